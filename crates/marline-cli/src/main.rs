@@ -1,0 +1,2 @@
+//! Marline.
+fn main() {}

@@ -1,0 +1,187 @@
+//! What can be set, with the defaults and where they come from.
+
+use marline_policy::{LocalAddress, PolicySet, RttConfig};
+use marline_time::Duration;
+
+/// Over what the TCP checksum is computed.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum ChecksumScope {
+    /// Header, payload and the pseudo-header of the addresses (native TCP).
+    #[default]
+    WithAddresses,
+    /// Header and payload only: outer addresses may change on the way (UDP carrier).
+    WithoutAddresses,
+}
+
+/// What a carrier can do: all that the core knows of it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Bytes of TCP segment (header, options, payload) that surely pass.
+    pub base_segment: u16,
+    /// Bytes of TCP segment that may pass; found out by probing (RFC 4821).
+    pub max_segment: u16,
+    /// Scope of the TCP checksum.
+    pub checksum: ChecksumScope,
+    /// Subflows are told apart by 64-bit ids, not by addresses.
+    pub flow_ids: bool,
+    /// The ECN field reaches us and can be set.
+    pub ecn: bool,
+}
+
+/// Which part of the id and token space belongs to this endpoint.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which shard, below `count`.
+    pub index: u8,
+    /// How many share the port: a power of two.
+    pub count: u8,
+}
+
+impl Shard {
+    /// The shard that owns a subflow id: its top bits.
+    #[must_use]
+    pub const fn of_flow(flow: u64, count: u8) -> u8 {
+        (flow >> 56) as u8 & (count - 1)
+    }
+
+    /// The shard that owns a token: its top bits.
+    #[must_use]
+    pub const fn of_token(token: u32, count: u8) -> u8 {
+        (token >> 24) as u8 & (count - 1)
+    }
+}
+
+/// Bounds on everything a peer can make grow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of the endpoint.
+    pub connections: usize,
+    /// Half-open connections: beyond, the oldest goes.
+    pub syn_queue: usize,
+    /// Subflows of a connection, at most 32.
+    pub subflows: usize,
+    /// Joins of a connection whose handshake runs.
+    pub pending_joins: usize,
+    /// Ranges held out of order per subflow and per connection.
+    pub out_of_order_ranges: usize,
+    /// Mappings announced but not filled, per subflow.
+    pub mappings: usize,
+    /// Connections in TIME-WAIT.
+    pub time_wait: usize,
+    /// Challenge ACKs and resets to unknown flows per second (RFC 5961 section 7).
+    pub challenges_per_s: u32,
+    /// Remote addresses remembered per connection.
+    pub remote_addresses: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 65_536,
+            syn_queue: 1_024,
+            subflows: 8,
+            pending_joins: 8,
+            out_of_order_ranges: 4_096,
+            mappings: 4_096,
+            time_wait: 16_384,
+            challenges_per_s: 1_000,
+            remote_addresses: 16,
+        }
+    }
+}
+
+/// How long a connection without any path is kept.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Linger {
+    /// Without progress for this long, the connection ends.
+    pub timeout: Duration,
+}
+
+/// An endpoint: one shard of a port, or one host of a simulation.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// The carrier's capabilities.
+    pub capabilities: Capabilities,
+    /// Bounds.
+    pub limits: Limits,
+    /// This endpoint's part of the id space.
+    pub shard: Shard,
+    /// Accept connections; `None` is a client.
+    pub accept: Option<ConnectionConfig>,
+    /// Emit monitor events.
+    pub monitor: bool,
+}
+
+/// A connection. Every value may differ from one connection to the next.
+#[derive(Clone, Debug)]
+pub struct ConnectionConfig {
+    /// The policies to start with.
+    pub policies: PolicySet,
+    /// Offer (client) or accept (server) Multipath TCP; off means plain TCP.
+    pub mptcp: bool,
+    /// Require DSS checksums (flag A).
+    pub dss_checksum: bool,
+    /// Forbid joins to the address of the initial subflow (flag C).
+    pub deny_join_id0: bool,
+    /// Local addresses with their flags.
+    pub local_addresses: Vec<LocalAddress>,
+    /// Addresses to announce instead of the local ones (a server behind NAT): by address id.
+    pub advertised: Vec<(marline_policy::AddressId, core::net::SocketAddr)>,
+    /// Largest send buffer, payload bytes (autotuned below it).
+    pub send_buffer: u64,
+    /// Largest receive buffer, payload bytes (autotuned below it).
+    pub receive_buffer: u64,
+    /// RTO bounds.
+    pub rtt: RttConfig,
+    /// Initial window in segments (RFC 6928: 10).
+    pub initial_window: u32,
+    /// Longest delay of an ACK.
+    pub ack_delay: Duration,
+    /// SYNs without answer before the attempt ends (Linux: 6).
+    pub syn_retries: u32,
+    /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2).
+    pub mptcp_syn_retries: u32,
+    /// Silence after which keepalives start; `None`: never.
+    pub keepalive: Option<Duration>,
+    /// Offer ECN (RFC 3168).
+    pub ecn: bool,
+    /// Pace transmissions.
+    pub pacing: bool,
+    /// A connection whose paths are all gone is kept this long.
+    pub linger: Linger,
+    /// Unanswered retransmission timeouts after which a subflow is closed although others live.
+    pub subflow_retries: u32,
+    /// TIME-WAIT of subflows (Linux: 60 s).
+    pub time_wait: Duration,
+    /// Wait to fill a segment while data is in flight (Nagle); off for interactive traffic.
+    pub nagle: bool,
+}
+
+impl ConnectionConfig {
+    /// The defaults, with these policies.
+    #[must_use]
+    pub fn new(policies: PolicySet) -> Self {
+        ConnectionConfig {
+            policies,
+            mptcp: true,
+            dss_checksum: false,
+            deny_join_id0: false,
+            local_addresses: Vec::new(),
+            advertised: Vec::new(),
+            send_buffer: 4 << 20,
+            receive_buffer: 6 << 20,
+            rtt: RttConfig::default(),
+            initial_window: 10,
+            ack_delay: Duration::from_millis(40),
+            syn_retries: 6,
+            mptcp_syn_retries: 2,
+            keepalive: None,
+            ecn: false,
+            pacing: true,
+            linger: Linger { timeout: Duration::from_secs(60) },
+            subflow_retries: 8,
+            time_wait: Duration::from_secs(60),
+            nagle: false,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Errors by culprit, and the reasons for which a connection ends or falls back.
+
+use core::fmt;
+
+/// Why a connection could not be started.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// The endpoint holds as many connections as its limits allow.
+    TooManyConnections,
+    /// No free port or id for this pair of addresses.
+    AddressInUse,
+    /// The two addresses are of different families.
+    FamilyMismatch,
+}
+
+/// Why bytes could not be written.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// The send buffer is full; `Event::Writable` will follow.
+    Blocked,
+    /// The write side was shut down.
+    Shutdown,
+    /// The connection is over.
+    Closed(CloseReason),
+    /// No such connection.
+    Unknown,
+}
+
+/// Why bytes could not be read.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// Nothing there; `Event::Readable` will follow.
+    Blocked,
+    /// The connection is over before its end of stream.
+    Closed(CloseReason),
+    /// No such connection.
+    Unknown,
+}
+
+/// Why a connection ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Both sides finished.
+    Finished,
+    /// The application aborted it here.
+    Aborted,
+    /// The peer reset it (RST of the last subflow, or MP_FASTCLOSE).
+    PeerReset,
+    /// The peer answered the first SYN with RST.
+    Refused,
+    /// Nothing came back in time: handshake, or all paths gone for longer than `linger`.
+    TimedOut,
+    /// The peer broke the protocol in a way that leaves no safe continuation.
+    PeerMisbehaved,
+    /// A limit of this endpoint was reached.
+    ResourceLimit,
+}
+
+/// Why a connection continues as plain TCP.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum FallbackReason {
+    /// The SYN/ACK had no MP_CAPABLE, or an unusable one.
+    SynAckWithoutOption,
+    /// The SYN had no MP_CAPABLE.
+    SynWithoutOption,
+    /// SYNs with the option stayed unanswered.
+    SynRetries,
+    /// The third ACK or the first data came without MPTCP options.
+    FirstDataWithoutOption,
+    /// A DSS checksum failed on the only subflow (MP_FAIL).
+    ChecksumFailed,
+    /// The peer sent MP_FAIL.
+    PeerFailed,
+    /// The peer sent an infinite mapping.
+    InfiniteMapping,
+}
+
+macro_rules! display_words {
+    ($($type:ty { $($variant:pat => $words:expr),+ $(,)? })+) => {$(
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($variant => $words),+ })
+            }
+        }
+        impl core::error::Error for $type {}
+    )+};
+}
+
+display_words! {
+    ConnectError {
+        ConnectError::TooManyConnections => "too many connections",
+        ConnectError::AddressInUse => "no free port for this pair of addresses",
+        ConnectError::FamilyMismatch => "local and remote address are of different families",
+    }
+    WriteError {
+        WriteError::Blocked => "the send buffer is full",
+        WriteError::Shutdown => "the write side is shut down",
+        WriteError::Closed(_) => "the connection is closed",
+        WriteError::Unknown => "no such connection",
+    }
+    ReadError {
+        ReadError::Blocked => "nothing to read yet",
+        ReadError::Closed(_) => "the connection is closed",
+        ReadError::Unknown => "no such connection",
+    }
+    CloseReason {
+        CloseReason::Finished => "finished",
+        CloseReason::Aborted => "aborted",
+        CloseReason::PeerReset => "reset by the peer",
+        CloseReason::Refused => "refused by the peer",
+        CloseReason::TimedOut => "timed out",
+        CloseReason::PeerMisbehaved => "the peer broke the protocol",
+        CloseReason::ResourceLimit => "a resource limit was reached",
+    }
+    FallbackReason {
+        FallbackReason::SynAckWithoutOption => "SYN/ACK without a usable MP_CAPABLE",
+        FallbackReason::SynWithoutOption => "SYN without MP_CAPABLE",
+        FallbackReason::SynRetries => "SYNs with MP_CAPABLE stayed unanswered",
+        FallbackReason::FirstDataWithoutOption => "first data without MPTCP options",
+        FallbackReason::ChecksumFailed => "a DSS checksum failed",
+        FallbackReason::PeerFailed => "the peer sent MP_FAIL",
+        FallbackReason::InfiniteMapping => "the peer sent an infinite mapping",
+    }
+}

@@ -1,0 +1,110 @@
+//! What the core tells its driver.
+
+use marline_policy::{AddressId, SubflowId};
+use marline_time::Instant;
+
+use crate::{CloseReason, FallbackReason, FourTuple};
+
+/// A connection of an endpoint. Never used twice.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Something the application or driver may act on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer connected to this listening endpoint; the connection may be read and written.
+    Incoming(ConnectionId),
+    /// A connection we opened is established.
+    Connected {
+        /// The connection.
+        connection: ConnectionId,
+        /// It runs as plain TCP, and why.
+        fallback: Option<FallbackReason>,
+    },
+    /// There is something to read, or the end of the stream.
+    Readable(ConnectionId),
+    /// There is room to write again, after `WriteError::Blocked`.
+    Writable(ConnectionId),
+    /// The connection is over; nothing more will be said of it. Bytes received before a clean end
+    /// may still be read until `release`.
+    Closed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// A subflow is gone for good (TIME-WAIT included): carriers may forget its id.
+    FlowGone {
+        /// Its local id on carriers that use ids.
+        local_flow: u64,
+        /// Its ends.
+        path: FourTuple,
+    },
+    /// Something for `marline monitor`; only if the configuration asks for it.
+    Monitor(MonitorEvent),
+}
+
+/// An event in the kernel's vocabulary (`ip mptcp monitor`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MonitorEvent {
+    /// When.
+    pub at: Instant,
+    /// The connection.
+    pub connection: ConnectionId,
+    /// What.
+    pub kind: MonitorKind,
+}
+
+/// The kinds of monitor events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MonitorKind {
+    /// CREATED: a connection exists, its first subflow's handshake runs.
+    Created(FourTuple),
+    /// ESTABLISHED.
+    Established(FourTuple),
+    /// CLOSED.
+    Closed(CloseReason),
+    /// Continues as plain TCP.
+    Fallback(FallbackReason),
+    /// ANNOUNCED: the peer announced an address.
+    Announced {
+        /// Its id.
+        id: AddressId,
+        /// The address.
+        address: core::net::SocketAddr,
+    },
+    /// REMOVED: the peer withdrew an address.
+    Removed(AddressId),
+    /// SF_ESTABLISHED.
+    SubflowEstablished {
+        /// Its slot.
+        id: SubflowId,
+        /// Its ends.
+        path: FourTuple,
+        /// Backup.
+        backup: bool,
+    },
+    /// SF_CLOSED.
+    SubflowClosed {
+        /// Its slot.
+        id: SubflowId,
+        /// Its ends.
+        path: FourTuple,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// SF_PRIO.
+    SubflowPriority {
+        /// Its slot.
+        id: SubflowId,
+        /// Backup from now on.
+        backup: bool,
+    },
+    /// A subflow is suspected dead (`true`) or was heard again (`false`).
+    SubflowSuspected {
+        /// Its slot.
+        id: SubflowId,
+        /// Suspected.
+        suspected: bool,
+    },
+}

@@ -1,0 +1,142 @@
+//! Counters and snapshots for people: per endpoint, per connection, per subflow.
+
+use marline_policy::{Phase, SubflowId};
+use marline_time::{Duration, Instant, Rate};
+
+use crate::{ConnectionId, FallbackReason, FourTuple};
+
+/// Counts of an endpoint since its start. Names follow the kernel's MPTcpExt where the meaning agrees.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the kernel's, one counter each")]
+pub struct Counters {
+    pub segments_in: u64,
+    pub segments_out: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub parse_errors: u64,
+    pub checksum_errors: u64,
+    pub no_such_flow: u64,
+    pub resets_out: u64,
+    pub challenge_acks: u64,
+    pub syn_queue_overflow: u64,
+    pub connections_refused: u64,
+    pub mp_capable_syn_rx: u64,
+    pub mp_capable_syn_tx: u64,
+    pub mp_capable_fallback: u64,
+    pub mp_join_syn_rx: u64,
+    pub mp_join_syn_tx: u64,
+    pub mp_join_ack_rx: u64,
+    pub mp_join_no_token: u64,
+    pub mp_join_bad_hmac: u64,
+    pub mp_join_rejected: u64,
+    pub data_csum_err: u64,
+    pub mp_fail_rx: u64,
+    pub mp_fail_tx: u64,
+    pub mp_fastclose_rx: u64,
+    pub mp_fastclose_tx: u64,
+    pub mp_rst_rx: u64,
+    pub mp_rst_tx: u64,
+    pub add_addr_rx: u64,
+    pub add_addr_tx: u64,
+    pub echo_add_rx: u64,
+    pub rm_addr_rx: u64,
+    pub rm_addr_tx: u64,
+    pub mp_prio_rx: u64,
+    pub mp_prio_tx: u64,
+    pub duplicate_data: u64,
+    pub dss_not_matching: u64,
+}
+
+/// Where a subflow is in its life, by RFC 9293's names.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the states of RFC 9293 section 3.3.2")]
+pub enum SubflowState {
+    #[default]
+    Closed,
+    SynSent,
+    SynReceived,
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+    TimeWait,
+}
+
+/// A picture of one subflow.
+#[derive(Clone, Debug)]
+pub struct SubflowInfo {
+    /// Its slot.
+    pub id: SubflowId,
+    /// Its ends.
+    pub path: FourTuple,
+    /// TCP state.
+    pub state: SubflowState,
+    /// Congestion phase.
+    pub phase: Phase,
+    /// Backup, by either side's wish.
+    pub backup: bool,
+    /// Suspected dead.
+    pub potentially_failed: bool,
+    /// Smoothed RTT.
+    pub srtt: Option<Duration>,
+    /// RTT variation.
+    pub rttvar: Duration,
+    /// Smallest RTT.
+    pub min_rtt: Option<Duration>,
+    /// Congestion window, bytes.
+    pub cwnd: u64,
+    /// Slow-start threshold, bytes.
+    pub ssthresh: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+    /// Delivery rate.
+    pub delivery_rate: Option<Rate>,
+    /// Payload bytes sent, repeats included.
+    pub bytes_sent: u64,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+    /// Payload bytes this subflow sent again.
+    pub bytes_retransmitted: u64,
+    /// Payload bytes it carried that another subflow had carried before (reinjected or redundant).
+    pub bytes_reinjected: u64,
+    /// Payload bytes received on it that were there already.
+    pub bytes_duplicate: u64,
+    /// Retransmission timeouts.
+    pub rtos: u64,
+    /// Tail loss probes sent.
+    pub probes: u64,
+    /// Reductions taken back as spurious.
+    pub undone: u64,
+    /// When it was last heard.
+    pub last_heard_at: Instant,
+}
+
+/// A picture of one connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Which.
+    pub id: ConnectionId,
+    /// Plain TCP, and why.
+    pub fallback: Option<FallbackReason>,
+    /// Name of the scheduler in force.
+    pub scheduler: String,
+    /// Name of the path manager in force.
+    pub path_manager: String,
+    /// Bytes the application wrote.
+    pub bytes_written: u64,
+    /// Bytes the application read.
+    pub bytes_read: u64,
+    /// Bytes the peer DATA_ACKed.
+    pub bytes_acked: u64,
+    /// Bytes of memory held in buffers.
+    pub buffered: u64,
+    /// Subflows that exist.
+    pub subflows: Vec<SubflowInfo>,
+    /// Sums over the subflows that are gone, so that totals survive path death:
+    /// one entry per pair of addresses.
+    pub gone: Vec<SubflowInfo>,
+}

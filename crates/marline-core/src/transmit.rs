@@ -1,0 +1,117 @@
+//! What crosses the edge between the core and a carrier.
+
+use core::net::SocketAddr;
+
+/// The two ends of a subflow as the core knows them. On native TCP these are the addresses of the
+/// packets. On the UDP carrier the ports are the inner TCP ports and the addresses those the
+/// subflow started with; a NAT rebinding is the carrier's business and does not change them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FourTuple {
+    /// This side.
+    pub local: SocketAddr,
+    /// The other side.
+    pub remote: SocketAddr,
+}
+
+/// The ECN field of the IP header.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    #[default]
+    NotEct,
+    /// ECT(0).
+    Ect0,
+    /// ECT(1).
+    Ect1,
+    /// Congestion experienced.
+    Ce,
+}
+
+/// What a carrier knows of a packet besides its bytes.
+#[derive(Copy, Clone, Debug)]
+pub struct PacketMeta {
+    /// Where it came in and from whom.
+    pub path: FourTuple,
+    /// Its ECN field.
+    pub ecn: Ecn,
+    /// The subflow id by which the sender addressed us; 0 if none (every SYN, and all of native TCP).
+    pub flow: u64,
+    /// The id by which the sender wants to be addressed, if the packet said so; else 0.
+    pub peer_flow: u64,
+    /// The carrier vouches for the TCP checksum (hardware, or the kernel's coalescing).
+    pub checksum_verified: bool,
+}
+
+/// Datagrams for one path, in the buffer that was passed to `poll_transmit`.
+#[derive(Copy, Clone, Debug)]
+pub struct Transmit {
+    /// Where to.
+    pub path: FourTuple,
+    /// ECN field to send with.
+    pub ecn: Ecn,
+    /// Our subflow id: what the peer must put on packets to us. 0 on carriers without ids.
+    pub local_flow: u64,
+    /// The peer's subflow id; 0 until it told us.
+    pub peer_flow: u64,
+    /// The segment is a SYN or SYN/ACK: the carrier must tell the peer `local_flow`.
+    pub handshake: bool,
+    /// How many datagrams.
+    pub datagrams: usize,
+    /// Bytes from the start of one datagram to that of the next, headroom included. All datagrams
+    /// are this long but the last, which may be shorter.
+    pub stride: usize,
+}
+
+/// A reusable buffer that `poll_transmit` fills with the datagrams of one batch.
+///
+/// Each datagram is `headroom` bytes, left to the carrier for its framing, and then a TCP segment.
+#[derive(Debug)]
+pub struct TransmitBuf {
+    bytes: Vec<u8>,
+    headroom: usize,
+    max_datagrams: usize,
+}
+
+impl TransmitBuf {
+    /// A buffer for batches of at most `max_datagrams`, each with `headroom` bytes in front.
+    #[must_use]
+    pub fn new(headroom: usize, max_datagrams: usize) -> Self {
+        TransmitBuf { bytes: Vec::new(), headroom, max_datagrams: max_datagrams.max(1) }
+    }
+
+    /// The filled bytes: all datagrams one after the other.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The filled bytes, for the carrier to write its framing.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Bytes left free in front of each segment.
+    #[must_use]
+    pub const fn headroom(&self) -> usize {
+        self.headroom
+    }
+
+    /// Datagrams a batch may hold.
+    #[must_use]
+    pub const fn max_datagrams(&self) -> usize {
+        self.max_datagrams
+    }
+
+    /// Empties the buffer, keeping its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's bytes.
+    pub(crate) fn grow(&mut self, len: usize) -> &mut [u8] {
+        let start = self.bytes.len() + self.headroom;
+        self.bytes.resize(start + len, 0);
+        &mut self.bytes[start..]
+    }
+}

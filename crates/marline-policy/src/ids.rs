@@ -1,0 +1,79 @@
+//! Names of things: subflows, addresses, connections.
+
+use core::fmt;
+
+/// A subflow within its connection: a slot number below [`SubflowSet::CAPACITY`]. A slot is used
+/// again only after the subflow that held it is gone from every mapping.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubflowId(pub u8);
+
+impl fmt::Display for SubflowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sf{}", self.0)
+    }
+}
+
+/// An address id of RFC 8684 section 3.2; 0 is the address of the initial subflow.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressId(pub u8);
+
+/// A connection's token: the upper 32 bits of SHA-256 over a key. Secret enough to stay out of logs,
+/// hence no `Display`, and `Debug` hides it.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u32);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// A set of subflows of one connection.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubflowSet(u32);
+
+impl SubflowSet {
+    /// Slots a connection has.
+    pub const CAPACITY: u8 = 32;
+    /// No subflow.
+    pub const EMPTY: SubflowSet = SubflowSet(0);
+
+    /// The set of one.
+    #[must_use]
+    pub const fn of(id: SubflowId) -> Self {
+        SubflowSet(1 << (id.0 & 31))
+    }
+
+    /// Whether `id` is in the set.
+    #[must_use]
+    pub const fn contains(self, id: SubflowId) -> bool {
+        self.0 & Self::of(id).0 != 0
+    }
+
+    /// Adds `id`.
+    pub const fn insert(&mut self, id: SubflowId) {
+        self.0 |= Self::of(id).0;
+    }
+
+    /// Takes `id` out.
+    pub const fn remove(&mut self, id: SubflowId) {
+        self.0 &= !Self::of(id).0;
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many are in it.
+    #[must_use]
+    pub const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The members in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = SubflowId> {
+        (0..Self::CAPACITY).map(SubflowId).filter(move |id| self.contains(*id))
+    }
+}

@@ -1,0 +1,40 @@
+//! The vocabulary that Marline's policies speak.
+//!
+//! A policy (scheduler, path manager, congestion controller, loss recovery) is a judge, not an
+//! actor: it reads views that the core builds and returns decisions that the core validates and
+//! applies. Everything measured exists once, here or in the core: the [`Scoreboard`] of sent
+//! segments, the [`RttEstimator`], delivery-rate samples. Algorithms only read them.
+
+#![forbid(unsafe_code)]
+
+mod congestion;
+mod factory;
+mod ids;
+mod path_manager;
+mod range;
+mod recovery;
+mod rtt;
+mod scheduler;
+mod scoreboard;
+mod view;
+
+pub use congestion::{AckSample, CongestionController, CongestionSignal, RateSample};
+pub use factory::{
+    CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
+};
+pub use ids::{AddressId, SubflowId, SubflowSet, Token};
+pub use path_manager::{
+    LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,
+};
+pub use range::{DataRange, Dsn, Ssn};
+pub use recovery::{
+    AckSummary, AckVerdict, DeliveredSegment, LossRecovery, RecoveryContext, SentKind, SentNotice,
+    TimeoutAction,
+};
+pub use rtt::{RttConfig, RttEstimator};
+pub use scheduler::{
+    Decision, Mapping, MappingIndex, Reinjection, ReinjectionCause, Scheduler, SchedulerAction,
+    SchedulerContext, SchedulerEvent,
+};
+pub use scoreboard::{RateStamp, Scoreboard, SentSegment};
+pub use view::{Eligibility, Phase, SubflowView};

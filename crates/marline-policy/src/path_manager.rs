@@ -1,0 +1,167 @@
+//! The path manager: which subflows exist.
+
+use core::fmt::Debug;
+use core::net::SocketAddr;
+
+use marline_time::Instant;
+
+use crate::{AddressId, SubflowId, SubflowView};
+
+/// Which side of the connection this is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It sent the first SYN.
+    Client,
+    /// It answered it.
+    Server,
+}
+
+/// A local address the connection may use. Flags as in the kernel's `ip mptcp endpoint`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// Address id, unique in the connection.
+    pub id: AddressId,
+    /// The address; port 0 lets the core choose one.
+    pub address: SocketAddr,
+    /// Remote address to use from here, if not simply every known one (`--path LOCAL=REMOTE`).
+    pub remote: Option<SocketAddr>,
+    /// Subflows from it carry data only if nothing else can.
+    pub backup: bool,
+    /// Announce it to the peer (ADD_ADDR).
+    pub signal: bool,
+    /// Open subflows from it.
+    pub subflow: bool,
+    /// It exists now.
+    pub up: bool,
+}
+
+/// A remote address the peer announced, or that of the initial subflow (id 0).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// Address id given by the peer.
+    pub id: AddressId,
+    /// The address.
+    pub address: SocketAddr,
+}
+
+/// The two ends of a subflow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SubflowPath {
+    /// Its slot.
+    pub id: SubflowId,
+    /// Local end.
+    pub local: SocketAddr,
+    /// Remote end.
+    pub remote: SocketAddr,
+    /// Address id of the local end.
+    pub local_id: AddressId,
+    /// Address id of the remote end.
+    pub remote_id: AddressId,
+    /// Established; `false` while its handshake runs.
+    pub established: bool,
+}
+
+/// What a path manager sees.
+#[derive(Copy, Clone, Debug)]
+pub struct PathContext<'a> {
+    /// The present.
+    pub now: Instant,
+    /// This side's role.
+    pub role: Role,
+    /// Local addresses, up or not.
+    pub local: &'a [LocalAddress],
+    /// Remote addresses known.
+    pub remote: &'a [RemoteAddress],
+    /// The peer forbids joins to the address of the initial subflow (flag C).
+    pub deny_join_id0: bool,
+    /// Existing subflows, handshakes included.
+    pub paths: &'a [SubflowPath],
+    /// Their measurements, established ones only.
+    pub subflows: &'a [SubflowView],
+    /// Subflows the connection may have at once.
+    pub max_subflows: usize,
+}
+
+/// What happened to paths.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PathEvent {
+    /// Joins are possible from now on (RFC 8684: fully established).
+    Established,
+    /// A local address appeared.
+    LocalUp(AddressId),
+    /// A local address went away; its subflows are closing.
+    LocalDown(AddressId),
+    /// The peer announced an address.
+    Announced(AddressId),
+    /// The peer withdrew an address; its subflows are closing.
+    Removed(AddressId),
+    /// A subflow is established.
+    SubflowUp(SubflowId),
+    /// A subflow is gone, with its ends.
+    SubflowDown {
+        /// Slot it had.
+        id: SubflowId,
+        /// Local end.
+        local: AddressId,
+        /// Remote end.
+        remote: AddressId,
+        /// It was established once; `false` means the join failed.
+        was_established: bool,
+    },
+    /// The peer changed a subflow's priority, or we did.
+    Priority {
+        /// The subflow.
+        id: SubflowId,
+        /// Backup now.
+        backup: bool,
+    },
+}
+
+/// What a path manager wants done.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PathAction {
+    /// Open a subflow between two known addresses.
+    OpenSubflow {
+        /// From.
+        local: AddressId,
+        /// To.
+        remote: AddressId,
+        /// With the backup flag.
+        backup: bool,
+    },
+    /// Close a subflow; data it carried is sent elsewhere.
+    CloseSubflow(SubflowId),
+    /// Announce a local address (ADD_ADDR, repeated until echoed).
+    Announce(AddressId),
+    /// Withdraw a local address (REMOVE_ADDR).
+    Withdraw(AddressId),
+    /// Change a subflow's priority (MP_PRIO).
+    SetBackup {
+        /// The subflow.
+        id: SubflowId,
+        /// Backup from now on.
+        backup: bool,
+    },
+}
+
+/// Decides which subflows to open, close, announce and prefer.
+pub trait PathManager: Debug + Send {
+    /// Something happened; the manager may have actions afterwards.
+    fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>);
+
+    /// Whether a peer's join from this address is welcome.
+    fn accepts_join(&mut self, _from: SocketAddr, _cx: &PathContext<'_>) -> bool {
+        true
+    }
+
+    /// The next thing it wants done.
+    fn poll_action(&mut self) -> Option<PathAction>;
+
+    /// When it wants to be called again.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// That time has come.
+    fn on_timeout(&mut self, _cx: &PathContext<'_>) {}
+}

@@ -1,0 +1,96 @@
+//! Positions and ranges in the two sequence spaces, unwrapped to 64 bits.
+//!
+//! On the wire both spaces wrap and start at a random number. Inside, every position counts from
+//! the start of its stream, so ordinary comparison works and nothing wraps; the core converts at
+//! the edge.
+
+use core::fmt;
+
+/// A data sequence number, counted from the connection's first byte of data (wire: IDSN + 1 + n).
+#[derive(Copy, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Dsn(pub u64);
+
+/// A subflow sequence number relative to the subflow's ISN: 0 is the SYN, 1 the first byte.
+#[derive(Copy, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ssn(pub u64);
+
+impl Dsn {
+    /// `n` bytes further.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> Dsn {
+        Dsn(self.0 + n)
+    }
+
+    /// Distance from an earlier position; 0 if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Dsn) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Ssn {
+    /// `n` octets further.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> Ssn {
+        Ssn(self.0 + n)
+    }
+
+    /// Distance from an earlier position; 0 if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Ssn) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Debug for Dsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "d{}", self.0)
+    }
+}
+
+impl fmt::Debug for Ssn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{}", self.0)
+    }
+}
+
+/// A range of data: `start` included, `end` excluded.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct DataRange {
+    /// First byte.
+    pub start: Dsn,
+    /// One past the last byte.
+    pub end: Dsn,
+}
+
+impl DataRange {
+    /// The range `start..end`; empty if `end` is not later.
+    #[must_use]
+    pub const fn new(start: Dsn, end: Dsn) -> Self {
+        DataRange { start, end }
+    }
+
+    /// Bytes in the range.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.end.since(self.start)
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.end.0 <= self.start.0
+    }
+
+    /// The part both ranges share; empty if none.
+    #[must_use]
+    pub fn intersection(&self, other: &DataRange) -> DataRange {
+        DataRange::new(self.start.max(other.start), self.end.min(other.end))
+    }
+
+    /// The first `n` bytes of the range.
+    #[must_use]
+    pub fn prefix(&self, n: u64) -> DataRange {
+        DataRange::new(self.start, self.end.min(self.start.plus(n)))
+    }
+}

@@ -1,0 +1,133 @@
+//! Loss recovery: what is lost, and when to probe. The retransmission timer itself stays in the core.
+
+use core::fmt::Debug;
+
+use marline_time::{Duration, Instant};
+
+use crate::{Phase, RttEstimator, Scoreboard, Ssn};
+
+/// What kind of transmission it was.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SentKind {
+    /// Data sent for the first time.
+    New,
+    /// A retransmission.
+    Retransmission,
+    /// A tail loss probe of new data.
+    ProbeNew,
+    /// A tail loss probe that repeats the last segment.
+    ProbeRepeat,
+}
+
+/// A transmission, told to loss recovery.
+#[derive(Copy, Clone, Debug)]
+pub struct SentNotice {
+    /// First sequence number.
+    pub start: Ssn,
+    /// One past the last.
+    pub end: Ssn,
+    /// Its kind.
+    pub kind: SentKind,
+}
+
+/// A segment that an ACK newly delivered.
+#[derive(Copy, Clone, Debug)]
+pub struct DeliveredSegment {
+    /// First sequence number.
+    pub start: Ssn,
+    /// One past the last.
+    pub end: Ssn,
+    /// When it was last sent.
+    pub sent_at: Instant,
+    /// It was sent more than once.
+    pub retransmitted: bool,
+    /// Delivered by SACK, not by the cumulative ACK.
+    pub by_sack: bool,
+}
+
+/// One ACK, as far as loss recovery is concerned.
+#[derive(Copy, Clone, Debug)]
+pub struct AckSummary<'a> {
+    /// SND.UNA before it.
+    pub prior_una: Ssn,
+    /// SND.UNA after it.
+    pub una: Ssn,
+    /// What it newly delivered, in sequence order.
+    pub delivered: &'a [DeliveredSegment],
+    /// A DSACK block it carried.
+    pub dsack: Option<(Ssn, Ssn)>,
+    /// The ACK echoes the timestamp of a transmission sent then or later (timestamps only):
+    /// a retransmitted segment delivered earlier than this came from its original.
+    pub echoed_sent_at: Option<Instant>,
+    /// It carried SACK blocks beyond a DSACK.
+    pub has_sack: bool,
+}
+
+/// What recovery sees.
+#[derive(Copy, Clone, Debug)]
+pub struct RecoveryContext<'a> {
+    /// The present.
+    pub now: Instant,
+    /// The sent segments.
+    pub board: &'a Scoreboard,
+    /// The RTT.
+    pub rtt: &'a RttEstimator,
+    /// Congestion phase.
+    pub phase: Phase,
+    /// Next new sequence number.
+    pub snd_nxt: Ssn,
+    /// When the retransmission timer would fire.
+    pub rto_at: Option<Instant>,
+    /// The peer agreed to SACK.
+    pub sack_enabled: bool,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+}
+
+/// What an ACK said about loss besides the segments it made lost.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct AckVerdict {
+    /// A tail loss probe repaired a loss: reduce the window once (RFC 8985 section 7.4.2).
+    pub probe_repaired_loss: bool,
+    /// A probe is answered: whatever was suspected of the path is over.
+    pub probe_answered: bool,
+}
+
+/// What a recovery timer asks for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum TimeoutAction {
+    /// Nothing beyond the segments it made lost.
+    None,
+    /// Send a tail loss probe: new data if there is any, else the last segment.
+    SendProbe,
+}
+
+/// Detects loss on one subflow.
+pub trait LossRecovery: Debug + Send {
+    /// Something was sent. The scoreboard has it already.
+    fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>);
+
+    /// An ACK was applied to the scoreboard. Pushes the start of each segment that is lost now.
+    fn on_ack(
+        &mut self,
+        ack: &AckSummary<'_>,
+        cx: &RecoveryContext<'_>,
+        lost: &mut Vec<Ssn>,
+    ) -> AckVerdict;
+
+    /// When it wants to be woken: the earlier of reordering and probe timer.
+    fn next_timeout(&self) -> Option<Instant>;
+
+    /// That time has come.
+    fn on_timeout(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) -> TimeoutAction;
+
+    /// The retransmission timer fired: which segments are lost.
+    fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>);
+
+    /// Recovery was entered (`true`) or left (`false`).
+    fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
+
+    /// The delay the peer may add before it acknowledges a lone segment, if known better than the
+    /// default.
+    fn set_peer_ack_delay(&mut self, _delay: Duration) {}
+}

@@ -1,0 +1,172 @@
+//! The scheduler: which data goes on which subflow.
+
+use core::fmt::Debug;
+
+use marline_time::{Duration, Instant};
+
+use crate::{DataRange, Dsn, SubflowId, SubflowSet, SubflowView};
+
+/// Data that was handed to subflows and is not DATA_ACKed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The bytes.
+    pub range: DataRange,
+    /// Subflows that carried them.
+    pub carried_by: SubflowSet,
+}
+
+/// The record of who carries what, in DSN order.
+pub trait MappingIndex {
+    /// The oldest data that is not DATA_ACKed.
+    fn oldest(&self) -> Option<Mapping>;
+    /// The mapping that holds `at`, cut so that it starts there.
+    fn at(&self, at: Dsn) -> Option<Mapping>;
+    /// The first mapping at or after `from` that `subflow` did not carry.
+    fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping>;
+    /// The newest data handed to any subflow.
+    fn newest(&self) -> Option<Mapping>;
+}
+
+/// What a scheduler sees when it is asked.
+#[derive(Copy, Clone)]
+pub struct SchedulerContext<'a> {
+    /// The present.
+    pub now: Instant,
+    /// All subflows of the connection, in slot order.
+    pub subflows: &'a [SubflowView],
+    /// Data written by the application and not yet given to any subflow, as far as the peer's
+    /// window allows.
+    pub unsent: DataRange,
+    /// End of everything written, window or not.
+    pub written: Dsn,
+    /// First byte that is not DATA_ACKed.
+    pub data_una: Dsn,
+    /// First byte beyond the peer's window.
+    pub window_end: Dsn,
+    /// Who carries what.
+    pub mappings: &'a dyn MappingIndex,
+}
+
+impl SchedulerContext<'_> {
+    /// The view of a subflow, if it exists.
+    #[must_use]
+    pub fn subflow(&self, id: SubflowId) -> Option<&SubflowView> {
+        self.subflows.iter().find(|view| view.id == id)
+    }
+}
+
+impl Debug for SchedulerContext<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SchedulerContext")
+            .field("now", &self.now)
+            .field("subflows", &self.subflows)
+            .field("unsent", &self.unsent)
+            .field("data_una", &self.data_una)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A scheduler's answer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Send this data on this subflow. New data must start at `unsent.start`; data sent before may
+    /// be any part that is not DATA_ACKed and that the subflow did not carry. The core cuts the
+    /// range to a segment, to the subflow's room and to the peer's window.
+    Send {
+        /// The subflow.
+        subflow: SubflowId,
+        /// The data.
+        range: DataRange,
+    },
+    /// Nothing now; ask again when something changes.
+    Wait,
+    /// Nothing now; ask again then at the latest.
+    WaitUntil(Instant),
+}
+
+/// Why data is to be sent a second time.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ReinjectionCause {
+    /// A probe timeout on the carrying subflow stayed unanswered.
+    UnansweredProbe,
+    /// The carrying subflow's retransmission timer fired.
+    SubflowRto,
+    /// The carrying subflow is gone.
+    SubflowClosed,
+    /// The connection's own retransmission timer fired.
+    DataRto,
+    /// A policy asked for it.
+    Policy,
+}
+
+/// Data that must go out again on another subflow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Reinjection {
+    /// The data, cut to what is not DATA_ACKed.
+    pub range: DataRange,
+    /// Subflows that carried it and still count as carrying it.
+    pub carried_by: SubflowSet,
+    /// Why.
+    pub cause: ReinjectionCause,
+    /// Since when it waits.
+    pub since: Instant,
+}
+
+/// Things a scheduler may want to hear of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SchedulerEvent {
+    /// A subflow may carry data from now on.
+    SubflowUp(SubflowId),
+    /// A subflow is gone; its slot may be used again.
+    SubflowDown(SubflowId),
+    /// A subflow's probe timeout fired.
+    ProbeTimeout(SubflowId),
+    /// A subflow's retransmission timer fired.
+    SubflowRto(SubflowId),
+    /// The next new segment does not fit the peer's window although `picked` had room.
+    PeerWindowBlocked {
+        /// The subflow with room, the fastest one.
+        picked: SubflowId,
+    },
+    /// Nothing is unsent, subflows have room, and the application waits for send-buffer space.
+    SendBufferBlocked,
+}
+
+/// What a scheduler may ask for outside its turn.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SchedulerAction {
+    /// Put this data on that subflow, before new data.
+    Reinject {
+        /// The data.
+        range: DataRange,
+        /// Where.
+        on: SubflowId,
+    },
+    /// Tell the subflow's congestion controller to slow down (NSDI'12 penalisation).
+    Penalise(SubflowId),
+}
+
+/// Chooses the subflow for data. Its per-subflow state is its own.
+pub trait Scheduler: Debug + Send {
+    /// Which data next on which subflow. Asked again and again until it waits. Called also when
+    /// `unsent` is empty, so that redundancy may use the room that is left.
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision;
+
+    /// Where data that must be repeated goes. `Send` names any range within the item's.
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision;
+
+    /// Something happened.
+    fn on_event(
+        &mut self,
+        _event: SchedulerEvent,
+        _cx: &SchedulerContext<'_>,
+        _out: &mut Vec<SchedulerAction>,
+    ) {
+    }
+
+    /// How long an unanswered probe may stay before its data is sent elsewhere, beyond the probe
+    /// timeout itself. `None` leaves reinjection to the retransmission timer.
+    fn probe_patience(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+}

@@ -1,0 +1,139 @@
+//! Randomness as an argument: named, independent streams grown from one seed.
+//!
+//! Every part that needs chance gets a stream of its own, named by its place ("link/3/loss",
+//! "host/client/keys"). A policy that draws once more than another then moves nobody else's
+//! losses, so two policies can be compared packet loss for packet loss.
+
+use core::fmt::Debug;
+
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::Rng as _;
+
+/// A source of random numbers. Keys need an unpredictable one; simulations a seeded one.
+pub trait Rng: Debug + Send {
+    /// The next 64 uniformly distributed bits.
+    fn next_u64(&mut self) -> u64;
+
+    /// The next 32 uniformly distributed bits.
+    fn next_u32(&mut self) -> u32 {
+        (self.next_u64() >> 32) as u32
+    }
+
+    /// Uniform in `0..bound`; 0 for `bound` 0. The bias is below 2^-32 for the bounds used here.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Uniform in `[0, 1)`.
+    fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+
+    /// True with the given probability.
+    fn chance(&mut self, probability: f64) -> bool {
+        self.unit() < probability
+    }
+}
+
+impl<R: Rng + ?Sized> Rng for Box<R> {
+    fn next_u64(&mut self) -> u64 {
+        (**self).next_u64()
+    }
+}
+
+/// A PCG64 stream: fast, small, the same on every machine, not for secrets.
+#[derive(Clone, Debug)]
+pub struct PcgRng(Pcg64);
+
+impl PcgRng {
+    /// A stream of its own for each `(seed, stream)` pair.
+    #[must_use]
+    pub fn new(seed: u64, stream: u64) -> Self {
+        let (a, b) = (mix(seed), mix(seed ^ 0x9e37_79b9_7f4a_7c15));
+        let (c, d) = (mix(stream), mix(stream ^ 0xd1b5_4a32_d192_ed03));
+        PcgRng(Pcg64::new(wide(a, b), wide(c, d)))
+    }
+}
+
+impl Rng for PcgRng {
+    fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}
+
+/// The root (or a branch) from which named streams grow.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SeedTree {
+    seed: u64,
+}
+
+impl SeedTree {
+    /// The tree of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        SeedTree { seed }
+    }
+
+    /// The stream of this name. The same name gives the same stream, in whatever order asked.
+    #[must_use]
+    pub fn stream(&self, name: &str) -> PcgRng {
+        PcgRng::new(self.seed, fnv1a(name))
+    }
+
+    /// A whole tree of its own under this name.
+    #[must_use]
+    pub fn branch(&self, name: &str) -> SeedTree {
+        SeedTree { seed: mix(self.seed ^ fnv1a(name)) }
+    }
+}
+
+const fn wide(high: u64, low: u64) -> u128 {
+    ((high as u128) << 64) | low as u128
+}
+
+/// FNV-1a over the name: short, stable, and not exposed to an adversary.
+fn fnv1a(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A finaliser (splitmix64's) that spreads nearby seeds apart.
+const fn mix(seed: u64) -> u64 {
+    let a = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let c = (b ^ (b >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    c ^ (c >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_do_not_depend_on_the_order_of_asking() {
+        let tree = SeedTree::new(7);
+        let (mut a1, mut b1) = (tree.stream("a"), tree.stream("b"));
+        let (mut b2, mut a2) = (tree.stream("b"), tree.stream("a"));
+        for _ in 0..100 {
+            assert_eq!(a1.next_u64(), a2.next_u64());
+            assert_eq!(b1.next_u64(), b2.next_u64());
+        }
+        assert_ne!(tree.stream("a").next_u64(), tree.stream("b").next_u64());
+        assert_ne!(tree.branch("a").stream("x").next_u64(), tree.stream("x").next_u64());
+    }
+
+    #[test]
+    fn bounds_hold_and_the_mean_is_near_the_middle() {
+        let mut rng = PcgRng::new(1, 2);
+        let mut sum = 0;
+        for _ in 0..10_000 {
+            let value = rng.below(10);
+            assert!(value < 10);
+            sum += value;
+            assert!((0.0..1.0).contains(&rng.unit()));
+        }
+        assert!((43_000..47_000).contains(&sum), "{sum}");
+        assert_eq!(rng.below(0), 0);
+    }
+}

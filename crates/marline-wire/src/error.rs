@@ -1,0 +1,61 @@
+//! What a parser says of bytes it cannot accept.
+
+use core::fmt;
+
+/// Which layer's bytes were being read.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// IPv4 header.
+    Ipv4,
+    /// IPv6 header.
+    Ipv6,
+    /// UDP header.
+    Udp,
+    /// TCP header.
+    Tcp,
+    /// A TCP option.
+    TcpOption,
+    /// An MPTCP option (TCP option kind 30).
+    Mptcp,
+}
+
+/// What was wrong with them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Fewer bytes than the format needs.
+    Truncated,
+    /// A length field that contradicts the bytes or the format.
+    Length,
+    /// A version this parser does not speak.
+    Version,
+    /// A checksum that does not match.
+    Checksum,
+    /// A field with a value the format forbids.
+    Value,
+}
+
+/// A parse error: which layer, which field, and why.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// The layer being read.
+    pub layer: Layer,
+    /// The field, by the name its RFC gives it.
+    pub field: &'static str,
+    /// What was wrong.
+    pub kind: ErrorKind,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.kind {
+            ErrorKind::Truncated => "is cut short",
+            ErrorKind::Length => "has a wrong length",
+            ErrorKind::Version => "has an unknown version",
+            ErrorKind::Checksum => "has a wrong checksum",
+            ErrorKind::Value => "has a forbidden value",
+        };
+        write!(f, "{:?}: {} {why}", self.layer, self.field)
+    }
+}
+
+impl core::error::Error for ParseError {}

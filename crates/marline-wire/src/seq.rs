@@ -1,0 +1,52 @@
+//! Sequence numbers as they stand in headers: modulo 2^32, without an order of their own.
+//!
+//! Inside Marline positions are unwrapped to 64 bits ([`SeqNum::unwrap_near`]) so that ordinary
+//! comparison works; only the edge of a subflow sees these.
+
+/// A 32-bit sequence number of the TCP header. It has no `Ord`: order modulo 2^32 is not transitive.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SeqNum(pub u32);
+
+impl SeqNum {
+    /// This number moved `n` forward, wrapping.
+    #[must_use]
+    pub const fn add(self, n: u32) -> Self {
+        SeqNum(self.0.wrapping_add(n))
+    }
+
+    /// How far this lies after `origin` (mod 2^32).
+    #[must_use]
+    pub const fn offset_from(self, origin: SeqNum) -> u32 {
+        self.0.wrapping_sub(origin.0)
+    }
+
+    /// The 64-bit position whose low 32 bits equal this number's offset from `origin` and that lies
+    /// nearest to `near` (ties go forward). Positions count from `origin`; one that would be
+    /// negative (an ancient duplicate) comes out as `None`.
+    #[must_use]
+    pub const fn unwrap_near(self, origin: SeqNum, near: u64) -> Option<u64> {
+        unwrap32(self.offset_from(origin), near)
+    }
+}
+
+/// The 64-bit position with these low 32 bits that lies nearest to `near`; `None` below zero.
+#[must_use]
+pub const fn unwrap32(low: u32, near: u64) -> Option<u64> {
+    let delta = low.wrapping_sub(near as u32) as i32;
+    near.checked_add_signed(delta as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwrapping_follows_the_neighbour_across_the_wrap() {
+        let origin = SeqNum(0xffff_fff0);
+        assert_eq!(SeqNum(0x10).unwrap_near(origin, 0), Some(0x20));
+        let near = 5 * (1 << 32) + 7;
+        assert_eq!(unwrap32(3, near), Some(5 * (1 << 32) + 3));
+        assert_eq!(unwrap32(0xffff_fff0, near), Some(5 * (1 << 32) - 16));
+        assert_eq!(unwrap32(0xffff_fff0, 4), None);
+    }
+}

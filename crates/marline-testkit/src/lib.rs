@@ -1,1 +1,4 @@
-//! Marline.
+//! Scripts of segments, random operations and oracles for Marline's own tests.
+#![forbid(unsafe_code)]
+
+pub mod need;

@@ -1,0 +1,15 @@
+//! `marline connect`: one connection on standard input and output.
+
+use std::process::ExitCode;
+
+/// Arguments of `marline connect`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Runs it.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub async fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("this build has no `connect` yet")
+}

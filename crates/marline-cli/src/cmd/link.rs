@@ -1,0 +1,15 @@
+//! `marline link`: the link emulator.
+
+use std::process::ExitCode;
+
+/// Arguments of `marline link`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Runs it.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub async fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("this build has no `link` yet")
+}

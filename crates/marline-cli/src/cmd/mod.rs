@@ -1,0 +1,9 @@
+//! One file per subcommand: its arguments and what it does.
+
+pub mod check_config;
+pub mod client;
+pub mod connect;
+pub mod demo;
+pub mod link;
+pub mod monitor;
+pub mod server;

@@ -1,0 +1,15 @@
+//! `marline monitor`: watching a running program.
+
+use std::process::ExitCode;
+
+/// Arguments of `marline monitor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Runs it.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub async fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("this build has no `monitor` yet")
+}

@@ -1,0 +1,96 @@
+//! The `marline` program: one file per subcommand in [`cmd`], what they share beside it.
+
+#![forbid(unsafe_code)]
+
+pub mod cmd;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+
+/// Multipath TCP in user space: applications go over several paths at once.
+#[derive(Debug, Parser)]
+#[command(name = "marline", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// Say more on standard error: -v debug, -vv trace.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Say only warnings and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Offer a local SOCKS5 port and forwards whose bytes travel over several paths.
+    Client(cmd::client::Args),
+    /// Be the other end of clients: make keys, hand out invites, connect to targets.
+    Server(cmd::server::Args),
+    /// Join standard input and output with HOST PORT through the server (ssh's ProxyCommand).
+    Connect(cmd::connect::Args),
+    /// Print the configuration that files and flags give together, or what is wrong with it.
+    CheckConfig(cmd::check_config::Args),
+    /// Be a link: a UDP relay with rate, delay, loss and outages.
+    Link(cmd::link::Args),
+    /// See it work: two emulated links, one dies; no root, one command.
+    Demo(cmd::demo::Args),
+    /// Watch connections and their paths live.
+    Monitor(cmd::monitor::Args),
+}
+
+/// Parses the command line, runs the subcommand, prints its error.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(&cli);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
+    };
+    let result = runtime.block_on(dispatch(cli.command));
+    // A read of standard input cannot be cancelled: do not wait for it.
+    runtime.shutdown_background();
+    match result {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
+}
+
+async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Client(args) => cmd::client::run(args).await,
+        Command::Server(args) => cmd::server::run(args).await,
+        Command::Connect(args) => cmd::connect::run(args).await,
+        Command::CheckConfig(args) => cmd::check_config::run(args).await,
+        Command::Link(args) => cmd::link::run(args).await,
+        Command::Demo(args) => cmd::demo::run(args).await,
+        Command::Monitor(args) => cmd::monitor::run(args).await,
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("marline: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// Logs go to standard error: standard output belongs to invites, bytes and reports.
+fn start_log(cli: &Cli) {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match (cli.quiet, cli.verbose) {
+        (true, _) => LevelFilter::WARN,
+        (false, 0) => LevelFilter::INFO,
+        (false, 1) => LevelFilter::DEBUG,
+        (false, _) => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

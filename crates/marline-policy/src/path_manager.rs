@@ -23,7 +23,9 @@ pub struct LocalAddress {
     pub id: AddressId,
     /// The address; port 0 lets the core choose one.
     pub address: SocketAddr,
-    /// Remote address to use from here, if not simply every known one (`--path LOCAL=REMOTE`).
+    /// Remote address to use from here, if not simply every known one (`--path LOCAL=REMOTE`). A
+    /// subflow opened from this address goes there, whatever address id the action names: a pinned
+    /// address the peer did not announce is asked for as id 0.
     pub remote: Option<SocketAddr>,
     /// Subflows from it carry data only if nothing else can.
     pub backup: bool,

@@ -61,6 +61,9 @@ pub struct AckSummary<'a> {
     pub echoed_sent_at: Option<Instant>,
     /// It carried SACK blocks beyond a DSACK.
     pub has_sack: bool,
+    /// A duplicate ACK in the sense of RFC 5681 section 2: no payload, no SYN or FIN, an unchanged
+    /// SND.UNA with data outstanding, an unchanged window. SACK blocks do not matter.
+    pub duplicate: bool,
 }
 
 /// What recovery sees.

@@ -90,6 +90,7 @@ pub struct Scoreboard {
     segments: VecDeque<SentSegment>,
     in_flight: u64,
     sacked: u64,
+    sacked_segments: usize,
     lost: u64,
 }
 
@@ -104,6 +105,12 @@ impl Scoreboard {
     #[must_use]
     pub const fn bytes_sacked(&self) -> u64 {
         self.sacked
+    }
+
+    /// Segments delivered out of order, however small (RFC 8985's segs_sacked).
+    #[must_use]
+    pub const fn segments_sacked(&self) -> usize {
+        self.sacked_segments
     }
 
     /// Bytes believed lost and not retransmitted since.
@@ -179,6 +186,8 @@ impl Scoreboard {
         front.dsn = front.dsn.plus(part.len());
         front.start = una;
         self.uncount(&part);
+        // The rest of a SACKed segment stays a SACKed segment.
+        self.sacked_segments += usize::from(part.sacked);
         Some(part)
     }
 
@@ -192,6 +201,7 @@ impl Scoreboard {
         let was_lost = core::mem::take(&mut segment.lost);
         segment.sacked = true;
         self.sacked += len;
+        self.sacked_segments += 1;
         if was_lost {
             self.lost -= len;
         } else {
@@ -230,6 +240,7 @@ impl Scoreboard {
             segment.lost = true;
             let len = segment.len();
             self.sacked -= len;
+            self.sacked_segments -= 1;
             self.lost += len;
         }
     }
@@ -259,10 +270,12 @@ impl Scoreboard {
         tail.start = at;
         segment.end = at;
         segment.fin = false;
+        self.sacked_segments += usize::from(tail.sacked);
         self.segments.insert(index + 1, tail);
     }
 
     fn uncount(&mut self, segment: &SentSegment) {
+        self.sacked_segments -= usize::from(segment.sacked);
         let count = match (segment.sacked, segment.lost) {
             (true, _) => &mut self.sacked,
             (false, true) => &mut self.lost,

@@ -68,3 +68,19 @@ fn splitting_keeps_bytes_and_finds_both_halves() {
     assert_eq!(board.bytes_in_flight(), 400);
     assert_eq!(board.index_of(Ssn(401)), None);
 }
+
+#[test]
+fn sacked_segments_are_counted_through_cuts_and_reneging() {
+    let mut board = board();
+    board.mark_sacked(1);
+    board.mark_sacked(2);
+    assert_eq!(board.segments_sacked(), 2);
+    board.split(2, Ssn(240));
+    assert_eq!(board.segments_sacked(), 3);
+    board.renege(3);
+    assert_eq!(board.segments_sacked(), 2);
+    while board.pop_acked(Ssn(151)).is_some() {}
+    assert_eq!((board.segments_sacked(), board.bytes_sacked()), (2, 90));
+    while board.pop_acked(Ssn(401)).is_some() {}
+    assert_eq!(board.segments_sacked(), 0);
+}

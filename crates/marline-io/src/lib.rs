@@ -1,1 +1,23 @@
-//! Marline.
+//! Marline in real time: the UDP carrier, the clock, sockets, the interface watcher and the driver
+//! that runs the core's endpoints on tokio.
+
+mod path_spec;
+
+pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
+
+use marline_core::CloseReason;
+use std::io;
+
+/// The kind of `io::Error` an application sees when a connection ended for this reason.
+#[must_use]
+pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {
+    match reason {
+        CloseReason::Finished => io::ErrorKind::BrokenPipe,
+        CloseReason::Aborted => io::ErrorKind::ConnectionAborted,
+        CloseReason::PeerReset => io::ErrorKind::ConnectionReset,
+        CloseReason::Refused => io::ErrorKind::ConnectionRefused,
+        CloseReason::TimedOut => io::ErrorKind::TimedOut,
+        CloseReason::PeerMisbehaved => io::ErrorKind::InvalidData,
+        CloseReason::ResourceLimit => io::ErrorKind::QuotaExceeded,
+    }
+}

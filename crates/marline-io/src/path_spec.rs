@@ -1,0 +1,166 @@
+//! How a path is named by people: `wlan0`, `192.0.2.7`, `wwan0,backup`, `127.0.0.1=127.0.0.1:7001`.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::str::FromStr;
+
+/// Longest interface name Linux knows (IFNAMSIZ less the closing zero).
+const LONGEST_INTERFACE_NAME: usize = 15;
+
+/// The local end of a path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum LocalSpec {
+    /// An interface by name: whatever addresses it has.
+    Interface(String),
+    /// An address: packets leave through the interface that has it.
+    Address(IpAddr),
+}
+
+/// One path of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PathSpec {
+    /// Where packets leave from.
+    pub local: LocalSpec,
+    /// The server's address on this path, where it differs from path to path.
+    pub remote: Option<SocketAddr>,
+    /// Carry data only if nothing else can.
+    pub backup: bool,
+}
+
+/// Why a text is no path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSpecError {
+    text: String,
+    why: &'static str,
+}
+
+impl fmt::Display for PathSpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup], LOCAL an interface or address)",
+            self.text, self.why
+        )
+    }
+}
+
+impl core::error::Error for PathSpecError {}
+
+impl fmt::Display for LocalSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LocalSpec::Interface(name) => f.write_str(name),
+            LocalSpec::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for PathSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.local.fmt(f)?;
+        if let Some(remote) = self.remote {
+            write!(f, "={remote}")?;
+        }
+        f.write_str(if self.backup { ",backup" } else { "" })
+    }
+}
+
+impl FromStr for PathSpec {
+    type Err = PathSpecError;
+
+    fn from_str(text: &str) -> Result<Self, PathSpecError> {
+        let fail = |why| PathSpecError { text: text.to_owned(), why };
+        let mut parts = text.split(',');
+        let ends = parts.next().unwrap_or_default();
+        let mut backup = false;
+        for flag in parts {
+            match flag {
+                "backup" => backup = true,
+                _ => return Err(fail("the only flag is `backup`")),
+            }
+        }
+        let (local, remote) = match ends.split_once('=') {
+            None => (ends, None),
+            Some((local, remote)) => {
+                let remote: SocketAddr =
+                    remote.parse().map_err(|_| fail("after `=` comes ADDRESS:PORT"))?;
+                if remote.port() == 0 || remote.ip().is_unspecified() {
+                    return Err(fail("the remote address and port must not be zero"));
+                }
+                (local, Some(remote))
+            }
+        };
+        let local = parse_local(local).map_err(fail)?;
+        if let (LocalSpec::Address(address), Some(remote)) = (&local, remote)
+            && address.is_ipv4() != remote.is_ipv4()
+        {
+            return Err(fail("local and remote address are of different families"));
+        }
+        Ok(PathSpec { local, remote, backup })
+    }
+}
+
+fn parse_local(text: &str) -> Result<LocalSpec, &'static str> {
+    if text.is_empty() {
+        return Err("the local interface or address is missing");
+    }
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        if address.is_unspecified() || address.is_multicast() {
+            return Err("the local address must be one of this machine's own");
+        }
+        return Ok(LocalSpec::Address(address));
+    }
+    let dotted = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if dotted || text.contains(':') {
+        return Err("that is neither an address nor an interface name");
+    }
+    if text.len() > LONGEST_INTERFACE_NAME {
+        return Err("an interface name has at most 15 bytes");
+    }
+    if text.bytes().any(|b| b == b'/' || b.is_ascii_whitespace() || b == 0) {
+        return Err("an interface name has no slash and no blank");
+    }
+    Ok(LocalSpec::Interface(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_the_documentation_is_read_and_printed_back() {
+        for text in [
+            "wlan0",
+            "192.0.2.7",
+            "wwan0,backup",
+            "127.0.0.1=127.0.0.1:7001,backup",
+            "2001:db8::1=[2001:db8::2]:443",
+        ] {
+            let spec: PathSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string(), text);
+        }
+        let spec: PathSpec = "[::1],backup".parse().unwrap();
+        assert_eq!(spec.local, LocalSpec::Address(IpAddr::V6(core::net::Ipv6Addr::LOCALHOST)));
+        assert!(spec.backup);
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused_with_the_reason() {
+        for (text, word) in [
+            ("", "missing"),
+            ("=1.2.3.4:5", "missing"),
+            ("wlan0,fast", "backup"),
+            ("wlan0=nowhere", "ADDRESS:PORT"),
+            ("wlan0=1.2.3.4:0", "zero"),
+            ("0.0.0.0", "own"),
+            ("300.1.2.3", "neither"),
+            ("127.0.0.1=[::1]:7", "families"),
+            ("averylonginterfacename", "15"),
+            ("a b", "blank"),
+        ] {
+            let error = text.parse::<PathSpec>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What can go wrong when a client or a listener is set up or a connection is opened.
+
+use core::fmt;
+use core::net::SocketAddr;
+use std::io;
+
+use marline_core::{CloseReason, ConnectError};
+
+/// An error of a [`Client`](crate::Client) or a [`Listener`](crate::Listener).
+#[derive(Debug)]
+pub enum Error {
+    /// A path names an interface or address this machine does not have.
+    NoSuchPath {
+        /// The path as it was given.
+        path: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// A path has no route to the server.
+    NoRoute {
+        /// The path as it was given.
+        path: String,
+        /// Where it should lead.
+        remote: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No interface with a default route and no path configured, or none fits the servers' families.
+    NoPath,
+    /// A socket could not be opened or bound.
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration contradicts itself.
+    Config(String),
+    /// Nothing answered on any path: the attempts, in words.
+    Unreachable {
+        /// One line per attempt: path, server and what happened.
+        attempts: Vec<String>,
+    },
+    /// The connection ended before it was established.
+    Closed(CloseReason),
+    /// The core refused to start a connection.
+    Connect(ConnectError),
+    /// No policy of this name is registered.
+    UnknownPolicy(UnknownPolicy),
+    /// The driver is gone: its runtime was shut down.
+    Stopped,
+    /// Another system error.
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoSuchPath { path, reason } => write!(f, "path {path}: {reason}"),
+            Error::NoRoute { path, remote, source } => {
+                write!(f, "path {path}: no route to {remote}: {source}")
+            }
+            Error::NoPath => f.write_str(
+                "no usable path: no interface has a default route (name paths explicitly)",
+            ),
+            Error::Bind { address, source } => write!(f, "cannot bind UDP {address}: {source}"),
+            Error::Config(what) => write!(f, "configuration: {what}"),
+            Error::Unreachable { attempts } => {
+                write!(f, "no answer on any path ({})", attempts.join("; "))
+            }
+            Error::Closed(reason) => write!(f, "connection ended: {reason}"),
+            Error::Connect(error) => write!(f, "cannot connect: {error}"),
+            Error::UnknownPolicy(error) => error.fmt(f),
+            Error::Stopped => f.write_str("the network driver has stopped"),
+            Error::Io { what, source } => write!(f, "{what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::NoRoute { source, .. }
+            | Error::Bind { source, .. }
+            | Error::Io { source, .. } => Some(source),
+            Error::Connect(source) => Some(source),
+            Error::Closed(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match &error {
+            Error::NoSuchPath { .. } | Error::NoPath => io::ErrorKind::AddrNotAvailable,
+            Error::NoRoute { .. } => io::ErrorKind::HostUnreachable,
+            Error::Bind { source, .. } | Error::Io { source, .. } => source.kind(),
+            Error::Config(_) | Error::UnknownPolicy(_) => io::ErrorKind::InvalidInput,
+            Error::Unreachable { .. } => io::ErrorKind::TimedOut,
+            Error::Closed(reason) => marline_io::error_kind(*reason),
+            Error::Connect(_) => io::ErrorKind::AddrInUse,
+            Error::Stopped => io::ErrorKind::NotConnected,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Self {
+        Error::Connect(error)
+    }
+}
+
+impl From<UnknownPolicy> for Error {
+    fn from(error: UnknownPolicy) -> Self {
+        Error::UnknownPolicy(error)
+    }
+}
+
+/// A policy name nobody registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy {
+    /// Which kind: `scheduler`, `path manager`, `congestion control`, `loss recovery`.
+    pub kind: &'static str,
+    /// The name asked for.
+    pub name: String,
+    /// The names there are.
+    pub known: Vec<String>,
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no {} named `{}` (known: {})", self.kind, self.name, self.known.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}

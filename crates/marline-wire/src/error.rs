@@ -1,4 +1,4 @@
-//! What a parser says of bytes it cannot accept.
+//! What a parser says of bytes it cannot accept, and an emitter of values it cannot write.
 
 use core::fmt;
 
@@ -59,3 +59,35 @@ impl fmt::Display for ParseError {
 }
 
 impl core::error::Error for ParseError {}
+
+/// Why a value could not be written.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum EmitError {
+    /// The options need more than the 40 bytes a TCP header has for them.
+    OptionsTooLong {
+        /// Bytes they need.
+        len: usize,
+    },
+    /// The buffer is too short.
+    BufferTooShort {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes there.
+        available: usize,
+    },
+}
+
+impl fmt::Display for EmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EmitError::OptionsTooLong { len } => {
+                write!(f, "TCP options need {len} bytes, a header has room for 40")
+            }
+            EmitError::BufferTooShort { needed, available } => {
+                write!(f, "{needed} bytes are needed, the buffer has {available}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for EmitError {}

@@ -1,6 +1,11 @@
 //! The TCP header (RFC 9293 section 3.1).
 
-use crate::{SeqNum, TcpOptions};
+use crate::bytes::{Reader, Writer};
+use crate::error::{ErrorKind, Layer};
+use crate::{EmitError, ParseError, SeqNum, TcpOptions};
+
+/// Bytes of the header without options.
+pub const TCP_HEADER_LEN: usize = 20;
 
 /// Control bits, as the low twelve bits of the header's fourth word hold them.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +33,18 @@ impl TcpFlags {
     #[must_use]
     pub const fn contains(self, other: TcpFlags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Whether any bit of `other` is set.
+    #[must_use]
+    pub const fn intersects(self, other: TcpFlags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// This set without the bits of `other`.
+    #[must_use]
+    pub const fn without(self, other: TcpFlags) -> TcpFlags {
+        TcpFlags(self.0 & !other.0)
     }
 
     /// Both sets together.
@@ -66,3 +83,82 @@ pub struct TcpSegment<'a> {
     /// The bytes after the header.
     pub payload: &'a [u8],
 }
+
+impl TcpHeader {
+    /// Writes header and options to the front of `out`, with a checksum of zero; returns their
+    /// length. The payload belongs right behind, then
+    /// [`fill_tcp_checksum`](crate::fill_tcp_checksum) completes the segment.
+    ///
+    /// # Errors
+    /// If the options take more than 40 bytes, or `out` is too short; `out` is not usable then.
+    pub fn emit(&self, options: &TcpOptions, out: &mut [u8]) -> Result<usize, EmitError> {
+        let available = out.len();
+        let Some((fixed, rest)) = out.split_first_chunk_mut::<TCP_HEADER_LEN>() else {
+            let needed = TCP_HEADER_LEN + options.encoded_len();
+            return Err(EmitError::BufferTooShort { needed, available });
+        };
+        let len = TCP_HEADER_LEN + options.emit(rest)?;
+        let mut w = Writer::new(fixed);
+        w.u16(self.src_port);
+        w.u16(self.dst_port);
+        w.u32(self.seq.0);
+        w.u32(self.ack.0);
+        w.u16((len as u16 / 4) << 12 | self.flags.0 & 0x0fff);
+        w.u16(self.window);
+        w.u16(0);
+        w.u16(self.urgent);
+        Ok(len)
+    }
+}
+
+impl<'a> TcpSegment<'a> {
+    /// Parses a segment: header, options, payload. The checksum is not verified
+    /// ([`verify_tcp_checksum`](crate::verify_tcp_checksum) does that), and options that make no
+    /// sense do not make the segment fail (see [`TcpOptions::parse`]).
+    ///
+    /// # Errors
+    /// If the bytes are shorter than the header they announce, or the data offset is below five.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let error = |field, kind| Err(ParseError { layer: Layer::Tcp, field, kind });
+        let Some((fixed, _)) = bytes.split_first_chunk::<TCP_HEADER_LEN>() else {
+            return error("header", ErrorKind::Truncated);
+        };
+        let (header, header_len) = parse_fixed(fixed);
+        if header_len < TCP_HEADER_LEN {
+            return error("data offset", ErrorKind::Value);
+        }
+        let Some((head, payload)) = bytes.split_at_checked(header_len) else {
+            return error("data offset", ErrorKind::Truncated);
+        };
+        let mut segment = TcpSegment { header, options: TcpOptions::default(), payload };
+        segment.options.parse_into(&head[TCP_HEADER_LEN..]);
+        Ok(segment)
+    }
+}
+
+/// The fields of the header and its length in bytes, as the data offset says.
+#[inline]
+fn parse_fixed(fixed: &[u8; TCP_HEADER_LEN]) -> (TcpHeader, usize) {
+    let mut r = Reader::new(fixed);
+    // The array is long enough for every field: nothing falls back to zero.
+    let mut u16 = || r.u16().unwrap_or_default();
+    let (src_port, dst_port) = (u16(), u16());
+    let seq = u32::from(u16()) << 16 | u32::from(u16());
+    let ack = u32::from(u16()) << 16 | u32::from(u16());
+    let (offset_and_flags, window, _checksum, urgent) = (u16(), u16(), u16(), u16());
+    let header = TcpHeader {
+        src_port,
+        dst_port,
+        seq: SeqNum(seq),
+        ack: SeqNum(ack),
+        flags: TcpFlags(offset_and_flags & 0x0fff),
+        window,
+        urgent,
+    };
+    (header, usize::from(offset_and_flags >> 12) * 4)
+}
+
+#[cfg(test)]
+#[path = "tcp/tests.rs"]
+mod tests;

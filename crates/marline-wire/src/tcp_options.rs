@@ -1,7 +1,36 @@
 //! TCP options other than Multipath TCP's, and the set of all options of one segment.
+//!
+//! Options are untrusted bytes. RFC 9293 section 3.2 (MUST-7) asks for care with illegal lengths and
+//! suggests to reset the connection; nobody does, because options are also what middleboxes mangle.
+//! Here, as in other stacks, a length below two or beyond the header ends the parsing of options and
+//! the segment is used with those before it. An option that is known but has another length than its
+//! definition is skipped, as unknown ones are. Among options of the same kind (for kind 30: of the
+//! same subtype) the first counts, except that ADD_ADDR and private-use options may repeat.
+//!
+//! The layout of emitted options is that of Linux, because middleboxes and fast paths are tried
+//! against it: a SYN has MSS, SACK-permitted with timestamps, NOP, window scale; later segments have
+//! NOP, NOP, timestamps, then NOP, NOP, SACK. MPTCP options follow, and NOPs fill up the last word.
 
-use crate::SeqNum;
-use crate::mptcp::{Dss, MptcpOptions};
+use crate::bytes::{Reader, Writer};
+use crate::mptcp::{self, Dss, MptcpOptions, Parsed, subtype};
+use crate::{EmitError, SeqNum};
+
+/// Bytes of options that a TCP header can hold.
+pub const MAX_OPTIONS: usize = 40;
+
+/// Option kinds (RFC 9293 section 3.2, RFC 7323, RFC 2018).
+mod kind {
+    pub(super) const END: u8 = 0;
+    pub(super) const NOP: u8 = 1;
+    pub(super) const MSS: u8 = 2;
+    pub(super) const WINDOW_SCALE: u8 = 3;
+    pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const SACK: u8 = 5;
+    pub(super) const TIMESTAMPS: u8 = 8;
+}
+
+/// NOP, NOP, timestamps: how nearly every segment's options begin.
+const NOP_NOP_TIMESTAMPS: [u8; 4] = [kind::NOP, kind::NOP, kind::TIMESTAMPS, 10];
 
 /// The timestamps option (RFC 7323), in ticks of its sender's clock.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +63,7 @@ impl SackBlocks {
     /// The filled blocks.
     #[must_use]
     pub fn as_slice(&self) -> &[SackBlock] {
-        &self.blocks[..usize::from(self.len)]
+        &self.blocks[..usize::from(self.len).min(self.blocks.len())]
     }
 
     /// Adds a block; `false` if four are there already.
@@ -64,3 +93,214 @@ pub struct TcpOptions {
     /// All other MPTCP options, in the order of the wire.
     pub mptcp: MptcpOptions,
 }
+
+impl SackBlocks {
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many blocks fit into `room` bytes of options (see [`TcpOptions::room`]), at most four.
+    #[must_use]
+    pub const fn that_fit(room: usize) -> usize {
+        let blocks = room.saturating_sub(4) / 8;
+        if blocks > 4 { 4 } else { blocks }
+    }
+}
+
+impl TcpOptions {
+    /// Bytes of all options with their leading NOPs, before the last word is filled up.
+    const fn unpadded_len(&self) -> usize {
+        let mut len = 0;
+        if self.mss.is_some() {
+            len += 4;
+        }
+        // SACK-permitted stands in place of the two NOPs before the timestamps.
+        if self.timestamps.is_some() {
+            len += 12;
+        } else if self.sack_permitted {
+            len += 4;
+        }
+        if self.window_scale.is_some() {
+            len += 4;
+        }
+        if self.sack.len > 0 {
+            len += 4 + 8 * self.sack.len as usize;
+        }
+        if let Some(dss) = &self.dss {
+            len += dss.encoded_len();
+        }
+        len + self.mptcp.encoded_len()
+    }
+
+    /// Bytes of the options as [`TcpHeader::emit`](crate::TcpHeader::emit) writes them: a multiple
+    /// of four, above 40 if they do not fit.
+    #[must_use]
+    pub const fn encoded_len(&self) -> usize {
+        self.unpadded_len().next_multiple_of(4)
+    }
+
+    /// Whether the options fit a TCP header.
+    #[must_use]
+    pub const fn fits(&self) -> bool {
+        self.unpadded_len() <= MAX_OPTIONS
+    }
+
+    /// Bytes that further options may take.
+    #[must_use]
+    pub const fn room(&self) -> usize {
+        MAX_OPTIONS.saturating_sub(self.unpadded_len())
+    }
+
+    /// Whether any MPTCP option is there, even a malformed one.
+    #[must_use]
+    pub const fn has_mptcp(&self) -> bool {
+        self.dss.is_some() || !self.mptcp.is_empty() || self.mptcp.malformed
+    }
+
+    /// Parses the option bytes of a header. Never fails: see the head of this file.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut options = TcpOptions::default();
+        options.parse_into(bytes);
+        options
+    }
+
+    #[inline]
+    pub(crate) fn parse_into(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        let mut front = Reader::new(bytes);
+        if front.array() == Some(NOP_NOP_TIMESTAMPS)
+            && let (Some(value), Some(echo)) = (front.u32(), front.u32())
+        {
+            self.timestamps = Some(Timestamps { value, echo });
+            rest = front.rest();
+        }
+        let mut seen = 0u16;
+        loop {
+            match rest {
+                [] | [kind::END, ..] => return,
+                [kind::NOP, after @ ..] => rest = after,
+                [mptcp::KIND, len, ..] if usize::from(*len) > rest.len() || *len < 2 => {
+                    self.mptcp.malformed = true;
+                    return;
+                }
+                [kind, len, ..] if *len >= 2 => {
+                    let Some((option, after)) = rest.split_at_checked(usize::from(*len)) else {
+                        return;
+                    };
+                    rest = after;
+                    if *kind == mptcp::KIND {
+                        self.take_mptcp(option, &mut seen);
+                    } else {
+                        self.take(*kind, &option[2..]);
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// One option that is not MPTCP's.
+    fn take(&mut self, kind: u8, body: &[u8]) {
+        let mut r = Reader::new(body);
+        match (kind, body.len()) {
+            (kind::MSS, 2) => self.mss = self.mss.or(r.u16()),
+            (kind::WINDOW_SCALE, 1) => self.window_scale = self.window_scale.or(r.u8()),
+            (kind::SACK_PERMITTED, 0) => self.sack_permitted = true,
+            (kind::TIMESTAMPS, 8) if self.timestamps.is_none() => {
+                if let (Some(value), Some(echo)) = (r.u32(), r.u32()) {
+                    self.timestamps = Some(Timestamps { value, echo });
+                }
+            }
+            (kind::SACK, 8 | 16 | 24 | 32) if self.sack.is_empty() => {
+                while let (Some(left), Some(right)) = (r.u32(), r.u32()) {
+                    self.sack.push(SackBlock { left: SeqNum(left), right: SeqNum(right) });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// One MPTCP option; `seen` has a bit for each subtype that was there before.
+    #[inline]
+    fn take_mptcp(&mut self, option: &[u8], seen: &mut u16) {
+        let subtype = option.get(2).map_or(0, |first| first >> 4);
+        if *seen & 1 << subtype != 0 {
+            return;
+        }
+        match mptcp::parse_any(option) {
+            Parsed::Dss(dss) => self.dss = Some(dss),
+            Parsed::Other(other) => {
+                if !self.mptcp.push(other) {
+                    self.mptcp.malformed = true;
+                }
+            }
+            Parsed::Malformed => {
+                self.mptcp.malformed = true;
+                return;
+            }
+        }
+        if !matches!(subtype, subtype::ADD_ADDR | subtype::EXPERIMENTAL) {
+            *seen |= 1 << subtype;
+        }
+    }
+
+    /// Writes the options and their padding to the front of `out`; returns their length.
+    pub(crate) fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
+        let len = self.encoded_len();
+        if len > MAX_OPTIONS {
+            return Err(EmitError::OptionsTooLong { len: self.unpadded_len() });
+        }
+        let available = out.len();
+        let Some(out) = out.get_mut(..len) else {
+            return Err(EmitError::BufferTooShort { needed: len, available });
+        };
+        let mut w = Writer::new(out);
+        self.emit_tcp(&mut w);
+        if let Some(dss) = &self.dss {
+            dss.emit(&mut w);
+        }
+        if !self.mptcp.is_empty() {
+            w.slice(self.mptcp.as_bytes());
+        }
+        while w.len() < len {
+            w.u8(kind::NOP);
+        }
+        Ok(len)
+    }
+
+    #[inline]
+    fn emit_tcp(&self, w: &mut Writer<'_>) {
+        if let Some(mss) = self.mss {
+            w.array([kind::MSS, 4]);
+            w.u16(mss);
+        }
+        match (self.sack_permitted, self.timestamps.is_some()) {
+            (true, true) => w.array([kind::SACK_PERMITTED, 2, kind::TIMESTAMPS, 10]),
+            (false, true) => w.array(NOP_NOP_TIMESTAMPS),
+            (true, false) => w.array([kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]),
+            (false, false) => {}
+        }
+        if let Some(timestamps) = self.timestamps {
+            w.u32(timestamps.value);
+            w.u32(timestamps.echo);
+        }
+        if let Some(shift) = self.window_scale {
+            w.array([kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+        }
+        let blocks = self.sack.as_slice();
+        if !blocks.is_empty() {
+            w.array([kind::NOP, kind::NOP, kind::SACK, 2 + 8 * blocks.len() as u8]);
+            for block in blocks {
+                w.u32(block.left.0);
+                w.u32(block.right.0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tcp_options/tests.rs"]
+mod tests;

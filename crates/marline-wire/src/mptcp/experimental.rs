@@ -1,0 +1,64 @@
+//! MP_EXPERIMENTAL: subtype 0xf, which RFC 8684 section 7.2 leaves to private use.
+
+use core::fmt;
+
+use crate::bytes::Writer;
+use crate::mptcp::{KIND, subtype};
+
+/// Payload bytes that fit the 40 bytes of options.
+const MAX_BYTES: usize = 37;
+
+/// MP_EXPERIMENTAL (subtype 0xf of RFC 8684's registry): uninterpreted bytes after the kind, length
+/// and subtype.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct MpExperimental {
+    /// Low nibble of the subtype byte.
+    pub flags: u8,
+    /// Storage; only the first `len` count.
+    pub bytes: [u8; MAX_BYTES],
+    /// How many are filled.
+    pub len: u8,
+}
+
+impl MpExperimental {
+    /// An option with these flags (four bits) and bytes; `None` beyond 37 bytes.
+    #[must_use]
+    pub fn new(flags: u8, bytes: &[u8]) -> Option<Self> {
+        let mut option =
+            MpExperimental { flags: flags & 0x0f, bytes: [0; MAX_BYTES], len: bytes.len() as u8 };
+        option.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(option)
+    }
+
+    /// The filled bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len).min(MAX_BYTES)]
+    }
+
+    /// Bytes on the wire: 3 and the payload.
+    #[must_use]
+    pub const fn encoded_len(&self) -> usize {
+        3 + self.len as usize
+    }
+
+    /// `option` is the whole option, kind and length included.
+    pub(crate) fn parse(option: &[u8]) -> Option<Self> {
+        MpExperimental::new(*option.get(2)?, option.get(3..)?)
+    }
+
+    pub(crate) fn emit(&self, w: &mut Writer<'_>) {
+        let first = subtype::EXPERIMENTAL << 4 | self.flags & 0x0f;
+        w.array([KIND, self.encoded_len() as u8, first]);
+        w.slice(self.as_slice());
+    }
+}
+
+impl fmt::Debug for MpExperimental {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MpExperimental")
+            .field("flags", &self.flags)
+            .field("bytes", &self.as_slice())
+            .finish()
+    }
+}

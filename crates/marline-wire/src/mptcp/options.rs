@@ -1,0 +1,184 @@
+//! All MPTCP options of a segment but DSS.
+//!
+//! Most segments have none, a few have one, and all of them together never exceed the 40 bytes of a
+//! TCP header's options. So they are kept as those bytes and decoded when asked for: a parsed data
+//! segment pays for no array of large values.
+
+use core::fmt;
+
+use crate::bytes::Writer;
+use crate::mptcp::{
+    AddAddr, Dss, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst,
+    RemoveAddr, subtype,
+};
+use crate::tcp_options::MAX_OPTIONS;
+
+/// Any MPTCP option but DSS.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum MptcpOption {
+    /// Subtype 0.
+    Capable(MpCapable),
+    /// Subtype 1.
+    Join(MpJoin),
+    /// Subtype 3.
+    AddAddr(AddAddr),
+    /// Subtype 4.
+    RemoveAddr(RemoveAddr),
+    /// Subtype 5.
+    Prio(MpPrio),
+    /// Subtype 6.
+    Fail(MpFail),
+    /// Subtype 7.
+    Fastclose(MpFastclose),
+    /// Subtype 8.
+    TcpRst(MpTcpRst),
+    /// Subtype 15.
+    Experimental(MpExperimental),
+}
+
+impl MptcpOption {
+    /// Bytes on the wire, kind and length included.
+    #[must_use]
+    pub const fn encoded_len(&self) -> usize {
+        match self {
+            MptcpOption::Capable(o) => o.encoded_len(),
+            MptcpOption::Join(o) => o.encoded_len(),
+            MptcpOption::AddAddr(o) => o.encoded_len(),
+            MptcpOption::RemoveAddr(o) => o.encoded_len(),
+            MptcpOption::Prio(o) => o.encoded_len(),
+            MptcpOption::Fail(o) => o.encoded_len(),
+            MptcpOption::Fastclose(o) => o.encoded_len(),
+            MptcpOption::TcpRst(o) => o.encoded_len(),
+            MptcpOption::Experimental(o) => o.encoded_len(),
+        }
+    }
+
+    /// `option` is the whole option, kind and length included. DSS is none of these.
+    pub(crate) fn parse(option: &[u8]) -> Option<Self> {
+        Some(match option.get(2)? >> 4 {
+            subtype::CAPABLE => MptcpOption::Capable(MpCapable::parse(option)?),
+            subtype::JOIN => MptcpOption::Join(MpJoin::parse(option)?),
+            subtype::ADD_ADDR => MptcpOption::AddAddr(AddAddr::parse(option)?),
+            subtype::REMOVE_ADDR => MptcpOption::RemoveAddr(RemoveAddr::parse(option)?),
+            subtype::PRIO => MptcpOption::Prio(MpPrio::parse(option)?),
+            subtype::FAIL => MptcpOption::Fail(MpFail::parse(option)?),
+            subtype::FASTCLOSE => MptcpOption::Fastclose(MpFastclose::parse(option)?),
+            subtype::TCPRST => MptcpOption::TcpRst(MpTcpRst::parse(option)?),
+            subtype::EXPERIMENTAL => MptcpOption::Experimental(MpExperimental::parse(option)?),
+            _ => return None,
+        })
+    }
+
+    fn emit(&self, w: &mut Writer<'_>) {
+        match self {
+            MptcpOption::Capable(o) => o.emit(w),
+            MptcpOption::Join(o) => o.emit(w),
+            MptcpOption::AddAddr(o) => o.emit(w),
+            MptcpOption::RemoveAddr(o) => o.emit(w),
+            MptcpOption::Prio(o) => o.emit(w),
+            MptcpOption::Fail(o) => o.emit(w),
+            MptcpOption::Fastclose(o) => o.emit(w),
+            MptcpOption::TcpRst(o) => o.emit(w),
+            MptcpOption::Experimental(o) => o.emit(w),
+        }
+    }
+}
+
+/// The MPTCP options of one segment other than DSS, in the order of the wire: as many as fit the 40
+/// bytes of a header's options.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct MptcpOptions {
+    /// The encoded options; bytes from `len` on are zero.
+    bytes: [u8; MAX_OPTIONS],
+    len: u8,
+    /// An MPTCP option was there that could not be parsed (wrong length, unknown subtype); the
+    /// segment still counts as one that carries MPTCP.
+    pub malformed: bool,
+}
+
+impl Default for MptcpOptions {
+    fn default() -> Self {
+        MptcpOptions { bytes: [0; MAX_OPTIONS], len: 0, malformed: false }
+    }
+}
+
+impl MptcpOptions {
+    /// The options in the order of the wire.
+    pub fn iter(&self) -> impl Iterator<Item = MptcpOption> + '_ {
+        let mut rest = self.as_bytes();
+        core::iter::from_fn(move || {
+            let (option, after) = rest.split_at_checked(usize::from(*rest.get(1)?))?;
+            rest = after;
+            MptcpOption::parse(option)
+        })
+    }
+
+    /// Adds one; `false` if it does not fit the 40 bytes, or is one that no wire can carry (a
+    /// REMOVE_ADDR without ids).
+    pub fn push(&mut self, option: MptcpOption) -> bool {
+        if matches!(option, MptcpOption::RemoveAddr(RemoveAddr { len: 0, .. })) {
+            return false;
+        }
+        let (start, len) = (usize::from(self.len), option.encoded_len());
+        let Some(slot) = self.bytes.get_mut(start..start + len) else { return false };
+        option.emit(&mut Writer::new(slot));
+        self.len += len as u8;
+        true
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Their bytes on the wire, without padding.
+    #[must_use]
+    pub const fn encoded_len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The encoded options.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The MP_CAPABLE option, if there is one.
+    #[must_use]
+    pub fn capable(&self) -> Option<MpCapable> {
+        self.iter().find_map(|o| if let MptcpOption::Capable(c) = o { Some(c) } else { None })
+    }
+
+    /// The MP_JOIN option, if there is one.
+    #[must_use]
+    pub fn join(&self) -> Option<MpJoin> {
+        self.iter().find_map(|o| if let MptcpOption::Join(j) = o { Some(j) } else { None })
+    }
+}
+
+impl fmt::Debug for MptcpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = f.debug_list();
+        list.entries(self.iter());
+        if self.malformed {
+            list.entry(&"malformed");
+        }
+        list.finish()
+    }
+}
+
+/// What one kind-30 option turned out to be.
+pub(crate) enum Parsed {
+    Dss(Dss),
+    Other(MptcpOption),
+    Malformed,
+}
+
+/// Parses a whole option of kind 30, kind and length included.
+#[inline]
+pub(crate) fn parse_any(option: &[u8]) -> Parsed {
+    if option.get(2).is_some_and(|first| first >> 4 == subtype::DSS) {
+        return Dss::parse(option).map_or(Parsed::Malformed, Parsed::Dss);
+    }
+    MptcpOption::parse(option).map_or(Parsed::Malformed, Parsed::Other)
+}

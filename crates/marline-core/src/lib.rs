@@ -16,6 +16,7 @@ mod endpoint;
 mod error;
 mod event;
 mod stats;
+mod subflow;
 mod transmit;
 
 pub use config::{

@@ -1,0 +1,94 @@
+//! What a subflow must know of its connection's configuration and of the carrier.
+
+use marline_policy::RttConfig;
+use marline_time::Duration;
+
+use crate::{Capabilities, ConnectionConfig, Limits};
+
+/// Largest shift of the window scale option (RFC 7323 section 2.3).
+pub(super) const MAX_WINDOW_SCALE: u8 = 14;
+
+/// The settings of one subflow.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct SubflowConfig {
+    /// Bytes of TCP segment (header, options, payload) that may pass; probed for.
+    pub(crate) max_segment: u16,
+    /// Bytes of TCP segment that surely pass.
+    pub(crate) base_segment: u16,
+    /// RTO bounds.
+    pub(crate) rtt: RttConfig,
+    /// Initial window in segments.
+    pub(crate) initial_window: u32,
+    /// Longest delay of an ACK.
+    pub(crate) ack_delay: Duration,
+    /// SYNs sent again without answer before the attempt ends.
+    pub(crate) syn_retries: u32,
+    /// Unanswered retransmission timeouts after which the subflow is dead.
+    pub(crate) retries: u32,
+    /// Silence after which keepalives start.
+    pub(crate) keepalive: Option<Duration>,
+    /// Offer or accept ECN.
+    pub(crate) ecn: bool,
+    /// Pace transmissions.
+    pub(crate) pacing: bool,
+    /// How long TIME-WAIT lasts, if the struct is kept for it.
+    pub(crate) time_wait: Duration,
+    /// Our window scale shift.
+    pub(crate) window_scale: u8,
+    /// Ranges held out of order.
+    pub(crate) out_of_order_ranges: usize,
+    /// Offer or accept timestamps.
+    pub(crate) timestamps: bool,
+    /// Added to our timestamp clock, so that it does not tell the host's uptime.
+    pub(crate) ts_offset: u32,
+}
+
+impl SubflowConfig {
+    /// The part of a connection's settings that its subflows need.
+    pub(crate) fn new(
+        connection: &ConnectionConfig,
+        capabilities: &Capabilities,
+        limits: &Limits,
+        ts_offset: u32,
+    ) -> Self {
+        SubflowConfig {
+            max_segment: capabilities.max_segment.max(capabilities.base_segment),
+            base_segment: capabilities.base_segment,
+            rtt: connection.rtt,
+            initial_window: connection.initial_window.max(1),
+            ack_delay: connection.ack_delay,
+            syn_retries: connection.syn_retries,
+            retries: connection.subflow_retries,
+            keepalive: connection.keepalive,
+            ecn: connection.ecn && capabilities.ecn,
+            pacing: connection.pacing,
+            time_wait: connection.time_wait,
+            window_scale: window_scale_for(connection.receive_buffer),
+            out_of_order_ranges: limits.out_of_order_ranges.max(1),
+            timestamps: true,
+            ts_offset,
+        }
+    }
+}
+
+/// The smallest shift with which a window of `buffer` bytes can be said in 16 bits.
+const fn window_scale_for(buffer: u64) -> u8 {
+    let mut shift = 0;
+    while shift < MAX_WINDOW_SCALE && buffer >> shift > u16::MAX as u64 {
+        shift += 1;
+    }
+    shift
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_is_the_smallest_that_expresses_the_buffer() {
+        assert_eq!(window_scale_for(65_535), 0);
+        assert_eq!(window_scale_for(65_536), 1);
+        assert_eq!(window_scale_for(6 << 20), 7);
+        assert_eq!(window_scale_for(u64::MAX), MAX_WINDOW_SCALE);
+    }
+}

@@ -1,0 +1,106 @@
+//! What crosses the line between a connection and its subflows.
+
+use core::ops::Range;
+
+use marline_policy::{SentSegment, Ssn};
+
+/// What a segment meant at the level of the subflow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ingress {
+    /// It passed the checks of RFC 9293, 5961 and 7323: its options may be believed.
+    pub(crate) accepted: bool,
+    /// SND.UNA moved.
+    pub(crate) una_advanced: bool,
+    /// Octets newly acknowledged, cumulatively.
+    pub(crate) newly_acked: u64,
+    /// The peer's window in bytes, scaled. What it is relative to is the connection's business.
+    pub(crate) window: u64,
+    /// The part of the payload that is now in order, without what was there already.
+    pub(crate) in_order: Option<(Ssn, Range<usize>)>,
+    /// Position of the payload's first byte, if the segment was accepted.
+    pub(crate) start: Option<Ssn>,
+    /// Payload bytes that were there already.
+    pub(crate) duplicate_bytes: u64,
+    /// An ACK is owed as a challenge (RFC 5961) or as the answer to an unacceptable segment. The
+    /// endpoint limits their rate: [`withdraw_challenge`](super::Subflow::withdraw_challenge).
+    pub(crate) challenge: bool,
+}
+
+/// A segment that the subflow wants built and sent now.
+#[derive(Clone, Debug)]
+pub(crate) enum Egress {
+    /// The SYN.
+    Syn,
+    /// The SYN/ACK.
+    SynAck,
+    /// A reset.
+    Rst,
+    /// An ACK without payload.
+    Ack,
+    /// A segment sent before, or a part of one: its payload comes from the send buffer by its DSN.
+    Retransmit(SentSegment),
+    /// The FIN, for the first time.
+    Fin,
+    /// A segment without payload one octet before SND.UNA: the peer must answer with an ACK.
+    Probe,
+}
+
+/// What a header is wanted for.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum HeaderFor<'a> {
+    /// For what `next_egress` asked for.
+    Egress(&'a Egress),
+    /// For new data that `push_data` took.
+    Data(&'a SentSegment),
+}
+
+/// Something the connection must know.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SubflowEvent {
+    /// The handshake is complete.
+    Established,
+    /// RST in answer to our SYN.
+    Refused,
+    /// Reset by the peer.
+    Reset,
+    /// The handshake was not completed in time.
+    ConnectTimeout,
+    /// All retries of data or keepalive went unanswered. `reset` may follow, nothing else.
+    Dead,
+    /// The peer's FIN is in order: it sends no more.
+    PeerFin,
+    /// Both FINs are acknowledged, or TIME-WAIT was entered: the struct may go.
+    Finished,
+    /// The probe timer fired; a probe follows.
+    ProbeTimeout,
+    /// The retransmission timer fired, for the `count`th time in a row.
+    Rto {
+        /// Consecutive timeouts.
+        count: u32,
+    },
+    /// A valid segment came after a timeout.
+    HeardAgain,
+    /// Segments of this many bytes pass.
+    MtuFound(u16),
+}
+
+/// Counters that only people read.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct SubflowStats {
+    /// Payload bytes sent, repeats included.
+    pub(crate) bytes_sent: u64,
+    /// Payload bytes that came in, without duplicates.
+    pub(crate) bytes_received: u64,
+    /// Payload bytes sent again.
+    pub(crate) bytes_retransmitted: u64,
+    /// Payload bytes that another subflow carried before (counted by the connection).
+    pub(crate) bytes_reinjected: u64,
+    /// Payload bytes that came in and were there already.
+    pub(crate) bytes_duplicate: u64,
+    /// Retransmission timeouts.
+    pub(crate) rtos: u64,
+    /// Tail loss probes.
+    pub(crate) probes: u64,
+    /// Reductions taken back.
+    pub(crate) undone: u64,
+}

@@ -1,2 +1,63 @@
-//! Repository checks.
-fn main() {}
+//! Repository checks and chores: `cargo xtask <task>`.
+//!
+//! The checks here are those that rustc, clippy and rustfmt can not make: which crate may depend
+//! on which, how long a file may be, what may not stand in the tree. Every check names the file
+//! and line and says what to do about it.
+#![forbid(unsafe_code)]
+
+mod checks;
+mod ci;
+mod deps;
+mod dist;
+mod manifest;
+mod run;
+mod source;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  tidy            file and function sizes, forbidden text, crate headers, links of the documents
+  deps            which crate depends on which
+  test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
+  fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
+  ci              what .ci/run runs, in its order, with the time each step took
+  dist            a static program in target/dist, with its SHA-256
+";
+
+/// What a task ends with: the message is printed, the exit code is 1.
+type TaskResult = Result<(), String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((task, rest)) = arguments.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let root = workspace_root();
+    let result = match task.as_str() {
+        "tidy" => tidy::check(&root),
+        "deps" => deps::check(&root),
+        "test" => ci::test(&root, rest),
+        "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
+        "ci" => ci::all(&root),
+        "dist" => dist::build(&root),
+        other => Err(format!("no task `{other}`\n\n{USAGE}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask {task}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The checkout this program was built from: tasks work from any directory inside it.
+fn workspace_root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

@@ -1,0 +1,192 @@
+//! The rules `tidy` applies to one file: each takes the file's text and returns what is wrong.
+
+use crate::source;
+
+/// No source file is longer: a longer one holds two subjects.
+pub(crate) const FILE_LINES_MAX: usize = 600;
+/// A longer one is reported but does not fail.
+pub(crate) const FILE_LINES_AIM: usize = 400;
+/// Lines of code in a function's body. Clippy's `too_many_lines` says the same, but an attribute
+/// silences it, and it does not see the crates outside the workspace.
+const FUNCTION_LINES_MAX: usize = 70;
+const LINE_CHARS_MAX: usize = 100;
+
+/// Macros that mark unfinished work, and macros for debugging.
+const FORBIDDEN_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
+/// Names that say nothing about what the file holds.
+const FORBIDDEN_FILE_NAMES: &[&str] =
+    &["utils.rs", "util.rs", "helpers.rs", "helper.rs", "misc.rs", "common.rs"];
+/// Paths of one developer's machine. (Written in two halves so that this file passes.)
+const MACHINE_PATHS: &[&str] = &[
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+    concat!("/Use", "rs/"),
+    concat!("/tmp/", "target"),
+    concat!("/tmp/", "brief"),
+];
+
+/// Something wrong in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Counted from 1.
+    pub(crate) line: usize,
+    pub(crate) message: String,
+}
+
+fn finding(line: usize, message: impl Into<String>) -> Finding {
+    Finding { line, message: message.into() }
+}
+
+/// Rules for any text file.
+pub(crate) fn text(path: &str, text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        if line.ends_with([' ', '\t', '\r']) {
+            found.push(finding(number, "blanks at the end of the line"));
+        }
+        for fragment in MACHINE_PATHS.iter().filter(|fragment| mentions_path(line, fragment)) {
+            found.push(finding(number, format!("a path of one machine: {fragment}")));
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        found.push(finding(text.lines().count(), "no newline at the end of the file"));
+    }
+    if path.ends_with("Cargo.lock") {
+        found.extend(foreign_sources(text));
+    }
+    found
+}
+
+/// `fragment` where a path begins, so that `crates/x/homework/` is none.
+fn mentions_path(line: &str, fragment: &str) -> bool {
+    line.match_indices(fragment).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '~' | '}'))
+    })
+}
+
+/// Every crate comes from the public index: a mirror's name in the lock file breaks others' builds.
+fn foreign_sources(lock: &str) -> Vec<Finding> {
+    let official = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+    lock.lines()
+        .enumerate()
+        .filter(|(_, line)| line.starts_with("source = ") && *line != official)
+        .map(|(index, line)| finding(index + 1, format!("not the public registry: {line}")))
+        .collect()
+}
+
+/// Rules for Rust source.
+pub(crate) fn rust(path: &str, text: &str) -> Vec<Finding> {
+    let blanked = source::blank(text);
+    let mut found = Vec::new();
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX {
+        let message = format!("{lines} lines, at most {FILE_LINES_MAX}: split it by subject");
+        found.push(finding(lines, message));
+    }
+    let file_name = path.rsplit('/').next().unwrap_or(path);
+    if FORBIDDEN_FILE_NAMES.contains(&file_name) {
+        found.push(finding(1, "the file's name does not say what it holds"));
+    }
+    for function in source::functions(&blanked) {
+        if function.code_lines > FUNCTION_LINES_MAX {
+            let (name, lines) = (&function.name, function.code_lines);
+            let message = format!("fn {name}: {lines} lines of code, at most {FUNCTION_LINES_MAX}");
+            found.push(finding(function.line, message));
+        }
+    }
+    for (index, (line, code)) in text.lines().zip(blanked.lines()).enumerate() {
+        let number = index + 1;
+        if line.chars().count() > LINE_CHARS_MAX {
+            found.push(finding(number, format!("more than {LINE_CHARS_MAX} characters")));
+        }
+        if line.contains('\t') {
+            found.push(finding(number, "a tab: write four blanks, or \\t in a string"));
+        }
+        for name in FORBIDDEN_MACROS.iter().filter(|name| has_macro(code, name)) {
+            found.push(finding(number, format!("{name} has no place in the tree")));
+        }
+    }
+    found
+}
+
+fn has_macro(code: &str, name: &str) -> bool {
+    code.match_indices(name).any(|(at, _)| {
+        !code[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+/// Relative links of a Markdown file, with their lines: `[text](target)`, code blocks left out.
+pub(crate) fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut in_code = false;
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        let mut rest = if in_code { "" } else { line };
+        while let Some(start) = rest.find("](") {
+            rest = &rest[start + 2..];
+            let Some(end) = rest.find(')') else { break };
+            let target = rest[..end].split(['#', ' ']).next().unwrap_or_default();
+            if !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:") {
+                found.push((index + 1, target));
+            }
+            rest = &rest[end..];
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(found: &[Finding]) -> String {
+        found.iter().map(|f| format!("{}:{}\n", f.line, f.message)).collect()
+    }
+
+    #[test]
+    fn blanks_machine_paths_and_a_missing_newline_are_found() {
+        let bad = format!("ok\nblank \nsee {}x\nlast", MACHINE_PATHS[0]);
+        let found = text("README.md", &bad);
+        assert_eq!(found.iter().map(|f| f.line).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(text("a.md", "fine\nsrc/homework/x ~/work/y frame/work/\n"), []);
+    }
+
+    #[test]
+    fn a_mirror_in_the_lock_file_is_found() {
+        let lock = "source = \"registry+https://github.com/rust-lang/crates.io-index\"\n\
+                    source = \"sparse+https://mirror.example/index/\"\n";
+        assert_eq!(text("Cargo.lock", lock).len(), 1);
+        assert_eq!(text("other.txt", lock), []);
+    }
+
+    #[test]
+    fn sizes_are_limited() {
+        let long_file = "// x\n".repeat(FILE_LINES_MAX + 1);
+        assert!(messages(&rust("src/a.rs", &long_file)).contains("601 lines"));
+        assert_eq!(rust("src/a.rs", &"// x\n".repeat(FILE_LINES_MAX)), []);
+        let body = |lines| format!("fn f() {{\n{}}}\n", "    g();\n".repeat(lines));
+        assert!(messages(&rust("src/a.rs", &body(71))).starts_with("1:fn f: 71 lines"));
+        assert_eq!(rust("src/a.rs", &body(70)), []);
+    }
+
+    #[test]
+    fn unfinished_work_is_found_in_code_only() {
+        let code = format!("fn f() {{ {}() }}\n", FORBIDDEN_MACROS[0]);
+        assert_eq!(rust("src/a.rs", &code).len(), 1);
+        let comment = format!("// {} is forbidden\n", FORBIDDEN_MACROS[0]);
+        assert_eq!(rust("src/a.rs", &comment), []);
+        assert_eq!(rust("src/a.rs", "fn f() { my_todo!() }\n"), []);
+        assert_eq!(rust("src/utils.rs", "").len(), 1);
+    }
+
+    #[test]
+    fn links_are_read_outside_code_only() {
+        let page = "[a](b.md#part) [c](https://x.y) [d](#e)\n```\n[f](g)\n```\n![h](i.svg)\n";
+        assert_eq!(links(page), [(1, "b.md"), (5, "i.svg")]);
+    }
+}

@@ -1,0 +1,150 @@
+//! Which crate may depend on which.
+//!
+//! ```text
+//! time <- link                wire, time <- policy <- algos          policy <- core
+//! core, link <- sim           core, link <- io          io, algos <- marline        marline <- cli
+//! ```
+//! What may be depended on directly may also be depended on through: a crate may name everything
+//! that stands below the crates it may name. The core never depends on algos, sim or io, so that
+//! every policy is a guest and every driver an equal. Dev-dependencies are free: tests of the core
+//! use real policies.
+
+use std::path::Path;
+
+use crate::TaskResult;
+use crate::manifest::{self, Crate};
+
+/// A crate, and the crates directly below it.
+const HOUSE: &[(&str, &[&str])] = &[
+    ("marline-time", &[]),
+    ("marline-wire", &[]),
+    ("marline-policy", &["marline-time", "marline-wire"]),
+    ("marline-algos", &["marline-policy"]),
+    ("marline-core", &["marline-policy"]),
+    ("marline-link", &["marline-time"]),
+    ("marline-sim", &["marline-core", "marline-link"]),
+    ("marline-io", &["marline-core", "marline-link"]),
+    ("marline", &["marline-io", "marline-algos"]),
+    ("marline-lab", &["marline-sim", "marline"]),
+    ("marline-cli", &["marline", "marline-lab"]),
+    ("marline-testkit", &["marline-sim", "marline-algos"]),
+    ("xtask", &[]),
+];
+
+/// Nothing but tests may depend on these.
+const FOR_TESTS: &[&str] = &["marline-testkit", "xtask"];
+
+/// Crates that are a function of their arguments: no clock, no system call, no global state.
+pub(crate) const PURE: &[&str] = &[
+    "marline-time",
+    "marline-wire",
+    "marline-policy",
+    "marline-algos",
+    "marline-core",
+    "marline-link",
+    "marline-sim",
+    "marline-testkit",
+];
+
+/// What a pure crate may use from outside. A new name here is a decision, not a formality: it must
+/// neither look at the clock nor draw randomness nor do I/O of its own.
+const PURE_MAY_USE: &[&str] = &["hmac", "miniz_oxide", "rand_pcg", "sha2"];
+
+/// Fails with every dependency that runs against the house's direction.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let crates = manifest::workspace_crates(root)?;
+    let wrong: Vec<String> = crates.iter().flat_map(violations).collect();
+    if wrong.is_empty() {
+        println!("deps: {} crates, every dependency points down", crates.len());
+        return Ok(());
+    }
+    Err(format!("{} wrong dependencies\n{}", wrong.len(), wrong.join("\n")))
+}
+
+fn violations(of: &Crate) -> Vec<String> {
+    let Some(allowed) = below(&of.name) else {
+        return vec![format!(
+            "{}: not in the house: add it to HOUSE in xtask/src/deps.rs",
+            of.name
+        )];
+    };
+    let pure = PURE.contains(&of.name.as_str());
+    let judge = |dependency: &String| {
+        let ours = HOUSE.iter().any(|(name, _)| name == dependency);
+        if FOR_TESTS.contains(&dependency.as_str()) {
+            Some(format!("{} -> {dependency}: only as a dev-dependency", of.name))
+        } else if ours && !allowed.contains(&dependency.as_str()) {
+            Some(format!("{} -> {dependency}: allowed are {}", of.name, allowed.join(", ")))
+        } else if !ours && pure && !PURE_MAY_USE.contains(&dependency.as_str()) {
+            Some(format!("{} -> {dependency}: a pure crate may only use {PURE_MAY_USE:?}", of.name))
+        } else {
+            None
+        }
+    };
+    of.dependencies.iter().filter_map(judge).collect()
+}
+
+/// Everything below `name`, or nothing where the house does not know it.
+fn below(name: &str) -> Option<Vec<&'static str>> {
+    let (_, direct) = HOUSE.iter().find(|(known, _)| *known == name)?;
+    let mut all: Vec<&'static str> = direct.to_vec();
+    for next in direct.iter().filter_map(|next| below(next)) {
+        all.extend(next);
+    }
+    all.sort_unstable();
+    all.dedup();
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(manifest: &str) -> Vec<String> {
+        let table: toml::Table = manifest.parse().expect("valid TOML");
+        violations(&manifest::parse(Path::new("."), &table).expect("a package"))
+    }
+
+    #[test]
+    fn the_core_names_no_algorithm_and_no_driver() {
+        for above in
+            ["marline-algos", "marline-sim", "marline-io", "marline-link", "marline-testkit"]
+        {
+            let manifest = format!(
+                "[package]\nname = 'marline-core'\n[dependencies]\nmarline-time.workspace = true\n{above}.workspace = true"
+            );
+            assert_eq!(wrong(&manifest).len(), 1, "{above}");
+        }
+    }
+
+    #[test]
+    fn tests_may_use_what_the_crate_may_not() {
+        let manifest = "[package]\nname = 'marline-core'\n[dependencies]\nsha2 = '1'\n\
+                        [dev-dependencies]\nmarline-algos.workspace = true";
+        assert_eq!(wrong(manifest), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_pure_crate_may_not_bring_a_clock_by_the_back_door() {
+        let renamed = "[package]\nname = 'marline-sim'\n[dependencies]\nrt = { package = 'tokio' }";
+        let target =
+            "[package]\nname = 'marline-sim'\n[target.'cfg(unix)'.dependencies]\nlibc = '1'";
+        assert_eq!((wrong(renamed).len(), wrong(target).len()), (1, 1));
+    }
+
+    #[test]
+    fn an_unknown_crate_is_reported() {
+        assert_eq!(wrong("[package]\nname = 'marline-new'").len(), 1);
+    }
+
+    #[test]
+    fn the_house_has_no_cycle_and_no_unknown_name() {
+        for (name, direct) in HOUSE {
+            let below = below(name).expect("known");
+            assert!(!below.contains(name), "{name} stands below itself");
+            for next in *direct {
+                assert!(HOUSE.iter().any(|(known, _)| known == next), "{name} -> {next}");
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What the checks need to know of a crate: its manifest, read once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A crate of the workspace.
+#[derive(Debug)]
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    /// Its folder.
+    pub(crate) dir: PathBuf,
+    /// What it and its build script depend on; dev-dependencies are left out.
+    pub(crate) dependencies: Vec<String>,
+    /// Whether it takes the workspace's lints.
+    pub(crate) workspace_lints: bool,
+}
+
+/// The crates under `crates/` and `xtask`, by name.
+pub(crate) fn workspace_crates(root: &Path) -> Result<Vec<Crate>, String> {
+    let folder = root.join("crates");
+    let entries =
+        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut dirs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    dirs.push(root.join("xtask"));
+    dirs.retain(|dir| dir.join("Cargo.toml").is_file());
+    dirs.sort();
+    dirs.iter().map(|dir| read(dir)).collect()
+}
+
+/// Parses a TOML file.
+pub(crate) fn read_toml(file: &Path) -> Result<toml::Table, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    text.parse().map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn read(dir: &Path) -> Result<Crate, String> {
+    let file = dir.join("Cargo.toml");
+    parse(dir, &read_toml(&file)?).ok_or_else(|| format!("{}: no package name", file.display()))
+}
+
+/// `None` where the manifest names no package.
+pub(crate) fn parse(dir: &Path, manifest: &toml::Table) -> Option<Crate> {
+    let name = manifest.get("package")?.get("name")?.as_str()?.to_string();
+    let mut dependencies = Vec::new();
+    collect(manifest, &mut dependencies);
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    for target in targets.into_iter().flatten().filter_map(|(_, target)| target.as_table()) {
+        collect(target, &mut dependencies);
+    }
+    dependencies.sort();
+    dependencies.dedup();
+    let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
+    let workspace_lints = lints.and_then(toml::Value::as_bool) == Some(true);
+    Some(Crate { name, dir: dir.to_path_buf(), dependencies, workspace_lints })
+}
+
+fn collect(table: &toml::Table, into: &mut Vec<String>) {
+    for section in ["dependencies", "build-dependencies"] {
+        let Some(listed) = table.get(section).and_then(toml::Value::as_table) else { continue };
+        for (key, value) in listed {
+            let renamed = value.get("package").and_then(toml::Value::as_str);
+            into.push(renamed.unwrap_or(key).to_string());
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Running other programs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A command that runs in `dir` and sees this process's streams.
+pub(crate) fn command(dir: &Path, program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(dir).stdin(Stdio::null());
+    // Cargo sets these for us; a nested cargo of another workspace must not inherit them.
+    for variable in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Runs `command` and turns anything but success into a message.
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{}: {error}", shown(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", shown(command))) }
+}
+
+/// Runs `command` and returns what it wrote to standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("{}: {error}", shown(command)))?;
+    if !output.status.success() {
+        return Err(format!("{}: {}", shown(command), output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", shown(command)))
+}
+
+/// The command line as one would type it, for messages.
+pub(crate) fn shown(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
+    words.join(" ")
+}

@@ -1,0 +1,175 @@
+//! Walks the files git knows and applies the rules of `checks`; then those of whole crates.
+
+use std::fs;
+use std::path::Path;
+
+use crate::TaskResult;
+use crate::checks::{self, FILE_LINES_AIM};
+use crate::deps::PURE;
+use crate::manifest::{self, Crate};
+use crate::run;
+
+const TEXT_ENDINGS: &[&str] =
+    &["rs", "toml", "md", "lock", "sh", "yml", "yaml", "txt", "run", "service", "py"];
+
+/// What a pure crate's clippy.toml must forbid.
+const PURE_BANS: &[(&str, &[&str])] = &[
+    ("disallowed-methods", &["std::time::Instant::now", "std::time::SystemTime::now"]),
+    (
+        "disallowed-types",
+        &["std::time::Instant", "std::time::SystemTime", "std::collections::HashSet"],
+    ),
+];
+const SIZE_LIMITS: &[(&str, i64)] = &[
+    ("too-many-lines-threshold", 70),
+    ("too-many-arguments-threshold", 6),
+    ("excessive-nesting-threshold", 6),
+];
+
+/// Fails with every finding; long but allowed files are only named.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let mut wrong = Vec::new();
+    let mut long = Vec::new();
+    let listed = list_files(root)?;
+    for path in &listed {
+        // A path that is not a text file, or was removed and not yet committed, is no concern.
+        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
+        let ending = Path::new(path).extension().and_then(|ending| ending.to_str()).unwrap_or("");
+        if ending.is_empty() || TEXT_ENDINGS.contains(&ending) {
+            let found = checks::text(path, &text);
+            wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
+        }
+        if ending == "rs" {
+            let found = checks::rust(path, &text);
+            wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
+            let lines = text.lines().count();
+            if (FILE_LINES_AIM + 1..=checks::FILE_LINES_MAX).contains(&lines) {
+                long.push(format!("{lines:5} {path}"));
+            }
+        }
+        if ending == "md" {
+            wrong.extend(dead_links(root, path, &text));
+        }
+    }
+    for of in manifest::workspace_crates(root)? {
+        wrong.extend(crate_rules(root, &of)?);
+    }
+    wrong.extend(unlisted_decisions(root, &listed));
+    if !long.is_empty() {
+        long.sort_unstable_by(|a, b| b.cmp(a));
+        println!("tidy: longer than the {FILE_LINES_AIM} lines aimed at:\n{}", long.join("\n"));
+    }
+    if wrong.is_empty() {
+        println!("tidy: {} files", listed.len());
+        return Ok(());
+    }
+    Err(format!("{} findings\n{}", wrong.len(), wrong.join("\n")))
+}
+
+/// What git tracks, and what it would track after `git add`.
+fn list_files(root: &Path) -> Result<Vec<String>, String> {
+    let arguments = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let listed = run::output(&mut run::command(root, "git", &arguments))?;
+    let mut files: Vec<String> = listed.lines().map(str::to_string).collect();
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
+    let folder = root.join(path).parent().map(Path::to_path_buf).unwrap_or_default();
+    checks::links(text)
+        .into_iter()
+        .filter(|(_, target)| !folder.join(target).exists())
+        .map(|(line, target)| format!("{path}:{line}: no such file: {target}"))
+        .collect()
+}
+
+/// Every decision record is named by the list that readers start from.
+fn unlisted_decisions(root: &Path, files: &[String]) -> Vec<String> {
+    let list = fs::read_to_string(root.join("docs/adr/README.md")).unwrap_or_default();
+    files
+        .iter()
+        .filter_map(|path| path.strip_prefix("docs/adr/"))
+        .filter(|name| *name != "README.md" && !list.contains(&format!("]({name})")))
+        .map(|name| format!("docs/adr/{name}: not listed in docs/adr/README.md"))
+        .collect()
+}
+
+fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {
+    let mut wrong = Vec::new();
+    let dir = of.dir.strip_prefix(root).unwrap_or(&of.dir).display();
+    if !of.workspace_lints {
+        wrong.push(format!("{dir}/Cargo.toml:1: needs [lints] workspace = true"));
+    }
+    let pure = PURE.contains(&of.name.as_str());
+    for root_file in ["src/lib.rs", "src/main.rs"] {
+        let Ok(text) = fs::read_to_string(of.dir.join(root_file)) else { continue };
+        if !text.starts_with("//!") {
+            wrong.push(format!("{dir}/{root_file}:1: opens without //! documentation"));
+        }
+        if pure && !text.contains("#![forbid(unsafe_code)]") {
+            wrong.push(format!("{dir}/{root_file}:1: a pure crate forbids unsafe code"));
+        }
+    }
+    // Clippy reads the nearest clippy.toml only: a crate's own file replaces the workspace's.
+    let own = of.dir.join("clippy.toml");
+    if pure && !own.is_file() {
+        wrong.push(format!("{dir}: a pure crate needs a clippy.toml with the bans"));
+    }
+    if own.is_file() {
+        let config = manifest::read_toml(&own)?;
+        let missing = clippy_gaps(&config, pure);
+        wrong.extend(missing.into_iter().map(|gap| format!("{dir}/clippy.toml:1: {gap}")));
+    }
+    Ok(wrong)
+}
+
+fn clippy_gaps(config: &toml::Table, pure: bool) -> Vec<String> {
+    let mut gaps = Vec::new();
+    for (key, limit) in SIZE_LIMITS {
+        if config.get(*key).and_then(toml::Value::as_integer).is_none_or(|set| set > *limit) {
+            gaps.push(format!("needs {key} = {limit} or less"));
+        }
+    }
+    for (list, banned) in PURE_BANS.iter().filter(|_| pure) {
+        let entries = config.get(*list).and_then(toml::Value::as_array);
+        let paths: Vec<&str> = entries.into_iter().flatten().filter_map(banned_path).collect();
+        let missing = banned.iter().filter(|path| !paths.contains(path));
+        gaps.extend(missing.map(|path| format!("{list} lacks {path}")));
+    }
+    gaps
+}
+
+fn banned_path(entry: &toml::Value) -> Option<&str> {
+    entry.as_str().or_else(|| entry.get("path")?.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMPLETE: &str = "too-many-lines-threshold = 70\ntoo-many-arguments-threshold = 6\n\
+        excessive-nesting-threshold = 4\n\
+        disallowed-methods = ['std::time::Instant::now', 'std::time::SystemTime::now']\n\
+        disallowed-types = [{ path = 'std::time::Instant' }, 'std::time::SystemTime',\
+        'std::collections::HashSet']";
+
+    fn gaps(config: &str, pure: bool) -> usize {
+        clippy_gaps(&config.parse().expect("valid TOML"), pure).len()
+    }
+
+    #[test]
+    fn a_pure_crate_must_ban_clocks_and_hash_order() {
+        assert_eq!(gaps(COMPLETE, true), 0);
+        assert_eq!(gaps(&COMPLETE.replace("std::time::Instant::now", "x"), true), 1);
+        assert_eq!(gaps(&COMPLETE.replace("HashSet", "X"), true), 1);
+        assert_eq!(gaps(&COMPLETE.replace("HashSet", "X"), false), 0);
+    }
+
+    #[test]
+    fn a_crate_may_tighten_the_sizes_but_not_loosen_them() {
+        assert_eq!(gaps(&COMPLETE.replace("= 70", "= 50"), true), 0);
+        assert_eq!(gaps(&COMPLETE.replace("= 70", "= 90"), true), 1);
+    }
+}

@@ -1,1 +1,42 @@
-//! Marline.
+//! A link model for virtual and for real time.
+//!
+//! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a
+//! delay, and the faults that packets meet on the way (reordering, duplication, corruption) until
+//! the link itself goes down. It is a machine without I/O over opaque packets: [`Link::offer`] takes
+//! one in, [`Link::next_event`] says when to look again, [`Link::poll`] hands out what has arrived.
+//! The simulator calls it in virtual time; a relay or a TUN emulator with the time of its clock.
+//!
+//! Randomness is one named stream per stage, drawn once per packet whether or not it matters, and
+//! what belongs to time (Gilbert-Elliott states, outages, a walk away from the access point) is
+//! drawn along the time line. So two senders with different policies meet the same fate, packet for
+//! packet or second for second.
+//!
+//! A [`DuplexSpec`] is the text form (`rate=20M,delay=10ms,up.rate=5M`); resolving it with the traces
+//! it names gives the two [`LinkConfig`]s.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod link;
+mod packet;
+mod preset;
+mod spec;
+mod stage;
+mod steps;
+pub mod trace;
+mod walkout;
+
+pub use config::{
+    DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, Offset, OutageConfig,
+    OutageMode, QueueLimit, RateConfig, Reorder,
+};
+pub use link::{Link, LinkStats};
+pub use packet::Packet;
+pub use preset::PRESETS;
+pub use spec::{
+    Direction, DuplexConfig, DuplexSpec, LinkSpec, PingRef, RateSpec, ResolveError, SpecError,
+    TraceRef,
+};
+pub use steps::Steps;
+pub use trace::TraceError;
+pub use walkout::{Walk, Walkout};

@@ -1,0 +1,160 @@
+//! What can be set on one direction of a link.
+
+use std::sync::Arc;
+
+use marline_time::{Duration, Rate};
+
+use crate::Steps;
+use crate::trace::{Opportunities, PingTrace};
+
+/// One direction of a link. The default is a wire: no limit, no loss, no delay.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkConfig {
+    /// How fast the queue empties.
+    pub rate: RateConfig,
+    /// How much may wait.
+    pub queue: QueueLimit,
+    /// What never arrives.
+    pub loss: LossConfig,
+    /// How long the rest takes.
+    pub delay: DelayConfig,
+    /// What else happens to single packets.
+    pub faults: Faults,
+    /// When the link is down.
+    pub outage: OutageConfig,
+}
+
+/// Where in a trace a link starts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offset<T> {
+    /// The trace.
+    pub trace: Arc<T>,
+    /// The trace's time at the link's start.
+    pub start: Duration,
+}
+
+/// How fast packets leave the queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum RateConfig {
+    /// At once.
+    #[default]
+    Unlimited,
+    /// At this rate.
+    Constant(Rate),
+    /// At rates that change with time; zero stops the link and keeps the queue.
+    Steps(Arc<Steps<Rate>>),
+    /// At the delivery opportunities of a mahimahi trace.
+    Trace(Offset<Opportunities>),
+}
+
+/// How much may wait in the queue, the packet being sent included. A packet that finds the queue
+/// empty is always taken.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum QueueLimit {
+    /// Bytes.
+    Bytes(u64),
+    /// What the link sends in this time: at its present rate (steps), its mean rate (traces), or
+    /// `Link::UNLIMITED_QUEUE_BYTES` where the rate has no limit. Never less than two full packets.
+    Time(Duration),
+}
+
+impl Default for QueueLimit {
+    fn default() -> Self {
+        QueueLimit::Time(Duration::from_millis(100))
+    }
+}
+
+/// What is lost. All causes apply together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LossConfig {
+    /// Each packet alone, with this probability.
+    pub random: f64,
+    /// In bursts.
+    pub gilbert_elliott: Option<GilbertElliott>,
+    /// These packets, counted from 1 as they leave the queue, ascending.
+    pub pattern: Vec<u64>,
+    /// With probabilities that change with time.
+    pub steps: Option<Arc<Steps<f64>>>,
+    /// What leaves the queue while a probe of this trace was lost.
+    pub trace: Option<Offset<PingTrace>>,
+}
+
+/// The two-state loss model of Gilbert and Elliott, in continuous time: the states last
+/// exponentially distributed times whatever the traffic.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct GilbertElliott {
+    /// Mean time in the good state.
+    pub good: Duration,
+    /// Mean time in the bad state.
+    pub bad: Duration,
+    /// Loss probability in the bad state.
+    pub loss_bad: f64,
+    /// Loss probability in the good state.
+    pub loss_good: f64,
+}
+
+/// Variation of the delay from packet to packet.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Jitter {
+    /// None.
+    #[default]
+    None,
+    /// Uniform between minus and plus this.
+    Uniform(Duration),
+    /// Normal with this standard deviation (sum of twelve uniforms: within six deviations).
+    Normal(Duration),
+}
+
+/// Time from leaving the queue to arrival. Never below zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DelayConfig {
+    /// Constant part.
+    pub base: Duration,
+    /// Random part.
+    pub jitter: Jitter,
+    /// Whether jitter and a shrinking trace delay may let packets overtake each other.
+    pub overtaking: bool,
+    /// Half of this trace's round-trip time at the moment, added.
+    pub trace: Option<Offset<PingTrace>>,
+}
+
+/// Held-back packets: with `probability` a packet arrives `extra` later, past its followers.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Reorder {
+    /// How often.
+    pub probability: f64,
+    /// How much later.
+    pub extra: Duration,
+}
+
+/// What else happens to single packets.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Arrive late.
+    pub reorder: Option<Reorder>,
+    /// Probability to arrive twice.
+    pub duplicate: f64,
+    /// Probability to arrive with one to three bits flipped.
+    pub corrupt: f64,
+}
+
+/// What a link that goes down does with the packets it holds.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum OutageMode {
+    /// All are lost, and all that are offered until it is up.
+    #[default]
+    Kill,
+    /// All stand still and go on when it is up; the queue takes more until it is full.
+    Suspend,
+}
+
+/// When the link is down by itself; `Link::set_up` comes on top.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutageConfig {
+    /// Down from the first time to the second, since the link's start; ascending and disjoint.
+    pub intervals: Vec<(Duration, Duration)>,
+    /// Mean time up and mean time down, exponentially distributed; neither may be zero.
+    pub flap: Option<(Duration, Duration)>,
+    /// What happens to the packets.
+    pub mode: OutageMode,
+}

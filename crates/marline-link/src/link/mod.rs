@@ -1,0 +1,377 @@
+//! One direction of a link, stage by stage.
+//!
+//! ```text
+//! offer -> [queue] -> rate -> loss -> delay -> faults -> [in flight] -> poll
+//! ```
+//!
+//! Only the head of the queue has a time at which it will have left; everything behind is decided
+//! when it gets there, so any setting can change while packets wait. Packets in flight are kept in
+//! order of arrival. A driver that comes late changes nothing: each step happens at its own time, not
+//! at the time of the call.
+
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
+
+use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
+use crate::{LinkConfig, OutageMode, Packet, QueueLimit};
+pub use stats::LinkStats;
+
+/// The packet being sent.
+#[derive(Copy, Clone, Debug)]
+struct Head {
+    started: Instant,
+    finish: Instant,
+    /// Bytes of it that were left at `started`.
+    bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct InFlight<P> {
+    at: Instant,
+    packet: P,
+}
+
+/// One direction of a link: takes packets, and gives them back later, or never.
+#[derive(Debug)]
+pub struct Link<P> {
+    config: LinkConfig,
+    queue: VecDeque<P>,
+    queued_bytes: u64,
+    head: Option<Head>,
+    /// Bytes left of the head while the link stands still.
+    paused_bytes: Option<u64>,
+    shaper: Shaper,
+    loss: LossStage,
+    delay: DelayStage,
+    outage: OutageStage,
+    reorders: PcgRng,
+    duplicates: PcgRng,
+    corruptions: PcgRng,
+    flight: VecDeque<InFlight<P>>,
+    last_arrival: Instant,
+    commanded_down: bool,
+    down_since: Option<Instant>,
+    dropped: Vec<P>,
+    stats: LinkStats,
+    start: Instant,
+}
+
+impl<P: Packet> Link<P> {
+    /// Bytes that a queue limit in time stands for where the rate has no limit.
+    pub const UNLIMITED_QUEUE_BYTES: u64 = 16 << 20;
+    /// Packets in flight at once; more are dropped as by a full queue.
+    pub const MAX_IN_FLIGHT: usize = 1 << 20;
+    /// Dropped packets kept for [`Link::take_dropped`].
+    const MAX_DROPPED: usize = 256;
+    /// What a queue limit in time allows at least.
+    const MIN_QUEUE_BYTES: u64 = 3_008;
+
+    /// A link whose schedules and traces begin at `start`. `seeds` should be a branch of its own.
+    #[must_use]
+    pub fn new(config: LinkConfig, seeds: &SeedTree, start: Instant) -> Self {
+        let mut link = Link {
+            shaper: Shaper::new(config.rate.clone(), start),
+            loss: LossStage::new(config.loss.clone(), seeds, start),
+            delay: DelayStage::new(config.delay.clone(), seeds, start),
+            outage: OutageStage::new(config.outage.clone(), seeds, start),
+            reorders: seeds.stream("faults/reorder"),
+            duplicates: seeds.stream("faults/duplicate"),
+            corruptions: seeds.stream("faults/corrupt"),
+            config,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            head: None,
+            paused_bytes: None,
+            flight: VecDeque::new(),
+            last_arrival: start,
+            commanded_down: false,
+            down_since: None,
+            dropped: Vec::new(),
+            stats: LinkStats::default(),
+            start,
+        };
+        link.follow_outage(start);
+        link
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub const fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Changes settings while packets are under way: waiting ones leave at the new rate, those in
+    /// flight arrive as before. Random streams and packet counts go on.
+    pub fn set_config(&mut self, now: Instant, config: LinkConfig) {
+        self.advance(now);
+        if self.config.rate != config.rate {
+            self.pause_head(now);
+            self.shaper = Shaper::new(config.rate.clone(), self.start);
+        }
+        self.loss.set_config(config.loss.clone(), now);
+        self.delay.config = config.delay.clone();
+        self.outage.set_config(config.outage.clone(), now);
+        self.config = config;
+        self.follow_outage(now);
+        self.start_head(now);
+    }
+
+    /// Takes the link down or brings it up by command. A link is up if neither a command nor its
+    /// own schedule holds it down.
+    pub fn set_up(&mut self, now: Instant, up: bool) {
+        self.advance(now);
+        self.commanded_down = !up;
+        self.follow_outage(now);
+    }
+
+    /// Whether packets pass at the time of the last call.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        self.down_since.is_none()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    /// Bytes in the queue, the packet being sent included.
+    #[must_use]
+    pub const fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Hands a packet to the link.
+    pub fn offer(&mut self, now: Instant, packet: P) {
+        self.advance(now);
+        let bytes = packet.wire_len() as u64;
+        self.stats.offered_packets += 1;
+        self.stats.offered_bytes += bytes;
+        if self.down_since.is_some() && self.config.outage.mode == OutageMode::Kill {
+            self.stats.dropped_outage += 1;
+            return self.bury(packet);
+        }
+        let full = !self.queue.is_empty() && self.queued_bytes + bytes > self.queue_limit(now);
+        if full || self.flight.len() >= Self::MAX_IN_FLIGHT {
+            self.stats.dropped_queue += 1;
+            return self.bury(packet);
+        }
+        self.queue.push_back(packet);
+        self.queued_bytes += bytes;
+        self.stats.queue_max_bytes = self.stats.queue_max_bytes.max(self.queued_bytes);
+        if self.queue.len() == 1 {
+            self.start_head(now);
+            self.advance(now);
+        }
+    }
+
+    /// The next packet that has arrived by `now`, in order of arrival.
+    pub fn poll(&mut self, now: Instant) -> Option<P> {
+        self.advance(now);
+        if self.is_suspended() || self.flight.front()?.at > now {
+            return None;
+        }
+        let packet = self.flight.pop_front()?.packet;
+        self.stats.delivered_packets += 1;
+        self.stats.delivered_bytes += packet.wire_len() as u64;
+        Some(packet)
+    }
+
+    /// When to call [`Link::poll`] again; `None` while nothing is under way. It may name a time at
+    /// which nothing arrives yet.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Instant> {
+        if self.queue.is_empty() && self.flight.is_empty() {
+            return None;
+        }
+        let mut next = self.outage.next_change();
+        if !self.is_suspended() {
+            next = self.flight.front().map_or(next, |first| next.min(first.at));
+        }
+        next = self.head.map_or(next, |head| next.min(head.finish));
+        (next != Instant::FAR_FUTURE).then_some(next)
+    }
+
+    /// A packet that was dropped, for callers that use its memory again. Only some are kept.
+    pub fn take_dropped(&mut self) -> Option<P> {
+        self.dropped.pop()
+    }
+
+    /// Does everything that was due until `now`, in the order of its times.
+    fn advance(&mut self, now: Instant) {
+        loop {
+            let finish = self.head.map_or(Instant::FAR_FUTURE, |head| head.finish);
+            let change = self.outage.next_change();
+            if finish.min(change) > now || finish.min(change) == Instant::FAR_FUTURE {
+                return;
+            }
+            if change <= finish {
+                self.outage.step();
+                self.follow_outage(change);
+            } else {
+                self.depart(finish);
+            }
+        }
+    }
+
+    /// The head of the queue has been sent.
+    fn depart(&mut self, now: Instant) {
+        self.head = None;
+        let Some(packet) = self.queue.pop_front() else { return };
+        self.queued_bytes -= packet.wire_len() as u64;
+        self.start_head(now);
+        if self.loss.takes(now) {
+            self.stats.dropped_loss += 1;
+            return self.bury(packet);
+        }
+        let twice = self.chance(|faults| faults.duplicate, |link| &mut link.duplicates);
+        if twice {
+            self.stats.duplicated += 1;
+            let copy = packet.clone();
+            self.send_off(now, copy);
+        }
+        self.send_off(now, packet);
+    }
+
+    /// Draws delay and faults, and puts the packet into flight.
+    fn send_off(&mut self, now: Instant, mut packet: P) {
+        if self.chance(|faults| faults.corrupt, |link| &mut link.corruptions) {
+            self.corrupt(&mut packet);
+        }
+        let mut at = self.delay.arrival(now);
+        if !self.config.delay.overtaking {
+            at = at.max(self.last_arrival);
+            self.last_arrival = at;
+        }
+        if let Some(reorder) = self.config.faults.reorder
+            && self.reorders.chance(reorder.probability)
+        {
+            self.stats.reordered += 1;
+            at += reorder.extra;
+        }
+        if self.flight.back().is_none_or(|last| last.at <= at) {
+            self.flight.push_back(InFlight { at, packet });
+        } else {
+            let place = self.flight.partition_point(|other| other.at <= at);
+            self.flight.insert(place, InFlight { at, packet });
+        }
+    }
+
+    fn corrupt(&mut self, packet: &mut P) {
+        let flips = 1 + self.corruptions.below(3);
+        let bytes = packet.bytes_mut();
+        if bytes.is_empty() {
+            return;
+        }
+        self.stats.corrupted += 1;
+        for _ in 0..flips {
+            let bit = self.corruptions.below(bytes.len() as u64 * 8);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+    }
+
+    fn chance(
+        &mut self,
+        probability: fn(&crate::Faults) -> f64,
+        stream: fn(&mut Self) -> &mut PcgRng,
+    ) -> bool {
+        let probability = probability(&self.config.faults);
+        probability > 0.0 && stream(self).chance(probability)
+    }
+
+    /// Begins to send the head of the queue, if there is one and the link is up.
+    fn start_head(&mut self, now: Instant) {
+        if self.head.is_some() || self.down_since.is_some() {
+            return;
+        }
+        let Some(first) = self.queue.front() else { return };
+        let bytes = self.paused_bytes.take().unwrap_or(first.wire_len() as u64);
+        self.head = Some(Head { started: now, finish: self.shaper.finish(now, bytes), bytes });
+    }
+
+    /// Stops sending the head and remembers how much of it is left.
+    fn pause_head(&mut self, now: Instant) {
+        let Some(head) = self.head.take() else { return };
+        let whole = head.finish.since(head.started).as_nanos();
+        let left = head.finish.since(now).as_nanos();
+        let bytes = if head.finish == Instant::FAR_FUTURE || whole == 0 {
+            head.bytes
+        } else {
+            (u128::from(head.bytes) * left).div_ceil(whole) as u64
+        };
+        self.paused_bytes = Some(bytes);
+    }
+
+    const fn is_suspended(&self) -> bool {
+        self.down_since.is_some() && matches!(self.config.outage.mode, OutageMode::Suspend)
+    }
+
+    /// Applies what command and schedule say of the link's state.
+    fn follow_outage(&mut self, now: Instant) {
+        let down = self.commanded_down || self.outage.is_down();
+        match (self.down_since, down) {
+            (None, true) => {
+                self.pause_head(now);
+                self.down_since = Some(now);
+                if self.config.outage.mode == OutageMode::Kill {
+                    self.kill(now);
+                }
+            }
+            (Some(since), false) => {
+                self.down_since = None;
+                if self.config.outage.mode == OutageMode::Suspend {
+                    self.resume(now.since(since));
+                }
+                self.start_head(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that has not arrived yet is lost.
+    fn kill(&mut self, now: Instant) {
+        self.paused_bytes = None;
+        self.queued_bytes = 0;
+        let arrived = self.flight.partition_point(|packet| packet.at <= now);
+        self.stats.dropped_outage += (self.queue.len() + self.flight.len() - arrived) as u64;
+        while let Some(packet) = self.queue.pop_front() {
+            self.bury(packet);
+        }
+        while self.flight.len() > arrived {
+            if let Some(lost) = self.flight.pop_back() {
+                self.bury(lost.packet);
+            }
+        }
+        self.last_arrival = now;
+    }
+
+    /// Packets in flight stood still for so long.
+    fn resume(&mut self, pause: Duration) {
+        for packet in &mut self.flight {
+            packet.at += pause;
+        }
+        self.last_arrival += pause;
+    }
+
+    fn queue_limit(&self, now: Instant) -> u64 {
+        match self.config.queue {
+            QueueLimit::Bytes(bytes) => bytes,
+            QueueLimit::Time(time) => match self.shaper.reference_rate(now) {
+                None => Self::UNLIMITED_QUEUE_BYTES,
+                Some(rate) => rate.bytes_in(time).max(Self::MIN_QUEUE_BYTES),
+            },
+        }
+    }
+
+    fn bury(&mut self, packet: P) {
+        if self.dropped.len() < Self::MAX_DROPPED {
+            self.dropped.push(packet);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What a link counted.
+
+/// Counts of one direction since its start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Packets offered.
+    pub offered_packets: u64,
+    /// Bytes offered.
+    pub offered_bytes: u64,
+    /// Packets handed out, copies included.
+    pub delivered_packets: u64,
+    /// Bytes handed out, copies included.
+    pub delivered_bytes: u64,
+    /// Dropped because the queue was full.
+    pub dropped_queue: u64,
+    /// Lost after the queue.
+    pub dropped_loss: u64,
+    /// Lost because the link was or went down.
+    pub dropped_outage: u64,
+    /// Sent on twice.
+    pub duplicated: u64,
+    /// Sent on with flipped bits.
+    pub corrupted: u64,
+    /// Held back past their followers.
+    pub reordered: u64,
+    /// Most bytes that ever waited, the packet being sent included.
+    pub queue_max_bytes: u64,
+}
+
+impl LinkStats {
+    /// Packets that were dropped, whatever the cause.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped_queue + self.dropped_loss + self.dropped_outage
+    }
+}

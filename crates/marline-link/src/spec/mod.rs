@@ -1,0 +1,137 @@
+//! A link in one line of text: `rate=20M,delay=10ms,queue=80ms,loss=1%,up.rate=5M`.
+//!
+//! Items are separated by commas; each sets one property of both directions, or of one with the
+//! prefix `up.` (from the client) or `down.` (to the client). A preset's name may stand first. Units
+//! are SI decimal: `k`, `M`, `G` bit/s; `B`, `kB`, `MB` bytes; `ns`, `us`, `ms`, `s`, `min`, `h`.
+//!
+//! | item | meaning |
+//! |---|---|
+//! | `rate=20M`, `rate=unlimited` | constant rate |
+//! | `rate=0s:20M+10s:0+12s:20M`, `.../30s` | rate steps; after `/` the period after which they repeat |
+//! | `rate=walkout:30M` | the WiFi walk-out model with this peak rate (and its losses) |
+//! | `trace=ATT-LTE-driving`, `...@30s` | mahimahi trace, from that time in it |
+//! | `queue=80ms`, `queue=64kB` | drop-tail limit |
+//! | `delay=10ms` | one-way delay |
+//! | `jitter=uniform:5ms`, `jitter=normal:2ms`, `jitter=5ms` | its variation (uniform if not said) |
+//! | `overtaking=yes` | jitter may reorder |
+//! | `rtt=s042:verizon`, `...@5s` | half of this ping trace's RTT added to the delay |
+//! | `lost=s042:verizon` | its lost probes are losses; `ping=` sets both |
+//! | `loss=1%` | random loss |
+//! | `ge=2s:100ms:50%:0` | Gilbert-Elliott: mean good and bad time, loss when bad (1) and good (0) |
+//! | `drop=3+7` | these packets are lost, counted from 1 |
+//! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
+//! | `down=10s-15s+20s-21s` | outages |
+//! | `flap=10s:500ms` | random outages: mean time up and down |
+//! | `outage=suspend` | outages keep packets instead of killing them |
+
+mod display;
+mod parse;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use core::fmt;
+
+use marline_time::{Duration, Rate};
+
+use crate::{Faults, GilbertElliott, Jitter, OutageConfig, QueueLimit, Steps};
+pub use resolve::{DuplexConfig, ResolveError};
+
+/// One of the two directions of a link.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client.
+    Up,
+    /// To the client.
+    Down,
+}
+
+/// Both directions of a link as text says it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DuplexSpec {
+    /// From the client.
+    pub up: LinkSpec,
+    /// To the client.
+    pub down: LinkSpec,
+}
+
+/// One direction as text says it; traces are names yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkSpec {
+    /// Rate.
+    pub rate: RateSpec,
+    /// Queue limit.
+    pub queue: QueueLimit,
+    /// Constant delay.
+    pub delay: Duration,
+    /// Variation of the delay.
+    pub jitter: Jitter,
+    /// Jitter may reorder.
+    pub overtaking: bool,
+    /// Delay from a ping trace.
+    pub rtt: Option<PingRef>,
+    /// Losses from a ping trace.
+    pub lost: Option<PingRef>,
+    /// Random loss probability.
+    pub loss: f64,
+    /// Loss bursts.
+    pub gilbert_elliott: Option<GilbertElliott>,
+    /// Numbers of packets lost.
+    pub drop: Vec<u64>,
+    /// Reordering, duplication, corruption.
+    pub faults: Faults,
+    /// Outages.
+    pub outage: OutageConfig,
+}
+
+/// A rate as text says it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum RateSpec {
+    /// No limit.
+    #[default]
+    Unlimited,
+    /// Constant.
+    Constant(Rate),
+    /// Steps.
+    Steps(Steps<Rate>),
+    /// A mahimahi trace.
+    Trace(TraceRef),
+    /// The walk-out model with this peak.
+    Walkout(Rate),
+}
+
+/// A trace by name, and where to start in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRef {
+    /// File name without `.up`, `.down`, `.csv` and `.gz`.
+    pub name: String,
+    /// Trace time at the link's start.
+    pub start: Duration,
+}
+
+/// One carrier of a ping trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PingRef {
+    /// The file.
+    pub trace: TraceRef,
+    /// The carrier in it.
+    pub carrier: String,
+}
+
+/// An item that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    /// The item as it was written.
+    pub item: String,
+    /// Why not.
+    pub why: String,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link description: `{}`: {}", self.item, self.why)
+    }
+}
+
+impl core::error::Error for SpecError {}

@@ -1,0 +1,232 @@
+//! From text to a `DuplexSpec`.
+
+use core::str::FromStr;
+
+use marline_time::{Duration, Rate};
+
+use super::value::{bytes, duration, positive, probability, rate};
+use super::{DuplexSpec, LinkSpec, PingRef, RateSpec, SpecError, TraceRef};
+use crate::{GilbertElliott, Jitter, OutageMode, QueueLimit, Reorder, Steps, preset};
+
+type Words<T> = Result<T, String>;
+
+const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
+                    reorder, duplicate, corrupt, down, flap, outage";
+
+impl FromStr for DuplexSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut spec = DuplexSpec::default();
+        for (index, item) in text.split(',').enumerate() {
+            let item = item.trim();
+            if item.is_empty() && text.trim().is_empty() {
+                break;
+            }
+            let error = |why| SpecError { item: item.to_owned(), why };
+            match item.split_once('=') {
+                None if index == 0 && preset::find(item).is_some() => {
+                    spec = preset::find(item).unwrap_or_default().parse()?;
+                }
+                None => return Err(error(no_value(item, index))),
+                Some((key, value)) => spec.set(key.trim(), value.trim()).map_err(error)?,
+            }
+        }
+        Ok(spec)
+    }
+}
+
+fn no_value(item: &str, index: usize) -> String {
+    let presets = preset::PRESETS.map(|(name, _)| name).join(", ");
+    match (item, index) {
+        ("", _) => "an item is missing between two commas".to_owned(),
+        (_, 0) => format!("neither `key=value` nor a preset; presets are {presets}"),
+        _ => "must be `key=value` (a preset can only stand first)".to_owned(),
+    }
+}
+
+impl DuplexSpec {
+    fn set(&mut self, key: &str, value: &str) -> Words<()> {
+        if let Some(key) = key.strip_prefix("up.") {
+            return self.up.set(key, value);
+        }
+        if let Some(key) = key.strip_prefix("down.") {
+            return self.down.set(key, value);
+        }
+        self.up.set(key, value)?;
+        self.down.set(key, value)
+    }
+}
+
+impl LinkSpec {
+    /// Sets one property from its text.
+    fn set(&mut self, key: &str, value: &str) -> Words<()> {
+        match key {
+            "rate" => self.rate = rate_spec(value)?,
+            "trace" => self.rate = RateSpec::Trace(trace_ref(value)?),
+            "queue" => self.queue = queue(value)?,
+            "delay" => self.delay = duration(value)?,
+            "jitter" => self.jitter = jitter(value)?,
+            "overtaking" => self.overtaking = choice(value, [("yes", true), ("no", false)])?,
+            "rtt" => self.rtt = Some(ping_ref(value)?),
+            "lost" => self.lost = Some(ping_ref(value)?),
+            "ping" => {
+                self.rtt = Some(ping_ref(value)?);
+                self.lost = self.rtt.clone();
+            }
+            "loss" => self.loss = probability(value)?,
+            "ge" => self.gilbert_elliott = Some(gilbert_elliott(value)?),
+            "drop" => self.drop = numbers(value)?,
+            "reorder" => self.faults.reorder = Some(reorder(value)?),
+            "duplicate" => self.faults.duplicate = probability(value)?,
+            "corrupt" => self.faults.corrupt = probability(value)?,
+            "down" => self.outage.intervals = intervals(value)?,
+            "flap" => {
+                let (up, down) = pair(value, ':', "MEAN-UP:MEAN-DOWN")?;
+                self.outage.flap = Some((positive(up)?, positive(down)?));
+            }
+            "outage" => {
+                let modes = [("kill", OutageMode::Kill), ("suspend", OutageMode::Suspend)];
+                self.outage.mode = choice(value, modes)?;
+            }
+            _ => return Err(format!("unknown key `{key}`; there are {KEYS}")),
+        }
+        Ok(())
+    }
+}
+
+fn choice<T: Copy, const N: usize>(value: &str, choices: [(&str, T); N]) -> Words<T> {
+    match choices.iter().find(|(name, _)| *name == value) {
+        Some((_, chosen)) => Ok(*chosen),
+        None => Err(format!("must be one of {}", choices.map(|(name, _)| name).join(", "))),
+    }
+}
+
+fn pair<'a>(value: &'a str, separator: char, form: &str) -> Words<(&'a str, &'a str)> {
+    value.split_once(separator).ok_or_else(|| format!("must look like {form}"))
+}
+
+fn rate_spec(value: &str) -> Words<RateSpec> {
+    if value == "unlimited" {
+        return Ok(RateSpec::Unlimited);
+    }
+    if let Some(peak) = value.strip_prefix("walkout:") {
+        return Ok(RateSpec::Walkout(nonzero_rate(peak)?));
+    }
+    if !value.contains(':') {
+        return Ok(RateSpec::Constant(nonzero_rate(value)?));
+    }
+    let (list, period) = match value.split_once('/') {
+        Some((list, period)) => (list, Some(positive(period)?)),
+        None => (value, None),
+    };
+    let mut points: Vec<(Duration, Rate)> = Vec::new();
+    for step in list.split('+') {
+        let (from, step_rate) = pair(step, ':', "TIME:RATE+TIME:RATE")?;
+        points.push((duration(from)?, rate(step_rate)?));
+    }
+    if points.iter().all(|(_, step)| *step == Rate::ZERO) {
+        return Err("at least one step must have a rate above zero".to_owned());
+    }
+    Ok(RateSpec::Steps(Steps::new(points, period)?))
+}
+
+fn nonzero_rate(value: &str) -> Words<Rate> {
+    match rate(value)? {
+        Rate::ZERO => Err("a rate of zero passes nothing; use `down=` for outages".to_owned()),
+        some => Ok(some),
+    }
+}
+
+fn queue(value: &str) -> Words<QueueLimit> {
+    if value.ends_with('B') {
+        return Ok(QueueLimit::Bytes(bytes(value)?));
+    }
+    duration(value).map(QueueLimit::Time).map_err(|_| {
+        format!("`{value}` is neither a time such as `80ms` nor a size such as `64kB`")
+    })
+}
+
+fn jitter(value: &str) -> Words<Jitter> {
+    match value.split_once(':') {
+        None if value == "none" => Ok(Jitter::None),
+        None => duration(value).map(Jitter::Uniform),
+        Some(("uniform", most)) => duration(most).map(Jitter::Uniform),
+        Some(("normal", deviation)) => duration(deviation).map(Jitter::Normal),
+        Some((other, _)) => Err(format!("unknown jitter `{other}`; there are uniform, normal")),
+    }
+}
+
+fn trace_ref(value: &str) -> Words<TraceRef> {
+    let (name, start) = match value.split_once('@') {
+        Some((name, start)) => (name, duration(start)?),
+        None => (value, Duration::ZERO),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(format!("`{name}` is not a trace's name (letters, digits, `-`, `_`, `.`)"));
+    }
+    Ok(TraceRef { name: name.to_owned(), start })
+}
+
+fn ping_ref(value: &str) -> Words<PingRef> {
+    let (name, rest) = pair(value, ':', "FILE:CARRIER or FILE:CARRIER@TIME")?;
+    let (carrier, start) = match rest.split_once('@') {
+        Some((carrier, start)) => (carrier, duration(start)?),
+        None => (rest, Duration::ZERO),
+    };
+    let name = trace_ref(name)?.name;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if carrier.is_empty() || !carrier.chars().all(plain) {
+        return Err(format!("`{carrier}` is not a carrier's name (letters, digits, `-`, `_`)"));
+    }
+    Ok(PingRef { trace: TraceRef { name, start }, carrier: carrier.to_owned() })
+}
+
+fn gilbert_elliott(value: &str) -> Words<GilbertElliott> {
+    let parts: Vec<&str> = value.split(':').collect();
+    if !(2..=4).contains(&parts.len()) {
+        return Err("must look like GOOD:BAD[:LOSS-BAD[:LOSS-GOOD]]".to_owned());
+    }
+    let chance = |index: usize, default| parts.get(index).map_or(Ok(default), |p| probability(p));
+    Ok(GilbertElliott {
+        good: positive(parts[0])?,
+        bad: positive(parts[1])?,
+        loss_bad: chance(2, 1.0)?,
+        loss_good: chance(3, 0.0)?,
+    })
+}
+
+fn numbers(value: &str) -> Words<Vec<u64>> {
+    let mut list = Vec::new();
+    for part in value.split('+') {
+        match part.parse() {
+            Ok(0) | Err(_) => return Err(format!("`{part}` is not a packet's number, from 1")),
+            Ok(number) => list.push(number),
+        }
+    }
+    list.sort_unstable();
+    list.dedup();
+    Ok(list)
+}
+
+fn reorder(value: &str) -> Words<Reorder> {
+    let (often, extra) = pair(value, ':', "PROBABILITY:EXTRA-DELAY")?;
+    Ok(Reorder { probability: probability(often)?, extra: positive(extra)? })
+}
+
+fn intervals(value: &str) -> Words<Vec<(Duration, Duration)>> {
+    let mut list: Vec<(Duration, Duration)> = Vec::new();
+    for part in value.split('+') {
+        let (from, to) = pair(part, '-', "FROM-TO+FROM-TO")?;
+        let (from, to) = (duration(from)?, duration(to)?);
+        if from >= to {
+            return Err(format!("`{part}` ends before it begins"));
+        }
+        if list.last().is_some_and(|(_, before)| *before >= from) {
+            return Err(format!("`{part}` begins before the outage ahead of it ends"));
+        }
+        list.push((from, to));
+    }
+    Ok(list)
+}

@@ -1,0 +1,159 @@
+//! From names to values: a description and the traces it names become two link configurations.
+
+use core::fmt;
+use std::sync::Arc;
+
+use marline_time::SeedTree;
+
+use super::{Direction, DuplexSpec, LinkSpec, PingRef, RateSpec, TraceRef};
+use crate::trace::{Opportunities, PingTrace, TraceError};
+use crate::{DelayConfig, LinkConfig, LossConfig, Offset, RateConfig, Walk, Walkout};
+
+/// Both directions of a link, ready to run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DuplexConfig {
+    /// From the client.
+    pub up: LinkConfig,
+    /// To the client.
+    pub down: LinkConfig,
+}
+
+/// Why a description could not be turned into links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResolveError {
+    /// None of these files was found.
+    NotFound {
+        /// The trace's name in the description.
+        name: String,
+        /// File names that were tried.
+        tried: Vec<String>,
+    },
+    /// A file was found but cannot be used.
+    Trace(TraceError),
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResolveError::NotFound { name, tried } => {
+                write!(f, "trace `{name}` not found; looked for {}", tried.join(", "))
+            }
+            ResolveError::Trace(error) => write!(f, "trace {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ResolveError {}
+
+impl From<TraceError> for ResolveError {
+    fn from(error: TraceError) -> Self {
+        ResolveError::Trace(error)
+    }
+}
+
+impl DuplexSpec {
+    /// Loads traces and draws walks. `read` is asked for file names until it returns contents; where
+    /// it looks for them is its business. Both directions walk together if both are walk-outs.
+    ///
+    /// # Errors
+    /// A trace that was not found or cannot be parsed.
+    pub fn resolve(
+        &self,
+        seeds: &SeedTree,
+        read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
+    ) -> Result<DuplexConfig, ResolveError> {
+        Ok(DuplexConfig {
+            up: self.up.resolve(Direction::Up, seeds, read)?,
+            down: self.down.resolve(Direction::Down, seeds, read)?,
+        })
+    }
+}
+
+impl LinkSpec {
+    /// As [`DuplexSpec::resolve`], for one direction.
+    ///
+    /// # Errors
+    /// A trace that was not found or cannot be parsed.
+    pub fn resolve(
+        &self,
+        direction: Direction,
+        seeds: &SeedTree,
+        read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
+    ) -> Result<LinkConfig, ResolveError> {
+        let mut walk: Option<Walk> = None;
+        let rate = match &self.rate {
+            RateSpec::Unlimited => RateConfig::Unlimited,
+            RateSpec::Constant(rate) => RateConfig::Constant(*rate),
+            RateSpec::Steps(steps) => RateConfig::Steps(Arc::new(steps.clone())),
+            RateSpec::Trace(trace) => RateConfig::Trace(opportunities(trace, direction, read)?),
+            RateSpec::Walkout(peak) => {
+                let drawn = walk.insert(Walkout { peak: *peak }.walk(seeds));
+                RateConfig::Steps(Arc::clone(&drawn.rate))
+            }
+        };
+        let mut ping = |wanted: &Option<PingRef>| {
+            wanted.as_ref().map(|wanted| ping_trace(wanted, read)).transpose()
+        };
+        let delay = DelayConfig {
+            base: self.delay,
+            jitter: self.jitter,
+            overtaking: self.overtaking,
+            trace: ping(&self.rtt)?,
+        };
+        let loss = LossConfig {
+            random: self.loss,
+            gilbert_elliott: self.gilbert_elliott,
+            pattern: self.drop.clone(),
+            steps: walk.map(|walk| walk.loss),
+            trace: ping(&self.lost)?,
+        };
+        let (queue, faults, outage) = (self.queue, self.faults, self.outage.clone());
+        Ok(LinkConfig { rate, queue, loss, delay, faults, outage })
+    }
+}
+
+/// The first of `tried` that can be read.
+fn find(
+    name: &str,
+    tried: Vec<String>,
+    read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
+) -> Result<(String, Vec<u8>), ResolveError> {
+    for file in &tried {
+        if let Some(bytes) = read(file) {
+            return Ok((file.clone(), bytes));
+        }
+    }
+    Err(ResolveError::NotFound { name: name.to_owned(), tried })
+}
+
+fn opportunities(
+    trace: &TraceRef,
+    direction: Direction,
+    read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
+) -> Result<Offset<Opportunities>, ResolveError> {
+    let name = &trace.name;
+    let side = match direction {
+        Direction::Up => "up",
+        Direction::Down => "down",
+    };
+    let tried = vec![
+        format!("{name}.{side}.gz"),
+        format!("{name}.{side}"),
+        format!("{name}.gz"),
+        name.clone(),
+    ];
+    let (file, bytes) = find(name, tried, read)?;
+    let parsed = Arc::new(Opportunities::parse(&file, &bytes)?);
+    Ok(Offset { trace: parsed, start: trace.start })
+}
+
+fn ping_trace(
+    wanted: &PingRef,
+    read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
+) -> Result<Offset<PingTrace>, ResolveError> {
+    let name = &wanted.trace.name;
+    let tried = vec![format!("{name}.csv"), format!("{name}.csv.gz"), name.clone()];
+    let (file, bytes) = find(name, tried, read)?;
+    let parsed = Arc::new(PingTrace::parse(&file, &bytes, &wanted.carrier)?);
+    Ok(Offset { trace: parsed, start: wanted.trace.start })
+}

@@ -1,0 +1,13 @@
+//! The stages a packet passes, each with the random streams that belong to it alone.
+
+mod delay;
+mod loss;
+mod outage;
+mod random;
+mod shaper;
+
+pub(crate) use delay::DelayStage;
+pub(crate) use loss::LossStage;
+pub(crate) use outage::OutageStage;
+pub(crate) use random::{exponential, normal};
+pub(crate) use shaper::Shaper;

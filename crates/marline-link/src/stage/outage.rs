@@ -1,0 +1,89 @@
+//! When a link is down by itself: at given times, or at random along the time line.
+
+use marline_time::{Instant, PcgRng, SeedTree};
+
+use super::exponential;
+use crate::OutageConfig;
+
+/// The outages of one link.
+#[derive(Clone, Debug)]
+pub(crate) struct OutageStage {
+    config: OutageConfig,
+    start: Instant,
+    /// Intervals that have begun or passed.
+    passed: usize,
+    in_interval: bool,
+    flapped_down: bool,
+    flap_at: Instant,
+    flaps: PcgRng,
+}
+
+impl OutageStage {
+    pub(crate) fn new(config: OutageConfig, seeds: &SeedTree, start: Instant) -> Self {
+        let mut stage = OutageStage {
+            config,
+            start,
+            passed: 0,
+            in_interval: false,
+            flapped_down: false,
+            flap_at: Instant::FAR_FUTURE,
+            flaps: seeds.stream("outage/flap"),
+        };
+        stage.draw_flap(start);
+        stage
+    }
+
+    /// New outages; intervals that are over are not made up for.
+    pub(crate) fn set_config(&mut self, config: OutageConfig, now: Instant) {
+        if self.config.flap != config.flap {
+            self.flapped_down = false;
+        }
+        let redraw = self.config.flap != config.flap;
+        self.config = config;
+        if redraw {
+            self.draw_flap(now);
+        }
+        let elapsed = now.since(self.start);
+        self.passed = self.config.intervals.partition_point(|(from, _)| *from <= elapsed);
+        self.in_interval = self.passed > 0 && self.config.intervals[self.passed - 1].1 > elapsed;
+    }
+
+    pub(crate) const fn is_down(&self) -> bool {
+        self.in_interval || self.flapped_down
+    }
+
+    /// When that changes next; `FAR_FUTURE` for never.
+    pub(crate) fn next_change(&self) -> Instant {
+        self.interval_change().min(self.flap_at)
+    }
+
+    /// Steps over the change at `next_change`.
+    pub(crate) fn step(&mut self) {
+        if self.interval_change() <= self.flap_at {
+            self.passed += usize::from(!self.in_interval);
+            self.in_interval = !self.in_interval;
+        } else {
+            self.flapped_down = !self.flapped_down;
+            self.draw_flap(self.flap_at);
+        }
+    }
+
+    fn interval_change(&self) -> Instant {
+        let elapsed = if self.in_interval {
+            self.config.intervals.get(self.passed - 1).map(|(_, to)| *to)
+        } else {
+            self.config.intervals.get(self.passed).map(|(from, _)| *from)
+        };
+        elapsed.map_or(Instant::FAR_FUTURE, |elapsed| self.start + elapsed)
+    }
+
+    fn draw_flap(&mut self, from: Instant) {
+        self.flap_at = match self.config.flap {
+            None => Instant::FAR_FUTURE,
+            Some((up, down)) => {
+                let mean = if self.flapped_down { down } else { up };
+                from + exponential(mean, &mut self.flaps)
+            }
+        };
+    }
+}

@@ -1,0 +1,89 @@
+//! A value that changes at given times, once or again and again.
+
+use marline_time::Duration;
+
+/// A step function of the time since the link's start. Before the first step the first value holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps<T> {
+    points: Vec<(Duration, T)>,
+    period: Option<Duration>,
+}
+
+impl<T: Copy> Steps<T> {
+    /// Values with the times from which they hold, ascending; with a `period` the whole repeats.
+    ///
+    /// # Errors
+    /// Words that say what is wrong: no step, times that do not ascend, a period that ends before
+    /// the last step.
+    pub fn new(points: Vec<(Duration, T)>, period: Option<Duration>) -> Result<Self, &'static str> {
+        let Some(last) = points.last() else { return Err("there must be at least one step") };
+        if period.is_some_and(|period| period <= last.0 || period.is_zero()) {
+            return Err("the period must end after the last step");
+        }
+        if points.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+            return Err("the times of steps must ascend");
+        }
+        Ok(Steps { points, period })
+    }
+
+    /// The value after `elapsed`, and when it changes next (elapsed time too), if ever.
+    #[must_use]
+    pub fn at(&self, elapsed: Duration) -> (T, Option<Duration>) {
+        let (cycle_start, within) = match self.period {
+            None => (Duration::ZERO, elapsed),
+            Some(period) => {
+                let within = nanos(elapsed) % nanos(period);
+                (elapsed.saturating_sub(Duration::from_nanos(within)), Duration::from_nanos(within))
+            }
+        };
+        let after = self.points.partition_point(|(from, _)| *from <= within);
+        let value = self.points[after.saturating_sub(1)].1;
+        let next = match self.points.get(after) {
+            Some((from, _)) => Some(cycle_start + *from),
+            None => self.period.map(|period| cycle_start + period),
+        };
+        (value, next)
+    }
+
+    /// The steps themselves.
+    #[must_use]
+    pub fn points(&self) -> &[(Duration, T)] {
+        &self.points
+    }
+
+    /// When it starts again.
+    #[must_use]
+    pub const fn period(&self) -> Option<Duration> {
+        self.period
+    }
+}
+
+/// A duration's nanoseconds in 64 bits (584 years).
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    #[test]
+    fn steps_hold_until_the_next_and_repeat() {
+        let steps = Steps::new(vec![(S(0), 'a'), (S(3), 'b')], Some(S(5))).unwrap();
+        assert_eq!(steps.at(S(0)), ('a', Some(S(3))));
+        assert_eq!(steps.at(S(4)), ('b', Some(S(5))));
+        assert_eq!(steps.at(S(12)), ('a', Some(S(13))));
+        let once = Steps::new(vec![(S(1), 'a'), (S(3), 'b')], None).unwrap();
+        assert_eq!(once.at(S(0)), ('a', Some(S(1))));
+        assert_eq!(once.at(S(99)), ('b', None));
+    }
+
+    #[test]
+    fn wrong_steps_are_refused() {
+        assert!(Steps::<u8>::new(vec![], None).is_err());
+        assert!(Steps::new(vec![(S(1), 1), (S(1), 2)], None).is_err());
+        assert!(Steps::new(vec![(S(0), 1), (S(5), 2)], Some(S(5))).is_err());
+    }
+}

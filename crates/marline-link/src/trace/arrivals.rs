@@ -1,0 +1,89 @@
+//! Arrivals of data segments at a receiver (`t_ms,len_bytes,tcp_seq`): what a path delivered while
+//! somebody's congestion control used it, a lower bound of what it could.
+
+use std::sync::Arc;
+
+use marline_time::{Duration, Rate};
+
+use super::{TraceError, millis, number, rows, text};
+use crate::Steps;
+
+/// One segment that arrived.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When, in the time of the whole capture (paths captured together share it).
+    pub at: Duration,
+    /// Payload bytes.
+    pub bytes: u32,
+    /// Relative TCP sequence number.
+    pub seq: u64,
+}
+
+/// Arrivals in order of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrivalTrace {
+    arrivals: Vec<Arrival>,
+}
+
+impl ArrivalTrace {
+    /// Parses a file's contents, gzip or plain.
+    ///
+    /// # Errors
+    /// Wrong header or fields, times that go back, no arrival.
+    pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
+        let text = text(file, bytes)?;
+        let mut arrivals: Vec<Arrival> = Vec::new();
+        for row in rows::<3>(file, &text, "t_ms,len_bytes,tcp_seq")? {
+            let (line, [at, bytes, seq]) = row?;
+            let at = Duration::from_nanos(millis(file, line, "t_ms", at)?);
+            if arrivals.last().is_some_and(|last| last.at > at) {
+                let why = "t_ms is before that of the line above";
+                return Err(TraceError::of_line(file, line, why));
+            }
+            let bytes = number(file, line, "len_bytes", bytes)?;
+            arrivals.push(Arrival { at, bytes, seq: number(file, line, "tcp_seq", seq)? });
+        }
+        if arrivals.is_empty() {
+            return Err(TraceError::of_file(file, "no arrival in the file"));
+        }
+        Ok(ArrivalTrace { arrivals })
+    }
+
+    /// The arrivals.
+    #[must_use]
+    pub fn arrivals(&self) -> &[Arrival] {
+        &self.arrivals
+    }
+
+    /// Longest time between two arrivals.
+    #[must_use]
+    pub fn longest_hole(&self) -> Duration {
+        let holes = self.arrivals.windows(2).map(|pair| pair[1].at - pair[0].at);
+        holes.max().unwrap_or_default()
+    }
+
+    /// The achieved rate in windows of `window`, as rate steps that repeat: a link at least as good
+    /// as the recorded one was. `packet_overhead` bytes of headers are added to each segment.
+    ///
+    /// # Errors
+    /// Words, if `window` is shorter than 1 ms.
+    pub fn rate_steps(
+        &self,
+        window: Duration,
+        packet_overhead: u32,
+    ) -> Result<Arc<Steps<Rate>>, &'static str> {
+        if window < Duration::from_millis(1) {
+            return Err("the window must be at least 1 ms");
+        }
+        let width = window.as_nanos();
+        let last = self.arrivals[self.arrivals.len() - 1].at.as_nanos() / width;
+        let mut sums = vec![0u64; last as usize + 1];
+        for arrival in &self.arrivals {
+            let index = (arrival.at.as_nanos() / width) as usize;
+            sums[index] += u64::from(arrival.bytes) + u64::from(packet_overhead);
+        }
+        let start = |index: usize| Duration::from_nanos((index as u128 * width) as u64);
+        let points = sums.iter().enumerate().map(|(i, sum)| (start(i), Rate::over(*sum, window)));
+        Steps::new(points.collect(), Some(start(sums.len()))).map(Arc::new)
+    }
+}

@@ -1,0 +1,88 @@
+//! Mahimahi packet-delivery traces: one millisecond a line, at each of which 1504 bytes may leave.
+
+use marline_time::{Duration, Rate};
+
+use super::{TraceError, text};
+
+/// Bytes that may leave at one opportunity: a 1500-byte packet and mahimahi's 4 bytes of framing.
+pub const OPPORTUNITY_BYTES: u64 = 1_504;
+
+/// The opportunities of a trace, in ascending order. It repeats after its last value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opportunities {
+    times_ms: Vec<u32>,
+}
+
+impl Opportunities {
+    /// Parses a file's contents, gzip or plain.
+    ///
+    /// # Errors
+    /// Empty file, a line that is no number, times that go back, no time after 0.
+    pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
+        let text = text(file, bytes)?;
+        let mut times_ms: Vec<u32> = Vec::with_capacity(text.len() / 6);
+        for (index, line) in text.lines().enumerate() {
+            if line.trim().is_empty() {
+                continue;
+            }
+            let time: u32 = super::number(file, index + 1, "time", line)?;
+            if times_ms.last().is_some_and(|last| *last > time) {
+                let why = format!("time {time} ms is before that of the line above");
+                return Err(TraceError::of_line(file, index + 1, why));
+            }
+            times_ms.push(time);
+        }
+        match times_ms.last() {
+            None => Err(TraceError::of_file(file, "no delivery opportunity in the file")),
+            Some(0) => Err(TraceError::of_file(file, "the last time must be after 0 ms")),
+            Some(_) => Ok(Opportunities { times_ms }),
+        }
+    }
+
+    /// Time of opportunity number `number` (from 0, through all repetitions), ms of trace time.
+    #[must_use]
+    pub fn time_ms(&self, number: u64) -> u64 {
+        let count = self.times_ms.len() as u64;
+        number / count * self.period_ms() + u64::from(self.times_ms[(number % count) as usize])
+    }
+
+    /// Number of the first opportunity at or after `time_ms`.
+    #[must_use]
+    pub fn first_at(&self, time_ms: u64) -> u64 {
+        let (period, count) = (self.period_ms(), self.times_ms.len() as u64);
+        // A time that is a multiple of the period is also the end of the repetition before, and
+        // opportunities there come first.
+        let cycle = time_ms.saturating_sub(1) / period;
+        let within = time_ms - cycle * period;
+        let index = self.times_ms.partition_point(|t| u64::from(*t) < within) as u64;
+        cycle * count + index
+    }
+
+    /// How long until it repeats.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms())
+    }
+
+    /// How many opportunities one repetition has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.times_ms.len()
+    }
+
+    /// Never true: a parsed trace has at least one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.times_ms.is_empty()
+    }
+
+    /// Rate over the whole trace.
+    #[must_use]
+    pub fn mean_rate(&self) -> Rate {
+        Rate::over(self.times_ms.len() as u64 * OPPORTUNITY_BYTES, self.period())
+    }
+
+    fn period_ms(&self) -> u64 {
+        self.times_ms.last().copied().map_or(1, u64::from)
+    }
+}

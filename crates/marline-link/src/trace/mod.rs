@@ -1,0 +1,129 @@
+//! Recorded links: parsers from the bytes of files to values. Reading files is the caller's.
+
+mod arrivals;
+mod mahimahi;
+mod ping;
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+use std::borrow::Cow;
+use std::io::Read as _;
+
+pub use arrivals::{Arrival, ArrivalTrace};
+pub use mahimahi::{OPPORTUNITY_BYTES, Opportunities};
+pub use ping::{PingTrace, Probe};
+
+/// Largest file after decompression.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// A trace that cannot be used: which file, which line (from 1; 0 for the file as a whole), why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceError {
+    /// The file's name, as the caller gave it.
+    pub file: String,
+    /// The line, from 1; 0 if it is no single line's fault.
+    pub line: usize,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl TraceError {
+    /// An error of the file as a whole.
+    pub fn of_file(file: &str, why: impl Into<String>) -> Self {
+        TraceError { file: file.to_owned(), line: 0, why: why.into() }
+    }
+
+    fn of_line(file: &str, line: usize, why: impl Into<String>) -> Self {
+        TraceError { file: file.to_owned(), line, why: why.into() }
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.why),
+            line => write!(f, "{}:{line}: {}", self.file, self.why),
+        }
+    }
+}
+
+impl core::error::Error for TraceError {}
+
+/// The text of a trace file; gzip is recognised by its first two bytes.
+fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, str>, TraceError> {
+    if bytes.is_empty() {
+        return Err(TraceError::of_file(file, "the file is empty"));
+    }
+    let plain: Cow<'a, [u8]> = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut out = Vec::new();
+        let read = flate2::read::GzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut out);
+        read.map_err(|e| TraceError::of_file(file, format!("gzip: {e}")))?;
+        Cow::Owned(out)
+    } else {
+        Cow::Borrowed(bytes)
+    };
+    if plain.len() as u64 > MAX_BYTES {
+        return Err(TraceError::of_file(file, "more than 256 MiB after decompression"));
+    }
+    let not_text = |e: core::str::Utf8Error| {
+        let line = plain[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        TraceError::of_line(file, line, "not text (invalid UTF-8)")
+    };
+    core::str::from_utf8(&plain).map_err(not_text)?;
+    Ok(match plain {
+        Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    })
+}
+
+/// Checks a CSV's first line and splits the rest into numbered rows of exactly as many fields.
+fn rows<'a, const N: usize>(
+    file: &'a str,
+    text: &'a str,
+    header: &'a str,
+) -> Result<impl Iterator<Item = Result<(usize, [&'a str; N]), TraceError>>, TraceError> {
+    let mut lines = text.lines();
+    match lines.next() {
+        Some(first) if first.trim_end() == header => {}
+        Some(first) => {
+            let shown: String = first.chars().take(60).collect();
+            let why = format!("the first line must be `{header}`, not `{shown}`");
+            return Err(TraceError::of_line(file, 1, why));
+        }
+        None => return Err(TraceError::of_file(file, "the file is empty")),
+    }
+    let split = move |(index, line): (usize, &'a str)| {
+        let mut fields = line.trim_end().split(',');
+        let row: [&str; N] = core::array::from_fn(|_| fields.next().unwrap_or("\0"));
+        if row.contains(&"\0") || fields.next().is_some() {
+            let got = line.split(',').count();
+            let why = format!("{got} fields where {N} are needed (cut short?)");
+            return Err(TraceError::of_line(file, index + 2, why));
+        }
+        Ok((index + 2, row))
+    };
+    Ok(lines.enumerate().filter(|(_, line)| !line.trim().is_empty()).map(split))
+}
+
+/// A field as a number.
+fn number<T: core::str::FromStr>(
+    file: &str,
+    line: usize,
+    name: &str,
+    field: &str,
+) -> Result<T, TraceError> {
+    field.trim().parse().map_err(|_| {
+        let shown: String = field.chars().take(40).collect();
+        TraceError::of_line(file, line, format!("{name} `{shown}` is not a valid number"))
+    })
+}
+
+/// A non-negative number of milliseconds with decimals as nanoseconds.
+fn millis(file: &str, line: usize, name: &str, field: &str) -> Result<u64, TraceError> {
+    let value: f64 = number(file, line, name, field)?;
+    if !(0.0..=1e12).contains(&value) {
+        return Err(TraceError::of_line(file, line, format!("{name} {value} is out of range")));
+    }
+    Ok((value * 1e6 + 0.5) as u64)
+}

@@ -1,0 +1,138 @@
+//! Round-trip times and losses of a path over time, as probes measured them
+//! (`carrier,seq,t_send_ms,rtt_ms`; an empty RTT is a lost probe).
+
+use std::collections::BTreeMap;
+
+use marline_time::Duration;
+
+use super::{TraceError, millis, number, rows, text};
+
+/// One probe.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// When it was sent, from the trace's start.
+    pub at: Duration,
+    /// Its round-trip time; `None` if it was lost.
+    pub rtt: Option<Duration>,
+}
+
+/// The probes of one path, in order of time. It repeats after the last probe's interval.
+///
+/// A probe speaks for the time until the next one: packets get half its round-trip time as delay;
+/// while a lost probe speaks, the delay is that of the last answered one, and a link that takes its
+/// losses from the trace drops everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PingTrace {
+    probes: Vec<Probe>,
+    /// RTT in force at each probe: its own, or that of the last answered one.
+    held: Vec<Duration>,
+    period: Duration,
+}
+
+impl PingTrace {
+    /// Parses a file's contents (gzip or plain) and takes out one carrier's probes.
+    ///
+    /// # Errors
+    /// Wrong header or fields, times that go back, an unknown carrier (the error lists those there
+    /// are), no answered probe.
+    pub fn parse(file: &str, bytes: &[u8], carrier: &str) -> Result<Self, TraceError> {
+        let mut all = Self::parse_all(file, bytes)?;
+        if let Some(trace) = all.remove(carrier) {
+            return Ok(trace);
+        }
+        let known: Vec<&str> = all.keys().map(String::as_str).collect();
+        let why = format!("no carrier `{carrier}`; there are: {}", known.join(", "));
+        Err(TraceError::of_file(file, why))
+    }
+
+    /// Parses all carriers of a file.
+    ///
+    /// # Errors
+    /// As [`PingTrace::parse`].
+    pub fn parse_all(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, Self>, TraceError> {
+        let text = text(file, bytes)?;
+        let mut probes: BTreeMap<String, Vec<Probe>> = BTreeMap::new();
+        for row in rows::<4>(file, &text, "carrier,seq,t_send_ms,rtt_ms")? {
+            let (line, [carrier, seq, sent, rtt]) = row?;
+            if carrier.is_empty() {
+                return Err(TraceError::of_line(file, line, "the carrier has no name"));
+            }
+            number::<u64>(file, line, "seq", seq)?;
+            let at = Duration::from_nanos(millis(file, line, "t_send_ms", sent)?);
+            let rtt = match rtt.trim() {
+                "" => None,
+                some => Some(Duration::from_nanos(millis(file, line, "rtt_ms", some)?)),
+            };
+            let list = probes.entry(carrier.to_owned()).or_default();
+            if list.last().is_some_and(|last| last.at >= at) {
+                let why = "t_send_ms is not after that of the probe before";
+                return Err(TraceError::of_line(file, line, why));
+            }
+            list.push(Probe { at, rtt });
+        }
+        if probes.is_empty() {
+            return Err(TraceError::of_file(file, "no probe in the file"));
+        }
+        let build = |(carrier, list): (String, Vec<Probe>)| {
+            let why = format!("carrier `{carrier}`: ");
+            let trace = Self::from_probes(list)
+                .map_err(|reason| TraceError::of_file(file, why + reason))?;
+            Ok((carrier, trace))
+        };
+        probes.into_iter().map(build).collect()
+    }
+
+    /// A trace of these probes.
+    ///
+    /// # Errors
+    /// Words: fewer than two probes, times that do not ascend, no answered probe.
+    pub fn from_probes(probes: Vec<Probe>) -> Result<Self, &'static str> {
+        if probes.len() < 2 {
+            return Err("at least two probes are needed");
+        }
+        if probes.windows(2).any(|pair| pair[0].at >= pair[1].at) {
+            return Err("times of probes must ascend");
+        }
+        let Some(mut rtt) = probes.iter().find_map(|probe| probe.rtt) else {
+            return Err("no probe was answered");
+        };
+        let mut held = Vec::with_capacity(probes.len());
+        for probe in &probes {
+            rtt = probe.rtt.unwrap_or(rtt);
+            held.push(rtt);
+        }
+        let (first, last) = (probes[0].at, probes[probes.len() - 1].at);
+        let period = last + (last - first) / (probes.len() as u32 - 1);
+        Ok(PingTrace { probes, held, period })
+    }
+
+    /// Round-trip time in force at this trace time.
+    #[must_use]
+    pub fn rtt_at(&self, at: Duration) -> Duration {
+        self.held[self.index(at)]
+    }
+
+    /// Whether the probe that speaks for this trace time was lost.
+    #[must_use]
+    pub fn lost_at(&self, at: Duration) -> bool {
+        self.probes[self.index(at)].rtt.is_none()
+    }
+
+    /// The probes.
+    #[must_use]
+    pub fn probes(&self) -> &[Probe] {
+        &self.probes
+    }
+
+    /// How long until it repeats.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    fn index(&self, at: Duration) -> usize {
+        let within = crate::steps::nanos(at) % crate::steps::nanos(self.period);
+        let within = Duration::from_nanos(within);
+        self.probes.partition_point(|probe| probe.at <= within).saturating_sub(1)
+    }
+}

@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cmd;
+pub mod control;
+pub mod path_table;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -41,6 +43,10 @@ pub enum Command {
     Demo(cmd::demo::Args),
     /// Watch connections and their paths live.
     Monitor(cmd::monitor::Args),
+    /// List the paths of a running client, or change one while connections use it.
+    Path(cmd::path::Args),
+    /// Change the scheduler of running connections.
+    Scheduler(cmd::scheduler::Args),
 }
 
 /// Parses the command line, runs the subcommand, prints its error.
@@ -70,6 +76,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Link(args) => cmd::link::run(args).await,
         Command::Demo(args) => cmd::demo::run(args).await,
         Command::Monitor(args) => cmd::monitor::run(args).await,
+        Command::Path(args) => cmd::path::run(args).await,
+        Command::Scheduler(args) => cmd::scheduler::run(args).await,
     }
 }
 

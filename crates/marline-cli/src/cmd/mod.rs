@@ -6,4 +6,6 @@ pub mod connect;
 pub mod demo;
 pub mod link;
 pub mod monitor;
+pub mod path;
+pub mod scheduler;
 pub mod server;

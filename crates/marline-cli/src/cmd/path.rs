@@ -1,0 +1,114 @@
+//! `marline path`: the paths of a running client, listed or changed.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use super::monitor::{print, reach};
+use crate::control::protocol::{Answer, Command, Path, PathChange};
+use crate::path_table::align;
+
+/// Arguments of `marline path`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Control socket of the process; may be left out if only one runs.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// The path to change, as the list names it: interface, address or number.
+    #[arg(requires = "change")]
+    pub path: Option<String>,
+    /// What to do with it.
+    pub change: Option<Change>,
+}
+
+/// What can be done to a path.
+#[derive(Copy, Clone, Debug, clap::ValueEnum)]
+pub enum Change {
+    /// Use it (again).
+    Up,
+    /// Close its subflows and open none.
+    Down,
+    /// Use it only while no other works.
+    Backup,
+    /// Use it as the others.
+    Primary,
+}
+
+/// Lists or changes.
+///
+/// # Errors
+/// No process can be reached, or it refuses.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut client = reach(args.control.as_ref()).await?;
+    if let (Some(path), Some(change)) = (args.path, args.change) {
+        let change = match change {
+            Change::Up => PathChange::Up,
+            Change::Down => PathChange::Down,
+            Change::Backup => PathChange::Backup,
+            Change::Primary => PathChange::Primary,
+        };
+        client.ask(Command::SetPath { path, change }).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let paths = match client.ask(Command::Paths).await? {
+        Answer::Paths(paths) => paths,
+        other => bail!("asked for paths, got {other:?}"),
+    };
+    let text = if args.json { serde_json::to_string(&paths)? + "\n" } else { list(&paths) };
+    // A reader that went away has seen enough.
+    let _ = print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(paths: &[Path]) -> String {
+    let mut rows = vec![["#", "path", "state", "local", "remote", "problem"].map(str::to_owned)];
+    for (number, path) in paths.iter().enumerate() {
+        let state = match (path.up, path.backup) {
+            (true, false) => "up",
+            (true, true) => "up,backup",
+            (false, false) => "down",
+            (false, true) => "down,backup",
+        };
+        let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+        rows.push([
+            number.to_string(),
+            path.name.clone(),
+            state.to_owned(),
+            or_dash(&path.local),
+            or_dash(&path.remote),
+            or_dash(&path.problem),
+        ]);
+    }
+    align(&rows, &[1, 2, 3, 4, 5])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_numbers_paths_and_says_what_is_wrong() {
+        let paths = [
+            Path {
+                name: "wlan0".into(),
+                up: true,
+                local: Some("192.0.2.7".into()),
+                ..Path::default()
+            },
+            Path {
+                name: "wwan0".into(),
+                backup: true,
+                problem: Some("no route".into()),
+                ..Path::default()
+            },
+        ];
+        let text = list(&paths);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "0  wlan0  up           192.0.2.7  -       -");
+        assert_eq!(lines[2], "1  wwan0  down,backup  -          -       no route");
+    }
+}

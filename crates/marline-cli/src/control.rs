@@ -1,0 +1,49 @@
+//! The control socket of a running client or server: a unix socket (mode 0600, same user or root
+//! only) that speaks the JSON lines of docs/monitor.md. `marline monitor`, `marline path` and
+//! `marline scheduler` are its users; metrics and the demo read the same pictures.
+
+pub mod client;
+mod handles;
+pub mod place;
+pub mod protocol;
+mod server;
+mod views;
+
+pub use handles::{ClientHandle, ServerHandle};
+pub use place::default_path;
+pub use server::{ControlServer, serve};
+
+use marline::MonitorEvent;
+use protocol::{Connection, Path, PathChange};
+use tokio::sync::broadcast;
+
+#[cfg(test)]
+mod tests;
+
+/// What a client or server lets its control socket see and do.
+pub trait Handle: Send + Sync + 'static {
+    /// `client` or `server`.
+    fn role(&self) -> &'static str;
+
+    /// Every connection, now.
+    fn connections(&self) -> Vec<Connection>;
+
+    /// The local paths, now.
+    fn paths(&self) -> Vec<Path>;
+
+    /// Every event from now on.
+    fn events(&self) -> broadcast::Receiver<MonitorEvent>;
+
+    /// Another scheduler, for one connection or for all that exist. Returns how many
+    /// changed.
+    ///
+    /// # Errors
+    /// No scheduler has this name, or no such connection.
+    fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String>;
+
+    /// Changes a path.
+    ///
+    /// # Errors
+    /// No path has this name, or this side cannot change it.
+    fn set_path(&self, path: &str, change: PathChange) -> Result<(), String>;
+}

@@ -1,0 +1,77 @@
+//! The asking side of the control socket.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::protocol::{Answer, Command, Connection, Event, Request, Response};
+
+/// A conversation with a running client or server.
+#[derive(Debug)]
+pub struct ControlClient {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    next_id: u64,
+}
+
+impl ControlClient {
+    /// Connects to the control socket at `path`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or it is somebody else's.
+    pub async fn connect(path: &Path) -> anyhow::Result<ControlClient> {
+        let stream = UnixStream::connect(path)
+            .await
+            .with_context(|| format!("cannot reach a marline process at {}", path.display()))?;
+        let (reader, writer) = stream.into_split();
+        Ok(ControlClient { reader: BufReader::new(reader), writer, next_id: 1 })
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// The other side refused (its words) or went away.
+    pub async fn ask(&mut self, command: Command) -> anyhow::Result<Answer> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = serde_json::to_vec(&Request { id: Some(id), command })?;
+        line.push(b'\n');
+        self.writer.write_all(&line).await.context("the marline process went away")?;
+        let text = self.line().await?.context("the marline process went away")?;
+        let response: Response = serde_json::from_str(&text).context("not an answer")?;
+        match response {
+            Response { error: Some(error), .. } => bail!(error),
+            Response { ok: Some(answer), id: Some(same), .. } if same == id => Ok(answer),
+            _ => bail!("an answer to something else: {text}"),
+        }
+    }
+
+    /// Every connection, now.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub async fn connections(&mut self) -> anyhow::Result<Vec<Connection>> {
+        match self.ask(Command::Connections).await? {
+            Answer::Connections(all) => Ok(all),
+            other => bail!("asked for connections, got {other:?}"),
+        }
+    }
+
+    /// The next event after [`Command::Monitor`]; `None` when the process ended.
+    ///
+    /// # Errors
+    /// The line is not an event.
+    pub async fn event(&mut self) -> anyhow::Result<Option<Event>> {
+        let Some(text) = self.line().await? else { return Ok(None) };
+        Ok(Some(serde_json::from_str(&text).context("not an event")?))
+    }
+
+    async fn line(&mut self) -> anyhow::Result<Option<String>> {
+        let mut text = String::new();
+        let count = self.reader.read_line(&mut text).await?;
+        Ok((count > 0).then_some(text))
+    }
+}

@@ -1,0 +1,96 @@
+//! A running client and a running server as the control socket sees them.
+
+use marline::{Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, UnknownPolicy};
+use tokio::sync::broadcast;
+
+use super::Handle;
+use super::protocol::{Connection, Path, PathChange};
+
+/// A client's side.
+#[derive(Clone, Debug)]
+pub struct ClientHandle(pub Client);
+
+/// A server's side.
+#[derive(Clone, Debug)]
+pub struct ServerHandle(pub Listener);
+
+impl Handle for ClientHandle {
+    fn role(&self) -> &'static str {
+        "client"
+    }
+
+    fn connections(&self) -> Vec<Connection> {
+        self.0.connections().iter().map(Connection::from).collect()
+    }
+
+    fn paths(&self) -> Vec<Path> {
+        self.0.paths().iter().map(Path::from).collect()
+    }
+
+    fn events(&self) -> broadcast::Receiver<MonitorEvent> {
+        self.0.monitor()
+    }
+
+    fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
+        change_each(&self.0.connections(), connection, |id| self.0.set_scheduler(id, name))
+    }
+
+    fn set_path(&self, path: &str, change: PathChange) -> Result<(), String> {
+        let change = match change {
+            PathChange::Up => marline::PathChange::Up,
+            PathChange::Down => marline::PathChange::Down,
+            PathChange::Backup => marline::PathChange::Backup,
+            PathChange::Primary => marline::PathChange::Primary,
+        };
+        self.0.set_path(path, change).map_err(|error| error.to_string())
+    }
+}
+
+impl Handle for ServerHandle {
+    fn role(&self) -> &'static str {
+        "server"
+    }
+
+    fn connections(&self) -> Vec<Connection> {
+        self.0.connections().iter().map(Connection::from).collect()
+    }
+
+    fn paths(&self) -> Vec<Path> {
+        let listens = |address: &std::net::SocketAddr| Path {
+            name: address.to_string(),
+            local: Some(address.to_string()),
+            up: true,
+            ..Path::default()
+        };
+        self.0.local_addrs().iter().map(listens).collect()
+    }
+
+    fn events(&self) -> broadcast::Receiver<MonitorEvent> {
+        self.0.monitor()
+    }
+
+    fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
+        change_each(&self.0.connections(), connection, |id| self.0.set_scheduler(id, name))
+    }
+
+    fn set_path(&self, _path: &str, _change: PathChange) -> Result<(), String> {
+        Err("paths are the client's: change them there".to_owned())
+    }
+}
+
+/// Applies `change` to the connection of this number, or to all.
+fn change_each(
+    all: &[ConnectionInfo],
+    wanted: Option<u64>,
+    change: impl Fn(ConnectionId) -> Result<(), UnknownPolicy>,
+) -> Result<u64, String> {
+    let mut changed = 0;
+    for info in all.iter().filter(|info| wanted.is_none_or(|number| info.id.0 == number)) {
+        change(info.id).map_err(|error| error.to_string())?;
+        changed += 1;
+    }
+    match wanted {
+        Some(number) if changed == 0 => Err(format!("no connection {number}")),
+        _ => Ok(changed),
+    }
+}

@@ -1,0 +1,107 @@
+//! Where control sockets lie, and how a tool finds the one that is meant.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The directory for this user's sockets: the service's runtime directory, the session's, or one
+/// in the temporary directory.
+#[must_use]
+pub fn directory() -> PathBuf {
+    // systemd lists several directories with colons; the first is the service's own.
+    let service = std::env::var("RUNTIME_DIRECTORY").ok();
+    if let Some(first) = service.as_deref().and_then(|all| all.split(':').next()) {
+        if !first.is_empty() {
+            return PathBuf::from(first);
+        }
+    }
+    let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    if let Some(session) = session {
+        return Path::new(&session).join("marline");
+    }
+    let user = rustix::process::getuid();
+    if user.is_root() {
+        return PathBuf::from("/run/marline");
+    }
+    std::env::temp_dir().join(format!("marline-{}", user.as_raw()))
+}
+
+/// `<directory>/<role>-<pid>.sock`.
+#[must_use]
+pub fn default_path(role: &str) -> PathBuf {
+    directory().join(format!("{role}-{}.sock", std::process::id()))
+}
+
+/// Makes the directory of a socket, private to this user. One in a place that others can write to is
+/// believed only if it is ours and closed to them.
+pub(super) fn prepare(directory: &Path) -> io::Result<()> {
+    if directory.as_os_str().is_empty() {
+        return Ok(());
+    }
+    match std::fs::DirBuilder::new().recursive(false).mode(0o700).create(directory) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let found = std::fs::symlink_metadata(directory)?;
+    let ours = found.is_dir() && found.uid() == rustix::process::getuid().as_raw();
+    if directory == self::directory() && !ours {
+        let text = format!("{} belongs to somebody else", directory.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+/// The socket that is meant when none is named: the only one there is.
+///
+/// # Errors
+/// None, or several: the message lists them.
+pub fn find() -> Result<PathBuf, String> {
+    find_in(&directory())
+}
+
+fn find_in(directory: &Path) -> Result<PathBuf, String> {
+    let mut live = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let named = path.extension().is_some_and(|end| end == "sock");
+        if named && std::os::unix::net::UnixStream::connect(&path).is_ok() {
+            live.push(path);
+        }
+    }
+    live.sort();
+    match live.len() {
+        1 => Ok(live.remove(0)),
+        0 => Err(format!(
+            "no running marline client or server found in {}; name its control socket with --control",
+            directory.display()
+        )),
+        _ => {
+            let all: Vec<String> = live.iter().map(|p| format!("  {}", p.display())).collect();
+            Err(format!("several are running, choose one with --control:\n{}", all.join("\n")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_only_live_socket_is_found_and_two_are_listed() {
+        let dir = std::env::temp_dir().join(format!("marline-place-{}", std::process::id()));
+        prepare(&dir).expect("make");
+        prepare(&dir).expect("it may be there already");
+        let mode = std::fs::metadata(&dir).expect("directory").mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert!(find_in(&dir).expect_err("none").contains("--control"));
+        let _first = UnixListener::bind(dir.join("client-1.sock")).expect("bind");
+        drop(UnixListener::bind(dir.join("client-2.sock")).expect("bind"));
+        assert_eq!(find_in(&dir).expect("one lives"), dir.join("client-1.sock"));
+        let _third = UnixListener::bind(dir.join("server-3.sock")).expect("bind");
+        let error = find_in(&dir).expect_err("two live");
+        assert!(error.contains("client-1.sock") && error.contains("server-3.sock"), "{error}");
+        std::fs::remove_dir_all(&dir).expect("clean up");
+    }
+}

@@ -1,0 +1,320 @@
+//! What goes over the control socket: one JSON object per line, described in docs/monitor.md.
+//!
+//! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), units are last in a name,
+//! and an unknown field is ignored by the reader, so that either side may be newer.
+
+use serde::{Deserialize, Serialize};
+
+/// A request: what, and a number of the asker's choice that comes back with the answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Comes back in the [`Response`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// What is asked.
+    #[serde(flatten)]
+    pub command: Command,
+}
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "kebab-case")]
+pub enum Command {
+    /// Who is this: role, version, process id.
+    Hello,
+    /// Every connection with its subflows.
+    Connections,
+    /// The local addresses or interfaces that serve as paths.
+    Paths,
+    /// From now on: every event, one line each, until the socket is closed.
+    Monitor,
+    /// Another scheduler, for one connection or (without a number) for all that exist.
+    SetScheduler {
+        /// Its name in the registry.
+        scheduler: String,
+        /// The connection's number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connection: Option<u64>,
+    },
+    /// Change a path while connections use it.
+    SetPath {
+        /// Its name as `paths` lists it.
+        path: String,
+        /// What to do with it.
+        change: PathChange,
+    },
+}
+
+/// What can be done to a path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathChange {
+    /// Use it (again).
+    Up,
+    /// Close its subflows and open none.
+    Down,
+    /// Use it only while no other works.
+    Backup,
+    /// Use it as the others.
+    Primary,
+}
+
+/// The answer to a request: exactly one of `ok` and `error`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Response {
+    /// The request's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// What was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ok: Option<Answer>,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The answers, one kind per command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To `hello`.
+    Hello(Hello),
+    /// To `connections`.
+    Connections(Vec<Connection>),
+    /// To `paths`.
+    Paths(Vec<Path>),
+    /// To `monitor`: the events follow.
+    Monitoring,
+    /// To `set-scheduler`: how many connections changed.
+    Changed(u64),
+    /// To `set-path`.
+    Done,
+}
+
+/// Who answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// `client` or `server`.
+    pub role: String,
+    /// The program's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// A path: a local address or interface and what it is used for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Path {
+    /// As given with `--path`, or the interface's name.
+    pub name: String,
+    /// The address it resolved to.
+    pub local: Option<String>,
+    /// The server's address over this path, where it differs.
+    pub remote: Option<String>,
+    /// It can be used.
+    pub up: bool,
+    /// It is used only while no other works.
+    pub backup: bool,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+}
+
+/// A picture of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connection {
+    /// Its number in this process.
+    pub connection: u64,
+    /// Plain TCP, and why; absent while it is Multipath TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<String>,
+    /// The scheduler in force.
+    pub scheduler: String,
+    /// The path manager in force.
+    pub path_manager: String,
+    /// Bytes the application wrote.
+    pub bytes_written: u64,
+    /// Bytes the application read.
+    pub bytes_read: u64,
+    /// Bytes the peer DATA_ACKed.
+    pub bytes_acked: u64,
+    /// Bytes of memory held in buffers.
+    pub buffered: u64,
+    /// The subflows.
+    pub subflows: Vec<Subflow>,
+    /// Sums of the subflows that are gone, one entry per pair of addresses.
+    pub gone: Vec<Subflow>,
+}
+
+/// A picture of a subflow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Subflow {
+    /// Its slot in the connection.
+    pub subflow: u64,
+    /// Our end.
+    pub local: String,
+    /// The peer's end.
+    pub remote: String,
+    /// TCP state, by RFC 9293's names.
+    pub state: String,
+    /// `open`, `recovery` or `loss`.
+    pub phase: String,
+    /// Backup, by either side's wish.
+    pub backup: bool,
+    /// Suspected dead.
+    pub potentially_failed: bool,
+    /// Smoothed RTT.
+    pub srtt_us: Option<u64>,
+    /// RTT variation.
+    pub rttvar_us: u64,
+    /// Smallest RTT.
+    pub min_rtt_us: Option<u64>,
+    /// Congestion window, bytes.
+    pub cwnd: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+    /// Delivery rate.
+    pub rate_bits_per_s: Option<u64>,
+    /// Payload bytes sent, repeats included.
+    pub bytes_sent: u64,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+    /// Payload bytes this subflow sent again.
+    pub bytes_retransmitted: u64,
+    /// Payload bytes it carried that another subflow had carried before.
+    pub bytes_reinjected: u64,
+    /// Payload bytes received on it that were there already.
+    pub bytes_duplicate: u64,
+    /// Retransmission timeouts.
+    pub rtos: u64,
+    /// Tail loss probes sent.
+    pub probes: u64,
+    /// Congestion window reductions taken back as spurious.
+    pub undone: u64,
+}
+
+/// An event: the kernel's name and what belongs to it. Absent fields do not apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours:
+    /// FALLBACK, SF_SUSPECTED, SF_RECOVERED, and LAGGED where the reader was too slow.
+    pub event: String,
+    /// When: microseconds since the process started its clock.
+    pub at_us: u64,
+    /// The connection.
+    pub connection: u64,
+    /// The subflow's slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subflow: Option<u64>,
+    /// Our end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
+    /// The peer's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
+    /// The address id of ANNOUNCED and REMOVED.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address_id: Option<u8>,
+    /// The address of ANNOUNCED.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Backup, of SF_ESTABLISHED and SF_PRIO.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<bool>,
+    /// Why, of CLOSED, SF_CLOSED and FALLBACK.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How many events were skipped, of LAGGED.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u64>,
+}
+
+impl Event {
+    /// One line for people: time, name, fields as `ip mptcp monitor` prints them.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        use std::fmt::Write;
+        let (seconds, micros) = (self.at_us / 1_000_000, self.at_us % 1_000_000);
+        let mut line =
+            format!("[{seconds:>6}.{micros:06}] {:>14} conn={}", self.event, self.connection);
+        let mut field = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                // Writing to a String cannot fail.
+                let _ = write!(line, " {name}={value}");
+            }
+        };
+        field("subflow", self.subflow.map(|v| v.to_string()));
+        field("local", self.local.clone());
+        field("remote", self.remote.clone());
+        field("addr_id", self.address_id.map(|v| v.to_string()));
+        field("addr", self.address.clone());
+        field("backup", self.backup.map(|v| u8::from(v).to_string()));
+        field("missed", self.missed.map(|v| v.to_string()));
+        field("reason", self.reason.as_ref().map(|v| format!("{v:?}")));
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Request {
+        serde_json::from_str(text).expect("a request")
+    }
+
+    #[test]
+    fn requests_are_what_the_documentation_shows() {
+        let plain = request(r#"{"cmd":"connections"}"#);
+        assert_eq!(plain, Request { id: None, command: Command::Connections });
+        let all = request(r#"{"id":7,"cmd":"set-scheduler","scheduler":"redundant"}"#);
+        let command = Command::SetScheduler { scheduler: "redundant".into(), connection: None };
+        assert_eq!(all, Request { id: Some(7), command });
+        let path = request(r#"{"cmd":"set-path","path":"wlan0","change":"backup","later":true}"#);
+        let command = Command::SetPath { path: "wlan0".into(), change: PathChange::Backup };
+        assert_eq!(path.command, command);
+        assert!(serde_json::from_str::<Request>(r#"{"cmd":"reboot"}"#).is_err());
+    }
+
+    #[test]
+    fn answers_survive_the_round_trip_and_newer_fields_are_ignored() {
+        let subflow = Subflow { subflow: 1, srtt_us: Some(20_000), ..Subflow::default() };
+        let connection =
+            Connection { connection: 3, subflows: vec![subflow], ..Connection::default() };
+        let response =
+            Response { id: Some(1), ok: Some(Answer::Connections(vec![connection])), error: None };
+        let text = serde_json::to_string(&response).expect("text");
+        assert_eq!(serde_json::from_str::<Response>(&text).expect("back"), response);
+        let newer = r#"{"ok":{"paths":[{"name":"wlan0","up":true,"colour":"red"}]}}"#;
+        let Response { ok: Some(Answer::Paths(paths)), .. } =
+            serde_json::from_str(newer).expect("newer")
+        else {
+            panic!("not an answer to paths");
+        };
+        assert_eq!(paths[0].name, "wlan0");
+        assert!(paths[0].up && !paths[0].backup);
+    }
+
+    #[test]
+    fn an_event_prints_only_what_applies() {
+        let event = Event {
+            event: "SF_PRIO".into(),
+            at_us: 12_000_345,
+            connection: 2,
+            subflow: Some(1),
+            backup: Some(true),
+            ..Event::default()
+        };
+        assert_eq!(event.to_line(), "[    12.000345]        SF_PRIO conn=2 subflow=1 backup=1");
+        let json = serde_json::to_string(&event).expect("json");
+        assert_eq!(
+            json,
+            r#"{"event":"SF_PRIO","at_us":12000345,"connection":2,"subflow":1,"backup":true}"#
+        );
+    }
+}

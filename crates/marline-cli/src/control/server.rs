@@ -1,0 +1,192 @@
+//! The serving side of the control socket.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use marline::MonitorEvent;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, broadcast};
+use tokio::task::JoinHandle;
+
+use super::protocol::{Answer, Command, Event, Hello, Request, Response};
+use super::{Handle, place};
+
+/// Control connections at the same time.
+const MAX_PEERS: usize = 32;
+
+/// Longest request line in bytes.
+const MAX_LINE: u64 = 4_096;
+
+/// A control socket that is being served; dropping it ends that and removes the file.
+#[derive(Debug)]
+pub struct ControlServer {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl ControlServer {
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Serves `handle` at `path` until the result is dropped.
+///
+/// # Errors
+/// Somebody already serves there, or the socket cannot be made.
+pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> {
+    if let Some(directory) = path.parent() {
+        place::prepare(directory)?;
+    }
+    let listener = bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let task = tokio::spawn(accept(listener, handle));
+    Ok(ControlServer { path: path.to_path_buf(), task })
+}
+
+/// Binds, replacing a socket that a process left behind when it died.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            match std::os::unix::net::UnixStream::connect(path) {
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path)?;
+                    UnixListener::bind(path)
+                }
+                _ => Err(error),
+            }
+        }
+        result => result,
+    }
+}
+
+async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
+    let places = Arc::new(Semaphore::new(MAX_PEERS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) if is_allowed(&stream) => {
+                let handle = handle.clone();
+                tokio::spawn(async move {
+                    // A peer that went away in the middle of a line is not our problem.
+                    let _ = converse(stream, &*handle).await;
+                    drop(place);
+                });
+            }
+            Ok(_) => {}
+            // Out of descriptors: wait for some to come back.
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// The file's mode says the same, but is set only after the file exists.
+fn is_allowed(stream: &UnixStream) -> bool {
+    let ours = rustix::process::getuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
+}
+
+async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    while let Some(line) = read_line(&mut reader).await? {
+        let (response, monitor) = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => {
+                // Subscribed before the answer is written: nothing that happens after it is missed.
+                let events = (request.command == Command::Monitor).then(|| handle.events());
+                (answer(request, handle), events)
+            }
+            Err(error) => (refusal(None, format!("not a request: {error}")), None),
+        };
+        write_line(&mut writer, &response).await?;
+        if let Some(events) = monitor {
+            return forward(events, reader, writer).await;
+        }
+    }
+    Ok(())
+}
+
+/// A line without its end; `None` at the end of the stream. A longer one than allowed is an error,
+/// because what follows could not be told apart from a new request.
+async fn read_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let count = reader.take(MAX_LINE).read_until(b'\n', &mut line).await?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) if (count as u64) < MAX_LINE => Ok(None),
+        Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "request line too long")),
+    }
+}
+
+async fn write_line<T: serde::Serialize>(writer: &mut OwnedWriteHalf, value: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    writer.write_all(&line).await
+}
+
+fn answer(request: Request, handle: &dyn Handle) -> Response {
+    let id = request.id;
+    let result = match request.command {
+        Command::Hello => Ok(Answer::Hello(Hello {
+            role: handle.role().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+        })),
+        Command::Connections => Ok(Answer::Connections(handle.connections())),
+        Command::Paths => Ok(Answer::Paths(handle.paths())),
+        Command::Monitor => Ok(Answer::Monitoring),
+        Command::SetScheduler { scheduler, connection } => {
+            handle.set_scheduler(connection, &scheduler).map(Answer::Changed)
+        }
+        Command::SetPath { path, change } => handle.set_path(&path, change).map(|()| Answer::Done),
+    };
+    match result {
+        Ok(answer) => Response { id, ok: Some(answer), error: None },
+        Err(error) => refusal(id, error),
+    }
+}
+
+fn refusal(id: Option<u64>, error: String) -> Response {
+    Response { id, ok: None, error: Some(error) }
+}
+
+/// Sends events until the peer closes or the process ends.
+async fn forward(
+    mut events: broadcast::Receiver<MonitorEvent>,
+    mut reader: BufReader<OwnedReadHalf>,
+    mut writer: OwnedWriteHalf,
+) -> io::Result<()> {
+    let mut ignored = [0u8; 256];
+    loop {
+        let event = tokio::select! {
+            event = events.recv() => event,
+            read = reader.read(&mut ignored) => match read? {
+                0 => return Ok(()),
+                _ => continue,
+            },
+        };
+        let event = match event {
+            Ok(event) => Event::from(&event),
+            Err(broadcast::error::RecvError::Closed) => return Ok(()),
+            Err(broadcast::error::RecvError::Lagged(missed)) => {
+                Event { event: "LAGGED".into(), missed: Some(missed), ..Event::default() }
+            }
+        };
+        write_line(&mut writer, &event).await?;
+    }
+}

@@ -1,0 +1,252 @@
+//! The live per-path table: one row per subflow, in units people read.
+
+use crate::control::protocol::{Connection, Subflow};
+
+/// The columns, in order.
+const HEADER: [&str; 12] = [
+    "conn",
+    "sf",
+    "path",
+    "state",
+    "srtt",
+    "rttvar",
+    "cwnd",
+    "in flight",
+    "rate",
+    "retrans",
+    "reinject",
+    "dup rx",
+];
+
+/// Columns that hold words and lean left; numbers lean right.
+const LEFT: [usize; 2] = [2, 3];
+
+/// The table of all subflows of all connections; a connection without any has a row that says so.
+#[must_use]
+pub fn render(connections: &[Connection]) -> String {
+    let mut rows = vec![HEADER.map(str::to_owned)];
+    for connection in connections {
+        let live = connection.subflows.iter().map(|subflow| row(connection, subflow, false));
+        rows.extend(live);
+        rows.extend(connection.gone.iter().map(|subflow| row(connection, subflow, true)));
+        if connection.subflows.is_empty() && connection.gone.is_empty() {
+            rows.push(empty_row(connection));
+        }
+    }
+    let mut text = align(&rows, &LEFT);
+    text.push_str(&totals(connections));
+    text
+}
+
+/// Pads the cells so that columns line up; two blanks between them, none at the end of a line.
+#[must_use]
+pub fn align<const N: usize>(rows: &[[String; N]], left: &[usize]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let gap = " ".repeat(width - cell.chars().count());
+            let (before, after) =
+                if left.contains(&column) { ("", gap) } else { (&*gap, String::new()) };
+            line.push_str(&format!("{before}{cell}{after}  "));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(connection: &Connection, subflow: &Subflow, gone: bool) -> [String; HEADER.len()] {
+    let dash = || "-".to_owned();
+    let live = |text: String| if gone { dash() } else { text };
+    [
+        connection.connection.to_string(),
+        live(subflow.subflow.to_string()),
+        format!("{} > {}", subflow.local, subflow.remote),
+        if gone { "gone".to_owned() } else { state(subflow) },
+        live(subflow.srtt_us.map_or_else(dash, time)),
+        live(time(subflow.rttvar_us)),
+        live(bytes(subflow.cwnd)),
+        live(bytes(subflow.in_flight)),
+        live(subflow.rate_bits_per_s.map_or_else(dash, rate)),
+        bytes(subflow.bytes_retransmitted),
+        bytes(subflow.bytes_reinjected),
+        bytes(subflow.bytes_duplicate),
+    ]
+}
+
+fn empty_row(connection: &Connection) -> [String; HEADER.len()] {
+    let mut cells = [""; HEADER.len()].map(str::to_owned);
+    cells[0] = connection.connection.to_string();
+    cells[2] = "(no path)".to_owned();
+    cells
+}
+
+/// The TCP state, with what a judge of paths wants to know appended.
+fn state(subflow: &Subflow) -> String {
+    let mut text = match subflow.state.as_str() {
+        "ESTABLISHED" => "up".to_owned(),
+        other => other.to_owned(),
+    };
+    if subflow.backup {
+        text.push_str(",backup");
+    }
+    if subflow.potentially_failed {
+        text.push_str(",suspect");
+    }
+    match subflow.phase.as_str() {
+        "" | "open" => {}
+        phase => {
+            text.push(',');
+            text.push_str(phase);
+        }
+    }
+    text
+}
+
+/// One line under the table: what the connections are and what they moved.
+fn totals(connections: &[Connection]) -> String {
+    let sum = |of: fn(&Connection) -> u64| connections.iter().map(of).sum::<u64>();
+    let mut schedulers: Vec<&str> = connections.iter().map(|c| c.scheduler.as_str()).collect();
+    schedulers.sort_unstable();
+    schedulers.dedup();
+    let fallen = connections.iter().filter(|c| c.fallback.is_some()).count();
+    let mut line = format!(
+        "{} connections ({}), written {}, read {}, buffered {}",
+        connections.len(),
+        if schedulers.is_empty() { "none".to_owned() } else { schedulers.join(", ") },
+        bytes(sum(|c| c.bytes_written)),
+        bytes(sum(|c| c.bytes_read)),
+        bytes(sum(|c| c.buffered)),
+    );
+    if fallen > 0 {
+        line.push_str(&format!(", {fallen} as plain TCP"));
+    }
+    line.push('\n');
+    line
+}
+
+/// Bytes in SI units with three significant digits: `999 B`, `1.23 MB`.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    scaled(count, "B")
+}
+
+/// Bits per second in SI units.
+#[must_use]
+pub fn rate(bits_per_s: u64) -> String {
+    scaled(bits_per_s, "bit/s")
+}
+
+fn scaled(count: u64, unit: &str) -> String {
+    const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
+    let (mut value, mut power) = (count as f64, 0);
+    // 999.5 would be printed as 1000.
+    while value >= 999.5 && power + 1 < PREFIXES.len() {
+        value /= 1_000.0;
+        power += 1;
+    }
+    let digits = match value {
+        _ if power == 0 => 0,
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {}{unit}", PREFIXES[power])
+}
+
+/// A time given in microseconds: `850 us`, `20.3 ms`, `1.50 s`.
+#[must_use]
+pub fn time(micros: u64) -> String {
+    match micros {
+        0..=999 => format!("{micros} us"),
+        1_000..=999_949 => format!("{:.1} ms", micros as f64 / 1e3),
+        _ => format!("{:.2} s", micros as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subflow(slot: u64, local: &str) -> Subflow {
+        Subflow {
+            subflow: slot,
+            local: local.into(),
+            remote: "198.51.100.1:443".into(),
+            state: "ESTABLISHED".into(),
+            phase: "open".into(),
+            srtt_us: Some(20_312),
+            rttvar_us: 850,
+            cwnd: 48_000,
+            in_flight: 0,
+            rate_bits_per_s: Some(19_400_000),
+            bytes_retransmitted: 1_448,
+            ..Subflow::default()
+        }
+    }
+
+    #[test]
+    fn the_table_lines_up_and_names_what_is_wrong_with_a_path() {
+        let suspect = Subflow {
+            potentially_failed: true,
+            backup: true,
+            phase: "loss".into(),
+            srtt_us: None,
+            rate_bits_per_s: None,
+            ..subflow(1, "10.0.0.2:4433")
+        };
+        let connections = [
+            Connection {
+                connection: 3,
+                scheduler: "min-rtt".into(),
+                subflows: vec![subflow(0, "192.0.2.7:50000"), suspect],
+                gone: vec![subflow(0, "192.0.2.9:50000")],
+                bytes_written: 1_234_567,
+                ..Connection::default()
+            },
+            Connection { connection: 12, scheduler: "redundant".into(), ..Connection::default() },
+        ];
+        let text = render(&connections);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 6, "{text}");
+        let ends: Vec<usize> = lines[1..4].iter().map(|l| l.rfind("B").expect("unit")).collect();
+        assert!(ends.windows(2).all(|w| w[0] == w[1]), "{text}");
+        assert!(lines[1].contains("20.3 ms") && lines[1].contains("19.4 Mbit/s"), "{text}");
+        assert!(lines[2].contains("up,backup,suspect,loss"), "{text}");
+        assert!(lines[3].contains("gone") && lines[3].contains("1.45 kB"), "{text}");
+        assert!(lines[4].starts_with("  12") && lines[4].contains("(no path)"), "{text}");
+        assert_eq!(
+            lines[5],
+            "2 connections (min-rtt, redundant), written 1.23 MB, read 0 B, buffered 0 B"
+        );
+        assert!(text.lines().all(|line| line == line.trim_end()));
+    }
+
+    #[test]
+    fn numbers_keep_three_digits_at_the_borders_of_units() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (9_994, "9.99 kB"),
+            (9_995, "10.0 kB"),
+            (99_949, "99.9 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (u64::MAX, "18447 PB"),
+        ];
+        for (count, text) in cases {
+            assert_eq!(bytes(count), text);
+        }
+        assert_eq!(time(0), "0 us");
+        assert_eq!(time(999_949), "999.9 ms");
+        assert_eq!(time(999_950), "1.00 s");
+    }
+}

@@ -1,6 +1,7 @@
 //! Marline in real time: the UDP carrier, the clock, sockets, the interface watcher and the driver
 //! that runs the core's endpoints on tokio.
 
+pub mod carrier;
 mod path_spec;
 
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};

@@ -1,0 +1,181 @@
+//! What the carrier remembers of a flow, of a SYN that TCP has not answered, and of addresses.
+
+use core::hash::{BuildHasherDefault, Hasher};
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{HashMap, VecDeque};
+use std::hash::RandomState;
+
+use marline_core::FourTuple;
+use marline_time::{Duration, Instant};
+
+/// Bytes that may go to an unproven address for each byte received from it.
+const AMPLIFICATION: u64 = 3;
+
+/// The outer addresses of a datagram: which socket, which of its addresses, and the peer's.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outer {
+    /// The socket's index within its shard.
+    pub socket: u16,
+    /// The local IP address (a socket may be bound to all of them).
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
+}
+
+/// Bytes exchanged with an address that has not proven that it receives.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Allowance {
+    received: u64,
+    sent: u64,
+}
+
+impl Allowance {
+    /// Counts bytes that came from the address.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.received = self.received.saturating_add(bytes as u64);
+    }
+
+    /// Counts bytes to be sent there, if they may.
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
+        let after = self.sent.saturating_add(bytes as u64);
+        let fits = after <= self.received.saturating_mul(AMPLIFICATION);
+        if fits {
+            self.sent = after;
+        }
+        fits
+    }
+}
+
+/// A subflow as the carrier sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    /// The ends as the core knows them; never change.
+    pub(super) path: FourTuple,
+    /// The peer's id; 0 until known.
+    pub(super) peer_flow: u64,
+    /// Where it is.
+    pub(super) outer: Outer,
+    /// That address has proven that it receives.
+    pub(super) validated: bool,
+    /// Counts while it has not.
+    pub(super) allowance: Allowance,
+    /// Moves so far.
+    pub(super) moves: u32,
+    /// The address challenged last, and when.
+    pub(super) challenged: Option<(Outer, Instant)>,
+    /// We sent its SYN.
+    pub(super) initiated: bool,
+    /// When we last sent on it.
+    pub(super) sent_at: Instant,
+    /// When it came to be.
+    pub(super) created_at: Instant,
+}
+
+/// Hashes an id that we drew ourselves: it is random already. Ids of others are only looked up.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, id: u64) {
+        // The table uses the top bits as a tag, and the top byte of all ids of a shard may agree.
+        self.0 = id.rotate_left(17);
+    }
+}
+
+/// A table by our own flow ids.
+pub(super) type FlowMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
+
+/// A SYN that came in: by the peer's id and IP address.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Pending {
+    /// Where it came from.
+    pub(super) outer: Outer,
+    /// The ends the core was told.
+    pub(super) path: FourTuple,
+    /// Counts of bytes.
+    pub(super) allowance: Allowance,
+    /// The flow TCP made of it.
+    pub(super) flow: Option<u64>,
+    at: Instant,
+}
+
+/// SYNs that wait for TCP's answer; bounded, the oldest goes first.
+#[derive(Debug)]
+pub(super) struct PendingTable {
+    entries: HashMap<(u64, IpAddr), Pending, RandomState>,
+    order: VecDeque<((u64, IpAddr), Instant)>,
+    capacity: usize,
+    lifetime: Duration,
+}
+
+impl PendingTable {
+    /// An empty table.
+    pub(super) fn new(capacity: usize, lifetime: Duration) -> Self {
+        PendingTable {
+            entries: HashMap::default(),
+            order: VecDeque::new(),
+            capacity: capacity.max(1),
+            lifetime,
+        }
+    }
+
+    /// The SYN with the peer's id `sender` from this IP address.
+    pub(super) fn get_mut(&mut self, sender: u64, ip: IpAddr) -> Option<&mut Pending> {
+        self.entries.get_mut(&(sender, ip))
+    }
+
+    /// Remembers a SYN, or its repetition, which may come from another port.
+    pub(super) fn saw(
+        &mut self,
+        now: Instant,
+        sender: u64,
+        outer: Outer,
+        path: FourTuple,
+    ) -> &mut Pending {
+        let key = (sender, outer.remote.ip());
+        self.expire(now);
+        if !self.entries.contains_key(&key) {
+            if self.entries.len() >= self.capacity {
+                self.drop_oldest();
+            }
+            self.order.push_back((key, now));
+        }
+        let fresh = Pending { outer, path, allowance: Allowance::default(), flow: None, at: now };
+        let entry = self.entries.entry(key).or_insert(fresh);
+        if entry.outer != outer {
+            entry.outer = outer;
+            entry.allowance = Allowance::default();
+        }
+        entry
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Drops those that are too old.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some((_, at)) = self.order.front()
+            && *at + self.lifetime <= now
+        {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some((key, at)) = self.order.pop_front()
+            && self.entries.get(&key).is_some_and(|entry| entry.at == at)
+        {
+            self.entries.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use marline_core::{Ecn, FourTuple, Shard, Transmit};
+use marline_time::{Duration, Instant};
+
+use super::*;
+
+const CLIENT_FLOW: u64 = 0xc000_0000_0000_0001;
+const SERVER_FLOW: u64 = 0x0100_0000_0000_0002;
+
+fn ip(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))
+}
+
+fn carrier(accept: bool, shard: Shard) -> UdpCarrier {
+    let mut carrier = UdpCarrier::new(CarrierConfig {
+        shard,
+        accept,
+        max_flows: 16,
+        keepalive: Duration::from_secs(15),
+        secret: [if accept { 3 } else { 4 }; 32],
+    });
+    let bound = SocketAddr::new(ip(if accept { 1 } else { 2 }), if accept { 443 } else { 5000 });
+    carrier.set_socket(0, Some(bound));
+    carrier
+}
+
+const ALONE: Shard = Shard { index: 0, count: 1 };
+
+fn outer(local: u8, remote: (u8, u16)) -> Outer {
+    Outer { socket: 0, local: ip(local), remote: SocketAddr::new(ip(remote.0), remote.1) }
+}
+
+fn segment(flags: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len.max(20)];
+    bytes[..2].copy_from_slice(&4242u16.to_be_bytes());
+    bytes[12] = 5 << 4;
+    bytes[13] = flags;
+    bytes
+}
+
+fn datagram(outer: Outer, bytes: &[u8]) -> Datagram<'_> {
+    Datagram { outer, local_port: 443, ecn: Ecn::NotEct, handed_over: false, bytes }
+}
+
+fn batch(path: FourTuple, flows: (u64, u64), handshake: bool, bytes: &[u8]) -> Transmit {
+    Transmit {
+        path,
+        ecn: Ecn::NotEct,
+        local_flow: flows.0,
+        peer_flow: flows.1,
+        handshake,
+        datagrams: 1,
+        stride: bytes.len(),
+    }
+}
+
+fn server_path() -> FourTuple {
+    FourTuple { local: SocketAddr::new(ip(1), 443), remote: SocketAddr::new(ip(9), 4242) }
+}
+
+fn syn(sender: u64, len: usize) -> Vec<u8> {
+    let mut bytes = frame::handshake_header(0, sender).to_vec();
+    bytes.extend(segment(0x02, len));
+    bytes
+}
+
+fn data(flow: u64, len: usize) -> Vec<u8> {
+    let mut bytes = frame::data_header(flow).to_vec();
+    bytes.extend(segment(0x10, len));
+    bytes
+}
+
+/// A server's carrier that answered a SYN from 192.0.2.9 port 7000.
+fn half_open(now: Instant) -> UdpCarrier {
+    let mut server = carrier(true, ALONE);
+    let syn = syn(CLIENT_FLOW, 44);
+    let Received::Segment(meta, _) = server.receive(now, &datagram(outer(1, (9, 7000)), &syn))
+    else {
+        panic!("a SYN goes to the core");
+    };
+    assert_eq!((meta.path, meta.flow, meta.peer_flow), (server_path(), 0, CLIENT_FLOW));
+    let framed = answer(&mut server, now, 60).expect("one answer fits three times the SYN");
+    let Framed::Handshake(to, header) = framed else { panic!("SYN/ACK has the long header") };
+    assert_eq!(to, outer(1, (9, 7000)));
+    assert_eq!(header, frame::handshake_header(CLIENT_FLOW, SERVER_FLOW));
+    server
+}
+
+fn answer(server: &mut UdpCarrier, now: Instant, segment_len: usize) -> Option<Framed> {
+    let mut bytes = vec![0; SHORT_HEADER + segment_len];
+    let syn_ack = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), true, &bytes);
+    server.frame(now, &syn_ack, &mut bytes)
+}
+
+fn established(now: Instant) -> UdpCarrier {
+    let mut server = half_open(now);
+    let ack = data(SERVER_FLOW, 20);
+    assert!(matches!(
+        server.receive(now, &datagram(outer(1, (9, 7000)), &ack)),
+        Received::Segment(meta, _) if meta.path == server_path() && meta.flow == SERVER_FLOW
+    ));
+    server
+}
+
+#[test]
+fn an_unproven_address_gets_at_most_three_times_what_it_sent() {
+    let now = Instant::from_secs(1);
+    let mut server = half_open(now);
+    let syn_bytes = HANDSHAKE_HEADER + 44;
+    let mut sent = HANDSHAKE_HEADER + 60;
+    let mut received = syn_bytes;
+    for round in 0..50 {
+        while answer(&mut server, now, 60).is_some() {
+            sent += HANDSHAKE_HEADER + 60;
+        }
+        assert!(sent <= 3 * received, "{sent} of {received}");
+        assert!(sent + HANDSHAKE_HEADER + 60 > 3 * received, "the allowance is used");
+        let again = syn(CLIENT_FLOW, 44);
+        server.receive(now + Duration::from_secs(round), &datagram(outer(1, (9, 7000)), &again));
+        received += syn_bytes;
+    }
+    assert_eq!(server.counters().withheld, 50);
+    // Once the client has proven that it receives, nothing is withheld.
+    server.receive(now, &datagram(outer(1, (9, 7000)), &data(SERVER_FLOW, 20)));
+    for _ in 0..100 {
+        let mut bytes = vec![0; 1400];
+        let batch = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &bytes);
+        assert!(server.frame(now, &batch, &mut bytes).is_some());
+    }
+}
+
+#[test]
+fn a_syn_repeated_from_another_port_moves_the_answer_and_counts_anew() {
+    let now = Instant::from_secs(1);
+    let mut server = half_open(now);
+    let again = syn(CLIENT_FLOW, 44);
+    server.receive(now, &datagram(outer(1, (9, 7001)), &again));
+    assert!(matches!(
+        answer(&mut server, now, 60),
+        Some(Framed::Handshake(to, _)) if to == outer(1, (9, 7001))
+    ));
+    assert!(answer(&mut server, now, 60).is_some());
+    assert!(answer(&mut server, now, 60).is_none(), "what the old port sent does not count");
+}
+
+#[test]
+fn a_new_address_gets_only_challenges_until_it_answers() {
+    let now = Instant::from_secs(1);
+    let mut server = established(now);
+    let moved = outer(1, (8, 9000));
+    let bytes = data(SERVER_FLOW, 20);
+    let (mut received, mut sent) = (0, 0);
+    let mut challenge = None;
+    for ms in 0..200 {
+        let at = now + Duration::from_millis(ms);
+        let got = server.receive(at, &datagram(moved, &bytes));
+        assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
+        received += bytes.len();
+        while let Some((to, frame)) = server.poll_control() {
+            assert_eq!(to, moved);
+            sent += frame.as_bytes().len();
+            challenge = Some(frame);
+        }
+        let mut out = vec![0; 1400];
+        let batch = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
+        let framed = server.frame(at, &batch, &mut out);
+        assert!(matches!(framed, Some(Framed::Ready(to)) if to == outer(1, (9, 7000))));
+    }
+    assert!(sent <= 3 * received, "{sent} of {received}");
+    assert_eq!(server.counters().challenges, 20, "one per 10 ms");
+
+    let Some(Frame::Challenge { nonce, flow }) =
+        challenge.as_ref().and_then(|c| Frame::parse(c.as_bytes()))
+    else {
+        panic!("a challenge was sent");
+    };
+    assert_eq!(flow, CLIENT_FLOW);
+    let response = ControlFrame::response(SERVER_FLOW, &nonce);
+    // From elsewhere the answer is worth nothing.
+    server.receive(now, &datagram(outer(1, (7, 9000)), response.as_bytes()));
+    assert_eq!((server.counters().bad_responses, server.counters().moves), (1, 0));
+    server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!(server.counters().moves, 1);
+    let mut out = vec![0; 1400];
+    let batch = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
+    let framed = server.frame(now, &batch, &mut out);
+    assert!(matches!(framed, Some(Framed::Ready(to)) if to == moved));
+    assert_eq!(
+        Frame::parse(&out).map(|f| matches!(f, Frame::Data { flow: CLIENT_FLOW, .. })),
+        Some(true)
+    );
+    // A response is good for one move.
+    server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!((server.counters().bad_responses, server.counters().moves), (2, 1));
+}
+
+#[test]
+fn a_client_answers_challenges_and_keeps_its_mapping_open() {
+    let mut now = Instant::from_secs(1);
+    let mut client = carrier(false, ALONE);
+    let path =
+        FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
+    let mut bytes = vec![0; SHORT_HEADER + 40];
+    let first = batch(path, (CLIENT_FLOW, 0), true, &bytes);
+    let Some(Framed::Handshake(to, header)) = client.frame(now, &first, &mut bytes) else {
+        panic!("a SYN opens a flow");
+    };
+    let here = outer(2, (1, 443));
+    assert_eq!((to, header), (here, frame::handshake_header(0, CLIENT_FLOW)));
+    let third = batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes);
+    assert!(client.frame(now, &third, &mut bytes).is_some());
+
+    let nonce = [9; 16];
+    let challenge = ControlFrame::challenge(CLIENT_FLOW, &nonce);
+    client.receive(now, &datagram(here, challenge.as_bytes()));
+    let response = ControlFrame::response(SERVER_FLOW, &nonce);
+    assert_eq!(client.poll_control(), Some((here, response)));
+
+    let mut last = now;
+    for _ in 0..100 {
+        now = client.next_timeout().expect("a keepalive is due some time");
+        client.on_timeout(now);
+        while let Some((to, frame)) = client.poll_control() {
+            assert_eq!((to, frame), (here, ControlFrame::keepalive(SERVER_FLOW)));
+            assert!(now.since(last) <= Duration::from_secs(20));
+            last = now;
+        }
+    }
+    assert!(client.counters().keepalives > 40);
+    client.forget(CLIENT_FLOW);
+    assert_eq!(client.next_timeout(), None, "no connections, no keepalives");
+}
+
+#[test]
+fn an_unknown_id_is_answered_with_reset_and_believed_from_the_peer_only() {
+    let now = Instant::from_secs(1);
+    let mut restarted = carrier(true, ALONE);
+    let lost = data(SERVER_FLOW, 20);
+    let from = outer(1, (9, 7000));
+    let Received::Segment(meta, _) = restarted.receive(now, &datagram(from, &lost)) else {
+        panic!("TCP decides what to answer");
+    };
+    assert_eq!(meta.flow, SERVER_FLOW);
+    let mut out = vec![0; SHORT_HEADER + 20];
+    let rst = batch(meta.path, (SERVER_FLOW, 0), false, &out);
+    assert!(matches!(restarted.frame(now, &rst, &mut out), Some(Framed::Ready(to)) if to == from));
+    assert!(restarted.frame(now, &rst, &mut out).is_none(), "one answer each");
+
+    let mut client = carrier(false, ALONE);
+    let path =
+        FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
+    let mut bytes = vec![0; SHORT_HEADER + 40];
+    client.frame(now, &batch(path, (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
+    client.frame(now, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
+    let stranger = client.receive(now, &datagram(outer(2, (66, 443)), &out));
+    assert!(matches!(stranger, Received::Nothing));
+    let peer = client.receive(now, &datagram(outer(2, (1, 443)), &out));
+    assert!(matches!(peer, Received::Segment(meta, _) if meta.flow == CLIENT_FLOW));
+}
+
+#[test]
+fn joins_and_foreign_ids_are_handed_to_the_shard_that_owns_them() {
+    let now = Instant::from_secs(1);
+    let mut shard = carrier(true, Shard { index: 0, count: 2 });
+    let mut join = frame::handshake_header(0, 77).to_vec();
+    let mut tcp = segment(0x02, 32);
+    tcp[12] = 8 << 4;
+    tcp[20..32].copy_from_slice(&[30, 12, 0x10, 0, 1, 2, 3, 4, 0, 0, 0, 0]);
+    join.extend(&tcp);
+    let mut arrived = datagram(outer(1, (9, 7000)), &join);
+    assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
+    arrived.handed_over = true;
+    assert!(matches!(shard.receive(now, &arrived), Received::Nothing), "never round in circles");
+    let mut owner = carrier(true, Shard { index: 1, count: 2 });
+    assert!(matches!(owner.receive(now, &arrived), Received::Segment(..)));
+    let foreign = data(SERVER_FLOW, 20);
+    let arrived = datagram(outer(1, (9, 7000)), &foreign);
+    assert!(matches!(shard.receive(now, &arrived), Received::Elsewhere(1)));
+    assert!(matches!(owner.receive(now, &arrived), Received::Segment(..)));
+}
+
+#[test]
+fn a_flood_of_syns_leaves_tables_bounded_and_proven_flows_alone() {
+    let mut now = Instant::from_secs(1);
+    let mut server = established(now);
+    for n in 0..20_000u64 {
+        now += Duration::from_micros(100);
+        let sender = 0x5000 + n;
+        let bytes = syn(sender, 44);
+        let from = outer(1, ((n % 200) as u8, 1000 + n as u16));
+        let Received::Segment(meta, _) = server.receive(now, &datagram(from, &bytes)) else {
+            panic!("a SYN goes to the core, which has limits of its own");
+        };
+        let mut out = vec![0; SHORT_HEADER + 60];
+        let syn_ack = batch(meta.path, (0x9000_0000 + n, sender), true, &out);
+        assert!(server.frame(now, &syn_ack, &mut out).is_some());
+        let (flows, pending) = server.table_sizes();
+        assert!(flows <= 16 && pending <= PENDING_CAPACITY, "{flows} {pending}");
+    }
+    let ack = data(SERVER_FLOW, 20);
+    let got = server.receive(now, &datagram(outer(1, (9, 7000)), &ack));
+    assert!(matches!(got, Received::Segment(meta, _) if meta.path == server_path()));
+    // Minutes later only the proven flow is left, and no timer runs.
+    for _ in 0..100 {
+        if let Some(at) = server.next_timeout() {
+            server.on_timeout(at.max(now));
+            now = now.max(at);
+        }
+    }
+    assert_eq!(server.table_sizes(), (1, 0));
+    assert_eq!(server.next_timeout(), None);
+}
+
+#[test]
+fn noise_never_panics_and_is_never_answered() {
+    let now = Instant::from_secs(1);
+    let mut server = carrier(true, ALONE);
+    let mut rng = marline_time::PcgRng::new(1, 1);
+    use marline_time::Rng as _;
+    for _ in 0..50_000 {
+        let len = rng.below(80) as usize;
+        let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u32() as u8).collect();
+        if let Some(first) = bytes.first_mut() {
+            *first = 0x10 | (*first & 7);
+        }
+        server.receive(now, &datagram(outer(1, (9, 7000)), &bytes));
+        assert!(server.poll_control().is_none());
+    }
+}

@@ -1,0 +1,215 @@
+//! CUBIC (RFC 9438): the window follows a cubic curve of the time since the last loss.
+//!
+//! *Problem.* Reno adds one segment per round trip: after a loss on a fast, long path it needs
+//! minutes to come back, and a flow with a short RTT takes everything from one with a long RTT.
+//!
+//! *How.* After a loss at `W_max` the window falls to 0.7 of it and then follows
+//! `W(t) = C (t - K)^3 + W_max` with `K` such that `W(0)` is the reduced window: fast at first,
+//! flat around `W_max`, fast again beyond. Growth depends on time, not on the RTT. Where Reno would
+//! be faster (short RTT, small windows), an estimate of Reno's window is followed instead.
+//! *Fast convergence*: a flow that lost before it was back at `W_max` is being squeezed and aims
+//! lower, which leaves room for newcomers.
+//!
+//! *Choices and differences.*
+//! - `t` counts only while the window was the limit, and never more than one SRTT per ACK: a pause
+//!   of the application must not earn growth (RFC 9438 section 5.8).
+//! - After a timeout the curve starts flat where congestion avoidance begins (section 4.8), and the
+//!   same after HyStart++ left slow start without a loss.
+//! - A spurious reduction is undone completely: window, ssthresh and the curve (section 4.9).
+//! - A scheduler's penalty restarts the curve from the reduced window; otherwise the old curve would
+//!   give back within one round trip what was taken.
+//! - Only + - * / on floats, and a cube root made of these: the same on every machine, which is what
+//!   makes one seed one run. The libm `cbrt` differs between systems.
+//! - Reductions start from the window; see `window.rs` for this and the other shared choices.
+
+use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
+use marline_time::{Duration, Instant};
+
+use super::window::{Change, Window};
+use crate::slow_start::SlowStartKind;
+
+/// Steepness of the curve, segments per second cubed.
+const C: f64 = 0.4;
+/// What a loss leaves of the window.
+const BETA: f64 = 0.7;
+/// Growth of the Reno estimate per round trip, in segments, so that it is as fair as Reno with
+/// [`BETA`]: 3 (1 - beta) / (1 + beta).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// The window grows at most to this multiple of itself per round trip.
+const MAX_TARGET: f64 = 1.5;
+
+/// The curve of congestion avoidance. Windows in segments.
+#[derive(Copy, Clone, Debug, Default)]
+struct Curve {
+    /// Where the last loss happened (lowered by fast convergence); 0 if none is known.
+    w_max: f64,
+    /// The window before the last reduction; the Reno estimate speeds up beyond it.
+    cwnd_prior: f64,
+    /// The epoch's plateau.
+    origin: f64,
+    /// Seconds from the epoch's start to the plateau.
+    k: f64,
+    /// What Reno's window would be.
+    w_est: f64,
+    /// Time in the epoch, without pauses.
+    elapsed: Duration,
+    /// The last ACK that counted; `None` between epochs.
+    last_ack: Option<Instant>,
+}
+
+impl Curve {
+    fn start(&mut self, cwnd: f64, now: Instant) {
+        if self.w_max > cwnd {
+            self.k = cube_root((self.w_max - cwnd) / C);
+            self.origin = self.w_max;
+        } else {
+            self.k = 0.0;
+            self.origin = cwnd;
+        }
+        self.w_est = cwnd;
+        self.elapsed = Duration::ZERO;
+        self.last_ack = Some(now);
+    }
+
+    /// The epoch's clock: an ACK counts the time since the one before, pauses excluded.
+    fn tick(&mut self, now: Instant, srtt: Duration, counts: bool) {
+        let Some(last) = self.last_ack else { return };
+        if counts {
+            self.elapsed += now.since(last).min(srtt);
+        }
+        self.last_ack = Some(now);
+    }
+
+    /// The cubic function, in segments, `seconds` into the epoch.
+    fn at(&self, seconds: f64) -> f64 {
+        let x = seconds - self.k;
+        C * x * x * x + self.origin
+    }
+
+    /// The window after `segments` more were delivered.
+    fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64) -> f64 {
+        let alpha = if self.w_est >= self.cwnd_prior { 1.0 } else { ALPHA };
+        self.w_est += alpha * segments / cwnd;
+        let now = seconds(self.elapsed);
+        if self.at(now) < self.w_est {
+            return self.w_est;
+        }
+        let target = self.at(now + rtt).clamp(cwnd, cwnd * MAX_TARGET);
+        // One ACK may deliver more than a window, after a hole was filled: it is still one round.
+        cwnd + (target - cwnd) * (segments / cwnd).min(1.0)
+    }
+
+    fn on_reduction(&mut self, before: f64) {
+        // Fast convergence: lost below the last maximum, so somebody else needs room.
+        self.w_max = if before < self.w_max { before * (1.0 + BETA) / 2.0 } else { before };
+        self.cwnd_prior = before;
+        self.last_ack = None;
+    }
+}
+
+/// CUBIC congestion control of one subflow.
+#[derive(Debug)]
+pub struct Cubic {
+    window: Window,
+    curve: Curve,
+    /// The curve before the latest reduction that may prove spurious.
+    saved: Option<Curve>,
+}
+
+impl Cubic {
+    /// A controller that starts with `initial_window` bytes.
+    #[must_use]
+    pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
+        Cubic {
+            window: Window::new(mss, initial_window, slow_start),
+            curve: Curve::default(),
+            saved: None,
+        }
+    }
+
+    fn avoid_congestion(&mut self, ack: &AckSample, delivered: f64) {
+        let mss = self.window.mss();
+        let cwnd = self.window.cwnd() / mss;
+        if self.curve.last_ack.is_none() {
+            self.curve.start(cwnd, ack.now);
+        }
+        let rtt = ack.srtt.map_or(0.0, seconds);
+        let grown = self.curve.grow(cwnd, delivered / mss, rtt);
+        self.window.raise_to(grown * mss);
+    }
+}
+
+impl CongestionController for Cubic {
+    fn on_ack(&mut self, ack: &AckSample, _me: SubflowId, _group: &[SubflowView]) {
+        let counts = !ack.in_recovery && self.window.is_limit(ack);
+        self.curve.tick(ack.now, ack.srtt.unwrap_or(Duration::ZERO), counts);
+        if ack.in_recovery {
+            return;
+        }
+        let rest = self.window.slow_start(ack);
+        if rest > 0.0 && counts {
+            self.avoid_congestion(ack, rest);
+        }
+    }
+
+    fn on_signal(
+        &mut self,
+        signal: CongestionSignal,
+        _now: Instant,
+        _me: SubflowId,
+        _group: &[SubflowView],
+    ) {
+        let mss = self.window.mss();
+        match self.window.on_signal(signal, BETA) {
+            Change::None | Change::TimedOut { before: None } => {}
+            Change::Reduced { undoable, before } => {
+                self.saved = undoable.then_some(self.curve);
+                self.curve.on_reduction(before / mss);
+            }
+            Change::TimedOut { before: Some(before) } => {
+                self.saved = Some(self.curve);
+                // No plateau to aim at: the curve starts where slow start will end.
+                self.curve = Curve { cwnd_prior: before / mss, ..Curve::default() };
+            }
+            Change::Undone => {
+                if let Some(curve) = self.saved.take() {
+                    self.curve = curve;
+                }
+            }
+            Change::Moved => self.curve.last_ack = None,
+        }
+    }
+
+    fn window(&self) -> u64 {
+        self.window.bytes()
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.window.ssthresh_bytes()
+    }
+
+    fn on_mss_change(&mut self, mss: u32) {
+        // The curve counts segments, so it needs no change.
+        self.window.on_mss_change(mss);
+    }
+}
+
+fn seconds(d: Duration) -> f64 {
+    d.as_nanos() as f64 / 1e9
+}
+
+/// The cube root of a number that is not negative, to the last bit or two. A third of the exponent
+/// is a guess within 10 %; each Newton step doubles the digits that are right.
+fn cube_root(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    let mut root = f64::from_bits(x.to_bits() / 3 + (1023 - 1023 / 3) * (1 << 52));
+    for _ in 0..6 {
+        root = (2.0 * root + x / (root * root)) / 3.0;
+    }
+    root
+}
+
+#[cfg(test)]
+mod tests;

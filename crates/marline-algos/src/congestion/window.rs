@@ -1,0 +1,215 @@
+//! What loss-based controllers share: the window itself, its slow start, and what happens to both
+//! when something goes wrong. What differs (the curve of congestion avoidance and how far a loss
+//! throws it back) is the controllers' own.
+//!
+//! Points where the RFCs leave a choice, and what was chosen:
+//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes the
+//!   latter, RFC 9438 section 4.6 allows the former). A window that only grows while it is the limit
+//!   is evidence enough, and a small message that is lost on a path that was proven with large ones
+//!   must not throw its window to the floor.
+//! - *One reduction per episode.* A timeout during fast recovery sets the window to one segment
+//!   but keeps ssthresh; an ECN mark during recovery changes nothing (RFC 3168 section 6.1.2).
+//! - *Undo* goes back to the state before the first reduction of the episode, also shortly after
+//!   the episode ended, as a DSACK may come late. Reductions for ECN stay: the mark was no error.
+//! - *Idle* (RFC 5681 section 4.1): the window falls back to the initial one. ssthresh keeps three
+//!   quarters of what was proven (RFC 2861), so slow start regains it in a few round trips.
+//! - In slow start the window counts as the limit if half of it was in flight (as in Linux): a paced
+//!   sender whose window doubles is behind it nearly all the time.
+
+use marline_policy::{AckSample, CongestionSignal};
+
+use crate::slow_start::{SlowStart, SlowStartKind};
+
+/// Smallest ssthresh, in segments.
+const MIN_SSTHRESH_SEGMENTS: f64 = 2.0;
+
+/// What a signal did.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(super) enum Change {
+    /// Nothing.
+    None,
+    /// The window was cut; a new point to undo to exists if `undoable`.
+    Reduced { undoable: bool, before: f64 },
+    /// The window is one segment. `before` is what it was, if this was a new reduction.
+    TimedOut { before: Option<f64> },
+    /// The last reduction was taken back.
+    Undone,
+    /// The window moved for reasons other than congestion.
+    Moved,
+}
+
+/// Window and ssthresh of one subflow, in bytes with fractions.
+#[derive(Debug)]
+pub(super) struct Window {
+    mss: f64,
+    cwnd: f64,
+    /// Infinite while unknown.
+    ssthresh: f64,
+    initial: f64,
+    slow_start: Box<dyn SlowStart>,
+    /// A reduction was made for losses that are not repaired yet.
+    in_episode: bool,
+    /// Window and ssthresh before the latest episode.
+    saved: Option<(f64, f64)>,
+}
+
+impl Window {
+    pub(super) fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
+        let mss = f64::from(mss.max(1));
+        let initial = (initial_window as f64).max(mss);
+        Window {
+            mss,
+            cwnd: initial,
+            ssthresh: f64::INFINITY,
+            initial,
+            slow_start: slow_start.build(),
+            in_episode: false,
+            saved: None,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.cwnd.max(self.mss) as u64
+    }
+
+    /// The conversion saturates: infinity becomes `u64::MAX`.
+    pub(super) fn ssthresh_bytes(&self) -> u64 {
+        self.ssthresh as u64
+    }
+
+    pub(super) const fn mss(&self) -> f64 {
+        self.mss
+    }
+
+    pub(super) const fn cwnd(&self) -> f64 {
+        self.cwnd
+    }
+
+    /// Growth of congestion avoidance. Never shrinks the window.
+    pub(super) fn raise_to(&mut self, bytes: f64) {
+        self.cwnd = self.cwnd.max(bytes);
+    }
+
+    pub(super) fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// Whether the window is what holds the sender back, so that growing it makes sense.
+    pub(super) fn is_limit(&self, ack: &AckSample) -> bool {
+        ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 >= self.cwnd)
+    }
+
+    /// Slow start's part of an ACK. Returns the delivered bytes left for congestion avoidance.
+    pub(super) fn slow_start(&mut self, ack: &AckSample) -> f64 {
+        let delivered = ack.delivered as f64;
+        if !self.in_slow_start() {
+            return delivered;
+        }
+        let is_limit = self.is_limit(ack);
+        if self.ssthresh.is_infinite() {
+            let growth = self.slow_start.on_ack(ack, self.mss as u32);
+            if is_limit {
+                self.cwnd += growth.bytes as f64;
+            }
+            if growth.leave {
+                self.ssthresh = self.cwnd;
+            }
+            return 0.0;
+        }
+        if !is_limit {
+            return 0.0;
+        }
+        let used = delivered.min(self.ssthresh - self.cwnd);
+        self.cwnd += used;
+        delivered - used
+    }
+
+    /// Applies a signal; `beta` is what a reduction leaves of the window.
+    pub(super) fn on_signal(&mut self, signal: CongestionSignal, beta: f64) -> Change {
+        let before = self.cwnd;
+        match signal {
+            CongestionSignal::Loss { .. } => {
+                self.save();
+                self.in_episode = true;
+                self.ssthresh = self.reduced(beta);
+                self.cwnd = self.ssthresh;
+                Change::Reduced { undoable: true, before }
+            }
+            CongestionSignal::Ecn { .. } if self.in_episode => Change::None,
+            CongestionSignal::Ecn { .. } => {
+                self.saved = None;
+                self.ssthresh = self.reduced(beta);
+                self.cwnd = self.ssthresh;
+                Change::Reduced { undoable: false, before }
+            }
+            CongestionSignal::Rto { first, .. } => {
+                let fresh = first && !self.in_episode;
+                if fresh {
+                    self.save();
+                    self.ssthresh = self.reduced(beta);
+                }
+                self.in_episode = true;
+                self.cwnd = self.mss;
+                Change::TimedOut { before: fresh.then_some(before) }
+            }
+            CongestionSignal::Spurious => self.undo(),
+            CongestionSignal::RecoveryDone => {
+                self.in_episode = false;
+                Change::None
+            }
+            CongestionSignal::Penalty => self.penalise(),
+            CongestionSignal::Idle => self.restart(),
+        }
+    }
+
+    pub(super) fn on_mss_change(&mut self, mss: u32) {
+        let mss = f64::from(mss.max(1));
+        let scale = mss / self.mss;
+        self.mss = mss;
+        self.cwnd *= scale;
+        self.ssthresh *= scale;
+        self.initial *= scale;
+        if let Some((cwnd, ssthresh)) = &mut self.saved {
+            *cwnd *= scale;
+            *ssthresh *= scale;
+        }
+    }
+
+    fn reduced(&self, beta: f64) -> f64 {
+        (self.cwnd * beta).max(MIN_SSTHRESH_SEGMENTS * self.mss)
+    }
+
+    fn save(&mut self) {
+        self.saved = Some((self.cwnd, self.ssthresh));
+    }
+
+    fn undo(&mut self) -> Change {
+        let Some((cwnd, ssthresh)) = self.saved.take() else { return Change::None };
+        self.cwnd = self.cwnd.max(cwnd);
+        self.ssthresh = self.ssthresh.max(ssthresh);
+        self.in_episode = false;
+        Change::Undone
+    }
+
+    /// NSDI'12 penalisation as the Linux scheduler of 2018 did it: halve the window; halve ssthresh
+    /// too unless in slow start. Not on top of a reduction that is under way.
+    fn penalise(&mut self) -> Change {
+        if self.in_episode {
+            return Change::None;
+        }
+        if self.cwnd >= self.ssthresh {
+            self.ssthresh = (self.ssthresh / 2.0).max(MIN_SSTHRESH_SEGMENTS * self.mss);
+        }
+        self.cwnd = (self.cwnd / 2.0).max(self.mss);
+        Change::Moved
+    }
+
+    fn restart(&mut self) -> Change {
+        if self.ssthresh.is_finite() {
+            self.ssthresh = self.ssthresh.max(self.cwnd * 0.75);
+        }
+        self.cwnd = self.cwnd.min(self.initial);
+        self.slow_start.restart();
+        Change::Moved
+    }
+}

@@ -1,0 +1,91 @@
+//! Backup: one path carries, the others stand by.
+//!
+//! *Problem.* The second path costs money or battery, yet the session must survive the first.
+//!
+//! *How.* The mesh of `mesh.rs`, kept warm, but only subflows from the *primary* local address are
+//! regular: the first configured one with the `subflow` flag that is not flagged `backup`.
+//! All others carry the backup flag, so schedulers leave them alone until nothing else is usable.
+//! Whichever path won the race for the first handshake, priorities are put right afterwards by
+//! MP_PRIO. If every address is flagged `backup`, all are, and the best of them carries.
+//!
+//! *Source.* RFC 8684 sections 3.2 (B in MP_JOIN) and 3.3.8 (MP_PRIO); Apple's *handover* mode.
+//!
+//! *Differences.* Apple opens the second subflow when the first gets weak. Opening it early costs
+//! three packets and saves a handshake when it hurts most.
+
+use core::net::SocketAddr;
+
+use marline_policy::{
+    AddressId, LocalAddress, PathAction, PathContext, PathEvent, PathManager, Role, SubflowSet,
+};
+use marline_time::Instant;
+
+use super::mesh::{Mesh, starts_at};
+
+/// Keeps all paths, uses one.
+#[derive(Clone, Debug, Default)]
+pub struct Backup {
+    mesh: Mesh,
+    /// Subflows whose priority was asked to change already: the peer may insist on its own view, and
+    /// asking twice would not help.
+    asked: SubflowSet,
+}
+
+impl Backup {
+    fn update(&mut self, cx: &PathContext<'_>) {
+        let primary = primary(cx.local);
+        self.mesh.update(cx, |local| Some(local.id) != primary);
+        if cx.role != Role::Client || !self.mesh.is_established() {
+            return;
+        }
+        for view in cx.subflows {
+            if self.asked.contains(view.id) {
+                continue;
+            }
+            let path = cx.paths.iter().find(|path| path.id == view.id && path.established);
+            let local = path.and_then(|path| cx.local.iter().find(|l| starts_at(path, l)));
+            let Some(local) = local else { continue };
+            let backup = Some(local.id) != primary;
+            if view.backup != backup {
+                self.asked.insert(view.id);
+                self.mesh.push(PathAction::SetBackup { id: view.id, backup });
+            }
+        }
+    }
+}
+
+fn primary(local: &[LocalAddress]) -> Option<AddressId> {
+    local.iter().find(|local| local.subflow && !local.backup).map(|local| local.id)
+}
+
+impl PathManager for Backup {
+    fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        match *event {
+            PathEvent::SubflowDown { id, .. } => self.asked.remove(id),
+            // Another address may be the primary from now on.
+            PathEvent::LocalUp(_) | PathEvent::LocalDown(_) => self.asked = SubflowSet::EMPTY,
+            _ => {}
+        }
+        self.mesh.note(event, cx);
+        self.update(cx);
+    }
+
+    fn accepts_join(&mut self, _from: SocketAddr, cx: &PathContext<'_>) -> bool {
+        cx.paths.len() < cx.max_subflows
+    }
+
+    fn poll_action(&mut self) -> Option<PathAction> {
+        self.mesh.poll_action()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.mesh.next_timeout()
+    }
+
+    fn on_timeout(&mut self, cx: &PathContext<'_>) {
+        self.update(cx);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Full mesh: a subflow from every local address to every remote one. The default.
+//!
+//! *Problem.* Use all there is, notice what comes and goes, and never give up on a path.
+//!
+//! *How.* `mesh.rs`: pairs, retries, announcements. Subflows from an address flagged `backup` are
+//! opened with the backup flag, all others are regular.
+//!
+//! *Source.* RFC 8684 section 3.4 leaves the choice to the implementation; the flags and the rule that
+//! a pinned or denied address is left out follow the Linux in-kernel manager's `fullmesh`.
+//!
+//! *Differences from Linux.* Retries for as long as the addresses exist; no distinction between
+//! endpoints used for the mesh and others (a pin narrows one down).
+
+use core::net::SocketAddr;
+
+use marline_policy::{PathAction, PathContext, PathEvent, PathManager};
+use marline_time::Instant;
+
+use super::mesh::Mesh;
+
+/// Keeps a subflow between each pair of addresses.
+#[derive(Clone, Debug, Default)]
+pub struct FullMesh {
+    mesh: Mesh,
+}
+
+impl PathManager for FullMesh {
+    fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        self.mesh.note(event, cx);
+        self.mesh.update(cx, |local| local.backup);
+    }
+
+    fn accepts_join(&mut self, _from: SocketAddr, cx: &PathContext<'_>) -> bool {
+        cx.paths.len() < cx.max_subflows
+    }
+
+    fn poll_action(&mut self) -> Option<PathAction> {
+        self.mesh.poll_action()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.mesh.next_timeout()
+    }
+
+    fn on_timeout(&mut self, cx: &PathContext<'_>) {
+        self.mesh.update(cx, |local| local.backup);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,29 @@
+//! Manual: nothing happens unless somebody asks for it.
+//!
+//! *Problem.* An application or an experiment wants to decide itself which subflows exist, as with
+//! the kernel's `path_manager=userspace`.
+//!
+//! *How.* The endpoint's `path_action` opens, closes, announces and re-prioritises; this manager adds
+//! nothing of its own: no subflow is opened, none is rebuilt, nothing is announced. The peer's
+//! joins are welcome as long as there is room: refusing them is a decision somebody should
+//! ask for, too.
+
+use core::net::SocketAddr;
+
+use marline_policy::{PathAction, PathContext, PathEvent, PathManager};
+
+/// Leaves every decision to commands from outside.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Manual;
+
+impl PathManager for Manual {
+    fn on_event(&mut self, _event: &PathEvent, _cx: &PathContext<'_>) {}
+
+    fn accepts_join(&mut self, _from: SocketAddr, cx: &PathContext<'_>) -> bool {
+        cx.paths.len() < cx.max_subflows
+    }
+
+    fn poll_action(&mut self) -> Option<PathAction> {
+        None
+    }
+}

@@ -1,0 +1,244 @@
+//! What the managers that keep a mesh of paths share: which pairs of addresses should have a subflow,
+//! which have one, and when a missing one is tried again.
+//!
+//! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out
+//! and is never rebuilt. Here a pair that should have a subflow and has none is tried for as long as
+//! both addresses exist: 1 s after a failure, then 2, 4 ... 30 s. While the connection has no
+//! established subflow at all, never more than 2 s apart, since nothing else carries the session. An
+//! address that comes back (interface up, announced again) is tried at once. The back-off is
+//! forgotten after 10 s of an established subflow; a path that only lives shorter (a middlebox that
+//! kills what it does not know) keeps backing off.
+//!
+//! *Which pairs.* A local address with the `subflow` flag that is up, times each remote address of
+//! its family; or only the remote it is pinned to. Not the initial subflow's remote address if the
+//! peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its
+//! first before any gets its second.
+//!
+//! *Who.* The client opens. A server rarely reaches its clients' addresses (NAT), so it announces its
+//! own `signal` addresses and waits.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use marline_policy::{
+    AddressId, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowPath,
+};
+use marline_time::{Duration, Instant};
+
+/// Wait after the first failure; doubled with each further one.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Longest wait while no subflow is established.
+const RETRY_MAX_ALONE: Duration = Duration::from_secs(2);
+/// A subflow that lived this long makes earlier failures forgotten.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+type Pair = (AddressId, AddressId);
+
+/// The history of a pair.
+#[derive(Copy, Clone, Debug)]
+struct Attempt {
+    /// Since the last stable subflow.
+    count: u32,
+    /// When it was last tried, or when that failed.
+    at: Instant,
+    /// When its subflow was established.
+    up_at: Option<Instant>,
+}
+
+impl Attempt {
+    fn due(&self, longest: Duration) -> Instant {
+        let doublings = self.count.saturating_sub(1).min(16);
+        self.at + (RETRY_FIRST * 2u32.pow(doublings)).min(longest)
+    }
+}
+
+/// A pair that should have a subflow.
+struct Wanted<'a> {
+    local: &'a LocalAddress,
+    remote: AddressId,
+    to: SocketAddr,
+    /// Lower first.
+    rank: usize,
+}
+
+/// The mesh of one connection.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mesh {
+    established: bool,
+    actions: VecDeque<PathAction>,
+    attempts: BTreeMap<Pair, Attempt>,
+    announced: BTreeSet<AddressId>,
+    wake_at: Option<Instant>,
+    /// After a subflow's end the mesh is looked at again then, even if that subflow was still listed.
+    recheck_at: Option<Instant>,
+}
+
+impl Mesh {
+    pub(super) fn push(&mut self, action: PathAction) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn poll_action(&mut self) -> Option<PathAction> {
+        self.actions.pop_front()
+    }
+
+    /// Joins are possible.
+    pub(super) const fn is_established(&self) -> bool {
+        self.established
+    }
+
+    pub(super) const fn next_timeout(&self) -> Option<Instant> {
+        self.wake_at
+    }
+
+    /// Takes note of an event. [`update`](Self::update) must follow.
+    pub(super) fn note(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        match *event {
+            PathEvent::Established => self.established = true,
+            PathEvent::LocalUp(id) => self.attempts.retain(|pair, _| pair.0 != id),
+            PathEvent::LocalDown(id) => {
+                self.attempts.retain(|pair, _| pair.0 != id);
+                if self.announced.remove(&id) {
+                    self.push(PathAction::Withdraw(id));
+                }
+            }
+            PathEvent::Announced(id) | PathEvent::Removed(id) => {
+                self.attempts.retain(|pair, _| pair.1 != id);
+            }
+            PathEvent::SubflowUp(id) => {
+                let path = cx.paths.iter().find(|path| path.id == id);
+                let attempt = path.and_then(|p| self.attempts.get_mut(&(p.local_id, p.remote_id)));
+                if let Some(attempt) = attempt {
+                    attempt.up_at = Some(cx.now);
+                }
+            }
+            PathEvent::SubflowDown { local, remote, .. } => {
+                let fresh = Attempt { count: 1, at: cx.now, up_at: None };
+                let attempt = self.attempts.entry((local, remote)).or_insert(fresh);
+                if attempt.up_at.take().is_some_and(|up| cx.now.since(up) >= STABLE_AFTER) {
+                    attempt.count = 1;
+                }
+                attempt.at = cx.now;
+                self.recheck_at = Some(cx.now + RETRY_FIRST);
+            }
+            PathEvent::Priority { .. } => {}
+        }
+    }
+
+    /// Brings the mesh closer to what it should be. `backup` says which local addresses' subflows
+    /// are opened with the backup flag.
+    pub(super) fn update(&mut self, cx: &PathContext<'_>, backup: impl Fn(&LocalAddress) -> bool) {
+        self.recheck_at = self.recheck_at.filter(|at| *at > cx.now);
+        self.wake_at = self.recheck_at;
+        if !self.established {
+            return;
+        }
+        self.announce(cx);
+        if cx.role == Role::Client {
+            self.open(cx, backup);
+        }
+    }
+
+    fn announce(&mut self, cx: &PathContext<'_>) {
+        for local in cx.local.iter().filter(|local| local.signal && local.up) {
+            let known = cx
+                .paths
+                .iter()
+                .any(|path| path.local_id == AddressId(0) && is_end(path.local, local.address));
+            if !known && self.announced.insert(local.id) {
+                self.push(PathAction::Announce(local.id));
+            }
+        }
+    }
+
+    fn open(&mut self, cx: &PathContext<'_>, backup: impl Fn(&LocalAddress) -> bool) {
+        let mut wanted = wanted(cx);
+        self.attempts.retain(|&(local, remote), _| {
+            cx.local.iter().any(|l| l.id == local)
+                && (remote == AddressId(0) || cx.remote.iter().any(|r| r.id == remote))
+        });
+        wanted.sort_by_key(|pair| pair.rank);
+        let queued =
+            self.actions.iter().filter(|a| matches!(a, PathAction::OpenSubflow { .. })).count();
+        let mut room = cx.max_subflows.saturating_sub(cx.paths.len() + queued);
+        let alone = !cx.paths.iter().any(|path| path.established);
+        let longest = if alone { RETRY_MAX_ALONE } else { RETRY_MAX };
+        for pair in wanted {
+            if room == 0 {
+                // A place becomes free by an event, not by time.
+                return;
+            }
+            let key = (pair.local.id, pair.remote);
+            if let Some(due) =
+                self.attempts.get(&key).map(|a| a.due(longest)).filter(|d| *d > cx.now)
+            {
+                self.wake_at = Some(self.wake_at.map_or(due, |at| at.min(due)));
+                continue;
+            }
+            let attempt =
+                self.attempts.entry(key).or_insert(Attempt { count: 0, at: cx.now, up_at: None });
+            attempt.count = attempt.count.saturating_add(1);
+            attempt.at = cx.now;
+            let again = attempt.due(longest);
+            self.wake_at = Some(self.wake_at.map_or(again, |at| at.min(again)));
+            self.push(PathAction::OpenSubflow {
+                local: pair.local.id,
+                remote: pair.remote,
+                backup: backup(pair.local),
+            });
+            room -= 1;
+        }
+    }
+}
+
+/// The pairs that should have a subflow and have none.
+fn wanted<'a>(cx: &PathContext<'a>) -> Vec<Wanted<'a>> {
+    let mut wanted = Vec::new();
+    for local in cx.local.iter().filter(|local| local.subflow && local.up) {
+        let mut rank = cx.paths.iter().filter(|path| starts_at(path, local)).count();
+        for (remote, to) in targets(local, cx) {
+            if !cx.paths.iter().any(|path| starts_at(path, local) && path.remote == to) {
+                wanted.push(Wanted { local, remote, to, rank });
+                rank += 1;
+            }
+        }
+    }
+    wanted.dedup_by(|a, b| a.local.id == b.local.id && a.to == b.to);
+    wanted
+}
+
+/// Where subflows from a local address go.
+fn targets(local: &LocalAddress, cx: &PathContext<'_>) -> Vec<(AddressId, SocketAddr)> {
+    let allowed = |id: AddressId| !(cx.deny_join_id0 && id == AddressId(0));
+    let Some(pin) = local.remote else {
+        return cx
+            .remote
+            .iter()
+            .filter(|r| r.address.is_ipv4() == local.address.is_ipv4() && allowed(r.id))
+            .map(|r| (r.id, r.address))
+            .collect();
+    };
+    match cx.remote.iter().find(|r| r.address == pin) {
+        Some(known) if allowed(known.id) => vec![(known.id, pin)],
+        Some(_) => Vec::new(),
+        // Not announced, but configured: the core goes to the pin whatever id is named.
+        None => vec![(AddressId(0), pin)],
+    }
+}
+
+/// Whether a subflow starts at a local address. The initial subflow has address id 0 whatever the
+/// configuration calls its address, so addresses count, too.
+pub(super) fn starts_at(path: &SubflowPath, local: &LocalAddress) -> bool {
+    path.local_id == local.id || same_host(path.local.ip(), local.address.ip())
+}
+
+fn same_host(a: IpAddr, b: IpAddr) -> bool {
+    a == b && !a.is_unspecified()
+}
+
+/// Whether a subflow's local end is this address; port 0 stands for any.
+fn is_end(end: SocketAddr, address: SocketAddr) -> bool {
+    same_host(end.ip(), address.ip()) && (address.port() == 0 || address.port() == end.port())
+}

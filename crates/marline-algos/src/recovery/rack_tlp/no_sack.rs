@@ -1,0 +1,42 @@
+//! Peers without SACK: three duplicate ACKs mean loss (RFC 5681 section 3.2), and a partial ACK
+//! during recovery uncovers the next hole (NewReno, RFC 6582). Time says nothing here: without SACK
+//! it is unknown which of the older segments arrived.
+
+use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
+
+const DUP_THRESH: u32 = 3;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct NoSack {
+    duplicates: u32,
+}
+
+impl NoSack {
+    pub(super) const fn restart(&mut self) {
+        self.duplicates = 0;
+    }
+
+    pub(super) fn on_ack(
+        &mut self,
+        ack: &AckSummary<'_>,
+        cx: &RecoveryContext<'_>,
+        lost: &mut Vec<Ssn>,
+    ) {
+        let Some(front) = cx.board.front() else {
+            self.duplicates = 0;
+            return;
+        };
+        if ack.una > ack.prior_una {
+            self.duplicates = 0;
+            // A hole that was repaired already waits for its ACK or for the timer.
+            if cx.phase != Phase::Open && front.in_flight() && !front.retransmitted() {
+                lost.push(front.start);
+            }
+        } else if ack.duplicate {
+            self.duplicates += 1;
+            if self.duplicates == DUP_THRESH && cx.phase == Phase::Open && front.in_flight() {
+                lost.push(front.start);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! RACK: RFC 8985 section 6. Step numbers are those of section 6.2.
+
+use std::collections::VecDeque;
+
+use marline_policy::{
+    AckSummary, DeliveredSegment, Phase, RecoveryContext, Scoreboard, SentNotice, SentSegment, Ssn,
+};
+use marline_time::{Duration, Instant};
+
+/// SACKed segments after which reordering is no longer assumed (unless it was seen before).
+const DUP_THRESH: usize = 3;
+/// Recoveries without DSACK after which the reordering window shrinks again.
+const REO_WND_PERSIST: u32 = 16;
+/// The reordering window is at most this many quarters of the smallest RTT (and one SRTT).
+const MAX_REO_WND_MULT: u32 = 255;
+/// Granularity of the timestamp option: an echo is older than a transmission only by more than this.
+const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
+
+/// One transmission that is not known to have arrived.
+#[derive(Copy, Clone, Debug)]
+struct Transmission {
+    sent_at: Instant,
+    start: Ssn,
+    end: Ssn,
+}
+
+/// What RACK knows.
+#[derive(Clone, Debug)]
+pub(super) struct Rack {
+    /// Transmissions in the order they were made. Entries go stale when their segment is
+    /// delivered, lost or sent again; stale ones are dropped when they come to the front.
+    order: VecDeque<Transmission>,
+    /// The most recently sent segment that was delivered: when sent, and its end.
+    newest_delivered: Option<(Instant, Ssn)>,
+    /// RTT of that transmission.
+    rtt: Duration,
+    /// Highest end delivered.
+    fack: Ssn,
+    reordering_seen: bool,
+    reo_wnd_mult: u32,
+    reo_wnd_persist: u32,
+    /// DSACKs before this is acknowledged belong to a round that already widened the window.
+    dsack_round: Option<Ssn>,
+    reorder_at: Option<Instant>,
+}
+
+impl Default for Rack {
+    fn default() -> Self {
+        Rack {
+            order: VecDeque::new(),
+            newest_delivered: None,
+            rtt: Duration::ZERO,
+            fack: Ssn::default(),
+            reordering_seen: false,
+            reo_wnd_mult: 1,
+            reo_wnd_persist: 0,
+            dsack_round: None,
+            reorder_at: None,
+        }
+    }
+}
+
+impl Rack {
+    pub(super) const fn timeout(&self) -> Option<Instant> {
+        self.reorder_at
+    }
+
+    /// Step 0: remember when the segment was sent.
+    pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
+        self.order.push_back(Transmission { sent_at: cx.now, start: sent.start, end: sent.end });
+        // Stale entries behind a live one are bounded by a round trip's transmissions. Should that
+        // not hold, a fresh start costs less than a queue that grows.
+        if self.order.len() > 4 * cx.board.len() + 64 {
+            self.rebuild(cx);
+        }
+    }
+
+    /// Steps 1 to 4, apart from the minimum RTT, which the core keeps.
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) {
+        let mut newest: Option<(Instant, Ssn)> = None;
+        for segment in ack.delivered {
+            self.note_order(segment);
+            if came_from_original(segment, ack, cx) {
+                continue;
+            }
+            newest = newest.max(Some((segment.sent_at, segment.end)));
+        }
+        if let Some((sent_at, end)) = newest {
+            self.rtt = cx.now.since(sent_at);
+            self.newest_delivered = self.newest_delivered.max(Some((sent_at, end)));
+        }
+        self.adapt_to_dsack(ack, cx);
+    }
+
+    /// Step 3: a segment that was never retransmitted arrives below one that arrived before.
+    fn note_order(&mut self, segment: &DeliveredSegment) {
+        if segment.end > self.fack {
+            self.fack = segment.end;
+        } else if segment.end < self.fack && !segment.retransmitted {
+            self.reordering_seen = true;
+        }
+    }
+
+    /// Step 4, first half: a DSACK says that a retransmission was needless, so wait longer; once
+    /// per round trip.
+    fn adapt_to_dsack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) {
+        if self.dsack_round.is_some_and(|round| ack.una >= round) {
+            self.dsack_round = None;
+        }
+        if ack.dsack.is_some() && self.dsack_round.is_none() {
+            self.dsack_round = Some(cx.snd_nxt);
+            self.reo_wnd_mult = (self.reo_wnd_mult + 1).min(MAX_REO_WND_MULT);
+            self.reo_wnd_persist = REO_WND_PERSIST;
+        }
+    }
+
+    /// Step 4, on leaving recovery: sixteen recoveries without DSACK forget the reordering.
+    pub(super) fn on_recovery_done(&mut self) {
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
+            self.reo_wnd_mult = 1;
+        }
+    }
+
+    /// Step 4, second half: how long reordering may take to settle.
+    fn reordering_window(&self, cx: &RecoveryContext<'_>) -> Duration {
+        if !self.reordering_seen
+            && (cx.phase != Phase::Open || cx.board.segments_sacked() >= DUP_THRESH)
+        {
+            return Duration::ZERO;
+        }
+        let min_rtt = cx.rtt.min().unwrap_or(self.rtt);
+        let window = min_rtt * self.reo_wnd_mult / 4;
+        window.min(cx.rtt.srtt().unwrap_or(window))
+    }
+
+    /// Step 5: everything sent before the newest delivered transmission is lost once the
+    /// reordering window has passed. Sets the timer for the first segment whose time is to come.
+    pub(super) fn detect(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
+        self.reorder_at = None;
+        let una = cx.board.front().map_or(cx.snd_nxt, |front| front.start);
+        let patience = self.rtt + self.reordering_window(cx);
+        while let Some(&sent) = self.order.front() {
+            if sent.end > una {
+                let due = sent.sent_at + patience;
+                let before_newest =
+                    self.newest_delivered.is_some_and(|newest| (sent.sent_at, sent.end) < newest);
+                if !before_newest {
+                    // One not to be judged yet: but what is no longer outstanding goes.
+                    if outstanding(cx.board, sent, una).next().is_some() {
+                        break;
+                    }
+                } else if due <= cx.now {
+                    lost.extend(outstanding(cx.board, sent, una).map(|segment| segment.start));
+                } else if outstanding(cx.board, sent, una).next().is_some() {
+                    self.reorder_at = Some(due);
+                    break;
+                }
+            }
+            self.order.pop_front();
+        }
+    }
+
+    /// Section 6.3: after a timeout the first segment is lost, and all that are overdue.
+    pub(super) fn on_rto(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) {
+        self.reorder_at = None;
+        let patience = self.rtt + self.reordering_window(cx);
+        for (index, segment) in cx.board.iter().enumerate() {
+            let overdue = segment.sent_at + patience <= cx.now;
+            if segment.in_flight() && (index == 0 || overdue) {
+                lost.push(segment.start);
+            }
+        }
+    }
+
+    /// Makes the order of transmission anew from the scoreboard.
+    pub(super) fn rebuild(&mut self, cx: &RecoveryContext<'_>) {
+        self.order.clear();
+        self.order.extend(cx.board.iter().filter(|s| s.in_flight()).map(|s| Transmission {
+            sent_at: s.sent_at,
+            start: s.start,
+            end: s.end,
+        }));
+        self.order.make_contiguous().sort_by_key(|t| (t.sent_at, t.end));
+    }
+}
+
+/// Step 2's exception: the delivery of a retransmitted segment may be owed to the original. It is
+/// if the ACK echoes an older timestamp, or came sooner than the path allows.
+fn came_from_original(
+    segment: &DeliveredSegment,
+    ack: &AckSummary<'_>,
+    cx: &RecoveryContext<'_>,
+) -> bool {
+    if !segment.retransmitted {
+        return false;
+    }
+    let echo_is_older =
+        ack.echoed_sent_at.is_some_and(|echoed| segment.sent_at > echoed + TIMESTAMP_TICK);
+    echo_is_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min)
+}
+
+/// The segments of a transmission that are still under way because of it. Mostly one; several if
+/// the segment was split since, none if it was delivered, lost or sent again.
+fn outstanding(
+    board: &Scoreboard,
+    sent: Transmission,
+    una: Ssn,
+) -> impl Iterator<Item = &SentSegment> {
+    let first = board.index_of(sent.start.max(una)).unwrap_or(board.len());
+    (first..board.len())
+        .map_while(move |index| board.get(index).filter(|s| s.start < sent.end))
+        .filter(move |s| s.in_flight() && s.sent_at == sent.sent_at)
+}

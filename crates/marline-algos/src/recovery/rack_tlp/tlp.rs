@@ -1,0 +1,121 @@
+//! TLP: RFC 8985 section 7. One probe per episode; an episode ends when its verdict is known.
+
+use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, Ssn};
+use marline_time::{Duration, Instant};
+
+use super::MIN_PTO;
+
+/// Probe timeout before there is an RTT.
+const PTO_WITHOUT_RTT: Duration = Duration::from_secs(1);
+
+/// A probe that was sent and whose verdict is open.
+#[derive(Copy, Clone, Debug)]
+struct Episode {
+    /// SND.NXT when the probe was sent.
+    end: Ssn,
+    /// The probe repeated the last segment.
+    repeated: bool,
+    /// Nothing was heard since.
+    unanswered: bool,
+}
+
+/// The probe timer and the verdict on the last probe.
+#[derive(Clone, Debug)]
+pub(super) struct Tlp {
+    pto_at: Option<Instant>,
+    episode: Option<Episode>,
+    peer_ack_delay: Duration,
+}
+
+impl Tlp {
+    pub(super) const fn new(peer_ack_delay: Duration) -> Self {
+        Tlp { pto_at: None, episode: None, peer_ack_delay }
+    }
+
+    pub(super) const fn set_peer_ack_delay(&mut self, delay: Duration) {
+        self.peer_ack_delay = delay;
+    }
+
+    pub(super) const fn timeout(&self) -> Option<Instant> {
+        self.pto_at
+    }
+
+    /// Sets the timer anew if a probe may be sent (section 7.2), else clears it.
+    pub(super) fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
+        self.pto_at = self.may_probe(cx, phase).then(|| {
+            let at = cx.now + self.pto(cx);
+            cx.rto_at.map_or(at, |rto_at| at.min(rto_at))
+        });
+    }
+
+    fn may_probe(&self, cx: &RecoveryContext<'_>, phase: Phase) -> bool {
+        cx.sack_enabled
+            && phase == Phase::Open
+            && self.episode.is_none()
+            && cx.board.segments_sacked() == 0
+            && cx.board.bytes_in_flight() > 0
+    }
+
+    /// TLP_calc_PTO.
+    fn pto(&self, cx: &RecoveryContext<'_>) -> Duration {
+        let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
+        let lone = cx.board.len() == 1;
+        let delay = if lone { self.peer_ack_delay } else { Duration::ZERO };
+        (srtt * 2 + delay).max(MIN_PTO)
+    }
+
+    pub(super) const fn cancel(&mut self) {
+        self.pto_at = None;
+    }
+
+    /// Recovery or a timeout takes over: the probe's verdict no longer matters.
+    pub(super) const fn end_episode(&mut self) {
+        self.pto_at = None;
+        self.episode = None;
+    }
+
+    /// Whether the timer has run out and a probe is due.
+    pub(super) fn fires(&mut self, cx: &RecoveryContext<'_>) -> bool {
+        if self.pto_at.is_none_or(|at| at > cx.now) {
+            return false;
+        }
+        self.pto_at = None;
+        self.may_probe(cx, cx.phase)
+    }
+
+    pub(super) const fn on_probe(&mut self, snd_nxt: Ssn, repeated: bool) {
+        self.pto_at = None;
+        self.episode = Some(Episode { end: snd_nxt, repeated, unanswered: true });
+    }
+
+    /// TLP_process_ack (section 7.4).
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) -> AckVerdict {
+        let mut verdict = AckVerdict::default();
+        let Some(episode) = &mut self.episode else { return verdict };
+        let sign_of_life = ack.una > ack.prior_una
+            || !ack.delivered.is_empty()
+            || ack.dsack.is_some()
+            || ack.duplicate;
+        if sign_of_life && episode.unanswered {
+            episode.unanswered = false;
+            verdict.probe_answered = true;
+        }
+        let episode = *episode;
+        if ack.una < episode.end {
+            return verdict;
+        }
+        let both_arrived =
+            ack.dsack.is_some_and(|(start, end)| start < episode.end && episode.end <= end);
+        let plain_duplicate = ack.duplicate && !ack.has_sack && ack.dsack.is_none();
+        if !episode.repeated || both_arrived {
+            self.episode = None;
+        } else if ack.una > episode.end {
+            // Later data was acknowledged and no DSACK came: only the probe had arrived.
+            self.episode = None;
+            verdict.probe_repaired_loss = true;
+        } else if plain_duplicate && ack.una == ack.prior_una {
+            self.episode = None;
+        }
+        verdict
+    }
+}

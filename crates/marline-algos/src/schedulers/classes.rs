@@ -1,0 +1,143 @@
+//! What every scheduler must respect before it may be clever: usable or not, suspect or not,
+//! regular or backup. Public, so that schedulers outside this tree need not invent it again.
+//!
+//! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular
+//! one is usable. Full is not unusable: data waits for a regular subflow with a full window rather
+//! than spill over to a path its owner pays for.
+//!
+//! *Suspect* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or
+//! retransmission timed out gets no data until something is heard on it again, so a backup takes
+//! over at once. If *every* usable subflow is suspect (always so with a single one), data still goes
+//! out: the suspicion may be wrong, and a plain TCP would send, too. Then the subflow heard of last
+//! is the best guess.
+//!
+//! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The Linux
+//! scheduler of old read it as zero, so that every new subflow drew a burst onto itself.)
+
+use marline_policy::{
+    Decision, Eligibility, Reinjection, ReinjectionCause, SchedulerContext, SubflowSet, SubflowView,
+};
+use marline_time::Duration;
+
+/// How willingly a usable subflow is used: only the first class that has members is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Regular and healthy.
+    Regular,
+    /// Backup and healthy.
+    Backup,
+    /// Regular, but nothing was heard since a timeout.
+    Suspect,
+    /// Backup, and nothing was heard since a timeout.
+    SuspectBackup,
+}
+
+impl Class {
+    /// The class of a subflow; `None` if it cannot carry data at all.
+    #[must_use]
+    pub const fn of(view: &SubflowView) -> Option<Class> {
+        if !view.is_usable() {
+            return None;
+        }
+        Some(match (view.potentially_failed, view.backup) {
+            (false, false) => Class::Regular,
+            (false, true) => Class::Backup,
+            (true, false) => Class::Suspect,
+            (true, true) => Class::SuspectBackup,
+        })
+    }
+
+    /// Whether something timed out on its members.
+    #[must_use]
+    pub const fn is_suspect(self) -> bool {
+        matches!(self, Class::Suspect | Class::SuspectBackup)
+    }
+}
+
+/// The class that new data may use now: the best one that has a member.
+#[must_use]
+pub fn best_class(subflows: &[SubflowView]) -> Option<Class> {
+    subflows.iter().filter_map(Class::of).min()
+}
+
+/// The subflows of a class, in slot order.
+pub fn members(subflows: &[SubflowView], class: Class) -> impl Iterator<Item = &SubflowView> {
+    subflows.iter().filter(move |view| Class::of(view) == Some(class))
+}
+
+/// Order of preference within a class: lower is better. Ties go to the lower slot.
+#[must_use]
+pub fn rank(view: &SubflowView) -> (bool, Duration) {
+    (view.srtt.is_none(), view.srtt.unwrap_or(Duration::MAX))
+}
+
+/// The subflow of a class that takes data now: the fastest, or in a class of suspects the one heard
+/// of last. `None` if all are full.
+#[must_use]
+pub fn pick<'a>(
+    candidates: impl Iterator<Item = &'a SubflowView>,
+    class: Class,
+) -> Option<&'a SubflowView> {
+    let ready = candidates.filter(|view| view.is_ready());
+    if class.is_suspect() {
+        return ready.min_by_key(|view| (core::cmp::Reverse(view.last_heard_at), rank(view)));
+    }
+    ready.min_by_key(|view| rank(view))
+}
+
+/// The answer when none of these takes data now: until the first pacer opens, or until something
+/// changes.
+pub fn wait<'a>(candidates: impl Iterator<Item = &'a SubflowView>) -> Decision {
+    let opens = candidates
+        .filter_map(|view| match view.eligibility {
+            Eligibility::PacingLimited(at) => Some(at),
+            _ => None,
+        })
+        .min();
+    opens.map_or(Decision::Wait, Decision::WaitUntil)
+}
+
+/// Where data that must be repeated goes; the same for every scheduler here. In order:
+/// 1. the fastest healthy regular subflow that did not carry it (if all are full: wait for one);
+/// 2. nowhere, if a healthy regular subflow carries it already: its copy is on the way (a data-level
+///    timeout says it is not, so then it is sent there again);
+/// 3. 4. the same with healthy backups;
+/// 5. a suspect that did not carry it, the one heard of last;
+/// 6. after a data-level timeout, any subflow at all.
+#[must_use]
+pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+    let all = cx.subflows;
+    let again = item.cause == ReinjectionCause::DataRto;
+    for class in [Class::Regular, Class::Backup] {
+        if has_fresh(all, class, item.carried_by) {
+            return send(all, class, item.carried_by, item);
+        }
+        if members(all, class).next().is_some() {
+            return if again { send(all, class, SubflowSet::EMPTY, item) } else { Decision::Wait };
+        }
+    }
+    for class in [Class::Suspect, Class::SuspectBackup] {
+        if has_fresh(all, class, item.carried_by) {
+            return send(all, class, item.carried_by, item);
+        }
+        if again && members(all, class).next().is_some() {
+            return send(all, class, SubflowSet::EMPTY, item);
+        }
+    }
+    Decision::Wait
+}
+
+fn has_fresh(all: &[SubflowView], class: Class, carried_by: SubflowSet) -> bool {
+    members(all, class).any(|view| !carried_by.contains(view.id))
+}
+
+fn send(all: &[SubflowView], class: Class, avoid: SubflowSet, item: &Reinjection) -> Decision {
+    let candidates = || members(all, class).filter(|view| !avoid.contains(view.id));
+    pick(candidates(), class).map_or_else(
+        || wait(candidates()),
+        |view| Decision::Send { subflow: view.id, range: item.range },
+    )
+}
+
+#[cfg(test)]
+mod tests;

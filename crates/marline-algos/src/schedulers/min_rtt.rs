@@ -1,0 +1,63 @@
+//! Lowest RTT first: the default of Multipath TCP in Linux from 2011 to its removal there.
+//!
+//! *Problem.* Several subflows have room; which one takes the next segment? The one on which it
+//! arrives first, as far as smoothed RTTs tell.
+//!
+//! *How.* Among the subflows of the best class (`classes.rs`), the one with the lowest SRTT that has
+//! room. Once it is full, the next one: under load every path is filled, and a burst smaller
+//! than the fast path's window stays on the fast path. When the peer's window blocks although a
+//! subflow has room, the segment that blocks it is sent again there, and the subflow that held it up
+//! is slowed down (`opportunistic.rs`).
+//!
+//! *Source.* The behaviour of the out-of-tree Linux implementation (v0.8x to 0.96), described in
+//! Raiciu et al., NSDI 2012; all written anew.
+//!
+//! *Differences.*
+//! - If all subflows are suspect, data goes to the one heard of last, instead of nowhere.
+//! - A subflow without an RTT sample comes last, not first.
+//! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
+//!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
+//!   (ECF, BLEST) are separate.
+
+use marline_policy::{
+    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+};
+
+use super::classes;
+use super::opportunistic::Opportunistic;
+
+/// Prefers the subflow with the lowest smoothed RTT.
+#[derive(Clone, Debug, Default)]
+pub struct MinRtt {
+    opportunistic: Opportunistic,
+}
+
+impl Scheduler for MinRtt {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        if cx.unsent.is_empty() {
+            return Decision::Wait;
+        }
+        let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+        let candidates = || classes::members(cx.subflows, class);
+        classes::pick(candidates(), class).map_or_else(
+            || classes::wait(candidates()),
+            |view| Decision::Send { subflow: view.id, range: cx.unsent },
+        )
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        classes::reinject(item, cx)
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        cx: &SchedulerContext<'_>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        self.opportunistic.on_event(event, cx, out);
+    }
+}
+
+#[cfg(test)]
+mod tests;

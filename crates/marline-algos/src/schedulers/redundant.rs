@@ -1,0 +1,98 @@
+//! Redundant: every byte on every path, as far as each path gets.
+//!
+//! *Problem.* A small message must arrive soon even if one path stalls right now, and nobody can know
+//! which. Sent on all paths, it takes the minimum of their delays, and no path's death delays it.
+//!
+//! *How.* No subflow distinguishes new data from old: each walks the whole stream, what is not
+//! DATA_ACKed and then what is unsent, with a cursor of its own, at the pace of its own window. The
+//! fastest thereby introduces the new data. A slower one follows and repeats; when what it sent last
+//! is DATA_ACKed meanwhile, it jumps to the oldest data that is not. So the slow path
+//! never repeats what has arrived, throughput is that of the best path (on one path it is plain
+//! TCP), and the tail of a message is always on all paths, as the cursor does not care whether
+//! anything follows.
+//!
+//! Backups never carry copies: they cost somebody. If no regular subflow is usable, one of them
+//! carries new data (and what the lost paths held comes as reinjection).
+//!
+//! *Source.* The cursor scheduler of the out-of-tree Linux implementation (Erbshäußer and Frömmgen,
+//! after Frömmgen et al., "ReMP TCP", ICC 2016); written anew from a description of its behaviour.
+//!
+//! *Differences.* Suspect subflows get no copies while a healthy one exists: what is put on a dead
+//! path must be delivered on it when it returns, before anything newer. If all are suspect, all
+//! carry: then redundancy is worth most.
+
+use marline_policy::{
+    DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
+    SchedulerEvent, SubflowId, SubflowSet, SubflowView,
+};
+
+use super::classes;
+use super::round_robin::next_in_turn;
+
+/// Sends all data on all regular subflows.
+#[derive(Clone, Debug, Default)]
+pub struct Redundant {
+    /// Where each subflow's last data began; it carried everything from the data that was oldest
+    /// when it started up to there.
+    cursors: [Option<Dsn>; SubflowSet::CAPACITY as usize],
+    /// Whose turn it was last.
+    last: Option<SubflowId>,
+}
+
+impl Redundant {
+    fn cursor(&mut self, id: SubflowId) -> &mut Option<Dsn> {
+        &mut self.cursors[usize::from(id.0 % SubflowSet::CAPACITY)]
+    }
+
+    /// The data a subflow would send next.
+    fn next_data(&mut self, view: &SubflowView, cx: &SchedulerContext<'_>) -> Option<DataRange> {
+        // A cursor behind DATA_ACK jumps to the oldest data that is not acknowledged.
+        let from = self.cursor(view.id).map_or(cx.data_una, |cursor| cursor.max(cx.data_una));
+        let copy = (!view.backup)
+            .then(|| cx.mappings.next_not_on(view.id, from))
+            .flatten()
+            .map(|mapping| DataRange::new(mapping.range.start.max(from), mapping.range.end))
+            .filter(|range| !range.is_empty());
+        copy.or_else(|| (!cx.unsent.is_empty()).then_some(cx.unsent))
+    }
+}
+
+impl Scheduler for Redundant {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+        let mut asked = SubflowSet::EMPTY;
+        let mut has_work = !cx.unsent.is_empty();
+        while let Some(view) = next_in_turn(
+            classes::members(cx.subflows, class).filter(|v| v.is_ready() && !asked.contains(v.id)),
+            self.last,
+        ) {
+            asked.insert(view.id);
+            if let Some(range) = self.next_data(view, cx) {
+                *self.cursor(view.id) = Some(range.start);
+                self.last = Some(view.id);
+                return Decision::Send { subflow: view.id, range };
+            }
+        }
+        let full = || classes::members(cx.subflows, class).filter(|v| !v.is_ready());
+        has_work |= full().any(|view| self.next_data(view, cx).is_some());
+        if has_work { classes::wait(full()) } else { Decision::Wait }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        classes::reinject(item, cx)
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        _cx: &SchedulerContext<'_>,
+        _out: &mut Vec<SchedulerAction>,
+    ) {
+        if let SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id) = event {
+            *self.cursor(id) = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

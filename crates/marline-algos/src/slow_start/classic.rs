@@ -1,0 +1,28 @@
+//! Classic slow start: the window grows by what was delivered (RFC 5681 section 3.1).
+//!
+//! *Problem.* Nothing is known of the path; find its capacity in few round trips.
+//!
+//! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): growth follows the bytes that ACKs
+//! deliver, not the number of ACKs, so that delayed and thinned ACKs do not slow it down and split
+//! ACKs do not speed it up.
+//!
+//! *Deviation.* RFC 3465 limits the growth per ACK to two segments to bound the burst that a
+//! stretch ACK releases. The sender here is paced, so there is no burst to bound, and a receiver
+//! that reads packets in batches acknowledges dozens of segments at once: the limit would turn
+//! doubling into crawling. There is none (as in Linux).
+
+use marline_policy::AckSample;
+
+use super::{Growth, SlowStart};
+
+/// Doubles the window each round trip until something is lost.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Classic;
+
+impl SlowStart for Classic {
+    fn on_ack(&mut self, ack: &AckSample, _mss: u32) -> Growth {
+        Growth { bytes: ack.delivered, leave: false }
+    }
+
+    fn restart(&mut self) {}
+}

@@ -1,0 +1,112 @@
+//! HyStart++ (RFC 9406): leave slow start when the round-trip time rises.
+//!
+//! *Problem.* Classic slow start ends with a loss, at up to twice the window the path holds: on a
+//! path with a deep queue that is a window's worth of losses and a queue full of delay, which an
+//! interactive flow beside it feels. A rising RTT tells earlier that the queue is filling.
+//!
+//! *How.* Time is cut into rounds (a round ends when everything that was in flight at its start is
+//! delivered). With 8 samples in a round, its smallest RTT is compared with the smallest of the
+//! round before. If it rose by an eighth (at least 4, at most 16 ms), growth slows down to a
+//! quarter: conservative slow start (CSS). CSS lasts five rounds, the one it began in included,
+//! then slow start is over; but if the RTT falls below what it was when CSS began, the rise was a
+//! whim of the path and full growth resumes.
+//!
+//! *Differences from the RFC's text.*
+//! - Rounds are counted in delivered bytes instead of sequence numbers, which a controller here
+//!   does not see. Without loss (and a loss ends slow start) both are the same.
+//! - `L`, the growth limit per ACK, is infinite as section 4.3 allows for paced senders.
+//! - Used for the initial slow start only, as section 4.3 recommends; later ones have an ssthresh.
+
+use marline_policy::AckSample;
+use marline_time::Duration;
+
+use super::{Growth, SlowStart};
+
+/// Smallest rise of the RTT that counts.
+const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
+/// A rise that counts in any case.
+const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
+/// Between the two, this part of the last round's RTT counts.
+const MIN_RTT_DIVISOR: u32 = 8;
+/// Samples a round needs before it is judged.
+const N_RTT_SAMPLE: u32 = 8;
+/// How much slower CSS grows.
+const CSS_GROWTH_DIVISOR: u64 = 4;
+/// Rounds CSS lasts.
+const CSS_ROUNDS: u32 = 5;
+
+/// Conservative slow start under way.
+#[derive(Copy, Clone, Debug)]
+struct Css {
+    /// Smallest RTT of the round that began it.
+    baseline: Duration,
+    /// Rounds finished in it.
+    rounds: u32,
+}
+
+/// Slow start that watches the RTT.
+#[derive(Clone, Debug, Default)]
+pub struct HyStart {
+    /// The round ends when this many bytes are delivered in total; `None` before the first ACK.
+    round_end: Option<u64>,
+    last_min: Option<Duration>,
+    current_min: Option<Duration>,
+    samples: u32,
+    css: Option<Css>,
+}
+
+impl HyStart {
+    /// Whether growth is slowed down at present.
+    #[must_use]
+    pub const fn in_css(&self) -> bool {
+        self.css.is_some()
+    }
+
+    fn judge(&mut self) {
+        let (Some(current), Some(last)) = (self.current_min, self.last_min) else { return };
+        if self.samples < N_RTT_SAMPLE {
+            return;
+        }
+        match self.css {
+            None => {
+                let rise = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
+                if current >= last + rise {
+                    self.css = Some(Css { baseline: current, rounds: 0 });
+                }
+            }
+            Some(css) if current < css.baseline => self.css = None,
+            Some(_) => {}
+        }
+    }
+
+    /// Begins the next round. True if CSS has lasted long enough.
+    fn next_round(&mut self, ack: &AckSample) -> bool {
+        self.round_end = Some(ack.total_delivered + ack.bytes_in_flight);
+        self.last_min = self.current_min.take();
+        self.samples = 0;
+        let Some(css) = &mut self.css else { return false };
+        css.rounds += 1;
+        css.rounds >= CSS_ROUNDS
+    }
+}
+
+impl SlowStart for HyStart {
+    fn on_ack(&mut self, ack: &AckSample, _mss: u32) -> Growth {
+        let round_end = *self.round_end.get_or_insert(ack.total_delivered + ack.bytes_in_flight);
+        if let Some(rtt) = ack.rtt {
+            self.current_min = Some(self.current_min.map_or(rtt, |min| min.min(rtt)));
+            self.samples += 1;
+            self.judge();
+        }
+        let divisor = if self.in_css() { CSS_GROWTH_DIVISOR } else { 1 };
+        let leave = ack.total_delivered >= round_end && self.next_round(ack);
+        Growth { bytes: ack.delivered / divisor, leave }
+    }
+
+    fn restart(&mut self) {
+        *self = HyStart::default();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,16 @@
 //! that runs the core's endpoints on tokio.
 
 pub mod carrier;
+mod clock;
+mod net;
 mod path_spec;
+mod random;
+mod sys;
 
+pub use clock::Clock;
+pub use net::{Interface, Interfaces, Watcher};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
+pub use random::SecretRng;
 
 use marline_core::CloseReason;
 use std::io;

@@ -1,0 +1,257 @@
+//! The interfaces of this machine, and a watcher that says when they change.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::io;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::message::Message;
+use super::netlink::Netlink;
+
+/// Changes come in bursts (link, address, route): wait this long after the first.
+const SETTLE: Duration = Duration::from_millis(50);
+/// RT_SCOPE_LINK and beyond: addresses that do not leave the link, or the host.
+const SCOPE_LINK: u8 = 253;
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// It is up and its link has a carrier.
+    pub up: bool,
+    /// It is the loopback interface.
+    pub loopback: bool,
+    /// Its usable addresses, IPv4 first, in the kernel's order.
+    pub addresses: Vec<IpAddr>,
+    /// The best metric of its default routes, IPv4 and IPv6; `None` where it has none.
+    pub default_metric: [Option<u32>; 2],
+}
+
+impl Interface {
+    /// Addresses with a default route of their family.
+    pub fn default_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let metric = self.default_metric;
+        let routed = move |ip: &IpAddr| metric[usize::from(ip.is_ipv6())].is_some();
+        self.addresses.iter().copied().filter(routed)
+    }
+
+    /// The first address of each family: one path each.
+    pub fn first_of_each_family(
+        addresses: impl Iterator<Item = IpAddr>,
+    ) -> impl Iterator<Item = IpAddr> {
+        let mut seen = [false; 2];
+        addresses.filter(move |ip| !core::mem::replace(&mut seen[usize::from(ip.is_ipv6())], true))
+    }
+}
+
+/// All interfaces at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interfaces {
+    list: Vec<Interface>,
+}
+
+impl Interfaces {
+    /// Asks the kernel.
+    ///
+    /// # Errors
+    /// Netlink is not available.
+    pub fn now() -> io::Result<Self> {
+        let netlink = Netlink::open(0)?;
+        let mut messages = netlink.dump(libc::RTM_GETLINK)?;
+        messages.extend(netlink.dump(libc::RTM_GETADDR)?);
+        messages.extend(netlink.dump(libc::RTM_GETROUTE)?);
+        Ok(Interfaces::from_messages(&messages))
+    }
+
+    fn from_messages(messages: &[Message]) -> Self {
+        let mut list: BTreeMap<u32, Interface> = BTreeMap::new();
+        for message in messages {
+            match message {
+                Message::Link { index, flags, name } => {
+                    let running = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
+                    let interface = list.entry(*index).or_default();
+                    interface.index = *index;
+                    interface.name.clone_from(name);
+                    interface.up = flags & running == running;
+                    interface.loopback = flags & libc::IFF_LOOPBACK as u32 != 0;
+                }
+                Message::Address { index, address, scope, flags } => {
+                    if let Some(interface) = list.get_mut(index)
+                        && usable(interface, *scope, *flags)
+                    {
+                        interface.addresses.push(*address);
+                    }
+                }
+                Message::Route { dst_len: 0, table, kind, metric, ipv6, interfaces }
+                    if *kind == libc::RTN_UNICAST && *table != u32::from(libc::RT_TABLE_LOCAL) =>
+                {
+                    for index in interfaces {
+                        if let Some(interface) = list.get_mut(index) {
+                            let best = &mut interface.default_metric[usize::from(*ipv6)];
+                            *best = Some(best.map_or(*metric, |known| known.min(*metric)));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut list: Vec<Interface> = list.into_values().collect();
+        for interface in &mut list {
+            interface.addresses.sort_by_key(IpAddr::is_ipv6);
+        }
+        Interfaces { list }
+    }
+
+    /// All of them, by index.
+    #[must_use]
+    pub fn list(&self) -> &[Interface] {
+        &self.list
+    }
+
+    /// The interface of this name.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<&Interface> {
+        self.list.iter().find(|interface| interface.name == name)
+    }
+
+    /// The interface that has this address. All of 127.0.0.0/8 belongs to loopback.
+    #[must_use]
+    pub fn by_address(&self, address: IpAddr) -> Option<&Interface> {
+        self.list.iter().find(|interface| {
+            interface.addresses.contains(&address)
+                || (interface.loopback && address.is_loopback() && address.is_ipv4())
+        })
+    }
+
+    /// Interfaces with a default route, best metric first.
+    #[must_use]
+    pub fn with_default_route(&self) -> Vec<&Interface> {
+        let best = |interface: &Interface| interface.default_metric.iter().flatten().min().copied();
+        let mut found: Vec<&Interface> = self
+            .list
+            .iter()
+            .filter(|i| i.up && !i.loopback && i.default_addresses().next().is_some())
+            .collect();
+        found.sort_by_key(|interface| (best(interface), interface.index));
+        found
+    }
+}
+
+/// Loopback's addresses are; elsewhere link-local ones and those not ready or deprecated are not.
+fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
+    let not_ready = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED | libc::IFA_F_DEPRECATED;
+    interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
+}
+
+/// Hears of changes of interfaces, addresses and routes.
+#[derive(Debug)]
+pub struct Watcher {
+    netlink: AsyncFd<Netlink>,
+}
+
+impl Watcher {
+    /// Starts to listen. Needs a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// Netlink is not available.
+    pub fn start() -> io::Result<Self> {
+        let groups = libc::RTMGRP_LINK
+            | libc::RTMGRP_IPV4_IFADDR
+            | libc::RTMGRP_IPV6_IFADDR
+            | libc::RTMGRP_IPV4_ROUTE
+            | libc::RTMGRP_IPV6_ROUTE;
+        let netlink = Netlink::open(groups as u32)?;
+        Ok(Watcher { netlink: AsyncFd::with_interest(netlink, Interest::READABLE)? })
+    }
+
+    /// Waits until something changed and things have settled, then looks.
+    ///
+    /// # Errors
+    /// Netlink failed.
+    pub async fn changed(&mut self) -> io::Result<Interfaces> {
+        let mut guard = self.netlink.readable().await?;
+        guard.retain_ready();
+        drop(guard);
+        tokio::time::sleep(SETTLE).await;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let mut guard = self.netlink.readable().await?;
+            match guard.try_io(|inner| inner.get_ref().read(&mut buffer)) {
+                // What exactly changed does not matter, nor that some messages were lost: the
+                // whole picture is taken anew.
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => return Interfaces::now(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, flags: libc::c_int) -> Message {
+        Message::Link { index, flags: flags as u32, name: name.to_owned() }
+    }
+
+    fn address(index: u32, text: &str, scope: u8, flags: u32) -> Message {
+        Message::Address { index, address: text.parse().unwrap(), scope, flags }
+    }
+
+    fn default_route(index: u32, metric: u32, ipv6: bool) -> Message {
+        let (table, kind) = (254, libc::RTN_UNICAST);
+        Message::Route { dst_len: 0, table, kind, metric, ipv6, interfaces: vec![index] }
+    }
+
+    #[test]
+    fn paths_are_the_interfaces_with_a_default_route_by_metric() {
+        let up = libc::IFF_UP | libc::IFF_LOWER_UP;
+        let interfaces = Interfaces::from_messages(&[
+            link(1, "lo", up | libc::IFF_LOOPBACK),
+            link(2, "wlan0", up),
+            link(3, "wwan0", up),
+            link(4, "eth0", libc::IFF_UP),
+            link(5, "docker0", up),
+            address(1, "127.0.0.1", 254, 0),
+            address(2, "2001:db8::9", 0, libc::IFA_F_DEPRECATED),
+            address(2, "2001:db8::2", 0, 0),
+            address(2, "fe80::2", 253, 0),
+            address(2, "192.0.2.2", 0, 0),
+            address(3, "198.51.100.3", 0, 0),
+            address(4, "203.0.113.4", 0, 0),
+            address(5, "172.17.0.1", 0, 0),
+            default_route(3, 700, false),
+            default_route(2, 600, false),
+            default_route(4, 100, false),
+        ]);
+        let names: Vec<_> =
+            interfaces.with_default_route().iter().map(|i| i.name.as_str()).collect();
+        assert_eq!(names, ["wlan0", "wwan0"], "eth0 has no carrier, docker0 no default route");
+        let wlan = interfaces.by_name("wlan0").unwrap();
+        let addresses: Vec<_> = wlan.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["192.0.2.2", "2001:db8::2"]);
+        let routed: Vec<_> = wlan.default_addresses().map(|ip| ip.to_string()).collect();
+        assert_eq!(routed, ["192.0.2.2"], "no default route for IPv6");
+        let by_address =
+            |text: &str| interfaces.by_address(text.parse().unwrap()).map(|i| i.name.as_str());
+        assert_eq!(by_address("127.0.0.77"), Some("lo"));
+        assert_eq!(by_address("198.51.100.3"), Some("wwan0"));
+        assert_eq!(by_address("8.8.8.8"), None);
+    }
+
+    #[test]
+    fn the_kernel_answers_and_knows_loopback() {
+        let interfaces = Interfaces::now().unwrap();
+        let lo = interfaces.by_name("lo").expect("every machine has it");
+        assert!(lo.loopback);
+        assert_eq!(interfaces.by_address("127.0.0.1".parse().unwrap()).unwrap().index, lo.index);
+    }
+}

@@ -1,0 +1,253 @@
+//! rtnetlink messages (netlink(7), rtnetlink(7)): requests to bytes, answers to values. All fields
+//! are in the machine's byte order, except addresses.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bytes of a netlink message header.
+const HEADER_LEN: usize = 16;
+/// Bytes of `ifinfomsg`.
+const LINK_LEN: usize = 16;
+/// Bytes of `ifaddrmsg`.
+const ADDRESS_LEN: usize = 8;
+/// Bytes of `rtmsg`.
+const ROUTE_LEN: usize = 12;
+
+/// An answer, or part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The end of a dump.
+    Done,
+    /// An error number; 0 acknowledges.
+    Error(i32),
+    /// An interface.
+    Link { index: u32, flags: u32, name: String },
+    /// An address of an interface.
+    Address { index: u32, address: IpAddr, scope: u8, flags: u32 },
+    /// A route; `interfaces` are those it leaves through.
+    Route { dst_len: u8, table: u32, kind: u8, metric: u32, ipv6: bool, interfaces: Vec<u32> },
+    /// Anything else.
+    Other,
+}
+
+/// A request for everything of a kind (RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE).
+pub(super) fn dump_request(kind: u16, sequence: u32) -> Vec<u8> {
+    let body = vec![0; if kind == libc::RTM_GETROUTE { ROUTE_LEN } else { LINK_LEN }];
+    request(kind, libc::NLM_F_DUMP as u16, sequence, &body)
+}
+
+/// A request for the route that the routing table, not guesswork, gives to `dst` from `src` through
+/// the interface `oif` (0: any).
+pub(super) fn route_request(dst: IpAddr, src: Option<IpAddr>, oif: u32, sequence: u32) -> Vec<u8> {
+    /// Answer from the table, and fail if it has no entry (Linux 4.15).
+    const FIB_MATCH: u32 = 0x2000;
+    let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
+    let mut body = vec![0; ROUTE_LEN];
+    body[0] = if dst.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    body[1] = bits(dst);
+    body[2] = src.map_or(0, bits);
+    body[8..12].copy_from_slice(&FIB_MATCH.to_ne_bytes());
+    push_ip(&mut body, libc::RTA_DST, dst);
+    if let Some(src) = src {
+        push_ip(&mut body, libc::RTA_SRC, src);
+    }
+    if oif != 0 {
+        push_attribute(&mut body, libc::RTA_OIF, &oif.to_ne_bytes());
+    }
+    request(libc::RTM_GETROUTE, 0, sequence, &body)
+}
+
+fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_LEN + body.len());
+    bytes.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend(0u32.to_ne_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn push_ip(body: &mut Vec<u8>, kind: u16, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(v4) => push_attribute(body, kind, &v4.octets()),
+        IpAddr::V6(v6) => push_attribute(body, kind, &v6.octets()),
+    }
+}
+
+fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend((4 + value.len() as u16).to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+/// The messages of one datagram from the kernel with their sequence numbers. Stops at the first
+/// that contradicts its own length.
+pub(super) fn parse(mut bytes: &[u8]) -> Vec<(u32, Message)> {
+    let mut messages = Vec::new();
+    while let Some(len) = u32_at(bytes, 0).map(|len| len as usize)
+        && let Some(whole) = bytes.get(..len)
+        && len >= HEADER_LEN
+    {
+        let kind = u16_at(whole, 4).unwrap_or(0);
+        let sequence = u32_at(whole, 8).unwrap_or(0);
+        messages.push((sequence, parse_body(kind, &whole[HEADER_LEN..]).unwrap_or(Message::Other)));
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    messages
+}
+
+fn parse_body(kind: u16, body: &[u8]) -> Option<Message> {
+    match kind {
+        kind if kind == libc::NLMSG_DONE as u16 => Some(Message::Done),
+        kind if kind == libc::NLMSG_ERROR as u16 => {
+            Some(Message::Error((u32_at(body, 0)? as i32).saturating_neg()))
+        }
+        libc::RTM_NEWLINK => parse_link(body),
+        libc::RTM_NEWADDR => parse_address(body),
+        libc::RTM_NEWROUTE => parse_route(body),
+        _ => None,
+    }
+}
+
+fn parse_link(body: &[u8]) -> Option<Message> {
+    let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
+    let (_, name) =
+        attributes(body.get(LINK_LEN..)?).find(|(kind, _)| *kind == libc::IFLA_IFNAME)?;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    Some(Message::Link { index, flags, name: String::from_utf8_lossy(name).into_owned() })
+}
+
+fn parse_address(body: &[u8]) -> Option<Message> {
+    let (family, scope) = (i32::from(*body.first()?), *body.get(3)?);
+    let mut flags = u32::from(*body.get(2)?);
+    let index = u32_at(body, 4)?;
+    let (mut local, mut address) = (None, None);
+    for (kind, value) in attributes(body.get(ADDRESS_LEN..)?) {
+        match kind {
+            // On point-to-point links IFA_ADDRESS is the far end and IFA_LOCAL ours.
+            libc::IFA_LOCAL => local = ip(family, value),
+            libc::IFA_ADDRESS => address = ip(family, value),
+            libc::IFA_FLAGS => flags = u32_at(value, 0)?,
+            _ => {}
+        }
+    }
+    Some(Message::Address { index, address: local.or(address)?, scope, flags })
+}
+
+fn parse_route(body: &[u8]) -> Option<Message> {
+    let ipv6 = i32::from(*body.first()?) == libc::AF_INET6;
+    let (dst_len, kind) = (*body.get(1)?, *body.get(7)?);
+    let mut table = u32::from(*body.get(4)?);
+    let (mut metric, mut interfaces) = (0, Vec::new());
+    for (kind, value) in attributes(body.get(ROUTE_LEN..)?) {
+        match kind {
+            libc::RTA_OIF => interfaces.push(u32_at(value, 0)?),
+            libc::RTA_PRIORITY => metric = u32_at(value, 0)?,
+            libc::RTA_TABLE => table = u32_at(value, 0)?,
+            libc::RTA_MULTIPATH => interfaces.extend(next_hops(value)),
+            _ => {}
+        }
+    }
+    Some(Message::Route { dst_len, table, kind, metric, ipv6, interfaces })
+}
+
+/// The interfaces of a route with several next hops (`rtnexthop`: length, flags, weight, index).
+fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
+    let mut hops = Vec::new();
+    while let (Some(len), Some(index)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {
+        let len = usize::from(len);
+        hops.push(index);
+        if len < 8 {
+            break;
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    hops
+}
+
+/// The attributes of a message: kind and value.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    core::iter::from_fn(move || {
+        let (len, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)?);
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        /// The two top bits say how the value is coded.
+        const KIND_MASK: u16 = 0x3fff;
+        Some((kind & KIND_MASK, value))
+    })
+}
+
+fn ip(family: i32, bytes: &[u8]) -> Option<IpAddr> {
+    match family {
+        libc::AF_INET => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
+        libc::AF_INET6 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
+        _ => None,
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = vec![0; ROUTE_LEN];
+        body[0] = libc::AF_INET as u8;
+        body[4] = 254;
+        body[7] = 1;
+        for (kind, value) in attributes {
+            push_attribute(&mut body, *kind, value);
+        }
+        request(libc::RTM_NEWROUTE, 0, 5, &body)
+    }
+
+    #[test]
+    fn routes_with_one_and_several_next_hops_are_read() {
+        let metric = 600u32.to_ne_bytes();
+        let single = route(&[(libc::RTA_OIF, &3u32.to_ne_bytes()), (libc::RTA_PRIORITY, &metric)]);
+        let expected = |metric, interfaces| Message::Route {
+            dst_len: 0,
+            table: 254,
+            kind: 1,
+            metric,
+            ipv6: false,
+            interfaces,
+        };
+        let mut hops = Vec::new();
+        for index in [7u32, 9] {
+            hops.extend(8u16.to_ne_bytes());
+            hops.extend([0, 0]);
+            hops.extend(index.to_ne_bytes());
+        }
+        let several = route(&[(libc::RTA_MULTIPATH, &hops)]);
+        let mut both = single.clone();
+        both.extend(&several);
+        assert_eq!(parse(&both), vec![(5, expected(600, vec![3])), (5, expected(0, vec![7, 9]))]);
+        for len in 0..both.len() {
+            assert!(parse(&both[..len]).len() <= 1, "no message out of thin air");
+        }
+    }
+
+    #[test]
+    fn mutated_messages_do_not_panic_or_loop() {
+        use marline_time::Rng as _;
+        let whole = route(&[(libc::RTA_OIF, &3u32.to_ne_bytes()), (libc::RTA_MULTIPATH, &[8; 24])]);
+        let mut rng = marline_time::PcgRng::new(3, 1);
+        for _ in 0..20_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..3 {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] = rng.next_u32() as u8;
+            }
+            assert!(parse(&bytes).len() <= bytes.len() / HEADER_LEN);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A netlink socket: ask the kernel, and hear of changes.
+
+use core::mem;
+use core::net::IpAddr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::message::{self, Message};
+
+/// Bytes of one read; the kernel fills at most 32 KiB per message of a dump.
+const READ_BYTES: usize = 64 << 10;
+/// The kernel answers at once; a second without answer means it never will.
+const ANSWER_TIMEOUT_S: libc::time_t = 1;
+/// Sequence number of our requests: each socket asks one thing at a time.
+const SEQUENCE: u32 = 1;
+
+/// A socket of NETLINK_ROUTE.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    fd: OwnedFd,
+}
+
+impl AsRawFd for Netlink {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Netlink {
+    /// A socket for requests (`groups` 0, blocking) or one that hears of changes (non-blocking).
+    pub(super) fn open(groups: u32) -> io::Result<Self> {
+        let blocking = if groups == 0 { 0 } else { libc::SOCK_NONBLOCK };
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | blocking;
+        // SAFETY: takes integers and returns a new descriptor or -1.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, so nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: all-zero bytes are a valid sockaddr_nl.
+        let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as _;
+        address.nl_groups = groups;
+        let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
+        // SAFETY: the descriptor is ours; both pointers are to live values of the length given.
+        let bound = unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const timeout).cast(),
+                mem::size_of_val(&timeout) as libc::socklen_t,
+            );
+            libc::bind(
+                fd.as_raw_fd(),
+                (&raw const address).cast(),
+                mem::size_of_val(&address) as libc::socklen_t,
+            )
+        };
+        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Netlink { fd }) }
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        // SAFETY: the buffer is live and has the length given.
+        let sent =
+            unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Reads one datagram's worth of bytes.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the buffer is live and has the length given.
+        let read =
+            unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Everything of a kind: RTM_GETLINK, RTM_GETADDR or RTM_GETROUTE.
+    pub(super) fn dump(&self, kind: u16) -> io::Result<Vec<Message>> {
+        self.send(&message::dump_request(kind, SEQUENCE))?;
+        let mut buffer = vec![0; READ_BYTES];
+        let mut answers = Vec::new();
+        loop {
+            let len = self.read(&mut buffer)?;
+            for (_, message) in message::parse(&buffer[..len]) {
+                match message {
+                    Message::Done => return Ok(answers),
+                    Message::Error(0) => {}
+                    Message::Error(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    message => answers.push(message),
+                }
+            }
+        }
+    }
+}
+
+/// Whether the routing tables lead to `dst` from `src` through the interface with index `oif`
+/// (0: any).
+///
+/// Connecting a UDP socket does not tell: for a socket bound to an interface, IPv4 assumes that a
+/// destination without route is on the link.
+///
+/// # Errors
+/// What the kernel says: ENETUNREACH, EHOSTUNREACH and the like.
+pub(crate) fn route_exists(dst: IpAddr, src: Option<IpAddr>, oif: u32) -> io::Result<()> {
+    let netlink = Netlink::open(0)?;
+    netlink.send(&message::route_request(dst, src, oif, SEQUENCE))?;
+    let mut buffer = vec![0; READ_BYTES];
+    let len = netlink.read(&mut buffer)?;
+    match message::parse(&buffer[..len]).into_iter().next() {
+        Some((_, Message::Error(errno))) if errno != 0 => Err(io::Error::from_raw_os_error(errno)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_a_route_to_itself_and_none_to_the_world() {
+        let here: IpAddr = "127.0.0.1".parse().unwrap();
+        let world: IpAddr = "203.0.113.9".parse().unwrap();
+        route_exists(here, Some(here), 1).unwrap();
+        let error = route_exists(world, None, 1).unwrap_err();
+        let unreachable = [libc::ENETUNREACH, libc::EHOSTUNREACH];
+        assert!(error.raw_os_error().is_some_and(|e| unreachable.contains(&e)), "{error}");
+    }
+}

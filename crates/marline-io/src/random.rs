@@ -1,0 +1,44 @@
+//! Unpredictable numbers for keys, ids and nonces: ChaCha12, seeded by the operating system.
+
+use core::fmt;
+use std::io;
+
+use marline_time::Rng;
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+/// A stream for secrets. Its state is one, so `Debug` shows nothing.
+pub struct SecretRng(ChaCha12Rng);
+
+impl SecretRng {
+    /// A stream seeded by the operating system.
+    ///
+    /// # Errors
+    /// The operating system has no randomness to give.
+    pub fn from_os() -> io::Result<Self> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        Ok(SecretRng(ChaCha12Rng::from_seed(seed)))
+    }
+
+    /// 32 bytes for a key.
+    pub fn key(&mut self) -> [u8; 32] {
+        let mut key = [0; 32];
+        for word in key.chunks_exact_mut(8) {
+            word.copy_from_slice(&self.next_u64().to_ne_bytes());
+        }
+        key
+    }
+}
+
+impl fmt::Debug for SecretRng {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretRng(..)")
+    }
+}
+
+impl Rng for SecretRng {
+    fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}

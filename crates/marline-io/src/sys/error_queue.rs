@@ -1,0 +1,134 @@
+//! What ICMP said about datagrams we sent: the socket's error queue (ip(7), IP_RECVERR).
+//!
+//! Unlike quinn-udp's reader this one reports where the datagram was going, not which router
+//! complained: the core knows subflows by their far end.
+
+use core::mem;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::check;
+
+/// An error the network reported.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NetworkError {
+    /// Where the datagram was going.
+    pub(crate) remote: SocketAddr,
+    /// The error's number.
+    pub(crate) errno: i32,
+    /// The path's MTU (IP packet), if that was the complaint.
+    pub(crate) mtu: Option<u32>,
+}
+
+/// Turns the error queue on.
+pub(crate) fn enable(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let (level, option) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_RECVERR)
+    };
+    // SAFETY: the descriptor is open; the pointer and length describe a live c_int.
+    check(unsafe {
+        let len = mem::size_of_val(&on) as libc::socklen_t;
+        libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const on).cast(), len)
+    })?;
+    Ok(())
+}
+
+/// Takes the next error off the queue; `None` when it is empty.
+pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
+    #[repr(C, align(8))]
+    struct Control([u8; 256]);
+    let mut control = Control([0; 256]);
+    let mut byte = [0u8; 1];
+    // SAFETY: all-zero bytes are a valid sockaddr_storage and a valid msghdr (null pointers, zero
+    // lengths).
+    let (mut name, mut header) =
+        unsafe { (mem::zeroed::<libc::sockaddr_storage>(), mem::zeroed::<libc::msghdr>()) };
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    header.msg_name = (&raw mut name).cast();
+    header.msg_namelen = mem::size_of_val(&name) as libc::socklen_t;
+    header.msg_iov = &raw mut iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: every pointer in the header is to a live local with the length given beside it.
+    if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) } < 0 {
+        return None;
+    }
+    let remote = socket_addr(&name)?;
+    let error = extended_error(&header)?;
+    let too_big = error.ee_errno == libc::EMSGSIZE as u32;
+    Some(NetworkError {
+        remote,
+        errno: error.ee_errno as i32,
+        mtu: (too_big && error.ee_info > 0).then_some(error.ee_info),
+    })
+}
+
+fn extended_error(header: &libc::msghdr) -> Option<libc::sock_extended_err> {
+    // SAFETY: the kernel filled the header's control buffer, which is still borrowed by it.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !cmsg.is_null() {
+        // SAFETY: not null, so within the control buffer, which is aligned for cmsghdr.
+        let (level, kind, len) =
+            unsafe { ((*cmsg).cmsg_level, (*cmsg).cmsg_type, (*cmsg).cmsg_len as usize) };
+        let ours = (level == libc::IPPROTO_IP && kind == libc::IP_RECVERR)
+            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR);
+        // SAFETY: arithmetic on a constant.
+        let needed = unsafe {
+            libc::CMSG_LEN(mem::size_of::<libc::sock_extended_err>() as libc::c_uint) as usize
+        };
+        if ours && len >= needed {
+            // SAFETY: the control message is long enough for the struct; it may be unaligned.
+            return Some(unsafe { core::ptr::read_unaligned(libc::CMSG_DATA(cmsg).cast()) });
+        }
+        // SAFETY: both pointers belong to the same filled control buffer.
+        cmsg = unsafe { libc::CMSG_NXTHDR(header, cmsg) };
+    }
+    None
+}
+
+fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so; sockaddr_storage is larger and at least as aligned.
+            let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddr::new(ip.into(), u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_closed_port_is_reported_with_the_address_it_was_sent_to() {
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = closed.local_addr().unwrap();
+        drop(closed);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        enable(socket.as_fd(), false).unwrap();
+        assert_eq!(next(socket.as_fd()), None);
+        socket.send_to(b"x", to).unwrap();
+        // Loopback delivers the ICMP message before send_to returns.
+        let error = next(socket.as_fd()).expect("an error is queued");
+        assert_eq!(error, NetworkError { remote: to, errno: libc::ECONNREFUSED, mtu: None });
+        assert_eq!(next(socket.as_fd()), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! UDP sockets as the driver needs them: bound to an interface, with large buffers, spread over
+//! shards.
+
+use core::mem;
+use core::net::SocketAddr;
+use core::num::NonZeroU32;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{check, error_queue};
+
+/// Bytes of kernel buffer asked for in each direction. A receive buffer must hold what arrives
+/// while the application thread has the CPU: 4 MiB are 5 ms at 6 Gbit/s.
+const BUFFER_BYTES: usize = 8 << 20;
+
+/// Where the flow id stands in a UDP payload; its first byte chooses the socket of a group.
+const FLOW_ID_OFFSET: u32 = 1;
+
+/// How a socket is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct SocketSpec<'a> {
+    /// Address and port to bind.
+    pub(crate) local: SocketAddr,
+    /// Interface to bind to, by name and index.
+    pub(crate) interface: Option<(&'a str, u32)>,
+    /// One of several that share the port.
+    pub(crate) share_port: bool,
+}
+
+/// Opens and binds a UDP socket.
+pub(crate) fn open(spec: &SocketSpec<'_>) -> io::Result<UdpSocket> {
+    let domain = Domain::for_address(spec.local);
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    if spec.local.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if spec.share_port {
+        socket.set_reuse_port(true)?;
+    }
+    if let Some((name, index)) = spec.interface {
+        bind_to_interface(&socket, name, index, spec.local.is_ipv6())?;
+    }
+    raise_buffers(&socket);
+    socket.bind(&spec.local.into())?;
+    error_queue::enable(socket.as_fd(), spec.local.is_ipv6())?;
+    Ok(socket.into())
+}
+
+/// Packets leave through this interface and no other. SO_BINDTODEVICE needs no privilege on a
+/// socket that is not bound yet (Linux 5.7); before that the routing hint has to do.
+fn bind_to_interface(socket: &Socket, name: &str, index: u32, ipv6: bool) -> io::Result<()> {
+    match socket.bind_device(Some(name.as_bytes())) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        other => return other,
+    }
+    let index = NonZeroU32::new(index)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "interface index 0"))?;
+    let value = index.get().to_be();
+    let (level, option) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_UNICAST_IF)
+    };
+    // SAFETY: the descriptor is open; pointer and length describe a live u32.
+    check(unsafe {
+        let len = mem::size_of_val(&value) as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
+    })?;
+    Ok(())
+}
+
+/// Asks for large buffers: beyond the system's limit where we may, up to it otherwise.
+fn raise_buffers(socket: &Socket) {
+    for (force, plain) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        let value = BUFFER_BYTES as libc::c_int;
+        let set = |option| {
+            // SAFETY: the descriptor is open; pointer and length describe a live c_int.
+            check(unsafe {
+                let len = mem::size_of_val(&value) as libc::socklen_t;
+                let value = (&raw const value).cast();
+                libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len)
+            })
+        };
+        if set(force).is_err() && set(plain).is_err() {
+            tracing::debug!("socket buffers stay at the system's default");
+        }
+    }
+}
+
+/// Lets the kernel choose among the `shards` sockets of a group, in the order they were bound, by
+/// the flow id's top byte; datagrams with id 0 (first SYNs) by its hash. Set on one, it serves all.
+pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Result<()> {
+    let mut program = shard_program(shards);
+    let program =
+        libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
+    // SAFETY: the descriptor is open; the program lives until the call returns, which copies it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            mem::size_of_val(&program) as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// Classic BPF over the UDP payload. Loads beyond the end of a short datagram end the program with
+/// 0: the first shard, which ignores it.
+fn shard_program(shards: u8) -> [libc::sock_filter; 8] {
+    const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+    const RETURN_A: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
+    const RETURN_K: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const NO_CHOICE: u32 = u32::MAX;
+    let op = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+    let unless_zero_to_load = |jf| libc::sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf, k: 0 };
+    [
+        op(LOAD_WORD, FLOW_ID_OFFSET),
+        unless_zero_to_load(3),
+        op(LOAD_WORD, FLOW_ID_OFFSET + 4),
+        unless_zero_to_load(1),
+        op(RETURN_K, NO_CHOICE),
+        op(LOAD_BYTE, FLOW_ID_OFFSET),
+        op(AND, u32::from(shards.max(1) - 1)),
+        op(RETURN_A, 0),
+    ]
+}
+
+/// Bytes of IP packet that the route from a socket bound like `spec` to `remote` takes. Sends
+/// nothing: it connects a UDP socket and asks.
+pub(crate) fn route_mtu(spec: &SocketSpec<'_>, remote: SocketAddr) -> io::Result<u32> {
+    let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, Some(Protocol::UDP))?;
+    if let Some((name, index)) = spec.interface {
+        bind_to_interface(&socket, name, index, remote.is_ipv6())?;
+    }
+    socket.bind(&SocketAddr::new(spec.local.ip(), 0).into())?;
+    socket.connect(&remote.into())?;
+    let (level, option) = if remote.is_ipv6() {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    };
+    let mut mtu: libc::c_int = 0;
+    let mut len = mem::size_of_val(&mtu) as libc::socklen_t;
+    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
+    check(unsafe {
+        let value = (&raw mut mtu).cast();
+        libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut len)
+    })?;
+    Ok(u32::try_from(mtu).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn group(shards: u8) -> Vec<UdpSocket> {
+        let mut local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let mut sockets = Vec::new();
+        for _ in 0..shards {
+            let spec = SocketSpec { local, interface: None, share_port: true };
+            let socket = open(&spec).unwrap();
+            socket.set_nonblocking(false).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            local = socket.local_addr().unwrap();
+            sockets.push(socket);
+        }
+        spread_by_flow_id(sockets[0].as_fd(), shards).unwrap();
+        sockets
+    }
+
+    #[test]
+    fn the_kernel_gives_each_flow_to_its_shard_and_spreads_first_syns() {
+        let sockets = group(4);
+        let to = sockets[0].local_addr().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut buf = [0; 64];
+        for top in [0u8, 1, 2, 3, 4, 7, 0x82, 0xff] {
+            let mut datagram = vec![0x10, top];
+            datagram.extend([0, 0, 0, 0, 0, 0, 9]);
+            datagram.extend([0; 20]);
+            sender.send_to(&datagram, to).unwrap();
+            let (len, _) = sockets[usize::from(top & 3)].recv_from(&mut buf).unwrap();
+            assert_eq!(&buf[..len], &datagram[..], "top byte {top:#x}");
+        }
+        let mut syn = vec![0x11];
+        syn.extend([0; 40]);
+        let mut got = [0; 4];
+        for _ in 0..64 {
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&syn, to).unwrap();
+        }
+        for (count, socket) in got.iter_mut().zip(&sockets) {
+            while socket.recv_from(&mut buf).is_ok() {
+                *count += 1;
+            }
+        }
+        assert_eq!(got.iter().sum::<i32>(), 64);
+        assert!(got.iter().all(|&count| count > 0), "{got:?}");
+    }
+
+    #[test]
+    fn the_mtu_of_a_route_is_known() {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let spec = SocketSpec { local, interface: Some(("lo", 1)), share_port: false };
+        assert!(route_mtu(&spec, "127.0.0.1:9".parse().unwrap()).unwrap() >= 1500);
+    }
+}

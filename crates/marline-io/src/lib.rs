@@ -4,6 +4,7 @@
 pub mod carrier;
 mod clock;
 mod net;
+pub mod emulator;
 mod path_spec;
 mod random;
 mod sys;

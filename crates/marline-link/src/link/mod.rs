@@ -173,14 +173,20 @@ impl<P: Packet> Link<P> {
 
     /// The next packet that has arrived by `now`, in order of arrival.
     pub fn poll(&mut self, now: Instant) -> Option<P> {
+        self.poll_timed(now).map(|(_, packet)| packet)
+    }
+
+    /// As [`Link::poll`], with the time of arrival: a host in real time is always a little late and
+    /// wants to know by how much.
+    pub fn poll_timed(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.advance(now);
         if self.is_suspended() || self.flight.front()?.at > now {
             return None;
         }
-        let packet = self.flight.pop_front()?.packet;
+        let InFlight { at, packet } = self.flight.pop_front()?;
         self.stats.delivered_packets += 1;
         self.stats.delivered_bytes += packet.wire_len() as u64;
-        Some(packet)
+        Some((at, packet))
     }
 
     /// When to call [`Link::poll`] again; `None` while nothing is under way. It may name a time at

@@ -1,0 +1,162 @@
+//! The link model in real time: a UDP relay between real sockets.
+//!
+//! The problem: a result measured over an emulated link is worth what the emulator's timing is
+//! worth. Timers that fire 4 ms late, or a thread that was not scheduled for 20 ms, look exactly
+//! like jitter of the link. So one thread does nothing but this: it sleeps in ppoll until shortly
+//! before the next packet is due (the timer slack set to a nanosecond), spins the rest, stamps
+//! arrivals with the kernel's receive time instead of the time it woke up, and measures how late
+//! every packet left. The report says so, and says which packets the kernel dropped before the
+//! model saw them.
+//!
+//! One [`Emulator`] hosts any number of relays on its thread, so links that run in parallel share
+//! one clock and do not take turns waking each other. A relay works as a NAT does: each client
+//! address gets a socket of its own towards the target, idle ones go, and a command moves them to
+//! other ports ([`LinkCommand::Rebind`]).
+
+mod command;
+mod engine;
+mod flows;
+mod lane;
+mod relay;
+mod report;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use command::{LinkCommand, Side};
+pub use report::{Lateness, RelayReport, WayReport};
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use marline_link::DuplexConfig;
+use marline_time::{Duration, SeedTree};
+
+use engine::{Engine, Order};
+
+/// A link between whoever sends to `listen` and `to`.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// What reports call it.
+    pub name: String,
+    /// Where clients send to; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Where their packets go.
+    pub to: SocketAddr,
+    /// The link; `up` is from the client.
+    pub link: DuplexConfig,
+    /// Randomness of the link.
+    pub seeds: SeedTree,
+    /// What happens by itself, so long after the start.
+    pub schedule: Vec<(Duration, LinkCommand)>,
+    /// Client addresses at the same time; the one silent for longest makes room.
+    pub max_flows: usize,
+    /// A client address silent for so long is forgotten.
+    pub idle: Duration,
+}
+
+impl RelayConfig {
+    /// The defaults: 256 client addresses, forgotten after 5 minutes.
+    #[must_use]
+    pub fn new(name: &str, listen: SocketAddr, to: SocketAddr, link: DuplexConfig) -> Self {
+        RelayConfig {
+            name: name.to_owned(),
+            listen,
+            to,
+            link,
+            seeds: SeedTree::new(1),
+            schedule: Vec::new(),
+            max_flows: 256,
+            idle: Duration::from_secs(300),
+        }
+    }
+}
+
+/// How long before a deadline the thread stops sleeping and spins: what a wake-up costs on a
+/// machine that was idle.
+pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
+
+/// Running relays. Dropping it stops them.
+#[derive(Debug)]
+pub struct Emulator {
+    orders: mpsc::Sender<Order>,
+    waker: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Emulator {
+    /// Binds the relays' sockets and starts the thread. The links' time begins now.
+    ///
+    /// # Errors
+    /// A socket cannot be bound, or the thread not started.
+    pub fn start(relays: Vec<RelayConfig>, spin: Duration) -> io::Result<Emulator> {
+        let (waker, wakened) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        wakened.set_nonblocking(true)?;
+        let (orders, inbox) = mpsc::channel();
+        let engine = Engine::new(relays, spin, inbox, wakened)?;
+        let addresses = engine.addresses()?;
+        let thread = std::thread::Builder::new()
+            .name("marline-link".to_owned())
+            .spawn(move || engine.run())?;
+        Ok(Emulator { orders, waker, thread: Some(thread), addresses })
+    }
+
+    /// Where the relay of this number listens, in the order they were given.
+    #[must_use]
+    pub fn local_addr(&self, relay: usize) -> Option<SocketAddr> {
+        self.addresses.get(relay).copied()
+    }
+
+    /// Has a relay do something; returns when it is done.
+    ///
+    /// # Errors
+    /// No relay has this number, or the command failed.
+    pub fn command(&self, relay: usize, command: LinkCommand) -> io::Result<()> {
+        self.ask(|reply| Order::Command { relay, command: Box::new(command), reply })?
+    }
+
+    /// What the relays did so far.
+    ///
+    /// # Errors
+    /// The thread is gone.
+    pub fn report(&self) -> io::Result<Vec<RelayReport>> {
+        self.ask(|reply| Order::Report { reply })
+    }
+
+    /// Stops, and says what the relays did.
+    ///
+    /// # Errors
+    /// The thread is gone.
+    pub fn stop(self) -> io::Result<Vec<RelayReport>> {
+        self.report()
+    }
+
+    fn ask<T>(&self, order: impl FnOnce(mpsc::Sender<T>) -> Order) -> io::Result<T> {
+        let gone = || io::Error::new(io::ErrorKind::BrokenPipe, "the emulator has stopped");
+        let (reply, answer) = mpsc::channel();
+        self.orders.send(order(reply)).map_err(|_| gone())?;
+        self.wake();
+        answer.recv().map_err(|_| gone())
+    }
+
+    fn wake(&self) {
+        // Full means that it has been woken already.
+        let _ = (&self.waker).write(&[1]);
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Stop);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed by its hook.
+            let _ = thread.join();
+        }
+    }
+}

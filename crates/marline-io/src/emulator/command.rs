@@ -1,0 +1,39 @@
+//! What can be told to a running link.
+
+use marline_link::DuplexConfig;
+
+/// One or both directions.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    /// From the client.
+    Up,
+    /// To the client.
+    Down,
+    /// Both.
+    #[default]
+    Both,
+}
+
+impl Side {
+    pub(super) const fn has_up(self) -> bool {
+        matches!(self, Side::Up | Side::Both)
+    }
+
+    pub(super) const fn has_down(self) -> bool {
+        matches!(self, Side::Down | Side::Both)
+    }
+}
+
+/// A change of a running relay.
+#[derive(Clone, Debug)]
+pub enum LinkCommand {
+    /// The link breaks: what is under way and what comes is lost.
+    Break(Side),
+    /// The link works again.
+    Restore(Side),
+    /// Other settings.
+    Set(DuplexConfig),
+    /// Every flow continues from another port, as after a NAT forgot it. Packets on their way to
+    /// the old port are lost.
+    Rebind,
+}

@@ -1,0 +1,163 @@
+//! The thread: sleep until shortly before something is due, spin, move datagrams.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use marline_time::{Duration, Instant};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::RelayConfig;
+use super::command::LinkCommand;
+use super::relay::{Port, Relay};
+use super::report::RelayReport;
+use super::socket::ReceiveBuffers;
+
+/// How often idle clients are looked for; also the longest sleep.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// The emulator's time line: nanoseconds since it started.
+#[derive(Debug)]
+pub(super) struct Clock(std::time::Instant);
+
+impl Clock {
+    pub(super) fn now(&self) -> Instant {
+        Instant::ZERO + self.0.elapsed()
+    }
+}
+
+/// What the thread is asked to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    Command { relay: usize, command: Box<LinkCommand>, reply: Sender<io::Result<()>> },
+    Report { reply: Sender<Vec<RelayReport>> },
+    Stop,
+}
+
+/// Everything the thread owns.
+#[derive(Debug)]
+pub(super) struct Engine {
+    clock: Clock,
+    relays: Vec<Relay>,
+    spin: Duration,
+    inbox: Receiver<Order>,
+    wakened: UnixStream,
+    buffers: ReceiveBuffers,
+    ready: Vec<(usize, Port)>,
+    next_sweep: Instant,
+}
+
+impl Engine {
+    pub(super) fn new(
+        configs: Vec<RelayConfig>,
+        spin: Duration,
+        inbox: Receiver<Order>,
+        wakened: UnixStream,
+    ) -> io::Result<Self> {
+        let clock = Clock(std::time::Instant::now());
+        let relays = configs.into_iter().map(|config| Relay::new(config, Instant::ZERO));
+        Ok(Engine {
+            clock,
+            relays: relays.collect::<io::Result<Vec<Relay>>>()?,
+            spin,
+            inbox,
+            wakened,
+            buffers: ReceiveBuffers::new(),
+            ready: Vec::new(),
+            next_sweep: Instant::ZERO + SWEEP,
+        })
+    }
+
+    pub(super) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.relays.iter().map(|relay| relay.listen.local_addr()).collect()
+    }
+
+    /// Runs until it is told to stop or its owner is gone.
+    pub(super) fn run(mut self) {
+        // The default of 50 us is added to every sleep. Elsewhere than on Linux there is no such thing.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        while self.take_orders() {
+            for relay in &mut self.relays {
+                relay.advance(&self.clock);
+            }
+            self.sweep();
+            self.wait();
+            for (relay, port) in self.ready.drain(..) {
+                self.relays[relay].receive(port, &self.clock, &mut self.buffers);
+            }
+        }
+    }
+
+    /// False when it is time to stop.
+    fn take_orders(&mut self) -> bool {
+        loop {
+            let order = match self.inbox.try_recv() {
+                Ok(order) => order,
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            };
+            let now = self.clock.now();
+            // A reply nobody waits for is not an error.
+            match order {
+                Order::Stop => return false,
+                Order::Report { reply } => {
+                    let age = now.since(Instant::ZERO);
+                    let _ = reply.send(self.relays.iter().map(|r| r.report(age)).collect());
+                }
+                Order::Command { relay, command, reply } => {
+                    let _ = reply.send(match self.relays.get_mut(relay) {
+                        Some(relay) => relay.apply(now, *command),
+                        None => Err(io::Error::new(io::ErrorKind::NotFound, "no such relay")),
+                    });
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self) {
+        let now = self.clock.now();
+        if now < self.next_sweep {
+            return;
+        }
+        self.next_sweep = now + SWEEP;
+        for relay in &mut self.relays {
+            relay.expire(now);
+        }
+    }
+
+    /// Waits until a socket can be read or something is due soon, and notes the former in `ready`.
+    fn wait(&mut self) {
+        let due = self.relays.iter().filter_map(Relay::next_event).min();
+        let deadline = due.map_or(self.next_sweep, |due| self.next_sweep.min(due - self.spin));
+        let sleep = deadline.since(self.clock.now());
+        let mut sources = Vec::with_capacity(2 * self.relays.len() + 1);
+        let mut fds = Vec::with_capacity(2 * self.relays.len() + 1);
+        fds.push(PollFd::new(&self.wakened, PollFlags::IN));
+        for (number, relay) in self.relays.iter().enumerate() {
+            sources.push((number, Port::Listen));
+            fds.push(PollFd::new(&relay.listen, PollFlags::IN));
+            for (slot, flow) in relay.flows.iter() {
+                sources.push((number, Port::Upstream(slot)));
+                fds.push(PollFd::new(&flow.upstream, PollFlags::IN));
+            }
+        }
+        let timeout = Timespec {
+            tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: sleep.subsec_nanos().into(),
+        };
+        // Interrupted by a signal: the next round waits again.
+        if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
+            return;
+        }
+        let woken = !fds[0].revents().is_empty();
+        let readable = |fd: &PollFd<'_>| fd.revents().intersects(PollFlags::IN | PollFlags::ERR);
+        let found = sources.iter().zip(&fds[1..]).filter(|(_, fd)| readable(fd));
+        self.ready.extend(found.map(|(source, _)| *source));
+        if woken {
+            // What it says is in the inbox.
+            let _ = (&self.wakened).read(&mut [0; 64]);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! One direction of a relay: the link model over datagrams that know whose they are.
+
+use marline_link::{Link, LinkConfig, Packet};
+use marline_time::{Duration, Instant, SeedTree};
+use quinn_udp::EcnCodepoint;
+
+use super::report::{Micros, WayReport};
+
+/// Names a client's flow; the generation tells it from a later one in the same slot.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct FlowKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// A datagram on the link.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    pub(super) flow: FlowKey,
+    pub(super) ecn: Option<EcnCodepoint>,
+    /// Bytes of IP and UDP header below the payload.
+    pub(super) headers: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Packet for Parcel {
+    fn wire_len(&self) -> usize {
+        self.headers + self.bytes.len()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+/// A direction: the link and what is known of its host's punctuality.
+#[derive(Debug)]
+pub(super) struct Lane {
+    link: Link<Parcel>,
+    /// The latest time the link was told: it must not go back.
+    clock: Instant,
+    waited: Micros,
+    late: Micros,
+    pub(super) send_errors: u64,
+    pub(super) send_blocked: u64,
+}
+
+impl Lane {
+    pub(super) fn new(config: LinkConfig, seeds: &SeedTree, start: Instant) -> Self {
+        Lane {
+            link: Link::new(config, seeds, start),
+            clock: start,
+            waited: Micros::new(),
+            late: Micros::new(),
+            send_errors: 0,
+            send_blocked: 0,
+        }
+    }
+
+    /// A datagram that reached the machine `age` before `now`.
+    pub(super) fn offer(&mut self, now: Instant, age: Duration, parcel: Parcel) {
+        self.waited.record(age);
+        self.clock = self.clock.max(now - age);
+        self.link.offer(self.clock, parcel);
+    }
+
+    /// The next datagram that is due, with the time at which it was.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<(Instant, Parcel)> {
+        self.clock = self.clock.max(now);
+        self.link.poll_timed(self.clock)
+    }
+
+    /// When to poll next.
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.link.next_event()
+    }
+
+    /// A dropped datagram whose memory can be used again.
+    pub(super) fn take_dropped(&mut self) -> Option<Parcel> {
+        self.link.take_dropped()
+    }
+
+    pub(super) fn set_up(&mut self, now: Instant, up: bool) {
+        self.clock = self.clock.max(now);
+        self.link.set_up(self.clock, up);
+    }
+
+    pub(super) fn set_config(&mut self, now: Instant, config: LinkConfig) {
+        self.clock = self.clock.max(now);
+        self.link.set_config(self.clock, config);
+    }
+
+    /// A datagram left at `now`.
+    pub(super) fn sent(&mut self, due: Instant, now: Instant) {
+        self.late.record(now.since(due));
+    }
+
+    pub(super) fn report(&self) -> WayReport {
+        WayReport {
+            stats: *self.link.stats(),
+            up: self.link.is_up(),
+            queued_bytes: self.link.queued_bytes(),
+            waited: self.waited.summary(),
+            late: self.late.summary(),
+            send_errors: self.send_errors,
+            send_blocked: self.send_blocked,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One relay: a listening socket, its clients, a link each way.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+use marline_time::{Duration, Instant};
+use quinn_udp::EcnCodepoint;
+
+use super::command::{LinkCommand, Side};
+use super::flows::Flows;
+use super::lane::{FlowKey, Lane, Parcel};
+use super::report::RelayReport;
+use super::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
+use super::{RelayConfig, engine::Clock};
+
+/// Vectors kept for datagrams to come.
+const MAX_POOL: usize = 4_096;
+
+/// Bytes in one send with segmentation: below the largest UDP payload.
+const MAX_BATCH_BYTES: usize = 60_000;
+
+/// Which socket of a relay is meant.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Port {
+    Listen,
+    Upstream(u32),
+}
+
+/// Datagrams that leave in one call.
+#[derive(Debug, Default)]
+struct Batch {
+    to: Option<(FlowKey, Option<EcnCodepoint>)>,
+    bytes: Vec<u8>,
+    segment: usize,
+    due: Vec<Instant>,
+}
+
+impl Batch {
+    /// A batch has one destination and one size, but for a shorter last datagram.
+    fn takes(&self, parcel: &Parcel, limit: usize) -> bool {
+        let ends_full = self.bytes.len() == self.segment * self.due.len();
+        self.to == Some((parcel.flow, parcel.ecn))
+            && self.due.len() < limit
+            && ends_full
+            && !parcel.bytes.is_empty()
+            && parcel.bytes.len() <= self.segment
+            && self.bytes.len() + parcel.bytes.len() <= MAX_BATCH_BYTES
+    }
+
+    fn push(&mut self, due: Instant, parcel: &Parcel) {
+        if self.due.is_empty() {
+            self.to = Some((parcel.flow, parcel.ecn));
+            self.segment = parcel.bytes.len();
+        }
+        self.bytes.extend_from_slice(&parcel.bytes);
+        self.due.push(due);
+    }
+
+    fn clear(&mut self) {
+        self.to = None;
+        self.bytes.clear();
+        self.due.clear();
+    }
+}
+
+/// A relay.
+#[derive(Debug)]
+pub(super) struct Relay {
+    name: String,
+    to: SocketAddr,
+    /// Bytes of IP and UDP header on the emulated link.
+    headers: usize,
+    pub(super) listen: DatagramSocket,
+    pub(super) flows: Flows,
+    up: Lane,
+    down: Lane,
+    schedule: VecDeque<(Instant, LinkCommand)>,
+    pool: Vec<Vec<u8>>,
+    batch: Batch,
+}
+
+impl Relay {
+    pub(super) fn new(config: RelayConfig, start: Instant) -> io::Result<Self> {
+        let listen = DatagramSocket::bind(config.listen).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot bind UDP {}: {error}", config.listen))
+        })?;
+        let mut schedule: Vec<(Instant, LinkCommand)> =
+            config.schedule.into_iter().map(|(after, command)| (start + after, command)).collect();
+        schedule.sort_by_key(|(at, _)| *at);
+        Ok(Relay {
+            name: config.name,
+            to: config.to,
+            headers: if config.to.is_ipv4() { 20 + 8 } else { 40 + 8 },
+            listen,
+            flows: Flows::new(config.to, config.max_flows, config.idle),
+            up: Lane::new(config.link.up, &config.seeds.branch("up"), start),
+            down: Lane::new(config.link.down, &config.seeds.branch("down"), start),
+            schedule: schedule.into(),
+            pool: Vec::new(),
+            batch: Batch::default(),
+        })
+    }
+
+    /// When this relay wants to be called again.
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let scheduled = self.schedule.front().map(|(at, _)| *at);
+        [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
+    }
+
+    /// Reads one batch from a socket into the link.
+    pub(super) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
+        let Relay { listen, flows, up, down, pool, headers, .. } = self;
+        let headers = *headers;
+        // Errors here are ICMP messages about datagrams sent before, or nothing to read.
+        match port {
+            Port::Listen => {
+                let _ = listen.receive(buffers, |datagram| {
+                    let now = clock.now();
+                    let Some(flow) = flows.heard(datagram.from, datagram.to_ip, now) else {
+                        return;
+                    };
+                    let bytes = fill(pool, datagram.bytes);
+                    up.offer(now, datagram.age, Parcel { flow, ecn: datagram.ecn, headers, bytes });
+                });
+            }
+            Port::Upstream(slot) => {
+                let Some((flow, entry)) = flows.in_slot(slot) else { return };
+                let now = clock.now();
+                let _ = entry.upstream.receive(buffers, |datagram| {
+                    let bytes = fill(pool, datagram.bytes);
+                    let ecn = datagram.ecn;
+                    down.offer(clock.now(), datagram.age, Parcel { flow, ecn, headers, bytes });
+                });
+                flows.answered(slot, now);
+            }
+        }
+    }
+
+    /// Does what is scheduled until now and sends what is due.
+    pub(super) fn advance(&mut self, clock: &Clock) {
+        let now = clock.now();
+        while self.schedule.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((at, command)) = self.schedule.pop_front() {
+                // A rebinding that finds no free port leaves the flow where it was.
+                let _ = self.apply(at, command);
+            }
+        }
+        for side in [Side::Up, Side::Down] {
+            self.deliver(side, now, clock);
+        }
+    }
+
+    fn lane(&mut self, side: Side) -> &mut Lane {
+        if side.has_up() { &mut self.up } else { &mut self.down }
+    }
+
+    fn deliver(&mut self, side: Side, now: Instant, clock: &Clock) {
+        let limit = self.listen.send_batch_limit();
+        while let Some((due, parcel)) = self.lane(side).poll(now) {
+            if !self.batch.takes(&parcel, limit) {
+                self.flush(side, clock);
+            }
+            self.batch.push(due, &parcel);
+            self.recycle(parcel);
+        }
+        self.flush(side, clock);
+        while let Some(dropped) = self.lane(side).take_dropped() {
+            self.recycle(dropped);
+        }
+    }
+
+    fn flush(&mut self, side: Side, clock: &Clock) {
+        let Some((key, ecn)) = self.batch.to else { return };
+        let result = match self.flows.get(key) {
+            // Its client has been forgotten meanwhile.
+            None => Ok(()),
+            Some(flow) => {
+                let (socket, to, from_ip) = match side {
+                    Side::Down => (&self.listen, flow.client, flow.reply_from),
+                    _ => (&flow.upstream, self.to, None),
+                };
+                let segment = self.batch.segment;
+                socket.send(&Outgoing { to, from_ip, ecn, bytes: &self.batch.bytes, segment })
+            }
+        };
+        let (now, count) = (clock.now(), self.batch.due.len() as u64);
+        let lane = if side.has_up() { &mut self.up } else { &mut self.down };
+        match result {
+            Ok(()) => self.batch.due.iter().for_each(|due| lane.sent(*due, now)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => lane.send_blocked += count,
+            Err(_) => lane.send_errors += count,
+        }
+        self.batch.clear();
+    }
+
+    fn recycle(&mut self, parcel: Parcel) {
+        if self.pool.len() < MAX_POOL {
+            self.pool.push(parcel.bytes);
+        }
+    }
+
+    pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
+        match command {
+            LinkCommand::Break(side) => self.set_up(now, side, false),
+            LinkCommand::Restore(side) => self.set_up(now, side, true),
+            LinkCommand::Set(config) => {
+                self.up.set_config(now, config.up);
+                self.down.set_config(now, config.down);
+            }
+            LinkCommand::Rebind => self.flows.rebind()?,
+        }
+        Ok(())
+    }
+
+    fn set_up(&mut self, now: Instant, side: Side, up: bool) {
+        if side.has_up() {
+            self.up.set_up(now, up);
+        }
+        if side.has_down() {
+            self.down.set_up(now, up);
+        }
+    }
+
+    /// Forgets idle clients.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.flows.expire(now);
+    }
+
+    pub(super) fn report(&self, age: Duration) -> RelayReport {
+        RelayReport {
+            name: self.name.clone(),
+            running: age,
+            flows: self.flows.len(),
+            flows_refused: self.flows.refused,
+            rebinds: self.flows.rebinds,
+            kernel_drops: kernel_drops(&self.listen).unwrap_or(0) + self.flows.kernel_drops(),
+            up: self.up.report(),
+            down: self.down.report(),
+        }
+    }
+}
+
+/// The bytes in a vector of the pool.
+fn fill(pool: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Vec<u8> {
+    let mut vector = pool.pop().unwrap_or_default();
+    vector.clear();
+    vector.extend_from_slice(bytes);
+    vector
+}

@@ -1,1 +1,40 @@
-//! Marline.
+//! Marline in virtual time.
+//!
+//! A [`World`] holds hosts and links. A [`Host`] runs the very [`Endpoint`](marline_core::Endpoint)
+//! that runs behind real sockets, through its five calls, with applications on top that check every
+//! byte they get; a link is a [`marline_link::Link`] for each direction. Events happen in the order
+//! of their time and, at the same time, of their making. Nothing reads a clock, nothing draws from
+//! the machine: one seed is one run, and [`World::digest`] proves it.
+//!
+//! ```text
+//! app -> Host(Endpoint) -> route -> Link -> Host(Endpoint) -> app
+//!                            |                |
+//!                         observers: capture, oracles, digest
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod app;
+mod content;
+mod digest;
+mod event_queue;
+mod host;
+mod measure;
+mod node;
+pub mod oracle;
+mod packet;
+mod scenario;
+mod world;
+
+pub use app::{
+    Amount, App, Bulk, Echo, EchoServer, Hole, Random, RandomPlan, Report, RequestResponse,
+    ResponseServer, Socket, SocketStatus,
+};
+pub use content::{Content, Verifier};
+pub use digest::Digest;
+pub use host::{Host, HostConfig, Listen};
+pub use measure::{Samples, link_goodput};
+pub use node::{Node, Outbox};
+pub use packet::{Observer, Packet, Sighting};
+pub use scenario::{Paths, PathsConfig, SERVER_PORT};
+pub use world::{LinkId, NodeId, World, WorldStats};

@@ -1,0 +1,37 @@
+//! Applications: state machines over a connection's read and write.
+//!
+//! An application is woken whenever something may be possible for it (connected, readable, writable,
+//! closed, or its own timer) and then does all it can: what it finds blocked wakes it again. All of
+//! them write the checkable bytes of [`Content`](crate::Content) and check what they read.
+
+mod bulk;
+mod echo;
+mod random;
+mod report;
+mod request;
+mod stream;
+
+use core::fmt::Debug;
+
+use marline_time::Instant;
+
+pub use crate::host::{Socket, SocketStatus};
+pub use bulk::{Amount, Bulk};
+pub use echo::{Echo, EchoServer};
+pub use random::{Random, RandomPlan};
+pub use report::{Hole, Report};
+pub use request::{RequestResponse, ResponseServer};
+
+/// An application on one connection.
+pub trait App: Debug {
+    /// Something may have become possible.
+    fn wake(&mut self, socket: &mut Socket<'_>);
+
+    /// When it wants to be woken whatever happens.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// What it has seen so far.
+    fn report(&self) -> &Report;
+}

@@ -1,0 +1,112 @@
+//! An application that writes, reads, pauses and closes as its seed says.
+
+use marline_time::{Duration, Instant, PcgRng, Rng};
+
+use super::stream::Stream;
+use super::{App, Report, Socket};
+
+/// What a random application does in all.
+#[derive(Copy, Clone, Debug)]
+pub struct RandomPlan {
+    /// Bytes it writes before it shuts down.
+    pub write_bytes: u64,
+    /// Most bytes of one write.
+    pub write_bytes_max: u64,
+    /// Longest pause between two writes.
+    pub write_pause_max: Duration,
+    /// Most bytes it reads before it looks away.
+    pub read_bytes_max: u64,
+    /// Longest time it then does not read.
+    pub read_pause_max: Duration,
+}
+
+/// Writes and reads at random.
+#[derive(Debug)]
+pub struct Random {
+    plan: RandomPlan,
+    rng: PcgRng,
+    stream: Stream,
+    target: u64,
+    write_at: Option<Instant>,
+    /// Bytes it reads before the next pause.
+    appetite: u64,
+    read_at: Instant,
+}
+
+impl Random {
+    /// An application with this plan; `seeds` are (write, read) of the streams, `rng` its mood.
+    #[must_use]
+    pub fn new(plan: RandomPlan, seeds: (u64, u64), mut rng: PcgRng) -> Self {
+        let appetite = 1 + rng.below(plan.read_bytes_max);
+        Random {
+            plan,
+            rng,
+            stream: Stream::new(seeds.0, seeds.1),
+            target: 0,
+            write_at: None,
+            appetite,
+            read_at: Instant::ZERO,
+        }
+    }
+
+    fn pause(&mut self, most: Duration) -> Duration {
+        let most_us = most.as_micros() as u64;
+        // Half of the pauses are none at all, so that bursts happen too.
+        let none = most_us == 0 || self.rng.chance(0.5);
+        if none { Duration::ZERO } else { Duration::from_micros(self.rng.below(most_us)) }
+    }
+
+    fn read(&mut self, socket: &mut Socket<'_>) {
+        let now = socket.now();
+        while self.read_at <= now {
+            let got = self.stream.read(socket, self.appetite);
+            self.appetite -= got;
+            if self.appetite > 0 {
+                break;
+            }
+            self.appetite = 1 + self.rng.below(self.plan.read_bytes_max);
+            self.read_at = now + self.pause(self.plan.read_pause_max);
+        }
+        self.stream.report.pausing = self.read_at > now;
+    }
+
+    fn write(&mut self, socket: &mut Socket<'_>) {
+        let now = socket.now();
+        while self.write_at.is_none_or(|at| at <= now) && self.target < self.plan.write_bytes {
+            let more = 1 + self.rng.below(self.plan.write_bytes_max);
+            self.target = (self.target + more).min(self.plan.write_bytes);
+            self.write_at = Some(now + self.pause(self.plan.write_pause_max));
+            if !self.stream.write_to(socket, self.target) {
+                return;
+            }
+        }
+        let all = self.target == self.plan.write_bytes;
+        if self.stream.write_to(socket, self.target) && all {
+            self.stream.shutdown(socket);
+        }
+    }
+}
+
+impl App for Random {
+    fn wake(&mut self, socket: &mut Socket<'_>) {
+        if !self.stream.begin(socket) {
+            return;
+        }
+        self.read(socket);
+        self.write(socket);
+        self.stream.release_if_finished(socket);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let read = self.stream.report.pausing.then_some(self.read_at);
+        let more = self.target < self.plan.write_bytes;
+        let caught_up = self.stream.report.written == self.target;
+        let write = self.write_at.filter(|_| more && caught_up);
+        let due = [read, write].into_iter().flatten().min()?;
+        self.stream.timer(due)
+    }
+
+    fn report(&self) -> &Report {
+        &self.stream.report
+    }
+}

@@ -1,0 +1,88 @@
+//! What an application saw.
+
+use marline_core::CloseReason;
+use marline_time::{Duration, Instant, Rate};
+
+/// A time without arrivals.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hole {
+    /// From the arrival before.
+    pub from: Instant,
+    /// To the arrival after.
+    pub length: Duration,
+}
+
+/// What an application saw.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Bytes the connection took.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// Offset of the first byte that was not the expected one.
+    pub wrong_at: Option<u64>,
+    /// When it was first woken on an open connection.
+    pub opened_at: Option<Instant>,
+    /// First and latest arrival.
+    pub arrived: Option<(Instant, Instant)>,
+    /// Arrivals over time: at this time, so many bytes in all. At most one entry a millisecond.
+    pub arrivals: Vec<(Instant, u64)>,
+    /// The longest time between two arrivals.
+    pub longest_hole: Hole,
+    /// The application does not read at the moment by its own will.
+    pub pausing: bool,
+    /// Latency of each message or response, in the order of arrival.
+    pub latencies: Vec<Duration>,
+    /// When the write side was shut down.
+    pub shutdown_at: Option<Instant>,
+    /// When the end of the peer's stream was read.
+    pub eof_at: Option<Instant>,
+    /// When and why the connection ended.
+    pub closed: Option<(Instant, CloseReason)>,
+}
+
+impl Report {
+    /// Notes that `bytes` were read.
+    pub(crate) fn on_read(&mut self, now: Instant, bytes: u64) {
+        self.read += bytes;
+        let (first, before) = self.arrived.unwrap_or((now, now));
+        let length = now.since(before);
+        if length > self.longest_hole.length {
+            self.longest_hole = Hole { from: before, length };
+        }
+        self.arrived = Some((first, now));
+        match self.arrivals.last_mut() {
+            Some((at, total)) if now.as_millis() == at.as_millis() => *total = self.read,
+            _ => self.arrivals.push((now, self.read)),
+        }
+    }
+
+    /// Bytes that had arrived by `at`.
+    #[must_use]
+    pub fn read_by(&self, at: Instant) -> u64 {
+        let after = self.arrivals.partition_point(|(time, _)| *time <= at);
+        after.checked_sub(1).map_or(0, |index| self.arrivals[index].1)
+    }
+
+    /// Mean rate of arrivals between two times.
+    #[must_use]
+    pub fn goodput(&self, from: Instant, to: Instant) -> Rate {
+        Rate::over(self.read_by(to) - self.read_by(from), to.since(from))
+    }
+
+    /// The longest time without arrivals that overlaps `from..to`; its end is the first arrival
+    /// after, or `to` if there was none.
+    #[must_use]
+    pub fn hole_within(&self, from: Instant, to: Instant) -> Hole {
+        let mut longest = Hole::default();
+        let mut before = self.arrivals.first().map_or(from, |first| first.0);
+        for (at, _) in self.arrivals.iter().copied().chain([(to, 0)]) {
+            let overlaps = at > from && before < to;
+            if overlaps && at.since(before) > longest.length {
+                longest = Hole { from: before, length: at.since(before) };
+            }
+            before = at;
+        }
+        longest
+    }
+}

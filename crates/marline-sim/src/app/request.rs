@@ -1,0 +1,110 @@
+//! Request and response: one after the other, with a pause to think.
+
+use marline_time::{Duration, Instant};
+
+use super::stream::Stream;
+use super::{App, Report, Socket};
+
+/// Asks, waits for the whole response, thinks, asks again.
+#[derive(Debug)]
+pub struct RequestResponse {
+    requests: u64,
+    request_bytes: u64,
+    response_bytes: u64,
+    think: Duration,
+    asked: u64,
+    asked_at: Instant,
+    next: Option<Instant>,
+    stream: Stream,
+}
+
+impl RequestResponse {
+    /// `requests` requests of `request_bytes`, each answered by `response_bytes` (both at least 1),
+    /// with a pause of `think` after each response. Report's latencies are those of responses.
+    #[must_use]
+    pub fn new(requests: u64, sizes: (u64, u64), think: Duration, seeds: (u64, u64)) -> Self {
+        RequestResponse {
+            requests,
+            request_bytes: sizes.0.max(1),
+            response_bytes: sizes.1.max(1),
+            think,
+            asked: 0,
+            asked_at: Instant::ZERO,
+            next: None,
+            stream: Stream::new(seeds.0, seeds.1),
+        }
+    }
+}
+
+impl App for RequestResponse {
+    fn wake(&mut self, socket: &mut Socket<'_>) {
+        if !self.stream.begin(socket) {
+            return;
+        }
+        let now = socket.now();
+        self.stream.read(socket, u64::MAX);
+        let answered = self.stream.report.read / self.response_bytes;
+        if answered > self.stream.report.latencies.len() as u64 {
+            self.stream.report.latencies.push(now.since(self.asked_at));
+            self.next = Some(now + self.think);
+        }
+        let may_ask = answered == self.asked && self.next.is_none_or(|next| next <= now);
+        if may_ask && self.asked < self.requests {
+            self.asked += 1;
+            self.asked_at = now;
+            self.next = None;
+        }
+        self.stream.write_to(socket, self.asked * self.request_bytes);
+        if answered == self.requests {
+            self.stream.shutdown(socket);
+        }
+        self.stream.release_if_finished(socket);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let more = self.asked < self.requests;
+        self.next.filter(|_| more).and_then(|next| self.stream.timer(next))
+    }
+
+    fn report(&self) -> &Report {
+        &self.stream.report
+    }
+}
+
+/// Answers each request.
+#[derive(Debug)]
+pub struct ResponseServer {
+    request_bytes: u64,
+    response_bytes: u64,
+    stream: Stream,
+}
+
+impl ResponseServer {
+    /// The counterpart of a [`RequestResponse`] with these sizes; `seeds` are (write, read).
+    #[must_use]
+    pub fn new(sizes: (u64, u64), seeds: (u64, u64)) -> Self {
+        ResponseServer {
+            request_bytes: sizes.0.max(1),
+            response_bytes: sizes.1.max(1),
+            stream: Stream::new(seeds.0, seeds.1),
+        }
+    }
+}
+
+impl App for ResponseServer {
+    fn wake(&mut self, socket: &mut Socket<'_>) {
+        if !self.stream.begin(socket) {
+            return;
+        }
+        self.stream.read(socket, u64::MAX);
+        let owed = self.stream.report.read / self.request_bytes * self.response_bytes;
+        if self.stream.write_to(socket, owed) && self.stream.report.eof_at.is_some() {
+            self.stream.shutdown(socket);
+        }
+        self.stream.release_if_finished(socket);
+    }
+
+    fn report(&self) -> &Report {
+        &self.stream.report
+    }
+}

@@ -1,0 +1,108 @@
+//! The two halves that every application has: writing checkable bytes and checking what it reads.
+
+use marline_core::{ReadError, WriteError};
+use marline_time::Instant;
+
+use super::{Report, Socket, SocketStatus};
+use crate::{Content, Verifier};
+
+/// Both directions of a connection, from the application's side.
+#[derive(Debug)]
+pub(super) struct Stream {
+    content: Content,
+    verifier: Verifier,
+    scratch: Vec<u8>,
+    pub(super) report: Report,
+    released: bool,
+}
+
+impl Stream {
+    const SCRATCH_BYTES: usize = 65_536;
+
+    /// Writes the stream of one seed and expects that of the other.
+    pub(super) fn new(write_seed: u64, read_seed: u64) -> Self {
+        Stream {
+            content: Content::new(write_seed),
+            verifier: Verifier::new(read_seed),
+            scratch: vec![0; Self::SCRATCH_BYTES],
+            report: Report::default(),
+            released: false,
+        }
+    }
+
+    /// Notes opening and closing; `false` while there is nothing to do yet or any more.
+    pub(super) fn begin(&mut self, socket: &Socket<'_>) -> bool {
+        match socket.status() {
+            SocketStatus::Connecting => false,
+            SocketStatus::Open => {
+                self.report.opened_at.get_or_insert(socket.now());
+                !self.released
+            }
+            SocketStatus::Closed(reason) => {
+                self.report.closed.get_or_insert((socket.now(), reason));
+                !self.released
+            }
+        }
+    }
+
+    /// Reads at most `limit` bytes; returns how many there were.
+    pub(super) fn read(&mut self, socket: &mut Socket<'_>, limit: u64) -> u64 {
+        let mut total = 0;
+        while total < limit && self.report.eof_at.is_none() {
+            let room = (limit - total).min(Self::SCRATCH_BYTES as u64) as usize;
+            match socket.read(&mut self.scratch[..room]) {
+                Ok(0) => self.report.eof_at = Some(socket.now()),
+                Ok(count) => {
+                    self.verifier.take(&self.scratch[..count]);
+                    total += count as u64;
+                }
+                Err(ReadError::Blocked | ReadError::Closed(_) | ReadError::Unknown) => break,
+            }
+        }
+        if total > 0 {
+            self.report.on_read(socket.now(), total);
+            self.report.wrong_at = self.verifier.wrong_at();
+        }
+        total
+    }
+
+    /// Writes until `target` bytes have been written in all; whether they have.
+    pub(super) fn write_to(&mut self, socket: &mut Socket<'_>, target: u64) -> bool {
+        while self.report.written < target {
+            let left = target - self.report.written;
+            let length = left.min(Self::SCRATCH_BYTES as u64) as usize;
+            let piece = self.content.piece(self.report.written, length);
+            match socket.write(piece) {
+                Ok(count) => self.report.written += count as u64,
+                Err(WriteError::Blocked) => return false,
+                Err(WriteError::Shutdown | WriteError::Closed(_) | WriteError::Unknown) => {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Shuts the write side down, once.
+    pub(super) fn shutdown(&mut self, socket: &mut Socket<'_>) {
+        if self.report.shutdown_at.is_none() {
+            self.report.shutdown_at = Some(socket.now());
+            socket.shutdown();
+        }
+    }
+
+    /// Lets go of the connection if both directions are finished or it is over.
+    pub(super) fn release_if_finished(&mut self, socket: &mut Socket<'_>) {
+        let finished = self.report.eof_at.is_some() && self.report.shutdown_at.is_some();
+        if !self.released && (finished || self.report.closed.is_some()) {
+            self.released = true;
+            socket.release();
+        }
+    }
+
+    /// `at`, unless the connection is over or let go of.
+    pub(super) fn timer(&self, at: Instant) -> Option<Instant> {
+        let over = self.released || self.report.closed.is_some();
+        (!over && self.report.opened_at.is_some()).then_some(at)
+    }
+}

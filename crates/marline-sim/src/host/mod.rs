@@ -1,0 +1,271 @@
+//! A host: the real Endpoint behind the `Node` trait, and applications on its connections.
+
+mod socket;
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use marline_core::{
+    ConnectError, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event, FourTuple,
+    MonitorEvent, PacketMeta, TransmitBuf,
+};
+use marline_policy::{AddressId, LocalAddress};
+use marline_time::{Instant, Rng};
+
+use crate::app::{App, Report};
+use crate::{Digest, Node, Outbox, Packet};
+pub use socket::{Socket, SocketStatus};
+
+/// Makes the application of each accepted connection, given how many there were before.
+pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;
+
+/// What a host is made of.
+#[derive(Debug)]
+pub struct HostConfig {
+    /// The endpoint.
+    pub endpoint: EndpointConfig,
+    /// Its addresses with their flags; the world must know the same.
+    pub addresses: Vec<LocalAddress>,
+    /// Bytes of headers between IP and TCP (UDP carrier: 8 and its framing; native TCP: 0).
+    pub carrier_overhead: u16,
+}
+
+/// A connection and its application.
+struct Conn {
+    id: ConnectionId,
+    app: Box<dyn App>,
+    status: SocketStatus,
+}
+
+/// A host with an endpoint.
+pub struct Host {
+    endpoint: Endpoint,
+    config: HostConfig,
+    buffer: TransmitBuf,
+    conns: Vec<Conn>,
+    listen: Option<Listen>,
+    accepted: u64,
+    monitor: Vec<MonitorEvent>,
+    digest: Digest,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("connections", &self.conns.len()).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Monitor events kept.
+    const MAX_MONITOR_EVENTS: usize = 100_000;
+    /// Rounds of events and wake-ups at one instant after which applications are at fault.
+    const MAX_ROUNDS: usize = 100_000;
+
+    /// A host whose endpoint draws from `rng`.
+    #[must_use]
+    pub fn new(config: HostConfig, rng: Box<dyn Rng>) -> Self {
+        Host {
+            endpoint: Endpoint::new(config.endpoint.clone(), rng),
+            buffer: TransmitBuf::new(0, 16),
+            conns: Vec::new(),
+            listen: None,
+            accepted: 0,
+            monitor: Vec::new(),
+            digest: Digest::default(),
+            config,
+        }
+    }
+
+    /// Accepts connections with these applications.
+    pub fn listen(&mut self, listen: Listen) {
+        self.listen = Some(listen);
+    }
+
+    /// Opens a connection for `app`.
+    ///
+    /// # Errors
+    /// The endpoint's.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        config: ConnectionConfig,
+        local: SocketAddr,
+        remote: SocketAddr,
+        app: Box<dyn App>,
+    ) -> Result<ConnectionId, ConnectError> {
+        let id = self.endpoint.connect(now, config, local, remote)?;
+        self.conns.push(Conn { id, app, status: SocketStatus::Connecting });
+        self.settle(now);
+        Ok(id)
+    }
+
+    /// The endpoint, to look at.
+    #[must_use]
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The endpoint, to command past the applications.
+    pub const fn endpoint_mut(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
+    }
+
+    /// Connections that had an application, in the order of their making.
+    pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, &SocketStatus)> {
+        self.conns.iter().map(|conn| (conn.id, &conn.status))
+    }
+
+    /// The report of the application of connection number `index`, in the order of their making.
+    #[must_use]
+    pub fn report(&self, index: usize) -> Option<&Report> {
+        self.conns.get(index).map(|conn| conn.app.report())
+    }
+
+    /// Monitor events so far.
+    #[must_use]
+    pub fn monitor(&self) -> &[MonitorEvent] {
+        &self.monitor
+    }
+
+    /// Handles events and lets applications act until nothing more happens at this instant.
+    fn settle(&mut self, now: Instant) {
+        for round in 0.. {
+            let Some(event) = self.endpoint.poll_event() else { break };
+            assert!(round < Self::MAX_ROUNDS, "events without end at {now:?}, last {event:?}");
+            self.on_event(now, event);
+        }
+    }
+
+    fn on_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Incoming(id) => {
+                let Some(listen) = &mut self.listen else {
+                    return self.endpoint.abort(now, id);
+                };
+                let app = listen(self.accepted);
+                self.accepted += 1;
+                self.conns.push(Conn { id, app, status: SocketStatus::Open });
+                self.wake(now, id);
+            }
+            Event::Connected { connection, .. } => {
+                self.set_status(connection, SocketStatus::Open);
+                self.wake(now, connection);
+            }
+            Event::Readable(id) | Event::Writable(id) => self.wake(now, id),
+            Event::Closed { connection, reason } => {
+                self.set_status(connection, SocketStatus::Closed(reason));
+                self.wake(now, connection);
+            }
+            Event::Monitor(event) => {
+                if self.monitor.len() < Self::MAX_MONITOR_EVENTS {
+                    self.monitor.push(event);
+                }
+            }
+            Event::FlowGone { .. } => {}
+        }
+    }
+
+    fn set_status(&mut self, id: ConnectionId, status: SocketStatus) {
+        if let Some(conn) = self.conns.iter_mut().find(|conn| conn.id == id) {
+            conn.status = status;
+        }
+    }
+
+    fn wake(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(conn) = self.conns.iter_mut().find(|conn| conn.id == id) {
+            self.digest.time(now);
+            self.digest.number(id.0);
+            conn.wake(now, &mut self.endpoint);
+            self.digest.number(conn.app.report().read);
+        }
+    }
+}
+
+impl Conn {
+    fn wake(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        let mut socket = Socket::new(endpoint, now, self.id, self.status);
+        self.app.wake(&mut socket);
+    }
+}
+
+impl Node for Host {
+    fn handle_packet(&mut self, now: Instant, packet: &Packet) {
+        let path = FourTuple { local: packet.path.remote, remote: packet.path.local };
+        let meta = PacketMeta {
+            path,
+            ecn: packet.ecn,
+            flow: packet.flow,
+            peer_flow: packet.peer_flow,
+            checksum_verified: false,
+        };
+        self.endpoint.handle_packet(now, &meta, &packet.segment);
+        self.settle(now);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
+            self.endpoint.handle_timeout(now);
+            self.settle(now);
+        }
+        for index in 0..self.conns.len() {
+            if self.conns[index].app.next_timeout().is_some_and(|due| due <= now) {
+                let id = self.conns[index].id;
+                self.wake(now, id);
+            }
+        }
+        self.settle(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let apps = self.conns.iter().filter_map(|conn| conn.app.next_timeout());
+        apps.chain(self.endpoint.poll_timeout()).min()
+    }
+
+    fn transmit(&mut self, now: Instant, outbox: &mut Outbox<'_>) {
+        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
+            let template = Packet {
+                path: transmit.path,
+                ecn: transmit.ecn,
+                flow: transmit.peer_flow,
+                peer_flow: if transmit.handshake { transmit.local_flow } else { 0 },
+                overhead: Packet::ip_header_bytes(transmit.path.remote.ip())
+                    + self.config.carrier_overhead,
+                segment: Vec::new(),
+            };
+            for segment in self.buffer.bytes().chunks(transmit.stride.max(1)) {
+                outbox.push(&template, segment);
+            }
+        }
+        self.settle(now);
+    }
+
+    fn set_address(&mut self, now: Instant, address: IpAddr, up: bool) {
+        let known = self.config.addresses.iter_mut().find(|known| known.address.ip() == address);
+        let changed = match known {
+            Some(known) => {
+                known.up = up;
+                *known
+            }
+            None => {
+                let id = self.config.addresses.iter().map(|known| known.id.0).max();
+                let fresh = LocalAddress {
+                    id: AddressId(id.map_or(0, |id| id.wrapping_add(1))),
+                    address: SocketAddr::new(address, 0),
+                    remote: None,
+                    backup: false,
+                    signal: false,
+                    subflow: true,
+                    up,
+                };
+                self.config.addresses.push(fresh);
+                fresh
+            }
+        };
+        self.endpoint.set_local_address(now, None, changed);
+        self.settle(now);
+    }
+
+    fn digest(&self) -> u64 {
+        self.digest.value()
+    }
+}

@@ -1,0 +1,1 @@
+//! Judges of a run, one file each.

@@ -1,0 +1,110 @@
+//! A packet on its way, a pool of their memory, and those who watch them.
+
+use core::net::IpAddr;
+
+use marline_core::{Ecn, FourTuple};
+use marline_time::Instant;
+
+use crate::{LinkId, NodeId};
+
+/// A TCP segment with what its carrier knows of it.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Sender (`local`) and receiver (`remote`) as the sender sees them.
+    pub path: FourTuple,
+    /// ECN field.
+    pub ecn: Ecn,
+    /// The receiver's subflow id; 0 if unknown or unused.
+    pub flow: u64,
+    /// The sender's subflow id, on handshake packets; else 0.
+    pub peer_flow: u64,
+    /// Bytes of headers below TCP.
+    pub overhead: u16,
+    /// TCP header, options and payload.
+    pub segment: Vec<u8>,
+}
+
+impl Packet {
+    /// Bytes of the IP header between such addresses.
+    #[must_use]
+    pub const fn ip_header_bytes(address: IpAddr) -> u16 {
+        if address.is_ipv4() { 20 } else { 40 }
+    }
+}
+
+impl marline_link::Packet for Packet {
+    fn wire_len(&self) -> usize {
+        self.segment.len() + usize::from(self.overhead)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.segment
+    }
+}
+
+/// Memory of packets that are gone, for those to come.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    free: Vec<Box<Packet>>,
+}
+
+impl Pool {
+    const MAX_FREE: usize = 4_096;
+
+    /// A packet like `template`, whose segment is `bytes`.
+    pub(crate) fn take(&mut self, template: &Packet, bytes: &[u8]) -> Box<Packet> {
+        let mut packet = self.free.pop().unwrap_or_else(|| {
+            Box::new(Packet { segment: Vec::with_capacity(1_600), ..template.clone() })
+        });
+        packet.path = template.path;
+        packet.ecn = template.ecn;
+        packet.flow = template.flow;
+        packet.peer_flow = template.peer_flow;
+        packet.overhead = template.overhead;
+        packet.segment.clear();
+        packet.segment.extend_from_slice(bytes);
+        packet
+    }
+
+    pub(crate) fn give_back(&mut self, packet: Box<Packet>) {
+        if self.free.len() < Self::MAX_FREE {
+            self.free.push(packet);
+        }
+    }
+}
+
+/// Where a packet was seen.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Sighting {
+    /// Leaving a host, before its link took it.
+    Sent {
+        /// The host.
+        node: NodeId,
+        /// The link it is offered to; `None` if there is no route or the interface is gone.
+        link: Option<LinkId>,
+    },
+    /// Arriving at a host.
+    Delivered {
+        /// The host.
+        node: NodeId,
+        /// The link it came over.
+        link: LinkId,
+    },
+}
+
+/// Somebody who sees every packet: a capture, an oracle, a counter.
+pub trait Observer: core::fmt::Debug {
+    /// A packet was seen.
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet);
+
+    /// What is wrong with what was seen so far, if anything.
+    ///
+    /// # Errors
+    /// Words for a failure message.
+    fn verdict(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// For callers that want their observer back.
+    fn as_any(&self) -> &dyn core::any::Any;
+}

@@ -1,0 +1,211 @@
+//! The scene of nearly every test: a client with several addresses, a server with one, and a link
+//! of its own behind each address of the client.
+
+use core::net::{IpAddr, SocketAddr};
+
+use marline_core::{
+    Capabilities, ConnectError, ConnectionConfig, ConnectionId, EndpointConfig, Limits, Shard,
+};
+use marline_link::DuplexConfig;
+use marline_policy::{AddressId, LocalAddress};
+use marline_time::{Instant, SeedTree};
+
+use crate::app::App;
+use crate::{Host, HostConfig, LinkId, Listen, NodeId, Report, World};
+
+/// The server's port.
+pub const SERVER_PORT: u16 = 443;
+
+/// What the scene is made of.
+#[derive(Clone, Debug)]
+pub struct PathsConfig {
+    /// A link for each address of the client; up is from the client.
+    pub links: Vec<DuplexConfig>,
+    /// Backup flag of each address; missing ones are not backup.
+    pub backup: Vec<bool>,
+    /// Connections of the client; `local_addresses` is filled in.
+    pub client: ConnectionConfig,
+    /// Connections of the server; `local_addresses` is filled in.
+    pub server: ConnectionConfig,
+    /// What the carrier can do.
+    pub capabilities: Capabilities,
+    /// Bytes of headers between IP and TCP.
+    pub carrier_overhead: u16,
+    /// Bounds of both endpoints.
+    pub limits: Limits,
+}
+
+impl PathsConfig {
+    /// Native TCP over Ethernet (1500-byte packets) over these links.
+    #[must_use]
+    pub fn new(links: Vec<DuplexConfig>, connection: ConnectionConfig) -> Self {
+        PathsConfig {
+            links,
+            backup: Vec::new(),
+            client: connection.clone(),
+            server: connection,
+            capabilities: Capabilities {
+                base_segment: 1_480,
+                max_segment: 1_480,
+                checksum: marline_core::ChecksumScope::WithAddresses,
+                flow_ids: false,
+                ecn: true,
+            },
+            carrier_overhead: 0,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// A client, a server, and the links between them.
+#[derive(Debug)]
+pub struct Paths {
+    /// The world.
+    pub world: World,
+    /// The client.
+    pub client: NodeId,
+    /// The server.
+    pub server: NodeId,
+    /// Links from the client, by address.
+    pub up: Vec<LinkId>,
+    /// Links to the client, by address.
+    pub down: Vec<LinkId>,
+    connection: ConnectionConfig,
+    /// Addresses the client ever had on each path; the last is the present one.
+    renumbered: Vec<u8>,
+}
+
+impl Paths {
+    /// Builds the scene. All randomness grows from `seeds`.
+    #[must_use]
+    pub fn new(config: &PathsConfig, seeds: SeedTree) -> Self {
+        let mut world = World::new(seeds);
+        let server_address = Self::server_address();
+        let addresses: Vec<LocalAddress> = (0..config.links.len())
+            .map(|path| {
+                let backup = config.backup.get(path).copied().unwrap_or(false);
+                local_address(path as u8, Self::address(path, 0), backup, true)
+            })
+            .collect();
+        let mut connection = config.client.clone();
+        connection.local_addresses.clone_from(&addresses);
+        let host = |accept: Option<ConnectionConfig>, addresses: Vec<LocalAddress>, name: &str| {
+            let endpoint = EndpointConfig {
+                capabilities: config.capabilities,
+                limits: config.limits,
+                shard: Shard { index: 0, count: 1 },
+                accept,
+                monitor: true,
+            };
+            let carrier_overhead = config.carrier_overhead;
+            let host = HostConfig { endpoint, addresses, carrier_overhead };
+            Host::new(host, Box::new(seeds.stream(&format!("host/{name}"))))
+        };
+        let ips: Vec<IpAddr> = addresses.iter().map(|address| address.address.ip()).collect();
+        let client = world.add_node(host(None, addresses, "client"), &ips);
+        let at_server = vec![local_address(0, server_address, false, false)];
+        let mut accept = config.server.clone();
+        accept.local_addresses.clone_from(&at_server);
+        let server = world.add_node(host(Some(accept), at_server, "server"), &[server_address]);
+        let mut paths = Paths {
+            world,
+            client,
+            server,
+            up: Vec::new(),
+            down: Vec::new(),
+            connection,
+            renumbered: vec![0; config.links.len()],
+        };
+        for (path, link) in config.links.iter().enumerate() {
+            let (up, down) = (link.up.clone(), link.down.clone());
+            let (up, down) = paths.world.connect(ips[path], server_address, up, down);
+            paths.up.push(up);
+            paths.down.push(down);
+        }
+        paths
+    }
+
+    /// The client's address on a path after so many changes of it.
+    #[must_use]
+    pub fn address(path: usize, renumbered: u8) -> IpAddr {
+        IpAddr::from([10, path as u8, renumbered, 1])
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn server_address() -> IpAddr {
+        IpAddr::from([192, 0, 2, 1])
+    }
+
+    /// Sets the server's applications.
+    pub fn listen(&mut self, listen: Listen) {
+        self.world.node_mut(self.server).listen(listen);
+    }
+
+    /// Opens a connection over a path.
+    ///
+    /// # Errors
+    /// The endpoint's.
+    pub fn connect(
+        &mut self,
+        path: usize,
+        app: Box<dyn App>,
+    ) -> Result<ConnectionId, ConnectError> {
+        let local = SocketAddr::new(Self::address(path, self.renumbered[path]), 0);
+        let remote = SocketAddr::new(Self::server_address(), SERVER_PORT);
+        let (now, config) = (self.world.now(), self.connection.clone());
+        self.world.node_mut(self.client).connect(now, config, local, remote, app)
+    }
+
+    /// Takes both directions of a path down or up; nobody is told.
+    pub fn set_path_up(&mut self, path: usize, up: bool) {
+        self.world.set_link_up(self.up[path], up);
+        self.world.set_link_up(self.down[path], up);
+    }
+
+    /// Takes both directions of a path down or up at a time to come; nobody is told.
+    pub fn at_set_path_up(&mut self, when: Instant, path: usize, up: bool) {
+        let links = [self.up[path], self.down[path]];
+        self.world
+            .at(when, move |world| links.iter().for_each(|link| world.set_link_up(*link, up)));
+    }
+
+    /// The client's interface loses its address or gets it back, and the client knows.
+    pub fn at_set_address(&mut self, when: Instant, path: usize, up: bool) {
+        let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
+        self.world.at(when, move |world| world.set_address(client, address, up));
+    }
+
+    /// From `when` on the client has another address on this path; the old one must be gone by then.
+    pub fn at_renumber(&mut self, when: Instant, path: usize) {
+        self.renumbered[path] += 1;
+        let (client, address) = (self.client, Self::address(path, self.renumbered[path]));
+        self.world.route(address, Self::server_address(), self.up[path]);
+        self.world.route(Self::server_address(), address, self.down[path]);
+        self.world.at(when, move |world| world.set_address(client, address, true));
+    }
+
+    /// Report of the client's application number `index`.
+    #[must_use]
+    pub fn client_report(&self, index: usize) -> Option<&Report> {
+        self.world.node(self.client).report(index)
+    }
+
+    /// Report of the server's application number `index`.
+    #[must_use]
+    pub fn server_report(&self, index: usize) -> Option<&Report> {
+        self.world.node(self.server).report(index)
+    }
+}
+
+fn local_address(id: u8, address: IpAddr, backup: bool, subflow: bool) -> LocalAddress {
+    LocalAddress {
+        id: AddressId(id),
+        address: SocketAddr::new(address, 0),
+        remote: None,
+        backup,
+        signal: false,
+        subflow,
+        up: true,
+    }
+}

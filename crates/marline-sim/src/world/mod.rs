@@ -1,0 +1,420 @@
+//! Hosts, links, and the order in which things happen to them.
+
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use core::fmt;
+use core::net::IpAddr;
+
+use marline_link::{Link, LinkConfig};
+use marline_time::{Instant, SeedTree};
+
+use crate::event_queue::EventQueue;
+use crate::node::{Node, Outbox};
+use crate::packet::{Observer, Packet, Pool, Sighting};
+use crate::{Digest, Host};
+use topology::Topology;
+
+/// A host of a world.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// One direction of a link of a world.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId(pub u32);
+
+/// Whose turn it is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Node(u32),
+    Link(u32),
+    Action(u32),
+}
+
+/// A thing with a next event, and the time of the earliest entry the queue has for it.
+#[derive(Debug)]
+struct Slot<T> {
+    inner: T,
+    scheduled: Instant,
+}
+
+impl<T> Slot<T> {
+    const fn new(inner: T) -> Self {
+        Slot { inner, scheduled: Instant::FAR_FUTURE }
+    }
+}
+
+/// Counts of a world.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorldStats {
+    /// Packets hosts sent.
+    pub sent: u64,
+    /// Packets handed to hosts.
+    pub delivered: u64,
+    /// Packets from an address that is gone, or between addresses without a link.
+    pub unroutable: u64,
+    /// Packets to an address that was gone when they arrived.
+    pub undeliverable: u64,
+    /// Events that were handled.
+    pub events: u64,
+}
+
+type Action<N> = Box<dyn FnOnce(&mut World<N>)>;
+
+/// A network in virtual time.
+pub struct World<N = Host> {
+    now: Instant,
+    seeds: SeedTree,
+    turns: EventQueue<Turn>,
+    nodes: Vec<Slot<N>>,
+    links: Vec<Slot<Link<Box<Packet>>>>,
+    topology: Topology,
+    actions: Vec<Option<Action<N>>>,
+    pool: Pool,
+    outgoing: Vec<Box<Packet>>,
+    observers: Vec<Box<dyn Observer>>,
+    digest: Digest,
+    stats: WorldStats,
+    /// Events at the present instant: a host that never comes to rest is a bug, not a hang.
+    events_now: u64,
+}
+
+impl<N> fmt::Debug for World<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("now", &self.now)
+            .field("nodes", &self.nodes.len())
+            .field("links", &self.links.len())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<N: Node> World<N> {
+    /// Most events at one instant.
+    const MAX_EVENTS_AT_ONCE: u64 = 1_000_000;
+
+    /// An empty world. Every random stream in it grows from `seeds`.
+    #[must_use]
+    pub fn new(seeds: SeedTree) -> Self {
+        World {
+            now: Instant::ZERO,
+            seeds,
+            turns: EventQueue::new(),
+            nodes: Vec::new(),
+            links: Vec::new(),
+            topology: Topology::default(),
+            actions: Vec::new(),
+            pool: Pool::default(),
+            outgoing: Vec::new(),
+            observers: Vec::new(),
+            digest: Digest::default(),
+            stats: WorldStats::default(),
+            events_now: 0,
+        }
+    }
+
+    // ---- building
+
+    /// Adds a host with these addresses.
+    pub fn add_node(&mut self, node: N, addresses: &[IpAddr]) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(Slot::new(node));
+        for address in addresses {
+            self.topology.set_owner(*address, Some(id));
+        }
+        id
+    }
+
+    /// Adds one direction of a link; its random streams are named by its number.
+    pub fn add_link(&mut self, config: LinkConfig) -> LinkId {
+        let id = LinkId(self.links.len() as u32);
+        let seeds = self.seeds.branch(&format!("link/{}", id.0));
+        self.links.push(Slot::new(Link::new(config, &seeds, self.now)));
+        id
+    }
+
+    /// Sends packets between these addresses over this link. Links may serve several routes; the
+    /// last word on a pair of addresses holds.
+    pub fn route(&mut self, from: IpAddr, to: IpAddr, link: LinkId) {
+        self.topology.set_route(from, to, link);
+    }
+
+    /// Adds both directions of a link between two addresses and returns them (there, back).
+    pub fn connect(
+        &mut self,
+        a: IpAddr,
+        b: IpAddr,
+        there: LinkConfig,
+        back: LinkConfig,
+    ) -> (LinkId, LinkId) {
+        let (there, back) = (self.add_link(there), self.add_link(back));
+        self.route(a, b, there);
+        self.route(b, a, back);
+        (there, back)
+    }
+
+    /// Lets somebody watch every packet.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.observers.push(observer);
+    }
+
+    /// Does something at a time to come.
+    pub fn at(&mut self, when: Instant, action: impl FnOnce(&mut Self) + 'static) {
+        let number = self.actions.len() as u32;
+        self.actions.push(Some(Box::new(action)));
+        self.turns.push(when.max(self.now), Turn::Action(number));
+    }
+
+    // ---- running
+
+    /// Handles every event until `until`, then it is that time.
+    ///
+    /// # Panics
+    /// If a host never comes to rest at some instant.
+    pub fn run_until(&mut self, until: Instant) {
+        self.wake_all();
+        while let Some((at, turn)) = self.turns.pop_due(until) {
+            self.step(at, turn);
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Runs until nothing is left to happen, at most until `limit`; whether it came to that.
+    ///
+    /// # Panics
+    /// If a host never comes to rest at some instant.
+    pub fn run_to_idle(&mut self, limit: Instant) -> bool {
+        self.wake_all();
+        while let Some((at, turn)) = self.turns.pop_due(limit) {
+            self.step(at, turn);
+        }
+        self.turns.next_time().is_none()
+    }
+
+    /// Runs while `go_on` says so, asked before each event, at most until `limit`. Whether it was
+    /// `go_on` that ended the run.
+    ///
+    /// # Panics
+    /// If a host never comes to rest at some instant.
+    pub fn run_while(&mut self, limit: Instant, mut go_on: impl FnMut(&Self) -> bool) -> bool {
+        self.wake_all();
+        while go_on(self) {
+            let Some((at, turn)) = self.turns.pop_due(limit) else { return false };
+            self.step(at, turn);
+        }
+        true
+    }
+
+    fn step(&mut self, at: Instant, turn: Turn) {
+        self.stats.events += 1;
+        self.events_now = if at > self.now { 0 } else { self.events_now + 1 };
+        assert!(
+            self.events_now < Self::MAX_EVENTS_AT_ONCE,
+            "no rest at {at:?}: a million events at one instant, last {turn:?}"
+        );
+        self.now = self.now.max(at);
+        match turn {
+            Turn::Link(index) => self.run_link(index, at),
+            Turn::Node(index) => self.run_node(index, at),
+            Turn::Action(number) => {
+                if let Some(action) = self.actions[number as usize].take() {
+                    action(self);
+                    self.wake_all();
+                }
+            }
+        }
+    }
+
+    fn run_link(&mut self, index: u32, at: Instant) {
+        let slot = &mut self.links[index as usize];
+        if slot.scheduled != at {
+            return;
+        }
+        slot.scheduled = Instant::FAR_FUTURE;
+        while let Some(packet) = self.links[index as usize].inner.poll(self.now) {
+            self.deliver(LinkId(index), packet);
+        }
+        self.schedule_link(index);
+    }
+
+    fn run_node(&mut self, index: u32, at: Instant) {
+        let slot = &mut self.nodes[index as usize];
+        if slot.scheduled != at {
+            return;
+        }
+        slot.scheduled = Instant::FAR_FUTURE;
+        if slot.inner.poll_timeout().is_some_and(|due| due <= self.now) {
+            slot.inner.handle_timeout(self.now);
+            self.flush(index);
+        } else {
+            self.schedule_node(index);
+        }
+    }
+
+    fn deliver(&mut self, link: LinkId, packet: Box<Packet>) {
+        match self.topology.owner(packet.path.remote.ip()) {
+            None => self.stats.undeliverable += 1,
+            Some(node) => {
+                self.stats.delivered += 1;
+                self.digest.time(self.now);
+                self.digest.number(u64::from(link.0));
+                self.digest.bytes(&packet.segment);
+                let sighting = Sighting::Delivered { node, link };
+                for observer in &mut self.observers {
+                    observer.on_packet(self.now, sighting, &packet);
+                }
+                self.nodes[node.0 as usize].inner.handle_packet(self.now, &packet);
+                self.flush(node.0);
+            }
+        }
+        self.pool.give_back(packet);
+    }
+
+    /// Takes what a node sends and puts it on links.
+    fn flush(&mut self, index: u32) {
+        let mut packets = core::mem::take(&mut self.outgoing);
+        let mut outbox = Outbox { pool: &mut self.pool, packets: &mut packets };
+        self.nodes[index as usize].inner.transmit(self.now, &mut outbox);
+        for packet in packets.drain(..) {
+            self.send(NodeId(index), packet);
+        }
+        self.outgoing = packets;
+        self.schedule_node(index);
+    }
+
+    fn send(&mut self, node: NodeId, packet: Box<Packet>) {
+        self.stats.sent += 1;
+        let (from, to) = (packet.path.local.ip(), packet.path.remote.ip());
+        let own = self.topology.owner(from) == Some(node);
+        let link = if own { self.topology.route(from, to) } else { None };
+        for observer in &mut self.observers {
+            observer.on_packet(self.now, Sighting::Sent { node, link }, &packet);
+        }
+        let Some(LinkId(index)) = link else {
+            self.stats.unroutable += 1;
+            return self.pool.give_back(packet);
+        };
+        let link = &mut self.links[index as usize].inner;
+        link.offer(self.now, packet);
+        while let Some(dropped) = link.take_dropped() {
+            self.pool.give_back(dropped);
+        }
+        self.schedule_link(index);
+    }
+
+    fn schedule_link(&mut self, index: u32) {
+        let slot = &mut self.links[index as usize];
+        let Some(next) = slot.inner.next_event() else { return };
+        let next = next.max(self.now);
+        if next < slot.scheduled {
+            slot.scheduled = next;
+            self.turns.push(next, Turn::Link(index));
+        }
+    }
+
+    fn schedule_node(&mut self, index: u32) {
+        let slot = &mut self.nodes[index as usize];
+        let Some(next) = slot.inner.poll_timeout() else { return };
+        let next = next.max(self.now);
+        if next < slot.scheduled {
+            slot.scheduled = next;
+            self.turns.push(next, Turn::Node(index));
+        }
+    }
+
+    /// After something from outside: everybody may have something to send.
+    fn wake_all(&mut self) {
+        for index in 0..self.nodes.len() as u32 {
+            self.flush(index);
+        }
+        for index in 0..self.links.len() as u32 {
+            self.schedule_link(index);
+        }
+    }
+
+    // ---- changing
+
+    /// Gives an address to a host (`up`) or takes it away, and tells the host. Packets to an address
+    /// that is gone are lost, and so are packets from it.
+    pub fn set_address(&mut self, node: NodeId, address: IpAddr, up: bool) {
+        self.topology.set_owner(address, up.then_some(node));
+        let now = self.now;
+        self.nodes[node.0 as usize].inner.set_address(now, address, up);
+    }
+
+    /// Takes a link down or brings it up; no host is told.
+    pub fn set_link_up(&mut self, link: LinkId, up: bool) {
+        self.links[link.0 as usize].inner.set_up(self.now, up);
+        self.schedule_link(link.0);
+    }
+
+    /// Changes a link's settings.
+    pub fn set_link(&mut self, link: LinkId, config: LinkConfig) {
+        self.links[link.0 as usize].inner.set_config(self.now, config);
+        self.schedule_link(link.0);
+    }
+
+    // ---- looking
+
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The seeds of this world.
+    #[must_use]
+    pub const fn seeds(&self) -> &SeedTree {
+        &self.seeds
+    }
+
+    /// A host.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> &N {
+        &self.nodes[id.0 as usize].inner
+    }
+
+    /// A host, to command it. What it wants to send goes out with the next `run_*` call or at the
+    /// end of the running action.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut N {
+        &mut self.nodes[id.0 as usize].inner
+    }
+
+    /// A link.
+    #[must_use]
+    pub fn link(&self, id: LinkId) -> &Link<Box<Packet>> {
+        &self.links[id.0 as usize].inner
+    }
+
+    /// Counts.
+    #[must_use]
+    pub const fn stats(&self) -> &WorldStats {
+        &self.stats
+    }
+
+    /// A hash over every packet delivered, when and where, and over what applications saw.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut digest = self.digest;
+        for slot in &self.nodes {
+            digest.number(slot.inner.digest());
+        }
+        digest.value()
+    }
+
+    /// The first observer of this type.
+    #[must_use]
+    pub fn observer<O: 'static>(&self) -> Option<&O> {
+        self.observers.iter().find_map(|observer| observer.as_any().downcast_ref())
+    }
+
+    /// The first complaint of an observer.
+    ///
+    /// # Errors
+    /// The observer's words.
+    pub fn verdict(&self) -> Result<(), String> {
+        self.observers.iter().try_for_each(|observer| observer.verdict())
+    }
+}

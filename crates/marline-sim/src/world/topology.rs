@@ -1,0 +1,33 @@
+//! Who has which address, and which link leads from one address to another.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use super::{LinkId, NodeId};
+
+#[derive(Debug, Default)]
+pub(super) struct Topology {
+    owners: BTreeMap<IpAddr, NodeId>,
+    routes: BTreeMap<(IpAddr, IpAddr), LinkId>,
+}
+
+impl Topology {
+    pub(super) fn set_owner(&mut self, address: IpAddr, owner: Option<NodeId>) {
+        match owner {
+            Some(node) => self.owners.insert(address, node),
+            None => self.owners.remove(&address),
+        };
+    }
+
+    pub(super) fn owner(&self, address: IpAddr) -> Option<NodeId> {
+        self.owners.get(&address).copied()
+    }
+
+    pub(super) fn set_route(&mut self, from: IpAddr, to: IpAddr, link: LinkId) {
+        self.routes.insert((from, to), link);
+    }
+
+    pub(super) fn route(&self, from: IpAddr, to: IpAddr) -> Option<LinkId> {
+        self.routes.get(&(from, to)).copied()
+    }
+}

@@ -1,0 +1,270 @@
+//! A Connection: one byte stream each way over any number of subflows (RFC 8684).
+//!
+//! It speaks data sequence numbers. Its subflows speak TCP and know nothing of each other; what the
+//! connection knows of each beyond TCP stands in its [`Leg`]. This file holds the state and the
+//! order of things; each phase has its own file below.
+
+mod addresses;
+mod chunks;
+mod closing;
+mod data_ack;
+mod egress;
+mod fallback;
+mod handshake;
+mod info;
+mod ingress;
+mod join;
+mod leg;
+mod mapping_rx;
+mod mapping_tx;
+mod open;
+mod paths;
+mod receive_buffer;
+mod reinjection;
+mod scheduling;
+mod segment;
+mod send_buffer;
+mod suspicion;
+mod timers;
+mod views;
+
+use marline_policy::{Dsn, PathManager, Role, Scheduler, Ssn, SubflowId, SubflowView, Token};
+use marline_time::{Duration, Instant};
+
+use self::addresses::Addresses;
+use self::closing::Closing;
+use self::leg::Leg;
+use self::mapping_tx::MappingTx;
+use self::receive_buffer::ReceiveBuffer;
+use self::reinjection::ReinjectionQueue;
+use self::send_buffer::SendBuffer;
+use crate::crypto::Key;
+use crate::shared::Shared;
+use crate::{
+    CloseReason, ConnectionConfig, ConnectionId, Event, FallbackReason, MonitorKind, ReadError,
+    SubflowInfo, WriteError,
+};
+
+pub(crate) use self::open::{Accepted, Origin};
+
+/// Whether the stream runs as Multipath TCP.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Offered or expected; the first subflow's handshake decides.
+    Offered,
+    /// Multipath TCP. `confirmed` once the peer showed it with a DSS: joins are allowed from then.
+    Multipath { confirmed: bool },
+    /// Plain TCP on the one subflow. Positions map one to one from these points on.
+    Plain { reason: Option<FallbackReason>, tx: (Ssn, Dsn) },
+}
+
+/// The keys of both sides and what follows from them.
+#[derive(Copy, Clone, Debug)]
+struct Keys {
+    local: Key,
+    local_token: Token,
+    /// Our IDSN + 1: the wire DSN of our first byte.
+    local_first: u64,
+    remote: Option<Key>,
+    remote_token: Token,
+    /// The peer's IDSN + 1.
+    remote_first: u64,
+}
+
+impl Keys {
+    fn new(local: Key) -> Self {
+        let (local_token, idsn) = local.derive();
+        Keys {
+            local,
+            local_token,
+            local_first: idsn.wrapping_add(1),
+            remote: None,
+            remote_token: Token(0),
+            remote_first: 0,
+        }
+    }
+
+    fn set_remote(&mut self, remote: Key) {
+        let (token, idsn) = remote.derive();
+        self.remote = Some(remote);
+        self.remote_token = token;
+        self.remote_first = idsn.wrapping_add(1);
+    }
+}
+
+/// Data-level timers and what they count.
+#[derive(Copy, Clone, Debug, Default)]
+struct DataTimers {
+    /// Data-level retransmission (RFC 8684 section 3.3.6).
+    rto_at: Option<Instant>,
+    rto_count: u32,
+    /// Zero-window probe.
+    persist_at: Option<Instant>,
+    persist_count: u32,
+    /// DATA_FIN retransmission.
+    fin_at: Option<Instant>,
+    fin_count: u32,
+    /// The scheduler asked to be asked again.
+    scheduler_at: Option<Instant>,
+    /// Nothing is heard on any subflow, or none is left, since.
+    linger_since: Option<Instant>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    config: Box<ConnectionConfig>,
+    role: Role,
+    mode: Mode,
+    keys: Keys,
+    /// DSS checksums are on: either side required them.
+    checksum: bool,
+    /// Flag C of the peer: no joins to the address of the initial subflow.
+    peer_denies_id0: bool,
+    /// The peer used 64-bit DSNs: it gets 64-bit DATA_ACKs.
+    peer_uses_long_dsn: bool,
+    legs: Vec<Option<Box<Leg>>>,
+    send: SendBuffer,
+    mappings: MappingTx,
+    reinjections: ReinjectionQueue,
+    receive: ReceiveBuffer,
+    /// First byte beyond the peer's receive window.
+    window_end: Dsn,
+    scheduler: Box<dyn Scheduler>,
+    scheduler_name: String,
+    path_manager: Box<dyn PathManager>,
+    path_manager_name: String,
+    addresses: Addresses,
+    closing: Closing,
+    timers: DataTimers,
+    /// Scratch: views of the subflows, as of the current call.
+    views: Vec<SubflowView>,
+    /// A decision made while the batch went to another subflow.
+    decided: Option<scheduling::Choice>,
+    /// Where the search for owed segments starts, so that every subflow gets its turn.
+    next_leg: usize,
+    /// SYNs sent on the first subflow.
+    syns_sent: u32,
+    /// The application was told that it may read, and has not come back empty-handed since.
+    readable_told: bool,
+    bytes_read: u64,
+    gone: Vec<SubflowInfo>,
+    /// When the endpoint's timer for this connection fires next.
+    pub(crate) armed: Instant,
+    /// In the endpoint's list of connections with something to send.
+    pub(crate) queued: bool,
+}
+
+impl Connection {
+    /// Takes bytes to send. Returns how many fit.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, WriteError> {
+        if let Some(reason) = self.closing.closed {
+            return Err(WriteError::Closed(reason));
+        }
+        if self.closing.shutdown {
+            return Err(WriteError::Shutdown);
+        }
+        match self.send.write(bytes) {
+            0 if !bytes.is_empty() => Err(WriteError::Blocked),
+            n => Ok(n),
+        }
+    }
+
+    /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
+        if self.receive.readable() == 0 {
+            return self.read_nothing();
+        }
+        let (n, window_opened) = self.receive.read(out);
+        self.bytes_read += n as u64;
+        if window_opened {
+            self.announce_window();
+        }
+        Ok(n)
+    }
+
+    fn read_nothing(&mut self) -> Result<usize, ReadError> {
+        if self.receive.at_end() {
+            return Ok(0);
+        }
+        if let Some(reason) = self.closing.closed {
+            return Err(ReadError::Closed(reason));
+        }
+        self.readable_told = false;
+        Err(ReadError::Blocked)
+    }
+
+    /// Tells the peer of the window, on the subflow heard last.
+    fn announce_window(&mut self) {
+        let latest = self.legs.iter_mut().flatten().filter(|leg| leg.is_usable());
+        if let Some(leg) = latest.max_by_key(|leg| leg.tcp.last_heard_at()) {
+            leg.tcp.ack_now();
+        }
+    }
+
+    /// Tells the application once that it may read.
+    fn tell_readable(&mut self, sh: &mut Shared) {
+        if !self.readable_told && !self.closing.released {
+            self.readable_told = true;
+            sh.events.push_back(Event::Readable(self.id));
+        }
+    }
+
+    fn leg(&self, id: SubflowId) -> Option<&Leg> {
+        self.legs.get(usize::from(id.0))?.as_deref()
+    }
+
+    fn leg_mut(&mut self, id: SubflowId) -> Option<&mut Leg> {
+        self.legs.get_mut(usize::from(id.0))?.as_deref_mut()
+    }
+
+    /// Slots in use, in order.
+    fn leg_ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
+        let used = self.legs.iter().enumerate().filter(|(_, leg)| leg.is_some());
+        let set = used.fold(0u32, |set, (i, _)| set | 1 << i);
+        (0..32).filter(move |i| set & 1 << i != 0).map(SubflowId)
+    }
+
+    fn usable_legs(&self) -> usize {
+        self.legs.iter().flatten().filter(|leg| leg.is_usable()).count()
+    }
+
+    const fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Plain { .. })
+    }
+
+    const fn is_multipath(&self) -> bool {
+        matches!(self.mode, Mode::Multipath { .. })
+    }
+
+    const fn is_confirmed(&self) -> bool {
+        matches!(self.mode, Mode::Multipath { confirmed: true })
+    }
+
+    /// The RTO that data-level timers build on: the largest of the usable subflows.
+    fn largest_rto(&self) -> Duration {
+        let rtos = self.legs.iter().flatten().filter(|l| l.is_usable()).map(|l| l.tcp.rto());
+        rtos.max().unwrap_or(self.config.rtt.initial_rto)
+    }
+
+    /// The connection is over for the application; subflows may linger.
+    fn finish(&mut self, now: Instant, sh: &mut Shared, reason: CloseReason) {
+        if self.closing.closed.is_some() {
+            return;
+        }
+        self.closing.closed = Some(reason);
+        self.reinjections.clear();
+        sh.monitor(now, self.id, MonitorKind::Closed(reason));
+        if self.closing.announced_to_application {
+            sh.events.push_back(Event::Closed { connection: self.id, reason });
+        }
+    }
+
+    /// Nothing is left to do: the endpoint may drop it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.closing.closed.is_some()
+            && (self.closing.released || !self.closing.announced_to_application)
+            && self.legs.iter().all(Option::is_none)
+    }
+}

@@ -1,0 +1,202 @@
+//! Bytes of a stream, stored in chunks of fixed size and addressed by stream position.
+//!
+//! Both the send and the receive buffer are windows that slide over an unbounded stream. Chunks
+//! let the window slide without moving bytes, grow without copying, and free memory piecewise. A
+//! chunk may be pinned: a subflow that still has to deliver bytes keeps their chunk although the
+//! peer has them by another path; everything around it goes.
+
+use std::collections::VecDeque;
+
+/// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
+pub(crate) const CHUNK: u64 = 16 * 1024;
+/// Free chunks kept for reuse while bytes flow.
+const POOL: usize = 8;
+
+#[derive(Debug, Default)]
+struct Slot {
+    bytes: Option<Box<[u8]>>,
+    pins: u32,
+}
+
+/// The chunks that cover a window of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Chunks {
+    /// Number of the first slot's chunk in the stream.
+    first: u64,
+    slots: VecDeque<Slot>,
+    free: Vec<Box<[u8]>>,
+    /// Everything before this position is released unless pinned.
+    released: u64,
+    held: usize,
+}
+
+impl Chunks {
+    /// Writes `bytes` at `position`, making chunks as needed. Positions already released are a bug
+    /// of the caller and are skipped.
+    pub(crate) fn write(&mut self, position: u64, mut bytes: &[u8]) {
+        debug_assert!(position >= self.released);
+        let mut position = position;
+        while !bytes.is_empty() {
+            let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
+            let n = bytes.len().min(CHUNK as usize - offset);
+            if let Some(chunk) = self.chunk_mut(number) {
+                chunk[offset..offset + n].copy_from_slice(&bytes[..n]);
+            }
+            bytes = &bytes[n..];
+            position += n as u64;
+        }
+    }
+
+    /// Copies bytes at `position` into `out`. Returns false if some of them are not there.
+    pub(crate) fn read(&self, position: u64, out: &mut [u8]) -> bool {
+        let (mut position, mut done) = (position, 0);
+        while done < out.len() {
+            let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
+            let n = (out.len() - done).min(CHUNK as usize - offset);
+            let slot = number.checked_sub(self.first).and_then(|i| self.slots.get(i as usize));
+            let Some(chunk) = slot.and_then(|s| s.bytes.as_ref()) else { return false };
+            out[done..done + n].copy_from_slice(&chunk[offset..offset + n]);
+            done += n;
+            position += n as u64;
+        }
+        true
+    }
+
+    /// Keeps the chunks under `start..end` until [`unpin`](Self::unpin).
+    pub(crate) fn pin(&mut self, start: u64, end: u64) {
+        for number in start / CHUNK..end.div_ceil(CHUNK) {
+            if let Some(slot) = self.slot_mut(number) {
+                slot.pins += 1;
+            }
+        }
+    }
+
+    /// Takes back one pin of the chunks under `start..end`.
+    pub(crate) fn unpin(&mut self, start: u64, end: u64) {
+        for number in start / CHUNK..end.div_ceil(CHUNK) {
+            if let Some(slot) = self.slot_mut(number) {
+                debug_assert!(slot.pins > 0);
+                slot.pins = slot.pins.saturating_sub(1);
+            }
+            self.free_if_unused(number);
+        }
+        self.drop_front();
+    }
+
+    /// Nobody needs bytes before `position` any more, but for pinned chunks.
+    pub(crate) fn release(&mut self, position: u64) {
+        let (from, to) = (self.released / CHUNK, position / CHUNK);
+        self.released = self.released.max(position);
+        for number in from..to {
+            self.free_if_unused(number);
+        }
+        self.drop_front();
+    }
+
+    /// The stream is drained: frees what is left of unpinned memory, the pool too.
+    pub(crate) fn shrink(&mut self) {
+        self.free = Vec::new();
+        let number = self.released / CHUNK;
+        if let Some(slot) = self.slot_mut(number).filter(|slot| slot.pins == 0)
+            && slot.bytes.take().is_some()
+        {
+            self.held -= 1;
+        }
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.held + self.free.len()) as u64 * CHUNK
+    }
+
+    fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
+        self.slots.get_mut(number.checked_sub(self.first)? as usize)
+    }
+
+    fn chunk_mut(&mut self, number: u64) -> Option<&mut [u8]> {
+        if self.slots.is_empty() {
+            self.first = number.min(self.released / CHUNK);
+        }
+        let index = number.checked_sub(self.first)? as usize;
+        while self.slots.len() <= index {
+            self.slots.push_back(Slot::default());
+        }
+        let slot = &mut self.slots[index];
+        if slot.bytes.is_none() {
+            let fresh = || vec![0; CHUNK as usize].into_boxed_slice();
+            slot.bytes = Some(self.free.pop().unwrap_or_else(fresh));
+            self.held += 1;
+        }
+        slot.bytes.as_deref_mut()
+    }
+
+    fn free_if_unused(&mut self, number: u64) {
+        if (number + 1) * CHUNK > self.released {
+            return;
+        }
+        let Some(slot) = self.slot_mut(number).filter(|slot| slot.pins == 0) else { return };
+        if let Some(bytes) = slot.bytes.take() {
+            self.held -= 1;
+            if self.free.len() < POOL {
+                self.free.push(bytes);
+            }
+        }
+    }
+
+    fn drop_front(&mut self) {
+        while self.slots.front().is_some_and(|s| s.bytes.is_none() && s.pins == 0)
+            && (self.first + 1) * CHUNK <= self.released
+        {
+            self.slots.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(start: u64, len: usize) -> Vec<u8> {
+        (start..start + len as u64).map(|i| (i % 251) as u8).collect()
+    }
+
+    #[test]
+    fn bytes_come_back_across_chunk_edges() {
+        let mut chunks = Chunks::default();
+        chunks.write(0, &pattern(0, 40_000));
+        let mut out = vec![0; 30_000];
+        assert!(chunks.read(5_000, &mut out));
+        assert_eq!(out, pattern(5_000, 30_000));
+        assert!(!chunks.read(60_000, &mut out));
+    }
+
+    #[test]
+    fn a_pinned_chunk_outlives_its_neighbours() {
+        let mut chunks = Chunks::default();
+        chunks.write(0, &pattern(0, 5 * CHUNK as usize));
+        chunks.pin(CHUNK, CHUNK + 10);
+        chunks.release(4 * CHUNK);
+        assert_eq!(chunks.held, 2);
+        let mut out = vec![0; 10];
+        assert!(chunks.read(CHUNK, &mut out));
+        assert_eq!(out, pattern(CHUNK, 10));
+        chunks.unpin(CHUNK, CHUNK + 10);
+        assert_eq!((chunks.held, chunks.slots.len()), (1, 1));
+        chunks.release(5 * CHUNK);
+        chunks.shrink();
+        assert_eq!(chunks.memory(), 0);
+    }
+
+    #[test]
+    fn a_drained_stream_starts_again_where_it_stopped() {
+        let mut chunks = Chunks::default();
+        chunks.write(0, &pattern(0, 100));
+        chunks.release(100);
+        chunks.shrink();
+        chunks.write(100, &pattern(100, 100));
+        let mut out = vec![0; 100];
+        assert!(chunks.read(100, &mut out));
+        assert_eq!(out, pattern(100, 100));
+    }
+}

@@ -1,0 +1,178 @@
+//! Who carries what: every byte handed to a subflow and not DATA_ACKed, with the set of subflows
+//! that sent it. Schedulers read it as [`MappingIndex`]; it is what redundancy and reinjection are
+//! decided by.
+
+use std::collections::VecDeque;
+
+use marline_policy::{DataRange, Dsn, Mapping, MappingIndex, SubflowId, SubflowSet};
+
+#[derive(Copy, Clone, Debug)]
+struct Entry {
+    end: Dsn,
+    carried_by: SubflowSet,
+}
+
+/// Contiguous entries from the oldest byte that is not DATA_ACKed to the newest one sent.
+#[derive(Debug, Default)]
+pub(crate) struct MappingTx {
+    start: Dsn,
+    entries: VecDeque<Entry>,
+}
+
+impl MappingTx {
+    /// One past the newest byte handed to any subflow.
+    pub(crate) fn end(&self) -> Dsn {
+        self.entries.back().map_or(self.start, |e| e.end)
+    }
+
+    /// New data on a subflow; it must follow the newest.
+    pub(crate) fn push(&mut self, range: DataRange, on: SubflowId) {
+        debug_assert_eq!(range.start, self.end());
+        self.entries.push_back(Entry { end: range.end, carried_by: SubflowSet::of(on) });
+    }
+
+    /// Data sent before goes out on one more subflow.
+    pub(crate) fn add(&mut self, range: DataRange, on: SubflowId) {
+        let range = range.intersection(&DataRange::new(self.start, self.end()));
+        if range.is_empty() {
+            return;
+        }
+        let first = self.cut(range.start);
+        let last = self.cut(range.end);
+        for entry in self.entries.range_mut(first..last) {
+            entry.carried_by.insert(on);
+        }
+    }
+
+    /// The peer has everything before `to`.
+    pub(crate) fn ack(&mut self, to: Dsn) {
+        while self.entries.front().is_some_and(|e| e.end <= to) {
+            self.entries.pop_front();
+        }
+        self.start = self.start.max(to);
+    }
+
+    /// A subflow is gone, or its copies no longer count.
+    pub(crate) fn forget(&mut self, subflow: SubflowId) {
+        for entry in &mut self.entries {
+            entry.carried_by.remove(subflow);
+        }
+    }
+
+    /// Everything is to be sent again on a new sequence space (infinite mapping).
+    pub(crate) fn rewind(&mut self) {
+        self.entries.clear();
+    }
+
+    /// The parts of `range` with the subflows that carried each.
+    pub(crate) fn parts(&self, range: DataRange) -> impl Iterator<Item = Mapping> {
+        let range = range.intersection(&DataRange::new(self.start, self.end()));
+        let first = self.index_of(range.start);
+        let mut start = range.start;
+        self.entries.range(first..).map_while(move |entry| {
+            let part = DataRange::new(start, entry.end.min(range.end));
+            start = entry.end;
+            (!part.is_empty()).then_some(Mapping { range: part, carried_by: entry.carried_by })
+        })
+    }
+
+    /// Index of the entry that holds `at`, or of the end.
+    fn index_of(&self, at: Dsn) -> usize {
+        self.entries.partition_point(|e| e.end <= at)
+    }
+
+    /// Makes an entry start at `at`; returns its index.
+    fn cut(&mut self, at: Dsn) -> usize {
+        let index = self.index_of(at);
+        let starts_at = match index.checked_sub(1) {
+            Some(before) => self.entries[before].end,
+            None => self.start,
+        };
+        let Some(entry) = self.entries.get(index).copied().filter(|_| starts_at < at) else {
+            return index;
+        };
+        self.entries.insert(index, Entry { end: at, carried_by: entry.carried_by });
+        index + 1
+    }
+
+    fn mapping(&self, index: usize) -> Option<Mapping> {
+        let entry = self.entries.get(index)?;
+        let start = match index.checked_sub(1) {
+            Some(before) => self.entries[before].end,
+            None => self.start,
+        };
+        let range = DataRange::new(start, entry.end);
+        Some(Mapping { range, carried_by: entry.carried_by })
+    }
+}
+
+impl MappingIndex for MappingTx {
+    fn oldest(&self) -> Option<Mapping> {
+        self.mapping(0)
+    }
+
+    fn at(&self, at: Dsn) -> Option<Mapping> {
+        let at = at.max(self.start);
+        let mapping = self.mapping(self.index_of(at))?;
+        Some(Mapping { range: DataRange::new(at, mapping.range.end), ..mapping })
+    }
+
+    fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping> {
+        let from = from.max(self.start);
+        let first = self.index_of(from);
+        let offset = self.entries.range(first..).position(|e| !e.carried_by.contains(subflow))?;
+        let mapping = self.mapping(first + offset)?;
+        let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
+        Some(Mapping { range, ..mapping })
+    }
+
+    fn newest(&self) -> Option<Mapping> {
+        self.mapping(self.entries.len().checked_sub(1)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SubflowId = SubflowId(0);
+    const B: SubflowId = SubflowId(1);
+
+    fn range(start: u64, end: u64) -> DataRange {
+        DataRange::new(Dsn(start), Dsn(end))
+    }
+
+    fn index() -> MappingTx {
+        let mut index = MappingTx::default();
+        index.push(range(0, 100), A);
+        index.push(range(100, 200), A);
+        index.push(range(200, 300), B);
+        index
+    }
+
+    #[test]
+    fn a_copy_in_the_middle_splits_entries() {
+        let mut index = index();
+        index.add(range(50, 150), B);
+        let parts: Vec<_> =
+            index.parts(range(0, 300)).map(|m| (m.range.start.0, m.range.end.0, m.carried_by.len())).collect();
+        assert_eq!(parts, [(0, 50, 1), (50, 100, 2), (100, 150, 2), (150, 200, 1), (200, 300, 1)]);
+        assert_eq!(index.next_not_on(B, Dsn(60)).unwrap().range, range(150, 200));
+        assert_eq!(index.next_not_on(A, Dsn(0)).unwrap().range, range(200, 300));
+    }
+
+    #[test]
+    fn acknowledged_data_is_forgotten_and_the_rest_starts_there() {
+        let mut index = index();
+        index.ack(Dsn(130));
+        assert_eq!(index.oldest().unwrap().range, range(130, 200));
+        assert_eq!(index.newest().unwrap().range, range(200, 300));
+        assert_eq!(index.at(Dsn(0)).unwrap().range, range(130, 200));
+        index.ack(Dsn(300));
+        assert!(index.oldest().is_none());
+        assert_eq!(index.end(), Dsn(300));
+        index.push(range(300, 310), A);
+        index.forget(A);
+        assert!(index.newest().unwrap().carried_by.is_empty());
+    }
+}

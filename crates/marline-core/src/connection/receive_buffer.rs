@@ -1,0 +1,245 @@
+//! Data-level reassembly and the shared receive window (RFC 8684 section 3.3.5).
+//!
+//! Bytes from all subflows meet here, addressed by DSN. Each byte is written once, at its place;
+//! what lies beyond a hole is remembered as a range. The window is shared by all subflows, its edge
+//! never moves back, and it grows only while the peer fills it and the application keeps up:
+//! doubling when three quarters were used needs no RTT of the receiving side, which on many paths
+//! it cannot know.
+
+use marline_policy::Dsn;
+
+use super::chunks::Chunks;
+
+/// Window a connection starts with.
+const INITIAL_WINDOW: u64 = 256 * 1024;
+
+/// Received bytes that the application has not read.
+#[derive(Debug)]
+pub(crate) struct ReceiveBuffer {
+    chunks: Chunks,
+    /// First byte the application has not read.
+    read: Dsn,
+    /// First byte missing: the DATA_ACK.
+    next: Dsn,
+    /// Ranges beyond the hole: sorted, disjoint, not touching.
+    beyond: Vec<(u64, u64)>,
+    max_ranges: usize,
+    window: u64,
+    max_window: u64,
+    /// Highest edge ever advertised.
+    edge: Dsn,
+    /// DSN of the peer's DATA_FIN.
+    fin: Option<Dsn>,
+    /// The DATA_FIN was reached in order.
+    fin_reached: bool,
+}
+
+/// What became of inserted bytes.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inserted {
+    /// Bytes that were not there before.
+    pub(crate) new: u64,
+    /// Bytes that were.
+    pub(crate) duplicate: u64,
+    /// The DATA_ACK moved.
+    pub(crate) advanced: bool,
+}
+
+impl ReceiveBuffer {
+    pub(crate) fn new(max_window: u64, max_ranges: usize) -> Self {
+        let window = INITIAL_WINDOW.min(max_window);
+        ReceiveBuffer {
+            chunks: Chunks::default(),
+            read: Dsn(0),
+            next: Dsn(0),
+            beyond: Vec::new(),
+            max_ranges,
+            window,
+            max_window,
+            edge: Dsn(window),
+            fin: None,
+            fin_reached: false,
+        }
+    }
+
+    /// Next byte wanted, the DATA_FIN counted once it is reached.
+    pub(crate) fn data_ack(&self) -> Dsn {
+        self.next.plus(u64::from(self.fin_reached))
+    }
+
+    /// Next byte wanted, not counting a DATA_FIN.
+    pub(crate) const fn next(&self) -> Dsn {
+        self.next
+    }
+
+    /// Bytes the application may read now.
+    pub(crate) const fn readable(&self) -> u64 {
+        self.next.since(self.read)
+    }
+
+    /// Nothing is left to read and nothing will come.
+    pub(crate) const fn at_end(&self) -> bool {
+        self.fin_reached && self.readable() == 0
+    }
+
+    /// The DATA_FIN was reached in order.
+    pub(crate) const fn fin_reached(&self) -> bool {
+        self.fin_reached
+    }
+
+    /// Something waits beyond a hole.
+    pub(crate) fn has_hole(&self) -> bool {
+        !self.beyond.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> u64 {
+        self.chunks.memory()
+    }
+
+    /// Window to advertise with the current DATA_ACK.
+    pub(crate) fn window(&self) -> u64 {
+        self.edge.since(self.next)
+    }
+
+    /// The window as large as it is configured to be now, filled or not.
+    pub(crate) const fn window_size(&self) -> u64 {
+        self.window
+    }
+
+    /// Takes bytes at their place. What lies beyond the advertised edge is not taken; the peer has
+    /// no business sending it.
+    pub(crate) fn insert(&mut self, at: Dsn, bytes: &[u8]) -> Inserted {
+        let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge)).0;
+        let (mut start, end) = (at.0, (at.0 + bytes.len() as u64).min(limit));
+        let mut result = Inserted::default();
+        if start < self.next.0 {
+            result.duplicate = end.min(self.next.0).saturating_sub(start);
+            start = self.next.0;
+        }
+        if start >= end {
+            return result;
+        }
+        let slice = |from: u64, to: u64| &bytes[(from - at.0) as usize..(to - at.0) as usize];
+        if self.beyond.is_empty() && start == self.next.0 {
+            self.chunks.write(start, slice(start, end));
+            result.new = end - start;
+        } else {
+            let first = self.beyond.partition_point(|r| r.1 < start);
+            let touches_none = self.beyond.get(first).is_none_or(|r| r.0 > end);
+            if touches_none && start != self.next.0 && self.beyond.len() >= self.max_ranges {
+                return result;
+            }
+            let mut position = start;
+            let mut index = first;
+            while let Some(&(left, right)) = self.beyond.get(index).filter(|r| r.0 < end) {
+                if position < left {
+                    self.chunks.write(position, slice(position, left));
+                    result.new += left - position;
+                }
+                result.duplicate += right.min(end) - left.max(position).min(right.min(end));
+                position = position.max(right);
+                index += 1;
+            }
+            if position < end {
+                self.chunks.write(position, slice(position, end));
+                result.new += end - position;
+            }
+            self.remember(first, start, end);
+        }
+        if start == self.next.0 {
+            self.advance(end);
+            result.advanced = true;
+        }
+        self.grow_if_filled();
+        result
+    }
+
+    /// Adds `start..end` to the ranges, merging what it touches.
+    fn remember(&mut self, first: usize, mut start: u64, mut end: u64) {
+        let mut last = first;
+        while let Some(&(left, right)) = self.beyond.get(last).filter(|r| r.0 <= end) {
+            start = start.min(left);
+            end = end.max(right);
+            last += 1;
+        }
+        self.beyond.splice(first..last, [(start, end)]);
+    }
+
+    fn advance(&mut self, end: u64) {
+        self.next = Dsn(self.next.0.max(end));
+        while let Some(&(left, right)) = self.beyond.first() {
+            if left > self.next.0 {
+                break;
+            }
+            self.next = Dsn(self.next.0.max(right));
+            self.beyond.remove(0);
+        }
+        self.fin_reached |= self.fin == Some(self.next);
+    }
+
+    /// Three quarters of the window are used and the application is not the reason: double it.
+    fn grow_if_filled(&mut self) {
+        let highest = self.beyond.last().map_or(self.next.0, |r| r.1);
+        let ahead = highest - self.read.0;
+        if ahead * 4 < self.window * 3 || self.readable() * 2 > self.window {
+            return;
+        }
+        self.window = (self.window * 2).min(self.max_window);
+        self.edge = self.edge.max(self.read.plus(self.window));
+    }
+
+    /// The peer's DATA_FIN stands at this DSN. False if that contradicts what is known.
+    pub(crate) fn set_fin(&mut self, at: Dsn) -> bool {
+        let highest = self.beyond.last().map_or(self.next.0, |r| r.1);
+        if self.fin.is_some_and(|fin| fin != at) || at.0 < highest {
+            return self.fin == Some(at);
+        }
+        self.fin = Some(at);
+        self.fin_reached |= at == self.next;
+        true
+    }
+
+    /// Copies bytes to the application. Returns how many, and whether the window opened so far that
+    /// the peer should hear of it.
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> (usize, bool) {
+        let n = (out.len() as u64).min(self.readable()) as usize;
+        if n == 0 || !self.chunks.read(self.read.0, &mut out[..n]) {
+            return (0, false);
+        }
+        self.read = self.read.plus(n as u64);
+        self.chunks.release(self.read.0);
+        if self.read == self.next && self.beyond.is_empty() {
+            self.chunks.shrink();
+        }
+        (n, self.open_window())
+    }
+
+    /// Drops everything that was received and not read, and keeps dropping from now on.
+    pub(crate) fn discard(&mut self) {
+        self.read = self.next;
+        self.chunks.release(self.read.0);
+        self.open_window();
+    }
+
+    /// Moves the edge after the application read. Tells whether it moved by enough to say so
+    /// (RFC 9293 section 3.8.6.2.2: half the window), or reopened a window that was nearly shut.
+    fn open_window(&mut self) -> bool {
+        let edge = self.read.plus(self.window);
+        let gain = edge.since(self.edge);
+        let left = self.edge.since(self.next);
+        if gain * 2 >= self.window || (left * 4 < self.window && gain * 8 >= self.window) {
+            self.edge = edge;
+            return true;
+        }
+        false
+    }
+
+    /// Called when a segment is about to advertise the window anyway: takes all there is.
+    pub(crate) fn refresh_edge(&mut self) {
+        self.edge = self.edge.max(self.read.plus(self.window));
+    }
+}
+
+#[cfg(test)]
+mod tests;

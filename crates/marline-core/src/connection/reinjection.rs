@@ -1,0 +1,141 @@
+//! The queue of data that must go out again on another subflow, and why (RFC 8684 section 3.3.6).
+//!
+//! Ranges are kept in DSN order and never overlap: what blocks the peer's reader longest goes first,
+//! and nothing is queued twice. Reinjections that were only a suspicion (an unanswered probe) are
+//! taken back when the suspected subflow is heard again.
+
+use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
+use marline_time::Instant;
+
+/// One range to be sent again.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Queued {
+    pub(crate) range: DataRange,
+    pub(crate) cause: ReinjectionCause,
+    pub(crate) since: Instant,
+    /// The subflow whose trouble brought it here.
+    pub(crate) from: SubflowId,
+    /// A policy chose the subflow already.
+    pub(crate) on: Option<SubflowId>,
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(crate) struct ReinjectionQueue {
+    items: Vec<Queued>,
+}
+
+impl ReinjectionQueue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) fn first(&self) -> Option<Queued> {
+        self.items.first().copied()
+    }
+
+    /// Every queued range, oldest data first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
+        self.items.iter()
+    }
+
+    /// Adds the parts of `item.range` that are not queued yet.
+    pub(crate) fn push(&mut self, item: Queued) {
+        let mut start = item.range.start;
+        let mut index = self.items.partition_point(|q| q.range.end <= start);
+        while start < item.range.end {
+            let next = self.items.get(index).map_or(item.range.end, |q| q.range.start);
+            let gap = DataRange::new(start, next.min(item.range.end));
+            if !gap.is_empty() {
+                self.items.insert(index, Queued { range: gap, ..item });
+                index += 1;
+            }
+            let Some(present) = self.items.get(index) else { break };
+            start = present.range.end.max(gap.end);
+            index += 1;
+        }
+    }
+
+    /// This range was sent, or need not be.
+    pub(crate) fn remove(&mut self, range: DataRange) {
+        let first = self.items.partition_point(|q| q.range.end <= range.start);
+        let mut index = first;
+        while let Some(item) = self.items.get(index).copied() {
+            if item.range.start >= range.end {
+                break;
+            }
+            self.items.remove(index);
+            let left = DataRange::new(item.range.start, range.start.min(item.range.end));
+            let right = DataRange::new(range.end.max(item.range.start), item.range.end);
+            for part in [left, right] {
+                if !part.is_empty() {
+                    self.items.insert(index, Queued { range: part, ..item });
+                    index += 1;
+                }
+            }
+        }
+    }
+
+    /// The peer has everything before `to`.
+    pub(crate) fn ack(&mut self, to: Dsn) {
+        if self.items.first().is_some_and(|q| q.range.start < to) {
+            self.remove(DataRange::new(Dsn(0), to));
+        }
+    }
+
+    /// The subflow was heard again: take back what was only suspected of it.
+    pub(crate) fn absolve(&mut self, subflow: SubflowId) {
+        self.items
+            .retain(|q| q.from != subflow || q.cause != ReinjectionCause::UnansweredProbe);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.items.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(start: u64, end: u64) -> Queued {
+        Queued {
+            range: DataRange::new(Dsn(start), Dsn(end)),
+            cause: ReinjectionCause::UnansweredProbe,
+            since: Instant::ZERO,
+            from: SubflowId(0),
+            on: None,
+        }
+    }
+
+    fn ranges(queue: &ReinjectionQueue) -> Vec<(u64, u64)> {
+        queue.items.iter().map(|q| (q.range.start.0, q.range.end.0)).collect()
+    }
+
+    #[test]
+    fn overlapping_ranges_are_queued_once_in_order() {
+        let mut queue = ReinjectionQueue::default();
+        queue.push(item(100, 200));
+        queue.push(item(300, 400));
+        queue.push(item(50, 350));
+        assert_eq!(ranges(&queue), [(50, 100), (100, 200), (200, 300), (300, 400)]);
+        queue.push(item(0, 500));
+        assert_eq!(ranges(&queue)[0], (0, 50));
+        assert_eq!(ranges(&queue)[5], (400, 500));
+    }
+
+    #[test]
+    fn removal_cuts_both_edges() {
+        let mut queue = ReinjectionQueue::default();
+        queue.push(item(0, 100));
+        queue.push(item(150, 300));
+        queue.remove(DataRange::new(Dsn(40), Dsn(200)));
+        assert_eq!(ranges(&queue), [(0, 40), (200, 300)]);
+        queue.ack(Dsn(250));
+        assert_eq!(ranges(&queue), [(250, 300)]);
+        queue.absolve(SubflowId(1));
+        assert!(!queue.is_empty());
+        queue.absolve(SubflowId(0));
+        assert!(queue.is_empty());
+    }
+}

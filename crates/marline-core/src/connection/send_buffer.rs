@@ -1,0 +1,142 @@
+//! The send buffer: bytes the application wrote, by DSN, until they are DATA_ACKed.
+//!
+//! One copy in (write), one copy out (into the datagram). A subflow must be able to repeat bytes it
+//! sent although another path delivered them, so chunks that a subflow still holds stay pinned; they
+//! do not count against the application's space.
+
+use marline_policy::{DataRange, Dsn};
+
+use super::chunks::Chunks;
+
+/// Space a connection starts with, and what it keeps free beyond twice the window.
+const BASE_SPACE: u64 = 128 * 1024;
+
+/// Written bytes that are not DATA_ACKed.
+#[derive(Debug)]
+pub(crate) struct SendBuffer {
+    chunks: Chunks,
+    una: Dsn,
+    end: Dsn,
+    /// Space offered to the application now.
+    space: u64,
+    /// The most it may become.
+    max_space: u64,
+    /// The application was refused and waits for room.
+    blocked: bool,
+}
+
+impl SendBuffer {
+    pub(crate) fn new(max_space: u64) -> Self {
+        SendBuffer {
+            chunks: Chunks::default(),
+            una: Dsn(0),
+            end: Dsn(0),
+            space: BASE_SPACE.min(max_space),
+            max_space,
+            blocked: false,
+        }
+    }
+
+    /// First byte that is not DATA_ACKed.
+    pub(crate) const fn una(&self) -> Dsn {
+        self.una
+    }
+
+    /// One past the last byte written.
+    pub(crate) const fn end(&self) -> Dsn {
+        self.end
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> u64 {
+        self.chunks.memory()
+    }
+
+    /// Takes as many bytes as there is room for. Zero means the application must wait.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
+        let room = self.space.saturating_sub(self.end.since(self.una));
+        let n = (bytes.len() as u64).min(room) as usize;
+        self.chunks.write(self.end.0, &bytes[..n]);
+        self.end = self.end.plus(n as u64);
+        self.blocked = n < bytes.len();
+        n
+    }
+
+    /// The application was refused since it last was told of room.
+    pub(crate) const fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Whether a blocked application should be woken: a third of the space is free. Clears the mark.
+    pub(crate) fn take_writable(&mut self) -> bool {
+        let used = self.end.since(self.una);
+        let wake = self.blocked && used * 3 <= self.space * 2;
+        self.blocked &= !wake;
+        wake
+    }
+
+    /// Lets the space follow the windows of all subflows (NSDI'12 mechanism 3): twice their sum
+    /// keeps every path busy for a round trip while the application sleeps. It never shrinks.
+    pub(crate) fn tune(&mut self, window_sum: u64) {
+        let wanted = window_sum.saturating_mul(2).saturating_add(BASE_SPACE);
+        self.space = self.space.max(wanted.min(self.max_space));
+    }
+
+    /// The peer has everything before `to`.
+    pub(crate) fn ack(&mut self, to: Dsn) {
+        self.una = self.una.max(to.min(self.end));
+        self.chunks.release(self.una.0);
+        if self.una == self.end {
+            self.chunks.shrink();
+        }
+    }
+
+    /// A subflow carries these bytes: keep them until [`unpin`](Self::unpin).
+    pub(crate) fn pin(&mut self, range: DataRange) {
+        self.chunks.pin(range.start.0, range.end.0);
+    }
+
+    /// A subflow is done with these bytes.
+    pub(crate) fn unpin(&mut self, range: DataRange) {
+        self.chunks.unpin(range.start.0, range.end.0);
+    }
+
+    /// Copies bytes for a segment. False if they are gone, which is a bug.
+    pub(crate) fn copy(&self, start: Dsn, out: &mut [u8]) -> bool {
+        self.chunks.read(start.0, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_application_is_woken_once_a_third_is_free() {
+        let mut buffer = SendBuffer::new(1 << 20);
+        let big = vec![7; 300_000];
+        let n = buffer.write(&big);
+        assert_eq!(n as u64, BASE_SPACE);
+        assert!(buffer.is_blocked() && !buffer.take_writable());
+        buffer.ack(Dsn(BASE_SPACE / 2));
+        assert!(buffer.take_writable());
+        assert!(!buffer.take_writable());
+        buffer.tune(200_000);
+        assert_eq!(buffer.write(&big), 300_000);
+    }
+
+    #[test]
+    fn pinned_bytes_survive_the_data_ack() {
+        let mut buffer = SendBuffer::new(1 << 20);
+        buffer.write(&[1, 2, 3, 4]);
+        buffer.pin(DataRange::new(Dsn(0), Dsn(4)));
+        buffer.ack(Dsn(4));
+        let mut out = [0; 4];
+        assert!(buffer.copy(Dsn(0), &mut out));
+        assert_eq!(out, [1, 2, 3, 4]);
+        buffer.unpin(DataRange::new(Dsn(0), Dsn(4)));
+        buffer.write(&[5]);
+        assert!(buffer.copy(Dsn(4), &mut out[..1]));
+        assert_eq!(out[0], 5);
+    }
+}

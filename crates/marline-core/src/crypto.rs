@@ -1,0 +1,114 @@
+//! Keys and what is derived from them (RFC 8684 sections 3.1 and 3.2): token, initial data sequence
+//! number, and the HMACs that authenticate joins and announced addresses.
+
+use core::fmt;
+use core::net::IpAddr;
+
+use hmac::{Hmac, KeyInit, Mac};
+use marline_policy::Token;
+use sha2::{Digest, Sha256};
+
+/// A 64-bit MPTCP key. `Debug` hides it: it authorises joins.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) u64);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    /// Token (top 32 bits of the hash) and IDSN (low 64 bits).
+    pub(crate) fn derive(self) -> (Token, u64) {
+        let hash: [u8; 32] = Sha256::digest(self.0.to_be_bytes()).into();
+        let token = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]);
+        let mut low = [0; 8];
+        low.copy_from_slice(&hash[24..]);
+        (Token(token), u64::from_be_bytes(low))
+    }
+}
+
+/// HMAC-SHA256 keyed by two MPTCP keys, the sender's first.
+fn hmac(sender: Key, receiver: Key, message: &[&[u8]]) -> [u8; 32] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&sender.0.to_be_bytes());
+    key[8..].copy_from_slice(&receiver.0.to_be_bytes());
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else {
+        unreachable!("HMAC takes keys of any length");
+    };
+    for part in message {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// The HMAC of a join, from the side with key `sender` and random number `sender_nonce`.
+pub(crate) fn join_hmac(
+    sender: Key,
+    receiver: Key,
+    sender_nonce: u32,
+    receiver_nonce: u32,
+) -> [u8; 32] {
+    hmac(sender, receiver, &[&sender_nonce.to_be_bytes(), &receiver_nonce.to_be_bytes()])
+}
+
+/// Leftmost 64 bits, as the SYN/ACK of a join carries them.
+pub(crate) fn left_64(hmac: &[u8; 32]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hmac[..8]);
+    u64::from_be_bytes(bytes)
+}
+
+/// Leftmost 160 bits, as the third ACK of a join carries them.
+pub(crate) fn left_160(hmac: &[u8; 32]) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes.copy_from_slice(&hmac[..20]);
+    bytes
+}
+
+/// Rightmost 64 bits of the HMAC over an announced address. A port that is not announced counts as 0.
+pub(crate) fn address_hmac(
+    sender: Key,
+    receiver: Key,
+    address_id: u8,
+    address: IpAddr,
+    port: Option<u16>,
+) -> u64 {
+    let port = port.unwrap_or(0).to_be_bytes();
+    let full = match address {
+        IpAddr::V4(v4) => hmac(sender, receiver, &[&[address_id], &v4.octets(), &port]),
+        IpAddr::V6(v6) => hmac(sender, receiver, &[&[address_id], &v6.octets(), &port]),
+    };
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&full[24..]);
+    u64::from_be_bytes(bytes)
+}
+
+/// Equality that takes the same time wherever the difference is.
+pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn derivation_uses_both_ends_of_the_hash() {
+        // SHA-256 of eight zero bytes is af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc.
+        let (token, idsn) = Key(0).derive();
+        assert_eq!(token, Token(0xaf55_70f5));
+        assert_eq!(idsn, 0xe5b2_328d_e0e8_3dfc);
+    }
+
+    #[test]
+    fn each_direction_of_a_join_has_its_own_hmac() {
+        let (a, b) = (Key(1), Key(2));
+        assert_ne!(join_hmac(a, b, 3, 4), join_hmac(b, a, 4, 3));
+        assert_eq!(format!("{a:?}"), "Key(..)");
+        assert!(equal_in_constant_time(&[1, 2], &[1, 2]));
+        assert!(!equal_in_constant_time(&[1, 2], &[1, 3]));
+        assert!(!equal_in_constant_time(&[1, 2], &[1]));
+    }
+}

@@ -1,0 +1,147 @@
+//! Finding the connection that a packet belongs to.
+//!
+//! Native TCP is told apart by its four-tuple, subflows on the UDP carrier by the id we chose. A SYN
+//! has no id yet and is told apart by its ends and the id its sender chose, since two clients behind
+//! one NAT may use the same inner port.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, DefaultHasher, Hasher};
+
+use marline_policy::{SubflowId, Token};
+
+use crate::FourTuple;
+
+/// A subflow of a connection in the endpoint's slab.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FlowRef {
+    pub(crate) slot: u32,
+    pub(crate) subflow: SubflowId,
+}
+
+/// A keyed hash: peers choose four-tuples, so its key must be unknown to them. The same key gives
+/// the same table, and nothing iterates over it.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedState(u64);
+
+impl BuildHasher for KeyedState {
+    type Hasher = DefaultHasher;
+    fn build_hasher(&self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.0);
+        hasher
+    }
+}
+
+/// Ids and tokens are random already; their low bits index the table as they are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RandomAlready;
+
+/// See [`RandomAlready`].
+#[derive(Debug, Default)]
+pub(crate) struct Identity(u64);
+
+impl BuildHasher for RandomAlready {
+    type Hasher = Identity;
+    fn build_hasher(&self) -> Identity {
+        Identity(0)
+    }
+}
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        // The table's control bytes come from the top bits, which shards share: spread them.
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 << 8) | u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.0 = u64::from(value);
+    }
+}
+
+/// The tables.
+#[derive(Debug)]
+pub(crate) struct Demux {
+    by_tuple: HashMap<FourTuple, FlowRef, KeyedState>,
+    by_flow: HashMap<u64, FlowRef, RandomAlready>,
+    by_syn: HashMap<(FourTuple, u64), FlowRef, KeyedState>,
+    by_token: HashMap<u32, u32, RandomAlready>,
+}
+
+/// What a subflow is found by.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct FlowKey {
+    pub(crate) path: FourTuple,
+    /// Our id; 0 where the four-tuple says it all.
+    pub(crate) local_flow: u64,
+    /// The peer's id; 0 until it is known.
+    pub(crate) peer_flow: u64,
+}
+
+impl Demux {
+    pub(crate) fn new(key: u64) -> Self {
+        Demux {
+            by_tuple: HashMap::with_hasher(KeyedState(key)),
+            by_flow: HashMap::with_hasher(RandomAlready),
+            by_syn: HashMap::with_hasher(KeyedState(key)),
+            by_token: HashMap::with_hasher(RandomAlready),
+        }
+    }
+
+    /// The subflow a packet is for. A SYN that is repeated finds the subflow it started.
+    pub(crate) fn find(&self, path: &FourTuple, flow: u64, peer_flow: u64) -> Option<FlowRef> {
+        match (flow, peer_flow) {
+            (0, 0) => self.by_tuple.get(path),
+            (0, peer) => self.by_syn.get(&(*path, peer)),
+            (flow, _) => self.by_flow.get(&flow),
+        }
+        .copied()
+    }
+
+    pub(crate) fn has_flow(&self, flow: u64) -> bool {
+        self.by_flow.contains_key(&flow)
+    }
+
+    pub(crate) fn has_tuple(&self, path: &FourTuple) -> bool {
+        self.by_tuple.contains_key(path)
+    }
+
+    pub(crate) fn insert(&mut self, key: FlowKey, flow: FlowRef) {
+        if key.local_flow == 0 {
+            self.by_tuple.insert(key.path, flow);
+            return;
+        }
+        self.by_flow.insert(key.local_flow, flow);
+        if key.peer_flow != 0 {
+            self.by_syn.insert((key.path, key.peer_flow), flow);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &FlowKey) {
+        if key.local_flow == 0 {
+            self.by_tuple.remove(&key.path);
+            return;
+        }
+        self.by_flow.remove(&key.local_flow);
+        self.by_syn.remove(&(key.path, key.peer_flow));
+    }
+
+    /// The connection that owns a token.
+    pub(crate) fn token(&self, token: Token) -> Option<u32> {
+        self.by_token.get(&token.0).copied()
+    }
+
+    pub(crate) fn insert_token(&mut self, token: Token, slot: u32) {
+        self.by_token.insert(token.0, slot);
+    }
+
+    pub(crate) fn remove_token(&mut self, token: Token) {
+        self.by_token.remove(&token.0);
+    }
+}

@@ -1,0 +1,181 @@
+//! What is left of subflows that ended: enough to answer stragglers (RFC 9293 section 3.6.1).
+//!
+//! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN; one that was reset
+//! repeats the RST, since a lost RST would leave the peer talking to nobody. Entries are small, end
+//! by time, and the oldest gives way when the table is full.
+
+use std::collections::VecDeque;
+
+use marline_policy::SubflowId;
+use marline_time::{Duration, Instant};
+use marline_wire::{SeqNum, TcpFlags, TcpHeader};
+
+use super::demux::{Demux, FlowKey, FlowRef};
+use crate::Event;
+#[cfg(test)]
+use crate::FourTuple;
+
+/// Slots with this bit are numbers of entries in the TIME-WAIT table.
+pub(crate) const TIME_WAIT_BIT: u32 = 1 << 31;
+
+/// How a straggler is answered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// With the last ACK.
+    Ack,
+    /// With a RST.
+    Rst,
+}
+
+/// One ended subflow.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) key: FlowKey,
+    pub(crate) answer: Answer,
+    pub(crate) seq: SeqNum,
+    pub(crate) ack: SeqNum,
+    pub(crate) until: Instant,
+}
+
+impl Ended {
+    /// The header that answers a straggler.
+    pub(crate) fn header(&self) -> TcpHeader {
+        TcpHeader {
+            src_port: self.key.path.local.port(),
+            dst_port: self.key.path.remote.port(),
+            seq: self.seq,
+            ack: self.ack,
+            flags: match self.answer {
+                Answer::Ack => TcpFlags::ACK,
+                Answer::Rst => TcpFlags::RST.with(TcpFlags::ACK),
+            },
+            window: 0,
+            urgent: 0,
+        }
+    }
+}
+
+/// The table: a ring of entries in order of insertion.
+#[derive(Debug)]
+pub(crate) struct TimeWait {
+    entries: VecDeque<Option<Ended>>,
+    /// Number of the first entry in the ring, so that numbers stay valid while it moves.
+    first: u32,
+    limit: usize,
+}
+
+impl TimeWait {
+    pub(crate) const fn new(limit: usize) -> Self {
+        TimeWait { entries: VecDeque::new(), first: 0, limit }
+    }
+
+    /// Takes over a subflow. The oldest gives way if there are too many.
+    pub(crate) fn insert(
+        &mut self,
+        ended: Ended,
+        demux: &mut Demux,
+        events: &mut VecDeque<Event>,
+    ) {
+        demux.remove(&ended.key);
+        if self.limit == 0 {
+            events.push_back(gone(&ended.key));
+            return;
+        }
+        if self.entries.len() >= self.limit {
+            self.pop(demux, events);
+        }
+        let number = self.first.wrapping_add(self.entries.len() as u32) & !TIME_WAIT_BIT;
+        demux.insert(ended.key, FlowRef { slot: TIME_WAIT_BIT | number, subflow: SubflowId(0) });
+        self.entries.push_back(Some(ended));
+    }
+
+    /// The entry that a slot with [`TIME_WAIT_BIT`] names.
+    pub(crate) fn get(&self, slot: u32) -> Option<&Ended> {
+        self.entries.get(self.index(slot))?.as_ref()
+    }
+
+    /// Forgets one entry early: its address pair is wanted for a new connection.
+    pub(crate) fn forget(
+        &mut self,
+        slot: u32,
+        demux: &mut Demux,
+        events: &mut VecDeque<Event>,
+    ) {
+        let index = self.index(slot);
+        if let Some(ended) = self.entries.get_mut(index).and_then(Option::take) {
+            demux.remove(&ended.key);
+            events.push_back(gone(&ended.key));
+        }
+    }
+
+    /// Drops what is over.
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        demux: &mut Demux,
+        events: &mut VecDeque<Event>,
+    ) {
+        while self.entries.front().is_some_and(|e| e.is_none_or(|e| e.until <= now)) {
+            self.pop(demux, events);
+        }
+    }
+
+    /// When the oldest entry ends. Entries are in order of insertion; one that ends earlier than an
+    /// older one waits for it.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.entries.iter().flatten().next().map(|e| e.until)
+    }
+
+    fn index(&self, slot: u32) -> usize {
+        (slot.wrapping_sub(self.first) & !TIME_WAIT_BIT) as usize
+    }
+
+    fn pop(&mut self, demux: &mut Demux, events: &mut VecDeque<Event>) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.first = self.first.wrapping_add(1);
+        if let Some(ended) = entry {
+            demux.remove(&ended.key);
+            events.push_back(gone(&ended.key));
+        }
+    }
+}
+
+fn gone(key: &FlowKey) -> Event {
+    Event::FlowGone { local_flow: key.local_flow, path: key.path }
+}
+
+/// How long a reset subflow keeps answering.
+pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use super::*;
+
+    fn ended(port: u16, until: u64) -> Ended {
+        let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let path = FourTuple { local: at(80), remote: at(port) };
+        let key = FlowKey { path, local_flow: 0, peer_flow: 0 };
+        let (seq, ack) = (SeqNum(1), SeqNum(2));
+        Ended { key, answer: Answer::Ack, seq, ack, until: Instant::from_secs(until) }
+    }
+
+    #[test]
+    fn entries_are_found_by_packet_bounded_and_expire_in_order() {
+        let (mut demux, mut events) = (Demux::new(1), VecDeque::new());
+        let mut table = TimeWait::new(2);
+        for (port, until) in [(1, 10), (2, 20), (3, 30)] {
+            table.insert(ended(port, until), &mut demux, &mut events);
+        }
+        assert_eq!(events.len(), 1);
+        assert!(demux.find(&ended(1, 0).key.path, 0, 0).is_none());
+        let slot = demux.find(&ended(3, 0).key.path, 0, 0).unwrap().slot;
+        assert_eq!(table.get(slot).unwrap().until, Instant::from_secs(30));
+        table.expire(Instant::from_secs(20), &mut demux, &mut events);
+        assert_eq!(table.get(slot).unwrap().key.path.remote.port(), 3);
+        table.forget(slot, &mut demux, &mut events);
+        assert!(table.get(slot).is_none() && table.next_timeout().is_none());
+        assert_eq!(events.len(), 3);
+    }
+}

@@ -1,0 +1,47 @@
+//! What all connections of an endpoint share: tables, counters, randomness and the event queue.
+
+use std::collections::VecDeque;
+
+use marline_time::{Instant, Rng};
+
+use crate::endpoint::demux::Demux;
+use crate::endpoint::time_wait::TimeWait;
+use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, MonitorKind, Shard};
+
+/// Handed to a connection with each call.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: EndpointConfig,
+    pub(crate) rng: Box<dyn Rng>,
+    pub(crate) counters: Counters,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) demux: Demux,
+    pub(crate) time_wait: TimeWait,
+    /// Half-open connections, oldest first; entries that grew up are skipped.
+    pub(crate) half_open: VecDeque<ConnectionId>,
+    /// How many of them are still half open.
+    pub(crate) half_open_count: usize,
+}
+
+impl Shared {
+    /// A subflow id that the carrier can route back to this shard; 0 where ids are not used.
+    pub(crate) fn new_flow(&mut self) -> u64 {
+        if !self.config.capabilities.flow_ids {
+            return 0;
+        }
+        loop {
+            let flow = self.rng.next_u64();
+            let Shard { index, count } = self.config.shard;
+            if flow != 0 && Shard::of_flow(flow, count) == index && !self.demux.has_flow(flow) {
+                return flow;
+            }
+        }
+    }
+
+    /// Tells the observers, if there are any.
+    pub(crate) fn monitor(&mut self, now: Instant, connection: ConnectionId, kind: MonitorKind) {
+        if self.config.monitor {
+            self.events.push_back(Event::Monitor(MonitorEvent { at: now, connection, kind }));
+        }
+    }
+}

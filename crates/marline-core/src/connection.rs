@@ -114,6 +114,8 @@ struct DataTimers {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) id: ConnectionId,
+    /// Its place in the endpoint's slab.
+    slot: u32,
     config: Box<ConnectionConfig>,
     role: Role,
     mode: Mode,
@@ -124,6 +126,8 @@ pub(crate) struct Connection {
     peer_denies_id0: bool,
     /// The peer used 64-bit DSNs: it gets 64-bit DATA_ACKs.
     peer_uses_long_dsn: bool,
+    /// Where our infinite mapping starts, after a mid-stream fallback.
+    infinite_from: Option<(Ssn, Dsn)>,
     legs: Vec<Option<Box<Leg>>>,
     send: SendBuffer,
     mappings: MappingTx,

@@ -1,0 +1,283 @@
+//! Addresses of both sides, and telling each other of them: ADD_ADDR, its echo, REMOVE_ADDR
+//! (RFC 8684 section 3.4).
+//!
+//! An announcement is repeated until its echo comes. An announced address is believed only with the
+//! right HMAC; a wrong one is ignored, as the RFC asks. Withdrawals need no echo: they are sent on
+//! two segments, since the peer also notices by itself.
+
+use core::net::SocketAddr;
+use std::collections::VecDeque;
+
+use marline_policy::{AddressId, LocalAddress, PathEvent, RemoteAddress, SubflowId};
+use marline_time::{Duration, Instant};
+use marline_wire::TcpSegment;
+use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
+
+use super::Connection;
+use super::join::is_same;
+use crate::crypto::{address_hmac, equal_in_constant_time};
+use crate::shared::Shared;
+use crate::{CloseReason, ConnectionConfig, FourTuple, MonitorKind};
+
+/// Signals that may wait at once: beyond, the oldest go.
+const MAX_SIGNALS: usize = 64;
+/// Announcements without echo after which we stop repeating.
+const MAX_ANNOUNCEMENTS: u32 = 8;
+
+/// An option that wants to be sent, on one subflow or on any.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Signal {
+    pub(super) on: Option<SubflowId>,
+    pub(super) option: MptcpOption,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Announcement {
+    id: AddressId,
+    option: AddAddr,
+    again_at: Instant,
+    count: u32,
+}
+
+/// What is known of addresses, and what is to be said of them.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    local: Vec<LocalAddress>,
+    /// Address of the initial subflow: its id is 0 on the wire, whatever the configuration calls it.
+    initial: AddressId,
+    remote: Vec<RemoteAddress>,
+    advertised: Vec<(AddressId, SocketAddr)>,
+    announcements: Vec<Announcement>,
+    signals: VecDeque<Signal>,
+}
+
+impl Addresses {
+    pub(super) fn new(config: &ConnectionConfig, path: FourTuple) -> Self {
+        let mut local = config.local_addresses.clone();
+        let known = local.iter().find(|l| l.address.ip() == path.local.ip()).map(|l| l.id);
+        let initial = known.unwrap_or(AddressId(0));
+        if known.is_none() {
+            local.push(LocalAddress {
+                id: initial,
+                address: SocketAddr::new(path.local.ip(), 0),
+                remote: None,
+                backup: false,
+                signal: false,
+                subflow: true,
+                up: true,
+            });
+        }
+        Addresses {
+            local,
+            initial,
+            remote: vec![RemoteAddress { id: AddressId(0), address: path.remote }],
+            advertised: config.advertised.clone(),
+            announcements: Vec::new(),
+            signals: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn local(&self) -> &[LocalAddress] {
+        &self.local
+    }
+
+    pub(super) fn remote(&self) -> &[RemoteAddress] {
+        &self.remote
+    }
+
+    pub(super) fn initial_local(&self) -> LocalAddress {
+        let Some(local) = self.find_local(self.initial) else {
+            unreachable!("the initial address is put in at the start and never taken out");
+        };
+        local
+    }
+
+    pub(super) fn find_local(&self, id: AddressId) -> Option<LocalAddress> {
+        self.local.iter().find(|l| l.id == id).copied()
+    }
+
+    pub(super) fn find_remote(&self, id: AddressId) -> Option<SocketAddr> {
+        self.remote.iter().find(|r| r.id == id).map(|r| r.address)
+    }
+
+    /// The id by which the peer knows a remote address; unknown ones count as the initial.
+    pub(super) fn remote_id(&self, address: SocketAddr) -> AddressId {
+        self.remote.iter().find(|r| r.address == address).map_or(AddressId(0), |r| r.id)
+    }
+
+    /// The entry for the address a join came to.
+    pub(super) fn local_for(&self, address: SocketAddr) -> LocalAddress {
+        let known = self.local.iter().find(|l| l.address.ip() == address.ip());
+        known.copied().unwrap_or_else(|| self.initial_local())
+    }
+
+    /// The id on the wire of a local address.
+    pub(super) fn wire_id(&self, id: AddressId) -> u8 {
+        if id == self.initial { 0 } else { id.0 }
+    }
+
+    /// Puts in or replaces; returns what was there.
+    pub(super) fn set_local(&mut self, new: LocalAddress) -> Option<LocalAddress> {
+        match self.local.iter_mut().find(|l| l.id == new.id) {
+            Some(slot) => Some(core::mem::replace(slot, new)),
+            None if self.local.len() < usize::from(u8::MAX) => {
+                self.local.push(new);
+                None
+            }
+            None => None,
+        }
+    }
+
+    pub(super) fn set_backup(&mut self, id: AddressId, backup: bool) {
+        if let Some(local) = self.local.iter_mut().find(|l| l.id == id) {
+            local.backup = backup;
+        }
+    }
+
+    /// Queues an option for sending.
+    pub(super) fn signal(&mut self, signal: Signal) {
+        if self.signals.len() >= MAX_SIGNALS {
+            self.signals.pop_front();
+        }
+        self.signals.push_back(signal);
+    }
+
+    pub(super) fn next_signal(&mut self, usable: impl Fn(SubflowId) -> bool) -> Option<Signal> {
+        let ready = |s: &Signal| s.on.is_none_or(&usable);
+        let index = self.signals.iter().position(ready)?;
+        self.signals.remove(index)
+    }
+
+    pub(super) fn has_signals(&self) -> bool {
+        !self.signals.is_empty()
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.announcements.iter().map(|a| a.again_at).min()
+    }
+}
+
+impl Connection {
+    /// ADD_ADDR for one of our addresses, repeated until echoed.
+    pub(super) fn announce_address(&mut self, now: Instant, sh: &mut Shared, id: AddressId) {
+        let Some(remote) = self.keys.remote.filter(|_| self.is_multipath()) else { return };
+        let Some(local) = self.addresses.find_local(id) else { return };
+        let advertised = self.addresses.advertised.iter().find(|(a, _)| *a == id);
+        let address = advertised.map_or(local.address, |(_, address)| *address);
+        let initial_port = self.addresses.initial_local().address.port();
+        let port = Some(address.port()).filter(|port| *port != 0 && *port != initial_port);
+        let wire_id = self.addresses.wire_id(id);
+        let hmac = address_hmac(self.keys.local, remote, wire_id, address.ip(), port);
+        let (address_id, address) = (wire_id, address.ip());
+        let option = AddAddr { address_id, address, port, hmac: Some(hmac) };
+        self.addresses.announcements.retain(|a| a.id != id);
+        let again_at = now + self.largest_rto().max(Duration::from_millis(200)) * 2;
+        self.addresses.announcements.push(Announcement { id, option, again_at, count: 1 });
+        sh.counters.add_addr_tx += 1;
+        self.addresses.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
+    }
+
+    /// Repeats announcements whose echo did not come.
+    pub(super) fn repeat_announcements(&mut self, now: Instant, sh: &mut Shared) {
+        let base = self.largest_rto().max(Duration::from_millis(200));
+        let mut due = Vec::new();
+        self.addresses.announcements.retain_mut(|a| {
+            if a.again_at > now {
+                return true;
+            }
+            a.count += 1;
+            a.again_at = now + base * (1 << a.count.min(6));
+            due.push(a.option);
+            a.count <= MAX_ANNOUNCEMENTS
+        });
+        for option in due {
+            sh.counters.add_addr_tx += 1;
+            self.addresses.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
+        }
+    }
+
+    /// REMOVE_ADDR for one of our addresses.
+    pub(super) fn withdraw_address(&mut self, sh: &mut Shared, id: AddressId) {
+        self.addresses.announcements.retain(|a| a.id != id);
+        let mut ids = [0; 37];
+        ids[0] = self.addresses.wire_id(id);
+        let option = MptcpOption::RemoveAddr(RemoveAddr { ids, len: 1 });
+        sh.counters.rm_addr_tx += 1;
+        self.addresses.signal(Signal { on: None, option });
+        self.addresses.signal(Signal { on: None, option });
+    }
+
+    /// Address, priority and failure options of an acceptable segment.
+    pub(super) fn on_mptcp_options(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        for option in segment.options.mptcp.iter() {
+            match *option {
+                MptcpOption::AddAddr(add) if add.hmac.is_none() => {
+                    sh.counters.echo_add_rx += 1;
+                    let announcements = &mut self.addresses.announcements;
+                    announcements.retain(|a| a.option.address_id != add.address_id);
+                }
+                MptcpOption::AddAddr(add) => self.on_add_addr(now, sh, id, add),
+                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(now, sh, &remove),
+                MptcpOption::Prio(prio) => {
+                    sh.counters.mp_prio_rx += 1;
+                    if let Some(leg) = self.leg_mut(id) {
+                        leg.backup_there = prio.backup;
+                    }
+                    let backup = prio.backup;
+                    sh.monitor(now, self.id, MonitorKind::SubflowPriority { id, backup });
+                    self.path_event(now, sh, PathEvent::Priority { id, backup });
+                }
+                MptcpOption::Fail(fail) => self.on_mp_fail(now, sh, id, fail),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_add_addr(&mut self, now: Instant, sh: &mut Shared, on: SubflowId, add: AddAddr) {
+        sh.counters.add_addr_rx += 1;
+        let (Some(remote), Some(hmac)) = (self.keys.remote, add.hmac) else { return };
+        let expected =
+            address_hmac(remote, self.keys.local, add.address_id, add.address, add.port);
+        if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
+            return;
+        }
+        let echo = MptcpOption::AddAddr(AddAddr { hmac: None, ..add });
+        self.addresses.signal(Signal { on: Some(on), option: echo });
+        let initial = self.addresses.find_remote(AddressId(0)).map_or(0, |a| a.port());
+        let address = SocketAddr::new(add.address, add.port.unwrap_or(initial));
+        let new = RemoteAddress { id: AddressId(add.address_id), address };
+        let limit = sh.config.limits.remote_addresses;
+        let known = self.addresses.remote.iter_mut().find(|r| is_same(r, &new));
+        match known {
+            Some(old) if *old == new || old.id == AddressId(0) => return,
+            Some(old) => *old = new,
+            None if self.addresses.remote.len() < limit => self.addresses.remote.push(new),
+            None => return,
+        }
+        sh.monitor(now, self.id, MonitorKind::Announced { id: new.id, address });
+        self.path_event(now, sh, PathEvent::Announced(new.id));
+    }
+
+    fn on_remove_addr(&mut self, now: Instant, sh: &mut Shared, remove: &RemoveAddr) {
+        for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
+            sh.counters.rm_addr_rx += 1;
+            // Id 0 is the initial subflow's address: its entry stays, for the peer may return there.
+            self.addresses.remote.retain(|r| r.id != id || id == AddressId(0));
+            for leg in self.leg_ids() {
+                let theirs = self.leg(leg).is_some_and(|l| l.remote_id == id && l.was_joined());
+                if theirs && self.legs_count() > 1 {
+                    self.leg_stops_carrying(now, leg);
+                    self.drop_leg(now, sh, leg, CloseReason::PeerReset);
+                }
+            }
+            sh.monitor(now, self.id, MonitorKind::Removed(id));
+            self.path_event(now, sh, PathEvent::Removed(id));
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The ways a connection or a subflow ends: DATA_FIN, MP_FASTCLOSE, RST, death (RFC 8684 sections
+//! 3.3.3, 3.5 and 3.6).
+//!
+//! A DATA_FIN occupies one DSN behind the data. It goes out in a DSS of its own as soon as all data
+//! was handed to subflows, and is repeated by timer, since a segment without payload has nobody else
+//! to repeat it. When both sides' DATA_FINs are acknowledged the subflows close as TCP does; their
+//! FINs carry the last DATA_ACK.
+
+use marline_policy::{PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
+use marline_time::Instant;
+use marline_wire::mptcp::{MpTcpRst, MptcpOption};
+use marline_wire::{SeqNum, TcpSegment};
+
+use super::leg::{Farewell, Leg};
+use super::{Connection, Mode};
+use crate::endpoint::time_wait::{Answer, Ended, RESET_MEMORY};
+use crate::shared::Shared;
+use crate::{CloseReason, Event, MonitorKind, SubflowState};
+
+/// How far the connection is on its way out.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Closing {
+    /// The application writes no more.
+    pub(super) shutdown: bool,
+    /// Our DATA_FIN was sent.
+    pub(super) fin_sent: bool,
+    /// And acknowledged.
+    pub(super) fin_acked: bool,
+    /// The application let go.
+    pub(super) released: bool,
+    /// It is over, and why.
+    pub(super) closed: Option<CloseReason>,
+    /// The application knows of the connection.
+    pub(super) announced_to_application: bool,
+}
+
+impl Closing {
+    /// Over, or to be over: no new subflows.
+    pub(super) const fn is_closing(&self) -> bool {
+        self.closed.is_some()
+    }
+}
+
+impl Connection {
+    /// The application writes no more.
+    pub(crate) fn shutdown(&mut self, now: Instant, sh: &mut Shared) {
+        self.closing.shutdown = true;
+        self.advance_closing(now, sh);
+    }
+
+    /// The application lets go of the connection.
+    pub(crate) fn release(&mut self, now: Instant, sh: &mut Shared) {
+        let unread = self.receive.readable() > 0;
+        self.closing.released = true;
+        if self.closing.closed.is_some() {
+            return;
+        }
+        if unread {
+            self.abort(now, sh);
+            return;
+        }
+        self.shutdown(now, sh);
+    }
+
+    /// Ends it now: MP_FASTCLOSE with a RST on every subflow.
+    pub(crate) fn abort(&mut self, now: Instant, sh: &mut Shared) {
+        if self.closing.closed.is_some() {
+            return;
+        }
+        if self.is_multipath() {
+            sh.counters.mp_fastclose_tx += 1;
+        }
+        let farewell = if self.is_multipath() { Farewell::Fastclose } else { Farewell::None };
+        self.reset_all(farewell);
+        self.finish(now, sh, CloseReason::Aborted);
+    }
+
+    fn reset_all(&mut self, farewell: Farewell) {
+        for leg in self.legs.iter_mut().flatten() {
+            leg.farewell = farewell;
+            leg.shut = true;
+            leg.tcp.reset();
+        }
+    }
+
+    /// Moves the orderly close on as far as it can go now.
+    pub(super) fn advance_closing(&mut self, now: Instant, sh: &mut Shared) {
+        if self.closing.closed.is_some() {
+            return;
+        }
+        if self.closing.shutdown && self.mappings.end() == self.send.end() {
+            if self.is_plain() {
+                self.close_plain_subflow();
+            } else if !self.closing.fin_sent && self.usable_legs() > 0 {
+                self.closing.fin_sent = true;
+                self.timers.fin_at = Some(now);
+            }
+        }
+        let sent_all = match self.mode {
+            Mode::Plain { .. } => self.closing.shutdown && self.plain_fin_acked(),
+            _ => self.closing.fin_acked,
+        };
+        if sent_all && self.receive.fin_reached() {
+            self.close_subflows();
+            self.finish(now, sh, CloseReason::Finished);
+        }
+    }
+
+    fn close_plain_subflow(&mut self) {
+        for leg in self.legs.iter_mut().flatten() {
+            leg.tcp.close();
+        }
+    }
+
+    /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
+    fn plain_fin_acked(&self) -> bool {
+        let done = |state| {
+            matches!(
+                state,
+                SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed
+            )
+        };
+        self.legs.iter().flatten().all(|leg| done(leg.tcp.state()))
+    }
+
+    fn close_subflows(&mut self) {
+        for leg in self.legs.iter_mut().flatten() {
+            leg.shut = true;
+            leg.tcp.close();
+        }
+    }
+
+    /// MP_FASTCLOSE and MP_TCPRST of an acceptable segment.
+    pub(super) fn on_closing_options(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        for option in segment.options.mptcp.iter() {
+            match option {
+                MptcpOption::Fastclose(f) if f.receiver_key == self.keys.local.0 => {
+                    sh.counters.mp_fastclose_rx += 1;
+                    if let Some(leg) = self.leg_mut(id) {
+                        leg.shut = true;
+                    }
+                    self.reset_all(Farewell::None);
+                    self.finish(now, sh, CloseReason::PeerReset);
+                    return;
+                }
+                MptcpOption::TcpRst(_) => sh.counters.mp_rst_rx += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Resets one subflow; its data goes elsewhere. The connection ends with its last one only if it
+    /// cannot get another.
+    pub(super) fn reset_leg(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        reason: u8,
+        why: CloseReason,
+    ) {
+        let multipath = self.is_multipath();
+        let Some(leg) = self.leg_mut(id) else { return };
+        if multipath {
+            sh.counters.mp_rst_tx += 1;
+            leg.farewell = Farewell::Reason(MpTcpRst { transient: false, reason });
+        }
+        leg.shut = true;
+        leg.tcp.reset();
+        self.leg_stops_carrying(now, id);
+        if self.legs.iter().flatten().all(|leg| leg.shut) && !self.may_come_back() {
+            self.finish(now, sh, why);
+        }
+    }
+
+    /// A subflow ended without a word from us being owed: reset, refused, timed out.
+    pub(super) fn on_leg_lost(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        reason: CloseReason,
+    ) {
+        if self.leg(id).is_none() {
+            return;
+        }
+        self.leg_stops_carrying(now, id);
+        self.drop_leg(now, sh, id, reason);
+        if self.closing.closed.is_some() || self.legs_count() > 0 {
+            return;
+        }
+        // A finished stream needs no subflow; an unconfirmed one has no other way back.
+        if self.closing.fin_acked && self.receive.fin_reached() {
+            self.finish(now, sh, CloseReason::Finished);
+        } else if self.may_come_back() && reason != CloseReason::Refused {
+            // A RST may come from a box on the way. Whether the peer still knows the connection
+            // shows when a join is answered: refused means it does not.
+            self.timers.linger_since.get_or_insert(now);
+        } else {
+            self.finish(now, sh, reason);
+        }
+    }
+
+    /// A connection without subflows can be continued by a join.
+    fn may_come_back(&self) -> bool {
+        self.is_confirmed() && self.closing.closed.is_none()
+    }
+
+    /// All retries went unanswered. The last subflow of a connection that cannot get another ends it.
+    pub(super) fn on_leg_dead(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        self.on_leg_lost(now, sh, id, CloseReason::TimedOut);
+    }
+
+    /// Both FINs are through: what is left is TIME-WAIT.
+    pub(super) fn on_leg_finished(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if self.is_plain() {
+            self.advance_closing(now, sh);
+        }
+        self.leg_stops_carrying(now, id);
+        self.drop_leg(now, sh, id, CloseReason::Finished);
+        if self.legs_count() == 0 && self.closing.closed.is_none() {
+            if self.is_plain() {
+                self.finish(now, sh, CloseReason::Finished);
+            } else {
+                self.timers.linger_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// No more data on this subflow: what it has not delivered goes to others.
+    pub(super) fn leg_stops_carrying(&mut self, now: Instant, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.shut = true;
+        if !core::mem::take(&mut leg.up) {
+            return;
+        }
+        leg.was_up = true;
+        self.reinject_from(now, id, ReinjectionCause::SubflowClosed);
+        self.mappings.forget(id);
+        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
+    }
+
+    /// Takes a subflow out of its slot; TIME-WAIT and answers to stragglers go to the endpoint.
+    pub(super) fn drop_leg(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        reason: CloseReason,
+    ) {
+        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
+        for range in leg.tcp.unacked_ranges() {
+            self.send.unpin(range);
+        }
+        self.remember_ended(now, sh, &leg);
+        self.remember_totals(&leg, id);
+        let path = leg.key.path;
+        if leg.was_up && !self.is_plain() {
+            sh.monitor(now, self.id, MonitorKind::SubflowClosed { id, path, reason });
+        }
+        let half_open = self.role == marline_policy::Role::Server
+            && leg.is_initial()
+            && !self.closing.announced_to_application;
+        if half_open {
+            sh.half_open_count = sh.half_open_count.saturating_sub(1);
+        }
+        let (local, remote, was_established) = (leg.local_id, leg.remote_id, leg.was_up);
+        let event = PathEvent::SubflowDown { id, local, remote, was_established };
+        self.path_event(now, sh, event);
+    }
+
+    fn remember_ended(&self, now: Instant, sh: &mut Shared, leg: &Leg) {
+        let (answer, until) = match leg.tcp.state() {
+            SubflowState::TimeWait => (Answer::Ack, now + self.config.time_wait),
+            _ if leg.reset_sent => (Answer::Rst, now + RESET_MEMORY),
+            _ => {
+                sh.demux.remove(&leg.key);
+                let (local_flow, path) = (leg.key.local_flow, leg.key.path);
+                sh.events.push_back(Event::FlowGone { local_flow, path });
+                return;
+            }
+        };
+        let ended = Ended {
+            key: leg.key,
+            answer,
+            seq: leg.tcp.to_wire(leg.tcp.snd_nxt()),
+            ack: leg.tcp.peer_to_wire(leg.tcp.rcv_nxt()).unwrap_or(SeqNum(0)),
+            until,
+        };
+        sh.time_wait.insert(ended, &mut sh.demux, &mut sh.events);
+    }
+}

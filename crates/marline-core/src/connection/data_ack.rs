@@ -1,0 +1,82 @@
+//! DATA_ACK: what the peer has, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
+
+use marline_policy::{Dsn, SubflowId};
+use marline_time::Instant;
+use marline_wire::mptcp::DataAck;
+use marline_wire::unwrap32;
+
+use super::{Connection, Mode};
+use crate::Event;
+use crate::shared::Shared;
+use crate::subflow::Ingress;
+
+impl Connection {
+    pub(super) fn on_data_ack(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        ack: DataAck,
+        window: u64,
+    ) {
+        let una = self.acked();
+        let position = match ack {
+            DataAck::Long(ack) => {
+                let offset = ack.wrapping_sub(self.keys.local_first);
+                (offset < 1 << 63).then_some(offset)
+            }
+            DataAck::Short(low) => {
+                unwrap32(low.wrapping_sub(self.keys.local_first as u32), una.0)
+            }
+        };
+        match position.map(Dsn) {
+            // An ACK of what was never sent is ignored, as in TCP.
+            Some(acked) if acked <= self.sent_end() => self.advance_una(now, sh, acked, window),
+            _ => sh.counters.dss_not_matching += 1,
+        }
+    }
+
+    /// Plain TCP: the subflow's ACK is the connection's.
+    pub(super) fn on_plain_ack(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        ingress: &Ingress,
+    ) {
+        let Mode::Plain { tx: (ssn, dsn), .. } = self.mode else { return };
+        let Some(leg) = self.leg(id) else { return };
+        let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.mappings.end());
+        self.advance_una(now, sh, acked, ingress.window);
+    }
+
+    fn advance_una(&mut self, now: Instant, sh: &mut Shared, acked: Dsn, window: u64) {
+        self.window_end = self.window_end.max(acked.plus(window));
+        if acked <= self.acked() {
+            return;
+        }
+        self.closing.fin_acked |= self.closing.fin_sent && acked > self.send.end();
+        let data = acked.min(self.send.end());
+        self.send.ack(data);
+        self.mappings.ack(data);
+        self.reinjections.ack(data);
+        self.timers.rto_count = 0;
+        self.timers.persist_count = 0;
+        self.rearm_data_rto(now);
+        let windows: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.cwnd()).sum();
+        self.send.tune(windows);
+        if self.send.take_writable() && !self.closing.released {
+            sh.events.push_back(Event::Writable(self.id));
+        }
+    }
+
+    /// First DSN that is not DATA_ACKed, our DATA_FIN counted.
+    pub(super) const fn acked(&self) -> Dsn {
+        let una = self.send.una();
+        if self.closing.fin_acked { una.plus(1) } else { una }
+    }
+
+    /// One past the highest DSN sent, our DATA_FIN counted.
+    fn sent_end(&self) -> Dsn {
+        if self.closing.fin_sent { self.send.end().plus(1) } else { self.mappings.end() }
+    }
+}

@@ -1,0 +1,258 @@
+//! What goes out next. One call fills one batch for one path.
+//!
+//! Order: what TCP owes on a subflow (handshakes, resets, repairs: later data on that subflow is
+//! useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the
+//! scheduler's choice, and last pure ACKs, which data may have carried by then.
+
+use marline_policy::{Dsn, SubflowId};
+use marline_time::Instant;
+use marline_wire::mptcp::{Dss, WireDsn, WireMapping};
+use marline_wire::{TcpOptions, checksum};
+
+use super::scheduling::Choice;
+use super::{Connection, Mode};
+use crate::Transmit;
+use crate::shared::Shared;
+use crate::subflow::{Egress, HeaderFor};
+use crate::transmit::TransmitBuf;
+
+impl Connection {
+    /// Fills `buf` with the next batch, which is empty when it comes. `None`: nothing to send now.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        self.emit_owed(now, sh, buf)
+            .or_else(|| self.emit_probe(now, sh, buf))
+            .or_else(|| self.emit_signal(now, sh, buf))
+            .or_else(|| self.emit_data_fin(now, sh, buf))
+            .or_else(|| self.emit_batch(now, sh, buf))
+            .or_else(|| self.emit_acks(now, sh, buf))
+    }
+
+    /// Payload that a repeated segment may have on this subflow.
+    fn repeat_room(&self, id: SubflowId) -> usize {
+        self.leg(id).map_or(0, |leg| leg.tcp.mss() as usize)
+    }
+
+    fn emit_owed(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        for _ in 0..self.legs.len() {
+            let index = self.next_leg % self.legs.len();
+            let id = SubflowId(index as u8);
+            let room = self.repeat_room(id);
+            let leg = self.leg_mut(id);
+            if let Some(egress) = leg.and_then(|l| l.tcp.next_egress_but_ack(now, room)) {
+                let transmit = self.emit(now, sh, id, &egress, None, buf);
+                self.drain_subflow_events(now, sh, id);
+                self.drop_if_reset(now, sh, id, &egress);
+                if transmit.is_some() {
+                    return transmit;
+                }
+            }
+            self.next_leg = index + 1;
+        }
+        None
+    }
+
+    /// A subflow whose RST is out is done with, unless the RST only answered a bogus ACK.
+    fn drop_if_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, egress: &Egress) {
+        let closed = |leg: &super::Leg| leg.tcp.state() == crate::SubflowState::Closed;
+        if matches!(egress, Egress::Rst) && self.leg(id).is_some_and(closed) {
+            let reason = self.closing.closed.unwrap_or(crate::CloseReason::Aborted);
+            self.on_leg_lost(now, sh, id, reason);
+        }
+    }
+
+    /// A tail loss probe: new data if there is any, else the last segment again.
+    fn emit_probe(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        for id in self.leg_ids() {
+            if !self.leg(id).is_some_and(|leg| leg.tcp.wants_new_data_probe()) {
+                continue;
+            }
+            let range = self.unsent();
+            if !range.is_empty() && self.leg(id).is_some_and(super::Leg::is_usable) {
+                let choice = Choice { subflow: id, range, repeat: false };
+                self.decided = None;
+                if let Some(sent) = self.emit_data(now, sh, &choice, usize::MAX, buf) {
+                    return self.batch(id, 1, sent.0 + buf.headroom(), sent.1);
+                }
+            }
+            let room = self.repeat_room(id);
+            let leg = self.leg_mut(id)?;
+            leg.tcp.repeat_last_as_probe();
+            if let Some(egress) = leg.tcp.next_egress_but_ack(now, room) {
+                return self.emit(now, sh, id, &egress, None, buf);
+            }
+        }
+        None
+    }
+
+    fn emit_signal(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        if !self.addresses.has_signals() {
+            return None;
+        }
+        let live = self.leg_ids().filter(|id| self.leg(*id).is_some_and(super::Leg::is_usable));
+        let set = live.fold(0u32, |set, id| set | 1 << id.0);
+        let signal = self.addresses.next_signal(|id| set & (1 << id.0) != 0)?;
+        let on = signal.on.or_else(|| self.best_leg())?;
+        self.emit(now, sh, on, &Egress::Ack, Some(signal.option), buf)
+    }
+
+    /// The subflow on which a lone segment arrives soonest.
+    pub(super) fn best_leg(&self) -> Option<SubflowId> {
+        let usable = self.leg_ids().filter_map(|id| Some((id, self.leg(id)?)));
+        usable
+            .filter(|(_, leg)| leg.is_usable())
+            .min_by_key(|(_, leg)| {
+                let suspect = leg.suspected || leg.tcp.potentially_failed();
+                (suspect, leg.is_backup(), leg.tcp.srtt().unwrap_or_default())
+            })
+            .map(|(id, _)| id)
+    }
+
+    /// A DATA_FIN in a segment of its own.
+    fn emit_data_fin(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        self.timers.fin_at.filter(|at| *at <= now)?;
+        if self.closing.fin_acked || self.is_plain() || self.closing.closed.is_some() {
+            self.timers.fin_at = None;
+            return None;
+        }
+        let id = self.leg_for_fin()?;
+        self.timers.fin_count += 1;
+        let backoff = 1 << (self.timers.fin_count - 1).min(6);
+        self.timers.fin_at = Some(now + self.largest_rto() * backoff);
+        let fin = self.send.end();
+        let wire = self.keys.local_first.wrapping_add(fin.0);
+        let empty = checksum::Checksum::new();
+        let sum = self.checksum.then(|| checksum::dss_checksum(wire, 0, 1, empty));
+        let mut options = TcpOptions::default();
+        options.dss = Some(Dss {
+            data_ack: Some(self.data_ack()),
+            mapping: Some(WireMapping {
+                dsn: if self.sends_long_dsn { WireDsn::Long(wire) } else { WireDsn::Short(wire as u32) },
+                ssn: 0,
+                length: 1,
+                checksum: sum,
+            }),
+            data_fin: true,
+        });
+        self.receive.refresh_edge();
+        let window = self.receive.window();
+        let egress = Egress::Ack;
+        let tcp = &mut self.leg_mut(id)?.tcp;
+        let (header, ecn) = tcp.fill_header(now, HeaderFor::Egress(&egress), window, &mut options);
+        self.write_segment(sh, id, &header, &options, (Dsn(0), 0), buf)?;
+        self.batch(id, 1, buf.bytes().len(), ecn)
+    }
+
+    /// Repeats of the DATA_FIN go round the subflows: the first choice may be the dead one.
+    fn leg_for_fin(&self) -> Option<SubflowId> {
+        if self.timers.fin_count == 0 {
+            return self.best_leg();
+        }
+        let usable: Vec<SubflowId> =
+            self.leg_ids().filter(|id| self.leg(*id).is_some_and(super::Leg::is_usable)).collect();
+        let turn = self.timers.fin_count as usize % usable.len().max(1);
+        usable.get(turn).copied()
+    }
+
+    /// Data, as the scheduler says, as long as it stays on one subflow.
+    fn emit_batch(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        if self.closing.closed.is_some() || matches!(self.mode, Mode::Offered) {
+            return None;
+        }
+        self.refresh_views(now);
+        let first = self.choose(now);
+        let Some(first) = first else {
+            self.nothing_to_send(now);
+            return None;
+        };
+        let id = first.subflow;
+        let (size, ecn) = self.emit_data(now, sh, &first, usize::MAX, buf)?;
+        let stride = size + buf.headroom();
+        let mut count = 1;
+        let mut full = true;
+        while full && count < buf.max_datagrams() {
+            self.refresh_view(now, id);
+            let Some(next) = self.choose(now) else { break };
+            if next.subflow != id {
+                self.defer(next);
+                break;
+            }
+            let Some((next_size, _)) = self.emit_data(now, sh, &next, size, buf) else { break };
+            full = next_size == size;
+            count += 1;
+        }
+        self.rearm_after_sending(now);
+        self.batch(id, count, stride, ecn)
+    }
+
+    fn batch(&self, id: SubflowId, count: usize, stride: usize, ecn: crate::Ecn) -> Option<Transmit> {
+        let key = self.leg(id)?.key;
+        Some(Transmit {
+            path: key.path,
+            ecn,
+            local_flow: key.local_flow,
+            peer_flow: key.peer_flow,
+            handshake: false,
+            datagrams: count,
+            stride,
+        })
+    }
+
+    /// Nothing may go now: the rate sampler and the scheduler should know why.
+    fn nothing_to_send(&mut self, now: Instant) {
+        let drained = self.mappings.end() == self.send.end() && self.reinjections.is_empty();
+        if drained {
+            for leg in self.legs.iter_mut().flatten().filter(|leg| leg.up) {
+                leg.tcp.set_app_limited();
+            }
+        }
+        if self.send.end() > self.send.una() {
+            self.tell_blocked(now);
+        }
+        self.rearm_persist(now);
+    }
+
+    fn emit_acks(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        for id in self.leg_ids() {
+            let room = self.repeat_room(id);
+            if let Some(egress) = self.leg_mut(id).and_then(|l| l.tcp.next_egress(now, room)) {
+                return self.emit(now, sh, id, &egress, None, buf);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,156 @@
+//! MP_CAPABLE: the first subflow's handshake (RFC 8684 section 3.1).
+//!
+//! ```text
+//! client                                   server
+//!   SYN       MP_CAPABLE(v1)        ->
+//!                                   <-     SYN/ACK  MP_CAPABLE(key B)
+//!   ACK       MP_CAPABLE(key A, key B) ->          (may be lost)
+//!   data      MP_CAPABLE(key A, key B, length) ->  (until the peer shows a DSS)
+//! ```
+//! Wherever the option is missing the connection goes on as plain TCP. Marline's server answers the
+//! third ACK with a DATA_ACK at once, so that a client that waits for the server to speak may join
+//! its other paths meanwhile.
+
+use marline_policy::{PathEvent, Role, SubflowId};
+use marline_time::Instant;
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
+use marline_wire::{TcpFlags, TcpSegment};
+
+use super::{Connection, Mode};
+use crate::crypto::Key;
+use crate::shared::Shared;
+use crate::{Event, FallbackReason, MonitorKind};
+
+/// The MP_CAPABLE option of a segment, if it has one.
+pub(crate) fn mp_capable(segment: &TcpSegment<'_>) -> Option<MpCapable> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Capable(capable) => Some(capable),
+        _ => None,
+    })
+}
+
+/// Usable: our version, no unknown extension, the one hash there is.
+const fn is_usable(capable: &MpCapable) -> bool {
+    capable.version == 1 && !capable.extensibility && capable.hmac_sha256
+}
+
+impl Connection {
+    pub(super) fn capable_option(&self, form: MpCapableForm) -> MptcpOption {
+        MptcpOption::Capable(MpCapable {
+            version: 1,
+            checksum_required: self.config.dss_checksum || self.checksum,
+            extensibility: false,
+            deny_join_id0: self.config.deny_join_id0,
+            hmac_sha256: true,
+            form,
+        })
+    }
+
+    /// Server: the SYN that opened the connection.
+    pub(super) fn on_first_syn(&mut self, now: Instant, sh: &mut Shared, syn: &TcpSegment<'_>) {
+        match mp_capable(syn) {
+            Some(capable)
+                if self.config.mptcp
+                    && is_usable(&capable)
+                    && capable.form == MpCapableForm::Syn =>
+            {
+                sh.counters.mp_capable_syn_rx += 1;
+                self.checksum = capable.checksum_required || self.config.dss_checksum;
+                self.peer_denies_id0 = capable.deny_join_id0;
+            }
+            _ => self.fall_back(now, sh, FallbackReason::SynWithoutOption),
+        }
+    }
+
+    /// Handshake options on the first subflow, before its TCP events are looked at.
+    pub(super) fn on_capable(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
+        if self.mode != Mode::Offered {
+            return;
+        }
+        match self.role {
+            Role::Client if segment.header.flags.contains(TcpFlags::SYN) => {
+                self.on_capable_syn_ack(now, sh, segment);
+            }
+            Role::Client => {}
+            Role::Server if segment.header.flags.contains(TcpFlags::SYN) => {}
+            Role::Server => self.on_capable_ack(now, sh, segment),
+        }
+    }
+
+    fn on_capable_syn_ack(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
+        let capable = mp_capable(segment).filter(is_usable);
+        let Some((capable, listener_key)) = capable.and_then(|c| match c.form {
+            MpCapableForm::SynAck { listener_key } => Some((c, listener_key)),
+            _ => None,
+        }) else {
+            self.fall_back(now, sh, FallbackReason::SynAckWithoutOption);
+            return;
+        };
+        self.checksum = capable.checksum_required || self.config.dss_checksum;
+        self.peer_denies_id0 = capable.deny_join_id0;
+        self.keys.set_remote(Key(listener_key));
+        self.mode = Mode::Multipath { confirmed: false };
+    }
+
+    /// Server: the third ACK, or the first data in its place.
+    fn on_capable_ack(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
+        let keys = mp_capable(segment).and_then(|c| match c.form {
+            MpCapableForm::Ack { initiator_key, listener_key, .. } => {
+                Some((initiator_key, listener_key))
+            }
+            _ => None,
+        });
+        match keys {
+            Some((initiator, listener)) if Key(listener) == self.keys.local => {
+                self.keys.set_remote(Key(initiator));
+                self.mode = Mode::Multipath { confirmed: false };
+            }
+            // A stray ACK without the option before the handshake is through is no reason yet; the
+            // one that completes it is.
+            _ if segment.header.flags.contains(TcpFlags::RST) => {}
+            _ => self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption),
+        }
+    }
+
+    /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
+    /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
+    pub(super) fn overtook_the_keys(&self, segment: &TcpSegment<'_>) -> bool {
+        self.role == Role::Server
+            && self.mode == Mode::Offered
+            && segment.options.dss.is_some()
+            && mp_capable(segment).is_none()
+    }
+
+    /// The first subflow's TCP handshake is complete.
+    pub(super) fn on_initial_established(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.up = true;
+        if self.role == Role::Server {
+            if let Some(leg) = self.leg_mut(id) {
+                leg.tcp.ack_now();
+            }
+            sh.half_open_count = sh.half_open_count.saturating_sub(1);
+            self.closing.announced_to_application = true;
+            sh.events.push_back(Event::Incoming(self.id));
+        } else {
+            let fallback = match self.mode {
+                Mode::Plain { reason, .. } => reason,
+                _ => None,
+            };
+            sh.events.push_back(Event::Connected { connection: self.id, fallback });
+        }
+        if let Some(leg) = self.leg(id) {
+            let path = leg.key.path;
+            sh.monitor(now, self.id, MonitorKind::Established(path));
+        }
+        self.subflow_is_up(now, sh, id);
+    }
+
+    /// The peer showed that it speaks MPTCP: joins are possible from now on.
+    pub(super) fn confirm(&mut self, now: Instant, sh: &mut Shared) {
+        if self.mode == (Mode::Multipath { confirmed: false }) {
+            self.mode = Mode::Multipath { confirmed: true };
+            self.path_event(now, sh, PathEvent::Established);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Pictures for people.
+
+use marline_policy::SubflowId;
+
+use super::{Connection, Leg, Mode};
+use crate::{ConnectionInfo, SubflowInfo};
+
+/// Pairs of addresses whose totals are kept after their subflows went.
+const MAX_GONE: usize = 32;
+
+impl Connection {
+    pub(crate) fn info(&self) -> ConnectionInfo {
+        let fallback = match self.mode {
+            Mode::Plain { reason, .. } => reason,
+            _ => None,
+        };
+        let subflows = self.legs.iter().enumerate().filter_map(|(slot, leg)| {
+            let leg = leg.as_deref()?;
+            Some(leg.tcp.info(SubflowId(slot as u8), leg.is_backup()))
+        });
+        ConnectionInfo {
+            id: self.id,
+            fallback,
+            scheduler: self.scheduler_name.clone(),
+            path_manager: self.path_manager_name.clone(),
+            bytes_written: self.send.end().0,
+            bytes_read: self.bytes_read,
+            bytes_acked: self.send.una().0,
+            buffered: self.send.memory() + self.receive.memory(),
+            subflows: subflows.collect(),
+            gone: self.gone.clone(),
+        }
+    }
+
+    /// Adds an ended subflow to the totals of its pair of addresses.
+    pub(super) fn remember_totals(&mut self, leg: &Leg, id: SubflowId) {
+        let last = leg.tcp.info(id, leg.is_backup());
+        let same = |g: &&mut SubflowInfo| {
+            g.path.local.ip() == last.path.local.ip() && g.path.remote == last.path.remote
+        };
+        match self.gone.iter_mut().find(same) {
+            Some(sum) => {
+                sum.bytes_sent += last.bytes_sent;
+                sum.bytes_received += last.bytes_received;
+                sum.bytes_retransmitted += last.bytes_retransmitted;
+                sum.bytes_reinjected += last.bytes_reinjected;
+                sum.bytes_duplicate += last.bytes_duplicate;
+                sum.rtos += last.rtos;
+                sum.probes += last.probes;
+                sum.undone += last.undone;
+                sum.state = last.state;
+                sum.last_heard_at = last.last_heard_at;
+            }
+            None if self.gone.len() < MAX_GONE => self.gone.push(last),
+            None => {}
+        }
+    }
+}

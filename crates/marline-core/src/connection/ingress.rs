@@ -1,0 +1,343 @@
+//! A segment's way in: TCP first, then handshake options, then what it carries.
+
+use marline_policy::{Dsn, Ssn, SubflowId};
+use marline_time::Instant;
+use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, WireDsn, WireMapping};
+use marline_wire::{TcpFlags, TcpSegment, unwrap32};
+
+use super::handshake::mp_capable;
+use super::leg::Farewell;
+use super::mapping_rx::{MappingError, RxMapping};
+use super::{Connection, Mode};
+use crate::shared::Shared;
+use crate::subflow::{Ingress, SubflowEvent};
+use crate::{CloseReason, Ecn, FallbackReason, MonitorKind};
+
+impl Connection {
+    /// One segment for one of our subflows.
+    pub(crate) fn on_segment(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) {
+        if !self.admit(now, sh, id, segment) {
+            return;
+        }
+        let window = self.receive.window_size();
+        self.refresh_group(now, id);
+        let Some(leg) = self.leg_mut(id) else { return };
+        let ingress = leg.tcp.on_segment(now, segment, ecn, window);
+        if ingress.challenge {
+            sh.counters.challenge_acks += 1;
+        }
+        if ingress.accepted {
+            if leg.is_initial() {
+                self.on_capable(now, sh, segment);
+            }
+            self.on_closing_options(now, sh, id, segment);
+        }
+        self.drain_subflow_events(now, sh, id);
+        if ingress.accepted && self.leg(id).is_some() {
+            self.on_fourth_ack(now, sh, id);
+            self.on_content(now, sh, id, segment, &ingress);
+            self.drain_subflow_events(now, sh, id);
+        }
+        self.drain_released(id);
+        self.advance_closing(now, sh);
+    }
+
+    /// Options and payload of an acceptable segment.
+    fn on_content(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        self.timers.linger_since = None;
+        let was_at_end = self.receive.fin_reached();
+        let before = self.receive.next();
+        if self.is_plain() {
+            self.on_plain_ack(now, sh, id, ingress);
+            // After a fallback in mid-stream the peer's mappings count until its infinite one.
+            let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
+            if let Some(dss) = segment.options.dss.filter(|_| mapped) {
+                self.on_mapping(now, sh, id, &dss);
+            }
+        } else {
+            self.on_mptcp_options(now, sh, id, segment);
+            self.on_dss(now, sh, id, segment, ingress);
+        }
+        self.take_payload(now, sh, id, segment, ingress);
+        if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
+            if self.closing.released {
+                self.receive.discard();
+            }
+            self.tell_readable(sh);
+        }
+    }
+
+    fn on_dss(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        if segment.options.dss.is_none() && mp_capable(segment).is_none() {
+            self.on_missing_dss(now, sh, id, segment);
+            return;
+        }
+        if let Some(dss) = segment.options.dss {
+            if let Some(ack) = dss.data_ack {
+                self.on_data_ack(now, sh, ack, ingress.window);
+            }
+            self.confirm(now, sh);
+            self.on_mapping(now, sh, id, &dss);
+        } else if let Some(capable) = mp_capable(segment) {
+            let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
+            self.confirm(now, sh);
+            self.on_capable_data(now, sh, id, data);
+        }
+    }
+
+    /// MP_CAPABLE with data: an implicit mapping of the first bytes.
+    fn on_capable_data(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, data: CapableData) {
+        let mapping = RxMapping {
+            ssn: Ssn(1),
+            len: u64::from(data.length),
+            dsn: Dsn(0),
+            wire_dsn: self.keys.remote_first,
+            wire_len: data.length,
+            checksum: data.checksum.filter(|_| self.checksum),
+        };
+        self.announce(now, sh, id, mapping);
+    }
+
+    fn on_mapping(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, dss: &Dss) {
+        let Some(wire) = dss.mapping else { return };
+        self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
+        let Some(dsn) = self.unwrap_dsn(wire.dsn) else {
+            sh.counters.dss_not_matching += 1;
+            return;
+        };
+        if wire.length == 0 {
+            self.on_infinite_mapping(now, sh, id, &wire, dsn);
+            return;
+        }
+        let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
+        if dss.data_fin && !self.receive.set_fin(dsn.plus(data_len)) {
+            sh.counters.dss_not_matching += 1;
+        }
+        if dss.data_fin && data_len == 0 {
+            if let Some(leg) = self.leg_mut(id) {
+                leg.tcp.ack_now();
+            }
+            return;
+        }
+        let Some(leg) = self.leg(id) else { return };
+        let Some(ssn) = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0) else {
+            sh.counters.dss_not_matching += 1;
+            return;
+        };
+        let mapping = RxMapping {
+            ssn: Ssn(ssn),
+            len: data_len,
+            dsn,
+            wire_dsn: self.keys.remote_first.wrapping_add(dsn.0),
+            wire_len: wire.length,
+            checksum: wire.checksum.filter(|_| self.checksum),
+        };
+        self.announce(now, sh, id, mapping);
+    }
+
+    fn announce(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, mapping: RxMapping) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        let delivered = leg.delivered;
+        if leg.mappings.announce(mapping, delivered).is_err() {
+            sh.counters.dss_not_matching += 1;
+            self.on_bad_mapping(now, sh, id);
+        }
+    }
+
+    /// Bytes of this segment that are in order on the subflow, and bytes held back until now.
+    fn take_payload(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        if let Some((ssn, range)) = ingress.in_order.clone() {
+            self.deliver(now, sh, id, ssn, &segment.payload[range]);
+        }
+        while let Some((ssn, bytes)) = self.leg_mut(id).and_then(|leg| leg.tcp.pop_reassembled()) {
+            self.deliver(now, sh, id, ssn, &bytes);
+            if let Some(leg) = self.leg_mut(id) {
+                leg.tcp.recycle(bytes);
+            }
+        }
+    }
+
+    fn deliver(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, ssn: Ssn, bytes: &[u8]) {
+        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        leg.delivered = ssn.plus(bytes.len() as u64);
+        if let Some(dsn) = leg.deaf {
+            self.repeat_mp_fail(sh, id, dsn);
+            return;
+        }
+        let receive = &mut self.receive;
+        let mut duplicate = 0;
+        let result = leg.mappings.translate(ssn, bytes, &mut |dsn, bytes| {
+            duplicate += receive.insert(dsn, bytes).duplicate;
+        });
+        leg.tcp.stats_mut().bytes_duplicate += duplicate;
+        sh.counters.duplicate_data += u64::from(duplicate > 0);
+        match result {
+            Ok(()) => {}
+            Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(now, sh, id, dsn),
+            Err(_) => {
+                sh.counters.dss_not_matching += 1;
+                self.on_bad_mapping(now, sh, id);
+            }
+        }
+    }
+
+    /// The position a DSN of the wire means. `None` before the start of the stream.
+    fn unwrap_dsn(&self, wire: WireDsn) -> Option<Dsn> {
+        let near = self.receive.next().0;
+        match wire {
+            WireDsn::Long(dsn) => {
+                let offset = dsn.wrapping_sub(self.keys.remote_first);
+                // Offsets near 2^64 are positions before the first byte.
+                (offset < 1 << 63).then_some(Dsn(offset))
+            }
+            WireDsn::Short(low) => {
+                unwrap32(low.wrapping_sub(self.keys.remote_first as u32), near).map(Dsn)
+            }
+        }
+    }
+
+    /// The peer maps everything from here on one to one: plain TCP.
+    fn on_infinite_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        wire: &WireMapping,
+        dsn: Dsn,
+    ) {
+        if self.legs.iter().flatten().count() > 1 {
+            return;
+        }
+        let Some(leg) = self.leg_mut(id) else { return };
+        let Some(ssn) = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0) else { return };
+        if leg.mappings.is_infinite() {
+            return;
+        }
+        leg.mappings.set_infinite(Ssn(ssn), dsn);
+        leg.deaf = None;
+        if !self.is_plain() {
+            self.continue_plain(now, sh, id, FallbackReason::InfiniteMapping);
+        }
+    }
+
+    /// What TCP has to say, in order.
+    pub(super) fn drain_subflow_events(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        while let Some(event) = self.leg_mut(id).and_then(|leg| leg.tcp.poll_event()) {
+            self.on_subflow_event(now, sh, id, event);
+        }
+    }
+
+    fn on_subflow_event(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        event: SubflowEvent,
+    ) {
+        let is_initial = self.leg(id).is_some_and(super::Leg::is_initial);
+        match event {
+            SubflowEvent::Established if is_initial => self.on_initial_established(now, sh, id),
+            SubflowEvent::Established => self.on_join_established(now, sh, id),
+            SubflowEvent::Refused => self.on_leg_lost(now, sh, id, CloseReason::Refused),
+            SubflowEvent::Reset => self.on_reset(now, sh, id),
+            SubflowEvent::ConnectTimeout => self.on_leg_lost(now, sh, id, CloseReason::TimedOut),
+            SubflowEvent::Dead => self.on_leg_dead(now, sh, id),
+            SubflowEvent::PeerFin => self.on_peer_fin(now, sh, id),
+            SubflowEvent::Finished => self.on_leg_finished(now, sh, id),
+            SubflowEvent::ProbeTimeout => self.on_probe_timeout(now, sh, id),
+            SubflowEvent::Rto { count } => self.on_subflow_rto(now, sh, id, count),
+            SubflowEvent::HeardAgain => self.on_heard_again(now, sh, id),
+            SubflowEvent::MtuFound(_) => {}
+        }
+    }
+
+    /// The first data came without any MPTCP option: the path or the peer dropped them.
+    fn on_missing_dss(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let alone = self.legs.iter().flatten().count() == 1;
+        let first = self.mode == (Mode::Multipath { confirmed: false });
+        let is_handshake = segment.header.flags.contains(TcpFlags::SYN);
+        let is_bare = segment.options.mptcp.is_empty() && !segment.options.mptcp.malformed;
+        if alone && first && !is_handshake && is_bare && self.leg(id).is_some_and(|l| l.up) {
+            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+        }
+    }
+
+    /// The subflow's own sequence space ended in order.
+    fn on_peer_fin(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if self.is_plain() {
+            let end = self.receive.next();
+            self.receive.set_fin(end);
+            self.tell_readable(sh);
+            return;
+        }
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.shut = true;
+        leg.tcp.close();
+        self.leg_stops_carrying(now, id);
+    }
+
+    /// RST from the peer: MP_FASTCLOSE was looked at before.
+    fn on_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if let Some(leg) = self.leg_mut(id) {
+            leg.farewell = Farewell::None;
+        }
+        self.on_leg_lost(now, sh, id, CloseReason::PeerReset);
+    }
+
+    /// Bytes that a subflow no longer needs to repeat.
+    pub(super) fn drain_released(&mut self, id: SubflowId) {
+        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        for range in leg.tcp.released().drain(..) {
+            self.send.unpin(range);
+        }
+    }
+
+    pub(super) fn subflow_is_up(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg(id) else { return };
+        let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
+        self.timers.linger_since = None;
+        if !initial {
+            sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
+        }
+        self.scheduler_event(now, marline_policy::SchedulerEvent::SubflowUp(id));
+        self.path_event(now, sh, marline_policy::PathEvent::SubflowUp(id));
+    }
+}

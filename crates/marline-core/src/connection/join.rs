@@ -1,0 +1,263 @@
+//! MP_JOIN: further subflows (RFC 8684 section 3.2).
+//!
+//! ```text
+//! opener                                    answerer
+//!   SYN      MP_JOIN(token, nonce A)    ->
+//!                                       <-  SYN/ACK  MP_JOIN(HMAC-B, nonce B)
+//!   ACK      MP_JOIN(HMAC-A)            ->           repeated until the fourth ACK
+//!                                       <-  ACK      data may go both ways
+//! ```
+//! A wrong HMAC ends the subflow with a RST, never the connection.
+
+use marline_policy::{AddressId, LocalAddress, RemoteAddress, SubflowId};
+use marline_time::{Duration, Instant, Rng};
+use marline_wire::mptcp::{MpJoin, MptcpOption};
+use marline_wire::{TcpFlags, TcpSegment};
+
+use super::leg::{Joined, Joining, Membership};
+use super::open::Accepted;
+use super::{Connection, SubflowPathPair};
+use crate::crypto::{equal_in_constant_time, join_hmac, left_64, left_160};
+use crate::endpoint::demux::FlowKey;
+use crate::shared::Shared;
+use crate::{CloseReason, FourTuple};
+
+/// RFC 8684 section 3.6: reason codes of MP_TCPRST that Marline sends.
+pub(super) mod reason {
+    pub(in super::super) const MPTCP_ERROR: u8 = 1;
+    pub(in super::super) const PROHIBITED: u8 = 3;
+    pub(in super::super) const BAD_PERFORMANCE: u8 = 5;
+    pub(in super::super) const MIDDLEBOX: u8 = 6;
+}
+
+/// The MP_JOIN option of a segment, if it has one.
+pub(crate) fn mp_join(segment: &TcpSegment<'_>) -> Option<MpJoin> {
+    segment.options.mptcp.iter().find_map(|option| match option {
+        MptcpOption::Join(join) => Some(*join),
+        _ => None,
+    })
+}
+
+/// Third ACKs without an answer after which a join is given up.
+const MAX_REPEATS: u32 = 6;
+
+impl Connection {
+    /// Opens a subflow from one of our addresses to one of the peer's.
+    pub(super) fn open_join(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        pair: SubflowPathPair,
+        backup: bool,
+    ) -> Option<SubflowId> {
+        if !self.is_confirmed() || self.closing.is_closing() {
+            return None;
+        }
+        let SubflowPathPair { local, remote } = pair;
+        let mut from = local.address;
+        if from.port() == 0 || sh.demux.has_tuple(&FourTuple { local: from, remote }) {
+            from.set_port(free_port(sh, local, remote)?);
+        }
+        let path = FourTuple { local: from, remote };
+        let tcp = self.active_subflow(now, sh, path);
+        let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: 0 };
+        let joining = Joining { nonce: sh.rng.next_u32(), ..Joining::default() };
+        let remote_id = self.addresses.remote_id(remote);
+        let local = LocalAddress { backup: backup || local.backup, ..local };
+        sh.counters.mp_join_syn_tx += 1;
+        self.add_leg(sh, tcp, key, Membership::Joining(joining), local, remote_id)
+    }
+
+    /// Answers a SYN with MP_JOIN for this connection. `false`: it must be refused with a RST.
+    pub(crate) fn accept_join(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+    ) -> bool {
+        let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
+            return false;
+        };
+        let pending = |l: &&super::Leg| matches!(l.membership, Membership::Joined(j) if !j.verified);
+        let pending = self.legs.iter().flatten().map(|l| &**l).filter(pending).count();
+        if !self.is_multipath()
+            || self.closing.is_closing()
+            || pending >= sh.config.limits.pending_joins
+            || !self.path_manager_accepts(now, sh, path)
+        {
+            sh.counters.mp_join_rejected += 1;
+            return false;
+        }
+        let tcp = self.passive_subflow(now, sh, path, syn);
+        let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
+        let joined = Joined { nonce: sh.rng.next_u32(), peer_nonce: nonce, verified: false };
+        let local = self.addresses.local_for(path.local);
+        let remote_id = AddressId(address_id);
+        let leg = self.add_leg(sh, tcp, key, Membership::Joined(joined), local, remote_id);
+        let Some(leg) = leg.and_then(|id| self.leg_mut(id)) else {
+            sh.counters.mp_join_rejected += 1;
+            return false;
+        };
+        leg.backup_there = backup;
+        true
+    }
+
+    /// Looks at a segment of a subflow whose join is not through, before TCP does. `false`: the
+    /// segment must not reach TCP.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        let Some(leg) = self.leg(id) else { return false };
+        match leg.membership {
+            Membership::Joining(j) if j.hmac.is_none() => {
+                self.admit_syn_ack(now, sh, id, segment, j)
+            }
+            Membership::Joined(j) if !j.verified => self.admit_third_ack(now, sh, id, segment, j),
+            Membership::Initial => !self.overtook_the_keys(segment),
+            _ => true,
+        }
+    }
+
+    fn admit_syn_ack(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        joining: Joining,
+    ) -> bool {
+        let flags = segment.header.flags;
+        if !flags.contains(TcpFlags::SYN.with(TcpFlags::ACK)) || flags.contains(TcpFlags::RST) {
+            return true;
+        }
+        let Some(remote) = self.keys.remote else { return false };
+        let Some(leg) = self.leg(id) else { return false };
+        if segment.header.ack != leg.tcp.to_wire(marline_policy::Ssn(1)) {
+            return true;
+        }
+        let local = self.keys.local;
+        let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = mp_join(segment) else {
+            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            return false;
+        };
+        let expected = left_64(&join_hmac(remote, local, nonce, joining.nonce));
+        if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
+            sh.counters.mp_join_bad_hmac += 1;
+            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            return false;
+        }
+        let ours = left_160(&join_hmac(local, remote, joining.nonce, nonce));
+        let Some(leg) = self.leg_mut(id) else { return false };
+        leg.backup_there = backup;
+        leg.membership = Membership::Joining(Joining { hmac: Some(ours), ..joining });
+        true
+    }
+
+    fn admit_third_ack(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        joined: Joined,
+    ) -> bool {
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::SYN) {
+            return true;
+        }
+        let Some(remote) = self.keys.remote else { return false };
+        // Data that overtook the third ACK: drop it, it will come again.
+        let Some(MpJoin::Ack { hmac }) = mp_join(segment) else { return false };
+        sh.counters.mp_join_ack_rx += 1;
+        let expected = join_hmac(remote, self.keys.local, joined.peer_nonce, joined.nonce);
+        if !equal_in_constant_time(&hmac, &left_160(&expected)) {
+            sh.counters.mp_join_bad_hmac += 1;
+            self.reset_leg(now, sh, id, reason::PROHIBITED, CloseReason::PeerMisbehaved);
+            return false;
+        }
+        let Some(leg) = self.leg_mut(id) else { return false };
+        leg.membership = Membership::Joined(Joined { verified: true, ..joined });
+        true
+    }
+
+    /// A join's TCP handshake is complete on our side.
+    pub(super) fn on_join_established(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        match &mut leg.membership {
+            Membership::Joining(joining) => {
+                joining.repeat_at = Some(now + leg.tcp.rto());
+                leg.tcp.ack_now();
+            }
+            Membership::Joined(_) => {
+                leg.up = true;
+                leg.tcp.ack_now();
+                self.subflow_is_up(now, sh, id);
+            }
+            Membership::Initial => {}
+        }
+    }
+
+    /// A valid segment came on a subflow that we joined: if its third ACK was out, this is the fourth.
+    pub(super) fn on_fourth_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        let Membership::Joining(joining) = &mut leg.membership else { return };
+        if joining.confirmed || joining.hmac.is_none() || !leg.tcp.is_established() {
+            return;
+        }
+        joining.confirmed = true;
+        joining.repeat_at = None;
+        leg.up = true;
+        self.subflow_is_up(now, sh, id);
+    }
+
+    /// Repeats the third ACK when the fourth does not come.
+    pub(super) fn repeat_third_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        let rto = leg.tcp.rto();
+        let Membership::Joining(joining) = &mut leg.membership else { return };
+        if joining.repeat_at.is_none_or(|at| at > now) {
+            return;
+        }
+        joining.repeats += 1;
+        let backoff = rto * (1 << joining.repeats.min(6));
+        joining.repeat_at = Some(now + backoff.min(Duration::from_secs(10)));
+        let give_up = joining.repeats > MAX_REPEATS;
+        leg.tcp.ack_now();
+        if give_up {
+            self.reset_leg(now, sh, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+        }
+    }
+
+    /// Whether this subflow still has to show its third ACK.
+    pub(super) fn third_ack(&self, id: SubflowId) -> Option<MpJoin> {
+        match self.leg(id)?.membership {
+            Membership::Joining(Joining { hmac: Some(hmac), confirmed: false, .. }) => {
+                Some(MpJoin::Ack { hmac })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A free port above 1023 on the local address, or `None` if this pair of addresses is used up.
+pub(crate) fn free_port(
+    sh: &mut Shared,
+    local: LocalAddress,
+    remote: core::net::SocketAddr,
+) -> Option<u16> {
+    let mut address = local.address;
+    (0..64).map(|_| 32_768 + sh.rng.below(28_232) as u16).find(|port| {
+        address.set_port(*port);
+        !sh.demux.has_tuple(&FourTuple { local: address, remote })
+    })
+}
+
+/// Keeps the list of remote addresses free of doubles.
+pub(super) fn is_same(a: &RemoteAddress, b: &RemoteAddress) -> bool {
+    a.id == b.id || a.address == b.address
+}

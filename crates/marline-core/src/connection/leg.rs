@@ -1,0 +1,110 @@
+//! A Leg: one subflow as its connection knows it, everything beyond plain TCP in one struct.
+
+use marline_policy::AddressId;
+use marline_time::Instant;
+use marline_wire::mptcp::MpTcpRst;
+
+use super::mapping_rx::MappingRx;
+use crate::endpoint::demux::FlowKey;
+use crate::subflow::Subflow;
+
+/// How the subflow belongs to the connection.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Membership {
+    /// The first subflow: MP_CAPABLE.
+    Initial,
+    /// We joined: MP_JOIN from our SYN on.
+    Joining(Joining),
+    /// The peer joined.
+    Joined(Joined),
+}
+
+/// A join that we opened.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Joining {
+    pub(super) nonce: u32,
+    /// The HMAC of the third ACK, once the SYN/ACK proved the peer.
+    pub(super) hmac: Option<[u8; 20]>,
+    /// The fourth ACK came: data may go.
+    pub(super) confirmed: bool,
+    /// When the third ACK goes out again.
+    pub(super) repeat_at: Option<Instant>,
+    pub(super) repeats: u32,
+}
+
+/// A join that the peer opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Joined {
+    pub(super) nonce: u32,
+    pub(super) peer_nonce: u32,
+    /// The third ACK proved the peer.
+    pub(super) verified: bool,
+}
+
+/// One subflow as its connection knows it.
+#[derive(Debug)]
+pub(super) struct Leg {
+    pub(super) tcp: Subflow,
+    pub(super) key: FlowKey,
+    pub(super) membership: Membership,
+    /// Id of the local address, as configured.
+    pub(super) local_id: AddressId,
+    /// Id of the remote address, as the peer gave it.
+    pub(super) remote_id: AddressId,
+    /// We asked that it be a backup.
+    pub(super) backup_here: bool,
+    /// The peer asked that it be a backup.
+    pub(super) backup_there: bool,
+    pub(super) mappings: MappingRx,
+    /// First position of the peer that was not delivered yet.
+    pub(super) delivered: marline_policy::Ssn,
+    /// A checksum failed: what comes is dropped until the peer starts over (infinite mapping).
+    pub(super) deaf: Option<marline_policy::Dsn>,
+    /// It was established, and policies know of it.
+    pub(super) up: bool,
+    /// It was established once.
+    pub(super) was_up: bool,
+    /// A RST went out on it.
+    pub(super) reset_sent: bool,
+    /// It takes no more data: closing, or its address is gone.
+    pub(super) shut: bool,
+    /// Goes with the RST that is owed.
+    pub(super) farewell: Farewell,
+    /// When unanswered probes turn into reinjection, if not at once.
+    pub(super) patience_until: Option<Instant>,
+    /// Its probe stayed unanswered and its data was queued for other subflows.
+    pub(super) suspected: bool,
+}
+
+/// What a RST says besides being one.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) enum Farewell {
+    /// Nothing.
+    #[default]
+    None,
+    /// MP_TCPRST.
+    Reason(MpTcpRst),
+    /// MP_FASTCLOSE: the whole connection ends.
+    Fastclose,
+}
+
+impl Leg {
+    /// Data may be sent on it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.up && !self.shut && self.tcp.is_established()
+    }
+
+    /// Carries data only if nothing else can.
+    pub(super) const fn is_backup(&self) -> bool {
+        self.backup_here || self.backup_there
+    }
+
+    /// Its handshake is through.
+    pub(super) const fn was_joined(&self) -> bool {
+        self.up || self.was_up
+    }
+
+    pub(super) const fn is_initial(&self) -> bool {
+        matches!(self.membership, Membership::Initial)
+    }
+}

@@ -1,0 +1,225 @@
+//! How a connection and its subflows come to be.
+
+use marline_policy::{AddressId, Dsn, LocalAddress, Role, SubflowId};
+use marline_time::{Instant, Rng};
+use marline_wire::{SeqNum, TcpSegment};
+
+use super::addresses::Addresses;
+use super::closing::Closing;
+use super::leg::{Farewell, Leg, Membership};
+use super::mapping_rx::MappingRx;
+use super::mapping_tx::MappingTx;
+use super::receive_buffer::ReceiveBuffer;
+use super::reinjection::ReinjectionQueue;
+use super::send_buffer::SendBuffer;
+use super::{Connection, DataTimers, Keys, Mode};
+use crate::crypto::Key;
+use crate::endpoint::demux::{FlowKey, FlowRef};
+use crate::shared::Shared;
+use crate::subflow::{Subflow, SubflowConfig};
+use crate::{ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind};
+
+/// Where a connection starts from.
+pub(crate) struct Origin {
+    pub(crate) id: ConnectionId,
+    pub(crate) slot: u32,
+    pub(crate) path: FourTuple,
+    pub(crate) key: Key,
+}
+
+/// A SYN that opens a subflow here.
+pub(crate) struct Accepted<'a> {
+    pub(crate) segment: &'a TcpSegment<'a>,
+    pub(crate) ecn: Ecn,
+    pub(crate) peer_flow: u64,
+}
+
+impl Connection {
+    /// A connection that sends the first SYN.
+    pub(crate) fn connect(
+        now: Instant,
+        sh: &mut Shared,
+        config: ConnectionConfig,
+        origin: &Origin,
+    ) -> Self {
+        let mode = if config.mptcp {
+            Mode::Offered
+        } else {
+            Mode::Plain { reason: None, tx: (marline_policy::Ssn(1), Dsn(0)) }
+        };
+        let mut connection = Self::bare(sh, config, origin, Role::Client, mode);
+        let key = FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: 0 };
+        let tcp = connection.active_subflow(now, sh, origin.path);
+        connection.closing.announced_to_application = true;
+        connection.add_initial(now, sh, origin, tcp, key);
+        connection
+    }
+
+    /// A connection that answers a SYN.
+    pub(crate) fn accept(
+        now: Instant,
+        sh: &mut Shared,
+        config: ConnectionConfig,
+        origin: &Origin,
+        syn: &Accepted<'_>,
+    ) -> Self {
+        let mut connection = Self::bare(sh, config, origin, Role::Server, Mode::Offered);
+        let key = FlowKey {
+            path: origin.path,
+            local_flow: sh.new_flow(),
+            peer_flow: syn.peer_flow,
+        };
+        let tcp = connection.passive_subflow(now, sh, origin.path, syn);
+        connection.add_initial(now, sh, origin, tcp, key);
+        connection.on_first_syn(now, sh, syn.segment);
+        connection
+    }
+
+    fn bare(
+        sh: &mut Shared,
+        config: ConnectionConfig,
+        origin: &Origin,
+        role: Role,
+        mode: Mode,
+    ) -> Self {
+        let policies = &config.policies;
+        let (scheduler, path_manager) = (policies.scheduler.build(), policies.path_manager.build());
+        Connection {
+            id: origin.id,
+            role,
+            mode,
+            keys: Keys::new(origin.key),
+            checksum: false,
+            peer_denies_id0: false,
+            peer_uses_long_dsn: false,
+            infinite_from: None,
+            legs: Vec::new(),
+            send: SendBuffer::new(config.send_buffer),
+            mappings: MappingTx::default(),
+            reinjections: ReinjectionQueue::default(),
+            receive: ReceiveBuffer::new(
+                config.receive_buffer,
+                sh.config.limits.out_of_order_ranges,
+            ),
+            window_end: Dsn(0),
+            scheduler_name: policies.scheduler.name().to_owned(),
+            scheduler,
+            path_manager_name: policies.path_manager.name().to_owned(),
+            path_manager,
+            addresses: Addresses::new(&config, origin.path),
+            closing: Closing::default(),
+            timers: DataTimers::default(),
+            views: Vec::new(),
+            decided: None,
+            next_leg: 0,
+            syns_sent: 0,
+            readable_told: false,
+            bytes_read: 0,
+            gone: Vec::new(),
+            slot: origin.slot,
+            config: Box::new(config),
+            armed: Instant::FAR_FUTURE,
+            queued: false,
+        }
+    }
+
+    fn subflow_config(&self, rng: &mut dyn Rng, sh: &crate::EndpointConfig) -> SubflowConfig {
+        SubflowConfig::new(&self.config, &sh.capabilities, &sh.limits, rng.next_u32())
+    }
+
+    /// A TCP subflow that owes a SYN.
+    pub(super) fn active_subflow(
+        &self,
+        now: Instant,
+        sh: &mut Shared,
+        path: FourTuple,
+    ) -> Subflow {
+        let config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+        let isn = SeqNum(sh.rng.next_u32());
+        let policies = &self.config.policies;
+        Subflow::connect(now, config, path, isn, &*policies.congestion, &*policies.recovery)
+    }
+
+    /// A TCP subflow that owes a SYN/ACK.
+    pub(super) fn passive_subflow(
+        &self,
+        now: Instant,
+        sh: &mut Shared,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+    ) -> Subflow {
+        let config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+        let isn = SeqNum(sh.rng.next_u32());
+        let policies = &self.config.policies;
+        Subflow::accept(
+            now,
+            config,
+            path,
+            isn,
+            syn.segment,
+            syn.ecn,
+            &*policies.congestion,
+            &*policies.recovery,
+        )
+    }
+
+    fn add_initial(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        origin: &Origin,
+        tcp: Subflow,
+        key: FlowKey,
+    ) {
+        let local = self.addresses.initial_local();
+        self.add_leg(sh, tcp, key, Membership::Initial, local, AddressId(0));
+        sh.monitor(now, self.id, MonitorKind::Created(origin.path));
+    }
+
+    /// Puts a subflow into the first free slot. `None` when all are taken.
+    pub(super) fn add_leg(
+        &mut self,
+        sh: &mut Shared,
+        mut tcp: Subflow,
+        key: FlowKey,
+        membership: Membership,
+        local: LocalAddress,
+        remote_id: AddressId,
+    ) -> Option<SubflowId> {
+        let limit = sh.config.limits.subflows.clamp(1, 32);
+        let free = self.legs.iter().position(Option::is_none).unwrap_or(self.legs.len());
+        if free >= limit {
+            return None;
+        }
+        if free == self.legs.len() {
+            self.legs.push(None);
+        }
+        let id = SubflowId(free as u8);
+        tcp.set_id(id);
+        sh.demux.insert(key, FlowRef { slot: self.slot, subflow: id });
+        let mut mappings = MappingRx::new(sh.config.limits.mappings);
+        if self.is_plain() {
+            mappings.set_infinite(marline_policy::Ssn(1), Dsn(0));
+        }
+        self.legs[free] = Some(Box::new(Leg {
+            tcp,
+            key,
+            membership,
+            local_id: local.id,
+            remote_id,
+            backup_here: local.backup,
+            backup_there: false,
+            mappings,
+            delivered: marline_policy::Ssn(1),
+            deaf: None,
+            up: false,
+            was_up: false,
+            reset_sent: false,
+            shut: false,
+            farewell: Farewell::None,
+            patience_until: None,
+            suspected: false,
+        }));
+        Some(id)
+    }
+}

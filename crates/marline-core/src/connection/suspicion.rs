@@ -1,0 +1,146 @@
+//! When a subflow goes silent: suspicion, reinjection, and taking it back.
+//!
+//! A probe timeout means that nothing was heard for two round trips although something is owed. For
+//! interactive traffic that is late enough: the data goes out on another subflow at once (RFC 8684
+//! section 3.3.6 leaves the moment to the sender; kernels wait for the RTO). If the silence was only
+//! jitter, the first segment heard takes back what was not yet sent twice.
+
+use marline_policy::{DataRange, ReinjectionCause, SchedulerEvent, SubflowId, SubflowSet};
+use marline_time::{Duration, Instant};
+
+use super::Connection;
+use super::reinjection::Queued;
+use crate::MonitorKind;
+use crate::shared::Shared;
+
+impl Connection {
+    pub(super) fn on_probe_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        self.scheduler_event(now, SchedulerEvent::ProbeTimeout(id));
+        match self.scheduler.probe_patience() {
+            None => {}
+            Some(Duration::ZERO) => self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe),
+            Some(patience) => {
+                if let Some(leg) = self.leg_mut(id) {
+                    leg.patience_until.get_or_insert(now + patience);
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_subflow_rto(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        count: u32,
+    ) {
+        self.scheduler_event(now, SchedulerEvent::SubflowRto(id));
+        if self.leg(id).is_some_and(|leg| leg.up) {
+            self.suspect(now, sh, id, ReinjectionCause::SubflowRto);
+        }
+        if count > 1 && self.usable_legs() == 1 && self.is_confirmed() {
+            self.timers.linger_since.get_or_insert(now);
+        }
+    }
+
+    /// The patience with an unanswered probe is over.
+    pub(super) fn on_patience_over(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if let Some(leg) = self.leg_mut(id)
+            && leg.patience_until.is_some_and(|at| at <= now)
+        {
+            leg.patience_until = None;
+            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// The carrier says that nothing gets through there.
+    pub(crate) fn on_unreachable(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if self.leg(id).is_some_and(|leg| leg.is_usable()) {
+            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    fn suspect(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        cause: ReinjectionCause,
+    ) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        let first = !core::mem::replace(&mut leg.suspected, true);
+        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.reinject_from(now, id, cause);
+        if first {
+            sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: true });
+        }
+    }
+
+    pub(super) fn on_heard_again(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.patience_until = None;
+        if core::mem::take(&mut leg.suspected) {
+            self.reinjections.absolve(id);
+            sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
+        }
+    }
+
+    /// Queues what this subflow holds and no other healthy subflow carries.
+    pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
+        if self.is_plain() || self.closing.closed.is_some() {
+            return;
+        }
+        let healthy = self.healthy();
+        let una = self.send.una();
+        let Some(leg) = self.leg(id) else { return };
+        let mut held: Option<DataRange> = None;
+        let mut ranges = Vec::new();
+        for segment in leg.tcp.unacked() {
+            let start = segment.dsn.max(una);
+            let range = DataRange::new(start, segment.dsn.plus(segment.payload_len()));
+            if range.is_empty() {
+                continue;
+            }
+            match &mut held {
+                Some(whole) if whole.end == range.start => whole.end = range.end,
+                _ => ranges.extend(held.replace(range)),
+            }
+        }
+        ranges.extend(held);
+        for range in ranges {
+            self.reinject_range(now, range, id, cause, healthy);
+        }
+    }
+
+    fn reinject_range(
+        &mut self,
+        now: Instant,
+        range: DataRange,
+        from: SubflowId,
+        cause: ReinjectionCause,
+        healthy: SubflowSet,
+    ) {
+        let lonely = |m: &marline_policy::Mapping| {
+            let mut others = m.carried_by;
+            others.remove(from);
+            others.iter().all(|id| !healthy.contains(id))
+        };
+        for part in self.mappings.parts(range).filter(lonely) {
+            let item = Queued { range: part.range, cause, since: now, from, on: None };
+            self.reinjections.push(item);
+        }
+    }
+
+    /// Subflows that carry data and are not suspected.
+    fn healthy(&self) -> SubflowSet {
+        let mut set = SubflowSet::EMPTY;
+        for id in self.leg_ids() {
+            let healthy =
+                |leg: &super::Leg| leg.is_usable() && !leg.suspected && !leg.tcp.potentially_failed();
+            if self.leg(id).is_some_and(healthy) {
+                set.insert(id);
+            }
+        }
+        set
+    }
+}

@@ -1,0 +1,155 @@
+//! Timers of the connection beside those of its subflows.
+
+use marline_policy::{MappingIndex, Mapping, ReinjectionCause, SubflowId};
+use marline_time::{Duration, Instant};
+
+use super::leg::Membership;
+use super::reinjection::Queued;
+use super::{Connection, Leg};
+use crate::CloseReason;
+use crate::shared::Shared;
+
+/// Longest pause between zero-window probes.
+const MAX_PERSIST: Duration = Duration::from_secs(60);
+/// Longest data-level RTO: how long a hole that no subflow accounts for may stand.
+const MAX_DATA_RTO: Duration = Duration::from_secs(60);
+/// Without answer to its DATA_FIN for this many repeats a released connection is given up.
+const MAX_FIN_REPEATS: u32 = 10;
+
+impl Connection {
+    /// When this connection must be woken.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let t = &self.timers;
+        let linger = t.linger_since.map(|since| since + self.config.linger.timeout);
+        let fin = t.fin_at.filter(|_| !self.closing.fin_acked);
+        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger];
+        let manager = self.path_manager.next_timeout();
+        let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
+        let alive = self.closing.closed.is_none();
+        let own = own.into_iter().chain([manager, self.addresses.next_timeout()]);
+        own.filter(|_| alive).flatten().chain(legs.flatten()).min()
+    }
+
+    /// Some of those times have come.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, sh: &mut Shared) {
+        for id in self.leg_ids() {
+            self.leg_timeout(now, sh, id);
+        }
+        if self.closing.closed.is_some() {
+            return;
+        }
+        self.timers.scheduler_at = self.timers.scheduler_at.filter(|at| *at > now);
+        if self.timers.rto_at.is_some_and(|at| at <= now) {
+            self.on_data_rto(now);
+        }
+        if self.timers.persist_at.is_some_and(|at| at <= now) {
+            self.on_persist(now);
+        }
+        if self.path_manager.next_timeout().is_some_and(|at| at <= now) {
+            self.with_path_context(now, sh, |manager, cx| manager.on_timeout(cx));
+            self.apply_path_actions(now, sh);
+        }
+        if self.addresses.next_timeout().is_some_and(|at| at <= now) {
+            self.repeat_announcements(now, sh);
+        }
+        self.check_linger(now, sh);
+        self.advance_closing(now, sh);
+    }
+
+    fn leg_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        if leg.tcp.next_timeout().is_some_and(|at| at <= now) {
+            leg.tcp.on_timeout(now);
+            self.drain_subflow_events(now, sh, id);
+        }
+        self.on_patience_over(now, sh, id);
+        self.repeat_third_ack(now, sh, id);
+    }
+
+    /// Data is outstanding at the data level: somebody must account for it.
+    pub(super) fn rearm_data_rto(&mut self, now: Instant) {
+        if self.mappings.oldest().is_none() || self.is_plain() {
+            self.timers.rto_at = None;
+            return;
+        }
+        let rto = self.largest_rto() * 2 * (1 << self.timers.rto_count.min(6));
+        self.timers.rto_at = Some(now + rto.min(MAX_DATA_RTO));
+    }
+
+    pub(super) fn rearm_after_sending(&mut self, now: Instant) {
+        self.timers.persist_at = None;
+        if self.timers.rto_at.is_none() {
+            self.rearm_data_rto(now);
+        }
+    }
+
+    /// No DATA_ACK for long although subflows are alive: the oldest data goes again, anywhere. The
+    /// usual ways (subflow RTO, unanswered probe) have had their time by now; this is for a path that
+    /// acknowledges what it does not deliver.
+    fn on_data_rto(&mut self, now: Instant) {
+        self.timers.rto_count += 1;
+        self.rearm_data_rto(now);
+        let Some(Mapping { range, carried_by }) = self.mappings.oldest() else { return };
+        let from = carried_by.iter().next().unwrap_or(SubflowId(0));
+        let in_flight = |id: SubflowId| {
+            self.leg(id).is_some_and(|leg| leg.is_usable() && holds(leg, range.start))
+        };
+        // A subflow that still repeats it by itself needs no help unless it is suspected.
+        let covered = carried_by.iter().any(|id| {
+            in_flight(id) && self.leg(id).is_some_and(|leg| !leg.suspected)
+        });
+        if !covered {
+            let cause = ReinjectionCause::DataRto;
+            self.reinjections.remove(range);
+            self.reinjections.push(Queued { range, cause, since: now, from, on: None });
+        }
+    }
+
+    /// The peer's window is shut and nothing is in flight that would bring news of it.
+    pub(super) fn rearm_persist(&mut self, now: Instant) {
+        let waiting = self.send.end() > self.mappings.end();
+        let idle = self.mappings.oldest().is_none();
+        if !waiting || !idle || self.usable_legs() == 0 || self.window_end > self.mappings.end() {
+            self.timers.persist_at = None;
+            return;
+        }
+        if self.timers.persist_at.is_none() {
+            let pause = self.largest_rto() * (1 << self.timers.persist_count.min(8));
+            self.timers.persist_at = Some(now + pause.min(MAX_PERSIST));
+        }
+    }
+
+    fn on_persist(&mut self, now: Instant) {
+        self.timers.persist_at = None;
+        self.timers.persist_count += 1;
+        if let Some(leg) = self.best_leg().and_then(|id| self.leg_mut(id)) {
+            leg.tcp.request_probe();
+        }
+        self.rearm_persist(now);
+    }
+
+    fn check_linger(&mut self, now: Instant, sh: &mut Shared) {
+        let over = |since: Instant| since + self.config.linger.timeout <= now;
+        let given_up = self.closing.released && self.timers.fin_count > MAX_FIN_REPEATS;
+        if self.timers.linger_since.is_some_and(over) || given_up {
+            self.finish(now, sh, CloseReason::TimedOut);
+            for leg in self.legs.iter_mut().flatten() {
+                leg.shut = true;
+                leg.tcp.reset();
+            }
+        }
+    }
+}
+
+fn leg_timeouts(leg: &Leg) -> [Option<Instant>; 3] {
+    let repeat = match leg.membership {
+        Membership::Joining(joining) => joining.repeat_at,
+        _ => None,
+    };
+    [leg.tcp.next_timeout(), leg.patience_until, repeat]
+}
+
+/// Whether the subflow still has this byte on its own scoreboard.
+fn holds(leg: &Leg, at: marline_policy::Dsn) -> bool {
+    leg.tcp.unacked().any(|s| s.dsn <= at && at < s.dsn.plus(s.payload_len()))
+}

@@ -27,6 +27,7 @@ mod send_buffer;
 mod suspicion;
 mod timers;
 mod views;
+mod wiring;
 
 use marline_policy::{Dsn, PathManager, Role, Scheduler, Ssn, SubflowId, SubflowView, Token};
 use marline_time::{Duration, Instant};
@@ -45,7 +46,9 @@ use crate::{
     SubflowInfo, WriteError,
 };
 
+pub(crate) use self::join::{free_port_for as free_port, mp_join, reason as rst_reason};
 pub(crate) use self::open::{Accepted, Origin};
+use self::paths::SubflowPathPair;
 
 /// Whether the stream runs as Multipath TCP.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -126,6 +129,10 @@ pub(crate) struct Connection {
     peer_denies_id0: bool,
     /// The peer used 64-bit DSNs: it gets 64-bit DATA_ACKs.
     peer_uses_long_dsn: bool,
+    /// We use 64-bit DSNs ourselves.
+    sends_long_dsn: bool,
+    /// When the stream passed which position: to tell whether 32 bits of DSN are enough.
+    dsn_span_start: (Instant, Dsn),
     /// Where our infinite mapping starts, after a mid-stream fallback.
     infinite_from: Option<(Ssn, Dsn)>,
     legs: Vec<Option<Box<Leg>>>,

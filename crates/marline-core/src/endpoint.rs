@@ -1,141 +1,270 @@
 //! The Endpoint: five calls, and the application's commands.
 
-use core::net::SocketAddr;
+mod commands;
+pub(crate) mod demux;
+mod listener;
+pub(crate) mod time_wait;
+mod wakeups;
 
-use marline_policy::{AddressId, LocalAddress, PathManagerFactory, SchedulerFactory};
+use std::collections::VecDeque;
+
 use marline_time::{Instant, Rng};
-use std::sync::Arc;
+use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
+use self::demux::{Demux, FlowRef};
+use self::listener::ResetBudget;
+use self::time_wait::{TIME_WAIT_BIT, TimeWait};
+use self::wakeups::Wakeups;
+use crate::connection::Connection;
+use crate::shared::Shared;
 use crate::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Counters, EndpointConfig, Event,
-    PacketMeta, ReadError, Transmit, TransmitBuf, WriteError,
+    ChecksumScope, ConnectionId, Counters, EndpointConfig, Event, PacketMeta, Transmit, TransmitBuf,
 };
 
 /// All connections of one shard.
+///
+/// Drive it with the five calls ([`handle_packet`](Self::handle_packet),
+/// [`handle_timeout`](Self::handle_timeout), [`poll_transmit`](Self::poll_transmit),
+/// [`poll_timeout`](Self::poll_timeout), [`poll_event`](Self::poll_event)) and the commands. After
+/// each `handle_*` or command: drain `poll_transmit`, then ask `poll_timeout`, then drain
+/// `poll_event`. The time passed in must never go back.
 #[derive(Debug)]
 pub struct Endpoint {
-    _config: EndpointConfig,
-    _rng: Box<dyn Rng>,
+    shared: Shared,
+    slab: Vec<Slot>,
+    free: Vec<u32>,
+    count: usize,
+    /// Slots of connections that may have something to send, each at most once.
+    ready: VecDeque<u32>,
+    /// Answers to segments of nobody: built at once, sent before everything else.
+    strays: VecDeque<listener::Stray>,
+    reset_budget: ResetBudget,
+    wakeups: Wakeups,
 }
 
-#[allow(unused_variables, clippy::unimplemented, missing_docs, reason = "the edge; bodies follow")]
+#[derive(Debug, Default)]
+struct Slot {
+    connection: Option<Box<Connection>>,
+    generation: u32,
+}
+
 impl Endpoint {
     /// A new endpoint. `rng` draws keys, ISNs, nonces and ids: it must be unpredictable in real use.
     #[must_use]
-    pub fn new(config: EndpointConfig, rng: Box<dyn Rng>) -> Self {
-        Endpoint { _config: config, _rng: rng }
+    pub fn new(config: EndpointConfig, mut rng: Box<dyn Rng>) -> Self {
+        let demux = Demux::new(rng.next_u64());
+        let time_wait = TimeWait::new(config.limits.time_wait);
+        let reset_budget = ResetBudget::new(config.limits.challenges_per_s);
+        Endpoint {
+            shared: Shared {
+                config,
+                rng,
+                counters: Counters::default(),
+                events: VecDeque::new(),
+                demux,
+                time_wait,
+                half_open: VecDeque::new(),
+                half_open_count: 0,
+            },
+            slab: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            ready: VecDeque::new(),
+            strays: VecDeque::new(),
+            reset_budget,
+            wakeups: Wakeups::default(),
+        }
     }
 
-    // ---- the five calls
+    /// A segment (from the TCP header on) came in. Whatever its bytes are, this does not panic; what
+    /// cannot be used is counted in [`counters`](Self::counters).
+    pub fn handle_packet(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
+        let counters = &mut self.shared.counters;
+        counters.segments_in += 1;
+        let addresses = match self.shared.config.capabilities.checksum {
+            ChecksumScope::WithAddresses => Some((meta.path.remote.ip(), meta.path.local.ip())),
+            ChecksumScope::WithoutAddresses => None,
+        };
+        if !meta.checksum_verified && !verify_tcp_checksum(addresses, segment) {
+            counters.checksum_errors += 1;
+            return;
+        }
+        let Ok(segment) = TcpSegment::parse(segment) else {
+            counters.parse_errors += 1;
+            return;
+        };
+        counters.bytes_in += segment.payload.len() as u64;
+        let found = self.shared.demux.find(&meta.path, meta.flow, meta.peer_flow);
+        match found {
+            Some(FlowRef { slot, .. }) if slot & TIME_WAIT_BIT != 0 => {
+                self.on_straggler(now, meta, &segment, slot);
+            }
+            Some(flow) => self.on_segment(now, meta, &segment, flow),
+            None => self.on_unknown(now, meta, &segment),
+        }
+    }
 
-    /// A segment (TCP header on) came in.
-    pub fn handle_packet(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {}
-    /// The time of `poll_timeout` has come (calling early or late is harmless).
-    pub fn handle_timeout(&mut self, now: Instant) {}
-    /// Fills `buf` with the next batch. Clears it first. `None`: nothing to send now.
+    fn on_segment(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+        flow: FlowRef,
+    ) {
+        let slot = flow.slot;
+        let Some(connection) = self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
+        else {
+            return;
+        };
+        if meta.peer_flow != 0 {
+            connection.learn_peer_flow(&mut self.shared, flow.subflow, meta.peer_flow, segment);
+        }
+        connection.on_segment(now, &mut self.shared, flow.subflow, segment, meta.ecn);
+        self.after(now, slot);
+    }
+
+    /// A segment for no subflow: a SYN, a late one, or nonsense.
+    fn on_unknown(&mut self, now: Instant, meta: &PacketMeta, segment: &TcpSegment<'_>) {
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::RST) {
+            self.shared.counters.no_such_flow += 1;
+            return;
+        }
+        let is_syn = flags.contains(TcpFlags::SYN)
+            && !flags.contains(TcpFlags::ACK)
+            && !flags.contains(TcpFlags::FIN);
+        if is_syn && meta.flow == 0 {
+            self.on_syn(now, meta, segment);
+            return;
+        }
+        self.shared.counters.no_such_flow += 1;
+        self.answer_with_reset(now, meta, segment);
+    }
+
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come. Early or late is harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Shared { time_wait, demux, events, .. } = &mut self.shared;
+        time_wait.expire(now, demux, events);
+        while let Some(slot) = self.wakeups.pop_due(now) {
+            let Some(connection) =
+                self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
+            else {
+                continue;
+            };
+            connection.armed = Instant::FAR_FUTURE;
+            if connection.next_timeout().is_some_and(|at| at <= now) {
+                connection.handle_timeout(now, &mut self.shared);
+            }
+            self.after(now, slot);
+        }
+    }
+
+    /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None`:
+    /// nothing to send now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
+        buf.clear();
+        if let Some(transmit) = self.emit_stray(buf) {
+            return Some(transmit);
+        }
+        while let Some(slot) = self.ready.front().copied() {
+            let connection = self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut());
+            if let Some(connection) = connection {
+                if let Some(transmit) = connection.poll_transmit(now, &mut self.shared, buf) {
+                    self.ready.rotate_left(1);
+                    return Some(transmit);
+                }
+                buf.clear();
+                connection.queued = false;
+            }
+            self.ready.pop_front();
+            self.settle(slot);
+        }
         None
     }
-    /// When `handle_timeout` must be called.
+
+    /// When [`handle_timeout`](Self::handle_timeout) must be called. May be earlier than anything is
+    /// due, never later.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        let connections = self.wakeups.next();
+        let time_wait = self.shared.time_wait.next_timeout();
+        [connections, time_wait].into_iter().flatten().min()
     }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.shared.events.pop_front()
     }
 
-    // ---- the application's commands
-
-    /// Opens a connection: sends the first SYN from `local` to `remote`. Port 0 in `local` lets the
-    /// endpoint choose one.
-    pub fn connect(
-        &mut self,
-        now: Instant,
-        config: ConnectionConfig,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) -> Result<ConnectionId, ConnectError> {
-        Err(ConnectError::TooManyConnections)
-    }
-    /// Takes bytes into the send buffer; returns how many. `Blocked` if none fit.
-    pub fn write(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        bytes: &[u8],
-    ) -> Result<usize, WriteError> {
-        Err(WriteError::Unknown)
-    }
-    /// Copies received bytes out; `Ok(0)` is the end of the stream.
-    pub fn read(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        out: &mut [u8],
-    ) -> Result<usize, ReadError> {
-        Err(ReadError::Unknown)
-    }
-    /// No more writes: DATA_FIN follows the data.
-    pub fn shutdown(&mut self, now: Instant, id: ConnectionId) {}
-    /// Ends the connection at once: MP_FASTCLOSE (RST on plain TCP).
-    pub fn abort(&mut self, now: Instant, id: ConnectionId) {}
-    /// The application lets go: reads no more. A connection with unread or further incoming data is
-    /// aborted, one that is finished or finishing closes in the background.
-    pub fn release(&mut self, now: Instant, id: ConnectionId) {}
-    /// A local address appeared, changed its flags or went away, for one connection or all.
-    pub fn set_local_address(
-        &mut self,
-        now: Instant,
-        id: Option<ConnectionId>,
-        address: LocalAddress,
-    ) {
-    }
-    /// Changes the backup flag of a local address: MP_PRIO on its subflows.
-    pub fn set_backup(&mut self, now: Instant, id: ConnectionId, local: AddressId, backup: bool) {}
-    /// Replaces the scheduler of a running connection.
-    pub fn set_scheduler(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        factory: Arc<dyn SchedulerFactory>,
-    ) {
-    }
-    /// Replaces the path manager of a running connection.
-    pub fn set_path_manager(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        factory: Arc<dyn PathManagerFactory>,
-    ) {
-    }
-    /// The carrier found that segments to `remote` may be at most `max_segment` bytes.
-    pub fn set_path_mtu(&mut self, now: Instant, remote: SocketAddr, max_segment: u16) {}
-    /// The carrier found `remote` unreachable from `local` (ICMP, ENETUNREACH, ECONNREFUSED): the subflow
-    /// becomes suspect at once; a SYN may be given up.
-    pub fn path_unreachable(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr) {}
-    /// Asks for subflow actions by hand (manual path manager, `marline path`).
-    pub fn path_action(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        action: marline_policy::PathAction,
-    ) {
-    }
-    /// A picture of a connection.
-    #[must_use]
-    pub fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {
-        None
-    }
-    /// All connections.
-    #[must_use]
-    pub fn connections(&self) -> Vec<ConnectionId> {
-        Vec::new()
-    }
     /// Counts since the start.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        Counters::default()
+    pub const fn counters(&self) -> Counters {
+        self.shared.counters
+    }
+
+    /// A connection was touched: it may have something to send, a new deadline, or be gone.
+    fn after(&mut self, _now: Instant, slot: u32) {
+        let Some(connection) = self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
+        else {
+            return;
+        };
+        if !core::mem::replace(&mut connection.queued, true) {
+            self.ready.push_back(slot);
+        }
+    }
+
+    /// A connection has nothing to send now: set its alarm, or take it out if it is over.
+    fn settle(&mut self, slot: u32) {
+        let Some(entry) = self.slab.get_mut(slot as usize) else { return };
+        let Some(connection) = entry.connection.as_mut() else { return };
+        if connection.is_gone() {
+            connection.forget_token(&mut self.shared);
+            entry.connection = None;
+            entry.generation = entry.generation.wrapping_add(1);
+            self.free.push(slot);
+            self.count -= 1;
+            return;
+        }
+        let Some(at) = connection.next_timeout() else { return };
+        if at < connection.armed {
+            connection.armed = at;
+            self.wakeups.push(at, slot);
+        }
+    }
+
+    fn connection(&self, id: ConnectionId) -> Option<&Connection> {
+        let entry = self.slab.get(id.0 as u32 as usize)?;
+        entry.connection.as_deref().filter(|c| c.id == id)
+    }
+
+    /// Runs a command on a connection, and what follows from it.
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        command: impl FnOnce(&mut Connection, &mut Shared) -> R,
+    ) -> Option<R> {
+        let slot = id.0 as u32;
+        let connection = self.slab.get_mut(slot as usize)?.connection.as_mut()?;
+        if connection.id != id {
+            return None;
+        }
+        let result = command(connection, &mut self.shared);
+        self.after(now, slot);
+        Some(result)
+    }
+
+    /// Puts a connection into the slab. `make` gets its id and slot.
+    fn insert(&mut self, make: impl FnOnce(&mut Shared, ConnectionId, u32) -> Connection) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slab.push(Slot::default());
+            (self.slab.len() - 1) as u32
+        });
+        let generation = self.slab[slot as usize].generation;
+        let id = ConnectionId(u64::from(generation) << 32 | u64::from(slot));
+        let connection = make(&mut self.shared, id, slot);
+        self.slab[slot as usize].connection = Some(Box::new(connection));
+        self.count += 1;
+        slot
     }
 }

@@ -12,9 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connection;
+mod crypto;
 mod endpoint;
 mod error;
 mod event;
+mod shared;
 mod stats;
 mod subflow;
 mod transmit;

@@ -124,7 +124,7 @@ impl Subflow {
         now: Instant,
         dsn: Dsn,
         len: u16,
-        app_limited_after: bool,
+        mapping_checksum: u16,
     ) -> SentSegment {
         SentSegment {
             start: Ssn(1),
@@ -132,6 +132,7 @@ impl Subflow {
             dsn,
             mapping_start: Ssn(1),
             mapping_len: len,
+            mapping_checksum,
             fin: false,
             sent_at: now,
             first_sent_at: now,
@@ -265,6 +266,24 @@ impl Subflow {
     }
     pub(crate) fn potentially_failed(&self) -> bool {
         false
+    }
+    pub(crate) fn rto(&self) -> marline_time::Duration {
+        marline_time::Duration::ZERO
+    }
+    pub(crate) fn srtt(&self) -> Option<marline_time::Duration> {
+        None
+    }
+    pub(crate) fn last_heard_at(&self) -> Instant {
+        Instant::ZERO
+    }
+    pub(crate) fn cwnd(&self) -> u64 {
+        0
+    }
+    pub(crate) fn uses_timestamps(&self) -> bool {
+        true
+    }
+    pub(crate) fn peer_to_wire(&self, at: Ssn) -> Option<SeqNum> {
+        None
     }
     pub(crate) fn penalise(&mut self, now: Instant) {}
     pub(crate) fn unacked(&self) -> impl Iterator<Item = &SentSegment> {

@@ -3,8 +3,8 @@
 
 pub mod carrier;
 mod clock;
-mod net;
 pub mod emulator;
+mod net;
 mod path_spec;
 mod random;
 mod sys;

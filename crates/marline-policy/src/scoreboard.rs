@@ -24,7 +24,7 @@ pub struct RateStamp {
 }
 
 /// One sent segment.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Default)]
 pub struct SentSegment {
     /// First sequence number.
     pub start: Ssn,
@@ -36,6 +36,9 @@ pub struct SentSegment {
     pub mapping_start: Ssn,
     /// Bytes the mapping covers.
     pub mapping_len: u16,
+    /// DSS checksum of that mapping, if checksums are on: a part that is repeated needs the sum of
+    /// the whole.
+    pub mapping_checksum: u16,
     /// Carries the subflow's FIN.
     pub fin: bool,
     /// When it was last sent.

@@ -118,14 +118,14 @@ impl Addresses {
 
     /// Puts in or replaces; returns what was there.
     pub(super) fn set_local(&mut self, new: LocalAddress) -> Option<LocalAddress> {
-        match self.local.iter_mut().find(|l| l.id == new.id) {
-            Some(slot) => Some(core::mem::replace(slot, new)),
-            None if self.local.len() < usize::from(u8::MAX) => {
-                self.local.push(new);
-                None
-            }
-            None => None,
+        let known = self.local.iter().position(|l| l.id == new.id);
+        if let Some(slot) = known {
+            return Some(core::mem::replace(&mut self.local[slot], new));
         }
+        if self.local.len() < usize::from(u8::MAX) {
+            self.local.push(new);
+        }
+        None
     }
 
     pub(super) fn set_backup(&mut self, id: AddressId, backup: bool) {
@@ -216,7 +216,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
     ) {
         for option in segment.options.mptcp.iter() {
-            match *option {
+            match option {
                 MptcpOption::AddAddr(add) if add.hmac.is_none() => {
                     sh.counters.echo_add_rx += 1;
                     let announcements = &mut self.addresses.announcements;
@@ -242,8 +242,7 @@ impl Connection {
     fn on_add_addr(&mut self, now: Instant, sh: &mut Shared, on: SubflowId, add: AddAddr) {
         sh.counters.add_addr_rx += 1;
         let (Some(remote), Some(hmac)) = (self.keys.remote, add.hmac) else { return };
-        let expected =
-            address_hmac(remote, self.keys.local, add.address_id, add.address, add.port);
+        let expected = address_hmac(remote, self.keys.local, add.address_id, add.address, add.port);
         if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
             return;
         }
@@ -253,11 +252,11 @@ impl Connection {
         let address = SocketAddr::new(add.address, add.port.unwrap_or(initial));
         let new = RemoteAddress { id: AddressId(add.address_id), address };
         let limit = sh.config.limits.remote_addresses;
-        let known = self.addresses.remote.iter_mut().find(|r| is_same(r, &new));
-        match known {
-            Some(old) if *old == new || old.id == AddressId(0) => return,
-            Some(old) => *old = new,
-            None if self.addresses.remote.len() < limit => self.addresses.remote.push(new),
+        let remote = &mut self.addresses.remote;
+        match remote.iter().position(|r| is_same(r, &new)) {
+            Some(known) if remote[known] == new || remote[known].id == AddressId(0) => return,
+            Some(known) => remote[known] = new,
+            None if remote.len() < limit => remote.push(new),
             None => return,
         }
         sh.monitor(now, self.id, MonitorKind::Announced { id: new.id, address });

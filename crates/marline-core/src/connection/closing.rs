@@ -6,7 +6,7 @@
 //! to repeat it. When both sides' DATA_FINs are acknowledged the subflows close as TCP does; their
 //! FINs carry the last DATA_ACK.
 
-use marline_policy::{PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
+use marline_policy::{DataRange, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{MpTcpRst, MptcpOption};
 use marline_wire::{SeqNum, TcpSegment};
@@ -115,10 +115,7 @@ impl Connection {
     /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
     fn plain_fin_acked(&self) -> bool {
         let done = |state| {
-            matches!(
-                state,
-                SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed
-            )
+            matches!(state, SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed)
         };
         self.legs.iter().flatten().all(|leg| done(leg.tcp.state()))
     }
@@ -256,8 +253,9 @@ impl Connection {
         reason: CloseReason,
     ) {
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
-        for range in leg.tcp.unacked_ranges() {
-            self.send.unpin(range);
+        for segment in leg.tcp.unacked().filter(|s| s.payload_len() > 0) {
+            let end = segment.dsn.plus(segment.payload_len());
+            self.send.unpin(DataRange::new(segment.dsn, end));
         }
         self.remember_ended(now, sh, &leg);
         self.remember_totals(&leg, id);

@@ -11,22 +11,14 @@ use crate::shared::Shared;
 use crate::subflow::Ingress;
 
 impl Connection {
-    pub(super) fn on_data_ack(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        ack: DataAck,
-        window: u64,
-    ) {
+    pub(super) fn on_data_ack(&mut self, now: Instant, sh: &mut Shared, ack: DataAck, window: u64) {
         let una = self.acked();
         let position = match ack {
             DataAck::Long(ack) => {
                 let offset = ack.wrapping_sub(self.keys.local_first);
                 (offset < 1 << 63).then_some(offset)
             }
-            DataAck::Short(low) => {
-                unwrap32(low.wrapping_sub(self.keys.local_first as u32), una.0)
-            }
+            DataAck::Short(low) => unwrap32(low.wrapping_sub(self.keys.local_first as u32), una.0),
         };
         match position.map(Dsn) {
             // An ACK of what was never sent is ignored, as in TCP.

@@ -7,7 +7,7 @@
 use marline_policy::{Dsn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{Dss, WireDsn, WireMapping};
-use marline_wire::{TcpOptions, checksum};
+use marline_wire::{Checksum, TcpOptions, dss_checksum};
 
 use super::scheduling::Choice;
 use super::{Connection, Mode};
@@ -145,13 +145,17 @@ impl Connection {
         self.timers.fin_at = Some(now + self.largest_rto() * backoff);
         let fin = self.send.end();
         let wire = self.keys.local_first.wrapping_add(fin.0);
-        let empty = checksum::Checksum::new();
-        let sum = self.checksum.then(|| checksum::dss_checksum(wire, 0, 1, empty));
+        let empty = Checksum::new();
+        let sum = self.checksum.then(|| dss_checksum(wire, 0, 1, empty));
         let mut options = TcpOptions::default();
         options.dss = Some(Dss {
             data_ack: Some(self.data_ack()),
             mapping: Some(WireMapping {
-                dsn: if self.sends_long_dsn { WireDsn::Long(wire) } else { WireDsn::Short(wire as u32) },
+                dsn: if self.sends_long_dsn {
+                    WireDsn::Long(wire)
+                } else {
+                    WireDsn::Short(wire as u32)
+                },
                 ssn: 0,
                 length: 1,
                 checksum: sum,
@@ -214,7 +218,13 @@ impl Connection {
         self.batch(id, count, stride, ecn)
     }
 
-    fn batch(&self, id: SubflowId, count: usize, stride: usize, ecn: crate::Ecn) -> Option<Transmit> {
+    fn batch(
+        &self,
+        id: SubflowId,
+        count: usize,
+        stride: usize,
+        ecn: crate::Ecn,
+    ) -> Option<Transmit> {
         let key = self.leg(id)?.key;
         Some(Transmit {
             path: key.path,

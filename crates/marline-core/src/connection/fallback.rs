@@ -94,7 +94,13 @@ impl Connection {
     }
 
     /// The peer found a bad checksum in what we sent.
-    pub(super) fn on_mp_fail(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, fail: MpFail) {
+    pub(super) fn on_mp_fail(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        fail: MpFail,
+    ) {
         sh.counters.mp_fail_rx += 1;
         if self.legs_count() > 1 {
             self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerReset);

@@ -35,11 +35,12 @@ impl Connection {
     /// Adds an ended subflow to the totals of its pair of addresses.
     pub(super) fn remember_totals(&mut self, leg: &Leg, id: SubflowId) {
         let last = leg.tcp.info(id, leg.is_backup());
-        let same = |g: &&mut SubflowInfo| {
+        let same = |g: &SubflowInfo| {
             g.path.local.ip() == last.path.local.ip() && g.path.remote == last.path.remote
         };
-        match self.gone.iter_mut().find(same) {
-            Some(sum) => {
+        match self.gone.iter().position(same) {
+            Some(known) => {
+                let sum = &mut self.gone[known];
                 sum.bytes_sent += last.bytes_sent;
                 sum.bytes_received += last.bytes_received;
                 sum.bytes_retransmitted += last.bytes_retransmitted;

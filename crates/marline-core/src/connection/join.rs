@@ -9,6 +9,8 @@
 //! ```
 //! A wrong HMAC ends the subflow with a RST, never the connection.
 
+use core::net::SocketAddr;
+
 use marline_policy::{AddressId, LocalAddress, RemoteAddress, SubflowId};
 use marline_time::{Duration, Instant, Rng};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
@@ -23,17 +25,17 @@ use crate::shared::Shared;
 use crate::{CloseReason, FourTuple};
 
 /// RFC 8684 section 3.6: reason codes of MP_TCPRST that Marline sends.
-pub(super) mod reason {
-    pub(in super::super) const MPTCP_ERROR: u8 = 1;
-    pub(in super::super) const PROHIBITED: u8 = 3;
-    pub(in super::super) const BAD_PERFORMANCE: u8 = 5;
-    pub(in super::super) const MIDDLEBOX: u8 = 6;
+pub(crate) mod reason {
+    pub(crate) const MPTCP_ERROR: u8 = 1;
+    pub(crate) const PROHIBITED: u8 = 3;
+    pub(crate) const BAD_PERFORMANCE: u8 = 5;
+    pub(crate) const MIDDLEBOX: u8 = 6;
 }
 
 /// The MP_JOIN option of a segment, if it has one.
 pub(crate) fn mp_join(segment: &TcpSegment<'_>) -> Option<MpJoin> {
     segment.options.mptcp.iter().find_map(|option| match option {
-        MptcpOption::Join(join) => Some(*join),
+        MptcpOption::Join(join) => Some(join),
         _ => None,
     })
 }
@@ -56,7 +58,7 @@ impl Connection {
         let SubflowPathPair { local, remote } = pair;
         let mut from = local.address;
         if from.port() == 0 || sh.demux.has_tuple(&FourTuple { local: from, remote }) {
-            from.set_port(free_port(sh, local, remote)?);
+            from.set_port(free_port_for(sh, from, remote)?);
         }
         let path = FourTuple { local: from, remote };
         let tcp = self.active_subflow(now, sh, path);
@@ -79,7 +81,8 @@ impl Connection {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
         };
-        let pending = |l: &&super::Leg| matches!(l.membership, Membership::Joined(j) if !j.verified);
+        let pending =
+            |l: &&super::Leg| matches!(l.membership, Membership::Joined(j) if !j.verified);
         let pending = self.legs.iter().flatten().map(|l| &**l).filter(pending).count();
         if !self.is_multipath()
             || self.closing.is_closing()
@@ -244,16 +247,15 @@ impl Connection {
     }
 }
 
-/// A free port above 1023 on the local address, or `None` if this pair of addresses is used up.
-pub(crate) fn free_port(
+/// A free ephemeral port on the local address, or `None` if this pair of addresses is used up.
+pub(crate) fn free_port_for(
     sh: &mut Shared,
-    local: LocalAddress,
-    remote: core::net::SocketAddr,
+    mut local: SocketAddr,
+    remote: SocketAddr,
 ) -> Option<u16> {
-    let mut address = local.address;
     (0..64).map(|_| 32_768 + sh.rng.below(28_232) as u16).find(|port| {
-        address.set_port(*port);
-        !sh.demux.has_tuple(&FourTuple { local: address, remote })
+        local.set_port(*port);
+        !sh.demux.has_tuple(&FourTuple { local, remote })
     })
 }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use marline_policy::{Dsn, Ssn};
-use marline_wire::checksum;
+use marline_wire::{Checksum, dss_checksum};
 
 /// A mapping in unwrapped positions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl RxMapping {
     fn verify(&self, payload: &[u8]) -> bool {
         let Some(sum) = self.checksum else { return true };
         let ssn = self.ssn.0 as u32;
-        checksum::dss_checksum(self.wire_dsn, ssn, self.wire_len, payload) == sum
+        dss_checksum(self.wire_dsn, ssn, self.wire_len, Checksum::of(payload)) == sum
     }
 }
 
@@ -182,10 +182,21 @@ mod tests {
     use super::*;
 
     fn mapping(ssn: u64, len: u64, dsn: u64) -> RxMapping {
-        RxMapping { ssn: Ssn(ssn), len, dsn: Dsn(dsn), wire_dsn: dsn, wire_len: len as u16, checksum: None }
+        RxMapping {
+            ssn: Ssn(ssn),
+            len,
+            dsn: Dsn(dsn),
+            wire_dsn: dsn,
+            wire_len: len as u16,
+            checksum: None,
+        }
     }
 
-    fn translate(rx: &mut MappingRx, ssn: u64, bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, MappingError> {
+    fn translate(
+        rx: &mut MappingRx,
+        ssn: u64,
+        bytes: &[u8],
+    ) -> Result<Vec<(u64, Vec<u8>)>, MappingError> {
         let mut out = Vec::new();
         rx.translate(Ssn(ssn), bytes, &mut |dsn, b| out.push((dsn.0, b.to_vec())))?;
         Ok(out)
@@ -220,7 +231,7 @@ mod tests {
     #[test]
     fn a_checksummed_mapping_is_delivered_whole_or_not_at_all() {
         let mut rx = MappingRx::new(8);
-        let sum = checksum::dss_checksum(100, 1, 4, &[1, 2, 3, 4]);
+        let sum = dss_checksum(100, 1, 4, Checksum::of(&[1, 2, 3, 4]));
         rx.announce(RxMapping { checksum: Some(sum), ..mapping(1, 4, 100) }, Ssn(1)).unwrap();
         assert!(translate(&mut rx, 1, &[1, 2, 3]).unwrap().is_empty());
         assert_eq!(translate(&mut rx, 4, &[4]).unwrap(), [(100, vec![1, 2, 3, 4])]);

@@ -154,8 +154,10 @@ mod tests {
     fn a_copy_in_the_middle_splits_entries() {
         let mut index = index();
         index.add(range(50, 150), B);
-        let parts: Vec<_> =
-            index.parts(range(0, 300)).map(|m| (m.range.start.0, m.range.end.0, m.carried_by.len())).collect();
+        let parts: Vec<_> = index
+            .parts(range(0, 300))
+            .map(|m| (m.range.start.0, m.range.end.0, m.carried_by.len()))
+            .collect();
         assert_eq!(parts, [(0, 50, 1), (50, 100, 2), (100, 150, 2), (150, 200, 1), (200, 300, 1)]);
         assert_eq!(index.next_not_on(B, Dsn(60)).unwrap().range, range(150, 200));
         assert_eq!(index.next_not_on(A, Dsn(0)).unwrap().range, range(200, 300));

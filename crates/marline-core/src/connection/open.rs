@@ -64,11 +64,8 @@ impl Connection {
         syn: &Accepted<'_>,
     ) -> Self {
         let mut connection = Self::bare(sh, config, origin, Role::Server, Mode::Offered);
-        let key = FlowKey {
-            path: origin.path,
-            local_flow: sh.new_flow(),
-            peer_flow: syn.peer_flow,
-        };
+        let key =
+            FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
         let tcp = connection.passive_subflow(now, sh, origin.path, syn);
         connection.add_initial(now, sh, origin, tcp, key);
         connection.on_first_syn(now, sh, syn.segment);
@@ -92,6 +89,8 @@ impl Connection {
             checksum: false,
             peer_denies_id0: false,
             peer_uses_long_dsn: false,
+            sends_long_dsn: false,
+            dsn_span_start: (Instant::ZERO, Dsn(0)),
             infinite_from: None,
             legs: Vec::new(),
             send: SendBuffer::new(config.send_buffer),
@@ -128,12 +127,7 @@ impl Connection {
     }
 
     /// A TCP subflow that owes a SYN.
-    pub(super) fn active_subflow(
-        &self,
-        now: Instant,
-        sh: &mut Shared,
-        path: FourTuple,
-    ) -> Subflow {
+    pub(super) fn active_subflow(&self, now: Instant, sh: &mut Shared, path: FourTuple) -> Subflow {
         let config = self.subflow_config(sh.rng.as_mut(), &sh.config);
         let isn = SeqNum(sh.rng.next_u32());
         let policies = &self.config.policies;

@@ -87,11 +87,6 @@ impl ReceiveBuffer {
         self.fin_reached
     }
 
-    /// Something waits beyond a hole.
-    pub(crate) fn has_hole(&self) -> bool {
-        !self.beyond.is_empty()
-    }
-
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> u64 {
         self.chunks.memory()

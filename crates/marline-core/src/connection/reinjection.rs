@@ -30,10 +30,6 @@ impl ReinjectionQueue {
         self.items.is_empty()
     }
 
-    pub(crate) fn first(&self) -> Option<Queued> {
-        self.items.first().copied()
-    }
-
     /// Every queued range, oldest data first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Queued> {
         self.items.iter()
@@ -85,8 +81,7 @@ impl ReinjectionQueue {
 
     /// The subflow was heard again: take back what was only suspected of it.
     pub(crate) fn absolve(&mut self, subflow: SubflowId) {
-        self.items
-            .retain(|q| q.from != subflow || q.cause != ReinjectionCause::UnansweredProbe);
+        self.items.retain(|q| q.from != subflow || q.cause != ReinjectionCause::UnansweredProbe);
     }
 
     pub(crate) fn clear(&mut self) {

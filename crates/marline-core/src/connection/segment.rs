@@ -4,13 +4,13 @@
 //! blocks as still fit. A pure ACK that carries an option too long to stand beside timestamps (ADD_ADDR
 //! with an IPv6 address) goes without them.
 
-use marline_policy::{Dsn, Eligibility, SentSegment, Ssn, SubflowId};
+use marline_policy::{Dsn, SentSegment, Ssn, SubflowId};
 use marline_time::Instant;
-use marline_wire::checksum::{self, Checksum};
 use marline_wire::mptcp::{
     CapableData, DataAck, Dss, MpCapableForm, MpFastclose, MpJoin, MptcpOption, WireDsn,
     WireMapping,
 };
+use marline_wire::{Checksum, dss_checksum, store_tcp_checksum, tcp_pseudo_header};
 use marline_wire::{TcpHeader, TcpOptions, Timestamps};
 
 use super::leg::{Farewell, Membership};
@@ -47,7 +47,8 @@ impl Connection {
             options.timestamps = None;
         }
         if let Egress::Ack | Egress::Probe | Egress::Retransmit(_) | Egress::Fin = egress {
-            tcp.fill_sack(&mut options, options.room());
+            let room = options.room();
+            tcp.fill_sack(&mut options, room);
         }
         let payload = match egress {
             Egress::Retransmit(segment) => (segment.dsn, segment.payload_len() as usize),
@@ -147,8 +148,7 @@ impl Connection {
             Membership::Joined(joined) => {
                 let Some(remote) = self.keys.remote else { return };
                 let local = self.keys.local;
-                let hmac =
-                    crate::crypto::join_hmac(local, remote, joined.nonce, joined.peer_nonce);
+                let hmac = crate::crypto::join_hmac(local, remote, joined.nonce, joined.peer_nonce);
                 options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
                     backup: leg.backup_here,
                     address_id: self.addresses.wire_id(leg.local_id),
@@ -191,8 +191,7 @@ impl Connection {
             options.mptcp.push(self.capable_option(form));
             return;
         }
-        options.dss =
-            Some(Dss { data_ack: Some(self.data_ack()), mapping: None, data_fin: false });
+        options.dss = Some(Dss { data_ack: Some(self.data_ack()), mapping: None, data_fin: false });
     }
 
     /// Both keys, as long as the client cannot know that the server has them.
@@ -292,7 +291,7 @@ impl Connection {
         let sum = Checksum::of(&segment[overhead..]);
         let mapping_checksum = if self.checksum {
             let wire = self.keys.local_first.wrapping_add(dsn.0);
-            checksum::dss_checksum(wire, ssn.0 as u32, len as u16, sum)
+            dss_checksum(wire, ssn.0 as u32, len as u16, sum)
         } else {
             0
         };
@@ -354,7 +353,7 @@ impl Connection {
     }
 
     /// Appends a whole segment to the buffer.
-    fn write_segment(
+    pub(super) fn write_segment(
         &mut self,
         sh: &mut Shared,
         id: SubflowId,
@@ -392,20 +391,12 @@ impl Connection {
             ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
             ChecksumScope::WithoutAddresses => None,
         };
-        let mut sum = checksum::tcp_pseudo_header(addresses, segment.len());
+        let mut sum = tcp_pseudo_header(addresses, segment.len());
         sum.add_bytes(&segment[..header_len]);
         sum.append(payload);
-        checksum::store_tcp_checksum(segment, sum.finish());
+        store_tcp_checksum(segment, sum.finish());
         sh.counters.segments_out += 1;
         sh.counters.bytes_out += (segment.len() - header_len) as u64;
         Some(())
-    }
-
-    /// Whether this subflow may take one more full segment now.
-    pub(super) fn is_ready(&self, now: Instant, id: SubflowId) -> bool {
-        self.leg(id).is_some_and(|leg| {
-            leg.is_usable()
-                && matches!(leg.tcp.eligibility(now), Eligibility::Ready { room } if room > 0)
-        })
     }
 }

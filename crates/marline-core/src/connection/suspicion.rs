@@ -60,13 +60,7 @@ impl Connection {
         }
     }
 
-    fn suspect(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        cause: ReinjectionCause,
-    ) {
+    fn suspect(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, cause: ReinjectionCause) {
         let Some(leg) = self.leg_mut(id) else { return };
         let first = !core::mem::replace(&mut leg.suspected, true);
         self.decided = self.decided.filter(|choice| choice.subflow != id);
@@ -135,8 +129,9 @@ impl Connection {
     fn healthy(&self) -> SubflowSet {
         let mut set = SubflowSet::EMPTY;
         for id in self.leg_ids() {
-            let healthy =
-                |leg: &super::Leg| leg.is_usable() && !leg.suspected && !leg.tcp.potentially_failed();
+            let healthy = |leg: &super::Leg| {
+                leg.is_usable() && !leg.suspected && !leg.tcp.potentially_failed()
+            };
             if self.leg(id).is_some_and(healthy) {
                 set.insert(id);
             }

@@ -1,6 +1,6 @@
 //! Timers of the connection beside those of its subflows.
 
-use marline_policy::{MappingIndex, Mapping, ReinjectionCause, SubflowId};
+use marline_policy::{Mapping, MappingIndex, ReinjectionCause, SubflowId};
 use marline_time::{Duration, Instant};
 
 use super::leg::Membership;
@@ -95,9 +95,9 @@ impl Connection {
             self.leg(id).is_some_and(|leg| leg.is_usable() && holds(leg, range.start))
         };
         // A subflow that still repeats it by itself needs no help unless it is suspected.
-        let covered = carried_by.iter().any(|id| {
-            in_flight(id) && self.leg(id).is_some_and(|leg| !leg.suspected)
-        });
+        let covered = carried_by
+            .iter()
+            .any(|id| in_flight(id) && self.leg(id).is_some_and(|leg| !leg.suspected));
         if !covered {
             let cause = ReinjectionCause::DataRto;
             self.reinjections.remove(range);

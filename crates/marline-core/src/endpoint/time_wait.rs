@@ -70,12 +70,7 @@ impl TimeWait {
     }
 
     /// Takes over a subflow. The oldest gives way if there are too many.
-    pub(crate) fn insert(
-        &mut self,
-        ended: Ended,
-        demux: &mut Demux,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(crate) fn insert(&mut self, ended: Ended, demux: &mut Demux, events: &mut VecDeque<Event>) {
         demux.remove(&ended.key);
         if self.limit == 0 {
             events.push_back(gone(&ended.key));
@@ -95,12 +90,7 @@ impl TimeWait {
     }
 
     /// Forgets one entry early: its address pair is wanted for a new connection.
-    pub(crate) fn forget(
-        &mut self,
-        slot: u32,
-        demux: &mut Demux,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(crate) fn forget(&mut self, slot: u32, demux: &mut Demux, events: &mut VecDeque<Event>) {
         let index = self.index(slot);
         if let Some(ended) = self.entries.get_mut(index).and_then(Option::take) {
             demux.remove(&ended.key);
@@ -109,12 +99,7 @@ impl TimeWait {
     }
 
     /// Drops what is over.
-    pub(crate) fn expire(
-        &mut self,
-        now: Instant,
-        demux: &mut Demux,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(crate) fn expire(&mut self, now: Instant, demux: &mut Demux, events: &mut VecDeque<Event>) {
         while self.entries.front().is_some_and(|e| e.is_none_or(|e| e.until <= now)) {
             self.pop(demux, events);
         }

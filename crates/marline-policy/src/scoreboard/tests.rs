@@ -7,6 +7,7 @@ fn segment(start: u64, len: u64) -> SentSegment {
         dsn: Dsn(start - 1),
         mapping_start: Ssn(start),
         mapping_len: len as u16,
+        mapping_checksum: 0,
         fin: false,
         sent_at: Instant::ZERO,
         first_sent_at: Instant::ZERO,

@@ -1,0 +1,90 @@
+//! The connection as the endpoint's tables know it: tokens, subflow ids, paths of the carrier.
+
+use core::net::SocketAddr;
+
+use marline_policy::SubflowId;
+use marline_time::Instant;
+use marline_wire::{TcpFlags, TcpSegment};
+
+use super::Connection;
+use crate::endpoint::demux::FlowRef;
+use crate::shared::Shared;
+use crate::{CloseReason, FourTuple};
+
+impl Connection {
+    /// Joins find the connection by our token.
+    pub(crate) fn register_token(&self, sh: &mut Shared, slot: u32) {
+        sh.demux.insert_token(self.keys.local_token, slot);
+    }
+
+    pub(crate) fn forget_token(&self, sh: &mut Shared) {
+        sh.demux.remove_token(self.keys.local_token);
+    }
+
+    /// The peer said by which id it wants to be addressed. Only a handshake segment may say so, and
+    /// only once: a later one is somebody else's.
+    pub(crate) fn learn_peer_flow(
+        &mut self,
+        sh: &mut Shared,
+        id: SubflowId,
+        peer_flow: u64,
+        segment: &TcpSegment<'_>,
+    ) {
+        let slot = self.slot;
+        let Some(leg) = self.leg_mut(id).filter(|leg| leg.key.peer_flow == 0) else { return };
+        let flags = segment.header.flags;
+        let answers_syn = flags.contains(TcpFlags::SYN)
+            && flags.contains(TcpFlags::ACK)
+            && segment.header.ack == leg.tcp.to_wire(marline_policy::Ssn(1));
+        if answers_syn {
+            leg.key.peer_flow = peer_flow;
+            let key = leg.key;
+            sh.demux.insert(key, FlowRef { slot, subflow: id });
+        }
+    }
+
+    /// The first subflow's handshake on the server's side is not through.
+    pub(crate) const fn is_half_open(&self) -> bool {
+        !self.closing.announced_to_application && self.closing.closed.is_none()
+    }
+
+    /// Gives way to a newer SYN, silently.
+    pub(crate) fn drop_if_half_open(&mut self, now: Instant, sh: &mut Shared) -> bool {
+        if !self.is_half_open() {
+            return false;
+        }
+        self.finish(now, sh, CloseReason::ResourceLimit);
+        for id in self.leg_ids() {
+            self.drop_leg(now, sh, id, CloseReason::ResourceLimit);
+        }
+        true
+    }
+
+    pub(crate) fn set_path_mtu(&mut self, now: Instant, remote: SocketAddr, max_segment: u16) {
+        for leg in self.legs.iter_mut().flatten() {
+            if matches(leg.key.path.remote, remote) {
+                leg.tcp.mss_changed(now, max_segment);
+            }
+        }
+    }
+
+    pub(crate) fn path_unreachable(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
+        let concerns = |path: FourTuple| matches(path.local, local) && matches(path.remote, remote);
+        for id in self.leg_ids() {
+            if self.leg(id).is_some_and(|leg| concerns(leg.key.path)) {
+                self.on_unreachable(now, sh, id);
+            }
+        }
+    }
+}
+
+/// Same address, and same port unless the question leaves it open.
+fn matches(address: SocketAddr, asked: SocketAddr) -> bool {
+    address.ip() == asked.ip() && (asked.port() == 0 || address.port() == asked.port())
+}

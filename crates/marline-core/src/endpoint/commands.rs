@@ -1,0 +1,168 @@
+//! What applications and drivers ask of an endpoint.
+
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use marline_policy::{AddressId, LocalAddress, PathAction, PathManagerFactory, SchedulerFactory};
+use marline_time::Instant;
+
+use super::Endpoint;
+use crate::connection::{Connection, Origin, free_port};
+use crate::{
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, ReadError, WriteError,
+};
+
+impl Endpoint {
+    /// Opens a connection: sends the first SYN from `local` to `remote`. Port 0 in `local` lets the
+    /// endpoint choose one.
+    ///
+    /// # Errors
+    /// If limits are reached, the families differ, or no port is free for this pair of addresses.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        config: ConnectionConfig,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<ConnectionId, ConnectError> {
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(ConnectError::FamilyMismatch);
+        }
+        if self.count >= self.shared.config.limits.connections {
+            return Err(ConnectError::TooManyConnections);
+        }
+        let mut local = local;
+        if local.port() == 0 {
+            let port = free_port(&mut self.shared, local, remote);
+            local.set_port(port.ok_or(ConnectError::AddressInUse)?);
+        }
+        let path = FourTuple { local, remote };
+        if self.shared.demux.has_tuple(&path) {
+            return Err(ConnectError::AddressInUse);
+        }
+        let key = self.draw_key();
+        let slot = self.insert(|sh, id, slot| {
+            Connection::connect(now, sh, config, &Origin { id, slot, path, key })
+        });
+        let Some(connection) = self.slab[slot as usize].connection.as_mut() else {
+            return Err(ConnectError::TooManyConnections);
+        };
+        connection.register_token(&mut self.shared, slot);
+        let id = connection.id;
+        self.after(now, slot);
+        Ok(id)
+    }
+
+    /// Takes bytes into the send buffer; returns how many, at least one.
+    ///
+    /// # Errors
+    /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or why the
+    /// connection takes no more.
+    pub fn write(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        bytes: &[u8],
+    ) -> Result<usize, WriteError> {
+        self.with(now, id, |c, _| c.write(bytes)).unwrap_or(Err(WriteError::Unknown))
+    }
+
+    /// Copies received bytes out; `Ok(0)` is the end of the stream.
+    ///
+    /// # Errors
+    /// `Blocked` if there are none yet ([`Event::Readable`](crate::Event::Readable) follows), or why
+    /// none will come.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        out: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        self.with(now, id, |c, _| c.read(out)).unwrap_or(Err(ReadError::Unknown))
+    }
+
+    /// No more writes: a DATA_FIN follows the data.
+    pub fn shutdown(&mut self, now: Instant, id: ConnectionId) {
+        self.with(now, id, |c, sh| c.shutdown(now, sh));
+    }
+
+    /// Ends the connection at once: MP_FASTCLOSE, or RST on plain TCP.
+    pub fn abort(&mut self, now: Instant, id: ConnectionId) {
+        self.with(now, id, |c, sh| c.abort(now, sh));
+    }
+
+    /// The application lets go: it reads no more. A connection with unread bytes is aborted; any
+    /// other closes in the background, dropping what still comes.
+    pub fn release(&mut self, now: Instant, id: ConnectionId) {
+        self.with(now, id, |c, sh| c.release(now, sh));
+    }
+
+    /// A local address appeared, changed its flags or went away: for one connection or for all.
+    pub fn set_local_address(
+        &mut self,
+        now: Instant,
+        id: Option<ConnectionId>,
+        address: LocalAddress,
+    ) {
+        for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
+            self.with(now, id, |c, sh| c.set_local_address(now, sh, address));
+        }
+    }
+
+    /// Changes the backup flag of a local address: MP_PRIO on its subflows.
+    pub fn set_backup(&mut self, now: Instant, id: ConnectionId, local: AddressId, backup: bool) {
+        self.with(now, id, |c, sh| c.set_backup(now, sh, local, backup));
+    }
+
+    /// Replaces the scheduler of a running connection.
+    pub fn set_scheduler(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        factory: Arc<dyn SchedulerFactory>,
+    ) {
+        self.with(now, id, |c, _| c.set_scheduler(now, &*factory));
+    }
+
+    /// Replaces the path manager of a running connection.
+    pub fn set_path_manager(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        factory: Arc<dyn PathManagerFactory>,
+    ) {
+        self.with(now, id, |c, sh| c.set_path_manager(now, sh, &*factory));
+    }
+
+    /// The carrier found that segments to `remote` may be at most `max_segment` bytes.
+    pub fn set_path_mtu(&mut self, now: Instant, remote: SocketAddr, max_segment: u16) {
+        for id in self.connections() {
+            self.with(now, id, |c, _| c.set_path_mtu(now, remote, max_segment));
+        }
+    }
+
+    /// The carrier found `remote` unreachable from `local` (ICMP, no route, connection refused): the
+    /// subflows between them are suspected at once. Ports of 0 match any.
+    pub fn path_unreachable(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr) {
+        for id in self.connections() {
+            self.with(now, id, |c, sh| c.path_unreachable(now, sh, local, remote));
+        }
+    }
+
+    /// Does a path action by hand (manual path manager, `marline path`).
+    pub fn path_action(&mut self, now: Instant, id: ConnectionId, action: PathAction) {
+        self.with(now, id, |c, sh| c.path_action(now, sh, action));
+    }
+
+    /// A picture of a connection.
+    #[must_use]
+    pub fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {
+        self.connection(id).map(Connection::info)
+    }
+
+    /// All connections, half-open ones included.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionId> {
+        self.slab.iter().filter_map(|s| s.connection.as_ref()).map(|c| c.id).collect()
+    }
+}

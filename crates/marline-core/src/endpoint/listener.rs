@@ -1,0 +1,231 @@
+//! Segments that belong to no subflow: SYNs that open one, stragglers, and strangers.
+
+use marline_policy::Token;
+use marline_time::{Duration, Instant, Rng};
+use marline_wire::mptcp::{MpJoin, MpTcpRst, MptcpOption};
+use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp_checksum};
+
+use super::Endpoint;
+use super::demux::FlowKey;
+use super::time_wait::{Answer, Ended};
+use crate::connection::{Accepted, Connection, Origin, mp_join, rst_reason};
+use crate::crypto::Key;
+use crate::shared::Shared;
+use crate::transmit::TransmitBuf;
+use crate::{ChecksumScope, Ecn, PacketMeta, Shard, Transmit};
+
+/// Answers that may wait at once.
+const MAX_STRAYS: usize = 256;
+
+/// A segment without a connection: a RST or a last ACK.
+#[derive(Debug)]
+pub(super) struct Stray {
+    header: TcpHeader,
+    options: TcpOptions,
+    key: FlowKey,
+}
+
+/// How many segments to strangers may go out per second (RFC 5961 section 7).
+#[derive(Debug)]
+pub(super) struct ResetBudget {
+    per_s: u32,
+    left: u32,
+    since: Instant,
+}
+
+impl ResetBudget {
+    pub(super) const fn new(per_s: u32) -> Self {
+        ResetBudget { per_s, left: per_s, since: Instant::ZERO }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        if now.since(self.since) >= Duration::from_secs(1) {
+            self.since = now;
+            self.left = self.per_s;
+        }
+        let granted = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        granted
+    }
+}
+
+impl Endpoint {
+    /// A SYN that no subflow knows.
+    pub(super) fn on_syn(&mut self, now: Instant, meta: &PacketMeta, segment: &TcpSegment<'_>) {
+        let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow };
+        if let Some(MpJoin::Syn { token, .. }) = mp_join(segment) {
+            self.on_join_syn(now, meta, &syn, Token(token));
+            return;
+        }
+        let Some(config) = self.shared.config.accept.clone() else {
+            self.shared.counters.connections_refused += 1;
+            self.answer_with_reset(now, meta, segment);
+            return;
+        };
+        if self.count >= self.shared.config.limits.connections {
+            self.shared.counters.connections_refused += 1;
+            return;
+        }
+        self.make_room_for_syn(now);
+        let key = self.draw_key();
+        let path = meta.path;
+        let slot = self.insert(|sh, id, slot| {
+            let origin = Origin { id, slot, path, key };
+            Connection::accept(now, sh, config, &origin, &syn)
+        });
+        let Some(connection) = self.slab[slot as usize].connection.as_mut() else { return };
+        connection.register_token(&mut self.shared, slot);
+        self.shared.half_open.push_back(connection.id);
+        self.shared.half_open_count += 1;
+        self.after(now, slot);
+    }
+
+    fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &Accepted<'_>, token: Token) {
+        self.shared.counters.mp_join_syn_rx += 1;
+        let slot = self.shared.demux.token(token);
+        let connection =
+            slot.and_then(|slot| self.slab.get_mut(slot as usize)?.connection.as_mut());
+        let Some((connection, slot)) = connection.zip(slot) else {
+            self.shared.counters.mp_join_no_token += 1;
+            self.answer_with_reset_because(now, meta, syn.segment, Some(rst_reason::MPTCP_ERROR));
+            return;
+        };
+        if !connection.accept_join(now, &mut self.shared, meta.path, syn) {
+            let reason = Some(rst_reason::PROHIBITED);
+            self.answer_with_reset_because(now, meta, syn.segment, reason);
+        }
+        self.after(now, slot);
+    }
+
+    /// Half-open connections are bounded: the oldest gives way to the newest.
+    fn make_room_for_syn(&mut self, now: Instant) {
+        while self.shared.half_open_count >= self.shared.config.limits.syn_queue {
+            let Some(oldest) = self.shared.half_open.pop_front() else { return };
+            let dropped = self.with(now, oldest, |c, sh| c.drop_if_half_open(now, sh));
+            if dropped == Some(true) {
+                self.shared.counters.syn_queue_overflow += 1;
+                self.settle(oldest.0 as u32);
+            }
+        }
+        while let Some(front) = self.shared.half_open.front().copied() {
+            if self.connection(front).is_some_and(Connection::is_half_open) {
+                return;
+            }
+            self.shared.half_open.pop_front();
+        }
+    }
+
+    /// A key whose token nobody has and that belongs to this shard.
+    pub(super) fn draw_key(&mut self) -> Key {
+        loop {
+            let key = Key(self.shared.rng.next_u64());
+            let (token, _) = key.derive();
+            let Shard { index, count } = self.shared.config.shard;
+            if Shard::of_token(token.0, count) == index && self.shared.demux.token(token).is_none()
+            {
+                return key;
+            }
+        }
+    }
+
+    /// A late segment of a subflow that is in TIME-WAIT or was reset.
+    pub(super) fn on_straggler(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+        slot: u32,
+    ) {
+        let Some(ended) = self.shared.time_wait.get(slot).copied() else { return };
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::RST) {
+            return;
+        }
+        let newer = segment.header.seq.offset_from(ended.ack) < 1 << 31;
+        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) && newer {
+            // RFC 9293 section 3.10.7.4: a SYN beyond the old connection's end opens a new one.
+            let Shared { time_wait, demux, events, .. } = &mut self.shared;
+            time_wait.forget(slot, demux, events);
+            self.on_syn(now, meta, segment);
+            return;
+        }
+        let bare_ack = segment.payload.is_empty() && !flags.contains(TcpFlags::FIN);
+        if ended.answer == Answer::Ack && bare_ack {
+            return;
+        }
+        self.push_stray(now, straggler_answer(&ended));
+    }
+
+    pub(super) fn answer_with_reset(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+    ) {
+        self.answer_with_reset_because(now, meta, segment, None);
+    }
+
+    /// RST to a stranger (RFC 9293 section 3.10.7.1).
+    fn answer_with_reset_because(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+        reason: Option<u8>,
+    ) {
+        let header = &segment.header;
+        let octets = segment.payload.len() as u32
+            + u32::from(header.flags.contains(TcpFlags::SYN))
+            + u32::from(header.flags.contains(TcpFlags::FIN));
+        let with_ack = header.flags.contains(TcpFlags::ACK);
+        let mut options = TcpOptions::default();
+        if let Some(reason) = reason {
+            let transient = false;
+            options.mptcp.push(MptcpOption::TcpRst(MpTcpRst { transient, reason }));
+        }
+        let key = FlowKey { path: meta.path, local_flow: meta.flow, peer_flow: meta.peer_flow };
+        let header = TcpHeader {
+            src_port: header.dst_port,
+            dst_port: header.src_port,
+            seq: if with_ack { header.ack } else { SeqNum(0) },
+            ack: if with_ack { SeqNum(0) } else { header.seq.add(octets) },
+            flags: if with_ack { TcpFlags::RST } else { TcpFlags::RST.with(TcpFlags::ACK) },
+            window: 0,
+            urgent: 0,
+        };
+        self.push_stray(now, Stray { header, options, key });
+    }
+
+    fn push_stray(&mut self, now: Instant, stray: Stray) {
+        if self.strays.len() < MAX_STRAYS && self.reset_budget.take(now) {
+            self.shared.counters.resets_out += 1;
+            self.strays.push_back(stray);
+        }
+    }
+
+    pub(super) fn emit_stray(&mut self, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let Stray { header, options, key } = self.strays.pop_front()?;
+        let start = buf.headroom();
+        let segment = buf.grow(marline_wire::TCP_HEADER_LEN + options.encoded_len());
+        header.emit(&options, segment).ok()?;
+        let addresses = match self.shared.config.capabilities.checksum {
+            ChecksumScope::WithAddresses => Some((key.path.local.ip(), key.path.remote.ip())),
+            ChecksumScope::WithoutAddresses => None,
+        };
+        fill_tcp_checksum(addresses, &mut buf.bytes_mut()[start..]);
+        self.shared.counters.segments_out += 1;
+        Some(Transmit {
+            path: key.path,
+            ecn: Ecn::NotEct,
+            local_flow: key.local_flow,
+            peer_flow: key.peer_flow,
+            handshake: false,
+            datagrams: 1,
+            stride: buf.bytes().len(),
+        })
+    }
+}
+
+fn straggler_answer(ended: &Ended) -> Stray {
+    Stray { header: ended.header(), options: TcpOptions::default(), key: ended.key }
+}

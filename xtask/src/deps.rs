@@ -107,11 +107,10 @@ mod tests {
 
     #[test]
     fn the_core_names_no_algorithm_and_no_driver() {
-        for above in
-            ["marline-algos", "marline-sim", "marline-io", "marline-link", "marline-testkit"]
-        {
+        for above in ["algos", "sim", "io", "link", "testkit"] {
             let manifest = format!(
-                "[package]\nname = 'marline-core'\n[dependencies]\nmarline-time.workspace = true\n{above}.workspace = true"
+                "[package]\nname = 'marline-core'\n[dependencies]\n\
+                 marline-time.workspace = true\nmarline-{above}.workspace = true"
             );
             assert_eq!(wrong(&manifest).len(), 1, "{above}");
         }

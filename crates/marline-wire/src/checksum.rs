@@ -13,14 +13,13 @@
 
 use core::net::IpAddr;
 
+use crate::PROTOCOL_TCP;
+
 /// Bytes summed per turn of the inner loop.
 const BLOCK: usize = 64;
 
 /// Offset of the checksum field in the TCP header.
 const TCP_CHECKSUM_AT: usize = 16;
-
-/// IP protocol number of TCP.
-pub(crate) const PROTOCOL_TCP: u8 = 6;
 
 /// A running one's-complement sum.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -134,18 +133,13 @@ const fn fold_u128(sum: u128) -> u64 {
     add_wrapping_carry(sum as u64, (sum >> 64) as u64)
 }
 
-#[inline]
-fn word(bytes: &[u8; BLOCK], at: usize) -> u128 {
-    let mut w = [0; 8];
-    w.copy_from_slice(&bytes[at..at + 8]);
-    u128::from(u64::from_ne_bytes(w))
-}
-
 /// Four sums side by side, so that no addition waits for the one before it.
-#[inline]
+#[inline(always)]
 fn add_block(sums: &mut [u128; 4], block: &[u8; BLOCK]) {
-    for (lane, sum) in sums.iter_mut().enumerate() {
-        *sum += word(block, lane * 8) + word(block, 32 + lane * 8);
+    let (words, _) = block.as_chunks::<8>();
+    for lane in 0..4 {
+        sums[lane] += u128::from(u64::from_ne_bytes(words[lane]));
+        sums[lane] += u128::from(u64::from_ne_bytes(words[lane + 4]));
     }
 }
 
@@ -166,6 +160,7 @@ fn finish_blocks(sums: [u128; 4], tail: &[u8]) -> u64 {
     add_wrapping_carry(fold_u128(sums.iter().sum()), sum_tail(tail))
 }
 
+#[inline(never)]
 fn sum_bytes(bytes: &[u8]) -> u64 {
     let (blocks, tail) = bytes.as_chunks::<BLOCK>();
     let mut sums = [0u128; 4];
@@ -176,6 +171,7 @@ fn sum_bytes(bytes: &[u8]) -> u64 {
 }
 
 /// `dst` and `src` are of equal length.
+#[inline(never)]
 fn copy_and_sum_bytes(dst: &mut [u8], src: &[u8]) -> u64 {
     let (from, from_tail) = src.as_chunks::<BLOCK>();
     let (to, to_tail) = dst.as_chunks_mut::<BLOCK>();

@@ -75,6 +75,13 @@ pub enum EmitError {
         /// Bytes there.
         available: usize,
     },
+    /// The payload does not fit the length field.
+    PayloadTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The two addresses are of different families.
+    FamilyMismatch,
 }
 
 impl fmt::Display for EmitError {
@@ -85,6 +92,12 @@ impl fmt::Display for EmitError {
             }
             EmitError::BufferTooShort { needed, available } => {
                 write!(f, "{needed} bytes are needed, the buffer has {available}")
+            }
+            EmitError::PayloadTooLong { len } => {
+                write!(f, "a payload of {len} bytes exceeds what the length field can say")
+            }
+            EmitError::FamilyMismatch => {
+                f.write_str("source and destination address are of different families")
             }
         }
     }

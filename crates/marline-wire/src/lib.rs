@@ -1,6 +1,6 @@
 //! Bytes to values and back, for everything Marline puts on or takes off a wire.
 //!
-//! No allocation, no I/O, no panic on any input: a parser returns a [`ParseError`] that says where
+//! No allocation (but for [`pcapng`]), no I/O, no panic on any input: a parser returns a [`ParseError`] that says where
 //! and why, an emitter an [`EmitError`]. One file per RFC noun; the Multipath TCP options of RFC 8684 live in [`mptcp`].
 
 #![forbid(unsafe_code)]
@@ -8,16 +8,25 @@
 mod bytes;
 mod checksum;
 mod error;
+mod ip;
+mod ipv4;
+mod ipv6;
 pub mod mptcp;
+pub mod pcapng;
 mod seq;
 mod tcp;
 mod tcp_options;
+mod udp;
 
 pub use checksum::{
     Checksum, dss_checksum, fill_tcp_checksum, store_tcp_checksum, tcp_checksum, tcp_pseudo_header,
     verify_dss_checksum, verify_tcp_checksum,
 };
 pub use error::{EmitError, ErrorKind, Layer, ParseError};
+pub use ip::{IpPacket, PROTOCOL_TCP, PROTOCOL_UDP, emit_ip, ip_header_len, ip_version};
+pub use ipv4::{IPV4_HEADER_LEN, Ipv4Header, Ipv4Packet};
+pub use ipv6::{IPV6_HEADER_LEN, Ipv6Header, Ipv6Packet};
 pub use seq::{SeqNum, unwrap32};
 pub use tcp::{TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpSegment};
 pub use tcp_options::{MAX_OPTIONS, SackBlock, SackBlocks, TcpOptions, Timestamps};
+pub use udp::{UDP_HEADER_LEN, UdpDatagram, emit_udp, fill_udp_checksum, verify_udp_checksum};

@@ -2,7 +2,7 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};
-use crate::{EmitError, ParseError, SeqNum, TcpOptions};
+use crate::{EmitError, ParseError, SeqNum, TcpOptions, tcp_options};
 
 /// Bytes of the header without options.
 pub const TCP_HEADER_LEN: usize = 20;
@@ -131,9 +131,14 @@ impl<'a> TcpSegment<'a> {
         let Some((head, payload)) = bytes.split_at_checked(header_len) else {
             return error("data offset", ErrorKind::Truncated);
         };
-        let mut segment = TcpSegment { header, options: TcpOptions::default(), payload };
-        segment.options.parse_into(&head[TCP_HEADER_LEN..]);
-        Ok(segment)
+        let options = &head[TCP_HEADER_LEN..];
+        // Two ways to the same value: what nearly every segment has is written right where the
+        // result belongs, without a large intermediate that costs more to move than to parse.
+        if let Some((timestamps, dss)) = tcp_options::parse_usual(options) {
+            let options = TcpOptions { timestamps: Some(timestamps), dss, ..TcpOptions::EMPTY };
+            return Ok(TcpSegment { header, options, payload });
+        }
+        Ok(TcpSegment { header, options: TcpOptions::parse(options), payload })
     }
 }
 

@@ -12,21 +12,21 @@
 //! NOP, NOP, timestamps, then NOP, NOP, SACK. MPTCP options follow, and NOPs fill up the last word.
 
 use crate::bytes::{Reader, Writer};
-use crate::mptcp::{self, Dss, MptcpOptions, Parsed, subtype};
+use crate::mptcp::{self, Dss, MptcpOption, MptcpOptions, subtype};
 use crate::{EmitError, SeqNum};
 
 /// Bytes of options that a TCP header can hold.
 pub const MAX_OPTIONS: usize = 40;
 
 /// Option kinds (RFC 9293 section 3.2, RFC 7323, RFC 2018).
-mod kind {
-    pub(super) const END: u8 = 0;
-    pub(super) const NOP: u8 = 1;
-    pub(super) const MSS: u8 = 2;
-    pub(super) const WINDOW_SCALE: u8 = 3;
-    pub(super) const SACK_PERMITTED: u8 = 4;
-    pub(super) const SACK: u8 = 5;
-    pub(super) const TIMESTAMPS: u8 = 8;
+pub(crate) mod kind {
+    pub(crate) const END: u8 = 0;
+    pub(crate) const NOP: u8 = 1;
+    pub(crate) const MSS: u8 = 2;
+    pub(crate) const WINDOW_SCALE: u8 = 3;
+    pub(crate) const SACK_PERMITTED: u8 = 4;
+    pub(crate) const SACK: u8 = 5;
+    pub(crate) const TIMESTAMPS: u8 = 8;
 }
 
 /// NOP, NOP, timestamps: how nearly every segment's options begin.
@@ -159,45 +159,43 @@ impl TcpOptions {
         self.dss.is_some() || !self.mptcp.is_empty() || self.mptcp.malformed
     }
 
+    /// No options.
+    pub(crate) const EMPTY: TcpOptions = TcpOptions {
+        mss: None,
+        window_scale: None,
+        sack_permitted: false,
+        sack: SackBlocks { blocks: [SackBlock { left: SeqNum(0), right: SeqNum(0) }; 4], len: 0 },
+        timestamps: None,
+        dss: None,
+        mptcp: MptcpOptions::EMPTY,
+    };
+
     /// Parses the option bytes of a header. Never fails: see the head of this file.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
-        let mut options = TcpOptions::default();
-        options.parse_into(bytes);
-        options
-    }
-
-    #[inline]
-    pub(crate) fn parse_into(&mut self, bytes: &[u8]) {
+        let mut options = TcpOptions::EMPTY;
         let mut rest = bytes;
-        let mut front = Reader::new(bytes);
-        if front.array() == Some(NOP_NOP_TIMESTAMPS)
-            && let (Some(value), Some(echo)) = (front.u32(), front.u32())
-        {
-            self.timestamps = Some(Timestamps { value, echo });
-            rest = front.rest();
-        }
         let mut seen = 0u16;
         loop {
             match rest {
-                [] | [kind::END, ..] => return,
+                [] | [kind::END, ..] => return options,
                 [kind::NOP, after @ ..] => rest = after,
                 [mptcp::KIND, len, ..] if usize::from(*len) > rest.len() || *len < 2 => {
-                    self.mptcp.malformed = true;
-                    return;
+                    options.mptcp.malformed = true;
+                    return options;
                 }
                 [kind, len, ..] if *len >= 2 => {
                     let Some((option, after)) = rest.split_at_checked(usize::from(*len)) else {
-                        return;
+                        return options;
                     };
                     rest = after;
                     if *kind == mptcp::KIND {
-                        self.take_mptcp(option, &mut seen);
+                        options.take_mptcp(option, &mut seen);
                     } else {
-                        self.take(*kind, &option[2..]);
+                        options.take(*kind, &option[2..]);
                     }
                 }
-                _ => return,
+                _ => return options,
             }
         }
     }
@@ -224,26 +222,26 @@ impl TcpOptions {
     }
 
     /// One MPTCP option; `seen` has a bit for each subtype that was there before.
-    #[inline]
     fn take_mptcp(&mut self, option: &[u8], seen: &mut u16) {
-        let subtype = option.get(2).map_or(0, |first| first >> 4);
-        if *seen & 1 << subtype != 0 {
+        let bit = 1 << option.get(2).map_or(0, |first| first >> 4);
+        if bit != 1 << subtype::DSS {
+            self.take_other_mptcp(option, bit, seen);
+        } else if self.dss.is_none() {
+            self.dss = Dss::parse(option);
+            self.mptcp.malformed |= self.dss.is_none();
+        }
+    }
+
+    /// One MPTCP option that is not DSS.
+    fn take_other_mptcp(&mut self, option: &[u8], bit: u16, seen: &mut u16) {
+        if *seen & bit != 0 {
             return;
         }
-        match mptcp::parse_any(option) {
-            Parsed::Dss(dss) => self.dss = Some(dss),
-            Parsed::Other(other) => {
-                if !self.mptcp.push(other) {
-                    self.mptcp.malformed = true;
-                }
+        match MptcpOption::parse(option) {
+            Some(other) if self.mptcp.push(other) => {
+                *seen |= bit & !(1 << subtype::ADD_ADDR | 1 << subtype::EXPERIMENTAL);
             }
-            Parsed::Malformed => {
-                self.mptcp.malformed = true;
-                return;
-            }
-        }
-        if !matches!(subtype, subtype::ADD_ADDR | subtype::EXPERIMENTAL) {
-            *seen |= 1 << subtype;
+            _ => self.mptcp.malformed = true,
         }
     }
 
@@ -299,6 +297,28 @@ impl TcpOptions {
             }
         }
     }
+}
+
+/// The options of most segments: NOP, NOP, timestamps, then DSS or nothing, then NOPs. `None` means
+/// that they are others, or that something is wrong with them: [`TcpOptions::parse`] will tell.
+#[inline]
+pub(crate) fn parse_usual(bytes: &[u8]) -> Option<(Timestamps, Option<Dss>)> {
+    let mut r = Reader::new(bytes);
+    if r.array()? != NOP_NOP_TIMESTAMPS {
+        return None;
+    }
+    let timestamps = Timestamps { value: r.u32()?, echo: r.u32()? };
+    let &[kind, len, first, ..] = r.rest() else {
+        return if r.rest().is_empty() { Some((timestamps, None)) } else { None };
+    };
+    if kind != mptcp::KIND || first >> 4 != subtype::DSS {
+        return None;
+    }
+    let (option, padding) = r.rest().split_at_checked(usize::from(len))?;
+    if padding.iter().any(|&kind| kind != kind::NOP) {
+        return None;
+    }
+    Some((timestamps, Some(Dss::parse(option)?)))
 }
 
 #[cfg(test)]

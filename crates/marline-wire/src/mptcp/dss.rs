@@ -99,7 +99,7 @@ impl Dss {
     }
 
     /// `option` is the whole option, kind and length included.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(option: &[u8]) -> Option<Self> {
         let mut r = Reader::new(option);
         let [_, _, _, flags] = r.array()?;

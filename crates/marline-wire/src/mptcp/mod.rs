@@ -20,7 +20,6 @@ pub use fail::MpFail;
 pub use fastclose::MpFastclose;
 pub use join::MpJoin;
 pub use options::{MptcpOption, MptcpOptions};
-pub(crate) use options::{Parsed, parse_any};
 pub use prio::MpPrio;
 pub use remove_addr::RemoveAddr;
 pub use tcprst::MpTcpRst;

@@ -8,8 +8,8 @@ use core::fmt;
 
 use crate::bytes::Writer;
 use crate::mptcp::{
-    AddAddr, Dss, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst,
-    RemoveAddr, subtype,
+    AddAddr, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, RemoveAddr,
+    subtype,
 };
 use crate::tcp_options::MAX_OPTIONS;
 
@@ -98,11 +98,15 @@ pub struct MptcpOptions {
 
 impl Default for MptcpOptions {
     fn default() -> Self {
-        MptcpOptions { bytes: [0; MAX_OPTIONS], len: 0, malformed: false }
+        MptcpOptions::EMPTY
     }
 }
 
 impl MptcpOptions {
+    /// No options.
+    pub(crate) const EMPTY: MptcpOptions =
+        MptcpOptions { bytes: [0; MAX_OPTIONS], len: 0, malformed: false };
+
     /// The options in the order of the wire.
     pub fn iter(&self) -> impl Iterator<Item = MptcpOption> + '_ {
         let mut rest = self.as_bytes();
@@ -165,20 +169,4 @@ impl fmt::Debug for MptcpOptions {
         }
         list.finish()
     }
-}
-
-/// What one kind-30 option turned out to be.
-pub(crate) enum Parsed {
-    Dss(Dss),
-    Other(MptcpOption),
-    Malformed,
-}
-
-/// Parses a whole option of kind 30, kind and length included.
-#[inline]
-pub(crate) fn parse_any(option: &[u8]) -> Parsed {
-    if option.get(2).is_some_and(|first| first >> 4 == subtype::DSS) {
-        return Dss::parse(option).map_or(Parsed::Malformed, Parsed::Dss);
-    }
-    MptcpOption::parse(option).map_or(Parsed::Malformed, Parsed::Other)
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::mptcp::{
     AddAddr, CapableData, DataAck, MpCapable, MpCapableForm, MpExperimental, MpFail, MpFastclose,
-    MpJoin, MpPrio, MpTcpRst, MptcpOption, RemoveAddr, WireDsn, WireMapping,
+    MpJoin, MpPrio, MpTcpRst, RemoveAddr, WireDsn, WireMapping,
 };
 
 const TS: Timestamps = Timestamps { value: 0x0102_0304, echo: 0x0506_0708 };

@@ -1,0 +1,153 @@
+//! TLS records that fit what is going on.
+//!
+//! A record can be decrypted only when all of it is there. For a keystroke after a pause, or the
+//! first bytes of an answer, a record that spans several segments makes the reader wait for the
+//! last of them, and over several paths the last may come much later. Under load, small records cost
+//! time: 22 bytes and one AEAD call each. So records start at one segment's size, grow after some
+//! hundred kilobytes without a pause to TLS's limit of 16 KiB, and start again after a second of
+//! silence. (The idea is that of the HTTPS servers of the 2010s; the numbers are ours.)
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Plaintext of a record that surely fits one segment with its headers, options and the 22 bytes
+/// that TLS adds, on every path of 1,280 bytes.
+pub const SMALL: usize = 1_100;
+/// Plaintext of TLS's largest record.
+pub const LARGE: usize = 16_384;
+/// Bytes in small records before they grow.
+const GROW_AFTER: usize = 64 * 1_024;
+/// Silence after which they shrink again.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The size of the next record.
+#[derive(Debug)]
+pub struct RecordSizer {
+    size: usize,
+    since_growth: usize,
+    last: Option<Instant>,
+}
+
+impl Default for RecordSizer {
+    fn default() -> Self {
+        RecordSizer { size: SMALL, since_growth: 0, last: None }
+    }
+}
+
+impl RecordSizer {
+    /// Plaintext that the record written at `now` may hold.
+    pub fn next(&mut self, now: Instant) -> usize {
+        if self.last.is_some_and(|last| now.saturating_duration_since(last) >= IDLE) {
+            *self = RecordSizer::default();
+        }
+        self.size
+    }
+
+    /// `bytes` went into a record at `now`.
+    pub fn wrote(&mut self, bytes: usize, now: Instant) {
+        self.last = Some(now);
+        self.since_growth += bytes;
+        if self.since_growth >= GROW_AFTER && self.size < LARGE {
+            self.size = (self.size * 4).min(LARGE);
+            self.since_growth = 0;
+        }
+    }
+}
+
+/// A TLS stream that turns every write into one record of the right size.
+#[derive(Debug)]
+pub struct Sized<S> {
+    inner: S,
+    sizer: RecordSizer,
+}
+
+impl<S> Sized<S> {
+    /// Sizes the records of `inner`.
+    pub fn new(inner: S) -> Self {
+        Sized { inner, sizer: RecordSizer::default() }
+    }
+
+    /// The stream inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
+    /// The stream inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Sized<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Sized<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let now = Instant::now();
+        let size = this.sizer.next(now);
+        let result = Pin::new(&mut this.inner).poll_write(cx, &buf[..buf.len().min(size)]);
+        if let Poll::Ready(Ok(bytes)) = result {
+            this.sizer.wrote(bytes, now);
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_grow_under_load_and_shrink_after_a_pause() {
+        let mut sizer = RecordSizer::default();
+        let start = Instant::now();
+        let mut sizes = Vec::new();
+        let mut sent = 0;
+        while sent < 1 << 20 {
+            let size = sizer.next(start);
+            if sizes.last() != Some(&size) {
+                sizes.push(size);
+            }
+            sizer.wrote(size, start);
+            sent += size;
+        }
+        assert_eq!(sizes, [SMALL, 4 * SMALL, LARGE]);
+        assert_eq!(sizer.next(start + IDLE - Duration::from_millis(1)), LARGE);
+        assert_eq!(sizer.next(start + IDLE), SMALL);
+    }
+
+    #[test]
+    fn keystrokes_never_grow_records_within_an_hour() {
+        let mut sizer = RecordSizer::default();
+        let start = Instant::now();
+        for second in 0..3_600 {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(sizer.next(now), SMALL);
+            sizer.wrote(100, now);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Bytes both ways between an application's socket and its encrypted stream.
+//!
+//! An end of one direction is passed on as an end of that direction (FIN, close_notify, DATA_FIN are
+//! the same thing here); the other direction goes on. An error ends both directions at once, and
+//! badly: an application must never take a broken transfer for a complete one.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+
+use crate::transport::Transport;
+
+/// Bytes read ahead per direction: two of TLS's largest records.
+const BUFFER_LEN: usize = 32 * 1_024;
+
+/// Bytes that went through, for metrics.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// From the application (on the server: from the target).
+    pub from_local: AtomicU64,
+    /// To it.
+    pub to_local: AtomicU64,
+}
+
+/// Passes bytes between `local` and `remote` until both directions ended.
+///
+/// # Errors
+/// The first error of either side; both are aborted then.
+pub async fn relay<L, R>(local: L, mut remote: R, traffic: &Traffic) -> io::Result<()>
+where
+    L: Transport,
+    R: Transport,
+{
+    let mut local = Counted { inner: local, traffic };
+    let result =
+        copy_bidirectional_with_sizes(&mut local, &mut remote, BUFFER_LEN, BUFFER_LEN).await;
+    if result.is_err() {
+        local.inner.abort();
+        remote.abort();
+    }
+    result.map(|_| ())
+}
+
+struct Counted<'a, S> {
+    inner: S,
+    traffic: &'a Traffic,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<'_, S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let read = (buf.filled().len() - before) as u64;
+        self.traffic.from_local.fetch_add(read, Ordering::Relaxed);
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<'_, S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.inner).poll_write(cx, buf);
+        if let Poll::Ready(Ok(written)) = result {
+            self.traffic.to_local.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! Which destinations the server connects to.
+//!
+//! A proxy that connects wherever it is told lets its clients, and whatever talks through them, reach
+//! what only the server should: its loopback services, its cloud's metadata address, the machines
+//! of its private network. So everything that is not a public unicast address is refused unless
+//! `--allow` names it. The rule is applied to the address that `connect` gets, after resolution, and
+//! nothing resolves again in between (a name that answers differently the second time gains nothing).
+//! Addresses that carry another one inside (IPv4-mapped, NAT64, 6to4) are judged by both. The
+//! server's own public addresses are refused too: from inside they bypass its firewall.
+//!
+//! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), from
+//! memory.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::str::FromStr;
+
+/// An address block such as `10.0.0.0/8`; a plain address is a block of one.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct Cidr {
+    address: IpAddr,
+    prefix_len: u8,
+}
+
+/// Why a text is no block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadCidr {
+    /// Not an address.
+    #[error("{0:?} is no IP address (expected ADDRESS or ADDRESS/BITS)")]
+    Address(String),
+    /// Not a number, or more bits than the address has.
+    #[error("{0:?} is no prefix length of this address family")]
+    Prefix(String),
+    /// Bits are set behind the prefix.
+    #[error("bits are set behind the prefix: did you mean {0}?")]
+    HostBits(Cidr),
+}
+
+impl Cidr {
+    /// The block of `prefix_len` bits around `address`; bits behind the prefix are cleared.
+    #[must_use]
+    pub fn around(address: IpAddr, prefix_len: u8) -> Cidr {
+        match address {
+            IpAddr::V4(v4) => {
+                let prefix_len = prefix_len.min(32);
+                let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0);
+                let address = Ipv4Addr::from(u32::from(v4) & mask);
+                Cidr { address: address.into(), prefix_len }
+            }
+            IpAddr::V6(v6) => {
+                let prefix_len = prefix_len.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(prefix_len)).unwrap_or(0);
+                let address = Ipv6Addr::from(u128::from(v6) & mask);
+                Cidr { address: address.into(), prefix_len }
+            }
+        }
+    }
+
+    /// Whether the block holds `address` (of the same family).
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4()
+            && Cidr::around(address, self.prefix_len).address == self.address
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = BadCidr;
+
+    fn from_str(text: &str) -> Result<Cidr, BadCidr> {
+        let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
+        let parsed: IpAddr = address.parse().map_err(|_| BadCidr::Address(address.to_owned()))?;
+        let most = if parsed.is_ipv4() { 32 } else { 128 };
+        let bad_prefix = || BadCidr::Prefix(prefix.to_owned());
+        let prefix_len = match text.contains('/') {
+            false => most,
+            true => prefix.parse().map_err(|_| bad_prefix())?,
+        };
+        if prefix_len > most {
+            return Err(bad_prefix());
+        }
+        let cidr = Cidr::around(parsed, prefix_len);
+        if cidr.address != parsed {
+            return Err(BadCidr::HostBits(cidr));
+        }
+        Ok(cidr)
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_len)
+    }
+}
+
+impl fmt::Debug for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A refusal of an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Not public.
+    #[error("{address} is {class}: not allowed (the server's flag --allow {address} permits it)")]
+    Class {
+        /// The address.
+        address: IpAddr,
+        /// What it is.
+        class: &'static str,
+    },
+    /// In a block of `--deny`.
+    #[error("{address} is in {block}, which the server's --deny names")]
+    Denied {
+        /// The address.
+        address: IpAddr,
+        /// The block.
+        block: Cidr,
+    },
+}
+
+/// What is allowed and denied beside the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Blocks that are allowed although the defaults refuse them.
+    pub allow: Vec<Cidr>,
+    /// Blocks that are refused whatever else says.
+    pub deny: Vec<Cidr>,
+}
+
+impl Rules {
+    /// Whether the server may connect to `address`.
+    ///
+    /// # Errors
+    /// Why not, in words that name the flag that would allow it.
+    pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
+        let address = address.to_canonical();
+        let inner = embedded(address).map(IpAddr::V4);
+        for candidate in [Some(address), inner].into_iter().flatten() {
+            if let Some(&block) = self.deny.iter().find(|block| block.contains(candidate)) {
+                return Err(Refused::Denied { address, block });
+            }
+        }
+        if self.allow.iter().any(|block| block.contains(address)) {
+            return Ok(());
+        }
+        let class = class_of(address).or_else(|| inner.and_then(class_of));
+        let class = class.or_else(|| is_own(address).then_some("an address of the server itself"));
+        class.map_or(Ok(()), |class| Err(Refused::Class { address, class }))
+    }
+}
+
+/// Special-purpose IPv4 blocks.
+const V4: &[(&str, [u8; 4], u8)] = &[
+    ("unspecified", [0, 0, 0, 0], 8),
+    ("private", [10, 0, 0, 0], 8),
+    ("carrier-grade NAT space", [100, 64, 0, 0], 10),
+    ("loopback", [127, 0, 0, 0], 8),
+    ("link-local", [169, 254, 0, 0], 16),
+    ("private", [172, 16, 0, 0], 12),
+    ("reserved", [192, 0, 0, 0], 24),
+    ("reserved for documentation", [192, 0, 2, 0], 24),
+    ("reserved", [192, 88, 99, 0], 24),
+    ("private", [192, 168, 0, 0], 16),
+    ("reserved for benchmarks", [198, 18, 0, 0], 15),
+    ("reserved for documentation", [198, 51, 100, 0], 24),
+    ("reserved for documentation", [203, 0, 113, 0], 24),
+    ("multicast", [224, 0, 0, 0], 4),
+    ("broadcast", [255, 255, 255, 255], 32),
+    ("reserved", [240, 0, 0, 0], 4),
+];
+
+/// Special-purpose IPv6 blocks, as the first 32 bits.
+const V6: &[(&str, [u16; 2], u8)] = &[
+    ("reserved (NAT64 of the local network)", [0x64, 0xff9b], 32),
+    ("reserved", [0x100, 0], 16),
+    ("reserved (Teredo and others)", [0x2001, 0], 23),
+    ("reserved for documentation", [0x2001, 0xdb8], 32),
+    ("reserved for documentation", [0x3fff, 0], 20),
+    ("reserved", [0x5f00, 0], 16),
+    ("private (unique local)", [0xfc00, 0], 7),
+    ("link-local", [0xfe80, 0], 10),
+    ("site-local", [0xfec0, 0], 10),
+    ("multicast", [0xff00, 0], 8),
+];
+
+/// What an address is, if it is not public unicast.
+fn class_of(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(v4) => V4.iter().find_map(|&(class, octets, prefix_len)| {
+            Cidr::around(octets.into(), prefix_len).contains(v4.into()).then_some(class)
+        }),
+        IpAddr::V6(v6) if v6.is_unspecified() => Some("unspecified"),
+        IpAddr::V6(v6) if v6.is_loopback() => Some("loopback"),
+        // The well-known NAT64 prefix is as good as the IPv4 address inside.
+        IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => None,
+        // The IPv4-compatible form of old, ::/96.
+        IpAddr::V6(v6) if v6.segments()[..6] == [0; 6] => Some("reserved"),
+        IpAddr::V6(v6) => V6.iter().find_map(|&(class, [a, b], prefix_len)| {
+            let block = Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0);
+            Cidr::around(block.into(), prefix_len).contains(v6.into()).then_some(class)
+        }),
+    }
+}
+
+/// The IPv4 address that an IPv6 address will be translated to on its way.
+fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(v6) = address else { return None };
+    let [a, b, c, d, e, f, g, h] = v6.segments();
+    let from = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match [a, b, c, d, e, f] {
+        [0x64, 0xff9b, 0, 0, 0, 0] => Some(from(g, h)),
+        [0x2002, high, low, ..] => Some(from(high, low)),
+        _ => None,
+    }
+}
+
+/// Whether the address is one of this machine: the system then sends from that very address.
+fn is_own(address: IpAddr) -> bool {
+    let unspecified: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting a UDP socket sends nothing: it asks the routing table.
+    let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
+}
+
+#[cfg(test)]
+mod tests;

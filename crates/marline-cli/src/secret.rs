@@ -1,0 +1,144 @@
+//! Random 256-bit secrets, and the SHA-256 digests that stand for them where they are stored.
+//!
+//! A client's token is 256 random bits, so one SHA-256 is enough to store it: the slow, salted
+//! hashes that passwords need defend against guessing, and nobody guesses 256 random bits.
+
+use std::fmt;
+
+use ring::rand::SecureRandom;
+
+/// 32 secret bytes. `Debug` hides them; there is no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// Bytes of a secret.
+    pub const LEN: usize = 32;
+
+    /// A new one from the operating system's generator.
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn random() -> anyhow::Result<Secret> {
+        let mut bytes = [0; Self::LEN];
+        ring::rand::SystemRandom::new()
+            .fill(&mut bytes)
+            .map_err(|_| anyhow::anyhow!("the operating system gives no random bytes"))?;
+        Ok(Secret(bytes))
+    }
+
+    /// The secret with these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// Its bytes, for invites and the encrypted stream only.
+    #[must_use]
+    pub const fn expose(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// What the server stores.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.0)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A SHA-256 digest.
+#[derive(Copy, Clone, Debug)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Digest {
+        let mut out = [0; 32];
+        out.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
+        Digest(out)
+    }
+
+    /// The digest with these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Digest {
+        Digest(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Whether both are equal, in time that does not depend on where they differ.
+    #[must_use]
+    pub fn matches(&self, other: &Digest) -> bool {
+        let difference = self.0.iter().zip(&other.0).fold(0u8, |acc, (a, b)| acc | (a ^ b));
+        std::hint::black_box(difference) == 0
+    }
+
+    /// Lower-case hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        use fmt::Write;
+        self.0.iter().fold(String::with_capacity(64), |mut out, byte| {
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
+    }
+
+    /// Reads 64 hexadecimal digits; `None` for anything else.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Digest> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut out = [0; 32];
+        if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Digest(out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_secret_byte() {
+        let secret = Secret::from_bytes([0xab; 32]);
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn hex_round_trip_and_damage() {
+        let digest = Digest::of(b"abc");
+        let hex = digest.to_hex();
+        assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert!(Digest::from_hex(&hex).is_some_and(|d| d.matches(&digest)));
+        assert!(Digest::from_hex(&hex[1..]).is_none());
+        assert!(Digest::from_hex(&hex.replace('b', "g")).is_none());
+        assert!(Digest::from_hex(&"+1".repeat(32)).is_none());
+    }
+
+    #[test]
+    fn one_bit_makes_the_difference() {
+        let digest = Digest::of(b"x");
+        for bit in 0..256 {
+            let mut bytes = *digest.as_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!digest.matches(&Digest::from_bytes(bytes)));
+        }
+    }
+}

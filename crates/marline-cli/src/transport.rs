@@ -1,0 +1,38 @@
+//! What the proxy needs of a byte stream: tests run over pipes and TCP, the product over Marline.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::net::TcpStream;
+
+/// A byte stream that can also end badly.
+pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Ends both directions at once so that the peer sees an error, not an orderly end.
+    fn abort(self);
+}
+
+impl Transport for marline::Stream {
+    fn abort(self) {
+        marline::Stream::abort(self);
+    }
+}
+
+/// A reset instead of a FIN.
+impl Transport for TcpStream {
+    fn abort(self) {
+        // Without the option the peer sees an orderly end; nothing else can be done then.
+        let _ = self.set_zero_linger();
+    }
+}
+
+/// A dropped pipe is an end without close_notify, which TLS reports as an error.
+impl Transport for DuplexStream {
+    fn abort(self) {}
+}
+
+/// Whether an error says that the peer ended the stream on purpose and badly.
+#[must_use]
+pub fn is_reset(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
+}

@@ -5,6 +5,7 @@
 pub mod cmd;
 pub mod control;
 pub mod path_table;
+pub mod proxy;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

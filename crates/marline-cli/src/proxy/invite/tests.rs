@@ -36,7 +36,10 @@ fn every_truncation_says_so() {
     for cut in "marline1".len()..word.len() {
         let error = word[..cut].parse::<Invite>().unwrap_err();
         // The last cut may lose only padding bits of the checksum's last character.
-        assert!(matches!(error, BadInvite::Truncated { have, .. } if have == cut), "{cut}: {error}");
+        assert!(
+            matches!(error, BadInvite::Truncated { have, .. } if have == cut),
+            "{cut}: {error}"
+        );
     }
     let full = word[..word.len() - 9].parse::<Invite>().unwrap_err();
     assert_eq!(full, BadInvite::Truncated { have: word.len() - 9, want: word.len() });
@@ -83,7 +86,8 @@ fn word_around(contents: &[u8]) -> String {
 
 #[test]
 fn hostile_contents_are_errors() {
-    for contents in [&[][..], &[0], &[9], &[1], &[1, 200, b'a'], &[1, 2, 0xff, 0xfe], &[1, 1, b'a']] {
+    for contents in [&[][..], &[0], &[9], &[1], &[1, 200, b'a'], &[1, 2, 0xff, 0xfe], &[1, 1, b'a']]
+    {
         let error = word_around(contents).parse::<Invite>().unwrap_err();
         assert!(matches!(error, BadInvite::Contents(_)), "{contents:?}: {error}");
     }

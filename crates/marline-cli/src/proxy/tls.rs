@@ -17,9 +17,12 @@ use anyhow::Context;
 use ring::signature::{Ed25519KeyPair, KeyPair};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::{
-    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
+    UnixTime,
 };
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
@@ -27,14 +30,15 @@ use rustls::version::TLS13;
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
-use crate::record::Sized;
-use crate::secret::Digest;
-use crate::transport::Transport;
+use crate::proxy::record::Sized;
+use crate::proxy::secret::Digest;
+use crate::proxy::transport::Transport;
 
 /// The protocol inside, with its version (ALPN).
 const ALPN: &[u8] = b"marline/1";
 /// What precedes the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
-const SPKI_HEAD: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+const SPKI_HEAD: [u8; 12] =
+    [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 /// The client's side of an encrypted stream.
 pub type ClientStream<T> = Sized<client::TlsStream<T>>;
@@ -133,8 +137,10 @@ impl ServerKey {
 /// The provider does not speak TLS 1.3 (it does).
 pub fn connector(pin: [u8; 32]) -> anyhow::Result<TlsConnector> {
     let provider = provider();
-    let verifier =
-        Pinned { pin: Digest::from_bytes(pin), algorithms: provider.signature_verification_algorithms };
+    let verifier = Pinned {
+        pin: Digest::from_bytes(pin),
+        algorithms: provider.signature_verification_algorithms,
+    };
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .dangerous()

@@ -21,8 +21,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::secret::Secret;
-use crate::target::{BadTarget, Host, Target};
+use crate::proxy::secret::Secret;
+use crate::proxy::target::{BadTarget, Host, Target};
 
 /// The version that [`Message::Hello`] names.
 pub const VERSION: u8 = 1;

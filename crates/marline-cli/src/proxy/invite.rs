@@ -13,8 +13,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::secret::{Digest, Secret};
-use crate::target::Target;
+use crate::proxy::secret::{Digest, Secret};
+use crate::proxy::target::Target;
 
 const PREFIX: &str = "marline";
 const VERSION: u8 = b'1';

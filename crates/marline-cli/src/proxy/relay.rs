@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 
-use crate::transport::Transport;
+use crate::proxy::transport::Transport;
 
 /// Bytes read ahead per direction: two of TLS's largest records.
 const BUFFER_LEN: usize = 32 * 1_024;

@@ -158,10 +158,7 @@ mod tests {
         assert_eq!("host:65536".parse::<Target>(), Err(BadTarget::Port));
         assert_eq!("2001:db8::1:22".parse::<Target>(), Err(BadTarget::NoPort));
         assert_eq!(":22".parse::<Target>(), Err(BadTarget::Length(0)));
-        assert_eq!(
-            "a b:22".parse::<Target>(),
-            Err(BadTarget::Byte { byte: b' ', position: 1 })
-        );
+        assert_eq!("a b:22".parse::<Target>(), Err(BadTarget::Byte { byte: b' ', position: 1 }));
         assert_eq!(Host::name(&"a".repeat(256)), Err(BadTarget::Length(256)));
         assert!(Host::name("new\nline").is_err());
     }

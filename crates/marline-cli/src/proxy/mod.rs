@@ -1,0 +1,19 @@
+//! The proxy: what client and server have in common, and the two of them.
+//!
+//! An application's connection goes: SOCKS5 or forward -> tunnel (one multipath stream of its
+//! own, taken from a pool) -> TLS -> request -> server's rules -> TCP to the target. Everything here is
+//! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
+
+pub mod credentials;
+pub mod invite;
+pub mod message;
+pub mod private_file;
+pub mod record;
+pub mod relay;
+pub mod rules;
+pub mod secret;
+pub mod server;
+pub mod socks;
+pub mod target;
+pub mod tls;
+pub mod transport;

@@ -1,0 +1,84 @@
+//! Files that only their owner reads: keys, credentials, configuration with secrets.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+const MODE: u32 = 0o600;
+
+/// Creates a file with mode 0600; it must not exist yet.
+///
+/// # Errors
+/// It exists, or cannot be written.
+pub fn create(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
+    let shown = path.display();
+    let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
+    let mut file = opened.with_context(|| format!("cannot create {shown}"))?;
+    write(&mut file, contents).with_context(|| format!("cannot write {shown}"))
+}
+
+/// Replaces a file at once: readers see the old or the new contents, never a part.
+///
+/// # Errors
+/// It cannot be written.
+pub fn replace(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
+    let fresh = with_suffix(path, ".new");
+    let shown = fresh.display();
+    // Left over from an interrupted run; the caller holds the lock.
+    let _ = std::fs::remove_file(&fresh);
+    create(&fresh, contents)?;
+    std::fs::rename(&fresh, path).with_context(|| format!("cannot rename {shown}"))
+}
+
+fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
+    // The mode given at creation passes through the umask; this one does not.
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+/// Refuses a secret file that others may read.
+///
+/// # Errors
+/// Others may read it, or it is not there.
+pub fn check_mode(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let mode = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.mode();
+    if mode & 0o077 != 0 {
+        let mode = mode & 0o777;
+        bail!("{shown} has mode {mode:o}: others can read it (chmod 600 {shown})");
+    }
+    Ok(())
+}
+
+/// `path` with something behind its name.
+#[must_use]
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_private_and_never_overwritten_by_accident() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        create(&path, b"one").unwrap();
+        check_mode(&path).unwrap();
+        assert!(create(&path, b"two").is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        replace(&path, b"three").unwrap();
+        check_mode(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"three");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let error = check_mode(&path).unwrap_err().to_string();
+        assert!(error.contains("mode 644") && error.contains("chmod 600"), "{error}");
+    }
+}

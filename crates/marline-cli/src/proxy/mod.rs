@@ -4,6 +4,7 @@
 //! own, taken from a pool) -> TLS -> request -> server's rules -> TCP to the target. Everything here is
 //! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
 
+pub mod client;
 pub mod credentials;
 pub mod invite;
 pub mod message;
@@ -13,7 +14,10 @@ pub mod relay;
 pub mod rules;
 pub mod secret;
 pub mod server;
+pub mod shutdown;
 pub mod socks;
 pub mod target;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod tls;
 pub mod transport;

@@ -25,18 +25,27 @@ pub struct Traffic {
     pub to_local: AtomicU64,
 }
 
-/// Passes bytes between `local` and `remote` until both directions ended.
+/// Passes bytes between `local` and `remote` until both directions ended, or `cancel` resolves.
 ///
 /// # Errors
-/// The first error of either side; both are aborted then.
-pub async fn relay<L, R>(local: L, mut remote: R, traffic: &Traffic) -> io::Result<()>
+/// The first error of either side, or `ConnectionAborted` after `cancel`; both sides are aborted
+/// then.
+pub async fn relay<L, R>(
+    local: L,
+    mut remote: R,
+    traffic: &Traffic,
+    cancel: impl Future<Output = ()>,
+) -> io::Result<()>
 where
     L: Transport,
     R: Transport,
 {
     let mut local = Counted { inner: local, traffic };
-    let result =
-        copy_bidirectional_with_sizes(&mut local, &mut remote, BUFFER_LEN, BUFFER_LEN).await;
+    let copy = copy_bidirectional_with_sizes(&mut local, &mut remote, BUFFER_LEN, BUFFER_LEN);
+    let result = tokio::select! {
+        result = copy => result,
+        () = cancel => Err(io::ErrorKind::ConnectionAborted.into()),
+    };
     if result.is_err() {
         local.inner.abort();
         remote.abort();

@@ -1,3 +1,5 @@
+use std::future::pending;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -24,8 +26,8 @@ async fn chain() -> (TcpStream, TcpStream) {
     let (app, app_side) = tcp_pair().await;
     let (target, target_side) = tcp_pair().await;
     let (near, far) = tls_over_tcp().await;
-    tokio::spawn(async move { relay(app_side, near, &Traffic::default()).await });
-    tokio::spawn(async move { relay(target_side, far, &Traffic::default()).await });
+    tokio::spawn(async move { relay(app_side, near, &Traffic::default(), pending()).await });
+    tokio::spawn(async move { relay(target_side, far, &Traffic::default(), pending()).await });
     (app, target)
 }
 
@@ -63,7 +65,7 @@ async fn an_end_without_close_notify_is_an_error() {
     // The far end's TCP ends in good order, TLS does not: somebody cut the stream.
     let (mut raw, _) = far.into_inner().into_inner();
     raw.shutdown().await.unwrap();
-    let error = relay(app_side, near, &Traffic::default()).await.unwrap_err();
+    let error = relay(app_side, near, &Traffic::default(), pending()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     let mut app = app;
     assert!(app.read(&mut [0]).await.is_err(), "the application must see an error");
@@ -75,7 +77,7 @@ async fn bytes_are_counted_both_ways() {
     let (far, far_side) = duplex(1024);
     let traffic = Traffic::default();
     let (mut app, mut far) = (app, far);
-    let run = relay(app_side, far_side, &traffic);
+    let run = relay(app_side, far_side, &traffic, pending());
     let talk = async {
         app.write_all(&[1; 500]).await.unwrap();
         app.shutdown().await.unwrap();
@@ -91,4 +93,15 @@ async fn bytes_are_counted_both_ways() {
     assert_eq!(length, 1_200);
     assert_eq!(traffic.from_local.into_inner(), 500);
     assert_eq!(traffic.to_local.into_inner(), 700);
+}
+
+#[tokio::test]
+async fn a_cancelled_relay_looks_broken_not_finished() {
+    let (mut app, app_side) = tcp_pair().await;
+    let (mut target, target_side) = tcp_pair().await;
+    let soon = tokio::time::sleep(std::time::Duration::from_millis(20));
+    let error = relay(app_side, target_side, &Traffic::default(), soon).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    assert!(app.read(&mut [0]).await.is_err());
+    assert!(target.read(&mut [0]).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! Bounds on connections that have not shown a credential yet.
+//! Bounds on connections: per credential, and on those that have not shown one yet.
 //!
 //! Until a connection is authenticated it is somebody's whim: a TLS handshake's worth of memory and
 //! time. Few per source and a bounded number in all are let in; a source is an IPv4 address or an
@@ -24,61 +24,99 @@ impl Default for GateLimits {
     }
 }
 
-/// Counts who is inside.
-#[derive(Clone, Debug)]
-pub struct Gate {
-    limits: GateLimits,
-    inside: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+/// Counts by key and in all, within bounds.
+#[derive(Debug)]
+pub struct Quota<K: Ord> {
+    per_key: usize,
+    total: usize,
+    counts: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
-/// Leave to be unauthenticated; dropped when the connection is authenticated or ends.
+/// One place in a [`Quota`]; dropping it makes room.
 #[derive(Debug)]
-pub struct Ticket {
-    source: IpAddr,
-    inside: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+pub struct Place<K: Ord> {
+    key: K,
+    counts: Arc<Mutex<BTreeMap<K, usize>>>,
 }
+
+/// Which bound is reached.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// That of the key.
+    Key,
+    /// That of all keys together.
+    Total,
+}
+
+impl<K: Ord + Clone> Quota<K> {
+    /// At most `per_key` places for a key and `total` for all.
+    #[must_use]
+    pub fn new(per_key: usize, total: usize) -> Self {
+        Quota { per_key, total, counts: Arc::default() }
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// A bound is reached.
+    pub fn enter(&self, key: K) -> Result<Place<K>, Full> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.values().sum::<usize>() >= self.total {
+            return Err(Full::Total);
+        }
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= self.per_key {
+            return Err(Full::Key);
+        }
+        *count += 1;
+        Ok(Place { key, counts: Arc::clone(&self.counts) })
+    }
+
+    /// How many places are taken.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+}
+
+impl<K: Ord> Drop for Place<K> {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// The bound on unauthenticated connections, by source.
+#[derive(Debug)]
+pub struct Gate(Quota<IpAddr>);
+
+/// Leave to be unauthenticated.
+pub type Ticket = Place<IpAddr>;
 
 impl Gate {
     /// A gate with these bounds.
     #[must_use]
     pub fn new(limits: GateLimits) -> Gate {
-        Gate { limits, inside: Arc::default() }
+        Gate(Quota::new(limits.per_source, limits.total))
     }
 
-    /// Lets one in, or says why not.
+    /// Lets one in.
     ///
     /// # Errors
-    /// Which bound is reached.
-    pub fn enter(&self, address: IpAddr) -> Result<Ticket, &'static str> {
-        let source = source_of(address);
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if inside.values().sum::<usize>() >= self.limits.total {
-            return Err("too many unauthenticated connections");
-        }
-        let count = inside.entry(source).or_default();
-        if *count >= self.limits.per_source {
-            return Err("too many unauthenticated connections from this source");
-        }
-        *count += 1;
-        Ok(Ticket { source, inside: Arc::clone(&self.inside) })
+    /// A bound is reached.
+    pub fn enter(&self, address: IpAddr) -> Result<Ticket, Full> {
+        self.0.enter(source_of(address))
     }
 
     /// How many are inside.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = inside.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                inside.remove(&self.source);
-            }
-        }
+        self.0.count()
     }
 }
 
@@ -99,9 +137,9 @@ mod tests {
         let enter = |address: &str| gate.enter(address.parse().unwrap());
         let first = enter("192.0.2.1").unwrap();
         let _second = enter("::ffff:192.0.2.1").unwrap();
-        assert!(enter("192.0.2.1").unwrap_err().contains("this source"));
+        assert_eq!(enter("192.0.2.1").unwrap_err(), Full::Key);
         let _third = enter("2001:db8::1").unwrap();
-        assert!(!enter("192.0.2.2").unwrap_err().contains("this source"));
+        assert_eq!(enter("192.0.2.2").unwrap_err(), Full::Total);
         drop(first);
         let _fourth = enter("2001:db8::ffff").unwrap();
         assert_eq!(gate.count(), 3);
@@ -116,6 +154,6 @@ mod tests {
         let other = gate.enter("2001:db8:0:2::1".parse().unwrap()).unwrap();
         drop((ticket, other));
         assert_eq!(gate.count(), 0);
-        assert!(gate.inside.lock().unwrap().is_empty());
+        assert!(gate.0.counts.lock().unwrap().is_empty());
     }
 }

@@ -36,7 +36,7 @@ async fn connect_with_each_kind_of_address() {
         let (said, result, unread) = talk(&request(1, kind, &address, 80)).await;
         assert_eq!(said, [5, 0], "only the method so far");
         assert_eq!(result.unwrap().to_string(), shown);
-        assert_eq!(unread, []);
+        assert!(unread.is_empty());
     }
 }
 
@@ -81,7 +81,7 @@ async fn other_protocols_are_guessed() {
         [(&b"\x04\x01"[..], "SOCKS4"), (b"GET / HTTP/1.1", "HTTP"), (b"\x16", "TLS")]
     {
         let (said, result, _) = talk(first).await;
-        assert_eq!(said, []);
+        assert!(said.is_empty());
         assert!(result.unwrap_err().to_string().contains(hint));
     }
 }

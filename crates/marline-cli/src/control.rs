@@ -12,6 +12,7 @@ mod views;
 pub use handles::{ClientHandle, ServerHandle};
 pub use place::default_path;
 pub use server::{ControlServer, serve};
+pub(crate) use server::{is_allowed, listen};
 
 use marline::MonitorEvent;
 use protocol::{Connection, Path, PathChange};

@@ -4,6 +4,7 @@
 
 pub mod cmd;
 pub mod control;
+pub mod emulation;
 pub mod path_table;
 pub mod proxy;
 

@@ -111,10 +111,11 @@ fn throughput(rate: &str) -> io::Result<()> {
     let (begin, mut sent) = (Instant::now(), 0u64);
     while begin.elapsed() < TIME {
         let due = (begin.elapsed().as_secs_f64() * offered / 8.0 / PAYLOAD as f64) as u64;
-        for _ in sent..due.min(sent + 64) {
+        let burst = due.saturating_sub(sent).min(64);
+        for _ in 0..burst {
             client.send(&[7; PAYLOAD])?;
-            sent += 1;
         }
+        sent += burst;
         if sent >= due {
             std::thread::sleep(Duration::from_micros(50));
         }

@@ -49,13 +49,20 @@ impl Drop for ControlServer {
 /// # Errors
 /// Somebody already serves there, or the socket cannot be made.
 pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> {
+    let listener = listen(path)?;
+    let task = tokio::spawn(accept(listener, handle));
+    Ok(ControlServer { path: path.to_path_buf(), task })
+}
+
+/// A listening socket at `path` for this user only. Peers are still to be asked for with
+/// [`is_allowed`].
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         place::prepare(directory)?;
     }
     let listener = bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    let task = tokio::spawn(accept(listener, handle));
-    Ok(ControlServer { path: path.to_path_buf(), task })
+    Ok(listener)
 }
 
 /// Binds, replacing a socket that a process left behind when it died.
@@ -95,7 +102,7 @@ async fn accept(listener: UnixListener, handle: Arc<dyn Handle>) {
 }
 
 /// The file's mode says the same, but is set only after the file exists.
-fn is_allowed(stream: &UnixStream) -> bool {
+pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
     let ours = rustix::process::getuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == ours || peer.uid() == 0)
 }

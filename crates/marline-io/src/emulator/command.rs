@@ -32,7 +32,7 @@ pub enum LinkCommand {
     /// The link works again.
     Restore(Side),
     /// Other settings.
-    Set(DuplexConfig),
+    Set(Box<DuplexConfig>),
     /// Every flow continues from another port, as after a NAT forgot it. Packets on their way to
     /// the old port are lost.
     Rebind,

@@ -112,7 +112,8 @@ impl RelayReport {
             ));
         }
         for (way, name) in [(&self.up, "up"), (&self.down, "down")] {
-            if way.late.p99_us > Self::DOUBTFUL_P99_US {
+            // Of a handful, one late datagram is no percentile.
+            if way.late.count >= 100 && way.late.p99_us > Self::DOUBTFUL_P99_US {
                 doubts.push(format!(
                     "1 % of the datagrams {name} left more than {} us late",
                     way.late.p99_us

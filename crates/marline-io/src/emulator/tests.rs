@@ -171,11 +171,11 @@ fn clients_are_told_apart_and_their_answers_too() {
 fn settings_change_while_it_runs_and_losses_are_counted_by_cause() {
     let (server, client) = (socket(), socket());
     let (emulator, address) = start(relay("delay=1ms", &server));
-    emulator.command(0, LinkCommand::Set(link("loss=100%"))).expect("set");
+    emulator.command(0, LinkCommand::Set(Box::new(link("loss=100%")))).expect("set");
     client.send_to(b"lost", address).expect("send");
     assert_silent(&server);
     // One packet of 1,028 bytes is being sent for 8 s, a second waits, a third finds no room.
-    emulator.command(0, LinkCommand::Set(link("rate=1k,queue=2100B"))).expect("set");
+    emulator.command(0, LinkCommand::Set(Box::new(link("rate=1k,queue=2100B")))).expect("set");
     for _ in 0..3 {
         client.send_to(&[0; 1_000], address).expect("send");
     }

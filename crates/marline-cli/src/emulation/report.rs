@@ -1,0 +1,109 @@
+//! What an emulated link did, for people and for programs.
+
+use std::fmt::Write;
+
+use marline_io::emulator::{Lateness, RelayReport, WayReport};
+use serde_json::{Value, json};
+
+/// Several lines for people.
+#[must_use]
+pub fn text(report: &RelayReport) -> String {
+    let seconds = report.running.as_secs_f64();
+    // Writing to a String cannot fail.
+    let mut text = format!(
+        "link {}: {seconds:.1} s, {} clients, {} rebinds\n",
+        report.name, report.flows, report.rebinds
+    );
+    for (way, name) in [(&report.up, "up  "), (&report.down, "down")] {
+        let _ = writeln!(text, "  {name} {}", counts(way, seconds));
+        let _ = writeln!(text, "       left late: {}; was read late: {}", way.late, way.waited);
+    }
+    if report.flows_refused > 0 {
+        let _ = writeln!(text, "  {} datagrams of too many clients refused", report.flows_refused);
+    }
+    for doubt in report.doubts() {
+        let _ = writeln!(text, "  WARNING: do not trust results of this run: {doubt}");
+    }
+    text
+}
+
+fn counts(way: &WayReport, seconds: f64) -> String {
+    let stats = &way.stats;
+    let rate = stats.delivered_bytes as f64 * 8.0 / seconds.max(1e-9) / 1e6;
+    let mut text = format!(
+        "offered {} ({} B), delivered {} ({} B, {rate:.2} Mbit/s), dropped: queue {}, loss {}, \
+         outage {}; queue at most {} B",
+        stats.offered_packets,
+        stats.offered_bytes,
+        stats.delivered_packets,
+        stats.delivered_bytes,
+        stats.dropped_queue,
+        stats.dropped_loss,
+        stats.dropped_outage,
+        stats.queue_max_bytes,
+    );
+    for (count, what) in [
+        (stats.duplicated, "duplicated"),
+        (stats.corrupted, "corrupted"),
+        (stats.reordered, "reordered"),
+        (way.send_errors, "refused by the system"),
+        (way.send_blocked, "lost at a full socket"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    if !way.up {
+        text.push_str("; DOWN now");
+    }
+    text
+}
+
+/// One object for programs.
+#[must_use]
+pub fn to_json(report: &RelayReport) -> Value {
+    json!({
+        "name": report.name,
+        "running_ms": u64::try_from(report.running.as_millis()).unwrap_or(u64::MAX),
+        "clients": report.flows,
+        "refused": report.flows_refused,
+        "rebinds": report.rebinds,
+        "kernel_drops": report.kernel_drops,
+        "up": way_json(&report.up),
+        "down": way_json(&report.down),
+        "doubts": report.doubts(),
+    })
+}
+
+fn way_json(way: &WayReport) -> Value {
+    let stats = &way.stats;
+    json!({
+        "is_up": way.up,
+        "offered_packets": stats.offered_packets,
+        "offered_bytes": stats.offered_bytes,
+        "delivered_packets": stats.delivered_packets,
+        "delivered_bytes": stats.delivered_bytes,
+        "dropped_queue": stats.dropped_queue,
+        "dropped_loss": stats.dropped_loss,
+        "dropped_outage": stats.dropped_outage,
+        "duplicated": stats.duplicated,
+        "corrupted": stats.corrupted,
+        "reordered": stats.reordered,
+        "queue_max_bytes": stats.queue_max_bytes,
+        "queued_bytes": way.queued_bytes,
+        "send_errors": way.send_errors,
+        "send_blocked": way.send_blocked,
+        "late": lateness_json(&way.late),
+        "read_late": lateness_json(&way.waited),
+    })
+}
+
+fn lateness_json(late: &Lateness) -> Value {
+    json!({
+        "count": late.count,
+        "p50_us": late.p50_us,
+        "p95_us": late.p95_us,
+        "p99_us": late.p99_us,
+        "max_us": late.max_us,
+    })
+}

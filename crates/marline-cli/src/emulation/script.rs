@@ -1,0 +1,156 @@
+//! Commands for a running link in words: `down`, `up uplink`, `set rate=5M`, `rebind`, `stats`; and
+//! at a time: `5s down`.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline_io::emulator::Side;
+use marline_link::DuplexSpec;
+
+/// What the words mean.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// `down [uplink|downlink]`: the link breaks.
+    Break(Side),
+    /// `up [uplink|downlink]`: it works again.
+    Restore(Side),
+    /// `set ITEM,...`: these properties change, the others stay.
+    Set(String),
+    /// `rebind`: other ports, as after a NAT forgot the flows.
+    Rebind,
+    /// `stats`.
+    Stats,
+    /// `quit`.
+    Quit,
+}
+
+/// The words there are, for messages.
+const WORDS: &str =
+    "down [uplink|downlink], up [uplink|downlink], set ITEM=VALUE,..., rebind, stats, quit";
+
+impl std::str::FromStr for Order {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Order> {
+        let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
+        let rest = rest.trim();
+        let order = match word {
+            "down" => return Ok(Order::Break(side(rest)?)),
+            "up" => return Ok(Order::Restore(side(rest)?)),
+            "set" if rest.is_empty() => bail!("`set` what? For example: set rate=5M,up.delay=20ms"),
+            "set" => return Ok(Order::Set(rest.to_owned())),
+            "rebind" => Order::Rebind,
+            "stats" => Order::Stats,
+            "quit" => Order::Quit,
+            _ => bail!("`{word}` is no command; there are {WORDS}"),
+        };
+        if !rest.is_empty() {
+            bail!("`{word}` stands alone, but `{rest}` follows");
+        }
+        Ok(order)
+    }
+}
+
+fn side(text: &str) -> anyhow::Result<Side> {
+    Ok(match text {
+        "" | "both" => Side::Both,
+        "uplink" => Side::Up,
+        "downlink" => Side::Down,
+        _ => bail!("`{text}` is no direction; there are uplink, downlink"),
+    })
+}
+
+/// An order and when: `5s down`.
+///
+/// # Errors
+/// No time, or no order, with what was found instead.
+pub fn at(text: &str) -> anyhow::Result<(Duration, Order)> {
+    let (time, order) = text
+        .trim()
+        .split_once(char::is_whitespace)
+        .with_context(|| format!("`{text}` must be a time and a command, such as `5s down`"))?;
+    let order = order.parse()?;
+    if matches!(order, Order::Stats | Order::Quit) {
+        bail!("`{text}`: only down, up, set and rebind can be scheduled");
+    }
+    Ok((duration(time)?, order))
+}
+
+/// A time with its unit: `250ms`, `5s`, `1.5min`.
+///
+/// # Errors
+/// Not such a text.
+pub fn duration(text: &str) -> anyhow::Result<Duration> {
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let scale = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3_600.0,
+        _ => bail!("`{text}` is no time; write a number and one of us, ms, s, min, h"),
+    };
+    let number: f64 = number.parse().with_context(|| format!("`{text}` is no time"))?;
+    Duration::try_from_secs_f64(number * scale).with_context(|| format!("`{text}` is no time"))
+}
+
+/// The description with some items changed: later items win.
+///
+/// # Errors
+/// An item cannot be understood.
+pub fn amend(spec: &DuplexSpec, items: &str) -> anyhow::Result<DuplexSpec> {
+    let before = spec.to_string();
+    let comma = if before.is_empty() { "" } else { "," };
+    Ok(format!("{before}{comma}{items}").parse()?)
+}
+
+/// The items of one direction as items of both: `rate=5M,delay=2ms` with `up` becomes
+/// `up.rate=5M,up.delay=2ms`.
+#[must_use]
+pub fn one_way(direction: &str, items: &str) -> String {
+    let named = items.split(',').map(|item| format!("{direction}.{}", item.trim()));
+    named.collect::<Vec<String>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_orders() {
+        let order = |text: &str| text.parse::<Order>().expect("an order");
+        assert_eq!(order(" down "), Order::Break(Side::Both));
+        assert_eq!(order("down uplink"), Order::Break(Side::Up));
+        assert_eq!(order("up downlink"), Order::Restore(Side::Down));
+        assert_eq!(order("set rate=5M"), Order::Set("rate=5M".into()));
+        assert_eq!(at("1.5s rebind").expect("at"), (Duration::from_millis(1_500), Order::Rebind));
+        for (text, word) in [
+            ("", "no command"),
+            ("sideways", "no command"),
+            ("set", "what"),
+            ("down left", "direction"),
+            ("rebind now", "alone"),
+        ] {
+            let error = text.parse::<Order>().expect_err("no order").to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+        for text in ["down", "5 down", "-1s down", "5s quit", "nans down", "1e300h down"] {
+            at(text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn amended_descriptions_keep_the_rest() {
+        let spec: DuplexSpec = "rate=20M,delay=10ms".parse().expect("spec");
+        let amended = amend(&spec, &one_way("up", "rate=5M, loss=1%")).expect("amend");
+        let expected: DuplexSpec =
+            "rate=20M,delay=10ms,up.rate=5M,up.loss=1%".parse().expect("spec");
+        assert_eq!(amended, expected);
+        assert_eq!(
+            amend(&DuplexSpec::default(), "delay=1ms").expect("amend").up.delay.as_millis(),
+            1
+        );
+        assert!(amend(&spec, "speed=9").expect_err("no such item").to_string().contains("speed"));
+    }
+}

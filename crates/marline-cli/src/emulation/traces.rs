@@ -1,0 +1,69 @@
+//! Where traces are looked for.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use marline_link::{DuplexConfig, DuplexSpec};
+use marline_time::SeedTree;
+
+/// No trace is larger; a directory full of other things must not fill the memory.
+const MAX_TRACE_BYTES: u64 = 64 << 20;
+
+/// Turns a description into links, reading the traces it names from `directory` or a directory in
+/// it; without one, from `MARLINE_TRACE_DIR`.
+///
+/// # Errors
+/// A trace is missing or cannot be understood.
+pub fn resolve(
+    spec: &DuplexSpec,
+    directory: Option<&Path>,
+    seeds: &SeedTree,
+) -> anyhow::Result<DuplexConfig> {
+    let from_environment = || std::env::var_os("MARLINE_TRACE_DIR").map(PathBuf::from);
+    let directory = directory.map(Path::to_path_buf).or_else(from_environment);
+    let places = directory.as_deref().map(places).unwrap_or_default();
+    let mut read = |name: &str| places.iter().find_map(|place| read_file(&place.join(name)));
+    spec.resolve(seeds, &mut read).with_context(|| match &directory {
+        Some(directory) => format!("traces are looked for in {}", directory.display()),
+        None => "say where traces are with --trace-dir DIR".to_owned(),
+    })
+}
+
+/// The directory and those in it.
+fn places(directory: &Path) -> Vec<PathBuf> {
+    let mut places = vec![directory.to_path_buf()];
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            places.push(entry.path());
+        }
+    }
+    places.sort();
+    places
+}
+
+fn read_file(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(MAX_TRACE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traces_are_found_in_directories_of_the_directory() {
+        let dir = std::env::temp_dir().join(format!("marline-traces-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("set")).expect("make");
+        std::fs::write(dir.join("set").join("steady.down"), "1\n2\n3\n").expect("write");
+        let seeds = SeedTree::new(1);
+        let spec: DuplexSpec = "rate=1M,down.trace=steady".parse().expect("spec");
+        resolve(&spec, Some(&dir), &seeds).expect("found");
+        let missing: DuplexSpec = "trace=nowhere".parse().expect("spec");
+        let error = format!("{:#}", resolve(&missing, Some(&dir), &seeds).expect_err("missing"));
+        assert!(error.contains("nowhere") && error.contains("marline-traces"), "{error}");
+        std::fs::remove_dir_all(&dir).expect("clean up");
+    }
+}

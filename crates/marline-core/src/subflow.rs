@@ -6,36 +6,132 @@
 //! A connection drives it so: `on_segment` for each segment in, then `pop_reassembled`; `on_timeout`
 //! when `next_timeout` has come; then `poll_event` until there is none. To send: `next_egress` until
 //! there is none (one segment for each), and `push_data` as long as `eligibility` allows.
+//!
+//! One file per phase of a segment's life: [`handshake`], [`accept`] (may it be believed), [`receive`],
+//! [`ack`], [`loss`] and [`rto`] (what is repaired, and how fast), [`egress`], [`segment`]
+//! (headers), [`timers`]. The parts that need no subflow to be understood are types of their own.
 
+mod accept;
+mod ack;
 mod config;
+mod delayed_ack;
+mod ecn;
+mod egress;
+mod handshake;
+mod loss;
+mod mtu;
+mod pacer;
+mod prr;
+mod rate;
+mod receive;
+mod reorder;
+mod rto;
+mod segment;
+mod state;
+mod timers;
+mod timestamps;
+mod transmission;
 mod types;
+mod view;
 
 pub(crate) use config::SubflowConfig;
 pub(crate) use types::{Egress, HeaderFor, Ingress, SubflowEvent, SubflowStats};
 
-use marline_policy::{
-    AddressId, CongestionFactory, DataRange, Dsn, Eligibility, RecoveryFactory, SentSegment, Ssn,
-    SubflowId, SubflowView,
-};
-use marline_time::Instant;
-use marline_wire::{SeqNum, TcpHeader, TcpOptions, TcpSegment};
+use core::cell::Cell;
+use std::collections::VecDeque;
 
-use crate::{Ecn, FourTuple, SubflowInfo, SubflowState};
+use marline_policy::{
+    CongestionController, CongestionFactory, CongestionSignal, DataRange, DeliveredSegment,
+    LossRecovery, RecoveryFactory, SentSegment, Ssn, SubflowId, SubflowView,
+};
+use marline_time::{Duration, Instant};
+use marline_wire::SeqNum;
+
+use crate::FourTuple;
+use delayed_ack::DelayedAck;
+use ecn::EcnState;
+use handshake::Handshake;
+use mtu::MtuSearch;
+use pacer::Pacer;
+use receive::Reception;
+use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
+use state::State;
+use timers::Keepalive;
+use timestamps::TimestampState;
+use transmission::Transmission;
+
+/// A reset that is owed.
+#[derive(Copy, Clone, Debug)]
+enum Rst {
+    /// We end the subflow.
+    Own,
+    /// A segment acknowledged what was never sent: its ACK is our sequence number.
+    Answer(SeqNum),
+}
+
+/// Segments that must go although nothing else asks for them.
+#[derive(Copy, Clone, Debug, Default)]
+struct Owed {
+    syn: bool,
+    probe: bool,
+    rst: Option<Rst>,
+}
+
+/// Buffers used again for each ACK.
+#[derive(Debug, Default)]
+struct Scratch {
+    delivered: Vec<DeliveredSegment>,
+    lost: Vec<Ssn>,
+}
 
 /// One TCP connection of a Multipath TCP connection.
 #[derive(Debug)]
 pub(crate) struct Subflow {
     config: SubflowConfig,
     path: FourTuple,
-    isn: SeqNum,
     id: SubflowId,
+    state: State,
+    iss: SeqNum,
+    irs: SeqNum,
+    tx: Transmission,
+    rx: Reception,
+    congestion: Box<dyn CongestionController>,
+    recovery: Box<dyn LossRecovery>,
+    pacer: Pacer,
+    timestamps: TimestampState,
+    ecn: EcnState,
+    ack: DelayedAck,
+    mtu: MtuSearch,
+    handshake: Handshake,
+    keepalive: Keepalive,
+    owed: Owed,
+    rst_to_fill: Option<Rst>,
+    /// `close` was called and the FIN is not sent yet.
+    fin_wanted: bool,
+    /// Given up or reset here: reacts to nothing.
+    dead: bool,
+    /// The peer's SYN had a window scale option.
+    peer_scales: bool,
+    potentially_failed: bool,
+    /// The ACK that is owed is a challenge only.
+    withdrawable: bool,
+    /// When an unacceptable segment was last answered.
+    answered_at: Option<Instant>,
+    /// Data up to here ends what the application had: PSH.
+    push_end: Ssn,
+    last_heard_at: Instant,
+    /// Somebody found the pacer closed and wants to know when it opens. A cell, because asking
+    /// for eligibility changes nothing else.
+    pacer_wait: Cell<Option<Instant>>,
+    time_wait_until: Option<Instant>,
+    events: VecDeque<SubflowEvent>,
     stats: SubflowStats,
-    released: Vec<DataRange>,
+    scratch: Scratch,
+    group: Vec<SubflowView>,
 }
 
-#[allow(unused_variables, clippy::unimplemented, reason = "the signatures; bodies follow")]
 impl Subflow {
-    pub(crate) fn connect(
+    fn new(
         now: Instant,
         config: SubflowConfig,
         path: FourTuple,
@@ -43,254 +139,227 @@ impl Subflow {
         congestion: &dyn CongestionFactory,
         recovery: &dyn RecoveryFactory,
     ) -> Subflow {
+        let mtu = MtuSearch::new(config.base_segment, config.max_segment);
+        let mss = payload_of(mtu.current(), config.timestamps);
+        let initial_window = u64::from(config.initial_window) * u64::from(mss);
         Subflow {
-            config,
             path,
-            isn,
             id: SubflowId(0),
+            state: State::syn_sent(),
+            iss: isn,
+            irs: SeqNum(0),
+            tx: Transmission::new(&config, mss, now),
+            rx: Reception::new(config.out_of_order_ranges, config.window_scale),
+            congestion: congestion.build(mss, initial_window, now),
+            recovery: recovery.build(),
+            pacer: Pacer::new(config.pacing, initial_window),
+            timestamps: TimestampState::new(config.timestamps, config.ts_offset),
+            ecn: EcnState::default(),
+            ack: DelayedAck::new(config.ack_delay),
+            mtu,
+            handshake: Handshake::default(),
+            keepalive: Keepalive::default(),
+            owed: Owed::default(),
+            rst_to_fill: None,
+            fin_wanted: false,
+            dead: false,
+            peer_scales: false,
+            potentially_failed: false,
+            withdrawable: false,
+            answered_at: None,
+            push_end: Ssn(0),
+            last_heard_at: now,
+            pacer_wait: Cell::new(None),
+            time_wait_until: None,
+            events: VecDeque::new(),
             stats: SubflowStats::default(),
-            released: Vec::new(),
+            scratch: Scratch::default(),
+            group: Vec::new(),
+            config,
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as connect, plus the SYN and its ECN field")]
-    pub(crate) fn accept(
-        now: Instant,
-        config: SubflowConfig,
-        path: FourTuple,
-        isn: SeqNum,
-        syn: &TcpSegment<'_>,
-        ecn: Ecn,
-        congestion: &dyn CongestionFactory,
-        recovery: &dyn RecoveryFactory,
-    ) -> Subflow {
-        Self::connect(now, config, path, isn, congestion, recovery)
-    }
-
-    /// The slot it has in its connection (for views and coupled congestion control).
+    /// The slot it has in its connection.
     pub(crate) fn set_id(&mut self, id: SubflowId) {
         self.id = id;
     }
-    /// Siblings for coupled congestion control; skip when not [`wants_group`](Self::wants_group).
-    pub(crate) fn set_group(&mut self, group: &[SubflowView]) {}
+
+    /// Whether its congestion control reads its siblings.
     pub(crate) fn wants_group(&self) -> bool {
-        false
+        self.congestion.wants_group()
     }
 
-    // --- ingress
-    pub(crate) fn on_segment(
-        &mut self,
-        now: Instant,
-        segment: &TcpSegment<'_>,
-        ecn: Ecn,
-        accept_window: u64,
-    ) -> Ingress {
-        Ingress::default()
+    /// Its siblings and itself, for coupled congestion control; pass them before `on_segment` and
+    /// `on_timeout` if [`wants_group`](Self::wants_group).
+    pub(crate) fn set_group(&mut self, group: &[SubflowView]) {
+        self.group.clear();
+        self.group.extend_from_slice(group);
     }
-    pub(crate) fn pop_reassembled(&mut self) -> Option<(Ssn, Vec<u8>)> {
-        None
-    }
-    pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {}
+
+    /// The next thing the connection must know.
     pub(crate) fn poll_event(&mut self) -> Option<SubflowEvent> {
-        None
+        self.events.pop_front()
     }
+
+    /// Data whose segments were cumulatively acknowledged since this was last emptied.
     pub(crate) fn released(&mut self) -> &mut Vec<DataRange> {
-        &mut self.released
+        &mut self.tx.released
     }
+
     /// Takes back the ACK that the last segment owes as a challenge (rate limit).
-    pub(crate) fn withdraw_challenge(&mut self) {}
-
-    // --- egress
-    pub(crate) fn next_egress(&mut self, now: Instant, max_payload: usize) -> Option<Egress> {
-        None
-    }
-    /// As `next_egress`, but leaves out a pure ACK: data that is about to go can carry it.
-    pub(crate) fn next_egress_but_ack(
-        &mut self,
-        now: Instant,
-        max_payload: usize,
-    ) -> Option<Egress> {
-        None
-    }
-    pub(crate) fn wants_new_data_probe(&self) -> bool {
-        false
-    }
-    pub(crate) fn repeat_last_as_probe(&mut self) {}
-    pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
-        Eligibility::NotUsable
-    }
-    pub(crate) fn push_data(
-        &mut self,
-        now: Instant,
-        dsn: Dsn,
-        len: u16,
-        mapping_checksum: u16,
-    ) -> SentSegment {
-        SentSegment {
-            start: Ssn(1),
-            end: Ssn(1 + u64::from(len)),
-            dsn,
-            mapping_start: Ssn(1),
-            mapping_len: len,
-            mapping_checksum,
-            fin: false,
-            sent_at: now,
-            first_sent_at: now,
-            transmissions: 1,
-            sacked: false,
-            lost: false,
-            rate: marline_policy::RateStamp::default(),
+    pub(crate) fn withdraw_challenge(&mut self) {
+        if core::mem::take(&mut self.withdrawable) {
+            self.ack.withdraw();
         }
     }
-    pub(crate) fn set_app_limited(&mut self) {}
-    pub(crate) fn fill_header(
-        &mut self,
-        now: Instant,
-        what: HeaderFor<'_>,
-        rcv_window: u64,
-        options: &mut TcpOptions,
-    ) -> (TcpHeader, Ecn) {
-        (TcpHeader::default(), Ecn::NotEct)
-    }
-    pub(crate) fn fill_sack(&mut self, options: &mut TcpOptions, room_bytes: usize) {}
-    pub(crate) fn ack_now(&mut self) {}
-    pub(crate) fn owes_ack(&self) -> bool {
-        false
-    }
-    pub(crate) fn has_sack_blocks(&self) -> bool {
-        false
-    }
-    pub(crate) fn request_probe(&mut self) {}
-    /// The application read: the window offered on this subflow could be `window` bytes now. Owes
-    /// an ACK if that is worth telling (silly window avoidance, RFC 9293 section 3.8.6.2.2).
-    pub(crate) fn window_opened(&mut self, window: u64) {}
-    pub(crate) fn close(&mut self) {}
-    pub(crate) fn reset(&mut self) {}
 
-    // --- time
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        None
-    }
-    pub(crate) fn on_timeout(&mut self, now: Instant) {}
-
-    // --- views
-    pub(crate) fn view(
-        &self,
-        now: Instant,
-        id: SubflowId,
-        local_id: AddressId,
-        remote_id: AddressId,
-        backup: bool,
-    ) -> SubflowView {
-        SubflowView {
-            id,
-            local_id,
-            remote_id,
-            backup,
-            potentially_failed: false,
-            phase: marline_policy::Phase::Open,
-            eligibility: self.eligibility(now),
-            mss: self.mss(),
-            cwnd: 0,
-            ssthresh: u64::MAX,
-            bytes_in_flight: 0,
-            bytes_queued: 0,
-            srtt: None,
-            rttvar: marline_time::Duration::ZERO,
-            min_rtt: None,
-            delivery_rate: None,
-            bytes_since_loss: 0,
-            bytes_between_losses: 0,
-            last_sent_at: now,
-            last_heard_at: now,
-        }
-    }
-    pub(crate) fn info(&self, id: SubflowId, backup: bool) -> SubflowInfo {
-        SubflowInfo {
-            id,
-            path: self.path,
-            state: self.state(),
-            phase: marline_policy::Phase::Open,
-            backup,
-            potentially_failed: false,
-            srtt: None,
-            rttvar: marline_time::Duration::ZERO,
-            min_rtt: None,
-            cwnd: 0,
-            ssthresh: u64::MAX,
-            in_flight: 0,
-            mss: self.mss(),
-            delivery_rate: None,
-            bytes_sent: 0,
-            bytes_received: 0,
-            bytes_retransmitted: 0,
-            bytes_reinjected: 0,
-            bytes_duplicate: 0,
-            rtos: 0,
-            probes: 0,
-            undone: 0,
-            last_heard_at: Instant::ZERO,
-        }
-    }
+    /// Its ends.
     pub(crate) fn path(&self) -> FourTuple {
         self.path
     }
-    pub(crate) fn state(&self) -> SubflowState {
-        SubflowState::Closed
-    }
+
+    /// Data may be sent on it.
     pub(crate) fn is_established(&self) -> bool {
-        false
+        !self.dead && self.state.may_send()
     }
+
+    /// Payload bytes of a full segment with timestamps and a DSS option of 20 bytes.
     pub(crate) fn mss(&self) -> u32 {
-        u32::from(self.config.base_segment)
+        self.tx.mss
     }
+
+    /// Bytes that the next data segment may have, header and options included. While a path MTU
+    /// probe is wanted it is the probe's size.
     pub(crate) fn max_segment(&self) -> usize {
-        usize::from(self.config.base_segment)
+        usize::from(self.mtu.next_segment())
     }
+
     pub(crate) fn snd_nxt(&self) -> Ssn {
-        Ssn(0)
+        self.tx.nxt
     }
+
     pub(crate) fn snd_una(&self) -> Ssn {
-        Ssn(0)
+        self.tx.una
     }
+
     pub(crate) fn rcv_nxt(&self) -> Ssn {
-        Ssn(0)
+        self.rx.nxt
     }
+
     /// The wire's number of one of our own positions.
     pub(crate) fn to_wire(&self, at: Ssn) -> SeqNum {
-        self.isn.add(at.0 as u32)
+        self.iss.add(at.0 as u32)
     }
-    /// The position that a number from the peer means, nearest to RCV.NXT.
+
+    /// The position that a number of the peer's means, nearest to RCV.NXT.
     pub(crate) fn from_wire(&self, seq: SeqNum) -> Option<Ssn> {
-        None
+        seq.unwrap_near(self.irs, self.rx.nxt.0).map(Ssn)
     }
+
+    /// A timer fired, and nothing was heard since.
     pub(crate) fn potentially_failed(&self) -> bool {
-        false
+        self.potentially_failed
     }
-    pub(crate) fn rto(&self) -> marline_time::Duration {
-        marline_time::Duration::ZERO
+
+    /// The retransmission timeout, without backoff.
+    pub(crate) fn rto(&self) -> Duration {
+        self.tx.rtt.rto()
     }
-    pub(crate) fn srtt(&self) -> Option<marline_time::Duration> {
-        None
+
+    pub(crate) fn srtt(&self) -> Option<Duration> {
+        self.tx.rtt.srtt()
     }
+
+    /// When an acceptable segment last came in.
     pub(crate) fn last_heard_at(&self) -> Instant {
-        Instant::ZERO
+        self.last_heard_at
     }
+
+    /// When data, SYN or FIN were last sent.
+    pub(crate) fn last_sent_at(&self) -> Instant {
+        self.tx.last_sent_at
+    }
+
+    /// The congestion window in bytes.
     pub(crate) fn cwnd(&self) -> u64 {
-        0
+        self.congestion.window()
     }
+
+    /// Segments carry the timestamps option.
     pub(crate) fn uses_timestamps(&self) -> bool {
-        true
+        self.timestamps.enabled
     }
+
+    /// The wire's number of one of the peer's positions; `None` before its SYN.
     pub(crate) fn peer_to_wire(&self, at: Ssn) -> Option<SeqNum> {
-        None
+        (self.rx.nxt > Ssn(0)).then(|| self.irs.add(at.0 as u32))
     }
-    pub(crate) fn penalise(&mut self, now: Instant) {}
+
+    /// The segment size in force, whatever probe is wanted.
+    pub(crate) fn settled_segment(&self) -> usize {
+        usize::from(self.mtu.current())
+    }
+
+    /// `close` was called: no more new data.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.fin_wanted || !(self.state.may_send() || self.state.is_handshake())
+    }
+
+    /// A scheduler wants it to slow down.
+    pub(crate) fn penalise(&mut self, now: Instant) {
+        self.congestion.on_signal(CongestionSignal::Penalty, now, self.id, &self.group);
+    }
+
+    /// What was sent and is not cumulatively acknowledged, oldest first.
     pub(crate) fn unacked(&self) -> impl Iterator<Item = &SentSegment> {
-        core::iter::empty()
+        self.tx.board.iter()
     }
-    pub(crate) fn mss_changed(&mut self, now: Instant, max_segment: u16) {}
+
+    /// The carrier learned that segments may have `max_segment` bytes.
+    pub(crate) fn mss_changed(&mut self, _now: Instant, max_segment: u16) {
+        self.mtu.told(max_segment);
+        self.apply_mss();
+    }
+
+    /// The counters, of which the connection keeps some.
     pub(crate) fn stats_mut(&mut self) -> &mut SubflowStats {
         &mut self.stats
     }
+
+    /// Adopts the segment size in force.
+    fn apply_mss(&mut self) {
+        let mss = payload_of(self.mtu.current(), self.timestamps.enabled);
+        if mss != self.tx.mss {
+            self.tx.mss = mss;
+            self.congestion.on_mss_change(mss);
+        }
+    }
+
+    /// Ends here, with this event.
+    fn finish(&mut self, event: SubflowEvent) {
+        self.finish_silently();
+        self.events.push_back(event);
+    }
+
+    fn finish_silently(&mut self) {
+        self.state.move_to_closed();
+        self.owed = Owed::default();
+        self.stop_timers();
+    }
+
+    /// All retries are used up.
+    fn die(&mut self) {
+        self.dead = true;
+        self.stop_timers();
+        self.events.push_back(SubflowEvent::Dead);
+    }
 }
+
+/// Payload of a segment of `size` bytes with a DSS option.
+fn payload_of(size: u16, timestamps: bool) -> u32 {
+    let options = DSS_OPTION + if timestamps { TIMESTAMP_OPTION } else { 0 };
+    u32::from(size).saturating_sub((HEADER + options) as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! Whether a segment may be believed: RFC 9293 section 3.10.7.4, with the stricter rules of
+//! RFC 5961 against blind attackers and PAWS (RFC 7323).
+//!
+//! ```text
+//!    last ACK sent    RCV.NXT                    edge
+//!          v             v                         v
+//!   -------+=============+=========================+--------
+//!   old    | seen: ACKs  | window: everything      | never
+//!          | that overtook each other are fine     |
+//! ```
+//!
+//! The edge is the farthest one that was ever offered, or what the connection takes now if that
+//! is more. A RST counts only exactly at RCV.NXT, a SYN not at all; both draw a challenge ACK.
+//! Segments that are turned down change nothing and end no suspicion of the path.
+
+use marline_policy::Ssn;
+use marline_time::{Duration, Instant};
+use marline_wire::{TcpFlags, TcpSegment};
+
+use super::ack::AckInput;
+use super::{Ingress, Rst, Subflow, SubflowEvent};
+use crate::{Ecn, SubflowState};
+
+/// Answers to unacceptable segments without payload are at least this far apart, so that two ends
+/// that disagree do not talk forever (Linux: tcp_invalid_ratelimit).
+const ANSWER_GAP: Duration = Duration::from_millis(500);
+
+/// A segment's place in sequence space.
+#[derive(Copy, Clone, Debug)]
+struct Place {
+    /// Its first octet, SYN included.
+    start: Ssn,
+    /// One past its last, FIN included.
+    end: Ssn,
+    /// One past the last octet that may be accepted.
+    edge: Ssn,
+}
+
+/// What to do with a segment.
+enum Check {
+    Accept,
+    /// Say nothing.
+    Drop,
+    /// Answer with an ACK.
+    Challenge,
+    /// All of its payload was there already.
+    Duplicate,
+    Reset,
+}
+
+impl Subflow {
+    /// A segment for this subflow came in. `accept_window`: bytes beyond RCV.NXT that may be accepted.
+    pub(crate) fn on_segment(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+        accept_window: u64,
+    ) -> Ingress {
+        self.withdrawable = false;
+        if self.dead {
+            return Ingress::default();
+        }
+        match self.state.get() {
+            SubflowState::Closed => Ingress::default(),
+            SubflowState::SynSent => self.on_segment_in_syn_sent(now, segment),
+            _ => self.on_segment_in_window(now, segment, ecn, accept_window),
+        }
+    }
+
+    fn on_segment_in_window(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+        accept_window: u64,
+    ) -> Ingress {
+        let Some(place) = self.place(segment, accept_window) else {
+            return self.challenge(now, segment);
+        };
+        match self.check(now, segment, &place) {
+            Check::Accept => {}
+            Check::Drop => return Ingress::default(),
+            Check::Challenge => return self.challenge(now, segment),
+            Check::Duplicate => return self.on_duplicate(now, segment, &place),
+            Check::Reset => {
+                self.finish(SubflowEvent::Reset);
+                return Ingress { accepted: true, ..Ingress::default() };
+            }
+        }
+        let ack = match self.check_ack(segment) {
+            Ok(ack) => ack,
+            Err(Check::Challenge) => return self.challenge(now, segment),
+            Err(_) => return Ingress::default(),
+        };
+        self.take_accepted(now, segment, ecn, (place, ack))
+    }
+
+    fn take_accepted(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+        (place, ack): (Place, Ssn),
+    ) -> Ingress {
+        let header = &segment.header;
+        let is_syn = header.flags.contains(TcpFlags::SYN);
+        self.heard(now);
+        if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
+            self.timestamps.on_accepted(now, timestamps.value, place.start);
+        }
+        let (prior_una, prior_window) = (self.tx.una, self.tx.window);
+        if self.state.is(SubflowState::SynReceived) {
+            self.establish(now, segment);
+            if is_syn {
+                self.ack.demand();
+            }
+        }
+        self.update_window(segment, place.start, ack);
+        if ack >= self.tx.una && !is_syn {
+            let input = AckInput {
+                ack,
+                flags: header.flags,
+                sack: self.read_sack(ack, &segment.options.sack),
+                echo: self.echo_of(segment),
+                duplicate: place.start == place.end && self.tx.window == prior_window,
+            };
+            self.on_ack(now, &input);
+        }
+        if self.ecn.on_received(header.flags, ecn, !segment.payload.is_empty()) {
+            self.ack.demand();
+        }
+        let mut ingress = Ingress {
+            accepted: true,
+            una_advanced: self.tx.una > prior_una,
+            newly_acked: self.tx.una.since(prior_una),
+            window: self.tx.window,
+            ..Ingress::default()
+        };
+        let start = if is_syn { place.start.plus(1) } else { place.start };
+        self.receive(now, segment, (start, place.edge), &mut ingress);
+        ingress
+    }
+
+    fn place(&self, segment: &TcpSegment<'_>, accept_window: u64) -> Option<Place> {
+        let flags = segment.header.flags;
+        let start = segment.header.seq.unwrap_near(self.irs, self.rx.nxt.0)?;
+        let len = segment.payload.len() as u64
+            + u64::from(flags.contains(TcpFlags::SYN))
+            + u64::from(flags.contains(TcpFlags::FIN));
+        let edge = self.rx.edge.max(self.rx.nxt.plus(accept_window));
+        Some(Place { start: Ssn(start), end: Ssn(start + len), edge })
+    }
+
+    fn check(&mut self, now: Instant, segment: &TcpSegment<'_>, place: &Place) -> Check {
+        let flags = segment.header.flags;
+        let nxt = self.rx.nxt;
+        if flags.contains(TcpFlags::RST) {
+            return match place.start {
+                start if start == nxt => Check::Reset,
+                start if start > nxt && start < place.edge => Check::Challenge,
+                _ => Check::Drop,
+            };
+        }
+        if flags.contains(TcpFlags::SYN) {
+            let opening = self.state.is(SubflowState::SynReceived) && place.start == Ssn(0);
+            return match (opening, flags.contains(TcpFlags::ACK)) {
+                (true, true) => Check::Accept,
+                (true, false) => {
+                    // The peer did not get our SYN/ACK.
+                    self.owed.syn = true;
+                    Check::Drop
+                }
+                (false, _) => Check::Challenge,
+            };
+        }
+        if self.timestamps.enabled {
+            match segment.options.timestamps {
+                None => return Check::Drop,
+                Some(timestamps) if self.timestamps.is_old(now, timestamps.value) => {
+                    return Check::Challenge;
+                }
+                Some(_) => {}
+            }
+        }
+        if place.start == place.end {
+            return match () {
+                () if place.start > place.edge => Check::Challenge,
+                () if place.start >= self.timestamps.last_ack_sent() => Check::Accept,
+                () if place.start.plus(1) == nxt => Check::Duplicate,
+                () => Check::Challenge,
+            };
+        }
+        if place.end <= nxt {
+            let known = nxt.0.saturating_sub(self.rx.max_offered.max(1 << 16));
+            return if place.start.0 >= known { Check::Duplicate } else { Check::Challenge };
+        }
+        // At RCV.NXT a segment is read even if the window is closed: its ACK counts, its payload
+        // is cut off.
+        if place.start < place.edge || place.start == nxt {
+            Check::Accept
+        } else {
+            Check::Challenge
+        }
+    }
+
+    /// The ACK field: RFC 5961 section 5 lets it lie at most a window below SND.UNA.
+    fn check_ack(&mut self, segment: &TcpSegment<'_>) -> Result<Ssn, Check> {
+        if !segment.header.flags.contains(TcpFlags::ACK) {
+            return Err(Check::Drop);
+        }
+        let ack = segment.header.ack.unwrap_near(self.iss, self.tx.una.0).map(Ssn);
+        if self.state.is(SubflowState::SynReceived) {
+            return match ack {
+                Some(Ssn(1)) if self.tx.nxt == Ssn(1) => Ok(Ssn(1)),
+                _ => {
+                    self.owed.rst = Some(Rst::Answer(segment.header.ack));
+                    Err(Check::Drop)
+                }
+            };
+        }
+        match ack {
+            Some(ack) if ack > self.tx.nxt => Err(Check::Challenge),
+            Some(ack) if ack.0 + self.tx.max_window < self.tx.una.0 => Err(Check::Challenge),
+            Some(ack) => Ok(ack),
+            None => Err(Check::Challenge),
+        }
+    }
+
+    /// Turns a segment down with an ACK.
+    fn challenge(&mut self, now: Instant, segment: &TcpSegment<'_>) -> Ingress {
+        let flags = segment.header.flags;
+        let loud = flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST);
+        if segment.payload.is_empty() && !loud {
+            if self.answered_at.is_some_and(|at| now.since(at) < ANSWER_GAP) {
+                return Ingress::default();
+            }
+            self.answered_at = Some(now);
+        }
+        self.withdrawable = !self.ack.owed();
+        self.ack.demand();
+        Ingress { challenge: true, ..Ingress::default() }
+    }
+
+    /// A segment of which nothing is new: a repetition, or a probe. The peer must hear where we are.
+    fn on_duplicate(&mut self, now: Instant, segment: &TcpSegment<'_>, place: &Place) -> Ingress {
+        let bytes = segment.payload.len() as u64;
+        self.ack.demand();
+        self.stats.bytes_duplicate += bytes;
+        if bytes > 0 {
+            self.rx.dsack = Some((place.start, place.start.plus(bytes)));
+        }
+        if self.state.is(SubflowState::TimeWait) {
+            self.start_time_wait(now);
+        }
+        Ingress { duplicate_bytes: bytes, ..Ingress::default() }
+    }
+
+    fn update_window(&mut self, segment: &TcpSegment<'_>, start: Ssn, ack: Ssn) {
+        let newer = ack > self.tx.una || (ack == self.tx.una && start >= self.rx.window_seen_at);
+        if !newer {
+            return;
+        }
+        let is_syn = segment.header.flags.contains(TcpFlags::SYN);
+        let shift = if is_syn { 0 } else { self.tx.window_shift };
+        self.tx.window = u64::from(segment.header.window) << shift;
+        self.tx.max_window = self.tx.max_window.max(self.tx.window);
+        self.rx.window_seen_at = start;
+    }
+
+    fn echo_of(&self, segment: &TcpSegment<'_>) -> Option<u32> {
+        let timestamps = segment.options.timestamps.filter(|_| self.timestamps.enabled)?;
+        Some(timestamps.echo)
+    }
+}

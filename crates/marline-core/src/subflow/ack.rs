@@ -1,0 +1,366 @@
+//! What an acceptable ACK does to the sender.
+//!
+//! In this order, because each step reads what the one before it wrote: the cumulative and the
+//! selective part go to the scoreboard; RTT and delivery rate are sampled; the timer starts anew; a
+//! spurious reduction is taken back; a finished recovery ends; loss is detected and perhaps a
+//! recovery begins; congestion control and pacer have the last word.
+
+use marline_policy::{
+    AckSample, AckSummary, AckVerdict, CongestionSignal, DeliveredSegment, Phase, RateSample,
+    SentSegment, Ssn,
+};
+use marline_time::{Duration, Instant};
+use marline_wire::{SackBlocks, TcpFlags};
+
+use super::Subflow;
+
+/// A clock that does not move between send and ACK must not make an RTT of nothing.
+const LEAST_RTT: Duration = Duration::from_micros(1);
+/// Delay before SACKed data at SND.UNA is believed to be reneged.
+const RENEGE_DELAY: Duration = Duration::from_millis(10);
+/// Segments delivered before path MTU probing begins.
+const PROBE_MTU_AFTER: u64 = 10;
+
+/// The SACK option, unwrapped and checked.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct SackInput {
+    blocks: [(Ssn, Ssn); 4],
+    len: usize,
+    dsack: Option<(Ssn, Ssn)>,
+}
+
+impl SackInput {
+    fn as_slice(&self) -> &[(Ssn, Ssn)] {
+        &self.blocks[..self.len]
+    }
+}
+
+/// The parts of a segment that acknowledge.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct AckInput {
+    pub(super) ack: Ssn,
+    pub(super) flags: TcpFlags,
+    pub(super) sack: SackInput,
+    /// TSecr.
+    pub(super) echo: Option<u32>,
+    /// No payload, no FIN, and the window as before: may be a duplicate ACK (RFC 5681 section 2).
+    pub(super) duplicate: bool,
+}
+
+/// What one ACK delivered.
+#[derive(Copy, Clone, Debug, Default)]
+struct Tally {
+    /// Bytes, cumulatively or selectively, not counted before.
+    delivered: u64,
+    /// Octets SND.UNA moved.
+    cumulative: u64,
+    /// A segment that was sent once and before the recovery point.
+    original: bool,
+    /// The cumulative part covers a segment that was sent again.
+    retransmitted: bool,
+    /// When the newest segment that was sent only once was sent.
+    newest_original: Option<Instant>,
+    fin: bool,
+}
+
+impl Subflow {
+    /// Reads the SACK option of a segment that acknowledges `ack`.
+    pub(super) fn read_sack(&self, ack: Ssn, option: &SackBlocks) -> SackInput {
+        let mut input = SackInput::default();
+        if option.len == 0 || !self.tx.sack_enabled {
+            return input;
+        }
+        let mut first = None;
+        for (i, block) in option.as_slice().iter().enumerate() {
+            let near = self.tx.una.0;
+            let (Some(left), Some(right)) =
+                (block.left.unwrap_near(self.iss, near), block.right.unwrap_near(self.iss, near))
+            else {
+                continue;
+            };
+            let (left, right) = (Ssn(left), Ssn(right));
+            if left >= right || right > self.tx.nxt {
+                continue;
+            }
+            if i == 0 {
+                first = Some((left, right));
+            }
+            // RFC 2883: a first block below the ACK, or within the second, reports a duplicate.
+            let within_second = i == 1 && first.is_some_and(|(l, r)| left <= l && r <= right);
+            if (i == 0 && right <= ack) || within_second {
+                let known = ack.0.saturating_sub(self.tx.max_window);
+                input.dsack = first.filter(|(l, _)| l.0 >= known);
+                input.len = 0;
+            }
+            if right > ack {
+                input.blocks[input.len] = (left.max(ack), right);
+                input.len += 1;
+            }
+        }
+        input.blocks[..input.len].sort_unstable();
+        input
+    }
+
+    /// Applies an acceptable ACK. Returns the octets SND.UNA moved.
+    pub(super) fn on_ack(&mut self, now: Instant, input: &AckInput) -> u64 {
+        let prior_una = self.tx.una;
+        let prior_in_flight = self.tx.board.bytes_in_flight();
+        self.on_ecn_echo(now, input, prior_in_flight);
+        let silent = input.ack == prior_una && input.sack.len == 0 && input.sack.dsack.is_none();
+        if silent && (!input.duplicate || self.tx.board.is_empty()) {
+            return 0;
+        }
+        self.scratch.delivered.clear();
+        let mut tally = Tally::default();
+        if input.ack > prior_una {
+            self.take_cumulative(input.ack, &mut tally);
+        }
+        if input.sack.len > 0 {
+            self.take_selective(&input.sack, &mut tally);
+        }
+        let rtt = self.sample_rtt(now, input, &tally);
+        let rate = self.tx.rate.sample(now, self.tx.rtt.min());
+        if tally.cumulative > 0 {
+            self.tx.rto.count = 0;
+            self.tx.force = false;
+            self.rearm_rto(now);
+            self.watch_for_reneging(now);
+        }
+        if tally.delivered > 0 {
+            self.tx.probe.clear();
+        }
+        self.judge_reduction(now, input, &tally);
+        let was_open = self.tx.phase == Phase::Open;
+        self.leave_recovery_if_done(now);
+        let lost = self.detect_loss(now, input, prior_una, prior_in_flight);
+        let left = !was_open && self.tx.phase == Phase::Open;
+        if self.tx.phase == Phase::Open && (lost > 0 || left && self.tx.board.bytes_lost() > 0) {
+            self.enter_recovery(now, prior_in_flight);
+        }
+        if tally.delivered > 0 || lost > 0 {
+            self.control(now, &tally, Outcome { prior_in_flight, lost, rtt, rate });
+        }
+        if tally.fin {
+            self.on_fin_acked(now);
+        }
+        tally.cumulative
+    }
+
+    fn on_ecn_echo(&mut self, now: Instant, input: &AckInput, in_flight: u64) {
+        if !self.ecn.on_ack(input.flags, input.ack, self.tx.nxt) || self.tx.phase != Phase::Open {
+            return;
+        }
+        self.tx.undo = None;
+        self.congestion.on_signal(
+            CongestionSignal::Ecn { bytes_in_flight: in_flight },
+            now,
+            self.id,
+            &self.group,
+        );
+    }
+
+    fn take_cumulative(&mut self, ack: Ssn, tally: &mut Tally) {
+        tally.cumulative = ack.since(self.tx.una);
+        self.tx.una = ack;
+        while let Some(segment) = self.tx.board.pop_acked(ack) {
+            self.tx.release(&segment);
+            tally.retransmitted |= segment.retransmitted();
+            tally.fin |= segment.fin;
+            if !segment.sacked {
+                self.deliver(&segment, false, tally);
+            }
+        }
+        // A segment cut by the ACK keeps its loss mark under a new start.
+        if self.tx.board.front().is_some_and(|front| front.lost && front.start == ack) {
+            self.tx.queue_lost(0);
+        }
+        self.mtu.on_una(ack);
+    }
+
+    fn take_selective(&mut self, sack: &SackInput, tally: &mut Tally) {
+        for &(left, right) in sack.as_slice() {
+            let known =
+                self.tx.sack_cache.iter().copied().find(|&(l, r)| left <= l && r <= right && l < r);
+            match known {
+                Some((l, r)) => {
+                    self.sack_part((left, right), left, l, tally);
+                    self.sack_part((left, right), r, right, tally);
+                }
+                None => self.sack_part((left, right), left, right, tally),
+            }
+        }
+        self.tx.sack_cache = sack.blocks;
+        for stale in &mut self.tx.sack_cache[sack.len..] {
+            *stale = (Ssn(0), Ssn(0));
+        }
+    }
+
+    /// Marks the segments that lie wholly in `block` and touch `from..to`.
+    fn sack_part(&mut self, block: (Ssn, Ssn), from: Ssn, to: Ssn, tally: &mut Tally) {
+        if from >= to {
+            return;
+        }
+        let Some(mut index) = self.tx.board.index_of(from) else { return };
+        while let Some(segment) = self.tx.board.get(index).copied() {
+            if segment.start >= to {
+                break;
+            }
+            let inside = segment.start >= block.0 && segment.end <= block.1;
+            if inside && !segment.sacked {
+                self.tx.board.mark_sacked(index);
+                self.deliver(&segment, true, tally);
+            }
+            index += 1;
+        }
+    }
+
+    fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut Tally) {
+        let retransmitted = segment.retransmitted();
+        tally.delivered += segment.len();
+        self.tx.rate.on_delivered(segment.len(), segment.sent_at, segment.rate);
+        if !retransmitted {
+            tally.original |= segment.end <= self.tx.recovery_point;
+            tally.newest_original = tally.newest_original.max(Some(segment.sent_at));
+        }
+        if let Some(size) = self.mtu.on_delivered(segment.start, segment.end) {
+            self.apply_mss();
+            self.events.push_back(super::SubflowEvent::MtuFound(size));
+        }
+        self.scratch.delivered.push(DeliveredSegment {
+            start: segment.start,
+            end: segment.end,
+            sent_at: segment.sent_at,
+            retransmitted,
+            by_sack,
+        });
+    }
+
+    /// Karn's rule: segments that were sent once, else what the timestamp says.
+    fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
+        let ambiguous = tally.retransmitted && !self.tx.sack_enabled;
+        let sent_at = match tally.newest_original {
+            Some(sent_at) if !ambiguous => sent_at,
+            _ if tally.delivered > 0 && tally.cumulative > 0 => {
+                let tick_end = self.timestamps.sent_at(now, input.echo?)?;
+                tick_end - Duration::from_nanos(999_999)
+            }
+            _ => return None,
+        };
+        let rtt = now.since(sent_at).max(LEAST_RTT);
+        self.tx.rtt.on_sample(rtt, now);
+        Some(rtt)
+    }
+
+    /// SACKed data right at SND.UNA should have been acknowledged: unless an ACK says so soon, the
+    /// timer fires and forgets the SACKs.
+    fn watch_for_reneging(&mut self, now: Instant) {
+        if self.tx.board.front().is_some_and(|front| front.sacked) {
+            let patience = self.tx.rtt.srtt().map_or(RENEGE_DELAY, |srtt| srtt / 2);
+            let at = now + patience.max(RENEGE_DELAY);
+            self.tx.rto.deadline = Some(self.tx.rto.deadline.map_or(at, |rto| rto.min(at)));
+        }
+    }
+
+    /// Asks the three witnesses whether the last reduction was spurious.
+    fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &Tally) {
+        let Some(undo) = self.tx.undo.as_mut() else { return };
+        let repeated = input.sack.dsack.is_some_and(|(start, end)| {
+            let segments = end.since(start).div_ceil(u64::from(self.tx.mss.max(1)));
+            undo.on_dsack(start, u32::try_from(segments).unwrap_or(u32::MAX))
+        });
+        let echoes_original = self.tx.phase != Phase::Open
+            && tally.retransmitted
+            && input.echo.is_some_and(|echo| undo.echo_is_older(echo));
+        let original = self.tx.phase == Phase::Loss && self.tx.frto && tally.original;
+        if repeated || echoes_original || original {
+            self.undo_reduction(now);
+        }
+    }
+
+    /// Asks loss recovery, applies its verdict, and returns the bytes lost to congestion.
+    fn detect_loss(
+        &mut self,
+        now: Instant,
+        input: &AckInput,
+        prior_una: Ssn,
+        prior_in_flight: u64,
+    ) -> u64 {
+        let summary = AckSummary {
+            prior_una,
+            una: self.tx.una,
+            delivered: &self.scratch.delivered,
+            dsack: input.sack.dsack,
+            echoed_sent_at: input.echo.and_then(|echo| self.timestamps.sent_at(now, echo)),
+            has_sack: input.sack.len > 0,
+            duplicate: input.duplicate && input.ack == prior_una && !self.tx.board.is_empty(),
+        };
+        self.scratch.lost.clear();
+        let context = self.tx.context(now);
+        let verdict: AckVerdict = self.recovery.on_ack(&summary, &context, &mut self.scratch.lost);
+        if verdict.probe_repaired_loss && self.tx.phase == Phase::Open {
+            self.tx.undo = None;
+            self.tx.losses.on_episode();
+            let signals = [
+                CongestionSignal::Loss { bytes_in_flight: prior_in_flight },
+                CongestionSignal::RecoveryDone,
+            ];
+            for signal in signals {
+                self.congestion.on_signal(signal, now, self.id, &self.group);
+            }
+        }
+        if self.scratch.lost.is_empty() { 0 } else { self.mark_lost() }
+    }
+
+    /// Congestion control, PRR and pacer.
+    fn control(&mut self, now: Instant, tally: &Tally, outcome: Outcome) {
+        let mss = u64::from(self.tx.mss);
+        let in_flight = self.tx.board.bytes_in_flight();
+        let (window, ssthresh) = (self.congestion.window(), self.congestion.ssthresh());
+        self.tx.losses.since_last += tally.delivered;
+        let sample = AckSample {
+            now,
+            delivered: tally.delivered,
+            total_delivered: self.tx.rate.delivered(),
+            lost: outcome.lost,
+            prior_in_flight: outcome.prior_in_flight,
+            bytes_in_flight: in_flight,
+            rtt: outcome.rtt,
+            srtt: self.tx.rtt.srtt(),
+            min_rtt: self.tx.rtt.min(),
+            rate: outcome.rate,
+            cwnd_limited: self.tx.window_use.is_limited(window, ssthresh),
+            in_recovery: self.tx.phase == Phase::Recovery,
+        };
+        self.congestion.on_ack(&sample, self.id, &self.group);
+        if self.tx.phase == Phase::Recovery {
+            let safe = tally.cumulative > 0 && outcome.lost == 0;
+            self.tx.prr.on_ack(tally.delivered, in_flight, safe, mss);
+        }
+        self.set_pace();
+        if self.tx.phase == Phase::Open && self.tx.rate.delivered() > PROBE_MTU_AFTER * mss {
+            self.mtu.consider(now);
+        }
+    }
+
+    /// Tells the pacer the rate that holds now.
+    pub(super) fn set_pace(&mut self) {
+        let mss = u64::from(self.tx.mss);
+        if let Some(rate) = self.congestion.pacing_rate() {
+            self.pacer.set_rate(rate, mss);
+            return;
+        }
+        let Some(srtt) = self.tx.rtt.srtt() else { return };
+        let window = self.congestion.window();
+        let percent = if window < self.congestion.ssthresh() / 2 { 200 } else { 120 };
+        self.pacer.set_window(window, srtt, percent, mss);
+    }
+}
+
+/// What the earlier steps found, for congestion control.
+#[derive(Copy, Clone, Debug)]
+struct Outcome {
+    prior_in_flight: u64,
+    lost: u64,
+    rtt: Option<Duration>,
+    rate: Option<RateSample>,
+}

@@ -1,0 +1,224 @@
+//! When to acknowledge (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+//!
+//! At once: what comes out of order, fills a gap, was there already, or ends the stream; more than
+//! one full segment since the last ACK; the first [`QUICK_ACKS`] segments of a subflow and after a
+//! pause, because a starting sender grows its window by them.
+//!
+//! A small segment with PSH is the end of a message: waiting for a second one is waiting for
+//! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application
+//! has shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, one
+//! millisecond at least) to ride on the answer. Everything else waits at most `max`.
+
+use marline_time::{Duration, Instant};
+
+/// Segments acknowledged at once at the start (as many as Linux at most).
+const QUICK_ACKS: u8 = 16;
+/// Silence after which the sender starts anew.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+/// Quick answers in a row that show a dialogue.
+const DIALOGUE: u8 = 3;
+
+/// What came in, as far as acknowledging is concerned.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Arrival {
+    /// Payload bytes.
+    pub(super) len: usize,
+    /// PSH was set.
+    pub(super) push: bool,
+    /// Out of order, gap fill, duplicate, FIN: the sender must know.
+    pub(super) urgent: bool,
+}
+
+/// The ACK that is owed.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct DelayedAck {
+    max: Duration,
+    owed: bool,
+    deadline: Option<Instant>,
+    quick: u8,
+    /// Payload bytes since the last ACK.
+    pending: u64,
+    /// Largest payload seen: the peer's full segment.
+    full: usize,
+    last_arrival: Option<Instant>,
+    /// No data went out since the last arrival.
+    unanswered: bool,
+    answered: u8,
+}
+
+impl DelayedAck {
+    pub(super) const fn new(max: Duration) -> Self {
+        DelayedAck {
+            max,
+            owed: false,
+            deadline: None,
+            quick: QUICK_ACKS,
+            pending: 0,
+            full: 0,
+            last_arrival: None,
+            unanswered: false,
+            answered: 0,
+        }
+    }
+
+    /// An ACK must go as soon as possible.
+    pub(super) const fn demand(&mut self) {
+        self.owed = true;
+    }
+
+    /// Payload (or a FIN) came in.
+    pub(super) fn on_arrival(&mut self, now: Instant, arrival: Arrival, srtt: Option<Duration>) {
+        let paused = self.last_arrival.is_some_and(|last| now.since(last) > RESTART_AFTER);
+        if paused && self.answered < DIALOGUE {
+            self.quick = QUICK_ACKS;
+        }
+        self.last_arrival = Some(now);
+        self.unanswered = true;
+        self.full = self.full.max(arrival.len);
+        self.pending += arrival.len as u64;
+        let dialogue = self.answered >= DIALOGUE;
+        let message_end = arrival.push && arrival.len < self.full.max(1_000);
+        if arrival.urgent || self.pending > self.full as u64 && !(dialogue && message_end) {
+            self.owed = true;
+        } else if self.quick > 0 && !dialogue {
+            self.quick -= 1;
+            self.owed = true;
+        } else if message_end && !dialogue {
+            self.owed = true;
+        } else {
+            let wait = if message_end { self.short(srtt) } else { self.max };
+            let at = now + wait;
+            self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+        }
+    }
+
+    fn short(&self, srtt: Option<Duration>) -> Duration {
+        let quarter = srtt.map_or(Duration::ZERO, |srtt| srtt / 4);
+        quarter.max(Duration::from_millis(1)).min(self.max)
+    }
+
+    /// A segment with an ACK goes out.
+    pub(super) fn on_ack_sent(&mut self) {
+        self.owed = false;
+        self.deadline = None;
+        self.pending = 0;
+    }
+
+    /// Data goes out: did it answer what came in?
+    pub(super) fn on_data_sent(&mut self, now: Instant, srtt: Option<Duration>) {
+        let Some(last) = self.last_arrival else { return };
+        if core::mem::take(&mut self.unanswered) && now.since(last) <= self.short(srtt) {
+            self.answered = (self.answered + 1).min(2 * DIALOGUE);
+        }
+    }
+
+    /// The delay is over, no data came to carry the ACK.
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.deadline = None;
+            self.owed = true;
+            self.answered = self.answered.saturating_sub(2);
+        }
+    }
+
+    pub(super) const fn owed(&self) -> bool {
+        self.owed
+    }
+
+    /// An ACK is owed or waits.
+    pub(super) const fn pending(&self) -> bool {
+        self.owed || self.deadline.is_some()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.owed { None } else { self.deadline }
+    }
+
+    /// Takes back a demand (rate limit); a delay that runs goes on.
+    pub(super) const fn withdraw(&mut self) {
+        self.owed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Duration = Duration::from_millis(40);
+    const SRTT: Option<Duration> = Some(Duration::from_millis(20));
+
+    fn arrival(len: usize, push: bool) -> Arrival {
+        Arrival { len, push, urgent: false }
+    }
+
+    fn past_quick() -> DelayedAck {
+        let mut ack = DelayedAck::new(MAX);
+        for i in 0..16 {
+            ack.on_arrival(Instant::from_millis(i), arrival(1_400, false), SRTT);
+            assert!(ack.owed(), "segment {i}");
+            ack.on_ack_sent();
+        }
+        ack
+    }
+
+    #[test]
+    fn every_second_full_segment_after_the_quick_start() {
+        let mut ack = past_quick();
+        let now = Instant::from_millis(20);
+        ack.on_arrival(now, arrival(1_400, false), SRTT);
+        assert!(!ack.owed());
+        assert_eq!(ack.deadline(), Some(now + MAX));
+        ack.on_arrival(now, arrival(1_400, false), SRTT);
+        assert!(ack.owed());
+    }
+
+    #[test]
+    fn a_lone_segment_waits_no_longer_than_the_limit() {
+        let mut ack = past_quick();
+        let now = Instant::from_millis(20);
+        ack.on_arrival(now, arrival(1_400, false), SRTT);
+        ack.on_timeout(now + MAX - Duration::from_nanos(1));
+        assert!(!ack.owed());
+        ack.on_timeout(now + MAX);
+        assert!(ack.owed());
+        assert_eq!(ack.deadline(), None);
+    }
+
+    #[test]
+    fn a_message_is_acknowledged_at_once_unless_the_application_answers() {
+        let mut ack = past_quick();
+        let mut now = Instant::from_millis(100);
+        for _ in 0..3 {
+            ack.on_arrival(now, arrival(200, true), SRTT);
+            assert!(ack.owed());
+            ack.on_data_sent(now + Duration::from_millis(2), SRTT);
+            ack.on_ack_sent();
+            now += Duration::from_millis(50);
+        }
+        ack.on_arrival(now, arrival(200, true), SRTT);
+        assert!(!ack.owed(), "a dialogue: wait for the answer");
+        assert_eq!(ack.deadline(), Some(now + Duration::from_millis(5)));
+        for _ in 0..3 {
+            ack.on_timeout(now + Duration::from_millis(5));
+            assert!(ack.owed());
+            ack.on_ack_sent();
+            now += Duration::from_millis(50);
+            ack.on_arrival(now, arrival(200, true), SRTT);
+        }
+        assert!(ack.owed(), "the dialogue is over");
+    }
+
+    #[test]
+    fn trouble_and_pauses_are_acknowledged_at_once() {
+        let mut ack = past_quick();
+        ack.on_arrival(
+            Instant::from_millis(20),
+            Arrival { urgent: true, ..arrival(1_400, false) },
+            SRTT,
+        );
+        assert!(ack.owed());
+        ack.on_ack_sent();
+        ack.on_arrival(Instant::from_secs(10), arrival(1_400, false), SRTT);
+        assert!(ack.owed());
+    }
+}

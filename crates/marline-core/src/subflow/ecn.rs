@@ -1,0 +1,74 @@
+//! Explicit Congestion Notification (RFC 3168).
+//!
+//! Negotiated by ECE and CWR in the SYN and ECE in the SYN/ACK. Then new data leaves as ECT(0), and
+//! a mark (CE) that comes in is echoed as ECE on every ACK until the sender says CWR. The sender
+//! reduces once per round trip.
+
+use marline_policy::Ssn;
+use marline_wire::TcpFlags;
+
+use crate::Ecn;
+
+/// Both directions of one subflow's ECN.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct EcnState {
+    /// Both sides speak ECN.
+    pub(super) negotiated: bool,
+    /// We saw CE and the sender has not said CWR since.
+    echo: bool,
+    /// Our next new data says CWR.
+    owes_cwr: bool,
+    /// An echo counts again once SND.UNA is beyond this.
+    reduced_until: Ssn,
+}
+
+impl EcnState {
+    /// Whether a SYN asks for ECN.
+    pub(super) const fn offered(flags: TcpFlags) -> bool {
+        flags.contains(TcpFlags::ECE.with(TcpFlags::CWR))
+    }
+
+    /// Whether a SYN/ACK agrees to ECN. Both bits set is a peer that reflects reserved bits.
+    pub(super) const fn agreed(flags: TcpFlags) -> bool {
+        flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR)
+    }
+
+    /// A segment came in. Returns whether the state of the echo changed: worth an ACK at once.
+    pub(super) fn on_received(&mut self, flags: TcpFlags, ecn: Ecn, has_payload: bool) -> bool {
+        if !self.negotiated {
+            return false;
+        }
+        let before = self.echo;
+        if has_payload && flags.contains(TcpFlags::CWR) {
+            self.echo = false;
+        }
+        if ecn == Ecn::Ce {
+            self.echo = true;
+        }
+        self.echo != before
+    }
+
+    /// An ACK up to `una` came in, ECE set or not. Returns whether the window must be reduced.
+    pub(super) fn on_ack(&mut self, flags: TcpFlags, una: Ssn, nxt: Ssn) -> bool {
+        if !self.negotiated || !flags.contains(TcpFlags::ECE) || una <= self.reduced_until {
+            return false;
+        }
+        self.reduced_until = nxt;
+        self.owes_cwr = true;
+        true
+    }
+
+    /// Bits for an ACK.
+    pub(super) const fn ack_flags(&self) -> TcpFlags {
+        if self.echo { TcpFlags::ECE } else { TcpFlags(0) }
+    }
+
+    /// Bits and codepoint for a segment with new data.
+    pub(super) fn data_marks(&mut self) -> (TcpFlags, Ecn) {
+        if !self.negotiated {
+            return (TcpFlags(0), Ecn::NotEct);
+        }
+        let flags = if core::mem::take(&mut self.owes_cwr) { TcpFlags::CWR } else { TcpFlags(0) };
+        (flags, Ecn::Ect0)
+    }
+}

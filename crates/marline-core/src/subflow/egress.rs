@@ -1,0 +1,320 @@
+//! What a subflow wants sent, and what it lets the connection send.
+//!
+//! Repairs come before new data: a hole on a subflow makes everything after it useless until it is
+//! filled. A pure ACK comes last, because anything else carries it too.
+
+use marline_policy::{
+    CongestionSignal, Dsn, Eligibility, Phase, SentKind, SentNotice, SentSegment, Ssn,
+};
+use marline_time::Instant;
+
+use super::segment::{HEADER, TIMESTAMP_OPTION};
+use super::transmission::Probe;
+use super::{Egress, Rst, Subflow};
+use crate::SubflowState;
+
+impl Subflow {
+    /// The next segment that is owed; it counts as sent now. `max_payload` bounds retransmissions.
+    pub(crate) fn next_egress(&mut self, now: Instant, max_payload: usize) -> Option<Egress> {
+        self.next_egress_but_ack(now, max_payload).or_else(|| self.next_ack())
+    }
+
+    /// As [`next_egress`](Self::next_egress) without a pure ACK, when data is about to carry it.
+    pub(crate) fn next_egress_but_ack(
+        &mut self,
+        now: Instant,
+        max_payload: usize,
+    ) -> Option<Egress> {
+        if let Some(rst) = self.owed.rst.take() {
+            if matches!(rst, Rst::Own) {
+                self.state.move_to_closed();
+            }
+            self.rst_to_fill = Some(rst);
+            return Some(Egress::Rst);
+        }
+        if self.dead {
+            return None;
+        }
+        match self.state.get() {
+            SubflowState::Closed => return None,
+            SubflowState::SynSent | SubflowState::SynReceived => return self.next_syn(now),
+            _ => {}
+        }
+        if let Some(segment) = self.next_retransmission(now, max_payload) {
+            return Some(Egress::Retransmit(segment));
+        }
+        if self.tx.probe == Probe::RepeatLast
+            && let Some(segment) = self.repeat_last(now, max_payload)
+        {
+            return Some(Egress::Retransmit(segment));
+        }
+        if self.fin_wanted && self.state.may_send() {
+            self.push_fin(now);
+            return Some(Egress::Fin);
+        }
+        core::mem::take(&mut self.owed.probe).then_some(Egress::Probe)
+    }
+
+    fn next_ack(&mut self) -> Option<Egress> {
+        let open = !self.dead && !self.state.is_handshake() && !self.state.is(SubflowState::Closed);
+        (open && self.ack.owed()).then_some(Egress::Ack)
+    }
+
+    fn next_syn(&mut self, now: Instant) -> Option<Egress> {
+        if !self.owed.syn {
+            return None;
+        }
+        self.on_syn_sent(now);
+        Some(if self.state.is(SubflowState::SynSent) { Egress::Syn } else { Egress::SynAck })
+    }
+
+    /// The lowest lost segment, if window and pacer let it go.
+    fn next_retransmission(&mut self, now: Instant, max_payload: usize) -> Option<SentSegment> {
+        if self.tx.board.bytes_lost() == 0 {
+            return None;
+        }
+        if !core::mem::take(&mut self.tx.force) {
+            if self.tx.board.bytes_in_flight() >= self.send_window() {
+                return None;
+            }
+            if let Some(at) = self.pacer.closed_until(now) {
+                self.pacer_wait.set(Some(at));
+                return None;
+            }
+        }
+        let index = self.tx.pop_lost()?;
+        let start = self.tx.board.get(index)?.start;
+        if let Some(limit) = self.payload_limit(max_payload) {
+            let before = self.tx.board.len();
+            self.tx.board.split(index, start.plus(limit));
+            if self.tx.board.len() > before {
+                self.tx.queue_lost(index + 1);
+            }
+        }
+        self.retransmit(now, index, SentKind::Retransmission)
+    }
+
+    /// A tail loss probe that repeats the newest segment, or the end of it.
+    fn repeat_last(&mut self, now: Instant, max_payload: usize) -> Option<SentSegment> {
+        self.tx.probe.clear();
+        let last = self.tx.board.back()?;
+        if let Some(limit) = self.payload_limit(max_payload)
+            && last.len() > limit
+        {
+            let at = Ssn(last.end.0 - limit);
+            self.tx.board.split(self.tx.board.len() - 1, at);
+        }
+        self.retransmit(now, self.tx.board.len() - 1, SentKind::ProbeRepeat)
+    }
+
+    /// Payload bytes that a repeated segment may have; what once was an MTU probe must be cut.
+    fn payload_limit(&self, max_payload: usize) -> Option<u64> {
+        let header = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        let limit = usize::from(self.mtu.current()).saturating_sub(header).min(max_payload);
+        (limit > 0).then_some(limit as u64)
+    }
+
+    fn retransmit(&mut self, now: Instant, index: usize, kind: SentKind) -> Option<SentSegment> {
+        let stamp = self.tx.rate.stamp(now, self.tx.board.bytes_in_flight());
+        self.tx.board.mark_retransmitted(index, now, stamp);
+        let segment = *self.tx.board.get(index)?;
+        if kind == SentKind::Retransmission
+            && let Some(undo) = self.tx.undo.as_mut()
+        {
+            undo.on_retransmission(self.timestamps.value(now));
+        }
+        if kind == SentKind::ProbeRepeat {
+            self.stats.probes += 1;
+        }
+        self.stats.bytes_sent += segment.payload_len();
+        self.stats.bytes_retransmitted += segment.payload_len();
+        self.on_transmission(now, SentNotice { start: segment.start, end: segment.end, kind });
+        Some(segment)
+    }
+
+    fn push_fin(&mut self, now: Instant) {
+        self.fin_wanted = false;
+        self.state.move_on_fin_sent();
+        let dsn = self.tx.board.back().map_or(Dsn(0), |last| last.dsn.plus(last.payload_len()));
+        self.push(now, SentSegment { dsn, fin: true, ..SentSegment::default() });
+    }
+
+    /// The window in force, in bytes.
+    pub(super) fn send_window(&self) -> u64 {
+        if self.tx.phase == Phase::Recovery && !self.congestion.holds_window_in_recovery() {
+            self.tx.board.bytes_in_flight() + self.tx.prr.allowance()
+        } else {
+            self.congestion.window()
+        }
+    }
+
+    /// Whether, and how much, new data may go now. The last segment may exceed the window by a part
+    /// of itself, so that windows that are no multiple of the segment size leave no stubs.
+    pub(crate) fn eligibility(&self, now: Instant) -> Eligibility {
+        if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.state.may_send() {
+            return Eligibility::NotUsable;
+        }
+        let taken = self.tx.board.bytes_in_flight() + self.tx.board.bytes_lost();
+        let room = self.send_window().saturating_sub(taken);
+        if room == 0 {
+            return Eligibility::CwndLimited;
+        }
+        if let Some(at) = self.pacer.closed_until(now) {
+            self.pacer_wait.set(Some(at));
+            return Eligibility::PacingLimited(at);
+        }
+        let mss = u64::from(self.tx.mss.max(1));
+        Eligibility::Ready { room: room.div_ceil(mss) * mss }
+    }
+
+    /// Takes `len` bytes of new data, a mapping of their own, as sent now. The caller asked
+    /// [`eligibility`](Self::eligibility) first, or [`wants_new_data_probe`](Self::wants_new_data_probe).
+    pub(crate) fn push_data(
+        &mut self,
+        now: Instant,
+        dsn: Dsn,
+        len: u16,
+        mapping_checksum: u16,
+    ) -> SentSegment {
+        debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        let idle = self.tx.board.is_empty() && self.tx.nxt > Ssn(1);
+        if idle && now.since(self.tx.last_sent_at) > self.tx.timeout() {
+            self.congestion.on_signal(CongestionSignal::Idle, now, self.id, &self.group);
+        }
+        let segment = self.push(
+            now,
+            SentSegment { dsn, mapping_len: len, mapping_checksum, ..SentSegment::default() },
+        );
+        self.stats.bytes_sent += u64::from(len);
+        self.ack.on_data_sent(now, self.tx.rtt.srtt());
+        let overhead = HEADER + if self.timestamps.enabled { TIMESTAMP_OPTION } else { 0 };
+        self.mtu.on_sent(segment.start, segment.end, overhead as u16);
+        if u32::from(len) < self.tx.mss {
+            self.mark_message_end();
+        }
+        segment
+    }
+
+    /// What was just pushed ends what the application had: it is sent with PSH, so that the peer
+    /// acknowledges and delivers it at once.
+    pub(crate) fn mark_message_end(&mut self) {
+        self.push_end = self.tx.nxt;
+    }
+
+    /// Appends a new segment to the board, given by what it carries.
+    fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
+        let start = self.tx.nxt;
+        let end = start.plus(u64::from(content.mapping_len) + u64::from(content.fin));
+        let segment = SentSegment {
+            start,
+            end,
+            mapping_start: start,
+            sent_at: now,
+            first_sent_at: now,
+            transmissions: 1,
+            rate: self.tx.rate.stamp(now, self.tx.board.bytes_in_flight()),
+            ..content
+        };
+        self.tx.board.push(segment);
+        self.tx.nxt = end;
+        let kind = if self.tx.probe == Probe::Wanted && !content.fin {
+            self.tx.probe.clear();
+            self.stats.probes += 1;
+            SentKind::ProbeNew
+        } else {
+            SentKind::New
+        };
+        self.on_transmission(now, SentNotice { start, end, kind });
+        segment
+    }
+
+    /// What every transmission of sequence space means to the others.
+    fn on_transmission(&mut self, now: Instant, notice: SentNotice) {
+        let bytes = notice.end.since(notice.start);
+        self.tx.last_sent_at = now;
+        if self.tx.phase == Phase::Recovery {
+            self.tx.prr.on_sent(bytes);
+        }
+        self.pacer.on_sent(now, bytes);
+        self.congestion.on_sent(bytes, now);
+        self.arm_rto(now);
+        let in_flight = self.tx.board.bytes_in_flight();
+        let limited = in_flight + u64::from(self.tx.mss) > self.congestion.window();
+        self.tx.window_use.on_sent(self.tx.una, self.tx.nxt, in_flight, limited);
+        self.recovery.on_sent(&notice, &self.tx.context(now));
+    }
+
+    /// The connection has nothing more to give: delivery rates are a lower bound from here on.
+    pub(crate) fn set_app_limited(&mut self) {
+        let in_flight = self.tx.board.bytes_in_flight();
+        if in_flight < self.send_window() && self.tx.board.bytes_lost() == 0 {
+            self.tx.rate.set_app_limited(in_flight);
+        }
+    }
+
+    /// The probe timer asks for a probe. New data may be pushed for it, one segment beyond the
+    /// window; if there is none, call [`repeat_last_as_probe`](Self::repeat_last_as_probe).
+    pub(crate) fn wants_new_data_probe(&self) -> bool {
+        self.tx.probe == Probe::Wanted && self.state.may_send() && !self.fin_wanted && !self.dead
+    }
+
+    /// There is no new data for the probe: the last segment goes again with the next egress.
+    pub(crate) fn repeat_last_as_probe(&mut self) {
+        if self.tx.probe == Probe::Wanted {
+            self.tx.probe = Probe::RepeatLast;
+        }
+    }
+
+    /// An ACK must go as soon as possible.
+    pub(crate) fn ack_now(&mut self) {
+        self.ack.demand();
+    }
+
+    /// An ACK is owed now.
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.ack.owed()
+    }
+
+    /// A probe must go as soon as possible: the peer answers it with an ACK.
+    pub(crate) fn request_probe(&mut self) {
+        self.owed.probe = !self.state.is_handshake();
+    }
+
+    /// The application read: `window` bytes could be offered on this subflow now. An ACK is owed if
+    /// the edge moves by two segments or by half of the largest window, and what is left of the
+    /// last offer is small (silly window avoidance, RFC 9293 section 3.8.6.2.2).
+    pub(crate) fn window_opened(&mut self, window: u64) {
+        let left = self.rx.edge.since(self.rx.nxt);
+        let gain = window.saturating_sub(left);
+        let half = self.rx.max_offered / 2;
+        if gain >= (2 * u64::from(self.tx.mss)).min(half.max(1)) && left <= half {
+            self.ack.demand();
+        }
+    }
+
+    /// No more new data: a FIN follows what was pushed.
+    pub(crate) fn close(&mut self) {
+        match self.state.get() {
+            SubflowState::SynSent => self.finish_silently(),
+            SubflowState::SynReceived | SubflowState::Established | SubflowState::CloseWait => {
+                self.fin_wanted = true;
+                // A probe that new data was wanted for repeats the last segment instead.
+                self.repeat_last_as_probe();
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the subflow at once: owes a RST, after which the state is closed.
+    pub(crate) fn reset(&mut self) {
+        match self.state.get() {
+            SubflowState::Closed => {}
+            SubflowState::SynSent | SubflowState::TimeWait => self.finish_silently(),
+            _ => {
+                self.owed.rst = Some(Rst::Own);
+                self.dead = true;
+                self.stop_timers();
+            }
+        }
+    }
+}

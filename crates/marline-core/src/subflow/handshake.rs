@@ -1,0 +1,187 @@
+//! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7).
+
+use marline_policy::{CongestionFactory, RecoveryFactory, Ssn};
+use marline_time::Instant;
+use marline_wire::{SeqNum, TcpFlags, TcpSegment};
+
+use super::ecn::EcnState;
+use super::state::State;
+use super::{Ingress, Rst, Subflow, SubflowConfig, SubflowEvent};
+use crate::{Ecn, FourTuple};
+
+/// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
+const DEFAULT_MSS: u16 = 536;
+/// Smallest MSS taken seriously; below, headers eat the path.
+const LEAST_MSS: u16 = 88;
+
+impl Subflow {
+    /// Opens a subflow: owes a SYN.
+    pub(crate) fn connect(
+        now: Instant,
+        config: SubflowConfig,
+        path: FourTuple,
+        isn: SeqNum,
+        congestion: &dyn CongestionFactory,
+        recovery: &dyn RecoveryFactory,
+    ) -> Subflow {
+        let mut subflow = Subflow::new(now, config, path, isn, congestion, recovery);
+        subflow.owed.syn = true;
+        subflow
+    }
+
+    /// Answers a SYN: owes a SYN/ACK.
+    #[expect(clippy::too_many_arguments, reason = "as connect, plus the SYN and its ECN field")]
+    pub(crate) fn accept(
+        now: Instant,
+        config: SubflowConfig,
+        path: FourTuple,
+        isn: SeqNum,
+        syn: &TcpSegment<'_>,
+        ecn: Ecn,
+        congestion: &dyn CongestionFactory,
+        recovery: &dyn RecoveryFactory,
+    ) -> Subflow {
+        let mut subflow = Subflow::new(now, config, path, isn, congestion, recovery);
+        subflow.state = State::syn_received();
+        subflow.take_syn(now, syn);
+        subflow.ecn.negotiated =
+            config.ecn && EcnState::offered(syn.header.flags) && ecn == Ecn::NotEct;
+        subflow.owed.syn = true;
+        subflow
+    }
+
+    /// Reads the peer's SYN or SYN/ACK.
+    fn take_syn(&mut self, now: Instant, segment: &TcpSegment<'_>) {
+        let options = &segment.options;
+        self.peer_scales = options.window_scale.is_some();
+        self.irs = segment.header.seq;
+        self.rx.nxt = Ssn(1);
+        self.rx.delivered_to = Ssn(1);
+        self.rx.edge = Ssn(1);
+        let mss = options.mss.unwrap_or(DEFAULT_MSS).max(LEAST_MSS);
+        self.mtu.limit(mss.saturating_add(super::segment::HEADER as u16));
+        match options.window_scale {
+            Some(shift) => {
+                self.tx.window_shift = shift.min(super::config::MAX_WINDOW_SCALE);
+                self.rx.window_shift = self.config.window_scale;
+            }
+            None => {
+                self.tx.window_shift = 0;
+                self.rx.window_shift = 0;
+            }
+        }
+        self.tx.sack_enabled = options.sack_permitted;
+        self.timestamps.start(now, options.timestamps);
+        self.tx.window = u64::from(segment.header.window);
+        self.tx.max_window = self.tx.max_window.max(self.tx.window);
+        self.apply_mss();
+        self.heard(now);
+    }
+
+    /// A segment in answer to our SYN, or to nothing.
+    pub(super) fn on_segment_in_syn_sent(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+    ) -> Ingress {
+        let header = &segment.header;
+        let has_ack = header.flags.contains(TcpFlags::ACK);
+        let is_reset = header.flags.contains(TcpFlags::RST);
+        if has_ack && header.ack != self.iss.add(1) {
+            if !is_reset {
+                self.owed.rst = Some(Rst::Answer(header.ack));
+            }
+            return Ingress::default();
+        }
+        if is_reset {
+            if has_ack && self.tx.nxt > Ssn(0) {
+                self.finish(SubflowEvent::Refused);
+                return Ingress { accepted: true, ..Ingress::default() };
+            }
+            return Ingress::default();
+        }
+        if !header.flags.contains(TcpFlags::SYN) || has_ack && self.tx.nxt == Ssn(0) {
+            return Ingress::default();
+        }
+        self.take_syn(now, segment);
+        if has_ack {
+            self.ecn.negotiated = self.config.ecn && EcnState::agreed(header.flags);
+            self.establish(now, segment);
+            self.ack.demand();
+        } else {
+            self.ecn.negotiated = self.config.ecn && EcnState::offered(header.flags);
+            self.state.move_to_syn_received();
+            self.tx.rto.count = 0;
+            self.tx.rto.deadline = None;
+            self.owed.syn = true;
+        }
+        Ingress {
+            accepted: true,
+            una_advanced: has_ack,
+            window: self.tx.window,
+            ..Ingress::default()
+        }
+    }
+
+    /// Our SYN is acknowledged and we have the peer's.
+    pub(super) fn establish(&mut self, now: Instant, segment: &TcpSegment<'_>) {
+        self.state.move_to_established();
+        self.owed.syn = false;
+        self.tx.una = Ssn(1);
+        self.tx.recovery_point = Ssn(1);
+        self.tx.rto.deadline = None;
+        self.sample_handshake(now, segment);
+        self.tx.rto.count = 0;
+        self.set_pace();
+        self.events.push_back(SubflowEvent::Established);
+    }
+
+    fn sample_handshake(&mut self, now: Instant, segment: &TcpSegment<'_>) {
+        let sent_at = if self.handshake.transmissions == 1 {
+            Some(self.handshake.sent_at)
+        } else if self.timestamps.enabled {
+            let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
+            echo.and_then(|echo| self.timestamps.sent_at(now, echo))
+        } else {
+            None
+        };
+        let Some(sent_at) = sent_at else { return };
+        let rtt = now.since(sent_at);
+        if !rtt.is_zero() {
+            self.tx.rtt.on_sample(rtt, now);
+        }
+    }
+
+    /// The SYN or SYN/ACK goes out.
+    pub(super) fn on_syn_sent(&mut self, now: Instant) {
+        self.owed.syn = false;
+        self.handshake.transmissions += 1;
+        self.handshake.sent_at = now;
+        self.tx.nxt = Ssn(1);
+        self.tx.last_sent_at = now;
+        // A SYN that is answered again because it came again does not prolong the attempt.
+        if self.tx.rto.deadline.is_none() {
+            self.tx.rto.deadline = Some(now + self.tx.timeout());
+        }
+    }
+
+    /// No answer to our SYN or SYN/ACK.
+    pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
+        self.tx.rto.deadline = None;
+        if self.tx.rto.count >= self.config.syn_retries {
+            self.finish(SubflowEvent::ConnectTimeout);
+            return;
+        }
+        self.tx.rto.count += 1;
+        self.owed.syn = true;
+        // Not sent for some reason: the attempt ends all the same.
+        self.tx.rto.deadline = Some(now + self.tx.timeout());
+    }
+}
+
+/// Transmissions of our SYN or SYN/ACK.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Handshake {
+    pub(super) transmissions: u32,
+    pub(super) sent_at: Instant,
+}

@@ -1,0 +1,148 @@
+//! What follows from loss: entering and leaving recovery, and taking a reduction back.
+//!
+//! Which segments are lost is the judgement of the `LossRecovery` policy; how much may be sent
+//! while they are repaired is PRR's or the congestion controller's. This file moves between the
+//! phases. The reduction of an episode is taken back when a witness shows that nothing was lost
+//! (`rto.rs` names the witnesses).
+
+use marline_policy::{CongestionSignal, Phase, Ssn};
+use marline_time::Instant;
+
+use super::Subflow;
+use super::prr::Prr;
+
+/// The evidence collected about the last reduction.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Undo {
+    /// SND.UNA when the window was reduced.
+    pub(super) marker: Ssn,
+    /// Retransmissions since that no DSACK has named.
+    pub(super) unproven: u32,
+    /// Our timestamp on the first of them.
+    pub(super) first_retransmission: Option<u32>,
+}
+
+impl Undo {
+    pub(super) const fn new(marker: Ssn) -> Self {
+        Undo { marker, unproven: 0, first_retransmission: None }
+    }
+
+    /// A segment goes out again, with this timestamp.
+    pub(super) fn on_retransmission(&mut self, timestamp: u32) {
+        self.unproven = self.unproven.saturating_add(1);
+        self.first_retransmission.get_or_insert(timestamp);
+    }
+
+    /// A DSACK names `segments` segments that arrived twice. Returns whether that proves that no
+    /// retransmission was needed.
+    pub(super) fn on_dsack(&mut self, start: Ssn, segments: u32) -> bool {
+        if start < self.marker || self.first_retransmission.is_none() || self.unproven == 0 {
+            return false;
+        }
+        self.unproven = self.unproven.saturating_sub(segments);
+        self.unproven == 0
+    }
+
+    /// An ACK for a segment that was sent twice echoes `timestamp`: whether it was sent before the
+    /// first retransmission.
+    pub(super) fn echo_is_older(&self, timestamp: u32) -> bool {
+        self.first_retransmission.is_some_and(|first| (timestamp.wrapping_sub(first) as i32) < 0)
+    }
+}
+
+/// Bytes acknowledged between losses, for OLIA.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct LossHistory {
+    /// Since the last loss.
+    pub(super) since_last: u64,
+    /// Between the last two.
+    pub(super) between: u64,
+}
+
+impl LossHistory {
+    pub(super) fn on_episode(&mut self) {
+        self.between = core::mem::take(&mut self.since_last);
+    }
+}
+
+impl Subflow {
+    /// Marks the segments that loss recovery named. Returns the bytes that count as congestion: a
+    /// lost MTU probe does not.
+    pub(super) fn mark_lost(&mut self) -> u64 {
+        let lost = core::mem::take(&mut self.scratch.lost);
+        let mut congestion = 0;
+        for start in &lost {
+            let bytes = self.tx.mark_lost(*start);
+            if bytes == 0 {
+                continue;
+            }
+            if self.mtu.is_probe(*start) {
+                self.mtu.on_lost();
+            } else {
+                congestion += bytes;
+            }
+        }
+        self.scratch.lost = lost;
+        congestion
+    }
+
+    /// Loss was detected while no episode ran: reduces the window and begins recovery.
+    pub(super) fn enter_recovery(&mut self, now: Instant, prior_in_flight: u64) {
+        self.tx.phase = Phase::Recovery;
+        self.tx.recovery_point = self.tx.nxt;
+        self.tx.undo = Some(Undo::new(self.tx.una));
+        self.tx.frto = false;
+        self.tx.losses.on_episode();
+        self.tx.probe.clear();
+        self.mtu.withdraw();
+        self.congestion.on_signal(
+            CongestionSignal::Loss { bytes_in_flight: prior_in_flight },
+            now,
+            self.id,
+            &self.group,
+        );
+        let mss = u64::from(self.tx.mss);
+        self.tx.prr = Prr::start(prior_in_flight, self.congestion.ssthresh(), mss);
+        self.recovery.on_recovery(true, &self.tx.context(now));
+    }
+
+    /// SND.UNA reached the end of the episode, if one runs.
+    pub(super) fn leave_recovery_if_done(&mut self, now: Instant) {
+        if self.tx.phase == Phase::Open || self.tx.una < self.tx.recovery_point {
+            return;
+        }
+        self.tx.phase = Phase::Open;
+        self.tx.frto = false;
+        self.tx.force = false;
+        self.congestion.on_signal(CongestionSignal::RecoveryDone, now, self.id, &self.group);
+        self.recovery.on_recovery(false, &self.tx.context(now));
+    }
+
+    /// The last reduction was unnecessary.
+    pub(super) fn undo_reduction(&mut self, now: Instant) {
+        if self.tx.undo.take().is_none() {
+            return;
+        }
+        self.stats.undone += 1;
+        let was_open = self.tx.phase == Phase::Open;
+        self.tx.phase = Phase::Open;
+        self.tx.frto = false;
+        self.tx.force = false;
+        self.tx.unmark_all_lost();
+        self.congestion.on_signal(CongestionSignal::Spurious, now, self.id, &self.group);
+        if !was_open {
+            self.recovery.on_recovery(false, &self.tx.context(now));
+        }
+    }
+
+    /// Forgets every SACK: what was SACKed is lost again.
+    pub(super) fn renege_all(&mut self) {
+        for index in 0..self.tx.board.len() {
+            if self.tx.board.get(index).is_some_and(|segment| segment.sacked) {
+                self.tx.board.renege(index);
+                self.tx.queue_lost(index);
+            }
+        }
+        self.tx.sack_cache = [(Ssn(0), Ssn(0)); 4];
+    }
+}

@@ -1,0 +1,232 @@
+//! How large a segment may be (packetization layer path MTU discovery, RFC 4821).
+//!
+//! Sending starts at the carrier's base size, which surely passes. Once data flows, one segment of
+//! a larger size is sent as a probe: the largest size the carrier may take first, because it nearly
+//! always passes, then by halving. A probe that is lost says nothing about congestion, and one loss
+//! says little about size: a size counts as too large after two. Sizes closer than [`STEP`] are not
+//! worth a probe.
+//!
+//! Two retransmission timeouts in a row at a probed size may be a black hole: the size falls back
+//! to the base, and the search starts again when the path answers.
+
+use marline_policy::Ssn;
+use marline_time::{Duration, Instant};
+
+/// Differences below this are not searched. It exceeds the option space that may differ between
+/// two full segments, so that a probe is always recognised by its payload.
+const STEP: u16 = 32;
+/// Losses after which a size counts as too large.
+const LOSSES: u8 = 2;
+/// When a finished search that ended below the largest size is repeated (RFC 4821 section 7.7).
+const SEARCH_AGAIN: Duration = Duration::from_secs(600);
+
+/// The search for the largest size, in bytes of TCP segment.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct MtuSearch {
+    base: u16,
+    max: u16,
+    /// In use.
+    current: u16,
+    /// Nothing larger is tried.
+    ceiling: u16,
+    wanted: Option<u16>,
+    in_flight: Option<(Ssn, Ssn, u16)>,
+    losses: u8,
+    not_before: Instant,
+}
+
+impl MtuSearch {
+    pub(super) fn new(base: u16, max: u16) -> Self {
+        let max = max.max(base);
+        MtuSearch {
+            base,
+            max,
+            current: base,
+            ceiling: max,
+            wanted: None,
+            in_flight: None,
+            losses: 0,
+            not_before: Instant::ZERO,
+        }
+    }
+
+    /// The size in use.
+    pub(super) const fn current(&self) -> u16 {
+        self.current
+    }
+
+    /// The size of the probe that is wanted, or else the size in use.
+    pub(super) fn next_segment(&self) -> u16 {
+        self.wanted.unwrap_or(self.current)
+    }
+
+    /// The peer takes no more than this (its MSS option).
+    pub(super) fn limit(&mut self, max: u16) {
+        self.max = self.max.min(max);
+        self.base = self.base.min(max);
+        self.current = self.current.min(max);
+        self.ceiling = self.ceiling.min(max);
+        self.wanted = None;
+    }
+
+    /// The carrier learned the size that passes.
+    pub(super) fn told(&mut self, size: u16) {
+        self.max = size;
+        self.base = self.base.min(size);
+        self.current = self.current.min(size);
+        self.ceiling = size;
+        self.losses = 0;
+        self.wanted = None;
+        self.not_before = Instant::ZERO;
+    }
+
+    /// Data flows well: a probe may be wanted now.
+    pub(super) fn consider(&mut self, now: Instant) {
+        if self.in_flight.is_some() || now < self.not_before {
+            return;
+        }
+        if self.ceiling < self.current.saturating_add(STEP) {
+            if self.max < self.current.saturating_add(STEP) {
+                self.not_before = Instant::FAR_FUTURE;
+                return;
+            }
+            if self.not_before == Instant::ZERO {
+                self.not_before = now + SEARCH_AGAIN;
+                return;
+            }
+            self.ceiling = self.max;
+            self.not_before = Instant::ZERO;
+        }
+        self.wanted = Some(if self.ceiling == self.max {
+            self.max
+        } else {
+            self.current + (self.ceiling - self.current).div_ceil(2)
+        });
+    }
+
+    /// A probe is wanted no more (loss, recovery).
+    pub(super) fn withdraw(&mut self) {
+        self.wanted = None;
+    }
+
+    /// A segment with this payload goes out; `overhead` is the least header it can have. Returns
+    /// whether it is the probe.
+    pub(super) fn on_sent(&mut self, start: Ssn, end: Ssn, overhead: u16) -> bool {
+        let Some(size) = self.wanted else { return false };
+        let fits = u64::from(self.current.saturating_sub(overhead));
+        if end.since(start) <= fits {
+            return false;
+        }
+        self.wanted = None;
+        self.in_flight = Some((start, end, size));
+        true
+    }
+
+    /// Whether this segment is the probe in flight, or a part of it.
+    pub(super) fn is_probe(&self, start: Ssn) -> bool {
+        self.in_flight.is_some_and(|(from, to, _)| from <= start && start < to)
+    }
+
+    /// Everything up to `una`, or this one segment, was delivered. Returns the size that passed.
+    pub(super) fn on_delivered(&mut self, start: Ssn, end: Ssn) -> Option<u16> {
+        let (from, to, size) = self.in_flight?;
+        if start > from || end < to {
+            return None;
+        }
+        self.in_flight = None;
+        self.losses = 0;
+        self.current = size;
+        Some(size)
+    }
+
+    /// Everything before `una` was delivered: a probe of which only parts were seen is forgotten.
+    pub(super) fn on_una(&mut self, una: Ssn) {
+        if self.in_flight.is_some_and(|(_, to, _)| to <= una) {
+            self.in_flight = None;
+        }
+    }
+
+    /// The probe was declared lost.
+    pub(super) fn on_lost(&mut self) {
+        let Some((_, _, size)) = self.in_flight.take() else { return };
+        self.losses += 1;
+        if self.losses >= LOSSES {
+            self.losses = 0;
+            self.ceiling = size - 1;
+        }
+    }
+
+    /// The retransmission timer fired for the `count`th time in a row. Returns whether the size
+    /// fell back.
+    pub(super) fn on_rto(&mut self, count: u32) -> bool {
+        self.wanted = None;
+        self.in_flight = None;
+        if count < 2 || self.current <= self.base {
+            return false;
+        }
+        self.current = self.base;
+        self.ceiling = self.max;
+        self.losses = 0;
+        self.not_before = Instant::ZERO;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the search over a path that passes `limit` bytes; returns the result and the probes.
+    fn search(base: u16, max: u16, limit: u16) -> (u16, u32) {
+        let mut mtu = MtuSearch::new(base, max);
+        let mut probes = 0;
+        for i in 0..100_u64 {
+            let now = Instant::from_secs(1 + i);
+            mtu.consider(now);
+            let size = mtu.next_segment();
+            let (start, end) = (Ssn(1 + 10_000 * i), Ssn(1 + 10_000 * i + u64::from(size) - 52));
+            if mtu.on_sent(start, end, 32) {
+                probes += 1;
+                if size <= limit {
+                    assert_eq!(mtu.on_delivered(start, end), Some(size));
+                } else {
+                    mtu.on_lost();
+                }
+            }
+        }
+        (mtu.current(), probes)
+    }
+
+    #[test]
+    fn the_largest_size_is_tried_first() {
+        assert_eq!(search(1_232, 1_452, 1_452), (1_452, 1));
+    }
+
+    #[test]
+    fn halving_finds_a_size_close_to_the_limit() {
+        let (found, probes) = search(1_232, 8_900, 1_452);
+        assert!(found <= 1_452 && found > 1_452 - STEP, "{found}");
+        assert!(probes < 25, "{probes}");
+    }
+
+    #[test]
+    fn a_black_hole_falls_back_and_searches_again() {
+        let mut mtu = MtuSearch::new(1_232, 1_452);
+        mtu.consider(Instant::from_secs(1));
+        assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
+        assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
+        assert!(!mtu.on_rto(1));
+        assert!(mtu.on_rto(2));
+        assert_eq!(mtu.current(), 1_232);
+        mtu.consider(Instant::from_secs(2));
+        assert_eq!(mtu.next_segment(), 1_452);
+    }
+
+    #[test]
+    fn the_peers_limit_holds() {
+        let mut mtu = MtuSearch::new(1_232, 1_452);
+        mtu.limit(1_000);
+        mtu.consider(Instant::from_secs(1));
+        assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
+    }
+}

@@ -1,0 +1,144 @@
+//! The pacer: spreads a window over the round trip instead of sending it in a clump.
+//!
+//! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and
+//! 1.2 after (as Linux does; the surplus keeps the window, not the pacer, in charge). Segments leave
+//! in bursts of about a millisecond's worth, two segments at least, so that batching still works;
+//! between bursts the pacer is closed. The first window of a subflow is not paced: nothing is known
+//! of the path yet, and the first bytes are those people wait for.
+
+use marline_time::{Duration, Instant, Rate};
+
+/// Time one burst may last at the pacing rate.
+const BURST_NANOS: u64 = 1_000_000;
+/// Segments a burst may always have.
+const BURST_SEGMENTS: u64 = 2;
+/// Fraction bits of the cost per byte.
+const SHIFT: u32 = 16;
+/// Beyond this SRTT the arithmetic saturates.
+const MAX_SRTT_NANOS: u64 = 1 << 40;
+
+/// When the next burst may go.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Pacer {
+    enabled: bool,
+    /// Bytes still to be sent without pacing.
+    free: u64,
+    /// Nanoseconds per byte, `SHIFT` fraction bits; 0 while no rate is known.
+    cost: u64,
+    burst_nanos: u64,
+    /// The instant up to which what was sent is paid for.
+    paid_until: u64,
+    closed_until: Instant,
+}
+
+impl Pacer {
+    pub(super) fn new(enabled: bool, free: u64) -> Self {
+        Pacer { enabled, free, ..Pacer::default() }
+    }
+
+    /// Paces `window` bytes per `srtt`, scaled by `percent`.
+    pub(super) fn set_window(&mut self, window: u64, srtt: Duration, percent: u64, mss: u64) {
+        let srtt = u64::try_from(srtt.as_nanos()).unwrap_or(u64::MAX).min(MAX_SRTT_NANOS);
+        let share = window.max(1).saturating_mul(percent) / 100;
+        self.set_cost((srtt << SHIFT) / share.max(1), mss);
+    }
+
+    /// Paces at a rate of the controller's own.
+    pub(super) fn set_rate(&mut self, rate: Rate, mss: u64) {
+        self.set_cost((8_000_000_000 << SHIFT) / rate.bits_per_s().max(1_000), mss);
+    }
+
+    fn set_cost(&mut self, cost: u64, mss: u64) {
+        self.cost = cost;
+        self.burst_nanos = BURST_NANOS.max(self.nanos_for(BURST_SEGMENTS * mss));
+    }
+
+    fn nanos_for(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.cost) >> SHIFT
+    }
+
+    /// Bytes were sent.
+    pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        if !self.enabled || self.cost == 0 {
+            return;
+        }
+        if self.free > 0 {
+            self.free = self.free.saturating_sub(bytes);
+            return;
+        }
+        let now_nanos = now.as_nanos();
+        // Credit saved up while idle or woken late: two bursts at most.
+        let floor = now_nanos.saturating_sub(2 * self.burst_nanos);
+        self.paid_until = self.paid_until.max(floor).saturating_add(self.nanos_for(bytes));
+        if self.paid_until > now_nanos {
+            self.closed_until =
+                Instant::from_nanos(self.paid_until.saturating_add(self.burst_nanos));
+        }
+    }
+
+    /// When it opens; `None` if it is open.
+    pub(super) fn closed_until(&self, now: Instant) -> Option<Instant> {
+        (self.closed_until > now).then_some(self.closed_until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1_400;
+
+    fn run(pacer: &mut Pacer, start: Instant, until: Instant) -> (u64, u64) {
+        let (mut now, mut sent, mut wakes) = (start, 0, 0);
+        while now < until {
+            match pacer.closed_until(now) {
+                Some(at) => {
+                    now = at;
+                    wakes += 1;
+                }
+                None => {
+                    pacer.on_sent(now, MSS);
+                    sent += MSS;
+                }
+            }
+        }
+        (sent, wakes)
+    }
+
+    #[test]
+    fn the_rate_holds_and_bursts_are_about_a_millisecond() {
+        let mut pacer = Pacer::new(true, 0);
+        // 1.25 MB per 20 ms at 120 % = 600 Mbit/s
+        pacer.set_window(1_250_000, Duration::from_millis(20), 120, MSS);
+        let (sent, wakes) = run(&mut pacer, Instant::from_secs(1), Instant::from_secs(2));
+        let rate = Rate::over(sent, Duration::from_secs(1));
+        assert!(rate > Rate::from_mbit(595) && rate < Rate::from_mbit(605), "{rate}");
+        assert!((900..=1_010).contains(&wakes), "{wakes}");
+    }
+
+    #[test]
+    fn a_slow_path_gets_two_segments_at_a_time() {
+        let mut pacer = Pacer::new(true, 0);
+        pacer.set_rate(Rate::from_mbit(1), MSS);
+        let (sent, wakes) = run(&mut pacer, Instant::from_secs(1), Instant::from_secs(11));
+        let rate = Rate::over(sent, Duration::from_secs(10));
+        assert!(rate > Rate::from_bits_per_s(985_000) && rate < Rate::from_bits_per_s(1_015_000));
+        assert!(sent / wakes < 4 * MSS, "{sent} in {wakes}");
+    }
+
+    #[test]
+    fn the_first_window_and_an_unknown_rate_are_free() {
+        let mut pacer = Pacer::new(true, 10 * MSS);
+        pacer.on_sent(Instant::from_secs(1), 100 * MSS);
+        assert_eq!(pacer.closed_until(Instant::from_secs(1)), None);
+        pacer.set_rate(Rate::from_mbit(1), MSS);
+        for _ in 0..10 {
+            pacer.on_sent(Instant::from_secs(1), MSS);
+            assert_eq!(pacer.closed_until(Instant::from_secs(1)), None);
+        }
+        for _ in 0..5 {
+            pacer.on_sent(Instant::from_secs(1), MSS);
+        }
+        assert!(pacer.closed_until(Instant::from_secs(1)).is_some());
+    }
+}

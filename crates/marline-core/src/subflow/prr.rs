@@ -1,0 +1,121 @@
+//! Proportional Rate Reduction (RFC 9937): how much may be sent on each ACK of a recovery.
+//!
+//! The problem: when loss is detected the window must come down from the flight size to ssthresh.
+//! Cutting it at once stalls the sender for a part of a round trip; not cutting overruns the path.
+//! PRR spreads the reduction over the ACKs: while more than ssthresh is in flight, it lets go
+//! ssthresh/RecoverFS bytes for each byte delivered; below, it refills, conservatively unless the
+//! ACK shows progress without further loss.
+//!
+//! The RFC counts sndcnt anew on each ACK; here it is an allowance that sending uses up. A caller
+//! may overdraw it by less than a segment, which the next proportional count takes back.
+
+/// The state of one recovery episode, in bytes.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Prr {
+    recover_flight: u64,
+    ssthresh: u64,
+    delivered: u64,
+    out: u64,
+    allowance: u64,
+}
+
+impl Prr {
+    /// Recovery begins with `recover_flight` bytes in flight before the ACK that began it.
+    /// One segment may go at once.
+    pub(super) fn start(recover_flight: u64, ssthresh: u64, mss: u64) -> Self {
+        let recover_flight = recover_flight.max(1);
+        Prr {
+            recover_flight,
+            // A target beyond the flight size means nothing: there is nothing to reduce.
+            ssthresh: ssthresh.min(recover_flight.max(mss)),
+            delivered: 0,
+            out: 0,
+            allowance: mss,
+        }
+    }
+
+    /// An ACK delivered `delivered` bytes and left `in_flight`. `safe`: it advanced SND.UNA and
+    /// showed no further loss.
+    pub(super) fn on_ack(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
+        if delivered == 0 {
+            return;
+        }
+        self.delivered += delivered;
+        self.allowance = if in_flight > self.ssthresh {
+            let share = (u128::from(self.delivered) * u128::from(self.ssthresh))
+                .div_ceil(u128::from(self.recover_flight));
+            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(self.out)
+        } else {
+            let bound = self.delivered.saturating_sub(self.out).max(delivered);
+            let bound = if safe { bound + mss } else { bound };
+            bound.min(self.ssthresh - in_flight)
+        };
+        if self.out == 0 && self.allowance == 0 {
+            self.allowance = mss;
+        }
+    }
+
+    /// Bytes were sent, new or again.
+    pub(super) fn on_sent(&mut self, bytes: u64) {
+        self.out += bytes;
+        self.allowance = self.allowance.saturating_sub(bytes);
+    }
+
+    /// Bytes that may be sent now.
+    pub(super) const fn allowance(&self) -> u64 {
+        self.allowance
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1_000;
+
+    /// One ACK per segment for a flight of 20 with one lost: about 14 go out, evenly spread.
+    #[test]
+    fn the_reduction_is_spread_over_the_acks() {
+        let mut prr = Prr::start(20 * MSS, 14 * MSS, MSS);
+        let mut in_flight = 20 * MSS;
+        let mut sent = Vec::new();
+        for ack in 0..19 {
+            // the first ACK delivers one segment and shows one lost
+            in_flight -= if ack == 0 { 2 * MSS } else { MSS };
+            prr.on_ack(MSS, in_flight, false, MSS);
+            let mut n = 0;
+            while prr.allowance() > 0 {
+                prr.on_sent(MSS);
+                in_flight += MSS;
+                n += 1;
+            }
+            sent.push(n);
+        }
+        assert!(sent.iter().all(|&n| n <= 1), "{sent:?}");
+        let total: u64 = sent.iter().sum();
+        assert!((13..=14).contains(&total), "{sent:?}");
+        assert!(in_flight >= 13 * MSS && in_flight <= 14 * MSS, "{in_flight}");
+    }
+
+    #[test]
+    fn below_the_target_it_refills_at_most_what_was_delivered_plus_one() {
+        let mut prr = Prr::start(20 * MSS, 14 * MSS, MSS);
+        prr.on_ack(MSS, 4 * MSS, false, MSS);
+        assert_eq!(prr.allowance(), MSS);
+        prr.on_sent(MSS);
+        prr.on_ack(2 * MSS, 3 * MSS, true, MSS);
+        assert_eq!(prr.allowance(), 3 * MSS);
+        prr.on_sent(3 * MSS);
+        prr.on_ack(MSS, 13 * MSS + 500, true, MSS);
+        assert_eq!(prr.allowance(), 500);
+    }
+
+    #[test]
+    fn the_first_retransmission_always_goes() {
+        let prr = Prr::start(2 * MSS, MSS, MSS);
+        assert_eq!(prr.allowance(), MSS);
+        let mut prr = Prr::start(20 * MSS, MSS, MSS);
+        prr.on_ack(1, 19 * MSS, false, MSS);
+        assert!(prr.allowance() > 0);
+    }
+}

@@ -1,0 +1,141 @@
+//! The delivery-rate sampler (draft-ietf-ccwg-bbr, formerly draft-cheng-iccrg-delivery-rate-estimation).
+//!
+//! The problem: how fast does the path deliver? Bytes per time between two ACKs is fooled by ACK
+//! compression, bytes per RTT by an idle sender. So each segment carries a stamp of what had been
+//! delivered when it left; when it is delivered, the difference over the longer of the send and the
+//! ACK phase is the rate. Samples of a sender that had nothing to send are marked: they are a lower
+//! bound only.
+
+use marline_policy::{RateSample, RateStamp};
+use marline_time::{Duration, Instant, Rate};
+
+/// Counts deliveries of one subflow.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct RateSampler {
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent_at: Instant,
+    /// Samples of segments sent before this many bytes were delivered are app-limited; 0: none.
+    app_limited_until: u64,
+    newest: Option<(Instant, RateStamp)>,
+    latest: Option<Rate>,
+}
+
+impl RateSampler {
+    /// Stamps a segment that is sent now while `in_flight` bytes are on their way.
+    pub(super) fn stamp(&mut self, now: Instant, in_flight: u64) -> RateStamp {
+        if in_flight == 0 {
+            self.first_sent_at = now;
+            self.delivered_at = now;
+        }
+        RateStamp {
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            app_limited: self.app_limited_until > 0,
+        }
+    }
+
+    /// `bytes` of a segment that was last sent at `sent_at` were delivered.
+    pub(super) fn on_delivered(&mut self, bytes: u64, sent_at: Instant, stamp: RateStamp) {
+        self.delivered += bytes;
+        if self.newest.is_none_or(|(newest, _)| sent_at >= newest) {
+            self.newest = Some((sent_at, stamp));
+        }
+    }
+
+    /// The sender has nothing more to give while `in_flight` bytes are on their way.
+    pub(super) fn set_app_limited(&mut self, in_flight: u64) {
+        self.app_limited_until = (self.delivered + in_flight).max(1);
+    }
+
+    /// The ACK is read: its sample, if it is long enough to mean something.
+    pub(super) fn sample(&mut self, now: Instant, min_rtt: Option<Duration>) -> Option<RateSample> {
+        let (sent_at, stamp) = self.newest.take()?;
+        self.delivered_at = now;
+        self.first_sent_at = sent_at;
+        if self.app_limited_until > 0 && self.delivered > self.app_limited_until {
+            self.app_limited_until = 0;
+        }
+        let send_phase = sent_at.since(stamp.first_sent_at);
+        let interval = send_phase.max(now.since(stamp.delivered_at));
+        if interval.is_zero() || min_rtt.is_some_and(|min| interval < min) {
+            return None;
+        }
+        let delivered = self.delivered - stamp.delivered;
+        let rate = rate_over(delivered, interval);
+        if !stamp.app_limited || self.latest.is_none_or(|latest| rate > latest) {
+            self.latest = Some(rate);
+        }
+        Some(RateSample {
+            rate,
+            delivered,
+            interval,
+            app_limited: stamp.app_limited,
+            prior_delivered: stamp.delivered,
+        })
+    }
+
+    /// Total bytes delivered.
+    pub(super) const fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// The latest rate that was not held down by the application.
+    pub(super) const fn latest(&self) -> Option<Rate> {
+        self.latest
+    }
+}
+
+/// As [`Rate::over`], without 128-bit division where the numbers are small, as they nearly always are.
+fn rate_over(bytes: u64, interval: Duration) -> Rate {
+    match bytes.checked_mul(8_000_000_000) {
+        Some(bits) => {
+            let nanos = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
+            Rate::from_bits_per_s(bits / nanos)
+        }
+        None => Rate::over(bytes, interval),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Instant {
+        Instant::from_millis(n)
+    }
+
+    #[test]
+    fn a_steady_flow_shows_its_rate_whatever_the_acks_do() {
+        let mut sampler = RateSampler::default();
+        let mut stamps = Vec::new();
+        // 1,000 B each ms, RTT 10 ms; ACKs come compressed, five at a time.
+        let mut last = None;
+        for t in 0..100_u64 {
+            stamps.push((ms(t), sampler.stamp(ms(t), if t == 0 { 0 } else { 1 })));
+            if t >= 15 && t % 5 == 0 {
+                for i in t - 15..t - 10 {
+                    let (sent_at, stamp) = stamps[i as usize];
+                    sampler.on_delivered(1_000, sent_at, stamp);
+                }
+                last = sampler.sample(ms(t), Some(Duration::from_millis(5))).or(last);
+            }
+        }
+        let rate = last.map(|s| s.rate.bits_per_s()).unwrap_or_default();
+        assert!((7_000_000..=8_500_000).contains(&rate), "{rate}");
+        assert_eq!(last.map(|s| s.app_limited), Some(false));
+    }
+
+    #[test]
+    fn an_idle_application_marks_its_samples() {
+        let mut sampler = RateSampler::default();
+        sampler.set_app_limited(0);
+        let stamp = sampler.stamp(ms(0), 0);
+        sampler.on_delivered(100, ms(0), stamp);
+        let sample = sampler.sample(ms(10), None).unwrap();
+        assert!(sample.app_limited);
+        let stamp = sampler.stamp(ms(20), 0);
+        assert!(!stamp.app_limited);
+    }
+}

@@ -1,0 +1,264 @@
+//! The bytes of a subflow that came before their turn.
+//!
+//! ```text
+//!         RCV.NXT
+//!            v
+//!  ==========.....[ buffer ][ buffer ].....[ buffer ].....
+//!                 \----- range ------/     \-range--/        <- SACK blocks
+//! ```
+//!
+//! Buffers hold the bytes and never overlap; ranges are what SACK reports: buffers that touch belong
+//! to one range. Both are bounded in number, and in bytes by the window that was offered. When the
+//! bound is reached the segment is dropped: the peer has no SACK for it and sends it again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// A buffer that a new segment continues grows up to this many bytes.
+const BUFFER_BYTES: usize = 16 << 10;
+/// Empty buffers kept for use.
+const POOL: usize = 64;
+/// SACK reports so many ranges at most.
+const RECENT: usize = 4;
+
+/// Held bytes and their ranges.
+#[derive(Debug)]
+pub(super) struct ReorderQueue {
+    buffers: BTreeMap<u64, Vec<u8>>,
+    ranges: BTreeMap<u64, u64>,
+    /// A position in each of the ranges that changed last, newest first.
+    recent: VecDeque<u64>,
+    max_ranges: usize,
+    pool: Vec<Vec<u8>>,
+}
+
+impl ReorderQueue {
+    pub(super) const fn new(max_ranges: usize) -> Self {
+        ReorderQueue {
+            buffers: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            recent: VecDeque::new(),
+            max_ranges,
+            pool: Vec::new(),
+        }
+    }
+
+    /// Whether SACK has something to report.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// One past the highest byte held.
+    pub(super) fn end(&self) -> Option<u64> {
+        self.ranges.last_key_value().map(|(_, end)| *end)
+    }
+
+    /// Takes the payload of a segment that starts at `start`. Returns how many of its bytes are new;
+    /// `None` if it must be dropped because too much is held.
+    pub(super) fn insert(&mut self, start: u64, payload: &[u8]) -> Option<u64> {
+        let end = start + payload.len() as u64;
+        let merged = self.merged(start, end);
+        if merged.is_none() && self.ranges.len() >= self.max_ranges {
+            return None;
+        }
+        let new = self.store(start, payload)?;
+        if new > 0 {
+            self.add_range(start, end);
+        }
+        self.touch(start);
+        Some(new)
+    }
+
+    /// Whether `start..end` touches a range that exists.
+    fn merged(&self, start: u64, end: u64) -> Option<u64> {
+        let (&first, &last) = self.ranges.range(..=end).next_back()?;
+        (last >= start).then_some(first)
+    }
+
+    /// Stores those bytes that no buffer holds.
+    fn store(&mut self, start: u64, payload: &[u8]) -> Option<u64> {
+        let end = start + payload.len() as u64;
+        let mut at = start;
+        let mut new = 0;
+        while at < end {
+            if let Some((&held, buffer)) = self.buffers.range_mut(..=at).next_back() {
+                let held_end = held + buffer.len() as u64;
+                if held_end > at {
+                    at = held_end;
+                    continue;
+                }
+            }
+            let next = self.buffers.range(at..).next().map_or(end, |(&next, _)| next.min(end));
+            let bytes = &payload[(at - start) as usize..(next - start) as usize];
+            if !self.append(at, bytes) {
+                // Whatever was stored before is in a range of its own making; keep it consistent.
+                if new > 0 {
+                    self.add_range(start, at);
+                }
+                return None;
+            }
+            new += next - at;
+            at = next;
+        }
+        Some(new)
+    }
+
+    /// Appends to the buffer that ends at `at`, or makes a new one; `false` if there are too many.
+    fn append(&mut self, at: u64, bytes: &[u8]) -> bool {
+        if let Some((&held, buffer)) = self.buffers.range_mut(..at).next_back()
+            && held + buffer.len() as u64 == at
+            && buffer.len() + bytes.len() <= BUFFER_BYTES
+        {
+            buffer.extend_from_slice(bytes);
+            return true;
+        }
+        if self.buffers.len() >= self.max_ranges {
+            return false;
+        }
+        let mut buffer = self.pool.pop().unwrap_or_default();
+        buffer.extend_from_slice(bytes);
+        self.buffers.insert(at, buffer);
+        true
+    }
+
+    fn add_range(&mut self, start: u64, end: u64) {
+        let (mut start, mut end) = (start, end);
+        while let Some((&first, &last)) = self.ranges.range(..=end).next_back() {
+            if last < start {
+                break;
+            }
+            start = start.min(first);
+            end = end.max(last);
+            self.ranges.remove(&first);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Remembers that the range around `at` changed last.
+    fn touch(&mut self, at: u64) {
+        let Some((start, end)) = self.range_around(at) else { return };
+        self.recent.retain(|&point| point < start || point >= end);
+        self.recent.push_front(at);
+        self.recent.truncate(RECENT);
+    }
+
+    fn range_around(&self, at: u64) -> Option<(u64, u64)> {
+        let (&start, &end) = self.ranges.range(..=at).next_back()?;
+        (end > at).then_some((start, end))
+    }
+
+    /// Everything before `rcv_nxt` is in order now: returns how far the held bytes continue it.
+    pub(super) fn advance(&mut self, rcv_nxt: u64) -> u64 {
+        let mut rcv_nxt = rcv_nxt;
+        while let Some((&start, &end)) = self.ranges.first_key_value() {
+            if start > rcv_nxt {
+                break;
+            }
+            rcv_nxt = rcv_nxt.max(end);
+            self.ranges.remove(&start);
+        }
+        self.recent.retain(|&point| point >= rcv_nxt);
+        rcv_nxt
+    }
+
+    /// Takes off the first buffer that lies before `rcv_nxt`, without what lies before `from`.
+    /// The second value counts bytes thrown away because they were delivered otherwise.
+    pub(super) fn pop(&mut self, from: u64, rcv_nxt: u64) -> (Option<(u64, Vec<u8>)>, u64) {
+        let mut dropped = 0;
+        while let Some(entry) = self.buffers.first_entry() {
+            if *entry.key() >= rcv_nxt {
+                break;
+            }
+            let (start, mut buffer) = entry.remove_entry();
+            let known = (from.saturating_sub(start) as usize).min(buffer.len());
+            dropped += known as u64;
+            if known == buffer.len() {
+                self.recycle(buffer);
+                continue;
+            }
+            buffer.drain(..known);
+            return (Some((start + known as u64, buffer)), dropped);
+        }
+        (None, dropped)
+    }
+
+    /// Keeps an empty buffer for use.
+    pub(super) fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if self.pool.len() < POOL {
+            buffer.clear();
+            self.pool.push(buffer);
+        }
+    }
+
+    /// The ranges that changed last, newest first.
+    pub(super) fn recent(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.recent.iter().filter_map(|&point| self.range_around(point))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(start: u64, end: u64) -> Vec<u8> {
+        (start..end).map(|i| i as u8).collect()
+    }
+
+    fn insert(queue: &mut ReorderQueue, start: u64, end: u64) -> Option<u64> {
+        queue.insert(start, &bytes(start, end))
+    }
+
+    fn drain(queue: &mut ReorderQueue, from: u64, rcv_nxt: u64) -> (Vec<u8>, u64) {
+        let (mut out, mut at, mut dropped) = (Vec::new(), from, 0);
+        loop {
+            let (popped, n) = queue.pop(at, rcv_nxt);
+            dropped += n;
+            let Some((start, buffer)) = popped else { return (out, dropped) };
+            assert_eq!(start, at);
+            at += buffer.len() as u64;
+            out.extend_from_slice(&buffer);
+            queue.recycle(buffer);
+        }
+    }
+
+    #[test]
+    fn overlaps_are_stored_once_and_come_out_in_order() {
+        let mut queue = ReorderQueue::new(16);
+        assert_eq!(insert(&mut queue, 200, 300), Some(100));
+        assert_eq!(insert(&mut queue, 400, 500), Some(100));
+        assert_eq!(insert(&mut queue, 150, 450), Some(150));
+        assert_eq!(insert(&mut queue, 150, 500), Some(0));
+        assert_eq!(queue.recent().collect::<Vec<_>>(), [(150, 500)]);
+        assert_eq!(queue.advance(100), 100);
+        assert_eq!(queue.advance(180), 500);
+        let (out, dropped) = drain(&mut queue, 180, 500);
+        assert_eq!((out, dropped), (bytes(180, 500), 30));
+        assert!(queue.is_empty() && queue.buffers.is_empty());
+    }
+
+    #[test]
+    fn the_newest_range_is_reported_first() {
+        let mut queue = ReorderQueue::new(16);
+        for start in [200, 400, 600, 800, 1_000] {
+            insert(&mut queue, start, start + 100);
+        }
+        insert(&mut queue, 500, 600);
+        let ranges: Vec<_> = queue.recent().collect();
+        assert_eq!(ranges, [(400, 700), (1_000, 1_100), (800, 900)]);
+    }
+
+    #[test]
+    fn bounds_hold_and_nothing_is_half_recorded() {
+        let mut queue = ReorderQueue::new(3);
+        for start in [100, 300, 500] {
+            assert!(insert(&mut queue, start, start + 10).is_some());
+        }
+        assert_eq!(insert(&mut queue, 700, 710), None);
+        // touches existing ranges, but needs a fourth and fifth buffer
+        assert_eq!(insert(&mut queue, 290, 320), None);
+        assert!(queue.buffers.len() <= 3 && queue.ranges.len() <= 3);
+        for (&start, &end) in &queue.ranges {
+            let held: u64 = queue.buffers.range(start..end).map(|(_, b)| b.len() as u64).sum();
+            assert_eq!(held, end - start);
+        }
+    }
+}

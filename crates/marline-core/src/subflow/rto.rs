@@ -1,0 +1,109 @@
+//! The retransmission timer (RFC 6298), and what its firing means.
+//!
+//! The timer runs while anything is unacknowledged, starts anew when SND.UNA moves or a probe is
+//! sent, and doubles on each firing until SND.UNA moves. Firing sends the oldest segment again,
+//! whatever the window says; which others count as lost is the judgement of loss recovery.
+//!
+//! A timeout may be spurious: the path was only slow. Three witnesses can tell, and each takes the
+//! reduction back (`loss.rs`):
+//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form): after the timeout, data that was sent
+//!   before it and never again is acknowledged. Its new-data step (2b) is left out, as it is in
+//!   Linux when there is none to send: with timestamps the next witness has spoken by then.
+//! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
+//! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
+
+use marline_policy::{CongestionSignal, Phase};
+use marline_time::{Duration, Instant};
+
+use super::loss::Undo;
+use super::{Subflow, SubflowEvent};
+
+/// The timer and its backoff.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct RtoTimer {
+    pub(super) deadline: Option<Instant>,
+    /// Firings since SND.UNA last moved.
+    pub(super) count: u32,
+}
+
+impl RtoTimer {
+    /// The timeout with its backoff.
+    pub(super) fn backed_off(&self, rto: Duration, max: Duration) -> Duration {
+        rto.saturating_mul(1 << self.count.min(20)).min(max)
+    }
+}
+
+impl Subflow {
+    /// Starts the timer anew, or stops it if nothing is unacknowledged.
+    pub(super) fn rearm_rto(&mut self, now: Instant) {
+        let tx = &mut self.tx;
+        tx.rto.deadline = if tx.board.is_empty() { None } else { Some(now + tx.timeout()) };
+    }
+
+    /// Starts the timer unless it runs.
+    pub(super) fn arm_rto(&mut self, now: Instant) {
+        if self.tx.rto.deadline.is_none() {
+            self.rearm_rto(now);
+        }
+    }
+
+    /// The timer fired while data was unacknowledged.
+    pub(super) fn on_rto(&mut self, now: Instant) {
+        self.tx.rto.deadline = None;
+        if self.tx.board.is_empty() {
+            return;
+        }
+        if self.tx.rto.count >= self.config.retries {
+            self.die();
+            return;
+        }
+        self.tx.rto.count += 1;
+        self.stats.rtos += 1;
+        self.suspect();
+        self.events.push_back(SubflowEvent::Rto { count: self.tx.rto.count });
+        let in_flight = self.tx.board.bytes_in_flight();
+        if self.mtu.on_rto(self.tx.rto.count) {
+            self.apply_mss();
+        }
+        self.tx.probe.clear();
+        let first = self.tx.phase != Phase::Loss;
+        let was_recovery = self.tx.phase == Phase::Recovery;
+        self.tx.phase = Phase::Loss;
+        self.mark_lost_by_timeout(now);
+        if first {
+            if !was_recovery {
+                self.recovery.on_recovery(true, &self.tx.context(now));
+            }
+            self.tx.undo = Some(Undo::new(self.tx.una));
+            self.tx.losses.on_episode();
+        }
+        self.tx.recovery_point = self.tx.nxt;
+        self.tx.frto = true;
+        self.congestion.on_signal(
+            CongestionSignal::Rto { bytes_in_flight: in_flight, first },
+            now,
+            self.id,
+            &self.group,
+        );
+        self.tx.force = true;
+        self.tx.rto.deadline = Some(now + self.tx.timeout());
+    }
+
+    /// Marks what the timeout makes lost: what loss recovery says, and the oldest segment always.
+    fn mark_lost_by_timeout(&mut self, now: Instant) {
+        if self.tx.board.front().is_some_and(|front| front.sacked) {
+            // The peer took back what it had SACKed (RFC 2018 section 8): believe none of it.
+            self.renege_all();
+        }
+        let mut lost = core::mem::take(&mut self.scratch.lost);
+        lost.clear();
+        self.recovery.on_rto(&self.tx.context(now), &mut lost);
+        for start in &lost {
+            self.tx.mark_lost(*start);
+        }
+        self.scratch.lost = lost;
+        if let Some(start) = self.tx.board.front().map(|front| front.start) {
+            self.tx.mark_lost(start);
+        }
+    }
+}

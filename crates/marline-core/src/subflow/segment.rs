@@ -1,0 +1,201 @@
+//! Building headers: everything of a segment that is TCP's own.
+
+use marline_policy::{SentSegment, Ssn};
+use marline_time::Instant;
+use marline_wire::{SackBlock, TcpFlags, TcpHeader, TcpOptions};
+
+use super::{Egress, HeaderFor, Rst, Subflow};
+use crate::{Ecn, SubflowState};
+
+/// Bytes of a header without options.
+pub(super) const HEADER: usize = 20;
+/// Bytes of a padded timestamps option.
+pub(super) const TIMESTAMP_OPTION: usize = 12;
+/// Option bytes that a full segment of Multipath TCP has besides (DSS with mapping and DATA_ACK).
+pub(super) const DSS_OPTION: usize = 20;
+
+impl Subflow {
+    /// Fills header and TCP's own options of a segment; `rcv_window` is what may be offered, in
+    /// bytes. Any segment with ACK pays what ACK is owed.
+    pub(crate) fn fill_header(
+        &mut self,
+        now: Instant,
+        what: HeaderFor<'_>,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) -> (TcpHeader, Ecn) {
+        let mut header = TcpHeader {
+            src_port: self.path.local.port(),
+            dst_port: self.path.remote.port(),
+            ..TcpHeader::default()
+        };
+        let mut codepoint = Ecn::NotEct;
+        match what {
+            HeaderFor::Egress(Egress::Syn) => {
+                return (self.syn_header(now, header, rcv_window, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::SynAck) => {
+                return (self.syn_ack_header(now, header, rcv_window, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::Rst) => {
+                return (self.rst_header(now, header, options), codepoint);
+            }
+            HeaderFor::Egress(Egress::Ack) => header.seq = self.to_wire(self.tx.nxt),
+            HeaderFor::Egress(Egress::Probe) => {
+                header.seq = self.to_wire(Ssn(self.tx.una.0.saturating_sub(1)));
+            }
+            HeaderFor::Egress(Egress::Fin) => {
+                header.seq = self.to_wire(Ssn(self.tx.nxt.0.saturating_sub(1)));
+                header.flags = TcpFlags::FIN;
+            }
+            HeaderFor::Egress(Egress::Retransmit(segment)) => {
+                self.data_header(segment, &mut header);
+            }
+            HeaderFor::Data(segment) => {
+                self.data_header(segment, &mut header);
+                let (flags, ect) = self.ecn.data_marks();
+                header.flags = header.flags.with(flags);
+                codepoint = ect;
+            }
+        }
+        self.acknowledge(now, &mut header, rcv_window, options);
+        (header, codepoint)
+    }
+
+    fn data_header(&self, segment: &SentSegment, header: &mut TcpHeader) {
+        header.seq = self.to_wire(segment.start);
+        if segment.fin {
+            header.flags = TcpFlags::FIN;
+        }
+        if segment.end == self.push_end || segment.end == self.tx.nxt && segment.retransmitted() {
+            header.flags = header.flags.with(TcpFlags::PSH);
+        }
+    }
+
+    /// The acknowledging part of a segment.
+    fn acknowledge(
+        &mut self,
+        now: Instant,
+        header: &mut TcpHeader,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) {
+        header.ack = self.irs.add(self.rx.nxt.0 as u32);
+        header.flags = header.flags.with(TcpFlags::ACK).with(self.ecn.ack_flags());
+        let shift = self.rx.window_shift;
+        header.window = u16::try_from(rcv_window >> shift).unwrap_or(u16::MAX);
+        let offered = u64::from(header.window) << shift;
+        self.rx.edge = self.rx.edge.max(self.rx.nxt.plus(offered));
+        self.rx.max_offered = self.rx.max_offered.max(offered);
+        if self.timestamps.enabled {
+            options.timestamps = Some(self.timestamps.option(now, true));
+        }
+        self.timestamps.on_ack_sent(self.rx.nxt);
+        self.ack.on_ack_sent();
+    }
+
+    fn syn_header(
+        &mut self,
+        now: Instant,
+        mut header: TcpHeader,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) -> TcpHeader {
+        header.seq = self.iss;
+        header.flags = TcpFlags::SYN;
+        if self.config.ecn {
+            header.flags = header.flags.with(TcpFlags::ECE).with(TcpFlags::CWR);
+        }
+        header.window = u16::try_from(rcv_window).unwrap_or(u16::MAX);
+        options.mss = Some(self.announced_mss());
+        options.window_scale = Some(self.config.window_scale);
+        options.sack_permitted = true;
+        if self.timestamps.enabled {
+            options.timestamps = Some(self.timestamps.option(now, false));
+        }
+        header
+    }
+
+    fn syn_ack_header(
+        &mut self,
+        now: Instant,
+        mut header: TcpHeader,
+        rcv_window: u64,
+        options: &mut TcpOptions,
+    ) -> TcpHeader {
+        header.seq = self.iss;
+        header.ack = self.irs.add(self.rx.nxt.0 as u32);
+        header.flags = TcpFlags::SYN.with(TcpFlags::ACK);
+        if self.ecn.negotiated {
+            header.flags = header.flags.with(TcpFlags::ECE);
+        }
+        // The window of a SYN is never scaled.
+        header.window = u16::try_from(rcv_window).unwrap_or(u16::MAX);
+        let offered = u64::from(header.window);
+        self.rx.edge = self.rx.edge.max(self.rx.nxt.plus(offered));
+        self.rx.max_offered = self.rx.max_offered.max(offered);
+        options.mss = Some(self.announced_mss());
+        options.window_scale = self.peer_scales.then_some(self.config.window_scale);
+        options.sack_permitted = self.tx.sack_enabled;
+        if self.timestamps.enabled {
+            options.timestamps = Some(self.timestamps.option(now, true));
+        }
+        self.timestamps.on_ack_sent(self.rx.nxt);
+        self.ack.on_ack_sent();
+        header
+    }
+
+    fn rst_header(
+        &mut self,
+        now: Instant,
+        mut header: TcpHeader,
+        options: &mut TcpOptions,
+    ) -> TcpHeader {
+        header.flags = TcpFlags::RST;
+        match self.rst_to_fill.take() {
+            Some(Rst::Answer(seq)) => header.seq = seq,
+            _ => {
+                header.seq = self.to_wire(self.tx.nxt);
+                header.ack = self.irs.add(self.rx.nxt.0 as u32);
+                header.flags = header.flags.with(TcpFlags::ACK);
+                if self.timestamps.enabled {
+                    options.timestamps = Some(self.timestamps.option(now, true));
+                }
+            }
+        }
+        header
+    }
+
+    fn announced_mss(&self) -> u16 {
+        self.config.max_segment.saturating_sub(HEADER as u16)
+    }
+
+    /// Puts as many SACK blocks as fit into `room_bytes` of option space: a duplicate first
+    /// (RFC 2883), then the ranges that changed last.
+    pub(crate) fn fill_sack(&mut self, options: &mut TcpOptions, room_bytes: usize) {
+        let mut room = room_bytes.saturating_sub(2) / 8;
+        if room == 0 || !self.tx.sack_enabled || !self.has_sack_blocks() {
+            return;
+        }
+        let dsack = self.rx.dsack.take();
+        let ranges = self.rx.queue.recent().map(|(start, end)| (Ssn(start), Ssn(end)));
+        for (start, end) in dsack.into_iter().chain(ranges) {
+            let block =
+                SackBlock { left: self.irs.add(start.0 as u32), right: self.irs.add(end.0 as u32) };
+            if room == 0 || !options.sack.push(block) {
+                break;
+            }
+            room -= 1;
+        }
+    }
+
+    /// Whether SACK has something to say.
+    pub(crate) fn has_sack_blocks(&self) -> bool {
+        self.rx.dsack.is_some() || !self.rx.queue.is_empty()
+    }
+
+    /// The state as people know it.
+    pub(crate) fn state(&self) -> SubflowState {
+        self.state.get()
+    }
+}

@@ -1,0 +1,97 @@
+//! The states of RFC 9293 section 3.3.2 and the only ways between them.
+//!
+//! LISTEN does not occur: the endpoint makes a subflow when a SYN comes in. CLOSED is where a
+//! subflow ends; it is never left.
+
+use crate::SubflowState;
+
+/// Where a subflow is in its life.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct State {
+    current: SubflowState,
+}
+
+impl State {
+    /// A SYN is about to be sent.
+    pub(super) const fn syn_sent() -> Self {
+        State { current: SubflowState::SynSent }
+    }
+
+    /// A SYN came in.
+    pub(super) const fn syn_received() -> Self {
+        State { current: SubflowState::SynReceived }
+    }
+
+    pub(super) const fn get(self) -> SubflowState {
+        self.current
+    }
+
+    pub(super) fn is(self, state: SubflowState) -> bool {
+        self.current == state
+    }
+
+    pub(super) const fn is_handshake(self) -> bool {
+        matches!(self.current, SubflowState::SynSent | SubflowState::SynReceived)
+    }
+
+    /// New data and our FIN may be sent.
+    pub(super) const fn may_send(self) -> bool {
+        matches!(self.current, SubflowState::Established | SubflowState::CloseWait)
+    }
+
+    /// The peer may still send data and its FIN.
+    pub(super) const fn may_receive(self) -> bool {
+        matches!(
+            self.current,
+            SubflowState::Established | SubflowState::FinWait1 | SubflowState::FinWait2
+        )
+    }
+
+    /// Our SYN crossed the peer's: simultaneous open.
+    pub(super) fn move_to_syn_received(&mut self) {
+        debug_assert!(self.is(SubflowState::SynSent));
+        self.current = SubflowState::SynReceived;
+    }
+
+    pub(super) fn move_to_established(&mut self) {
+        debug_assert!(self.is_handshake());
+        self.current = SubflowState::Established;
+    }
+
+    /// Our FIN goes out for the first time.
+    pub(super) fn move_on_fin_sent(&mut self) {
+        self.current = match self.current {
+            SubflowState::Established => SubflowState::FinWait1,
+            SubflowState::CloseWait => SubflowState::LastAck,
+            other => {
+                debug_assert!(false, "FIN sent in {other:?}");
+                other
+            }
+        };
+    }
+
+    /// The peer acknowledged our FIN.
+    pub(super) fn move_on_fin_acked(&mut self) {
+        self.current = match self.current {
+            SubflowState::FinWait1 => SubflowState::FinWait2,
+            SubflowState::Closing => SubflowState::TimeWait,
+            SubflowState::LastAck => SubflowState::Closed,
+            other => other,
+        };
+    }
+
+    /// The peer's FIN is in order.
+    pub(super) fn move_on_fin_received(&mut self) {
+        self.current = match self.current {
+            SubflowState::Established => SubflowState::CloseWait,
+            SubflowState::FinWait1 => SubflowState::Closing,
+            SubflowState::FinWait2 => SubflowState::TimeWait,
+            other => other,
+        };
+    }
+
+    /// Reset, refused, given up, or TIME-WAIT is over.
+    pub(super) fn move_to_closed(&mut self) {
+        self.current = SubflowState::Closed;
+    }
+}

@@ -1,0 +1,156 @@
+//! All timers of a subflow in one place: when the next is due, and what it means.
+
+use marline_time::{Duration, Instant};
+
+use marline_policy::{Phase, TimeoutAction};
+
+use super::transmission::Probe;
+use super::{Subflow, SubflowEvent};
+use crate::SubflowState;
+
+/// Keepalives after the first are at most this far apart (Linux: 75 s).
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
+
+impl Subflow {
+    /// When [`on_timeout`](Self::on_timeout) must be called.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        if self.dead {
+            return None;
+        }
+        let mut next = self.tx.rto.deadline;
+        let mut consider = |at: Option<Instant>| {
+            if let Some(at) = at {
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        };
+        if !self.tx.board.is_empty() {
+            consider(self.recovery.next_timeout());
+        }
+        consider(self.ack.deadline());
+        consider(self.pacer_wait.get());
+        consider(self.keepalive_at());
+        consider(self.time_wait_until);
+        next
+    }
+
+    /// Does what is due.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        if self.dead {
+            return;
+        }
+        if self.pacer_wait.get().is_some_and(|at| at <= now) {
+            self.pacer_wait.set(None);
+        }
+        self.ack.on_timeout(now);
+        if self.time_wait_until.is_some_and(|at| at <= now) {
+            self.time_wait_until = None;
+            self.state.move_to_closed();
+            return;
+        }
+        let rto_due = self.tx.rto.deadline.is_some_and(|at| at <= now);
+        if self.state.is_handshake() {
+            if rto_due {
+                self.on_handshake_timeout(now);
+            }
+            return;
+        }
+        let recovery_due = self.recovery.next_timeout().is_some_and(|at| at <= now);
+        // A probe goes before a timeout that is due at the same time: it may spare the reduction.
+        if recovery_due && !self.tx.board.is_empty() {
+            self.on_recovery_timeout(now);
+        }
+        if rto_due && self.tx.rto.deadline.is_some_and(|at| at <= now) {
+            self.on_rto(now);
+        }
+        if self.keepalive_at().is_some_and(|at| at <= now) {
+            self.on_keepalive(now);
+        }
+    }
+
+    /// The reordering or the probe timer of loss recovery.
+    fn on_recovery_timeout(&mut self, now: Instant) {
+        self.scratch.lost.clear();
+        let context = self.tx.context(now);
+        let action = self.recovery.on_timeout(&context, &mut self.scratch.lost);
+        if !self.scratch.lost.is_empty() {
+            let prior_in_flight = self.tx.board.bytes_in_flight();
+            let lost = self.mark_lost();
+            if lost > 0 && self.tx.phase == Phase::Open {
+                self.enter_recovery(now, prior_in_flight);
+            }
+        }
+        if action == TimeoutAction::SendProbe {
+            self.suspect();
+            self.events.push_back(SubflowEvent::ProbeTimeout);
+            self.tx.probe = if self.state.may_send() && !self.fin_wanted {
+                Probe::Wanted
+            } else {
+                Probe::RepeatLast
+            };
+            self.rearm_rto(now);
+        }
+    }
+
+    fn keepalive_at(&self) -> Option<Instant> {
+        let idle = self.config.keepalive?;
+        let quiet = self.tx.board.is_empty()
+            && !self.state.is_handshake()
+            && !self.state.is(SubflowState::TimeWait)
+            && !self.state.is(SubflowState::Closed);
+        if !quiet {
+            return None;
+        }
+        Some(match self.keepalive.sent_at {
+            Some(at) => at + idle.min(KEEPALIVE_INTERVAL),
+            None => self.last_heard_at.max(self.tx.last_sent_at) + idle,
+        })
+    }
+
+    fn on_keepalive(&mut self, now: Instant) {
+        if self.keepalive.unanswered >= self.config.retries {
+            self.die();
+            return;
+        }
+        if self.keepalive.unanswered > 0 {
+            self.suspect();
+        }
+        self.keepalive.unanswered += 1;
+        self.keepalive.sent_at = Some(now);
+        self.owed.probe = true;
+    }
+
+    /// TIME-WAIT begins, or begins anew.
+    pub(super) fn start_time_wait(&mut self, now: Instant) {
+        self.stop_timers();
+        self.time_wait_until = Some(now + self.config.time_wait);
+    }
+
+    pub(super) fn stop_timers(&mut self) {
+        self.tx.rto.deadline = None;
+        self.time_wait_until = None;
+        self.pacer_wait.set(None);
+        self.tx.probe.clear();
+        self.owed.probe = false;
+    }
+
+    /// Nothing was heard for a while although something should have been.
+    pub(super) fn suspect(&mut self) {
+        self.potentially_failed = true;
+    }
+
+    /// An acceptable segment came in.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.last_heard_at = now;
+        self.keepalive = Keepalive::default();
+        if core::mem::take(&mut self.potentially_failed) {
+            self.events.push_back(SubflowEvent::HeardAgain);
+        }
+    }
+}
+
+/// Keepalives since the peer was last heard.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Keepalive {
+    sent_at: Option<Instant>,
+    unanswered: u32,
+}

@@ -1,0 +1,204 @@
+//! The sending half of a subflow: positions, scoreboard and what belongs to them.
+
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use marline_policy::{
+    DataRange, Phase, RecoveryContext, RttEstimator, Scoreboard, SentSegment, Ssn,
+};
+use marline_time::{Duration, Instant};
+
+use super::SubflowConfig;
+use super::loss::{LossHistory, Undo};
+use super::prr::Prr;
+use super::rate::RateSampler;
+use super::rto::RtoTimer;
+
+/// Where a tail loss probe stands.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Probe {
+    #[default]
+    None,
+    /// The timer asks for one: new data if there is any.
+    Wanted,
+    /// There is none: the last segment goes again.
+    RepeatLast,
+}
+
+impl Probe {
+    pub(super) fn clear(&mut self) {
+        *self = Probe::None;
+    }
+}
+
+/// Whether the window was used: one that was not must not grow (RFC 9293 says nothing of it;
+/// RFC 7661's concern, solved as Linux does: the strongest sign of use within a window counts).
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct WindowUse {
+    limited: bool,
+    max_in_flight: u64,
+    round_end: Ssn,
+}
+
+impl WindowUse {
+    /// Data was sent; `in_flight` includes it.
+    pub(super) fn on_sent(&mut self, una: Ssn, nxt: Ssn, in_flight: u64, limited: bool) {
+        let new_round = una >= self.round_end;
+        if new_round || limited || (!self.limited && in_flight > self.max_in_flight) {
+            self.limited = limited;
+            self.max_in_flight = in_flight;
+            self.round_end = nxt;
+        }
+    }
+
+    /// Whether the window limits the sender: in slow start half of it in use is enough, since it
+    /// doubles per round trip.
+    pub(super) const fn is_limited(&self, window: u64, ssthresh: u64) -> bool {
+        self.limited || (window < ssthresh && window < 2 * self.max_in_flight)
+    }
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(super) struct Transmission {
+    pub(super) board: Scoreboard,
+    /// SND.UNA.
+    pub(super) una: Ssn,
+    /// SND.NXT.
+    pub(super) nxt: Ssn,
+    pub(super) phase: Phase,
+    /// Recovery and loss phases end when SND.UNA reaches it.
+    pub(super) recovery_point: Ssn,
+    pub(super) rtt: RttEstimator,
+    pub(super) rto: RtoTimer,
+    pub(super) prr: Prr,
+    pub(super) rate: RateSampler,
+    pub(super) sack_enabled: bool,
+    /// Payload bytes of a full segment.
+    pub(super) mss: u32,
+    /// The peer's window scale shift.
+    pub(super) window_shift: u8,
+    /// The peer's window as of its last acceptable segment, and the largest ever.
+    pub(super) window: u64,
+    pub(super) max_window: u64,
+    pub(super) undo: Option<Undo>,
+    /// F-RTO watches for originals.
+    pub(super) frto: bool,
+    /// One retransmission may go whatever the window says.
+    pub(super) force: bool,
+    pub(super) probe: Probe,
+    pub(super) window_use: WindowUse,
+    pub(super) losses: LossHistory,
+    pub(super) last_sent_at: Instant,
+    /// Starts of segments marked lost; entries may be out of date.
+    lost: BinaryHeap<Reverse<u64>>,
+    /// The SACK blocks of the last ACK: their inner parts need no second look.
+    pub(super) sack_cache: [(Ssn, Ssn); 4],
+    pub(super) released: Vec<DataRange>,
+}
+
+impl Transmission {
+    pub(super) fn new(config: &SubflowConfig, mss: u32, now: Instant) -> Self {
+        Transmission {
+            board: Scoreboard::default(),
+            una: Ssn(0),
+            nxt: Ssn(0),
+            phase: Phase::Open,
+            recovery_point: Ssn(0),
+            rtt: RttEstimator::new(config.rtt),
+            rto: RtoTimer::default(),
+            prr: Prr::default(),
+            rate: RateSampler::default(),
+            sack_enabled: true,
+            mss,
+            window_shift: 0,
+            window: 0,
+            max_window: u64::from(u16::MAX),
+            undo: None,
+            frto: false,
+            force: false,
+            probe: Probe::None,
+            window_use: WindowUse::default(),
+            losses: LossHistory::default(),
+            last_sent_at: now,
+            lost: BinaryHeap::new(),
+            sack_cache: [(Ssn(0), Ssn(0)); 4],
+            released: Vec::new(),
+        }
+    }
+
+    /// What loss recovery may see.
+    pub(super) fn context(&self, now: Instant) -> RecoveryContext<'_> {
+        RecoveryContext {
+            now,
+            board: &self.board,
+            rtt: &self.rtt,
+            phase: self.phase,
+            snd_nxt: self.nxt,
+            rto_at: self.rto.deadline,
+            sack_enabled: self.sack_enabled,
+            mss: self.mss,
+        }
+    }
+
+    /// The retransmission timeout with its backoff.
+    pub(super) fn timeout(&self) -> Duration {
+        self.rto.backed_off(self.rtt.rto(), self.rtt.config().max_rto)
+    }
+
+    /// Marks the segment that holds `start` as lost. Returns its bytes if it was in flight.
+    pub(super) fn mark_lost(&mut self, start: Ssn) -> u64 {
+        let Some(index) = self.board.index_of(start) else { return 0 };
+        let bytes = self.board.mark_lost(index);
+        if bytes > 0 {
+            self.queue_lost(index);
+        }
+        bytes
+    }
+
+    /// Puts the lost segment at `index` in line for retransmission.
+    pub(super) fn queue_lost(&mut self, index: usize) {
+        if let Some(segment) = self.board.get(index) {
+            self.lost.push(Reverse(segment.start.0));
+        }
+    }
+
+    /// The lowest segment that waits for retransmission.
+    pub(super) fn pop_lost(&mut self) -> Option<usize> {
+        if self.board.bytes_lost() == 0 {
+            self.lost.clear();
+            return None;
+        }
+        while let Some(Reverse(start)) = self.lost.pop() {
+            let index = self.board.index_of(Ssn(start));
+            if let Some(index) = index.filter(|&i| self.board.get(i).is_some_and(|s| s.lost)) {
+                return Some(index);
+            }
+        }
+        debug_assert!(false, "a lost segment is not in line");
+        self.board.iter().position(|segment| segment.lost)
+    }
+
+    /// The payload of `segment` needs to be kept no longer.
+    pub(super) fn release(&mut self, segment: &SentSegment) {
+        let range = DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()));
+        if range.is_empty() {
+            return;
+        }
+        match self.released.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.released.push(range),
+        }
+    }
+
+    /// Takes back all loss marks.
+    pub(super) fn unmark_all_lost(&mut self) {
+        for index in 0..self.board.len() {
+            if self.board.bytes_lost() == 0 {
+                break;
+            }
+            self.board.unmark_lost(index);
+        }
+        self.lost.clear();
+    }
+}

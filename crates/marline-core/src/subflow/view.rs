@@ -1,0 +1,73 @@
+//! Pictures of a subflow, for policies and for people.
+
+use marline_policy::{AddressId, SubflowId, SubflowView};
+use marline_time::Instant;
+
+use super::Subflow;
+use crate::SubflowInfo;
+
+impl Subflow {
+    /// The picture that policies see.
+    pub(crate) fn view(
+        &self,
+        now: Instant,
+        id: SubflowId,
+        local_id: AddressId,
+        remote_id: AddressId,
+        backup: bool,
+    ) -> SubflowView {
+        let tx = &self.tx;
+        SubflowView {
+            id,
+            local_id,
+            remote_id,
+            backup,
+            potentially_failed: self.potentially_failed,
+            phase: tx.phase,
+            eligibility: self.eligibility(now),
+            mss: tx.mss,
+            cwnd: self.congestion.window(),
+            ssthresh: self.congestion.ssthresh(),
+            bytes_in_flight: tx.board.bytes_in_flight(),
+            bytes_queued: tx.board.bytes_lost(),
+            srtt: tx.rtt.srtt(),
+            rttvar: tx.rtt.rttvar(),
+            min_rtt: tx.rtt.min(),
+            delivery_rate: tx.rate.latest(),
+            bytes_since_loss: tx.losses.since_last,
+            bytes_between_losses: tx.losses.between,
+            last_sent_at: tx.last_sent_at,
+            last_heard_at: self.last_heard_at,
+        }
+    }
+
+    /// The picture that people see.
+    pub(crate) fn info(&self, id: SubflowId, backup: bool) -> SubflowInfo {
+        let (tx, stats) = (&self.tx, &self.stats);
+        SubflowInfo {
+            id,
+            path: self.path,
+            state: self.state.get(),
+            phase: tx.phase,
+            backup,
+            potentially_failed: self.potentially_failed,
+            srtt: tx.rtt.srtt(),
+            rttvar: tx.rtt.rttvar(),
+            min_rtt: tx.rtt.min(),
+            cwnd: self.congestion.window(),
+            ssthresh: self.congestion.ssthresh(),
+            in_flight: tx.board.bytes_in_flight(),
+            mss: tx.mss,
+            delivery_rate: tx.rate.latest(),
+            bytes_sent: stats.bytes_sent,
+            bytes_received: stats.bytes_received,
+            bytes_retransmitted: stats.bytes_retransmitted,
+            bytes_reinjected: stats.bytes_reinjected,
+            bytes_duplicate: stats.bytes_duplicate,
+            rtos: stats.rtos,
+            probes: stats.probes,
+            undone: stats.undone,
+            last_heard_at: self.last_heard_at,
+        }
+    }
+}

@@ -1,15 +1,101 @@
 //! `marline client`: the proxy's near end.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::control::{self, ClientHandle};
+use crate::proxy::client::dialer::Dialer;
+use crate::proxy::client::front::{Front, Service, bind};
+use crate::proxy::client::tunnel::{Patience, Tunnel};
+use crate::proxy::config::client::{ClientOptions, ClientPlan};
+use crate::proxy::shutdown::Stopper;
 
 /// Arguments of `marline client`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// A TOML file whose keys are these flags' names; flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Everything else.
+    #[command(flatten)]
+    pub options: ClientOptions,
+}
 
 /// Runs it.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build has no `client` yet")
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let plan = args.options.with_file(args.config.as_deref())?.plan()?;
+    // Ports first: the likeliest error, and it must not cost a handshake.
+    let ports = bind_all(&plan).await?;
+    let client = marline::Client::bind(plan.network.clone()).await?;
+    let handle = Arc::new(ClientHandle(client.clone()));
+    let _control = serve_control(plan.control, "client", handle)?;
+    let stopper = Stopper::default();
+    let dialer = Dialer::new(client, plan.invite.servers);
+    let patience = Patience::default();
+    let tunnel = Tunnel::new(dialer, plan.invite.pin, plan.invite.token, patience, plan.warm)?;
+    let front = Front::new(tunnel, plan.max_connections, stopper.listen());
+    let mut serving = JoinSet::new();
+    for (listener, service) in ports {
+        announce(&listener, &service)?;
+        serving.spawn(Arc::clone(&front).serve(listener, service));
+    }
+    let work = async {
+        while let Some(ended) = serving.join_next().await {
+            ended.context("a listening port failed")?;
+        }
+        Ok(())
+    };
+    stopper.run_until_signal(plan.drain, work).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(TcpListener, Service)>> {
+    let mut ports = Vec::new();
+    for address in &plan.socks5 {
+        ports.push((bind(*address).await?, Service::Socks5));
+    }
+    for forward in &plan.forwards {
+        ports.push((bind(forward.listen).await?, Service::Forward(forward.target.clone())));
+    }
+    Ok(ports)
+}
+
+/// On standard output: programs that start a client read the port from it.
+fn announce(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
+    let address = listener.local_addr()?;
+    match service {
+        Service::Socks5 => println!("socks5 listening on {address}"),
+        Service::Forward(target) => println!("forward listening on {address} to {target}"),
+    }
+    Ok(())
+}
+
+/// A control socket that cannot be made is no reason not to run, unless it was asked for.
+pub(super) fn serve_control(
+    wanted: Option<PathBuf>,
+    role: &str,
+    handle: Arc<dyn control::Handle>,
+) -> anyhow::Result<Option<control::ControlServer>> {
+    let path = wanted.clone().unwrap_or_else(|| control::default_path(role));
+    match control::serve(&path, handle) {
+        Ok(server) => {
+            tracing::info!("control socket {}", path.display());
+            Ok(Some(server))
+        }
+        Err(error) if wanted.is_some() => {
+            Err(error).with_context(|| format!("control socket {}", path.display()))
+        }
+        Err(error) => {
+            tracing::warn!("no control socket {}: {error}", path.display());
+            Ok(None)
+        }
+    }
 }

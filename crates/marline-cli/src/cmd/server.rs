@@ -1,15 +1,166 @@
 //! `marline server`: the proxy's far end.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline::Listener;
+use tokio::task::JoinSet;
+
+use super::client::serve_control;
+use crate::control::ServerHandle;
+use crate::proxy::config::server::ServerOptions;
+use crate::proxy::credentials::Store;
+use crate::proxy::invite::Invite;
+use crate::proxy::private_file;
+use crate::proxy::server::{Server, setup};
+use crate::proxy::shutdown::{Stop, Stopper};
+use crate::proxy::tls::ServerKey;
 
 /// Arguments of `marline server`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// A TOML file whose keys are these flags' names; flags override it
+    #[arg(long, value_name = "FILE", default_value = "marline-server.toml", global = true)]
+    pub config: PathBuf,
+    /// Make that file, keys and the first client; print its invite
+    #[arg(long)]
+    pub init: bool,
+    /// The first client's name
+    #[arg(long, value_name = "NAME", default_value = "first", requires = "init")]
+    pub client: String,
+    /// Everything else.
+    #[command(flatten)]
+    pub options: ServerOptions,
+    /// Clients.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What else a server's owner does.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Invite, list and revoke clients (a running server notices within a second)
+    #[command(subcommand)]
+    Credential(Credential),
+}
+
+/// What can be done to clients.
+#[derive(Debug, clap::Subcommand)]
+pub enum Credential {
+    /// Make a client and print its invite, once
+    Add {
+        /// Its name: letters, digits, '-', '_', '.'
+        name: String,
+    },
+    /// Print the clients' names
+    List,
+    /// Take a client away; its connections end
+    Revoke {
+        /// Its name
+        name: String,
+    },
+}
 
 /// Runs it.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build has no `server` yet")
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let file = &args.config;
+    if args.init {
+        let invite = setup::init(file, args.options, &args.client)?;
+        eprintln!("made {}; start the server with", file.display());
+        eprintln!("    marline server --config {}", file.display());
+        print_invite(&invite, &args.client);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !file.exists() {
+        anyhow::bail!(
+            "{} is not there: `marline server --init --config {} --listen ADDR:PORT` makes it",
+            file.display(),
+            file.display()
+        );
+    }
+    let options = args.options.over(ServerOptions::from_file(file)?);
+    match args.command {
+        None => serve(file, options).await?,
+        Some(Command::Credential(change)) => credential(file, options, change)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The word alone on standard output, so that it can be piped; what it is on standard error.
+fn print_invite(invite: &Invite, client: &str) {
+    eprintln!("the invite of the client {client:?} (secret: whoever has it is that client):");
+    println!("{}", invite.to_word());
+}
+
+fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
+    match change {
+        Credential::Add { name } => {
+            print_invite(&setup::add_client(file, &options, &name)?, &name);
+        }
+        Credential::List => {
+            let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
+            for credential in store.load()?.list() {
+                println!("{}\tcreated-unix-s {}", credential.name, credential.created_unix_s);
+            }
+        }
+        Credential::Revoke { name } => {
+            let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
+            store.change(|credentials| credentials.revoke(&name))?;
+            eprintln!("{name:?} is revoked");
+        }
+    }
+    Ok(())
+}
+
+async fn serve(file: &Path, options: ServerOptions) -> anyhow::Result<()> {
+    let plan = options.plan(file)?;
+    private_file::check_mode(&plan.key_file)?;
+    let acceptor = ServerKey::load(&plan.key_file)?.acceptor()?;
+    let credentials = Store::at(plan.credentials_file).follow()?;
+    if credentials.borrow().list().is_empty() {
+        tracing::warn!("no client is known: `marline server credential add NAME` makes an invite");
+    }
+    let stopper = Stopper::default();
+    let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
+    let listener = Listener::bind(plan.network).await?;
+    let handle = Arc::new(ServerHandle(listener.clone()));
+    let _control = serve_control(plan.control, "server", handle)?;
+    for address in listener.local_addrs() {
+        println!("listening on {address}");
+    }
+    let work = accept(listener, Arc::new(server), stopper.listen());
+    stopper.run_until_signal(plan.drain, work).await
+}
+
+async fn accept(listener: Listener, server: Arc<Server>, stop: Stop) -> anyhow::Result<()> {
+    let mut running = JoinSet::new();
+    loop {
+        let next = tokio::select! {
+            next = listener.accept() => next,
+            // Reaps those that ended.
+            Some(_) = running.join_next(), if !running.is_empty() => continue,
+            () = stop.draining() => break,
+        };
+        match next {
+            Ok((stream, peer)) => {
+                let server = Arc::clone(&server);
+                running.spawn(async move { server.serve(stream, peer.ip()).await });
+            }
+            Err(marline::Error::Stopped) => {
+                return Err(marline::Error::Stopped).context("the network side ended");
+            }
+            Err(error) => {
+                tracing::warn!("accept: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    while running.join_next().await.is_some() {}
+    Ok(())
 }

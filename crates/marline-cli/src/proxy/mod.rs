@@ -5,6 +5,7 @@
 //! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
 
 pub mod client;
+pub mod config;
 pub mod credentials;
 pub mod invite;
 pub mod message;

@@ -1,7 +1,11 @@
 //! The near end of the proxy: takes applications' connections and opens their targets.
 
+pub mod dialer;
+pub mod front;
 pub mod pool;
 pub mod tunnel;
 
+#[cfg(test)]
+mod front_tests;
 #[cfg(test)]
 mod tests;

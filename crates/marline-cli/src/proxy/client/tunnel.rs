@@ -261,13 +261,20 @@ async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
         }
         match tunnel.fresh(None).await {
             Ok((stream, limit)) => {
+                if pause > FIRST_PAUSE {
+                    tracing::info!("the server answers again");
+                }
                 // Ours must be the earlier end: the server's could meet a request on its way.
                 tunnel.pool.put(stream, limit * 4 / 5);
                 pause = FIRST_PAUSE;
             }
             Err(error) => {
-                tracing::debug!("no warm connection: {error}");
                 drop(tunnel);
+                // Once per outage for people; repeats are for those who look closer.
+                match pause == FIRST_PAUSE {
+                    true => tracing::warn!("{error}"),
+                    false => tracing::debug!("still: {error}"),
+                }
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

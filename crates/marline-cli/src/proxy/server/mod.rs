@@ -7,6 +7,7 @@
 
 pub mod dial;
 pub mod gate;
+pub mod setup;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,0 +1,112 @@
+//! Multipath connections to the servers that an invite names.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use marline::Client;
+use tokio::time::timeout;
+
+use super::tunnel::Connect;
+use crate::proxy::target::{Host, Target};
+
+/// Answers of the resolver are used this long, and for ever while it gives none: the network that
+/// answers may be the one that just went away.
+const FRESH: Duration = Duration::from_secs(60);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connects over all paths.
+#[derive(Debug)]
+pub struct Dialer {
+    client: Client,
+    servers: Vec<Target>,
+    known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
+}
+
+impl Dialer {
+    /// Connects with `client` to `servers`.
+    #[must_use]
+    pub fn new(client: Client, servers: Vec<Target>) -> Dialer {
+        Dialer { client, servers, known: Mutex::new(None) }
+    }
+
+    fn names(&self) -> String {
+        self.servers.iter().map(Target::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    async fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, addresses)) = &known
+            && at.elapsed() < FRESH
+        {
+            return Ok(addresses.clone());
+        }
+        match self.resolve().await {
+            Ok(addresses) => {
+                let answer = Some((Instant::now(), addresses.clone()));
+                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+                Ok(addresses)
+            }
+            Err(error) => match known {
+                Some((_, addresses)) => Ok(addresses),
+                None => Err(error),
+            },
+        }
+    }
+
+    async fn resolve(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let mut addresses = Vec::new();
+        let mut failure = None;
+        for server in &self.servers {
+            let host = match &server.host {
+                Host::V4(v4) => {
+                    addresses.push((*v4, server.port).into());
+                    continue;
+                }
+                Host::V6(v6) => {
+                    addresses.push((*v6, server.port).into());
+                    continue;
+                }
+                Host::Name(name) => name,
+            };
+            let lookup = tokio::net::lookup_host((host.as_str(), server.port));
+            match timeout(RESOLVE_TIMEOUT, lookup).await {
+                Ok(Ok(found)) => addresses.extend(found),
+                Ok(Err(error)) => failure = Some(format!("{host} does not resolve: {error}")),
+                Err(_) => failure = Some(format!("{host} does not resolve: no answer")),
+            }
+        }
+        match (addresses.is_empty(), failure) {
+            (true, Some(failure)) => Err(anyhow::anyhow!(failure)),
+            _ => Ok(addresses),
+        }
+    }
+}
+
+impl Connect for Dialer {
+    type Stream = marline::Stream;
+
+    async fn connect(&self) -> anyhow::Result<marline::Stream> {
+        let addresses = self.addresses().await?;
+        let error = match self.client.connect(&addresses).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let unanswered = matches!(error, marline::Error::Unreachable { .. });
+        let result = Err::<marline::Stream, _>(error);
+        if !unanswered {
+            return result.with_context(|| format!("cannot connect to {}", self.names()));
+        }
+        let ports: Vec<String> = self.servers.iter().map(|s| s.port.to_string()).collect();
+        let ports = ports.join(", ");
+        result.with_context(|| {
+            format!(
+                "the server {} does not answer over UDP: is `marline server` running there, and is \
+                 UDP port {ports} open in its firewall (and its provider's), and does this network \
+                 let UDP out?",
+                self.names()
+            )
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! Where applications come in: SOCKS5 ports and forwards.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::tunnel::{Connect, OpenError, Tunnel};
+use crate::proxy::relay::{Traffic, relay};
+use crate::proxy::shutdown::Stop;
+use crate::proxy::socks::{self, Reply};
+use crate::proxy::target::Target;
+use crate::proxy::transport::Transport;
+
+/// An application that does not say where to within this time is let go.
+const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What all listening ports share.
+pub struct Front<C: Connect> {
+    tunnel: Arc<Tunnel<C>>,
+    places: Arc<Semaphore>,
+    stop: Stop,
+    /// Bytes from and to all applications.
+    pub traffic: Traffic,
+}
+
+/// What a listening port does with a connection.
+#[derive(Clone, Debug)]
+pub enum Service {
+    /// Asks where to.
+    Socks5,
+    /// Knows.
+    Forward(Target),
+}
+
+/// Binds a port for applications.
+///
+/// # Errors
+/// It is taken or not allowed.
+pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on TCP {address}"))
+}
+
+impl<C: Connect> Front<C> {
+    /// Applications' way into `tunnel`, at most `places` at the same time.
+    #[must_use]
+    pub fn new(tunnel: Arc<Tunnel<C>>, places: usize, stop: Stop) -> Arc<Front<C>> {
+        let places = Arc::new(Semaphore::new(places));
+        Arc::new(Front { tunnel, places, stop, traffic: Traffic::default() })
+    }
+
+    /// Serves one listening port until the drain, and what it accepted until that ends.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, service: Service) {
+        let mut running = JoinSet::new();
+        loop {
+            let next = tokio::select! {
+                next = self.accept(&listener) => next,
+                // Reaps those that ended.
+                Some(_) = running.join_next(), if !running.is_empty() => continue,
+                () = self.stop.draining() => break,
+            };
+            let (front, service) = (Arc::clone(&self), service.clone());
+            running.spawn(async move {
+                let (socket, place) = next;
+                front.application(socket, service).await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        while running.join_next().await.is_some() {}
+    }
+
+    /// The next application. Without a free place nobody is accepted: they queue in the kernel.
+    async fn accept(&self, listener: &TcpListener) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => return (socket, place),
+                Err(error) => {
+                    // Out of descriptors, or the application gave up while queued.
+                    tracing::warn!("accept: {error}");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn application(&self, mut socket: TcpStream, service: Service) {
+        // An interactive application's bytes must not wait for each other.
+        let _ = socket.set_nodelay(true);
+        let (target, asked) = match service {
+            Service::Forward(target) => (target, false),
+            Service::Socks5 => match timeout(SOCKS_TIMEOUT, socks::accept(&mut socket)).await {
+                Ok(Ok(target)) => (target, true),
+                Ok(Err(error)) => return tracing::info!("{error}"),
+                Err(_) => return tracing::info!("an application did not say where to in time"),
+            },
+        };
+        let opened = tokio::select! {
+            opened = self.tunnel.open(&target) => opened,
+            () = self.stop.over() => return socket.abort(),
+        };
+        let stream = match opened {
+            Ok(stream) => stream,
+            Err(error) => return refuse(socket, asked, &target, &error).await,
+        };
+        if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
+            return stream.abort();
+        }
+        tracing::debug!(%target, "connected");
+        match relay(socket, stream, &self.traffic, self.stop.over()).await {
+            Ok(()) => tracing::debug!(%target, "done"),
+            Err(error) => tracing::debug!(%target, "broken: {error}"),
+        }
+    }
+}
+
+async fn refuse(mut socket: TcpStream, asked: bool, target: &Target, error: &OpenError) {
+    tracing::warn!(%target, "{error}");
+    if !asked {
+        return socket.abort();
+    }
+    // The application may be gone already.
+    let _ = socks::reply(&mut socket, error.code().into()).await;
+    let _ = socket.shutdown().await;
+}

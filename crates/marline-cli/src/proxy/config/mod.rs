@@ -1,0 +1,54 @@
+//! Configuration: TOML files whose keys are the flags' names; flags override files.
+//!
+//! One struct serves both: clap fills it from flags, serde from a file, `over` lays one above the
+//! other. Every value is parsed where it is read, so that an error in a file names line and column,
+//! and an unknown key is an error.
+
+pub mod client;
+pub mod policies;
+pub mod server;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+
+pub use values::{Forward, InviteWord, Span, Word};
+
+/// Reads a file; relative paths in it are relative to the file.
+///
+/// # Errors
+/// It cannot be read, or where it is wrong.
+pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    parse(&text).with_context(|| format!("in {shown}"))
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// Where it is wrong.
+pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
+    Ok(toml::from_str(text)?)
+}
+
+/// `path` as seen from the directory of the file that names it.
+#[must_use]
+pub fn beside(file: &Path, path: &Path) -> PathBuf {
+    file.parent().unwrap_or(Path::new("")).join(path)
+}
+
+/// The upper value if there is one.
+fn over_option<T>(upper: Option<T>, lower: Option<T>) -> Option<T> {
+    upper.or(lower)
+}
+
+/// The upper list if it has anything.
+fn over_list<T>(upper: Vec<T>, lower: Vec<T>) -> Vec<T> {
+    if upper.is_empty() { lower } else { upper }
+}
+
+#[cfg(test)]
+mod tests;

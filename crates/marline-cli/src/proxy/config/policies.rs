@@ -1,0 +1,89 @@
+//! From a mode's name to the policies behind it.
+
+use marline::{ConnectionConfig, Duration, Linger};
+use marline_algos::Registry;
+use serde::{Deserialize, Serialize};
+
+use super::Span;
+
+/// What the paths are for; the names are Apple's, `redundant` is ours.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// One path at a time; the others wait and take over.
+    Handover,
+    /// All paths stand ready, the quickest carries: low delay.
+    #[default]
+    Interactive,
+    /// All paths carry at once: throughput.
+    Aggregate,
+    /// Every path carries everything: the lowest delay, for the price of the bytes.
+    Redundant,
+}
+
+impl Mode {
+    /// Scheduler and path manager of the mode.
+    #[must_use]
+    pub fn policies(self) -> (&'static str, &'static str) {
+        match self {
+            Mode::Handover => ("min-rtt", "backup"),
+            Mode::Interactive | Mode::Aggregate => ("min-rtt", "full-mesh"),
+            Mode::Redundant => ("redundant", "full-mesh"),
+        }
+    }
+}
+
+/// A connection that has no path is kept this long: a laptop's lid is closed over lunch.
+pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
+
+/// What both ends can choose.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// The mode.
+    pub mode: Mode,
+    /// Instead of the mode's scheduler.
+    pub scheduler: Option<String>,
+    /// Instead of the mode's path manager.
+    pub path_manager: Option<String>,
+    /// Instead of CUBIC.
+    pub congestion: Option<String>,
+    /// How long a connection without a path is kept.
+    pub linger: Option<Span>,
+    /// DSS checksums.
+    pub dss_checksum: bool,
+}
+
+impl Choice {
+    /// Names in force: scheduler, path manager, congestion control.
+    #[must_use]
+    pub fn names(&self) -> (String, String, String) {
+        let (scheduler, path_manager) = self.mode.policies();
+        let or = |chosen: &Option<String>, default: &str| {
+            chosen.clone().unwrap_or_else(|| default.to_owned())
+        };
+        let congestion = or(&self.congestion, "cubic");
+        (or(&self.scheduler, scheduler), or(&self.path_manager, path_manager), congestion)
+    }
+
+    /// How connections behave.
+    ///
+    /// # Errors
+    /// A name that nobody registered; the error lists those there are.
+    pub fn connection(&self, registry: &Registry) -> anyhow::Result<ConnectionConfig> {
+        let (scheduler, path_manager, congestion) = self.names();
+        let recovery = "rack-tlp";
+        let policies = registry
+            .policy_set(&scheduler, &path_manager, &congestion, recovery)
+            .map_err(|error| anyhow::anyhow!("{error}"))?;
+        let mut connection = ConnectionConfig::new(policies);
+        let linger = self.linger.unwrap_or(DEFAULT_LINGER).0;
+        connection.linger = Linger { timeout: Duration::from_millis(linger.as_millis() as u64) };
+        connection.dss_checksum = self.dss_checksum;
+        if self.mode == Mode::Aggregate {
+            // Unequal paths keep data waiting for the slower one's: room for 100 ms at 1 Gbit/s.
+            connection.send_buffer = 16 << 20;
+            connection.receive_buffer = 16 << 20;
+        }
+        Ok(connection)
+    }
+}

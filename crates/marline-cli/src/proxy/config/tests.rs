@@ -1,0 +1,216 @@
+use std::path::Path;
+
+use super::client::ClientOptions;
+use super::policies::Mode;
+use super::server::ServerOptions;
+use super::*;
+use crate::proxy::invite::Invite;
+use crate::proxy::private_file;
+use crate::proxy::secret::Secret;
+
+fn invite() -> Invite {
+    let servers = vec!["server.example:7777".parse().unwrap()];
+    Invite::new(servers, [1; 32], Secret::from_bytes([2; 32])).unwrap()
+}
+
+fn error_of<T>(result: anyhow::Result<T>) -> String {
+    format!("{:#}", result.err().unwrap())
+}
+
+#[test]
+fn spans() {
+    for (text, millis) in
+        [("500ms", 500), ("20s", 20_000), ("10m", 600_000), ("1h", 3_600_000), ("2d", 172_800_000)]
+    {
+        let span: Span = text.parse().unwrap();
+        assert_eq!(span.0.as_millis(), millis);
+        assert_eq!(span.to_string(), text);
+    }
+    for bad in ["", "5", "s", "1.5s", "-1s", "5 s", "99999999999999999999s", "9999999999999999999d"]
+    {
+        assert!(bad.parse::<Span>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn forwards() {
+    for (text, shown) in [
+        ("8080:example.org:80", "127.0.0.1:8080:example.org:80"),
+        ("localhost:8080:192.0.2.1:80", "127.0.0.1:8080:192.0.2.1:80"),
+        ("*:22:[2001:db8::1]:22", "0.0.0.0:22:[2001:db8::1]:22"),
+        ("[::1]:22:host:22", "[::1]:22:host:22"),
+    ] {
+        assert_eq!(text.parse::<Forward>().unwrap().to_string(), shown);
+    }
+    for bad in ["", "80", "80:host", "80:host:0", "x:host:80", "a:b:c:d:e", "1:2001:db8::1:80"] {
+        assert!(bad.parse::<Forward>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_file_has_the_flags_names_and_flags_win() {
+    let file: ClientOptions = parse(
+        r#"
+        invite-file = "invite"
+        path = ["wlan0", "wwan0,backup", "127.0.0.1=127.0.0.1:7001"]
+        socks5 = ["127.0.0.1:9999"]
+        local-forward = ["8080:example.org:80"]
+        mode = "redundant"
+        linger = "10m"
+        warm = 3
+        pcap-secrets = true
+        "#,
+    )
+    .unwrap();
+    assert_eq!(file.path.len(), 3);
+    let flags = ClientOptions {
+        socks5: vec!["127.0.0.1:1".parse().unwrap()],
+        mode: Some(Mode::Handover),
+        ..ClientOptions::default()
+    };
+    let both = flags.over(file).effective();
+    assert_eq!(both.socks5, ["127.0.0.1:1".parse().unwrap()]);
+    assert_eq!(both.mode, Some(Mode::Handover));
+    assert_eq!(both.scheduler.as_deref(), Some("min-rtt"));
+    assert_eq!(both.path_manager.as_deref(), Some("backup"));
+    assert_eq!(both.warm, Some(3));
+    assert!(both.pcap_secrets);
+    assert_eq!(both.linger, Some("10m".parse().unwrap()));
+}
+
+#[test]
+fn what_check_config_prints_can_be_read_again() {
+    let options = ClientOptions { mode: Some(Mode::Redundant), ..ClientOptions::default() };
+    let printed = toml::to_string(&options.effective()).unwrap();
+    let again: ClientOptions = parse(&printed).unwrap();
+    assert_eq!(toml::to_string(&again.effective()).unwrap(), printed);
+    assert!(printed.contains("scheduler = \"redundant\""), "{printed}");
+    assert!(printed.contains("socks5 = [\"127.0.0.1:1080\"]"), "{printed}");
+}
+
+#[test]
+fn a_printed_configuration_shows_no_secret() {
+    let word = invite().to_word();
+    let options: ClientOptions = parse(&format!("invite = \"{word}\"")).unwrap();
+    for shown in [toml::to_string(&options).unwrap(), format!("{options:?}")] {
+        assert!(!shown.contains(&word[8..40]), "{shown}");
+        assert!(shown.contains("server.example:7777"), "{shown}");
+    }
+}
+
+#[test]
+fn errors_name_the_place() {
+    for (text, says) in [
+        ("\nsock5 = []\n", &["line 2", "sock5"][..]),
+        ("path = [\"wlan0\", \"wwan0,primary\"]", &["line 1", "backup"]),
+        ("linger = \"soon\"", &["line 1", "soon", "10m"]),
+        ("mode = \"fast\"", &["line 1", "fast", "interactive"]),
+        ("socks5 = [\"localhost\"]", &["line 1"]),
+        ("local-forward = [\"80:host\"]", &["line 1", "80:host"]),
+        ("invite = \"marline1abc\"", &["line 1", "cut short"]),
+        ("warm = -1", &["line 1"]),
+        ("warm = ", &["line 1"]),
+    ] {
+        let error = error_of(parse::<ClientOptions>(text));
+        assert!(says.iter().all(|part| error.contains(part)), "{text:?}: {error}");
+    }
+    for (text, says) in [
+        ("allow = [\"10.1.2.3/8\"]", &["line 1", "10.0.0.0/8"][..]),
+        ("public = [\"host\"]", &["line 1", "HOST:PORT"]),
+        ("listen = [\"7777\"]", &["line 1"]),
+        ("token = \"x\"", &["line 1", "token"]),
+    ] {
+        let error = error_of(parse::<ServerOptions>(text));
+        assert!(says.iter().all(|part| error.contains(part)), "{text:?}: {error}");
+    }
+}
+
+fn with_invite() -> ClientOptions {
+    ClientOptions { invite: Some(Word(InviteWord(invite()))), ..ClientOptions::default() }
+}
+
+#[test]
+fn plans_refuse_what_does_not_fit() {
+    assert!(error_of(ClientOptions::default().plan()).contains("--invite-file"));
+    let open = ClientOptions { socks5: vec!["0.0.0.0:1080".parse().unwrap()], ..with_invite() };
+    assert!(error_of(open.clone().plan()).contains("--share"));
+    ClientOptions { share: true, ..open }.plan().unwrap();
+    let forward = vec!["*:80:host:80".parse().unwrap()];
+    let open = ClientOptions { local_forward: forward, ..with_invite() };
+    assert!(error_of(open.plan()).contains("--share"));
+    let name = ClientOptions { scheduler: Some("psychic".into()), ..with_invite() };
+    let error = error_of(name.plan());
+    assert!(error.contains("psychic") && error.contains("min-rtt"), "{error}");
+    let long = ClientOptions { keepalive: Some("30s".parse().unwrap()), ..with_invite() };
+    assert!(error_of(long.plan()).contains("20s"));
+    let warm = ClientOptions { warm: Some(33), ..with_invite() };
+    assert!(error_of(warm.plan()).contains("32"));
+}
+
+#[test]
+fn every_mode_has_policies_that_exist() {
+    for mode in [Mode::Handover, Mode::Interactive, Mode::Aggregate, Mode::Redundant] {
+        let options = ClientOptions { mode: Some(mode), ..with_invite() };
+        let plan = options.plan().unwrap();
+        assert_eq!(plan.network.connection.policies.scheduler.name(), mode.policies().0);
+    }
+}
+
+#[test]
+fn invite_files_must_be_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("invite");
+    private_file::create(&file, format!("{}\n", invite().to_word()).as_bytes()).unwrap();
+    let config = dir.path().join("client.toml");
+    std::fs::write(&config, "invite-file = \"invite\"\n").unwrap();
+    let options = ClientOptions::default().with_file(Some(&config)).unwrap();
+    assert_eq!(options.read_invite().unwrap(), invite());
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(error_of(options.read_invite()).contains("chmod 600"));
+    std::fs::write(&config, format!("invite = \"{}\"\n", invite().to_word())).unwrap();
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let error = error_of(ClientOptions::default().with_file(Some(&config)));
+    assert!(error.contains("holds the invite") && error.contains("chmod 600"), "{error}");
+}
+
+#[test]
+fn public_names_are_demanded_where_the_address_means_nothing() {
+    let listening = |address: &str| ServerOptions {
+        listen: vec![address.parse().unwrap()],
+        ..ServerOptions::default()
+    };
+    for address in [
+        "0.0.0.0:7777",
+        "[::]:7777",
+        "10.0.0.1:7777",
+        "192.168.1.1:1",
+        "100.64.0.1:1",
+        "[fd00::1]:1",
+    ] {
+        let error = error_of(listening(address).public_names());
+        assert!(error.contains("--public"), "{address}: {error}");
+    }
+    assert!(error_of(listening("127.0.0.1:0").public_names()).contains("port"));
+    for address in ["127.0.0.1:7777", "[::1]:7777", "8.8.8.8:53"] {
+        assert_eq!(listening(address).public_names().unwrap()[0].to_string(), address);
+    }
+    let named = ServerOptions {
+        public: vec!["vpn.example:443".parse().unwrap()],
+        ..listening("0.0.0.0:1")
+    };
+    assert_eq!(named.public_names().unwrap()[0].to_string(), "vpn.example:443");
+}
+
+#[test]
+fn a_servers_files_lie_beside_its_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("server.toml");
+    std::fs::write(&file, "listen = [\"127.0.0.1:7777\"]\nkey-file = \"sub/k\"\n").unwrap();
+    let plan = ServerOptions::from_file(&file).unwrap().plan(&file).unwrap();
+    assert_eq!(plan.key_file, dir.path().join("sub/k"));
+    assert_eq!(plan.credentials_file, dir.path().join("server.clients"));
+    assert!(error_of(ServerOptions::default().plan(Path::new("x.toml"))).contains("--listen"));
+    let shards = ServerOptions { shards: Some(3), ..ServerOptions::from_file(&file).unwrap() };
+    assert!(error_of(shards.plan(&file)).contains("power of two"));
+}

@@ -1,0 +1,140 @@
+//! Values that configuration speaks of, as text.
+
+use std::fmt::{self, Display};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::proxy::invite::{BadInvite, Invite};
+use crate::proxy::target::{BadTarget, Target};
+
+/// A value that is one string in TOML and on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word<T>(pub T);
+
+impl<T: FromStr> FromStr for Word<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        text.parse().map(Word)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Word<T>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Word).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<T: Display> Serialize for Word<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A length of time: `500ms`, `20s`, `10m`, `1h`, `2d`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+const UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Span, String> {
+        let wrong = || format!("{text:?} is no length of time (write 500ms, 20s, 10m, 1h or 2d)");
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
+        let millis = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
+        millis.map(|millis| Span(Duration::from_millis(millis))).ok_or_else(wrong)
+    }
+}
+
+impl Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis() as u64;
+        let fits = |(_, factor): &&(&str, u64)| millis % factor == 0;
+        let (name, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
+        write!(f, "{}{name}", millis / factor)
+    }
+}
+
+/// An invite that prints as where it leads, not as what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InviteWord(pub Invite);
+
+impl FromStr for InviteWord {
+    type Err = BadInvite;
+
+    fn from_str(text: &str) -> Result<Self, BadInvite> {
+        text.parse().map(InviteWord)
+    }
+}
+
+impl Display for InviteWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.servers.iter().map(Target::to_string).collect();
+        write!(f, "(hidden: leads to {})", names.join(" "))
+    }
+}
+
+/// `[ADDRESS:]PORT:HOST:PORT`, as ssh's -L.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where applications connect.
+    pub listen: SocketAddr,
+    /// Where they get.
+    pub target: Target,
+}
+
+impl FromStr for Forward {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Forward, String> {
+        let wrong = |why: String| {
+            format!("forward {text:?}: {why} (write [ADDRESS:]PORT:HOST:PORT, IPv6 in brackets)")
+        };
+        let parts = split_outside_brackets(text);
+        let (address, port, target) = match parts[..] {
+            [port, host, target_port] => ("127.0.0.1", port, (host, target_port)),
+            [address, port, host, target_port] => (address, port, (host, target_port)),
+            _ => return Err(wrong(format!("{} parts", parts.len()))),
+        };
+        let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} is no port")))?;
+        let address = match address {
+            "localhost" => Ipv4Addr::LOCALHOST.into(),
+            "*" => Ipv4Addr::UNSPECIFIED.into(),
+            other => {
+                let bare = other.trim_start_matches('[').trim_end_matches(']');
+                bare.parse().map_err(|_| wrong(format!("{other:?} is no address")))?
+            }
+        };
+        let target = format!("{}:{}", target.0, target.1);
+        let target = target.parse().map_err(|error: BadTarget| wrong(error.to_string()))?;
+        Ok(Forward { listen: SocketAddr::new(address, port), target })
+    }
+}
+
+impl Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.listen, self.target)
+    }
+}
+
+fn split_outside_brackets(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.split(|c| {
+        inside = (inside || c == '[') && c != ']';
+        c == ':' && !inside
+    })
+    .collect()
+}

@@ -43,10 +43,10 @@ impl<S: Transport> Pool<S> {
             self.changed.notify_one();
             let (order, delivery) = oneshot::channel();
             // A keeper whose connection has just died drops the order: ask the next.
-            if keeper.send(order).is_ok() {
-                if let Ok(stream) = delivery.await {
-                    return Some(stream);
-                }
+            if keeper.send(order).is_ok()
+                && let Ok(stream) = delivery.await
+            {
+                return Some(stream);
             }
         }
     }

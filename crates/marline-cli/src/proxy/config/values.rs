@@ -62,7 +62,7 @@ impl FromStr for Span {
 impl Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis() as u64;
-        let fits = |(_, factor): &&(&str, u64)| millis % factor == 0;
+        let fits = |(_, factor): &&(&str, u64)| millis.is_multiple_of(*factor);
         let (name, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
         write!(f, "{}{name}", millis / factor)
     }

@@ -1,15 +1,22 @@
 //! Marline in real time: the UDP carrier, the clock, sockets, the interface watcher and the driver
 //! that runs the core's endpoints on tokio.
 
+mod capture;
 pub mod carrier;
 mod clock;
+mod driver;
 pub mod emulator;
 mod net;
 mod path_spec;
 mod random;
 mod sys;
 
+pub use capture::Captures;
 pub use clock::Clock;
+pub use driver::{
+    AcceptQueue, Shard, ShardConfig, ShardHandle, SocketOptions, StartError, Stream,
+    udp_capabilities,
+};
 pub use net::{Interface, Interfaces, Watcher};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use random::SecretRng;

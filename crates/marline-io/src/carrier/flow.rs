@@ -73,7 +73,7 @@ pub(super) struct Flow {
 
 /// Hashes an id that we drew ourselves: it is random already. Ids of others are only looked up.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct IdHasher(u64);
+pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {

@@ -24,6 +24,7 @@ use std::collections::{HashMap, VecDeque};
 use marline_core::{Ecn, FourTuple, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
+pub(crate) use flow::IdHasher;
 pub use flow::Outer;
 use flow::{Allowance, Flow, FlowMap, PendingTable};
 use frame::Frame;

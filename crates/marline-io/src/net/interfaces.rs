@@ -167,7 +167,7 @@ impl Watcher {
             | libc::RTMGRP_IPV4_ROUTE
             | libc::RTMGRP_IPV6_ROUTE;
         let netlink = Netlink::open(groups as u32)?;
-        Ok(Watcher { netlink: AsyncFd::with_interest(netlink, Interest::READABLE)? })
+        Ok(Watcher { netlink: crate::sys::watch(netlink, Interest::READABLE)? })
     }
 
     /// Waits until something changed and things have settled, then looks.

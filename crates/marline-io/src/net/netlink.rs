@@ -26,6 +26,8 @@ impl AsRawFd for Netlink {
     }
 }
 
+impl crate::sys::Owned for Netlink {}
+
 impl Netlink {
     /// A socket for requests (`groups` 0, blocking) or one that hears of changes (non-blocking).
     pub(super) fn open(groups: u32) -> io::Result<Self> {

@@ -6,8 +6,26 @@ pub(crate) mod socket;
 pub(crate) mod timer;
 
 use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A system call's result as `io::Result`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
+
+/// Watches a descriptor with tokio.
+pub(crate) fn watch<T: Owned>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: `Owned` types own their descriptor, always return the same one, and close it only
+    // when dropped, which AsyncFd does after it has deregistered it.
+    unsafe { AsyncFd::register_with_interest(inner, interest) }
+}
+
+/// A type that owns one file descriptor for as long as it lives.
+pub(crate) trait Owned: AsRawFd {}
+
+impl Owned for OwnedFd {}
+impl Owned for UdpSocket {}

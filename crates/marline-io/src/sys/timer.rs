@@ -25,7 +25,7 @@ impl FineTimer {
         let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
         // SAFETY: the descriptor is new, so nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(FineTimer { fd: AsyncFd::with_interest(fd, tokio::io::Interest::READABLE)? })
+        Ok(FineTimer { fd: crate::sys::watch(fd, tokio::io::Interest::READABLE)? })
     }
 
     /// Fires after `delay` (zero: at once), and not at the time set before.

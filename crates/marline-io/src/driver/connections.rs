@@ -1,0 +1,47 @@
+//! Who waits for what: wakers and outcomes per connection.
+
+use core::task::{Context, Waker};
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use marline_core::{CloseReason, ConnectionId, FallbackReason};
+
+use crate::carrier::IdHasher;
+
+/// What the driver remembers of a connection that an application holds.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) reader: Option<Waker>,
+    pub(crate) writer: Option<Waker>,
+    pub(crate) connecting: Option<Waker>,
+    pub(crate) connected: Option<Option<FallbackReason>>,
+    pub(crate) closed: Option<CloseReason>,
+}
+
+impl Slot {
+    /// Wakes everybody who waits for this connection.
+    pub(crate) fn wake_all(&mut self) {
+        for waker in [self.reader.take(), self.writer.take(), self.connecting.take()] {
+            wake(waker);
+        }
+    }
+}
+
+/// Wakes who waits, if anybody does; says whether.
+pub(crate) fn wake(waker: Option<Waker>) -> bool {
+    waker.is_some_and(|waker| {
+        waker.wake();
+        true
+    })
+}
+
+/// Remembers who waits.
+pub(crate) fn register(place: &mut Option<Waker>, cx: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *place = Some(cx.waker().clone()),
+    }
+}
+
+/// The slots, by connection.
+pub(crate) type Slots = HashMap<ConnectionId, Slot, BuildHasherDefault<IdHasher>>;

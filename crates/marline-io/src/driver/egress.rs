@@ -1,0 +1,180 @@
+//! From the core to the sockets: batches, control frames, and what the kernel answers.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use marline_core::{Ecn, FourTuple, Transmit};
+use marline_time::{Duration, Instant};
+
+use super::shard::State;
+use super::socket::{Stalled, payload_of_mtu};
+use crate::carrier::{Framed, HANDSHAKE_HEADER, LARGEST_DATAGRAM, Outer, SHORT_HEADER};
+use crate::sys::error_queue::NetworkError;
+
+/// Batches sent under one lock before others get their turn.
+const BATCHES_PER_TURN: usize = 16;
+/// Time until a batch is tried again that the kernel had no room for. Writability would tell more
+/// precisely, but a send buffer of megabytes takes longer than this to run dry.
+const STALL_RETRY: Duration = Duration::from_micros(500);
+
+impl State {
+    /// Sends what the core and the carrier have to send. `true`: there is more.
+    pub(super) fn transmit(&mut self, now: Instant) -> bool {
+        self.retry_stalled(now);
+        let mut more = true;
+        for _ in 0..BATCHES_PER_TURN {
+            let Some(batch) = self.endpoint.poll_transmit(now, &mut self.out) else {
+                more = false;
+                break;
+            };
+            self.send_batch(now, &batch);
+        }
+        while let Some((outer, frame)) = self.carrier.poll_control() {
+            self.send_bytes(now, &outer, Ecn::NotEct, 0, frame.as_bytes(), None);
+        }
+        more
+    }
+
+    fn send_batch(&mut self, now: Instant, batch: &Transmit) {
+        let mut out = core::mem::replace(&mut self.out, self.spare.take());
+        if let Some(capture) = &mut self.capture {
+            for datagram in out.bytes().chunks(batch.stride.max(1)) {
+                let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
+                capture.sent(&batch.path, batch.ecn, segment);
+            }
+        }
+        match self.carrier.frame(now, batch, out.bytes_mut()) {
+            Some(Framed::Ready(outer)) => {
+                let path = Some(batch.path);
+                self.send_bytes(now, &outer, batch.ecn, batch.stride, out.bytes(), path);
+            }
+            Some(Framed::Handshake(outer, header)) => {
+                for datagram in out.bytes().chunks(batch.stride.max(1)) {
+                    let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
+                    self.send_handshake(now, &outer, batch, &header, segment);
+                }
+            }
+            None => {}
+        }
+        self.spare.give_back(core::mem::replace(&mut self.out, out));
+    }
+
+    fn send_handshake(
+        &mut self,
+        now: Instant,
+        outer: &Outer,
+        batch: &Transmit,
+        header: &[u8; HANDSHAKE_HEADER],
+        segment: &[u8],
+    ) {
+        let mut bytes = core::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(segment);
+        self.send_bytes(now, outer, batch.ecn, 0, &bytes, Some(batch.path));
+        self.scratch = bytes;
+        // A refusal on the own machine is there already; why wait for the retransmission.
+        self.drain_errors(now, usize::from(outer.socket));
+    }
+
+    /// Hands bytes to the kernel. `stride` 0: one datagram.
+    fn send_bytes(
+        &mut self,
+        now: Instant,
+        outer: &Outer,
+        ecn: Ecn,
+        stride: usize,
+        bytes: &[u8],
+        path: Option<FourTuple>,
+    ) {
+        let index = usize::from(outer.socket);
+        let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
+        let result = if entry.stalled.batches.is_empty() {
+            entry.socket.send(outer, ecn, stride, bytes)
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        let Err(error) = result else { return };
+        if error.kind() == io::ErrorKind::WouldBlock {
+            entry.stalled.push(Stalled { outer: *outer, ecn, stride, bytes: bytes.to_vec() });
+            self.stall_retry_at = Some(now + STALL_RETRY);
+            return;
+        }
+        // An error may belong to a datagram sent before: it stops this one all the same.
+        if self.drain_errors(now, index) {
+            if let Some(Some(entry)) = self.sockets.get_mut(index) {
+                let _lost_like_any_datagram = entry.socket.send(outer, ecn, stride, bytes);
+            }
+            return;
+        }
+        if let Some(path) = path {
+            self.on_send_error(now, outer, path, &error);
+        }
+    }
+
+    fn on_send_error(&mut self, now: Instant, outer: &Outer, path: FourTuple, error: &io::Error) {
+        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+            let Some(Some(entry)) = self.sockets.get(usize::from(outer.socket)) else { return };
+            let payload = entry.socket.route_payload(outer.remote, outer.local);
+            self.set_payload(now, path, payload.unwrap_or(crate::carrier::BASE_DATAGRAM));
+            return;
+        }
+        tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
+        self.endpoint.path_unreachable(now, path.local, path.remote);
+    }
+
+    fn set_payload(&mut self, now: Instant, path: FourTuple, payload: u16) {
+        let segment = payload.min(LARGEST_DATAGRAM).saturating_sub(SHORT_HEADER as u16);
+        self.endpoint.set_path_mtu(now, path.remote, segment);
+    }
+
+    /// Handles the errors ICMP brought for a socket; `true` if there were any.
+    pub(super) fn drain_errors(&mut self, now: Instant, index: usize) -> bool {
+        /// Errors looked at in one go: a flood of them must not hold the lock.
+        const AT_ONCE: usize = 64;
+        let mut any = false;
+        for _ in 0..AT_ONCE {
+            let Some(Some(entry)) = self.sockets.get(index) else { return any };
+            let Some(error) = entry.socket.next_error() else { return any };
+            let local = entry.socket.local;
+            any = true;
+            self.on_network_error(now, local, &error);
+        }
+        any
+    }
+
+    fn on_network_error(
+        &mut self,
+        now: Instant,
+        local: core::net::SocketAddr,
+        error: &NetworkError,
+    ) {
+        // The core knows a peer by its inner port, which ICMP does not tell; on a client, where it
+        // matters most, that is the UDP port.
+        let path = FourTuple { local, remote: error.remote };
+        if let Some(payload) = error.mtu.and_then(|mtu| payload_of_mtu(mtu, error.remote)) {
+            self.set_payload(now, path, payload);
+        } else if error.errno != libc::EMSGSIZE {
+            self.endpoint.path_unreachable(now, path.local, path.remote);
+        }
+    }
+
+    fn retry_stalled(&mut self, now: Instant) {
+        if self.stall_retry_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let mut still = false;
+        for entry in self.sockets.iter_mut().flatten() {
+            while let Some(batch) = entry.stalled.batches.pop_front() {
+                let sent = entry.socket.send(&batch.outer, batch.ecn, batch.stride, &batch.bytes);
+                if sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                    tracing::trace!(fd = entry.socket.fd.as_raw_fd(), "send buffer still full");
+                    entry.stalled.batches.push_front(batch);
+                    still = true;
+                    break;
+                }
+            }
+        }
+        self.stall_retry_at = still.then_some(now + STALL_RETRY);
+    }
+}

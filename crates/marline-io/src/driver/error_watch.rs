@@ -1,0 +1,52 @@
+//! ICMP errors come at any time: a small task per socket waits for them, so that a refused SYN or a
+//! dead path is known at once and not at the next timeout.
+
+use std::sync::{Arc, Weak};
+
+use tokio::io::{Interest, Ready};
+use tokio::task::AbortHandle;
+
+use super::shard::Shard;
+use super::socket::UdpSock;
+
+/// A running watch; ends when dropped.
+#[derive(Debug)]
+pub(super) struct ErrorWatch(AbortHandle);
+
+impl Drop for ErrorWatch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ErrorWatch {
+    /// Watches a socket of a shard.
+    pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<UdpSock>) -> Self {
+        let task = tokio::spawn(watch(Arc::downgrade(shard), Arc::clone(socket)));
+        ErrorWatch(task.abort_handle())
+    }
+}
+
+async fn watch(shard: Weak<Shard>, socket: Arc<UdpSock>) {
+    while let Ok(mut guard) = socket.fd.ready(Interest::ERROR).await {
+        guard.clear_ready_matching(Ready::ERROR);
+        drop(guard);
+        let Some(shard) = shard.upgrade() else { return };
+        shard.on_socket_error(&socket);
+    }
+}
+
+impl Shard {
+    fn on_socket_error(&self, socket: &Arc<UdpSock>) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let same = |entry: &Option<super::shard::SocketEntry>| {
+            entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.socket, socket))
+        };
+        if let Some(index) = state.sockets.iter().position(same)
+            && state.drain_errors(now, index)
+        {
+            self.serve(&mut state, now);
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! A shard: endpoint, carrier and sockets behind one mutex, and what happens whenever it was
+//! touched: send, set the timer, tell who waits.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use marline_core::{
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, EndpointConfig, Event,
+    Limits, MonitorEvent, TransmitBuf,
+};
+use marline_time::Instant;
+use tokio::sync::{Notify, broadcast, mpsc};
+
+use super::connections::{Slot, Slots, wake};
+use super::socket::{SocketOptions, StalledQueue, UdpSock};
+use super::stream::Stream;
+use super::{error_watch, task, udp_capabilities};
+use crate::capture::Captures;
+use crate::carrier::{CarrierConfig, CarrierCounters, SHORT_HEADER, UdpCarrier};
+use crate::clock::Clock;
+use crate::random::SecretRng;
+use crate::sys::timer::FineTimer;
+
+/// Datagrams of one batch: what fits the 64 KiB of a GSO send.
+const BATCH_DATAGRAMS: usize = 44;
+/// Datagrams handed over by other shards that may wait.
+const HANDOVER_CAPACITY: usize = 1_024;
+
+/// How a shard is set up.
+#[derive(Debug)]
+pub struct ShardConfig {
+    /// Which part of the id space is its own.
+    pub shard: marline_core::Shard,
+    /// Accept connections, with this configuration.
+    pub accept: Option<ConnectionConfig>,
+    /// Bounds of the endpoint.
+    pub limits: Limits,
+    /// Where incoming connections wait.
+    pub queue: Option<Arc<AcceptQueue>>,
+    /// Who hears of monitor events, if anybody.
+    pub monitor: Option<broadcast::Sender<MonitorEvent>>,
+    /// Silence after which a flow we opened sends a keepalive.
+    pub keepalive: marline_time::Duration,
+    /// Where packets are written to, if anywhere.
+    pub capture: Option<Captures>,
+}
+
+/// Why a connection could not be started.
+#[derive(Debug)]
+pub enum StartError {
+    /// The core refused.
+    Core(ConnectError),
+    /// The driver has stopped.
+    Stopped,
+}
+
+/// Incoming connections that wait for `accept`.
+#[derive(Debug)]
+pub struct AcceptQueue {
+    waiting: Mutex<VecDeque<Stream>>,
+    capacity: usize,
+    closed: AtomicBool,
+    notify: Notify,
+}
+
+impl AcceptQueue {
+    /// A queue for at most `capacity` connections.
+    #[must_use]
+    pub fn new(capacity: usize) -> Arc<Self> {
+        let waiting = Mutex::new(VecDeque::new());
+        Arc::new(AcceptQueue {
+            waiting,
+            capacity: capacity.max(1),
+            closed: AtomicBool::new(false),
+            notify: Notify::new(),
+        })
+    }
+
+    fn push(&self, stream: Stream) -> Option<Stream> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() >= self.capacity || self.closed.load(Ordering::Relaxed) {
+            return Some(stream);
+        }
+        waiting.push_back(stream);
+        drop(waiting);
+        self.notify.notify_one();
+        None
+    }
+
+    /// The next one. Safe to cancel.
+    pub async fn pop(&self) -> Stream {
+        loop {
+            let notified = self.notify.notified();
+            let (next, more) = {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                (waiting.pop_front(), !waiting.is_empty())
+            };
+            if let Some(stream) = next {
+                if more {
+                    self.notify.notify_one();
+                }
+                return stream;
+            }
+            notified.await;
+        }
+    }
+
+    /// Takes no more, and lets go of all that wait.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let all =
+            core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(all);
+    }
+}
+
+/// A datagram for another shard.
+#[derive(Debug)]
+pub(super) struct Handover {
+    pub(super) outer: crate::carrier::Outer,
+    pub(super) ecn: marline_core::Ecn,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// An open socket and what waits for it.
+#[derive(Debug)]
+pub(super) struct SocketEntry {
+    pub(super) socket: Arc<UdpSock>,
+    pub(super) stalled: StalledQueue,
+    _error_watch: error_watch::ErrorWatch,
+}
+
+/// The second transmit buffer: while one is lent out for sending, the other stands in.
+pub(super) struct Spare(Option<TransmitBuf>);
+
+impl Spare {
+    pub(super) fn take(&mut self) -> TransmitBuf {
+        self.0.take().unwrap_or_else(new_buffer)
+    }
+    pub(super) fn give_back(&mut self, buffer: TransmitBuf) {
+        self.0 = Some(buffer);
+    }
+}
+
+fn new_buffer() -> TransmitBuf {
+    TransmitBuf::new(SHORT_HEADER, BATCH_DATAGRAMS)
+}
+
+/// What the mutex guards.
+pub(super) struct State {
+    pub(super) endpoint: Endpoint,
+    pub(super) carrier: UdpCarrier,
+    pub(super) sockets: Vec<Option<SocketEntry>>,
+    pub(super) slots: Slots,
+    pub(super) out: TransmitBuf,
+    pub(super) spare: Spare,
+    pub(super) scratch: Vec<u8>,
+    pub(super) stall_retry_at: Option<Instant>,
+    pub(super) armed: Option<Instant>,
+    pub(super) capture: Option<Captures>,
+    pub(super) driver: Option<Waker>,
+    /// The set of sockets changed: the task must look.
+    pub(super) sockets_changed: bool,
+    /// The task is gone.
+    pub(super) stopped: bool,
+    queue: Option<Arc<AcceptQueue>>,
+    monitor: Option<broadcast::Sender<MonitorEvent>>,
+}
+
+/// One endpoint with its carrier and sockets.
+pub struct Shard {
+    state: Mutex<State>,
+    pub(super) timer: FineTimer,
+    pub(super) clock: Clock,
+    pub(super) inbox: mpsc::Sender<Handover>,
+    pub(super) peers: OnceLock<Vec<mpsc::Sender<Handover>>>,
+    /// Nobody holds the shard any more: it ends when its connections have.
+    pub(super) orphaned: AtomicBool,
+    index: u8,
+    handle: OnceLock<std::sync::Weak<ShardHandle>>,
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shard").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+/// Keeps a shard running: while one exists, the task goes on; afterwards it ends as soon as the
+/// remaining connections have closed.
+#[derive(Debug)]
+pub struct ShardHandle {
+    shard: Arc<Shard>,
+}
+
+impl Drop for ShardHandle {
+    fn drop(&mut self) {
+        // The last one may go while its shard is locked: no lock here, the timer wakes the task.
+        self.shard.orphaned.store(true, Ordering::Release);
+        if let Err(error) = self.shard.timer.set(marline_time::Duration::ZERO) {
+            tracing::error!(%error, "cannot wake the network driver");
+        }
+    }
+}
+
+impl core::ops::Deref for ShardHandle {
+    type Target = Shard;
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl Shard {
+    /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
+    ///
+    /// # Errors
+    /// No randomness, or no timer.
+    pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
+        let mut rng = SecretRng::from_os()?;
+        let carrier = UdpCarrier::new(CarrierConfig {
+            shard: config.shard,
+            accept: config.accept.is_some(),
+            max_flows: config.limits.connections.saturating_mul(2),
+            keepalive: config.keepalive,
+            secret: rng.key(),
+        });
+        let endpoint = Endpoint::new(
+            EndpointConfig {
+                capabilities: udp_capabilities(),
+                limits: config.limits,
+                shard: config.shard,
+                accept: config.accept,
+                monitor: config.monitor.is_some(),
+            },
+            Box::new(rng),
+        );
+        let state = State {
+            endpoint,
+            carrier,
+            sockets: Vec::new(),
+            slots: Slots::default(),
+            out: new_buffer(),
+            spare: Spare(Some(new_buffer())),
+            scratch: Vec::new(),
+            stall_retry_at: None,
+            armed: None,
+            capture: config.capture,
+            driver: None,
+            sockets_changed: true,
+            stopped: false,
+            queue: config.queue,
+            monitor: config.monitor,
+        };
+        let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
+        let shard = Arc::new(Shard {
+            state: Mutex::new(state),
+            timer: FineTimer::new()?,
+            clock: Clock::start(),
+            inbox,
+            peers: OnceLock::new(),
+            orphaned: AtomicBool::new(false),
+            index: config.shard.index,
+            handle: OnceLock::new(),
+        });
+        let handle = Arc::new(ShardHandle { shard: Arc::clone(&shard) });
+        // Set once, here.
+        let _ = shard.handle.set(Arc::downgrade(&handle));
+        tokio::spawn(task::run(shard, handed_over));
+        Ok(handle)
+    }
+
+    /// Tells shards that share ports of each other.
+    pub fn introduce(shards: &[Arc<ShardHandle>]) {
+        let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
+        for shard in shards {
+            let _ = shard.peers.set(inboxes.clone());
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a socket at the next free index, or at the index of one that was closed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
+        let socket = Arc::new(UdpSock::open(options)?);
+        let local = socket.local;
+        let handle = self.handle.get().and_then(std::sync::Weak::upgrade);
+        let handle = handle.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        let _error_watch = error_watch::ErrorWatch::start(&handle.shard, &socket);
+        let mut state = self.lock();
+        let index = match state.sockets.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                state.sockets.push(None);
+                state.sockets.len() - 1
+            }
+        };
+        let stalled = StalledQueue::default();
+        state.sockets[index] = Some(SocketEntry { socket, stalled, _error_watch });
+        state.carrier.set_socket(index as u16, Some(local));
+        state.sockets_changed = true;
+        wake(state.driver.take());
+        Ok(local)
+    }
+
+    /// Closes the socket bound to this address.
+    pub fn close_socket(&self, local: IpAddr) {
+        let mut state = self.lock();
+        let found = |entry: &Option<SocketEntry>| {
+            entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
+        };
+        if let Some(index) = state.sockets.iter().position(found) {
+            state.sockets[index] = None;
+            state.carrier.set_socket(index as u16, None);
+            state.sockets_changed = true;
+            wake(state.driver.take());
+        }
+    }
+
+    /// The bound addresses of its sockets.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.lock().sockets.iter().flatten().map(|entry| entry.socket.local).collect()
+    }
+
+    /// Lets the kernel spread datagrams over all shards whose sockets share this one's ports.
+    ///
+    /// # Errors
+    /// The kernel refuses the program.
+    pub fn spread_over(&self, shards: u8) -> io::Result<()> {
+        use std::os::fd::AsFd as _;
+        for entry in self.lock().sockets.iter().flatten() {
+            crate::sys::socket::spread_by_flow_id(entry.socket.fd.get_ref().as_fd(), shards)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a command on the endpoint, and then sends, sets the timer and tells who waits.
+    pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let result = command(&mut state.endpoint, now);
+        self.serve(&mut state, now);
+        result
+    }
+
+    /// Pictures of all connections; ids carry the shard in their top byte.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        let state = self.lock();
+        let ids = state.endpoint.connections();
+        let mut infos: Vec<_> = ids.iter().filter_map(|id| state.endpoint.info(*id)).collect();
+        for info in &mut infos {
+            info.id = self.public_id(info.id);
+        }
+        infos
+    }
+
+    /// Counts of the core and of the carrier.
+    pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
+        let state = self.lock();
+        (state.endpoint.counters(), state.carrier.counters())
+    }
+
+    /// The id by which applications know a connection: unique over all shards.
+    pub(super) fn public_id(&self, id: ConnectionId) -> ConnectionId {
+        ConnectionId(id.0 | u64::from(self.index) << 56)
+    }
+
+    /// The shard's index and its own id of a connection.
+    #[must_use]
+    pub fn split_id(id: ConnectionId) -> (u8, ConnectionId) {
+        ((id.0 >> 56) as u8, ConnectionId(id.0 & (u64::MAX >> 8)))
+    }
+
+    /// Opens a connection; [`Stream::connected`] waits for the handshake.
+    ///
+    /// # Errors
+    /// The core refuses, or the driver has stopped.
+    pub fn connect(
+        &self,
+        config: ConnectionConfig,
+        local: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<Stream, StartError> {
+        let handle =
+            self.handle.get().and_then(std::sync::Weak::upgrade).ok_or(StartError::Stopped)?;
+        let now = self.clock.now();
+        let mut state = self.lock();
+        if state.stopped {
+            return Err(StartError::Stopped);
+        }
+        let local = SocketAddr::new(local, 0);
+        let id = state.endpoint.connect(now, config, local, remote).map_err(StartError::Core)?;
+        state.slots.insert(id, Slot::default());
+        self.serve(&mut state, now);
+        Ok(Stream::new(handle, id, remote))
+    }
+
+    /// To be called after anything touched the endpoint: sends, sets the timer, tells who waits.
+    /// `true` if somebody was woken.
+    pub(super) fn serve(&self, state: &mut State, now: Instant) -> bool {
+        if state.transmit(now) {
+            wake(state.driver.take());
+        }
+        let woken = self.tell(state, now);
+        self.arm(state, now);
+        woken
+    }
+
+    /// Passes the core's events on.
+    pub(super) fn tell(&self, state: &mut State, now: Instant) -> bool {
+        let mut woken = false;
+        while let Some(event) = state.endpoint.poll_event() {
+            woken |= self.on_event(state, now, event);
+        }
+        woken
+    }
+
+    fn on_event(&self, state: &mut State, now: Instant, event: Event) -> bool {
+        match event {
+            Event::Readable(id) => {
+                state.slots.get_mut(&id).is_some_and(|slot| wake(slot.reader.take()))
+            }
+            Event::Writable(id) => {
+                state.slots.get_mut(&id).is_some_and(|slot| wake(slot.writer.take()))
+            }
+            Event::Connected { connection, fallback } => {
+                let Some(slot) = state.slots.get_mut(&connection) else { return false };
+                slot.connected = Some(fallback);
+                slot.wake_all();
+                true
+            }
+            Event::Closed { connection, reason } => {
+                let Some(slot) = state.slots.get_mut(&connection) else { return false };
+                slot.closed = Some(reason);
+                slot.wake_all();
+                true
+            }
+            Event::Incoming(id) => {
+                self.on_incoming(state, now, id);
+                true
+            }
+            Event::FlowGone { local_flow, .. } => {
+                state.carrier.forget(local_flow);
+                false
+            }
+            Event::Monitor(mut event) => {
+                event.connection = self.public_id(event.connection);
+                if let Some(monitor) = &state.monitor {
+                    // Nobody listening is no error.
+                    let _ = monitor.send(event);
+                }
+                false
+            }
+        }
+    }
+
+    fn on_incoming(&self, state: &mut State, now: Instant, id: ConnectionId) {
+        let handle = self.handle.get().and_then(std::sync::Weak::upgrade);
+        let (Some(handle), Some(queue)) = (handle, state.queue.clone()) else {
+            state.endpoint.abort(now, id);
+            state.endpoint.release(now, id);
+            return;
+        };
+        let peer = state.endpoint.info(id).and_then(|info| info.subflows.first().map(|s| s.path));
+        let unknown = SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+        let peer = peer.map_or(unknown, |path| path.remote);
+        state.slots.insert(id, Slot { connected: Some(None), ..Slot::default() });
+        if let Some(refused) = queue.push(Stream::new(handle, id, peer)) {
+            // Its drop would lock this shard again.
+            refused.forget();
+            state.slots.remove(&id);
+            state.endpoint.abort(now, id);
+            state.endpoint.release(now, id);
+        }
+    }
+
+    /// Sets the timer, if it is not set to an earlier time already: deadlines mostly move away,
+    /// and waking once too often is cheaper than a system call each time.
+    pub(super) fn arm(&self, state: &mut State, now: Instant) {
+        let candidates =
+            [state.endpoint.poll_timeout(), state.carrier.next_timeout(), state.stall_retry_at];
+        let Some(next) = candidates.into_iter().flatten().min() else { return };
+        if state.armed.is_some_and(|armed| armed <= next) {
+            return;
+        }
+        match self.timer.set(next.since(now)) {
+            Ok(()) => state.armed = Some(next),
+            Err(error) => tracing::error!(%error, "cannot set the timer"),
+        }
+    }
+}

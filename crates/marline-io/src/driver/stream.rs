@@ -1,0 +1,204 @@
+//! A connection as a byte stream. It locks its shard itself: what is written leaves at once, in
+//! the thread that wrote it.
+
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use std::io;
+use std::sync::Arc;
+
+use marline_core::{
+    CloseReason, ConnectionId, ConnectionInfo, FallbackReason, ReadError, WriteError,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::connections::register;
+use super::shard::ShardHandle;
+use crate::error_kind;
+
+/// A connection. Dropping it lets go: what was written still goes out, unread or further incoming
+/// data aborts it.
+#[derive(Debug)]
+pub struct Stream {
+    shard: Arc<ShardHandle>,
+    id: ConnectionId,
+    peer: SocketAddr,
+    /// Dropping it tells the core.
+    held: bool,
+}
+
+impl Stream {
+    pub(super) fn new(shard: Arc<ShardHandle>, id: ConnectionId, peer: SocketAddr) -> Self {
+        Stream { shard, id, peer, held: true }
+    }
+
+    /// Drops it without telling the core.
+    pub(super) fn forget(mut self) {
+        self.held = false;
+    }
+
+    /// Its id, unique over all shards of a listener.
+    #[must_use]
+    pub fn id(&self) -> ConnectionId {
+        self.shard.public_id(self.id)
+    }
+
+    /// The peer's address on the first subflow.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Waits for the handshake: plain TCP and why, or the reason for which it failed.
+    ///
+    /// # Errors
+    /// The connection ended before it was established.
+    pub async fn connected(&self) -> Result<Option<FallbackReason>, CloseReason> {
+        poll_fn(|cx| {
+            let mut state = self.shard.lock();
+            let stopped = state.stopped;
+            let Some(slot) = state.slots.get_mut(&self.id) else {
+                return Poll::Ready(Err(CloseReason::Aborted));
+            };
+            match (slot.connected, slot.closed) {
+                (Some(fallback), _) => Poll::Ready(Ok(fallback)),
+                (None, Some(reason)) => Poll::Ready(Err(reason)),
+                (None, None) if stopped => Poll::Ready(Err(CloseReason::Aborted)),
+                (None, None) => {
+                    register(&mut slot.connecting, cx);
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// A picture of the connection; `None` when nothing is left of it.
+    #[must_use]
+    pub fn info(&self) -> Option<ConnectionInfo> {
+        let mut info = self.shard.lock().endpoint.info(self.id)?;
+        info.id = self.id();
+        Some(info)
+    }
+
+    /// Ends the connection at once, on both sides (MP_FASTCLOSE).
+    pub fn abort(self) {
+        self.shard.with_endpoint(|endpoint, now| endpoint.abort(now, self.id));
+    }
+
+    /// Runs a command on the endpoint that has this connection.
+    pub fn command<R>(
+        &self,
+        command: impl FnOnce(&mut marline_core::Endpoint, marline_time::Instant, ConnectionId) -> R,
+    ) -> R {
+        self.shard.with_endpoint(|endpoint, now| command(endpoint, now, self.id))
+    }
+
+    fn gone(&self, state: &super::shard::State) -> io::Error {
+        match state.slots.get(&self.id).and_then(|slot| slot.closed) {
+            Some(reason) => closed(reason),
+            None => io::ErrorKind::NotConnected.into(),
+        }
+    }
+}
+
+fn closed(reason: CloseReason) -> io::Error {
+    io::Error::new(error_kind(reason), reason)
+}
+
+fn stopped() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the network driver has stopped")
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.held {
+            return;
+        }
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        state.slots.remove(&self.id);
+        state.endpoint.release(now, self.id);
+        self.shard.serve(&mut state, now);
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        match state.endpoint.read(now, self.id, buf.initialize_unfilled()) {
+            Ok(len) => {
+                buf.advance(len);
+                // Room in the receive buffer may have to be announced.
+                self.shard.serve(&mut state, now);
+                budget.made_progress();
+                Poll::Ready(Ok(()))
+            }
+            Err(ReadError::Blocked) => {
+                if state.stopped {
+                    return Poll::Ready(Err(stopped()));
+                }
+                if let Some(slot) = state.slots.get_mut(&self.id) {
+                    register(&mut slot.reader, cx);
+                }
+                Poll::Pending
+            }
+            Err(ReadError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
+            Err(ReadError::Unknown) => Poll::Ready(Err(self.gone(&state))),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        match state.endpoint.write(now, self.id, bytes) {
+            Ok(len) => {
+                self.shard.serve(&mut state, now);
+                budget.made_progress();
+                Poll::Ready(Ok(len))
+            }
+            Err(WriteError::Blocked) => {
+                if state.stopped {
+                    return Poll::Ready(Err(stopped()));
+                }
+                if let Some(slot) = state.slots.get_mut(&self.id) {
+                    register(&mut slot.writer, cx);
+                }
+                Poll::Pending
+            }
+            Err(WriteError::Shutdown) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Err(WriteError::Closed(reason)) => Poll::Ready(Err(closed(reason))),
+            Err(WriteError::Unknown) => Poll::Ready(Err(self.gone(&state))),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A write has been sent, as far as windows allow, before it returned.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shard.with_endpoint(|endpoint, now| endpoint.shutdown(now, self.id));
+        Poll::Ready(Ok(()))
+    }
+}

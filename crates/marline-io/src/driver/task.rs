@@ -1,0 +1,187 @@
+//! The task of a shard: receives, keeps the timer, takes over datagrams of other shards.
+//!
+//! After a batch that woke an application, acknowledgments are held back for one turn of the
+//! scheduler: the application runs first, and what it writes carries them. Where it writes
+//! nothing, they leave microseconds later.
+
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use core::task::{Context, Poll};
+use std::io;
+use std::sync::Arc;
+
+use marline_time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+use super::connections::register;
+use super::ingress::ReceiveBuffer;
+use super::shard::{Handover, Shard, State};
+use super::socket::UdpSock;
+
+/// System calls to receive before other tasks get their turn.
+const RECEIVES_PER_TURN: usize = 4;
+/// An orphaned shard waits this long for its connections to close.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Receive errors after which a socket is looked at only when it becomes ready again.
+const ERRORS_IN_A_ROW: u32 = 8;
+
+/// What a look at a socket brought.
+enum Received {
+    Nothing,
+    Something,
+}
+
+struct Task {
+    shard: Arc<Shard>,
+    handed_over: mpsc::Receiver<Handover>,
+    sockets: Vec<(u16, SocketAddr, Arc<UdpSock>)>,
+    buffer: ReceiveBuffer,
+    /// Receive errors since something was received.
+    errors: u32,
+    /// When it became an orphan.
+    orphaned_at: Option<Instant>,
+}
+
+/// Tells everybody when the task ends, however it ends.
+struct StopGuard(Arc<Shard>);
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.stopped = true;
+        state.sockets.clear();
+        #[expect(clippy::iter_over_hash_type, reason = "everybody is woken")]
+        for slot in state.slots.values_mut() {
+            slot.wake_all();
+        }
+    }
+}
+
+/// Runs a shard until nobody needs it.
+pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>) {
+    let _guard = StopGuard(Arc::clone(&shard));
+    let mut task = Task {
+        shard,
+        handed_over,
+        sockets: Vec::new(),
+        buffer: ReceiveBuffer::new(),
+        errors: 0,
+        orphaned_at: None,
+    };
+    if let Err(error) = poll_fn(|cx| task.poll(cx)).await {
+        tracing::error!(%error, "the network driver stops");
+    }
+}
+
+impl Task {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_timer(cx)?;
+        if self.prepare(cx) {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_handed_over(cx);
+        let mut turns = 0;
+        let mut at = 0;
+        while at < self.sockets.len() {
+            match self.poll_socket(cx, at)? {
+                Received::Nothing => at += 1,
+                Received::Something => turns += 1,
+            }
+            if turns >= RECEIVES_PER_TURN {
+                cx.waker().wake_by_ref();
+                break;
+            }
+        }
+        Poll::Pending
+    }
+
+    /// What must be seen to first; `true` if the task is to end.
+    fn prepare(&mut self, cx: &Context<'_>) -> bool {
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        register(&mut state.driver, cx);
+        if core::mem::take(&mut state.sockets_changed) {
+            self.sockets = sockets(&state);
+        }
+        self.shard.serve(&mut state, now);
+        if !self.shard.orphaned.load(Ordering::Acquire) {
+            return false;
+        }
+        let since = *self.orphaned_at.get_or_insert(now);
+        let over = state.endpoint.connections().is_empty() || now >= since + LINGER;
+        if !over && state.armed.is_none() {
+            // Nothing else would bring us back here.
+            let _ = self.shard.timer.set(LINGER);
+        }
+        over
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while let Poll::Ready(fired) = self.shard.timer.poll_fired(cx) {
+            fired?;
+            let now = self.shard.clock.now();
+            let mut state = self.shard.lock();
+            state.armed = None;
+            if state.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+                state.endpoint.handle_timeout(now);
+            }
+            state.carrier.on_timeout(now);
+            self.shard.serve(&mut state, now);
+        }
+        Ok(())
+    }
+
+    fn poll_handed_over(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(handover)) = self.handed_over.poll_recv(cx) {
+            let now = self.shard.clock.now();
+            let mut state = self.shard.lock();
+            self.shard.on_handover(&mut state, now, &handover);
+            self.shard.serve(&mut state, now);
+        }
+    }
+
+    /// Receives once from a socket and answers, now or in a moment.
+    fn poll_socket(&mut self, cx: &mut Context<'_>, at: usize) -> io::Result<Received> {
+        let (index, local, socket) = &self.sockets[at];
+        let Poll::Ready(guard) = socket.fd.poll_read_ready(cx) else {
+            return Ok(Received::Nothing);
+        };
+        let mut guard = guard?;
+        let batch = match self.buffer.receive(socket) {
+            Ok(batch) => batch,
+            Err(error) => {
+                // An ICMP error is the business of the watcher of errors, and there may be datagrams
+                // behind it; but an error that stays must not keep us busy.
+                self.errors += 1;
+                if error.kind() == io::ErrorKind::WouldBlock || self.errors > ERRORS_IN_A_ROW {
+                    guard.clear_ready();
+                }
+                return Ok(Received::Something);
+            }
+        };
+        self.errors = 0;
+        if batch.drained {
+            guard.clear_ready();
+        }
+        let now = self.shard.clock.now();
+        let mut state = self.shard.lock();
+        self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer, &batch);
+        if self.shard.tell(&mut state, now) && batch.drained {
+            cx.waker().wake_by_ref();
+        } else {
+            self.shard.serve(&mut state, now);
+        }
+        Ok(Received::Something)
+    }
+}
+
+fn sockets(state: &State) -> Vec<(u16, SocketAddr, Arc<UdpSock>)> {
+    let open = state.sockets.iter().enumerate();
+    open.filter_map(|(index, entry)| {
+        let socket = &entry.as_ref()?.socket;
+        Some((index as u16, socket.local, Arc::clone(socket)))
+    })
+    .collect()
+}

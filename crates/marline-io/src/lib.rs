@@ -7,6 +7,7 @@ mod clock;
 mod driver;
 pub mod emulator;
 mod net;
+mod path_resolve;
 mod path_spec;
 mod random;
 mod sys;
@@ -18,6 +19,7 @@ pub use driver::{
     udp_capabilities,
 };
 pub use net::{Interface, Interfaces, Watcher};
+pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use random::SecretRng;
 

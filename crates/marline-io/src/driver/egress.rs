@@ -17,6 +17,18 @@ const BATCHES_PER_TURN: usize = 16;
 /// precisely, but a send buffer of megabytes takes longer than this to run dry.
 const STALL_RETRY: Duration = Duration::from_micros(500);
 
+/// Bytes for the kernel.
+#[derive(Copy, Clone)]
+struct Outgoing<'a> {
+    outer: Outer,
+    ecn: Ecn,
+    /// Bytes from one datagram to the next; 0: there is one.
+    stride: usize,
+    bytes: &'a [u8],
+    /// The subflow's ends; none for the carrier's own frames.
+    path: Option<FourTuple>,
+}
+
 impl State {
     /// Sends what the core and the carrier have to send. `true`: there is more.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
@@ -30,7 +42,8 @@ impl State {
             self.send_batch(now, &batch);
         }
         while let Some((outer, frame)) = self.carrier.poll_control() {
-            self.send_bytes(now, &outer, Ecn::NotEct, 0, frame.as_bytes(), None);
+            let (bytes, path) = (frame.as_bytes(), None);
+            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, path });
         }
         more
     }
@@ -45,8 +58,8 @@ impl State {
         }
         match self.carrier.frame(now, batch, out.bytes_mut()) {
             Some(Framed::Ready(outer)) => {
-                let path = Some(batch.path);
-                self.send_bytes(now, &outer, batch.ecn, batch.stride, out.bytes(), path);
+                let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
+                self.send(now, &Outgoing { outer, ecn, stride, bytes, path: Some(batch.path) });
             }
             Some(Framed::Handshake(outer, header)) => {
                 for datagram in out.bytes().chunks(batch.stride.max(1)) {
@@ -71,44 +84,39 @@ impl State {
         bytes.clear();
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(segment);
-        self.send_bytes(now, outer, batch.ecn, 0, &bytes, Some(batch.path));
+        let (outer, ecn, path) = (*outer, batch.ecn, Some(batch.path));
+        self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, path });
         self.scratch = bytes;
         // A refusal on the own machine is there already; why wait for the retransmission.
         self.drain_errors(now, usize::from(outer.socket));
     }
 
-    /// Hands bytes to the kernel. `stride` 0: one datagram.
-    fn send_bytes(
-        &mut self,
-        now: Instant,
-        outer: &Outer,
-        ecn: Ecn,
-        stride: usize,
-        bytes: &[u8],
-        path: Option<FourTuple>,
-    ) {
-        let index = usize::from(outer.socket);
+    /// Hands bytes to the kernel.
+    fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
+        let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
         let result = if entry.stalled.batches.is_empty() {
-            entry.socket.send(outer, ecn, stride, bytes)
+            entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes)
         } else {
             Err(io::ErrorKind::WouldBlock.into())
         };
         let Err(error) = result else { return };
         if error.kind() == io::ErrorKind::WouldBlock {
-            entry.stalled.push(Stalled { outer: *outer, ecn, stride, bytes: bytes.to_vec() });
+            let (outer, ecn, stride, bytes) = (out.outer, out.ecn, out.stride, out.bytes.to_vec());
+            entry.stalled.push(Stalled { outer, ecn, stride, bytes });
             self.stall_retry_at = Some(now + STALL_RETRY);
             return;
         }
         // An error may belong to a datagram sent before: it stops this one all the same.
         if self.drain_errors(now, index) {
             if let Some(Some(entry)) = self.sockets.get_mut(index) {
-                let _lost_like_any_datagram = entry.socket.send(outer, ecn, stride, bytes);
+                // Failing again, it is lost like any datagram.
+                let _ = entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes);
             }
             return;
         }
-        if let Some(path) = path {
-            self.on_send_error(now, outer, path, &error);
+        if let Some(path) = out.path {
+            self.on_send_error(now, &out.outer, path, &error);
         }
     }
 

@@ -21,7 +21,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 pub(crate) fn watch<T: Owned>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
     // SAFETY: `Owned` types own their descriptor, always return the same one, and close it only
     // when dropped, which AsyncFd does after it has deregistered it.
-    unsafe { AsyncFd::register_with_interest(inner, interest) }
+    Ok(unsafe { AsyncFd::register_with_interest(inner, interest) }?)
 }
 
 /// A type that owns one file descriptor for as long as it lives.

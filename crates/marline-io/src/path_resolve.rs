@@ -1,0 +1,161 @@
+//! From a path as people name it to the addresses and interfaces it stands for now.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use std::io;
+
+use crate::net::{Interface, Interfaces, route_exists};
+use crate::{LocalSpec, PathSpec, SocketOptions};
+
+/// One local address of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalEnd {
+    /// The address.
+    pub address: IpAddr,
+    /// The interface that has it: name and index.
+    pub interface: (String, u32),
+    /// It is loopback's: packets are not bound to an interface.
+    pub loopback: bool,
+}
+
+impl LocalEnd {
+    /// How its socket is opened. Port 0: any.
+    #[must_use]
+    pub fn socket_options(&self) -> SocketOptions {
+        SocketOptions {
+            local: SocketAddr::new(self.address, 0),
+            interface: (!self.loopback).then(|| self.interface.clone()),
+            share_port: false,
+        }
+    }
+
+    /// Whether the routing tables lead from here, through this interface, to `remote`.
+    ///
+    /// # Errors
+    /// What the kernel says, or that the families differ.
+    pub fn check_route(&self, remote: IpAddr) -> io::Result<()> {
+        if remote.is_ipv4() != self.address.is_ipv4() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the addresses are of different families",
+            ));
+        }
+        let oif = if self.loopback { 0 } else { self.interface.1 };
+        route_exists(remote, Some(self.address), oif)
+    }
+}
+
+/// Why a path stands for nothing now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResolveError {
+    /// No interface has this name.
+    NoInterface(String),
+    /// The interface has no usable address.
+    NoAddress(String),
+    /// No interface has this address.
+    NotOurs(IpAddr),
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResolveError::NoInterface(name) => write!(f, "there is no interface `{name}`"),
+            ResolveError::NoAddress(name) => write!(f, "interface `{name}` has no address"),
+            ResolveError::NotOurs(address) => {
+                write!(f, "no interface of this machine has the address {address}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ResolveError {}
+
+impl PathSpec {
+    /// The local addresses it stands for: the given one, or the first of each family of the
+    /// interface.
+    ///
+    /// # Errors
+    /// The interface or address is not there now.
+    pub fn resolve(&self, interfaces: &Interfaces) -> Result<Vec<LocalEnd>, ResolveError> {
+        match &self.local {
+            LocalSpec::Address(address) => {
+                let interface =
+                    interfaces.by_address(*address).ok_or(ResolveError::NotOurs(*address))?;
+                Ok(vec![end(interface, *address)])
+            }
+            LocalSpec::Interface(name) => {
+                let interface = interfaces
+                    .by_name(name)
+                    .ok_or_else(|| ResolveError::NoInterface(name.clone()))?;
+                let family = self.remote.map(|remote| remote.is_ipv4());
+                let fitting = interface
+                    .addresses
+                    .iter()
+                    .copied()
+                    .filter(|ip| family.is_none_or(|ipv4| ipv4 == ip.is_ipv4()));
+                let ends: Vec<_> =
+                    Interface::first_of_each_family(fitting).map(|ip| end(interface, ip)).collect();
+                if ends.is_empty() {
+                    return Err(ResolveError::NoAddress(name.clone()));
+                }
+                Ok(ends)
+            }
+        }
+    }
+
+    /// The paths of a machine whose user named none: every interface with a default route.
+    #[must_use]
+    pub fn defaults(interfaces: &Interfaces) -> Vec<(PathSpec, Vec<LocalEnd>)> {
+        let found = interfaces.with_default_route().into_iter();
+        found
+            .map(|interface| {
+                let local = LocalSpec::Interface(interface.name.clone());
+                let spec = PathSpec { local, remote: None, backup: false };
+                let ends = Interface::first_of_each_family(interface.default_addresses());
+                (spec, ends.map(|ip| end(interface, ip)).collect())
+            })
+            .collect()
+    }
+}
+
+fn end(interface: &Interface, address: IpAddr) -> LocalEnd {
+    LocalEnd {
+        address,
+        interface: (interface.name.clone(), interface.index),
+        loopback: interface.loopback,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_resolves_unbound_and_strangers_do_not() {
+        let interfaces = Interfaces::now().unwrap();
+        let spec: PathSpec = "127.0.0.5".parse().unwrap();
+        let ends = spec.resolve(&interfaces).unwrap();
+        assert_eq!(ends.len(), 1);
+        assert_eq!(ends[0].socket_options().interface, None);
+        ends[0].check_route("127.0.0.1".parse().unwrap()).unwrap();
+        assert!(ends[0].check_route("::1".parse().unwrap()).is_err());
+
+        let stranger: PathSpec = "203.0.113.77".parse().unwrap();
+        let error = stranger.resolve(&interfaces).unwrap_err();
+        assert!(error.to_string().contains("203.0.113.77"));
+        let missing: PathSpec = "nosuch0".parse().unwrap();
+        assert!(matches!(missing.resolve(&interfaces), Err(ResolveError::NoInterface(_))));
+    }
+
+    #[test]
+    fn a_path_from_loopback_into_the_world_has_no_route() {
+        let interfaces = Interfaces::now().unwrap();
+        let lo = interfaces.by_name("lo").unwrap();
+        let bound = LocalEnd {
+            address: "127.0.0.1".parse().unwrap(),
+            interface: (lo.name.clone(), lo.index),
+            loopback: false,
+        };
+        assert!(bound.check_route("203.0.113.9".parse().unwrap()).is_err());
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard
 //! receives and keeps the timers; streams lock the shard themselves, so that a write leaves in the
-//! system call of the thread that wrote, without waking anybody (docs/adr/0002).
+//! system call of the thread that wrote, without waking anybody (docs/adr/0010).
 
 mod connections;
 mod egress;

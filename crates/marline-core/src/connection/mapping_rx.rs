@@ -225,7 +225,9 @@ mod tests {
         assert_eq!(rx.announce(mapping(4, 3, 103), Ssn(1)), Ok(()));
         rx.announce(mapping(11, 10, 110), Ssn(1)).unwrap();
         assert_eq!(rx.announce(mapping(40, 10, 140), Ssn(1)), Err(MappingError::TooMany));
-        assert_eq!(rx.announce(mapping(1, 4, 9), Ssn(5)), Err(MappingError::Contradiction));
+        assert_eq!(rx.announce(mapping(1, 4, 9), Ssn(5)), Ok(()));
+        let mut late = MappingRx::new(2);
+        assert_eq!(late.announce(mapping(3, 4, 9), Ssn(5)), Err(MappingError::Contradiction));
     }
 
     #[test]

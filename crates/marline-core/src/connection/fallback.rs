@@ -9,6 +9,7 @@ use marline_wire::mptcp::{MpFail, MptcpOption};
 
 use super::addresses::Signal;
 use super::join::reason;
+use super::mapping_rx::MappingError;
 use super::{Connection, Mode};
 use crate::shared::Shared;
 use crate::{CloseReason, FallbackReason, MonitorKind};
@@ -121,8 +122,19 @@ impl Connection {
         }
     }
 
-    /// Mappings that contradict each other, leave holes or are too many.
-    pub(super) fn on_bad_mapping(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
-        self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+    /// Mappings that contradict each other or are too many, or bytes without one: options vanished
+    /// on the way.
+    pub(super) fn on_bad_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        error: MappingError,
+    ) {
+        let code = match error {
+            MappingError::Unmapped => reason::MIDDLEBOX,
+            _ => reason::MPTCP_ERROR,
+        };
+        self.reset_leg(now, sh, id, code, CloseReason::PeerMisbehaved);
     }
 }

@@ -159,9 +159,9 @@ impl Connection {
     fn announce(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, mapping: RxMapping) {
         let Some(leg) = self.leg_mut(id) else { return };
         let delivered = leg.delivered;
-        if leg.mappings.announce(mapping, delivered).is_err() {
+        if let Err(error) = leg.mappings.announce(mapping, delivered) {
             sh.counters.dss_not_matching += 1;
-            self.on_bad_mapping(now, sh, id);
+            self.on_bad_mapping(now, sh, id, error);
         }
     }
 
@@ -204,9 +204,9 @@ impl Connection {
         match result {
             Ok(()) => {}
             Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(now, sh, id, dsn),
-            Err(_) => {
+            Err(error) => {
                 sh.counters.dss_not_matching += 1;
-                self.on_bad_mapping(now, sh, id);
+                self.on_bad_mapping(now, sh, id, error);
             }
         }
     }

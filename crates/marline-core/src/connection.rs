@@ -265,6 +265,7 @@ impl Connection {
             return;
         }
         self.closing.closed = Some(reason);
+        self.closing.leaving_since = Some(now);
         self.reinjections.clear();
         sh.monitor(now, self.id, MonitorKind::Closed(reason));
         if self.closing.announced_to_application {

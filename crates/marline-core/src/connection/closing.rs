@@ -30,6 +30,8 @@ pub(super) struct Closing {
     pub(super) released: bool,
     /// It is over, and why.
     pub(super) closed: Option<CloseReason>,
+    /// When it was over, or when the application let go of it.
+    pub(super) leaving_since: Option<Instant>,
     /// The application knows of the connection.
     pub(super) announced_to_application: bool,
 }
@@ -52,6 +54,7 @@ impl Connection {
     pub(crate) fn release(&mut self, now: Instant, sh: &mut Shared) {
         let unread = self.receive.readable() > 0;
         self.closing.released = true;
+        self.closing.leaving_since = Some(now);
         if self.closing.closed.is_some() {
             return;
         }

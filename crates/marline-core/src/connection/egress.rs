@@ -34,7 +34,11 @@ impl Connection {
 
     /// Payload that a repeated segment may have on this subflow.
     fn repeat_room(&self, id: SubflowId) -> usize {
-        self.leg(id).map_or(0, |leg| leg.tcp.mss() as usize)
+        let Some(leg) = self.leg(id) else { return 0 };
+        let timestamps = leg.tcp.uses_timestamps();
+        let options = self.data_option_len(id, Dsn(1), leg.tcp.snd_una(), timestamps);
+        let overhead = marline_wire::TCP_HEADER_LEN + options;
+        leg.tcp.settled_segment().saturating_sub(overhead)
     }
 
     fn emit_owed(
@@ -190,6 +194,10 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         if self.closing.closed.is_some() || matches!(self.mode, Mode::Offered) {
+            return None;
+        }
+        if self.send.end() == self.send.una() {
+            self.nothing_to_send(now);
             return None;
         }
         self.refresh_views(now);

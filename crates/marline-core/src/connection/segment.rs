@@ -303,6 +303,7 @@ impl Connection {
         let window = self.receive.window();
         let tcp = &mut self.leg_mut(id)?.tcp;
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Data(&sent), window, &mut options);
+        debug_assert_eq!(HEADER + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];
         self.finish_segment(sh, id, &header, &options, sum, bytes)?;
         Some((overhead + len, ecn))
@@ -323,7 +324,13 @@ impl Connection {
         (cut || nagle) && in_flight
     }
 
-    fn data_option_len(&self, id: SubflowId, dsn: Dsn, ssn: Ssn, timestamps: bool) -> usize {
+    pub(super) fn data_option_len(
+        &self,
+        id: SubflowId,
+        dsn: Dsn,
+        ssn: Ssn,
+        timestamps: bool,
+    ) -> usize {
         let template = SentSegment {
             start: ssn,
             end: ssn.plus(1),

@@ -13,6 +13,8 @@ use crate::shared::Shared;
 const MAX_PERSIST: Duration = Duration::from_secs(60);
 /// Longest data-level RTO: how long a hole that no subflow accounts for may stand.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
+/// How long subflows may take to close once nobody waits for them (Linux: 60 s).
+const LEAVING: Duration = Duration::from_secs(60);
 /// Without answer to its DATA_FIN for this many repeats a released connection is given up.
 const MAX_FIN_REPEATS: u32 = 10;
 
@@ -26,6 +28,8 @@ impl Connection {
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
+        let leaving = self.closing.leaving_since.filter(|_| self.legs_count() > 0);
+        let legs = legs.chain([[leaving.map(|since| since + LEAVING), None, None]]);
         let own = own.into_iter().chain([manager, self.addresses.next_timeout()]);
         own.filter(|_| alive).flatten().chain(legs.flatten()).min()
     }
@@ -34,6 +38,9 @@ impl Connection {
     pub(crate) fn handle_timeout(&mut self, now: Instant, sh: &mut Shared) {
         for id in self.leg_ids() {
             self.leg_timeout(now, sh, id);
+        }
+        if self.closing.leaving_since.is_some_and(|since| since + LEAVING <= now) {
+            self.leave_now(now, sh);
         }
         if self.closing.closed.is_some() {
             return;
@@ -126,6 +133,23 @@ impl Connection {
             leg.tcp.request_probe();
         }
         self.rearm_persist(now);
+    }
+
+    /// The peer took too long to close: nobody here waits for it any more.
+    fn leave_now(&mut self, now: Instant, sh: &mut Shared) {
+        if self.closing.closed.is_none() {
+            let streaming = self.receive.fin_reached() || !self.closing.fin_acked;
+            if streaming && self.send.end() > self.send.una() {
+                // Still delivering what the application left us with.
+                self.closing.leaving_since = Some(now);
+                return;
+            }
+            self.abort(now, sh);
+            return;
+        }
+        for id in self.leg_ids() {
+            self.drop_leg(now, sh, id, CloseReason::TimedOut);
+        }
     }
 
     fn check_linger(&mut self, now: Instant, sh: &mut Shared) {

@@ -114,6 +114,9 @@ impl Connection {
         }
         let live = self.leg_ids().filter(|id| self.leg(*id).is_some_and(super::Leg::is_usable));
         let set = live.fold(0u32, |set, id| set | 1 << id.0);
+        if set == 0 {
+            return None;
+        }
         let signal = self.addresses.next_signal(|id| set & (1 << id.0) != 0)?;
         let on = signal.on.or_else(|| self.best_leg())?;
         self.emit(now, sh, on, &Egress::Ack, Some(signal.option), buf)
@@ -223,6 +226,9 @@ impl Connection {
             count += 1;
         }
         self.rearm_after_sending(now);
+        if self.closing.shutdown {
+            self.advance_closing(now, sh);
+        }
         self.batch(id, count, stride, ecn)
     }
 

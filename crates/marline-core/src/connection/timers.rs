@@ -29,9 +29,9 @@ impl Connection {
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
         let leaving = self.closing.leaving_since.filter(|_| self.legs_count() > 0);
-        let legs = legs.chain([[leaving.map(|since| since + LEAVING), None, None]]);
+        let leaving = leaving.map(|since| since + LEAVING);
         let own = own.into_iter().chain([manager, self.addresses.next_timeout()]);
-        own.filter(|_| alive).flatten().chain(legs.flatten()).min()
+        own.filter(|_| alive).chain([leaving]).flatten().chain(legs.flatten()).min()
     }
 
     /// Some of those times have come.

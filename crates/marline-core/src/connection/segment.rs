@@ -46,7 +46,8 @@ impl Connection {
         if !options.fits() {
             options.timestamps = None;
         }
-        if let Egress::Ack | Egress::Probe | Egress::Retransmit(_) | Egress::Fin = egress {
+        // A repeated segment has no room to spare: its SACK blocks go in an ACK of their own.
+        if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
             let room = options.room();
             tcp.fill_sack(&mut options, room);
         }

@@ -69,12 +69,12 @@ impl Window {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.cwnd.max(self.mss) as u64
+        (self.cwnd.max(self.mss) + 0.5) as u64
     }
 
     /// The conversion saturates: infinity becomes `u64::MAX`.
     pub(super) fn ssthresh_bytes(&self) -> u64 {
-        self.ssthresh as u64
+        (self.ssthresh + 0.5) as u64
     }
 
     pub(super) const fn mss(&self) -> f64 {

@@ -18,7 +18,7 @@ const TIMESTAMP_TICK: Duration = Duration::from_millis(1);
 
 /// One transmission that is not known to have arrived.
 #[derive(Copy, Clone, Debug)]
-struct Transmission {
+pub(super) struct Transmission {
     sent_at: Instant,
     start: Ssn,
     end: Ssn,
@@ -29,14 +29,14 @@ struct Transmission {
 pub(super) struct Rack {
     /// Transmissions in the order they were made. Entries go stale when their segment is
     /// delivered, lost or sent again; stale ones are dropped when they come to the front.
-    order: VecDeque<Transmission>,
+    pub(super) order: VecDeque<Transmission>,
     /// The most recently sent segment that was delivered: when sent, and its end.
-    newest_delivered: Option<(Instant, Ssn)>,
+    pub(super) newest_delivered: Option<(Instant, Ssn)>,
     /// RTT of that transmission.
     rtt: Duration,
     /// Highest end delivered.
     fack: Ssn,
-    reordering_seen: bool,
+    pub(super) reordering_seen: bool,
     reo_wnd_mult: u32,
     reo_wnd_persist: u32,
     /// DSACKs before this is acknowledged belong to a round that already widened the window.
@@ -123,7 +123,7 @@ impl Rack {
     }
 
     /// Step 4, second half: how long reordering may take to settle.
-    fn reordering_window(&self, cx: &RecoveryContext<'_>) -> Duration {
+    pub(super) fn reordering_window(&self, cx: &RecoveryContext<'_>) -> Duration {
         if !self.reordering_seen
             && (cx.phase != Phase::Open || cx.board.segments_sacked() >= DUP_THRESH)
         {

@@ -1,0 +1,135 @@
+use super::*;
+
+#[test]
+fn probe_timeouts() {
+    let mut lone = Sender::new(100);
+    lone.send(1);
+    assert_eq!(lone.timeout_in(), Some(ms(240)), "two RTTs and the peer's ACK delay");
+    let mut several = Sender::new(100);
+    several.send(2);
+    assert_eq!(several.timeout_in(), Some(ms(200)));
+    let mut rfc = Sender::new(100);
+    rfc.recovery = RackTlp::new(RFC_PEER_ACK_DELAY);
+    rfc.send(1);
+    assert_eq!(rfc.timeout_in(), Some(ms(400)));
+    let mut known = Sender::new(100);
+    known.recovery.set_peer_ack_delay(ms(5));
+    known.send(1);
+    assert_eq!(known.timeout_in(), Some(ms(205)));
+    let mut short = Sender::new(1);
+    short.send(2);
+    assert_eq!(short.timeout_in(), Some(MIN_PTO));
+    let mut unknown = Sender::new(100);
+    unknown.rtt = RttEstimator::new(RttConfig::default());
+    unknown.send(1);
+    assert_eq!(unknown.timeout_in(), Some(ms(1_000)));
+    let mut clamped = Sender::new(100);
+    clamped.rto_at = Some(clamped.now + ms(150));
+    clamped.send(1);
+    assert_eq!(clamped.timeout_in(), Some(ms(150)), "never after the retransmission timer");
+}
+
+#[test]
+fn every_sign_of_life_starts_the_timer_anew() {
+    let mut s = Sender::new(100);
+    s.send(3);
+    s.wait(100);
+    s.ack(3, &[]);
+    assert_eq!(s.timeout_in(), Some(ms(240)), "one left: it counts from now");
+    s.wait(50);
+    s.ack(4, &[]);
+    assert_eq!(s.timeout_in(), None, "nothing is outstanding");
+}
+
+#[test]
+fn one_probe_per_episode_and_none_in_recovery_or_with_sacks() {
+    let mut s = Sender::new(100);
+    s.send(3);
+    assert_eq!(s.fire(), (vec![], TimeoutAction::SendProbe));
+    s.send_one(SentKind::ProbeNew);
+    assert_eq!(s.recovery.next_timeout(), None);
+    s.send(1);
+    assert_eq!(s.recovery.next_timeout(), None, "the verdict is open");
+    s.wait(100);
+    let (_, verdict) = s.ack(3, &[]);
+    assert_eq!(verdict, AckVerdict { probe_answered: true, probe_repaired_loss: false });
+    assert_eq!(s.recovery.next_timeout(), None, "the probe itself is not acknowledged");
+    s.ack(5, &[]);
+    assert!(s.recovery.next_timeout().is_some(), "the next episode may begin");
+
+    let mut sacked = Sender::new(100);
+    sacked.send(3);
+    sacked.ack(1, &[2]);
+    assert!(sacked.timeout_in().is_some_and(|t| t < ms(100)), "only the reordering timer runs");
+    assert!(!matches!(sacked.fire().1, TimeoutAction::SendProbe));
+    let mut recovering = Sender::new(100);
+    recovering.phase = Phase::Recovery;
+    recovering.send(3);
+    assert_eq!(recovering.recovery.next_timeout(), None);
+}
+
+fn probed_by_repetition() -> Sender {
+    let mut s = Sender::new(100);
+    s.send(2);
+    assert_eq!(s.fire().1, TimeoutAction::SendProbe);
+    s.resend(2, SentKind::ProbeRepeat);
+    s.wait(100);
+    s
+}
+
+#[test]
+fn a_probe_that_repaired_the_tail_is_told_by_the_next_ack() {
+    let mut s = probed_by_repetition();
+    let (_, verdict) = s.ack(3, &[]);
+    assert!(verdict.probe_answered && !verdict.probe_repaired_loss, "original or probe: unknown");
+    s.send(1);
+    s.wait(100);
+    let (_, verdict) = s.ack(4, &[]);
+    assert!(verdict.probe_repaired_loss && !verdict.probe_answered);
+    assert!(!s.ack(4, &[]).1.probe_repaired_loss, "once");
+}
+
+#[test]
+fn a_dsack_or_a_plain_duplicate_says_that_both_arrived() {
+    let mut s = probed_by_repetition();
+    let both = |ack: &mut AckSummary<'_>| ack.dsack = Some((seq(2), seq(3)));
+    s.ack(3, &[]);
+    s.ack_with(3, &[], both);
+    s.send(1);
+    assert!(!s.ack(4, &[]).1.probe_repaired_loss);
+    // The DSACK may come with the ACK that covers the probe.
+    let mut at_once = probed_by_repetition();
+    at_once.ack_with(3, &[], both);
+    at_once.send(1);
+    assert!(!at_once.ack(4, &[]).1.probe_repaired_loss);
+    let mut plain = probed_by_repetition();
+    plain.ack(3, &[]);
+    plain.ack_with(3, &[], |ack| ack.duplicate = true);
+    plain.send(1);
+    assert!(!plain.ack(4, &[]).1.probe_repaired_loss);
+}
+
+#[test]
+fn a_probe_uncovers_the_loss_of_what_was_before_it() {
+    let mut s = Sender::new(100);
+    s.send(3);
+    s.fire();
+    s.resend(3, SentKind::ProbeRepeat);
+    s.wait(100);
+    // Only the probe arrived: 1 and 2 were sent long before it.
+    let (lost, verdict) = s.ack(1, &[3]);
+    assert_eq!(lost, vec![1, 2]);
+    assert!(verdict.probe_answered);
+    s.enter(Phase::Recovery);
+    assert_eq!(s.recovery.next_timeout(), None);
+}
+
+#[test]
+fn leaving_recovery_starts_the_probe_timer() {
+    let mut s = Sender::new(100);
+    s.send(2);
+    s.enter(Phase::Recovery);
+    assert_eq!(s.recovery.next_timeout(), None);
+    s.enter(Phase::Open);
+    assert_eq!(s.timeout_in(), Some(ms(200)));
+}

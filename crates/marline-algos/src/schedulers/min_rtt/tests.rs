@@ -1,1 +1,54 @@
+use marline_policy::{SubflowId, SubflowView};
+use marline_time::Instant;
 
+use super::*;
+use crate::testing::{Stream, backup, full, gone, paced, send, suspect, view};
+
+#[test]
+fn decision_table() {
+    let (fast, slow) = (view(0, 20), view(1, 60));
+    let spare = backup(view(2, 5));
+    let pacer = Decision::WaitUntil(Instant::from_millis(3));
+    let table: &[(&str, &[SubflowView], Decision)] = &[
+        ("nothing", &[], Decision::Wait),
+        ("lowest RTT", &[slow, fast], send(0, 0, 5_000)),
+        ("full: the next", &[full(fast), slow], send(1, 0, 5_000)),
+        ("waits for its pacer: the next", &[paced(fast, 3), slow], send(1, 0, 5_000)),
+        ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
+        ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
+        ("suspect: not used", &[suspect(fast, 9), slow], send(1, 0, 5_000)),
+        ("suspect and full: wait", &[suspect(fast, 9), full(slow)], Decision::Wait),
+        ("all suspect: the backup", &[suspect(fast, 9), spare], send(2, 0, 5_000)),
+        ("alone and suspect: still used", &[suspect(fast, 9)], send(0, 0, 5_000)),
+        ("gone", &[gone(fast)], Decision::Wait),
+    ];
+    let stream = Stream::new(5_000);
+    for (name, subflows, expected) in table {
+        let decision = MinRtt::default().next_send(&stream.context(subflows));
+        assert_eq!(decision, *expected, "{name}");
+    }
+    let empty = Stream::new(0);
+    assert_eq!(MinRtt::default().next_send(&empty.context(&[fast])), Decision::Wait);
+}
+
+#[test]
+fn a_subflow_without_rtt_draws_no_burst() {
+    let young = SubflowView { srtt: None, ..view(0, 1) };
+    let stream = Stream::new(5_000);
+    let all = [young, view(1, 200)];
+    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), send(1, 0, 5_000));
+    let all = [young, full(view(1, 200))];
+    assert_eq!(MinRtt::default().next_send(&stream.context(&all)), send(0, 0, 5_000));
+}
+
+#[test]
+fn a_burst_smaller_than_the_fast_window_stays_on_the_fast_path() {
+    let mut stream = Stream::new(10_000);
+    let mut scheduler = MinRtt::default();
+    let all = [view(0, 20), view(1, 60)];
+    while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(&all)) {
+        assert_eq!(subflow, SubflowId(0));
+        stream.apply(subflow, range);
+    }
+    assert_eq!(stream.sent(), 10_000);
+}

@@ -1,1 +1,40 @@
+use super::*;
+use crate::testing::{Stream, backup, full, gone, suspect, view};
 
+/// Which subflows take the next segments.
+fn turns(subflows: &[SubflowView], count: usize) -> Vec<u8> {
+    let mut stream = Stream::new(1_000_000);
+    let mut scheduler = RoundRobin::default();
+    let mut order = Vec::new();
+    while order.len() < count {
+        let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows))
+        else {
+            break;
+        };
+        assert_eq!(range.len(), 1_000, "one segment a turn");
+        stream.apply(subflow, range);
+        order.push(subflow.0);
+    }
+    order
+}
+
+#[test]
+fn turns_go_round_in_slot_order() {
+    let all = [view(0, 500), view(1, 5), view(4, 50)];
+    assert_eq!(turns(&all, 7), [0, 1, 4, 0, 1, 4, 0]);
+}
+
+#[test]
+fn full_gone_suspect_and_backup_subflows_are_passed_over() {
+    let all = [view(0, 10), full(view(1, 10)), view(2, 10), gone(view(3, 10))];
+    assert_eq!(turns(&all, 4), [0, 2, 0, 2]);
+    let all = [view(0, 10), suspect(view(1, 10), 5), backup(view(2, 10))];
+    assert_eq!(turns(&all, 3), [0, 0, 0]);
+    let all = [suspect(view(0, 10), 5), backup(view(1, 10)), backup(view(2, 10))];
+    assert_eq!(turns(&all, 4), [1, 2, 1, 2]);
+}
+
+#[test]
+fn all_full_waits() {
+    assert!(turns(&[full(view(0, 10)), backup(view(1, 10))], 1).is_empty());
+}

@@ -1,1 +1,146 @@
+//! A connection in miniature, as a path manager sees it: addresses, paths and a clock.
 
+use core::net::SocketAddr;
+
+use marline_policy::{
+    AddressId, LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
+    SubflowId, SubflowPath, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+use crate::testing::view;
+
+pub(super) fn addr(text: &str) -> SocketAddr {
+    text.parse().expect("a socket address")
+}
+
+/// A local address that subflows are opened from.
+pub(super) fn local(id: u8, address: &str) -> LocalAddress {
+    LocalAddress {
+        id: AddressId(id),
+        address: addr(address),
+        remote: None,
+        backup: false,
+        signal: false,
+        subflow: true,
+        up: true,
+    }
+}
+
+pub(super) fn open(local: u8, remote: u8, backup: bool) -> PathAction {
+    PathAction::OpenSubflow { local: AddressId(local), remote: AddressId(remote), backup }
+}
+
+/// The world around a path manager. Actions are only collected; tests say what becomes of them.
+pub(super) struct World<M> {
+    pub(super) manager: M,
+    pub(super) now: Instant,
+    pub(super) role: Role,
+    pub(super) local: Vec<LocalAddress>,
+    pub(super) remote: Vec<RemoteAddress>,
+    pub(super) paths: Vec<SubflowPath>,
+    pub(super) views: Vec<SubflowView>,
+    pub(super) deny_join_id0: bool,
+    pub(super) max_subflows: usize,
+}
+
+impl<M: PathManager + Default> World<M> {
+    /// A client whose initial subflow, from `from`, is established to the server 10.0.0.1:443.
+    pub(super) fn client(local: &[LocalAddress], from: &str) -> Self {
+        let server = addr("10.0.0.1:443");
+        let mut world = World {
+            manager: M::default(),
+            now: Instant::from_secs(1),
+            role: Role::Client,
+            local: local.to_vec(),
+            remote: vec![RemoteAddress { id: AddressId(0), address: server }],
+            paths: Vec::new(),
+            views: Vec::new(),
+            deny_join_id0: false,
+            max_subflows: 8,
+        };
+        world.add_path(0, AddressId(0), addr(from), AddressId(0), server);
+        world
+    }
+
+    pub(super) fn add_path(
+        &mut self,
+        id: u8,
+        local_id: AddressId,
+        local: SocketAddr,
+        remote_id: AddressId,
+        remote: SocketAddr,
+    ) {
+        let id = SubflowId(id);
+        self.paths.push(SubflowPath { id, local, remote, local_id, remote_id, established: true });
+        self.views.push(SubflowView { local_id, remote_id, ..view(id.0, 50) });
+    }
+
+    fn with<T>(&mut self, ask: impl FnOnce(&mut M, &PathContext<'_>) -> T) -> T {
+        let cx = PathContext {
+            now: self.now,
+            role: self.role,
+            local: &self.local,
+            remote: &self.remote,
+            deny_join_id0: self.deny_join_id0,
+            paths: &self.paths,
+            subflows: &self.views,
+            max_subflows: self.max_subflows,
+        };
+        ask(&mut self.manager, &cx)
+    }
+
+    pub(super) fn actions(&mut self) -> Vec<PathAction> {
+        core::iter::from_fn(|| self.manager.poll_action()).collect()
+    }
+
+    pub(super) fn event(&mut self, event: PathEvent) -> Vec<PathAction> {
+        self.with(|manager, cx| manager.on_event(&event, cx));
+        self.actions()
+    }
+
+    /// The asked-for subflow is established in this slot.
+    pub(super) fn up(&mut self, id: u8, action: PathAction) -> Vec<PathAction> {
+        let PathAction::OpenSubflow { local, remote, backup } = action else {
+            panic!("{action:?} opens nothing")
+        };
+        let from = self.local.iter().find(|l| l.id == local).expect("a known local address");
+        let known = self.remote.iter().find(|r| r.id == remote).map(|r| r.address);
+        let (address, to) = (from.address, from.remote.or(known).expect("a known remote address"));
+        self.add_path(id, local, address, remote, to);
+        self.views.last_mut().expect("just added").backup = backup;
+        self.event(PathEvent::SubflowUp(SubflowId(id)))
+    }
+
+    /// The subflow in this slot is gone.
+    pub(super) fn down(&mut self, id: u8) -> Vec<PathAction> {
+        let index = self.paths.iter().position(|p| p.id.0 == id).expect("it was there");
+        let path = self.paths.remove(index);
+        self.views.retain(|v| v.id.0 != id);
+        let (local, remote) = (path.local_id, path.remote_id);
+        self.event(PathEvent::SubflowDown { id: path.id, local, remote, was_established: true })
+    }
+
+    /// A join from `local` to `remote` failed.
+    pub(super) fn failed(&mut self, local: u8, remote: u8) -> Vec<PathAction> {
+        self.event(PathEvent::SubflowDown {
+            id: SubflowId(9),
+            local: AddressId(local),
+            remote: AddressId(remote),
+            was_established: false,
+        })
+    }
+
+    /// Sleeps until the manager's timer fires. Returns how long that was and what it asks for.
+    pub(super) fn fire(&mut self) -> (Duration, Vec<PathAction>) {
+        let at = self.manager.next_timeout().expect("a timer runs");
+        let slept = at - self.now;
+        self.now = at;
+        self.with(|manager, cx| manager.on_timeout(cx));
+        (slept, self.actions())
+    }
+
+    pub(super) fn accepts_join(&mut self) -> bool {
+        self.with(|manager, cx| manager.accepts_join(addr("192.0.2.9:1"), cx))
+    }
+}

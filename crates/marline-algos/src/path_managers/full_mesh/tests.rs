@@ -91,12 +91,9 @@ fn a_dead_subflow_is_rebuilt_and_a_stable_life_forgets_the_failures() {
     let mut action = w.event(PathEvent::Established)[0];
     for _ in 0..5 {
         w.failed(2, 0);
-        while let (_, actions) = w.fire() {
-            if let Some(again) = actions.first() {
-                action = *again;
-                break;
-            }
-        }
+        action = core::iter::repeat_with(|| w.fire().1)
+            .find_map(|actions| actions.first().copied())
+            .expect("it tries forever");
     }
     w.up(1, action);
     w.now += Duration::from_secs(10);

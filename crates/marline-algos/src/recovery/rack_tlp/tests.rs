@@ -80,7 +80,8 @@ impl Sender {
             sent_at: self.now,
             first_sent_at: self.now,
             transmissions: 1,
-            ..blank()
+            mapping_len: MSS as u16,
+            ..SentSegment::default()
         });
         self.snd_nxt = end.0;
         self.with(|r, cx| r.on_sent(&SentNotice { start, end, kind }, cx));
@@ -169,22 +170,5 @@ impl Sender {
 
     fn timeout_in(&self) -> Option<Duration> {
         self.recovery.next_timeout().map(|at| at - self.now)
-    }
-}
-
-fn blank() -> SentSegment {
-    SentSegment {
-        start: Ssn(0),
-        end: Ssn(0),
-        dsn: Dsn(0),
-        mapping_start: Ssn(0),
-        mapping_len: MSS as u16,
-        fin: false,
-        sent_at: Instant::ZERO,
-        first_sent_at: Instant::ZERO,
-        transmissions: 0,
-        sacked: false,
-        lost: false,
-        rate: RateStamp::default(),
     }
 }

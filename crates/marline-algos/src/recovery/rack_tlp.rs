@@ -75,8 +75,8 @@ impl LossRecovery for RackTlp {
         match sent.kind {
             SentKind::New => self.tlp.schedule(cx, cx.phase),
             SentKind::Retransmission => self.tlp.cancel(),
-            SentKind::ProbeNew => self.tlp.on_probe(cx.snd_nxt, false),
-            SentKind::ProbeRepeat => self.tlp.on_probe(cx.snd_nxt, true),
+            SentKind::ProbeNew => self.tlp.on_probe(cx, false),
+            SentKind::ProbeRepeat => self.tlp.on_probe(cx, true),
         }
     }
 

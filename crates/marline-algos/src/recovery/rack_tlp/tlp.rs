@@ -25,11 +25,13 @@ pub(super) struct Tlp {
     pto_at: Option<Instant>,
     episode: Option<Episode>,
     peer_ack_delay: Duration,
+    /// RTT samples there were when the last probe was sent.
+    samples_at_probe: u64,
 }
 
 impl Tlp {
     pub(super) const fn new(peer_ack_delay: Duration) -> Self {
-        Tlp { pto_at: None, episode: None, peer_ack_delay }
+        Tlp { pto_at: None, episode: None, peer_ack_delay, samples_at_probe: 0 }
     }
 
     pub(super) const fn set_peer_ack_delay(&mut self, delay: Duration) {
@@ -80,12 +82,16 @@ impl Tlp {
             return false;
         }
         self.pto_at = None;
-        self.may_probe(cx, cx.phase)
+        // Section 7.3: probes must not prevent the samples by which SRTT learns that the path has
+        // become longer.
+        let rtt_is_fresh = cx.rtt.samples() > self.samples_at_probe;
+        rtt_is_fresh && self.may_probe(cx, cx.phase)
     }
 
-    pub(super) const fn on_probe(&mut self, snd_nxt: Ssn, repeated: bool) {
+    pub(super) const fn on_probe(&mut self, cx: &RecoveryContext<'_>, repeated: bool) {
         self.pto_at = None;
-        self.episode = Some(Episode { end: snd_nxt, repeated, unanswered: true });
+        self.samples_at_probe = cx.rtt.samples();
+        self.episode = Some(Episode { end: cx.snd_nxt, repeated, unanswered: true });
     }
 
     /// TLP_process_ack (section 7.4).

@@ -133,3 +133,15 @@ fn leaving_recovery_starts_the_probe_timer() {
     s.enter(Phase::Open);
     assert_eq!(s.timeout_in(), Some(ms(200)));
 }
+
+#[test]
+fn a_second_probe_needs_an_rtt_sample_since_the_first() {
+    let mut s = probed_by_repetition();
+    s.ack(3, &[]);
+    s.ack_with(3, &[], |ack| ack.dsack = Some((seq(2), seq(3))));
+    s.send(1);
+    assert_eq!(s.fire(), (vec![], TimeoutAction::None), "the retransmission timer takes over");
+    s.rtt.on_sample(ms(300), s.now);
+    s.send(1);
+    assert_eq!(s.fire(), (vec![], TimeoutAction::SendProbe));
+}

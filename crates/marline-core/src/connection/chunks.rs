@@ -15,7 +15,8 @@ const POOL: usize = 8;
 #[derive(Debug, Default)]
 struct Slot {
     bytes: Option<Box<[u8]>>,
-    pins: u32,
+    /// Bytes of the chunk that somebody still needs, counted once for each who does.
+    pinned: u64,
 }
 
 /// The chunks that cover a window of a stream.
@@ -66,17 +67,18 @@ impl Chunks {
     pub(crate) fn pin(&mut self, start: u64, end: u64) {
         for number in start / CHUNK..end.div_ceil(CHUNK) {
             if let Some(slot) = self.slot_mut(number) {
-                slot.pins += 1;
+                slot.pinned += overlap(number, start, end);
             }
         }
     }
 
-    /// Takes back one pin of the chunks under `start..end`.
+    /// Takes back pins of the bytes `start..end`, however they were cut when they were pinned.
     pub(crate) fn unpin(&mut self, start: u64, end: u64) {
         for number in start / CHUNK..end.div_ceil(CHUNK) {
             if let Some(slot) = self.slot_mut(number) {
-                debug_assert!(slot.pins > 0);
-                slot.pins = slot.pins.saturating_sub(1);
+                let bytes = overlap(number, start, end);
+                debug_assert!(slot.pinned >= bytes);
+                slot.pinned = slot.pinned.saturating_sub(bytes);
             }
             self.free_if_unused(number);
         }
@@ -97,7 +99,7 @@ impl Chunks {
     pub(crate) fn shrink(&mut self) {
         self.free = Vec::new();
         let number = self.released / CHUNK;
-        if let Some(slot) = self.slot_mut(number).filter(|slot| slot.pins == 0)
+        if let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0)
             && slot.bytes.take().is_some()
         {
             self.held -= 1;
@@ -134,7 +136,7 @@ impl Chunks {
         if (number + 1) * CHUNK > self.released {
             return;
         }
-        let Some(slot) = self.slot_mut(number).filter(|slot| slot.pins == 0) else { return };
+        let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0) else { return };
         if let Some(bytes) = slot.bytes.take() {
             self.held -= 1;
             if self.free.len() < POOL {
@@ -144,13 +146,18 @@ impl Chunks {
     }
 
     fn drop_front(&mut self) {
-        while self.slots.front().is_some_and(|s| s.bytes.is_none() && s.pins == 0)
+        while self.slots.front().is_some_and(|s| s.bytes.is_none() && s.pinned == 0)
             && (self.first + 1) * CHUNK <= self.released
         {
             self.slots.pop_front();
             self.first += 1;
         }
     }
+}
+
+/// Bytes of `start..end` that lie in a chunk.
+fn overlap(number: u64, start: u64, end: u64) -> u64 {
+    end.min((number + 1) * CHUNK) - start.max(number * CHUNK)
 }
 
 #[cfg(test)]

@@ -41,7 +41,9 @@ impl Connection {
         }
         self.drain_subflow_events(now, sh, id);
         if ingress.accepted && self.leg(id).is_some() {
-            self.on_fourth_ack(now, sh, id);
+            if !segment.header.flags.contains(TcpFlags::SYN) {
+                self.on_fourth_ack(now, sh, id);
+            }
             self.on_content(now, sh, id, segment, &ingress);
             self.drain_subflow_events(now, sh, id);
         }

@@ -9,7 +9,8 @@ pub(crate) const FILE_LINES_AIM: usize = 400;
 /// Lines of code in a function's body. Clippy's `too_many_lines` says the same, but an attribute
 /// silences it, and it does not see the crates outside the workspace.
 const FUNCTION_LINES_MAX: usize = 70;
-const LINE_CHARS_MAX: usize = 100;
+/// rustfmt holds code to 100; this is for what it leaves alone: comments, tables, strings.
+const LINE_CHARS_MAX: usize = 120;
 
 /// Macros that mark unfinished work, and macros for debugging.
 const FORBIDDEN_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];

@@ -1,8 +1,9 @@
 //! The static program that the quickstart copies to a server.
 //!
 //! Linked against musl it runs on any Linux of its processor, whatever its C library. The standard
-//! library for that target comes by rustup, the C compiler that the TLS library needs is musl-gcc
-//! (Debian's package musl-tools).
+//! library for that target comes by rustup, musl's own start files with it; the TLS library's C and
+//! assembler parts are compiled by musl-gcc (Debian's package musl-tools). The linker stays the
+//! default one: musl-gcc as linker makes a program that asks for musl's loader.
 
 use std::fs;
 use std::path::Path;
@@ -20,8 +21,6 @@ pub(crate) fn build(root: &Path) -> TaskResult {
     let arguments = ["build", "--release", "--locked", "-p", "marline-cli", "--target", target];
     let mut cargo = command(root, "cargo", &arguments);
     cargo.env(format!("CC_{}", target.replace('-', "_")), compiler);
-    let linker = format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_uppercase());
-    cargo.env(linker, compiler);
     run(&mut cargo)?;
 
     let built = target_directory(root)?;

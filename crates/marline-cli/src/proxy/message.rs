@@ -7,7 +7,7 @@
 //!  3 Connect    port u16, kind u8, address      client: take me there (kind 1 IPv4, 3 name, 4 IPv6)
 //!  4 Working                                    server: heard, connecting now
 //!  5 Connected                                  server: from here on, bytes are the target's
-//!  6 Failed     code u8, text                   server: no; the codes are RFC 8803 section 4.2.8's
+//!  6 Failed     code u8, text                   server: no; the codes are RFC 8803 section 6.2.8's
 //! ```
 //! All numbers are in network order. RFC 8803's own framing was not taken: it carries no names (the
 //! server must resolve them, or the client's network would see and answer them), no credentials and
@@ -31,7 +31,7 @@ pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
 const MAX_TEXT: usize = 255;
 
-/// RFC 8803's error codes (section 4.2.8).
+/// RFC 8803's error codes (section 6.2.8).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ErrorCode {
     /// 0: this version is not spoken here.

@@ -1,13 +1,23 @@
 //! The connecting side.
 
 use core::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent};
-use marline_io::PathSpec;
+use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
+use marline_time::Duration;
 use tokio::sync::broadcast;
+use tokio::task::AbortHandle;
 
-use crate::{ClientConfig, Error, Stream, UnknownPolicy};
+use crate::path_table::{PathChange, PathStatus, PathTable};
+use crate::race::{FailureKind, Race, verdict};
+use crate::{ClientConfig, Error, LONGEST_KEEPALIVE, Registry, Stream, UnknownPolicy};
+
+/// Monitor events a slow reader may lag behind.
+pub(crate) const MONITOR_CAPACITY: usize = 1_024;
+/// Bounds of the stagger between attempts.
+const STAGGER: core::ops::RangeInclusive<Duration> =
+    Duration::from_millis(50)..=Duration::from_millis(250);
 
 /// Opens connections over several local addresses. Clones share everything.
 #[derive(Clone, Debug)]
@@ -17,47 +27,80 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Inner {
+    shard: Arc<ShardHandle>,
+    config: ClientConfig,
+    paths: Mutex<PathTable>,
+    winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     monitor: broadcast::Sender<MonitorEvent>,
+    watch: Mutex<Option<AbortHandle>>,
 }
 
-/// A local address that serves as a path, and how it is.
-#[derive(Clone, Debug)]
-pub struct PathStatus {
-    /// The path as configured, or the interface's name if found by itself.
-    pub spec: PathSpec,
-    /// The interface, if known.
-    pub interface: Option<String>,
-    /// Its addresses in use: usually one, or one per family.
-    pub addresses: Vec<IpAddr>,
-    /// New subflows may start here.
-    pub up: bool,
-    /// Carries data only if nothing else can.
-    pub backup: bool,
-    /// What went wrong last.
-    pub error: Option<String>,
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(watch) = lock(&self.watch).take() {
+            watch.abort();
+        }
+    }
 }
 
-/// A change of a path by hand.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum PathChange {
-    /// Use it (again).
-    Up,
-    /// Close its subflows and open none.
-    Down,
-    /// Carry data only if nothing else can.
-    Backup,
-    /// Carry data as any other.
-    Primary,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn io_error(what: &str, source: std::io::Error) -> Error {
+    Error::Io { what: what.to_owned(), source }
 }
 
 impl Client {
-    /// Opens one UDP socket per local address. Needs a tokio runtime with I/O.
+    /// Opens one UDP socket per local address. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// A path names an interface or address that is not there, or a socket cannot be opened.
-    pub async fn bind(_config: ClientConfig) -> Result<Client, Error> {
-        let (monitor, _) = broadcast::channel(16);
-        Ok(Client { inner: Arc::new(Inner { monitor }) })
+    pub async fn bind(config: ClientConfig) -> Result<Client, Error> {
+        if config.keepalive > LONGEST_KEEPALIVE || config.keepalive.is_zero() {
+            let longest = LONGEST_KEEPALIVE.as_secs();
+            return Err(Error::Config(format!("keepalive must be above 0, at most {longest} s")));
+        }
+        let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
+        let capture = match &config.capture_dir {
+            None => None,
+            Some(dir) => Some(
+                Captures::in_dir(dir, "client", config.capture_secrets)
+                    .map_err(|error| io_error("capture directory", error))?,
+            ),
+        };
+        let shard = Shard::start(ShardConfig {
+            shard: marline_core::Shard { index: 0, count: 1 },
+            accept: None,
+            limits: config.limits,
+            queue: None,
+            monitor: config.monitor.then(|| monitor.clone()),
+            keepalive: config.keepalive,
+            capture,
+        })
+        .map_err(|error| io_error("start the network driver", error))?;
+        let interfaces = Interfaces::now().map_err(|error| io_error("list interfaces", error))?;
+        let mut paths = PathTable::new(&config.paths);
+        paths.follow(&shard, &interfaces);
+        if !config.paths.is_empty() {
+            paths.check()?;
+        }
+        let inner = Arc::new(Inner {
+            shard,
+            config,
+            paths: Mutex::new(paths),
+            winner: Mutex::new(None),
+            monitor,
+            watch: Mutex::new(None),
+        });
+        match Watcher::start() {
+            Ok(watcher) => {
+                let task = tokio::spawn(watch(Arc::downgrade(&inner), watcher));
+                *lock(&inner.watch) = Some(task.abort_handle());
+            }
+            Err(error) => tracing::warn!(%error, "interfaces are not followed"),
+        }
+        Ok(Client { inner })
     }
 
     /// Connects to whichever of `servers` answers first on whichever path: attempts start one
@@ -65,8 +108,29 @@ impl Client {
     ///
     /// # Errors
     /// No attempt succeeded; the error lists each with its reason.
-    pub async fn connect(&self, _servers: &[SocketAddr]) -> Result<Stream, Error> {
-        Err(Error::NoPath)
+    pub async fn connect(&self, servers: &[SocketAddr]) -> Result<Stream, Error> {
+        let winner = *lock(&self.inner.winner);
+        let (candidates, local_addresses) = {
+            let paths = lock(&self.inner.paths);
+            (paths.candidates(servers, winner), paths.local_addresses())
+        };
+        let mut config = self.inner.config.connection.clone();
+        config.local_addresses = local_addresses;
+        let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
+        let race = Race { shard: &self.inner.shard, config: &config, stagger };
+        let outcome = race.run(candidates).await;
+        for failure in &outcome.failures {
+            if let FailureKind::NoRoute(error) = &failure.why {
+                tracing::error!("{failure}");
+                let text = format!("no route to {}: {error}", failure.candidate.remote);
+                lock(&self.inner.paths).set_error(&failure.candidate.path, text);
+            } else {
+                tracing::debug!("{failure}");
+            }
+        }
+        let Some((stream, ends)) = outcome.winner else { return Err(verdict(outcome.failures)) };
+        *lock(&self.inner.winner) = Some(ends);
+        Ok(Stream::new(stream, Arc::clone(&self.inner.config.registry)))
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -78,37 +142,89 @@ impl Client {
     /// Pictures of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
-        Vec::new()
+        self.inner.shard.connections()
     }
 
     /// The paths and their state.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
-        Vec::new()
+        lock(&self.inner.paths).status()
     }
 
     /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its
-    /// interface or its address.
+    /// interface, its address, or as it was given.
     ///
     /// # Errors
     /// There is no such path.
-    pub fn set_path(&self, path: &str, _change: PathChange) -> Result<(), Error> {
-        Err(Error::NoSuchPath { path: path.to_owned(), reason: "no such path".to_owned() })
+    pub fn set_path(&self, path: &str, change: PathChange) -> Result<(), Error> {
+        lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
     /// Changes the scheduler of a running connection.
     ///
     /// # Errors
     /// No scheduler has this name.
-    pub fn set_scheduler(&self, _id: ConnectionId, _name: &str) -> Result<(), UnknownPolicy> {
-        Ok(())
+    pub fn set_scheduler(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
+        set_scheduler(&self.inner.config.registry, &self.inner.shard, id, name)
     }
 
     /// Changes the path manager of a running connection.
     ///
     /// # Errors
     /// No path manager has this name.
-    pub fn set_path_manager(&self, _id: ConnectionId, _name: &str) -> Result<(), UnknownPolicy> {
-        Ok(())
+    pub fn set_path_manager(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
+        set_path_manager(&self.inner.config.registry, &self.inner.shard, id, name)
     }
+
+    /// Counts of the core and of the carrier.
+    #[must_use]
+    pub fn counters(&self) -> (marline_core::Counters, marline_io::carrier::CarrierCounters) {
+        self.inner.shard.counters()
+    }
+
+    /// Waits until all connections have closed, or as long as `patience`: a process that ends
+    /// before takes with it what was written and not yet delivered. `true`: all have.
+    pub async fn drained(&self, patience: Duration) -> bool {
+        self.inner.shard.drained(patience).await
+    }
+}
+
+/// Follows the interfaces as long as the client exists.
+async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
+    loop {
+        match watcher.changed().await {
+            Ok(interfaces) => {
+                let Some(inner) = client.upgrade() else { return };
+                lock(&inner.paths).follow(&inner.shard, &interfaces);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "interfaces are no longer followed");
+                return;
+            }
+        }
+    }
+}
+
+pub(crate) fn set_scheduler(
+    registry: &Registry,
+    shard: &Shard,
+    id: ConnectionId,
+    name: &str,
+) -> Result<(), UnknownPolicy> {
+    let factory = registry.scheduler(name)?;
+    let (_, id) = Shard::split_id(id);
+    shard.with_endpoint(|endpoint, now| endpoint.set_scheduler(now, id, factory));
+    Ok(())
+}
+
+pub(crate) fn set_path_manager(
+    registry: &Registry,
+    shard: &Shard,
+    id: ConnectionId,
+    name: &str,
+) -> Result<(), UnknownPolicy> {
+    let factory = registry.path_manager(name)?;
+    let (_, id) = Shard::split_id(id);
+    shard.with_endpoint(|endpoint, now| endpoint.set_path_manager(now, id, factory));
+    Ok(())
 }

@@ -2,7 +2,9 @@
 
 use core::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Limits};
 use marline_time::Duration;
 
@@ -23,6 +25,8 @@ pub struct ClientConfig {
     pub capture_dir: Option<PathBuf>,
     /// Leave MPTCP keys, tokens and HMACs in captures. They let a reader disturb the connection.
     pub capture_secrets: bool,
+    /// The policies that can be chosen by name while connections run.
+    pub registry: Arc<Registry>,
     /// Emit monitor events.
     pub monitor: bool,
     /// Bounds.
@@ -42,6 +46,7 @@ impl ClientConfig {
             connection,
             capture_dir: None,
             capture_secrets: false,
+            registry: Arc::new(Registry::default()),
             monitor: false,
             limits: Limits::default(),
             keepalive: Duration::from_secs(15),
@@ -63,6 +68,8 @@ pub struct ServerConfig {
     pub capture_dir: Option<PathBuf>,
     /// Leave MPTCP keys, tokens and HMACs in captures. They let a reader disturb the connection.
     pub capture_secrets: bool,
+    /// The policies that can be chosen by name while connections run.
+    pub registry: Arc<Registry>,
     /// Emit monitor events.
     pub monitor: bool,
     /// Bounds, per shard.
@@ -81,6 +88,7 @@ impl ServerConfig {
             connection,
             capture_dir: None,
             capture_secrets: false,
+            registry: Arc::new(Registry::default()),
             monitor: false,
             limits: Limits::default(),
             backlog: 1_024,

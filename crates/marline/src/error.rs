@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::io;
 
+use marline_algos::UnknownPolicy;
 use marline_core::{CloseReason, ConnectError};
 
 /// An error of a [`Client`](crate::Client) or a [`Listener`](crate::Listener).
@@ -122,22 +123,3 @@ impl From<UnknownPolicy> for Error {
         Error::UnknownPolicy(error)
     }
 }
-
-/// A policy name nobody registered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownPolicy {
-    /// Which kind: `scheduler`, `path manager`, `congestion control`, `loss recovery`.
-    pub kind: &'static str,
-    /// The name asked for.
-    pub name: String,
-    /// The names there are.
-    pub known: Vec<String>,
-}
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no {} named `{}` (known: {})", self.kind, self.name, self.known.join(", "))
-    }
-}
-
-impl std::error::Error for UnknownPolicy {}

@@ -4,9 +4,15 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent};
+use marline_io::{AcceptQueue, Captures, Shard, ShardConfig, ShardHandle, SocketOptions};
+use marline_time::Duration;
 use tokio::sync::broadcast;
 
-use crate::{Error, ServerConfig, Stream, UnknownPolicy};
+use crate::client::{MONITOR_CAPACITY, io_error, set_path_manager, set_scheduler};
+use crate::{Error, LONGEST_KEEPALIVE, ServerConfig, Stream, UnknownPolicy};
+
+/// Shards that may share a port: the flow id's top byte tells them apart.
+const MAX_SHARDS: usize = 128;
 
 /// Accepts connections. Clones share everything.
 #[derive(Clone, Debug)]
@@ -16,32 +22,75 @@ pub struct Listener {
 
 #[derive(Debug)]
 struct Inner {
+    shards: Vec<Arc<ShardHandle>>,
+    queue: Arc<AcceptQueue>,
+    config: ServerConfig,
     monitor: broadcast::Sender<MonitorEvent>,
-    local: Vec<SocketAddr>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
 }
 
 impl Listener {
-    /// Binds the listening sockets. Needs a tokio runtime with I/O.
+    /// Binds the listening sockets. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// An address cannot be bound, or the number of shards is no power of two up to 128.
     pub async fn bind(config: ServerConfig) -> Result<Listener, Error> {
-        let (monitor, _) = broadcast::channel(16);
-        Ok(Listener { inner: Arc::new(Inner { monitor, local: config.listen }) })
+        if !config.shards.is_power_of_two() || config.shards > MAX_SHARDS {
+            let shards = config.shards;
+            let what = format!("shards must be a power of two up to {MAX_SHARDS}, not {shards}");
+            return Err(Error::Config(what));
+        }
+        if config.listen.is_empty() {
+            return Err(Error::Config("no address to listen on".to_owned()));
+        }
+        let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
+        let queue = AcceptQueue::new(config.backlog);
+        let mut shards = Vec::new();
+        for index in 0..config.shards {
+            shards.push(start_shard(&config, index as u8, &queue, &monitor)?);
+        }
+        let mut listen = config.listen.clone();
+        for shard in &shards {
+            for address in &mut listen {
+                let options = SocketOptions {
+                    local: *address,
+                    interface: None,
+                    share_port: config.shards > 1,
+                };
+                // A port the system chose for the first shard serves all.
+                *address = shard
+                    .open_socket(options)
+                    .map_err(|source| Error::Bind { address: *address, source })?;
+            }
+        }
+        if config.shards > 1 {
+            Shard::introduce(&shards);
+            if let Err(error) = shards[0].spread_over(config.shards as u8) {
+                tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
+            }
+        }
+        Ok(Listener { inner: Arc::new(Inner { shards, queue, config, monitor }) })
     }
 
     /// The next connection and its peer's address (that of the first subflow). Safe to cancel.
     ///
     /// # Errors
-    /// The driver is gone.
+    /// None so far; a listener that can no longer accept will say so here.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
-        Err(Error::Stopped)
+        let stream = self.inner.queue.pop().await;
+        let peer = stream.peer_addr();
+        Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), peer))
     }
 
     /// The addresses it listens on, ports resolved.
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.inner.local.clone()
+        self.inner.shards.first().map(|shard| shard.local_addrs()).unwrap_or_default()
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -53,22 +102,71 @@ impl Listener {
     /// Pictures of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
-        Vec::new()
+        self.inner.shards.iter().flat_map(|shard| shard.connections()).collect()
     }
 
     /// Changes the scheduler of a running connection.
     ///
     /// # Errors
     /// No scheduler has this name.
-    pub fn set_scheduler(&self, _id: ConnectionId, _name: &str) -> Result<(), UnknownPolicy> {
-        Ok(())
+    pub fn set_scheduler(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
+        let Some(shard) = self.shard_of(id) else { return Ok(()) };
+        set_scheduler(&self.inner.config.registry, shard, id, name)
     }
 
     /// Changes the path manager of a running connection.
     ///
     /// # Errors
     /// No path manager has this name.
-    pub fn set_path_manager(&self, _id: ConnectionId, _name: &str) -> Result<(), UnknownPolicy> {
-        Ok(())
+    pub fn set_path_manager(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
+        let Some(shard) = self.shard_of(id) else { return Ok(()) };
+        set_path_manager(&self.inner.config.registry, shard, id, name)
     }
+
+    /// Counts of the core and of the carrier, per shard.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(marline_core::Counters, marline_io::carrier::CarrierCounters)> {
+        self.inner.shards.iter().map(|shard| shard.counters()).collect()
+    }
+
+    /// Waits until all connections have closed, or as long as `patience`: a process that ends
+    /// before takes with it what was written and not yet delivered. `true`: all have.
+    pub async fn drained(&self, patience: Duration) -> bool {
+        let mut all = true;
+        for shard in &self.inner.shards {
+            all &= shard.drained(patience).await;
+        }
+        all
+    }
+
+    fn shard_of(&self, id: ConnectionId) -> Option<&Shard> {
+        let (index, _) = Shard::split_id(id);
+        self.inner.shards.get(usize::from(index)).map(|shard| &***shard)
+    }
+}
+
+fn start_shard(
+    config: &ServerConfig,
+    index: u8,
+    queue: &Arc<AcceptQueue>,
+    monitor: &broadcast::Sender<MonitorEvent>,
+) -> Result<Arc<ShardHandle>, Error> {
+    let name = if config.shards > 1 { format!("server-shard{index}") } else { "server".to_owned() };
+    let capture = match &config.capture_dir {
+        None => None,
+        Some(dir) => Some(
+            Captures::in_dir(dir, &name, config.capture_secrets)
+                .map_err(|error| io_error("capture directory", error))?,
+        ),
+    };
+    Shard::start(ShardConfig {
+        shard: marline_core::Shard { index, count: config.shards as u8 },
+        accept: Some(config.connection.clone()),
+        limits: config.limits,
+        queue: Some(Arc::clone(queue)),
+        monitor: config.monitor.then(|| monitor.clone()),
+        keepalive: LONGEST_KEEPALIVE,
+        capture,
+    })
+    .map_err(|error| io_error("start the network driver", error))
 }

@@ -4,53 +4,63 @@ use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::io;
+use std::sync::Arc;
 
 use marline_core::{ConnectionId, ConnectionInfo, FallbackReason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::UnknownPolicy;
+use crate::{Registry, UnknownPolicy};
 
 /// A connection. Reading ends (0 bytes) after the peer's DATA_FIN; `shutdown` sends ours; dropping
 /// lets go of it: what was written still goes out, unread or further incoming data aborts it.
 #[derive(Debug)]
 pub struct Stream {
-    id: ConnectionId,
-    peer: SocketAddr,
+    inner: marline_io::Stream,
+    registry: Arc<Registry>,
 }
 
 impl Stream {
+    pub(crate) fn new(inner: marline_io::Stream, registry: Arc<Registry>) -> Self {
+        Stream { inner, registry }
+    }
+
     /// Its id within its client or listener.
     #[must_use]
     pub fn id(&self) -> ConnectionId {
-        self.id
+        self.inner.id()
     }
 
-    /// The peer's address on the first subflow. On the UDP carrier its port is the inner TCP port.
+    /// The peer's address on the first subflow. On the UDP carrier a client's port is the inner TCP
+    /// port.
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.inner.peer_addr()
     }
 
     /// A picture of the connection; `None` when it is over.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
-        None
+        self.inner.info()
     }
 
     /// Plain TCP, and why.
     #[must_use]
     pub fn fallback(&self) -> Option<FallbackReason> {
-        None
+        self.info().and_then(|info| info.fallback)
     }
 
     /// Ends the connection at once, on both sides (MP_FASTCLOSE).
-    pub fn abort(self) {}
+    pub fn abort(self) {
+        self.inner.abort();
+    }
 
     /// Changes the scheduler.
     ///
     /// # Errors
     /// No scheduler has this name.
-    pub fn set_scheduler(&self, _name: &str) -> Result<(), UnknownPolicy> {
+    pub fn set_scheduler(&self, name: &str) -> Result<(), UnknownPolicy> {
+        let factory = self.registry.scheduler(name)?;
+        self.inner.command(|endpoint, now, id| endpoint.set_scheduler(now, id, factory));
         Ok(())
     }
 
@@ -58,35 +68,37 @@ impl Stream {
     ///
     /// # Errors
     /// No path manager has this name.
-    pub fn set_path_manager(&self, _name: &str) -> Result<(), UnknownPolicy> {
+    pub fn set_path_manager(&self, name: &str) -> Result<(), UnknownPolicy> {
+        let factory = self.registry.path_manager(name)?;
+        self.inner.command(|endpoint, now, id| endpoint.set_path_manager(now, id, factory));
         Ok(())
     }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(
-        self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-        _buf: &mut ReadBuf<'_>,
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+        Pin::new(&mut self.inner).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(
-        self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-        _bytes: &[u8],
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }

@@ -54,7 +54,10 @@ pub(super) struct Addresses {
 impl Addresses {
     pub(super) fn new(config: &ConnectionConfig, path: FourTuple) -> Self {
         let mut local = config.local_addresses.clone();
-        let known = local.iter().find(|l| l.address.ip() == path.local.ip()).map(|l| l.id);
+        // One address may stand for several paths that differ in where they lead.
+        let fits = |l: &&LocalAddress| l.address.ip() == path.local.ip();
+        let leads = |l: &&LocalAddress| fits(l) && l.remote == Some(path.remote);
+        let known = local.iter().find(leads).or_else(|| local.iter().find(fits)).map(|l| l.id);
         let initial = known.unwrap_or(AddressId(0));
         if known.is_none() {
             local.push(LocalAddress {

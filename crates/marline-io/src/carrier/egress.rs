@@ -137,6 +137,18 @@ impl UdpCarrier {
         }
     }
 
+    /// The addresses by which the core knows who is at this outer address: on a client they are the
+    /// same, on a server the ports are the inner ones. At most a few are looked up: it is ICMP
+    /// that asks.
+    pub fn core_addresses(&self, outer: SocketAddr) -> Vec<SocketAddr> {
+        const AT_MOST: usize = 16;
+        if !self.config.accept {
+            return vec![outer];
+        }
+        let there = self.flows.values().filter(|flow| flow.outer.remote == outer);
+        there.map(|flow| flow.path.remote).take(AT_MOST).collect()
+    }
+
     /// The next frame the carrier itself wants sent.
     pub fn poll_control(&mut self) -> Option<(Outer, ControlFrame)> {
         self.control.pop_front()

@@ -157,13 +157,14 @@ impl State {
         local: core::net::SocketAddr,
         error: &NetworkError,
     ) {
-        // The core knows a peer by its inner port, which ICMP does not tell; on a client, where it
-        // matters most, that is the UDP port.
-        let path = FourTuple { local, remote: error.remote };
-        if let Some(payload) = error.mtu.and_then(|mtu| payload_of_mtu(mtu, error.remote)) {
-            self.set_payload(now, path, payload);
-        } else if error.errno != libc::EMSGSIZE {
-            self.endpoint.path_unreachable(now, path.local, path.remote);
+        let remotes = self.carrier.core_addresses(error.remote);
+        let local = core::net::SocketAddr::new(local.ip(), 0);
+        for remote in remotes {
+            if let Some(payload) = error.mtu.and_then(|mtu| payload_of_mtu(mtu, error.remote)) {
+                self.set_payload(now, FourTuple { local, remote }, payload);
+            } else if error.errno != libc::EMSGSIZE {
+                self.endpoint.path_unreachable(now, local, remote);
+            }
         }
     }
 

@@ -363,6 +363,21 @@ impl Shard {
         infos
     }
 
+    /// Waits until all connections have closed, or as long as `patience`. `true`: they have.
+    pub async fn drained(&self, patience: marline_time::Duration) -> bool {
+        const LOOK_EVERY: marline_time::Duration = marline_time::Duration::from_millis(5);
+        let deadline = self.clock.now() + patience;
+        loop {
+            if self.lock().endpoint.connections().is_empty() {
+                return true;
+            }
+            if self.clock.now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Counts of the core and of the carrier.
     pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
         let state = self.lock();

@@ -55,23 +55,31 @@ impl Stream {
     /// # Errors
     /// The connection ended before it was established.
     pub async fn connected(&self) -> Result<Option<FallbackReason>, CloseReason> {
-        poll_fn(|cx| {
-            let mut state = self.shard.lock();
-            let stopped = state.stopped;
-            let Some(slot) = state.slots.get_mut(&self.id) else {
-                return Poll::Ready(Err(CloseReason::Aborted));
-            };
-            match (slot.connected, slot.closed) {
-                (Some(fallback), _) => Poll::Ready(Ok(fallback)),
-                (None, Some(reason)) => Poll::Ready(Err(reason)),
-                (None, None) if stopped => Poll::Ready(Err(CloseReason::Aborted)),
-                (None, None) => {
-                    register(&mut slot.connecting, cx);
-                    Poll::Pending
-                }
+        poll_fn(|cx| self.poll_connected(cx)).await
+    }
+
+    /// The same, for those who wait for several.
+    ///
+    /// # Errors
+    /// The connection ended before it was established.
+    pub fn poll_connected(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<FallbackReason>, CloseReason>> {
+        let mut state = self.shard.lock();
+        let stopped = state.stopped;
+        let Some(slot) = state.slots.get_mut(&self.id) else {
+            return Poll::Ready(Err(CloseReason::Aborted));
+        };
+        match (slot.connected, slot.closed) {
+            (Some(fallback), _) => Poll::Ready(Ok(fallback)),
+            (None, Some(reason)) => Poll::Ready(Err(reason)),
+            (None, None) if stopped => Poll::Ready(Err(CloseReason::Aborted)),
+            (None, None) => {
+                register(&mut slot.connecting, cx);
+                Poll::Pending
             }
-        })
-        .await
+        }
     }
 
     /// A picture of the connection; `None` when nothing is left of it.

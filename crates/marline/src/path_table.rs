@@ -1,0 +1,297 @@
+//! The paths of a client: which local addresses they stand for now, which of them have sockets, and
+//! what the core was told.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+
+use marline_io::{Interfaces, LocalEnd, PathSpec, Shard};
+use marline_policy::{AddressId, LocalAddress};
+
+use crate::Error;
+
+/// A local address that serves as a path, and how it is.
+#[derive(Clone, Debug)]
+pub struct PathStatus {
+    /// The path as configured, or the interface's name if found by itself.
+    pub spec: PathSpec,
+    /// The interface, if known.
+    pub interface: Option<String>,
+    /// Its addresses in use: usually one, or one per family.
+    pub addresses: Vec<IpAddr>,
+    /// New subflows may start here.
+    pub up: bool,
+    /// Carries data only if nothing else can.
+    pub backup: bool,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+/// A change of a path by hand.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PathChange {
+    /// Use it (again).
+    Up,
+    /// Close its subflows and open none.
+    Down,
+    /// Carry data only if nothing else can.
+    Backup,
+    /// Carry data as any other.
+    Primary,
+}
+
+/// Where an attempt to connect starts and leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) path: String,
+    pub(crate) end: LocalEnd,
+    pub(crate) remote: SocketAddr,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    spec: PathSpec,
+    ends: Vec<LocalEnd>,
+    taken_down: bool,
+    backup: bool,
+    error: Option<String>,
+}
+
+impl Entry {
+    fn new(spec: PathSpec) -> Self {
+        let backup = spec.backup;
+        Entry { spec, ends: Vec::new(), taken_down: false, backup, error: None }
+    }
+}
+
+/// One address of one path: what has an address id. Two paths may share an address and differ in
+/// where they lead.
+type Key = (IpAddr, Option<SocketAddr>);
+
+/// All paths of a client.
+#[derive(Debug)]
+pub(crate) struct PathTable {
+    /// Found by itself, not named by the user.
+    automatic: bool,
+    entries: Vec<Entry>,
+    ids: BTreeMap<Key, AddressId>,
+    told: BTreeMap<Key, LocalAddress>,
+    sockets: BTreeMap<IpAddr, u32>,
+}
+
+impl PathTable {
+    pub(crate) fn new(specs: &[PathSpec]) -> Self {
+        PathTable {
+            automatic: specs.is_empty(),
+            entries: specs.iter().cloned().map(Entry::new).collect(),
+            ids: BTreeMap::new(),
+            told: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+        }
+    }
+
+    /// Compares the paths with what the machine has now: opens and closes sockets, tells the core.
+    pub(crate) fn follow(&mut self, shard: &Shard, interfaces: &Interfaces) {
+        self.resolve(interfaces);
+        self.apply(shard);
+    }
+
+    /// Checks that every path the user named is there.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for entry in &self.entries {
+            if let Some(reason) = &entry.error {
+                let (path, reason) = (entry.spec.to_string(), reason.clone());
+                return Err(Error::NoSuchPath { path, reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve(&mut self, interfaces: &Interfaces) {
+        if self.automatic {
+            let found = PathSpec::defaults(interfaces);
+            for entry in &mut self.entries {
+                entry.ends.clear();
+                entry.error = Some("no default route".to_owned());
+            }
+            for (spec, ends) in found {
+                let known = self.entries.iter().position(|entry| entry.spec == spec);
+                let at = known.unwrap_or_else(|| {
+                    self.entries.push(Entry::new(spec));
+                    self.entries.len() - 1
+                });
+                self.entries[at].ends = ends;
+                self.entries[at].error = None;
+            }
+            return;
+        }
+        for entry in &mut self.entries {
+            match entry.spec.resolve(interfaces) {
+                Ok(ends) => {
+                    let down = |end: &LocalEnd| {
+                        interfaces.by_name(&end.interface.0).is_none_or(|i| !i.up && !i.loopback)
+                    };
+                    let all_down = ends.iter().all(down);
+                    entry.error = all_down.then(|| "the interface is down".to_owned());
+                    entry.ends = if all_down { Vec::new() } else { ends };
+                }
+                Err(error) => {
+                    entry.ends.clear();
+                    entry.error = Some(error.to_string());
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, shard: &Shard) {
+        let mut wanted: BTreeMap<Key, LocalAddress> = BTreeMap::new();
+        for at in 0..self.entries.len() {
+            for end in self.entries[at].ends.clone() {
+                if let Err(error) = self.ensure_socket(shard, &end) {
+                    self.entries[at].error = Some(format!("cannot open a socket: {error}"));
+                    continue;
+                }
+                let entry = &self.entries[at];
+                let key = (end.address, entry.spec.remote);
+                let (backup, up) = (entry.backup, !entry.taken_down);
+                let Some(id) = self.id(key) else { continue };
+                wanted.insert(key, local_address(id, key, backup, up));
+            }
+        }
+        let gone: Vec<_> = self.told.iter().filter(|(key, _)| !wanted.contains_key(key)).collect();
+        let mut changes: Vec<LocalAddress> = Vec::new();
+        changes.extend(gone.into_iter().map(|(_, old)| LocalAddress { up: false, ..*old }));
+        let changed = wanted.iter().filter(|(key, new)| self.told.get(key) != Some(new));
+        changes.extend(changed.map(|(_, new)| *new));
+        if !changes.is_empty() {
+            shard.with_endpoint(|endpoint, now| {
+                for change in changes {
+                    endpoint.set_local_address(now, None, change);
+                }
+            });
+        }
+        let unused: Vec<IpAddr> = self
+            .sockets
+            .keys()
+            .copied()
+            .filter(|ip| !wanted.keys().any(|(address, _)| address == ip))
+            .collect();
+        for ip in unused {
+            self.sockets.remove(&ip);
+            shard.close_socket(ip);
+        }
+        self.told = wanted;
+    }
+
+    /// A socket for this address on this interface; a new one if the interface has changed.
+    fn ensure_socket(&mut self, shard: &Shard, end: &LocalEnd) -> std::io::Result<()> {
+        match self.sockets.get(&end.address) {
+            Some(index) if *index == end.interface.1 => return Ok(()),
+            Some(_) => shard.close_socket(end.address),
+            None => {}
+        }
+        shard.open_socket(end.socket_options())?;
+        self.sockets.insert(end.address, end.interface.1);
+        Ok(())
+    }
+
+    /// Ids stay the same as long as they can: there are 255.
+    fn id(&mut self, key: Key) -> Option<AddressId> {
+        if let Some(id) = self.ids.get(&key) {
+            return Some(*id);
+        }
+        let used = |ids: &BTreeMap<Key, AddressId>, id: u8| ids.values().any(|used| used.0 == id);
+        let free = (1..=u8::MAX).find(|id| !used(&self.ids, *id));
+        let id = free.or_else(|| {
+            let (&old, &id) = self.ids.iter().find(|(key, _)| !self.told.contains_key(key))?;
+            self.ids.remove(&old);
+            Some(id.0)
+        })?;
+        self.ids.insert(key, AddressId(id));
+        Some(AddressId(id))
+    }
+
+    /// The local addresses a new connection may use.
+    pub(crate) fn local_addresses(&self) -> Vec<LocalAddress> {
+        self.told.values().copied().collect()
+    }
+
+    /// The attempts a connection to `servers` may start with: what won last time, then paths in
+    /// their order, backups last.
+    pub(crate) fn candidates(
+        &self,
+        servers: &[SocketAddr],
+        winner: Option<(IpAddr, SocketAddr)>,
+    ) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        for entry in self.entries.iter().filter(|entry| !entry.taken_down) {
+            for end in &entry.ends {
+                let pinned = entry.spec.remote.as_ref().map_or(servers, std::slice::from_ref);
+                let fitting = pinned.iter().filter(|r| r.is_ipv4() == end.address.is_ipv4());
+                found.extend(fitting.map(|remote| {
+                    let path = entry.spec.to_string();
+                    let candidate = Candidate { path, end: end.clone(), remote: *remote };
+                    let won = winner == Some((end.address, *remote));
+                    ((!won, entry.backup), candidate)
+                }));
+            }
+        }
+        // Stable: equal ones keep the order of the paths.
+        found.sort_by_key(|(rank, _)| *rank);
+        found.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    /// Remembers what went wrong on a path.
+    pub(crate) fn set_error(&mut self, path: &str, error: String) {
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.spec.to_string() == path) {
+            entry.error = Some(error);
+        }
+    }
+
+    pub(crate) fn status(&self) -> Vec<PathStatus> {
+        let status = |entry: &Entry| PathStatus {
+            spec: entry.spec.clone(),
+            interface: entry.ends.first().map(|end| end.interface.0.clone()),
+            addresses: entry.ends.iter().map(|end| end.address).collect(),
+            up: !entry.ends.is_empty() && !entry.taken_down,
+            backup: entry.backup,
+            error: entry.error.clone(),
+        };
+        self.entries.iter().map(status).collect()
+    }
+
+    /// Changes a path by hand. `name`: index, interface, address, or the path as it was given.
+    pub(crate) fn change(
+        &mut self,
+        shard: &Shard,
+        name: &str,
+        change: PathChange,
+    ) -> Result<(), Error> {
+        let index = name.parse::<usize>().ok();
+        let names = |(at, entry): (usize, &Entry)| {
+            index == Some(at)
+                || entry.spec.to_string() == name
+                || entry.spec.local.to_string() == name
+                || entry.ends.iter().any(|end| {
+                    end.interface.0 == name && !end.loopback || end.address.to_string() == name
+                })
+        };
+        let Some(at) = self.entries.iter().enumerate().position(names) else {
+            let reason = format!("no such path (there are {})", self.entries.len());
+            return Err(Error::NoSuchPath { path: name.to_owned(), reason });
+        };
+        let entry = &mut self.entries[at];
+        match change {
+            PathChange::Up => entry.taken_down = false,
+            PathChange::Down => entry.taken_down = true,
+            PathChange::Backup => entry.backup = true,
+            PathChange::Primary => entry.backup = false,
+        }
+        self.apply(shard);
+        Ok(())
+    }
+}
+
+fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddress {
+    let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
+    LocalAddress { id, address, remote, backup, signal: false, subflow: true, up }
+}

@@ -1,0 +1,150 @@
+//! The first SYN races over the paths (after RFC 8305, "happy eyeballs"): a path may be dead
+//! without anybody knowing, so the next attempt starts a stagger after the one before, or at once
+//! when that one fails. The first handshake that completes wins; the others are closed quietly.
+
+use core::future::poll_fn;
+use core::net::{IpAddr, SocketAddr};
+use core::pin::pin;
+use core::task::Poll;
+
+use marline_core::{CloseReason, ConnectionConfig};
+use marline_io::{Shard, StartError, Stream};
+use marline_time::Duration;
+
+use crate::Error;
+use crate::path_table::Candidate;
+
+/// What a race runs with.
+pub(crate) struct Race<'a> {
+    pub(crate) shard: &'a Shard,
+    pub(crate) config: &'a ConnectionConfig,
+    pub(crate) stagger: Duration,
+}
+
+/// What happened to an attempt.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) candidate: Candidate,
+    pub(crate) why: FailureKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum FailureKind {
+    NoRoute(std::io::Error),
+    Start(StartError),
+    Closed(CloseReason),
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "path {} to {}: ", self.candidate.path, self.candidate.remote)?;
+        match &self.why {
+            FailureKind::NoRoute(error) => write!(f, "no route: {error}"),
+            FailureKind::Start(StartError::Core(error)) => error.fmt(f),
+            FailureKind::Start(StartError::Stopped) => {
+                f.write_str("the network driver has stopped")
+            }
+            FailureKind::Closed(CloseReason::TimedOut) => {
+                f.write_str("no answer (does a firewall drop UDP there?)")
+            }
+            FailureKind::Closed(reason) => reason.fmt(f),
+        }
+    }
+}
+
+/// What a race ended with.
+pub(crate) struct Outcome {
+    pub(crate) winner: Option<(Stream, (IpAddr, SocketAddr))>,
+    pub(crate) failures: Vec<Failure>,
+}
+
+impl Race<'_> {
+    /// Runs the race to its end.
+    pub(crate) async fn run(&self, candidates: Vec<Candidate>) -> Outcome {
+        let mut waiting = candidates.into_iter();
+        let mut running: Vec<(Candidate, Stream)> = Vec::new();
+        let mut failures = Vec::new();
+        loop {
+            if let Some(candidate) = waiting.next() {
+                match self.start(&candidate) {
+                    Ok(stream) => running.push((candidate, stream)),
+                    Err(why) => {
+                        failures.push(Failure { candidate, why });
+                        continue;
+                    }
+                }
+            } else if running.is_empty() {
+                return Outcome { winner: None, failures };
+            }
+            let more = waiting.len() > 0;
+            match self.first(&running, more).await {
+                None => {}
+                Some((at, Ok(()))) => {
+                    let (candidate, stream) = running.swap_remove(at);
+                    for (_, loser) in running {
+                        loser.abort();
+                    }
+                    let ends = (candidate.end.address, candidate.remote);
+                    return Outcome { winner: Some((stream, ends)), failures };
+                }
+                Some((at, Err(reason))) => {
+                    let (candidate, _) = running.swap_remove(at);
+                    failures.push(Failure { candidate, why: FailureKind::Closed(reason) });
+                }
+            }
+        }
+    }
+
+    fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
+        candidate.end.check_route(candidate.remote.ip()).map_err(FailureKind::NoRoute)?;
+        self.shard
+            .connect(self.config.clone(), candidate.end.address, candidate.remote)
+            .map_err(FailureKind::Start)
+    }
+
+    /// The first attempt that is decided; `None` when it is time for the next to start.
+    async fn first(
+        &self,
+        running: &[(Candidate, Stream)],
+        more: bool,
+    ) -> Option<(usize, Result<(), CloseReason>)> {
+        let mut stagger = pin!(tokio::time::sleep(self.stagger));
+        poll_fn(|cx| {
+            for (at, (_, stream)) in running.iter().enumerate() {
+                if let Poll::Ready(result) = stream.poll_connected(cx) {
+                    return Poll::Ready(Some((at, result.map(|_fallback| ()))));
+                }
+            }
+            if more && stagger.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// One error for all that happened.
+pub(crate) fn verdict(mut failures: Vec<Failure>) -> Error {
+    let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.why));
+    if failures.is_empty() {
+        return Error::NoPath;
+    }
+    if all(|why| matches!(why, FailureKind::Closed(CloseReason::Refused))) {
+        return Error::Closed(CloseReason::Refused);
+    }
+    if all(|why| matches!(why, FailureKind::NoRoute(_))) {
+        let Failure { candidate, why } = failures.swap_remove(0);
+        if let FailureKind::NoRoute(source) = why {
+            return Error::NoRoute { path: candidate.path, remote: candidate.remote, source };
+        }
+        return Error::NoPath;
+    }
+    if all(|why| matches!(why, FailureKind::Start(StartError::Stopped))) {
+        return Error::Stopped;
+    }
+    if let [Failure { why: FailureKind::Start(StartError::Core(error)), .. }] = failures[..] {
+        return Error::Connect(error);
+    }
+    Error::Unreachable { attempts: failures.iter().map(ToString::to_string).collect() }
+}

@@ -264,10 +264,8 @@ impl Subflow {
     /// Asks the three witnesses whether the last reduction was spurious.
     fn judge_reduction(&mut self, now: Instant, input: &AckInput, tally: &Tally) {
         let Some(undo) = self.tx.undo.as_mut() else { return };
-        let repeated = input.sack.dsack.is_some_and(|(start, end)| {
-            let segments = end.since(start).div_ceil(u64::from(self.tx.mss.max(1)));
-            undo.on_dsack(start, u32::try_from(segments).unwrap_or(u32::MAX))
-        });
+        let repeated =
+            input.sack.dsack.is_some_and(|(start, end)| undo.on_dsack(start, end.since(start)));
         let echoes_original = self.tx.phase != Phase::Open
             && tally.retransmitted
             && input.echo.is_some_and(|echo| undo.echo_is_older(echo));

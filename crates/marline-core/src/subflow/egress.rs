@@ -121,7 +121,7 @@ impl Subflow {
         if kind == SentKind::Retransmission
             && let Some(undo) = self.tx.undo.as_mut()
         {
-            undo.on_retransmission(self.timestamps.value(now));
+            undo.on_retransmission(segment.len(), self.timestamps.value(now));
         }
         if kind == SentKind::ProbeRepeat {
             self.stats.probes += 1;

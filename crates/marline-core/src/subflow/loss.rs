@@ -16,8 +16,8 @@ use super::prr::Prr;
 pub(super) struct Undo {
     /// SND.UNA when the window was reduced.
     pub(super) marker: Ssn,
-    /// Retransmissions since that no DSACK has named.
-    pub(super) unproven: u32,
+    /// Bytes sent again since that no DSACK has named.
+    pub(super) unproven: u64,
     /// Our timestamp on the first of them.
     pub(super) first_retransmission: Option<u32>,
 }
@@ -27,19 +27,19 @@ impl Undo {
         Undo { marker, unproven: 0, first_retransmission: None }
     }
 
-    /// A segment goes out again, with this timestamp.
-    pub(super) fn on_retransmission(&mut self, timestamp: u32) {
-        self.unproven = self.unproven.saturating_add(1);
+    /// `bytes` go out again, with this timestamp.
+    pub(super) fn on_retransmission(&mut self, bytes: u64, timestamp: u32) {
+        self.unproven += bytes;
         self.first_retransmission.get_or_insert(timestamp);
     }
 
-    /// A DSACK names `segments` segments that arrived twice. Returns whether that proves that no
-    /// retransmission was needed.
-    pub(super) fn on_dsack(&mut self, start: Ssn, segments: u32) -> bool {
+    /// A DSACK names `bytes` from `start` on that arrived twice. Returns whether that proves that
+    /// no retransmission was needed.
+    pub(super) fn on_dsack(&mut self, start: Ssn, bytes: u64) -> bool {
         if start < self.marker || self.first_retransmission.is_none() || self.unproven == 0 {
             return false;
         }
-        self.unproven = self.unproven.saturating_sub(segments);
+        self.unproven = self.unproven.saturating_sub(bytes);
         self.unproven == 0
     }
 

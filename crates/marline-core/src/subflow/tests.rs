@@ -1,1 +1,29 @@
+//! Two subflows back to back in virtual time.
 
+mod attacks;
+mod closing;
+mod doubles;
+mod handshake;
+mod pair;
+mod path;
+mod receiver;
+mod recovery;
+mod transfer;
+
+use super::Subflow;
+
+impl Subflow {
+    /// Moves both positions on, as if that much had been sent and received.
+    fn skip(&mut self, sent: u64, received: u64) {
+        assert!(self.tx.board.is_empty() && self.rx.queue.is_empty());
+        for position in [&mut self.tx.una, &mut self.tx.nxt, &mut self.tx.recovery_point] {
+            *position = position.plus(sent);
+        }
+        let rx = &mut self.rx;
+        let positions = [&mut rx.nxt, &mut rx.delivered_to, &mut rx.edge, &mut rx.window_seen_at];
+        for position in positions {
+            *position = position.plus(received);
+        }
+        self.timestamps.on_ack_sent(self.rx.nxt);
+    }
+}

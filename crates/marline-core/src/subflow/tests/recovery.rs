@@ -1,0 +1,262 @@
+use marline_policy::CongestionSignal;
+use marline_time::{Duration, Instant};
+use marline_wire::TcpFlags;
+
+use super::pair::{Fate, Packet, Pair, config};
+use crate::subflow::{SubflowConfig, SubflowEvent};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// Drops the first transmission of the data segments with these numbers.
+fn drop_data(numbers: &'static [u64]) -> impl FnMut(Instant, &Packet) -> Fate {
+    let mut seen = 0;
+    let mut highest = 0;
+    move |_, packet: &Packet| {
+        if packet.to == 0 || packet.payload.is_empty() || packet.ssn <= highest {
+            return Fate::Pass;
+        }
+        highest = packet.ssn;
+        seen += 1;
+        if numbers.contains(&(seen - 1)) { Fate::Drop } else { Fate::Pass }
+    }
+}
+
+fn transfer(numbers: &'static [u64], bytes: u64) -> Pair {
+    let mut pair = Pair::established(config());
+    pair.set_filter(drop_data(numbers));
+    pair.logging = true;
+    pair.client.written = bytes;
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!(pair.server().received, bytes);
+    pair
+}
+
+fn retransmissions(pair: &Pair) -> usize {
+    let data: Vec<u64> = pair
+        .log
+        .iter()
+        .filter(|(_, packet)| packet.to == 1 && !packet.payload.is_empty())
+        .map(|(_, packet)| packet.ssn)
+        .collect();
+    let mut unique = data.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    data.len() - unique.len()
+}
+
+#[test]
+fn one_loss_costs_one_reduction_and_one_segment() {
+    for lost in [&[0], &[5], &[60]] {
+        let pair = transfer(lost, 200_000);
+        assert_eq!(retransmissions(&pair), 1, "{lost:?}");
+        assert_eq!(pair.client.reductions(), 1, "{lost:?}");
+        assert_eq!(pair.client.signals().last(), Some(&CongestionSignal::RecoveryDone));
+        let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
+        assert_eq!((info.rtos, info.probes), (0, 0), "{lost:?}");
+    }
+}
+
+#[test]
+fn a_burst_of_losses_is_one_episode() {
+    let pair = transfer(&[20, 21, 22, 25, 28], 200_000);
+    assert_eq!(retransmissions(&pair), 5);
+    assert_eq!(pair.client.reductions(), 1);
+}
+
+#[test]
+fn the_last_segment_is_repaired_by_a_probe_not_a_timeout() {
+    let pair = transfer(&[9], 10 * 1_400);
+    let last = pair.log.iter().filter(|(_, p)| p.to == 1 && !p.payload.is_empty()).next_back();
+    let first = pair.log[0].0;
+    assert!(last.unwrap().0.since(first) < MS(120), "{:?}", last.map(|(at, _)| at));
+    assert!(pair.client.saw(SubflowEvent::ProbeTimeout));
+    assert!(pair.client.saw(SubflowEvent::HeardAgain));
+    let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
+    assert_eq!((info.rtos, info.probes), (0, 1));
+}
+
+#[test]
+fn a_probe_takes_new_data_if_there_is_any() {
+    let mut pair = Pair::established(config());
+    pair.client.written = 1_000;
+    pair.set_filter(drop_data(&[0]));
+    pair.transmit();
+    pair.logging = true;
+    // The application writes while the window is shut for everything but a probe.
+    pair.client.answer_probes_with_data = true;
+    let timeout = pair.client.tcp.next_timeout().unwrap();
+    pair.now = timeout;
+    pair.client.tcp.on_timeout(timeout);
+    assert!(pair.client.tcp.wants_new_data_probe() && pair.client.tcp.potentially_failed());
+    pair.client.written = 2_000;
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.log[0].1.ssn, 1_001);
+    assert_eq!(pair.server().received, 2_000);
+}
+
+#[test]
+fn a_dead_path_backs_off_and_ends() {
+    let mut pair = Pair::established(config());
+    pair.client.answer_probes_with_data = false;
+    pair.set_filter(|_, packet| if packet.to == 1 { Fate::Drop } else { Fate::Pass });
+    pair.logging = true;
+    pair.client.written = 20_000;
+    pair.run_for(Duration::from_secs(600));
+    assert!(pair.client.saw(SubflowEvent::Dead));
+    let counts: Vec<u32> = pair
+        .client
+        .events
+        .iter()
+        .filter_map(
+            |event| if let SubflowEvent::Rto { count } = event { Some(*count) } else { None },
+        )
+        .collect();
+    assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8]);
+    let times: Vec<u64> = pair.log.iter().map(|(at, _)| at.as_millis()).collect();
+    let gaps: Vec<u64> = times.windows(2).map(|w| w[1] - w[0]).filter(|gap| *gap > 150).collect();
+    for gap in gaps.windows(2).skip(1) {
+        assert!((2 * gap[0]).abs_diff(gap[1]) <= 4, "{gaps:?}");
+    }
+    assert_eq!(pair.client.tcp.unacked().count(), 10, "the connection still finds what was sent");
+    assert_eq!(pair.client.tcp.next_timeout(), None);
+    pair.client.tcp.reset();
+    pair.transmit();
+    assert!(pair.log.last().unwrap().1.has(TcpFlags::RST));
+}
+
+#[test]
+fn after_an_outage_everything_is_repaired() {
+    let mut pair = Pair::established(config());
+    let start = pair.now;
+    pair.set_filter(move |now, _| {
+        let age = now.since(start);
+        if age > MS(100) && age < MS(1_500) { Fate::Drop } else { Fate::Pass }
+    });
+    pair.client.written = 3_000_000;
+    pair.run_for(Duration::from_secs(10));
+    assert_eq!(pair.server().received, 3_000_000);
+    let info = pair.client.tcp.info(marline_policy::SubflowId(0), false);
+    assert!(info.rtos >= 2 && !info.potentially_failed);
+    assert!(pair.client.saw(SubflowEvent::HeardAgain));
+    // Part of the flight had arrived and only its ACKs were lost: the timeout is taken back, and the
+    // real losses are an episode of their own.
+    assert!(matches!(
+        pair.client.signals()[..],
+        [.., CongestionSignal::Loss { .. }, CongestionSignal::RecoveryDone]
+    ));
+}
+
+/// All packets of a time are held and arrive late: the timeout was spurious.
+fn delay_spike(config: SubflowConfig) -> Pair {
+    let mut pair = Pair::established(config);
+    let start = pair.now;
+    pair.set_filter(move |now, packet| {
+        let age = now.since(start);
+        if packet.to == 1 && age > MS(60) && age < MS(500) {
+            return Fate::Late(MS(500) - age);
+        }
+        Fate::Pass
+    });
+    pair.client.written = 2_000_000;
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!(pair.server().received, 2_000_000);
+    pair
+}
+
+#[test]
+fn a_spurious_timeout_is_taken_back_by_timestamps() {
+    let pair = delay_spike(config());
+    let signals = pair.client.signals();
+    assert!(signals.iter().any(|s| matches!(s, CongestionSignal::Rto { .. })), "{signals:?}");
+    assert!(signals.contains(&CongestionSignal::Spurious), "{signals:?}");
+}
+
+#[test]
+fn a_spurious_timeout_is_taken_back_by_f_rto() {
+    let pair = delay_spike(SubflowConfig { timestamps: false, ..config() });
+    let signals = pair.client.signals();
+    assert!(signals.contains(&CongestionSignal::Spurious), "{signals:?}");
+}
+
+#[test]
+fn spurious_retransmissions_are_taken_back_by_dsack() {
+    // One segment is overtaken by a whole round trip: repeated, then both copies arrive.
+    let mut pair = Pair::established(SubflowConfig { timestamps: false, ..config() });
+    let mut done = false;
+    pair.set_filter(move |_, packet| {
+        if packet.ssn > 30_000 && !done {
+            done = true;
+            return Fate::Late(MS(29));
+        }
+        Fate::Pass
+    });
+    pair.logging = true;
+    pair.client.written = 300_000;
+    pair.run_for(Duration::from_secs(3));
+    assert_eq!(pair.server().received, 300_000);
+    assert_eq!(retransmissions(&pair), 1);
+    let signals = pair.client.signals();
+    assert!(signals.contains(&CongestionSignal::Spurious), "{signals:?}");
+}
+
+#[test]
+fn a_peer_that_takes_back_its_sacks_is_believed_again() {
+    let mut pair = Pair::established(config());
+    pair.set_filter(drop_data(&[0]));
+    pair.client.written = 14_000;
+    pair.transmit();
+    pair.run_for(MS(22));
+    assert!(pair.client.tcp.tx.board.bytes_sacked() > 0);
+    // The receiver throws away what it holds out of order, and its retransmission gets lost.
+    let rx = &mut pair.server().tcp.rx;
+    rx.queue = super::super::reorder::ReorderQueue::new(100);
+    pair.run_for(Duration::from_secs(3));
+    assert_eq!(pair.server().received, 14_000);
+}
+
+#[test]
+fn without_sack_the_timer_repairs() {
+    let mut pair = Pair::new(config());
+    pair.set_filter(drop_data(&[3, 4]));
+    pair.run_for(MS(5));
+    pair.run_for(MS(45));
+    pair.client.tcp.tx.sack_enabled = false;
+    pair.server().tcp.tx.sack_enabled = false;
+    pair.client.written = 100_000;
+    pair.run_for(Duration::from_secs(20));
+    assert_eq!(pair.server().received, 100_000);
+}
+
+#[test]
+fn heavy_reordering_and_duplication_deliver_every_byte_once() {
+    let mut pair = Pair::established(config());
+    let mut n = 0_u64;
+    pair.set_filter(move |_, _| {
+        n += 1;
+        match (n * 7_919) % 11 {
+            0 => Fate::Twice(MS(n % 13)),
+            1 | 2 => Fate::Late(MS(n % 17)),
+            3 => Fate::Drop,
+            _ => Fate::Pass,
+        }
+    });
+    pair.client.written = 500_000;
+    pair.server().written = 500_000;
+    pair.run_for(Duration::from_secs(120));
+    assert_eq!((pair.server().received, pair.client.received), (500_000, 500_000));
+}
+
+#[test]
+fn prr_keeps_data_flowing_through_recovery() {
+    let pair = transfer(&[40], 400_000);
+    let at = |wanted: u64| {
+        let found = pair.log.iter().filter(|(_, p)| p.to == 1 && p.ssn == 1 + wanted * 1_400);
+        found.map(|(at, _)| *at).collect::<Vec<_>>()
+    };
+    let repeated = at(40)[1];
+    // New data goes out within the round trip that follows the retransmission.
+    let new = pair.log.iter().filter(|(when, p)| {
+        p.to == 1 && p.ssn > 40 * 1_400 && *when > repeated && *when < repeated + MS(20)
+    });
+    assert!(new.count() >= 5);
+}

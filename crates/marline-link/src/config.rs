@@ -134,7 +134,8 @@ pub struct Faults {
     pub reorder: Option<Reorder>,
     /// Probability to arrive twice.
     pub duplicate: f64,
-    /// Probability to arrive with one to three bits flipped.
+    /// Probability to arrive with one to three bits of one 16-bit word flipped, which the Internet
+    /// checksum always notices.
     pub corrupt: f64,
 }
 

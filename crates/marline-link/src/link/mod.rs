@@ -269,16 +269,21 @@ impl<P: Packet> Link<P> {
         }
     }
 
+    /// Flips one to three bits of one 16-bit word, as a short burst does. Flips in several words
+    /// could cancel out in the Internet checksum; these are caught by it without exception.
     fn corrupt(&mut self, packet: &mut P) {
         let flips = 1 + self.corruptions.below(3);
         let bytes = packet.bytes_mut();
-        if bytes.is_empty() {
+        if bytes.len() < 2 {
             return;
         }
         self.stats.corrupted += 1;
-        for _ in 0..flips {
-            let bit = self.corruptions.below(bytes.len() as u64 * 8);
-            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        let word = self.corruptions.below(bytes.len() as u64 / 2) as usize * 2;
+        // Distinct bits, or the flips would undo each other.
+        let first = self.corruptions.below(16);
+        for flip in 0..flips {
+            let bit = (first + flip * 5) % 16;
+            bytes[word + (bit / 8) as usize] ^= 1 << (bit % 8);
         }
     }
 

@@ -1,1 +1,12 @@
-//! Judges of a run, one file each.
+//! Judges of a run, one file each. [`Conservation`] and [`Windows`] watch every packet
+//! ([`World::observe`](crate::World::observe)); [`Liveness`] is shown the streams at intervals;
+//! [`stream`] judges two reports at the end.
+
+mod conservation;
+mod liveness;
+pub mod stream;
+mod windows;
+
+pub use conservation::Conservation;
+pub use liveness::{Liveness, Stall, StreamState};
+pub use windows::Windows;

@@ -1,0 +1,106 @@
+//! No sender passes the window: the end of every mapping lies within the furthest edge that the
+//! receiver ever announced (DATA_ACK + window, RFC 8684 section 3.3.1).
+//!
+//! Numbers are compared modulo 2^32, which windows below 2^31 allow. Mappings are judged only after
+//! the first DATA_ACK of the other side, because the edge that a SYN/ACK announces is relative to a
+//! number that follows from keys. One connection per world.
+
+use std::collections::BTreeMap;
+
+use marline_core::FourTuple;
+use marline_time::Instant;
+use marline_wire::mptcp::{DataAck, WireDsn};
+use marline_wire::{TcpFlags, TcpSegment};
+
+use crate::{NodeId, Observer, Packet, Sighting};
+
+/// Watches one connection between two hosts.
+#[derive(Debug, Default)]
+pub struct Windows {
+    /// Window scale each sender announced on each subflow.
+    scales: BTreeMap<FourTuple, u8>,
+    /// Furthest edge (low 32 bits) that each host announced.
+    edges: BTreeMap<NodeId, u32>,
+    mappings: u64,
+    complaint: Option<String>,
+}
+
+impl Windows {
+    /// An oracle that has seen nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Windows::default()
+    }
+
+    /// Mappings judged so far: an oracle that saw nothing says nothing.
+    #[must_use]
+    pub const fn mappings(&self) -> u64 {
+        self.mappings
+    }
+
+    fn on_sent(&mut self, now: Instant, node: NodeId, packet: &Packet) {
+        let Ok(segment) = TcpSegment::parse(&packet.segment) else {
+            self.complain(format!("{now:?}: {node:?} sent an unparsable segment"));
+            return;
+        };
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::SYN) {
+            let scale = segment.options.window_scale.unwrap_or(0).min(14);
+            self.scales.insert(packet.path, scale);
+            return;
+        }
+        let Some(dss) = segment.options.dss.filter(|_| !flags.contains(TcpFlags::RST)) else {
+            return;
+        };
+        if let Some(mapping) = dss.mapping.filter(|mapping| mapping.length > 0) {
+            let start = match mapping.dsn {
+                WireDsn::Short(low) => low,
+                WireDsn::Long(all) => all as u32,
+            };
+            // The DATA_FIN's octet needs no room in the buffer.
+            let length = u32::from(mapping.length) - u32::from(dss.data_fin);
+            self.judge(now, node, start.wrapping_add(length));
+        }
+        if let Some(ack) = dss.data_ack {
+            let low = match ack {
+                DataAck::Short(low) => low,
+                DataAck::Long(all) => all as u32,
+            };
+            let scale = self.scales.get(&packet.path).copied().unwrap_or(0);
+            let edge = low.wrapping_add(u32::from(segment.header.window) << scale);
+            let furthest = self.edges.entry(node).or_insert(edge);
+            if edge.wrapping_sub(*furthest) as i32 > 0 {
+                *furthest = edge;
+            }
+        }
+    }
+
+    fn judge(&mut self, now: Instant, sender: NodeId, end: u32) {
+        let Some((_, edge)) = self.edges.iter().find(|(node, _)| **node != sender) else { return };
+        self.mappings += 1;
+        let beyond = end.wrapping_sub(*edge) as i32;
+        if beyond > 0 {
+            self.complain(format!("{now:?}: {sender:?} sent {beyond} bytes past the window"));
+        }
+    }
+
+    fn complain(&mut self, words: String) {
+        self.complaint.get_or_insert(words);
+    }
+}
+
+impl Observer for Windows {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+        if let Sighting::Sent { node, .. } = sighting {
+            self.on_sent(now, node, packet);
+        }
+    }
+
+    fn verdict(&self) -> Result<(), String> {
+        self.complaint.clone().map_or(Ok(()), Err)
+    }
+
+    fn as_any(&self) -> &dyn core::any::Any {
+        self
+    }
+}

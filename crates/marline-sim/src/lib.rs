@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod capture;
 mod content;
 mod digest;
 mod event_queue;
@@ -30,6 +31,7 @@ pub use app::{
     Amount, App, Bulk, Echo, EchoServer, Hole, Random, RandomPlan, Report, RequestResponse,
     ResponseServer, Socket, SocketStatus,
 };
+pub use capture::Capture;
 pub use content::{Content, Verifier};
 pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen};

@@ -13,22 +13,29 @@ pub struct Conservation {
     /// Sent less delivered, by link and content.
     balance: BTreeMap<(LinkId, u64), i64>,
     unknown: u64,
-    allowed_unknown: u64,
     extra: u64,
-    allowed_extra: u64,
 }
 
 impl Conservation {
-    /// An oracle for links that neither duplicate nor damage.
+    /// An oracle that has seen nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Conservation::default()
     }
 
-    /// The links report so many damaged and duplicated packets.
-    pub const fn allow(&mut self, corrupted: u64, duplicated: u64) {
-        self.allowed_unknown = corrupted;
-        self.allowed_extra = duplicated;
+    /// Judges the account, given how many packets the links say they damaged and duplicated.
+    ///
+    /// # Errors
+    /// Words for a failure message.
+    pub fn check(&self, corrupted: u64, duplicated: u64) -> Result<(), String> {
+        let (unknown, extra) = (self.unknown, self.extra);
+        if unknown > corrupted {
+            return Err(format!("{unknown} segments came that nobody sent ({corrupted} damaged)"));
+        }
+        if extra > duplicated {
+            return Err(format!("{extra} segments came again ({duplicated} duplicated)"));
+        }
+        Ok(())
     }
 }
 
@@ -51,18 +58,6 @@ impl Observer for Conservation {
                 }
             }
         }
-    }
-
-    fn verdict(&self) -> Result<(), String> {
-        if self.unknown > self.allowed_unknown {
-            let (unknown, allowed) = (self.unknown, self.allowed_unknown);
-            return Err(format!("{unknown} segments came that nobody sent ({allowed} damaged)"));
-        }
-        if self.extra > self.allowed_extra {
-            let (extra, allowed) = (self.extra, self.allowed_extra);
-            return Err(format!("{extra} segments came again ({allowed} duplicated)"));
-        }
-        Ok(())
     }
 
     fn as_any(&self) -> &dyn core::any::Any {

@@ -1,0 +1,163 @@
+//! The simulator's rows of the table of figures, whole: `cargo run --release -p marline-sim --example
+//! numbers [ROW ...]`. Rows: clean, loss, death, sleep, pairs, worlds, speed. `SEED=n` replays one
+//! random world, `MARLINE_WORLDS=n` runs so many; `MARLINE_TRACE_DIR` is where traces lie.
+
+#[path = "../tests/cases/mod.rs"]
+mod cases;
+
+use std::env;
+use std::time::Instant as Clock;
+
+use cases::{bulk, death, link, pairs, parallel, sleep, speed, worlds};
+use marline_time::{Duration, Instant, Rate};
+
+fn main() {
+    let wanted: Vec<String> = env::args().skip(1).collect();
+    let rows: [(&str, fn()); 7] = [
+        ("speed", speed_row),
+        ("clean", clean_row),
+        ("loss", loss_row),
+        ("death", death_row),
+        ("sleep", sleep_row),
+        ("pairs", pairs_row),
+        ("worlds", worlds_row),
+    ];
+    for (name, row) in rows {
+        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+            println!("== {name}");
+            let begun = Clock::now();
+            row();
+            println!("   ({:.1} s)", begun.elapsed().as_secs_f64());
+        }
+    }
+}
+
+fn speed_row() {
+    for description in ["rate=100M,delay=10ms", "rate=100M,delay=10ms,loss=1%,jitter=2ms"] {
+        let begun = Clock::now();
+        let got = speed::run(2_000_000, description);
+        let ns = begun.elapsed().as_nanos() as f64 / 2e6;
+        println!("{description}: {ns:.0} ns per packet, {got} arrived");
+    }
+}
+
+fn print_bulk(name: &str, outcome: &bulk::Outcome, rates: &[Rate], took: f64) {
+    println!(
+        "{name}: {} = {:.1} % of the links' goodput (after the first fifth {}), sent {:?}, again \
+         {:?}, {:.2} us per packet",
+        outcome.goodput,
+        outcome.share(rates) * 100.0,
+        outcome.steady,
+        outcome.sent,
+        outcome.again,
+        took * 1e6 / outcome.packets as f64,
+    );
+}
+
+const FAST: &str = "rate=50M,delay=10ms,queue=20ms";
+const SLOW: &str = "rate=50M,delay=30ms,queue=60ms";
+
+fn clean_row() {
+    let length = Duration::from_secs(30);
+    let rate = Rate::from_mbit(50);
+    for scheduler in ["min-rtt", "round-robin", "redundant"] {
+        for (name, texts) in [
+            ("20 ms alone", vec![FAST]),
+            ("60 ms alone", vec![SLOW]),
+            ("20 + 60 ms", vec![FAST, SLOW]),
+            ("60 + 20 ms", vec![SLOW, FAST]),
+        ] {
+            let begun = Clock::now();
+            let links = texts.iter().map(|text| link(text)).collect();
+            let outcome = bulk::run(links, scheduler, length, 1);
+            let rates = vec![rate; texts.len()];
+            let name = format!("{scheduler}, {name}");
+            print_bulk(&name, &outcome, &rates, begun.elapsed().as_secs_f64());
+        }
+    }
+}
+
+fn loss_row() {
+    let text = "rate=50M,delay=10ms,queue=20ms,down.loss=0.1%";
+    for seed in 1..=5 {
+        let begun = Clock::now();
+        let outcome = bulk::run(vec![link(text)], "min-rtt", Duration::from_secs(30), seed);
+        let took = begun.elapsed().as_secs_f64();
+        print_bulk(&format!("0.1 % loss, seed {seed}"), &outcome, &[Rate::from_mbit(50)], took);
+    }
+}
+
+fn death_row() {
+    let mut worst = 0.0f64;
+    for way in [death::Way::Upload, death::Way::Download] {
+        for dying in [0, 1] {
+            for (seed, at_ms) in (1..=5).zip([1_000, 1_733, 2_011, 2_507, 3_000]) {
+                let outcome = death::run(way, dying, Instant::from_millis(at_ms), "min-rtt", seed);
+                let ratio = outcome.hole.as_secs_f64() / outcome.allowed.as_secs_f64();
+                worst = worst.max(ratio);
+                println!(
+                    "{way:?}, path {dying} dies at {at_ms} ms: hole {:?} of {:?} allowed, srtt {:?}, \
+                     finished at {}",
+                    outcome.hole, outcome.allowed, outcome.srtt, outcome.finished
+                );
+            }
+        }
+    }
+    println!("worst: {worst:.2} of what is allowed");
+}
+
+fn sleep_row() {
+    for (gone, seed) in [(600, 1), (600, 2), (601, 3), (3_000, 4)] {
+        let outcome = sleep::run(Duration::from_secs(gone), "min-rtt", seed);
+        let (after, messages) = (outcome.resumed_after, outcome.messages);
+        println!("gone for {gone} s: first byte {after:?} after the return, {messages} messages");
+    }
+}
+
+fn pairs_row() {
+    let Some(dir) = marline_testkit::need::trace_dir() else { return };
+    let runs: Vec<(pairs::Pair, u64)> = pairs::all()
+        .into_iter()
+        .flat_map(|pair| pairs::OFFSETS_S.map(|offset| (pair.clone(), offset)))
+        .collect();
+    let length = Duration::from_secs(30);
+    let outcomes =
+        parallel(&runs, |(pair, offset)| pairs::run(pair, *offset, "min-rtt", length, &dir));
+    for outcomes in outcomes.chunks(pairs::OFFSETS_S.len()) {
+        let ratios: Vec<String> = outcomes
+            .iter()
+            .map(|o| format!("{:.2}{}", o.ratio(), if o.ratio() < 0.95 { "!" } else { "" }))
+            .collect();
+        println!("{:28} {}", outcomes[0].name, ratios.join("  "));
+    }
+    println!("violations of 0.95:");
+    for outcome in outcomes.iter().filter(|outcome| outcome.ratio() < 0.95) {
+        println!(
+            "  {} at {} s: {:.2} alone {:.2?} Mbit/s, together {:.2}",
+            outcome.name,
+            outcome.offset_s,
+            outcome.ratio(),
+            outcome.alone_mbit,
+            outcome.together_mbit
+        );
+    }
+}
+
+fn worlds_row() {
+    let count = env::var("MARLINE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
+    let seeds: Vec<u64> = match env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (1..=count).collect(),
+    };
+    let outcomes = parallel(&seeds, |seed| (worlds::run(*seed), worlds::run(*seed).digest));
+    let mut failed = 0;
+    for (outcome, again) in &outcomes {
+        let differs = (outcome.digest != *again).then(|| "a second run differs".to_owned());
+        if let Some(complaint) = outcome.complaint.clone().or(differs) {
+            failed += 1;
+            println!("SEED={} ({}): {complaint}", outcome.seed, outcome.plan);
+        }
+    }
+    let worst = outcomes.iter().map(|(outcome, _)| outcome.stall).max().unwrap_or_default();
+    println!("{} worlds, {failed} failed, longest stall {worst:?}", outcomes.len());
+}

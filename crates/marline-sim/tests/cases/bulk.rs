@@ -41,7 +41,8 @@ impl Outcome {
 /// If a byte is wrong.
 pub fn run(links: Vec<DuplexConfig>, scheduler: &str, length: Duration, seed: u64) -> Outcome {
     let end = Instant::ZERO + length;
-    let mut paths = Paths::new(&PathsConfig::new(links, connection(scheduler)), SeedTree::new(seed));
+    let mut paths =
+        Paths::new(&PathsConfig::new(links, connection(scheduler)), SeedTree::new(seed));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
     paths.world.run_until(end);

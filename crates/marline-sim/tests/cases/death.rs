@@ -40,7 +40,8 @@ pub fn run(way: Way, dying: usize, at: Instant, scheduler: &str, seed: u64) -> O
         Way::Download => (Amount::Nothing, Amount::Bytes(20_000_000)),
     };
     let links = LINKS.map(link).to_vec();
-    let mut paths = Paths::new(&PathsConfig::new(links, connection(scheduler)), SeedTree::new(seed));
+    let mut paths =
+        Paths::new(&PathsConfig::new(links, connection(scheduler)), SeedTree::new(seed));
     paths.listen(Box::new(move |_| Box::new(Bulk::new(amounts.1, 1, 2))));
     paths.connect(0, Box::new(Bulk::new(amounts.0, 2, 1))).expect("a connection");
     paths.world.run_until(at);

@@ -54,4 +54,3 @@ pub fn run(gone: Duration, scheduler: &str, seed: u64) -> Outcome {
     }
     Outcome { resumed_after: resumed_at.since(back), messages: client.latencies.len() }
 }
-

@@ -3,7 +3,9 @@
 //! end: first safety, then progress.
 
 use marline_core::ConnectionConfig;
-use marline_link::{DuplexConfig, GilbertElliott, Jitter, LinkConfig, QueueLimit, RateConfig, Reorder};
+use marline_link::{
+    DuplexConfig, GilbertElliott, Jitter, LinkConfig, QueueLimit, RateConfig, Reorder,
+};
 use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Paths, PathsConfig, Random, RandomPlan};
 use marline_time::{Duration, Instant, PcgRng, Rate, Rng, SeedTree};

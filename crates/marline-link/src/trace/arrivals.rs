@@ -26,18 +26,24 @@ pub struct ArrivalTrace {
 }
 
 impl ArrivalTrace {
+    /// How far stamps may go back: captures of several cores interleave by fractions of a
+    /// millisecond. Such arrivals are put in order.
+    const DISORDER: Duration = Duration::from_millis(5);
+
     /// Parses a file's contents, gzip or plain.
     ///
     /// # Errors
-    /// Wrong header or fields, times that go back, no arrival.
+    /// Wrong header or fields, times that go back by more than 5 ms, no arrival.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, TraceError> {
         let text = text(file, bytes)?;
         let mut arrivals: Vec<Arrival> = Vec::new();
+        let mut latest = Duration::ZERO;
         for row in rows::<3>(file, &text, "t_ms,len_bytes,tcp_seq")? {
             let (line, [at, bytes, seq]) = row?;
             let at = Duration::from_nanos(millis(file, line, "t_ms", at)?);
-            if arrivals.last().is_some_and(|last| last.at > at) {
-                let why = "t_ms is before that of the line above";
+            latest = latest.max(at);
+            if at + Self::DISORDER < latest {
+                let why = "t_ms is more than 5 ms before that of a line above";
                 return Err(TraceError::of_line(file, line, why));
             }
             let bytes = number(file, line, "len_bytes", bytes)?;
@@ -46,6 +52,7 @@ impl ArrivalTrace {
         if arrivals.is_empty() {
             return Err(TraceError::of_file(file, "no arrival in the file"));
         }
+        arrivals.sort_by_key(|arrival| arrival.at);
         Ok(ArrivalTrace { arrivals })
     }
 

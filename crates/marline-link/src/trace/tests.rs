@@ -79,7 +79,7 @@ fn bad_ping_files_are_named_with_line_and_reason() {
 
 #[test]
 fn arrivals_become_achieved_rates() {
-    let text = "t_ms,len_bytes,tcp_seq\n0.5,1000,1\n99.9,250,1001\n350.25,1250,1251\n";
+    let text = "t_ms,len_bytes,tcp_seq\n99.9,250,1001\n99.5,1000,1\n350.25,1250,1251\n";
     let trace = ArrivalTrace::parse("e", &gzip(text)).unwrap();
     assert_eq!(trace.longest_hole(), Duration::from_micros(250_350));
     let steps = trace.rate_steps(Duration::from_millis(100), 0).unwrap();
@@ -89,8 +89,8 @@ fn arrivals_become_achieved_rates() {
     assert!(trace.rate_steps(Duration::ZERO, 0).is_err());
     let error = |rows: &str| ArrivalTrace::parse("e", rows.as_bytes()).unwrap_err().to_string();
     assert_eq!(
-        error("t_ms,len_bytes,tcp_seq\n5,1,1\n4,1,1\n"),
-        "e:3: t_ms is before that of the line above"
+        error("t_ms,len_bytes,tcp_seq\n9,1,1\n3,1,1\n"),
+        "e:3: t_ms is more than 5 ms before that of a line above"
     );
     assert_eq!(error("t_ms,len_bytes,tcp_seq\n"), "e: no arrival in the file");
     assert_eq!(

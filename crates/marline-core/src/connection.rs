@@ -50,6 +50,9 @@ pub(crate) use self::join::{free_port_for as free_port, mp_join, reason as rst_r
 pub(crate) use self::open::{Accepted, Origin};
 use self::paths::SubflowPathPair;
 
+/// Round trip assumed where none was measured.
+const UNKNOWN_RTT: Duration = Duration::from_millis(100);
+
 /// Whether the stream runs as Multipath TCP.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Mode {
@@ -183,12 +186,13 @@ impl Connection {
     }
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
-    pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
+    pub(crate) fn read(&mut self, now: Instant, out: &mut [u8]) -> Result<usize, ReadError> {
         if self.receive.readable() == 0 {
             return self.read_nothing();
         }
         let (n, window_opened) = self.receive.read(out);
         self.bytes_read += n as u64;
+        self.receive.follow_reader(now, self.largest_rtt());
         if window_opened {
             self.announce_window();
         }
@@ -251,6 +255,12 @@ impl Connection {
 
     const fn is_confirmed(&self) -> bool {
         matches!(self.mode, Mode::Multipath { confirmed: true })
+    }
+
+    /// The round trip that the receive window is measured by: that of the slowest usable subflow.
+    fn largest_rtt(&self) -> Duration {
+        let rtts = self.legs.iter().flatten().filter(|l| l.is_usable()).filter_map(|l| l.tcp.srtt());
+        rtts.max().unwrap_or(UNKNOWN_RTT)
     }
 
     /// The RTO that data-level timers build on: the largest of the usable subflows.

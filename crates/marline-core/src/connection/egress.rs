@@ -147,6 +147,15 @@ impl Connection {
             return None;
         }
         let id = self.leg_for_fin()?;
+        // A third ACK that is still owed carries the keys, without which the peer cannot read the
+        // DATA_FIN: it goes first.
+        let unconfirmed = matches!(self.mode, Mode::Multipath { confirmed: false });
+        if unconfirmed && self.leg(id).is_some_and(|leg| leg.tcp.owes_ack()) {
+            let room = self.repeat_room(id);
+            if let Some(egress) = self.leg_mut(id).and_then(|l| l.tcp.next_egress(now, room)) {
+                return self.emit(now, sh, id, &egress, None, buf);
+            }
+        }
         self.timers.fin_count += 1;
         let backoff = 1 << (self.timers.fin_count - 1).min(6);
         self.timers.fin_at = Some(now + self.largest_rto() * backoff);

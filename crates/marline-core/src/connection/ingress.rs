@@ -102,6 +102,8 @@ impl Connection {
             self.confirm(now, sh);
             self.on_mapping(now, sh, id, &dss);
         } else if let Some(capable) = mp_capable(segment) {
+            // No DATA_ACK beside the keys: the window is relative to what was acknowledged before.
+            self.window_end = self.window_end.max(self.acked().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(now, sh);
             self.on_capable_data(now, sh, id, data);

@@ -2,11 +2,14 @@
 //!
 //! Bytes from all subflows meet here, addressed by DSN. Each byte is written once, at its place;
 //! what lies beyond a hole is remembered as a range. The window is shared by all subflows, its edge
-//! never moves back, and it grows only while the peer fills it and the application keeps up:
-//! doubling when three quarters were used needs no RTT of the receiving side, which on many paths
-//! it cannot know.
+//! never moves back, and it grows for two reasons. While the application reads at once, it is twice
+//! what was read in a round trip, and more while that grows, so that a sender in slow start is not
+//! held up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow,
+//! by the handshake if nothing else was measured). While bytes wait behind a hole of a slower path
+//! and fill three quarters of the window, it doubles.
 
 use marline_policy::Dsn;
+use marline_time::{Duration, Instant};
 
 use super::chunks::Chunks;
 
@@ -28,6 +31,10 @@ pub(crate) struct ReceiveBuffer {
     max_window: u64,
     /// Highest edge ever advertised.
     edge: Dsn,
+    /// Since when, and from where on, the application's reading is measured.
+    measured_from: Option<(Instant, Dsn)>,
+    /// What it read in the round trip before.
+    read_per_rtt: u64,
     /// DSN of the peer's DATA_FIN.
     fin: Option<Dsn>,
     /// The DATA_FIN was reached in order.
@@ -57,6 +64,8 @@ impl ReceiveBuffer {
             window,
             max_window,
             edge: Dsn(window),
+            measured_from: None,
+            read_per_rtt: 0,
             fin: None,
             fin_reached: false,
         }
@@ -182,6 +191,29 @@ impl ReceiveBuffer {
         }
         self.window = (self.window * 2).min(self.max_window);
         self.edge = self.edge.max(self.read.plus(self.window));
+    }
+
+    /// The application read: every round trip, measure how much, and let the window follow.
+    pub(crate) fn follow_reader(&mut self, now: Instant, rtt: Duration) {
+        let (since, from) = *self.measured_from.get_or_insert((now, self.read));
+        let elapsed = now.since(since);
+        if elapsed < rtt || elapsed.is_zero() {
+            return;
+        }
+        // An application that paused must not look fast: count what it read per round trip.
+        let scaled = u128::from(self.read.since(from)) * rtt.as_nanos() / elapsed.as_nanos();
+        let read = scaled as u64;
+        let mut wanted = read.saturating_mul(2);
+        if self.read_per_rtt > 0 && read > self.read_per_rtt {
+            let growth = u128::from(read - self.read_per_rtt) * u128::from(wanted);
+            let growth = u64::try_from(growth / u128::from(self.read_per_rtt)).unwrap_or(u64::MAX);
+            wanted = wanted.saturating_add(growth.min(wanted));
+        }
+        self.read_per_rtt = read;
+        self.measured_from = Some((now, self.read));
+        if wanted > self.window {
+            self.window = wanted.min(self.max_window);
+        }
     }
 
     /// The peer's DATA_FIN stands at this DSN. False if that contradicts what is known.

@@ -78,7 +78,7 @@ impl Endpoint {
         id: ConnectionId,
         out: &mut [u8],
     ) -> Result<usize, ReadError> {
-        self.with(now, id, |c, _| c.read(out)).unwrap_or(Err(ReadError::Unknown))
+        self.with(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
     }
 
     /// No more writes: a DATA_FIN follows the data.

@@ -12,11 +12,10 @@ use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
 use self::demux::{Demux, FlowRef};
-use self::listener::ResetBudget;
 use self::time_wait::{TIME_WAIT_BIT, TimeWait};
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
-use crate::shared::Shared;
+use crate::shared::{AnswerBudget, Shared};
 use crate::{
     ChecksumScope, ConnectionId, Counters, EndpointConfig, Event, PacketMeta, Transmit, TransmitBuf,
 };
@@ -38,7 +37,6 @@ pub struct Endpoint {
     ready: VecDeque<u32>,
     /// Answers to segments of nobody: built at once, sent before everything else.
     strays: VecDeque<listener::Stray>,
-    reset_budget: ResetBudget,
     wakeups: Wakeups,
 }
 
@@ -54,7 +52,7 @@ impl Endpoint {
     pub fn new(config: EndpointConfig, mut rng: Box<dyn Rng>) -> Self {
         let demux = Demux::new(rng.next_u64());
         let time_wait = TimeWait::new(config.limits.time_wait);
-        let reset_budget = ResetBudget::new(config.limits.challenges_per_s);
+        let answers = AnswerBudget::new(config.limits.challenges_per_s);
         Endpoint {
             shared: Shared {
                 config,
@@ -65,13 +63,13 @@ impl Endpoint {
                 time_wait,
                 half_open: VecDeque::new(),
                 half_open_count: 0,
+                answers,
             },
             slab: Vec::new(),
             free: Vec::new(),
             count: 0,
             ready: VecDeque::new(),
             strays: VecDeque::new(),
-            reset_budget,
             wakeups: Wakeups::default(),
         }
     }

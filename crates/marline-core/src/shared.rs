@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use marline_time::{Instant, Rng};
+use marline_time::{Duration, Instant, Rng};
 
 use crate::endpoint::demux::Demux;
 use crate::endpoint::time_wait::TimeWait;
@@ -21,6 +21,32 @@ pub(crate) struct Shared {
     pub(crate) half_open: VecDeque<ConnectionId>,
     /// How many of them are still half open.
     pub(crate) half_open_count: usize,
+    pub(crate) answers: AnswerBudget,
+}
+
+/// How many resets to strangers and challenge ACKs may go out per second (RFC 5961 section 7).
+#[derive(Debug)]
+pub(crate) struct AnswerBudget {
+    per_s: u32,
+    left: u32,
+    since: Instant,
+}
+
+impl AnswerBudget {
+    pub(crate) const fn new(per_s: u32) -> Self {
+        AnswerBudget { per_s, left: per_s, since: Instant::ZERO }
+    }
+
+    /// Whether one more may go out now.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        if now.since(self.since) >= Duration::from_secs(1) {
+            self.since = now;
+            self.left = self.per_s;
+        }
+        let granted = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        granted
+    }
 }
 
 impl Shared {

@@ -213,19 +213,9 @@ impl Subflow {
         }
     }
 
-    /// Its ends.
-    pub(crate) fn path(&self) -> FourTuple {
-        self.path
-    }
-
     /// Data may be sent on it.
     pub(crate) fn is_established(&self) -> bool {
         !self.dead && self.state.may_send()
-    }
-
-    /// Payload bytes of a full segment with timestamps and a DSS option of 20 bytes.
-    pub(crate) fn mss(&self) -> u32 {
-        self.tx.mss
     }
 
     /// Bytes that the next data segment may have, header and options included. While a path MTU
@@ -251,11 +241,6 @@ impl Subflow {
         self.iss.add(at.0 as u32)
     }
 
-    /// The position that a number of the peer's means, nearest to RCV.NXT.
-    pub(crate) fn from_wire(&self, seq: SeqNum) -> Option<Ssn> {
-        seq.unwrap_near(self.irs, self.rx.nxt.0).map(Ssn)
-    }
-
     /// A timer fired, and nothing was heard since.
     pub(crate) fn potentially_failed(&self) -> bool {
         self.potentially_failed
@@ -273,11 +258,6 @@ impl Subflow {
     /// When an acceptable segment last came in.
     pub(crate) fn last_heard_at(&self) -> Instant {
         self.last_heard_at
-    }
-
-    /// When data, SYN or FIN were last sent.
-    pub(crate) fn last_sent_at(&self) -> Instant {
-        self.tx.last_sent_at
     }
 
     /// The congestion window in bytes.
@@ -298,11 +278,6 @@ impl Subflow {
     /// The segment size in force, whatever probe is wanted.
     pub(crate) fn settled_segment(&self) -> usize {
         usize::from(self.mtu.current())
-    }
-
-    /// `close` was called: no more new data.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.fin_wanted || !(self.state.may_send() || self.state.is_handshake())
     }
 
     /// A scheduler wants it to slow down.

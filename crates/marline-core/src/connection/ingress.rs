@@ -31,7 +31,11 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         let ingress = leg.tcp.on_segment(now, segment, ecn, window);
         if ingress.challenge {
-            sh.counters.challenge_acks += 1;
+            if sh.answers.take(now) {
+                sh.counters.challenge_acks += 1;
+            } else {
+                leg.tcp.withdraw_challenge();
+            }
         }
         if ingress.accepted {
             if leg.is_initial() {

@@ -1,7 +1,7 @@
 //! Segments that belong to no subflow: SYNs that open one, stragglers, and strangers.
 
 use marline_policy::Token;
-use marline_time::{Duration, Instant, Rng};
+use marline_time::{Instant, Rng};
 use marline_wire::mptcp::{MpJoin, MpTcpRst, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp_checksum};
 
@@ -23,30 +23,6 @@ pub(super) struct Stray {
     header: TcpHeader,
     options: TcpOptions,
     key: FlowKey,
-}
-
-/// How many segments to strangers may go out per second (RFC 5961 section 7).
-#[derive(Debug)]
-pub(super) struct ResetBudget {
-    per_s: u32,
-    left: u32,
-    since: Instant,
-}
-
-impl ResetBudget {
-    pub(super) const fn new(per_s: u32) -> Self {
-        ResetBudget { per_s, left: per_s, since: Instant::ZERO }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        if now.since(self.since) >= Duration::from_secs(1) {
-            self.since = now;
-            self.left = self.per_s;
-        }
-        let granted = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        granted
-    }
 }
 
 impl Endpoint {
@@ -197,7 +173,7 @@ impl Endpoint {
     }
 
     fn push_stray(&mut self, now: Instant, stray: Stray) {
-        if self.strays.len() < MAX_STRAYS && self.reset_budget.take(now) {
+        if self.strays.len() < MAX_STRAYS && self.shared.answers.take(now) {
             self.shared.counters.resets_out += 1;
             self.strays.push_back(stray);
         }

@@ -125,11 +125,6 @@ impl DelayedAck {
         self.owed
     }
 
-    /// An ACK is owed or waits.
-    pub(super) const fn pending(&self) -> bool {
-        self.owed || self.deadline.is_some()
-    }
-
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.owed { None } else { self.deadline }
     }

@@ -270,26 +270,9 @@ impl Subflow {
         self.ack.demand();
     }
 
-    /// An ACK is owed now.
-    pub(crate) fn owes_ack(&self) -> bool {
-        self.ack.owed()
-    }
-
     /// A probe must go as soon as possible: the peer answers it with an ACK.
     pub(crate) fn request_probe(&mut self) {
         self.owed.probe = !self.state.is_handshake();
-    }
-
-    /// The application read: `window` bytes could be offered on this subflow now. An ACK is owed if
-    /// the edge moves by two segments or by half of the largest window, and what is left of the
-    /// last offer is small (silly window avoidance, RFC 9293 section 3.8.6.2.2).
-    pub(crate) fn window_opened(&mut self, window: u64) {
-        let left = self.rx.edge.since(self.rx.nxt);
-        let gain = window.saturating_sub(left);
-        let half = self.rx.max_offered / 2;
-        if gain >= (2 * u64::from(self.tx.mss)).min(half.max(1)) && left <= half {
-            self.ack.demand();
-        }
     }
 
     /// No more new data: a FIN follows what was pushed.

@@ -94,7 +94,7 @@ mod tests {
         assert!(sent.iter().all(|&n| n <= 1), "{sent:?}");
         let total: u64 = sent.iter().sum();
         assert!((13..=14).contains(&total), "{sent:?}");
-        assert!(in_flight >= 13 * MSS && in_flight <= 14 * MSS, "{in_flight}");
+        assert!((13 * MSS..=14 * MSS).contains(&in_flight), "{in_flight}");
     }
 
     #[test]

@@ -10,9 +10,27 @@ mod receiver;
 mod recovery;
 mod transfer;
 
+use marline_policy::Ssn;
+use marline_wire::SeqNum;
+
 use super::Subflow;
 
 impl Subflow {
+    /// Payload bytes of a full segment with timestamps and a DSS option of 20 bytes.
+    fn mss(&self) -> u32 {
+        self.tx.mss
+    }
+
+    /// The position that a number of the peer's means, nearest to RCV.NXT.
+    fn position_of(&self, seq: SeqNum) -> Option<Ssn> {
+        seq.unwrap_near(self.irs, self.rx.nxt.0).map(Ssn)
+    }
+
+    /// An ACK is owed now.
+    fn owes_ack(&self) -> bool {
+        self.ack.owed()
+    }
+
     /// Moves both positions on, as if that much had been sent and received.
     fn skip(&mut self, sent: u64, received: u64) {
         assert!(self.tx.board.is_empty() && self.rx.queue.is_empty());

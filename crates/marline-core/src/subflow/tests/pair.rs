@@ -105,7 +105,6 @@ pub(super) struct Pair {
     pub(super) filter: Filter,
     pub(super) config: SubflowConfig,
     server_isn: SeqNum,
-    server_written: u64,
     /// Everything sent, with its time.
     pub(super) log: Vec<(Instant, Packet)>,
     pub(super) logging: bool,
@@ -182,7 +181,6 @@ impl Pair {
             filter: Box::new(|_, _| Fate::Pass),
             config,
             server_isn: server,
-            server_written: 0,
             log: Vec::new(),
             logging: false,
             sent: [0; 2],
@@ -256,11 +254,6 @@ impl Pair {
         }
     }
 
-    /// What the server writes as soon as it exists.
-    pub(super) fn server_writes(&mut self, bytes: u64) {
-        self.server_written = bytes;
-    }
-
     /// Everything both ends may send now.
     pub(super) fn transmit(&mut self) {
         for who in [0, 1] {
@@ -322,8 +315,7 @@ impl Pair {
                 &reno,
                 &Recovery,
             );
-            let written = self.server_written;
-            self.server = Some(End { written, ..end(tcp, signals) });
+            self.server = Some(end(tcp, signals));
             return;
         }
         let now = self.now;

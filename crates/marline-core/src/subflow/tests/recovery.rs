@@ -66,7 +66,7 @@ fn a_burst_of_losses_is_one_episode() {
 #[test]
 fn the_last_segment_is_repaired_by_a_probe_not_a_timeout() {
     let pair = transfer(&[9], 10 * 1_400);
-    let last = pair.log.iter().filter(|(_, p)| p.to == 1 && !p.payload.is_empty()).next_back();
+    let last = pair.log.iter().rfind(|(_, p)| p.to == 1 && !p.payload.is_empty());
     let first = pair.log[0].0;
     assert!(last.unwrap().0.since(first) < MS(120), "{:?}", last.map(|(at, _)| at));
     assert!(pair.client.saw(SubflowEvent::ProbeTimeout));

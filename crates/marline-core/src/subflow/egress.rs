@@ -270,6 +270,11 @@ impl Subflow {
         self.ack.demand();
     }
 
+    /// An ACK is owed now.
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.ack.owed()
+    }
+
     /// A probe must go as soon as possible: the peer answers it with an ACK.
     pub(crate) fn request_probe(&mut self) {
         self.owed.probe = !self.state.is_handshake();

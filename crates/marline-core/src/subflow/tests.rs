@@ -26,11 +26,6 @@ impl Subflow {
         seq.unwrap_near(self.irs, self.rx.nxt.0).map(Ssn)
     }
 
-    /// An ACK is owed now.
-    fn owes_ack(&self) -> bool {
-        self.ack.owed()
-    }
-
     /// Moves both positions on, as if that much had been sent and received.
     fn skip(&mut self, sent: u64, received: u64) {
         assert!(self.tx.board.is_empty() && self.rx.queue.is_empty());

@@ -69,7 +69,7 @@ fn the_sequence_space_wraps_in_both_directions() {
     let mut n = 0_u32;
     pair.set_filter(move |_, _| {
         n += 1;
-        if n % 41 == 0 { Fate::Drop } else { Fate::Pass }
+        if n.is_multiple_of(41) { Fate::Drop } else { Fate::Pass }
     });
     pair.client.written = 400_000;
     pair.run_for(MS(50));
@@ -93,7 +93,7 @@ fn positions_beyond_four_gibibytes() {
     let mut n = 0_u32;
     pair.set_filter(move |_, _| {
         n += 1;
-        if n % 29 == 0 { Fate::Drop } else { Fate::Pass }
+        if n.is_multiple_of(29) { Fate::Drop } else { Fate::Pass }
     });
     pair.run_for(Duration::from_secs(20));
     assert_eq!(pair.server().received, 3 * (1_u64 << 32) + 80_000);

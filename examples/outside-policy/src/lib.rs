@@ -1,0 +1,78 @@
+//! A scheduler that lives outside Marline: everything on one path until that path is in trouble.
+//!
+//! *Problem.* Min-RTT fills the second path as soon as the first one's window is full. For a remote
+//! desktop that is the wrong bargain: the stream then hops between delays, and a metered path is
+//! used without need. Here the second path is for trouble only, whatever the first one's window says.
+//!
+//! *How.* Stay on the current path. Leave it when it is gone or suspect, or when another one
+//! of its class has less than half its RTT (a path that got bad without dying). Then stay there: going
+//! back has to be worth it by the same rule, so two similar paths never make it hop.
+
+#![forbid(unsafe_code)]
+
+use marline_algos::schedulers::classes;
+use marline_algos::{NamedScheduler, RegisterError, Registry};
+use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowId, SubflowView};
+
+/// The name it is chosen by.
+pub const NAME: &str = "sticky";
+
+/// Another path must be better by this factor before data moves there.
+const WORTH_MOVING: u32 = 2;
+
+/// Adds the scheduler to a registry.
+///
+/// # Errors
+/// If the registry has another scheduler of this name.
+pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
+    registry.register_scheduler(NamedScheduler::new(NAME, || Box::new(Sticky::default())))
+}
+
+/// Keeps all data on one path.
+#[derive(Debug, Default)]
+pub struct Sticky {
+    current: Option<SubflowId>,
+}
+
+impl Sticky {
+    /// The path to be on now: only the best class (regular before backup, healthy before suspect)
+    /// comes into question.
+    fn choose<'a>(&self, cx: &SchedulerContext<'a>) -> Option<&'a SubflowView> {
+        let class = classes::best_class(cx.subflows)?;
+        let best = classes::members(cx.subflows, class).min_by_key(|view| classes::rank(view))?;
+        let current = classes::members(cx.subflows, class).find(|v| Some(v.id) == self.current);
+        Some(match current {
+            Some(current) if !much_better(best, current) => current,
+            _ => best,
+        })
+    }
+}
+
+fn much_better(other: &SubflowView, than: &SubflowView) -> bool {
+    match (other.srtt, than.srtt) {
+        (Some(other), Some(than)) => other * WORTH_MOVING < than,
+        _ => false,
+    }
+}
+
+impl Scheduler for Sticky {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        if cx.unsent.is_empty() {
+            return Decision::Wait;
+        }
+        let Some(path) = self.choose(cx) else { return Decision::Wait };
+        self.current = Some(path.id);
+        if path.is_ready() {
+            // The core cuts the range to a segment and asks again.
+            Decision::Send { subflow: path.id, range: cx.unsent }
+        } else {
+            // Full is no reason to leave: wait for its window or its pacer.
+            classes::wait(core::iter::once(path))
+        }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        // What a troubled path holds goes where the built-in schedulers would send it.
+        classes::reinject(item, cx)
+    }
+}

@@ -1,0 +1,149 @@
+//! Bytes over loopback: both ways, over two paths, half closed, aborted, over shards.
+
+mod support;
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn bytes_arrive_equal_both_ways_over_two_paths() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1", "127.0.0.2"]).await;
+    let (near, far) = pair(&client, &listener).await;
+    wait_for_subflows(&near, 2).await;
+    let (up, down) = (bytes(3 << 20, 1), bytes(2 << 20, 2));
+    let (mut near_read, mut near_write) = tokio::io::split(near);
+    let (mut far_read, mut far_write) = tokio::io::split(far);
+    let ((), (), got_up, got_down) = within(async {
+        tokio::join!(
+            send(&mut near_write, &up),
+            send(&mut far_write, &down),
+            receive(&mut far_read),
+            receive(&mut near_read)
+        )
+    })
+    .await;
+    assert!(got_up == up && got_down == down);
+    let near = near_read.unsplit(near_write);
+    let info = near.info().unwrap_or_else(|| panic!("still there, as the stream is held"));
+    assert_eq!(info.fallback, None);
+}
+
+#[tokio::test]
+async fn a_half_closed_stream_still_carries_the_other_direction() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1"]).await;
+    let (mut near, mut far) = pair(&client, &listener).await;
+    near.shutdown().await.unwrap();
+    let mut buf = [0; 16];
+    assert_eq!(within(far.read(&mut buf)).await.unwrap(), 0, "the end of the stream");
+    assert_eq!(near.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let late = bytes(100_000, 3);
+    let ((), got) = within(async { tokio::join!(send(&mut far, &late), receive(&mut near)) }).await;
+    assert!(got == late);
+    drop((near, far));
+    assert!(client.drained(Duration::from_secs(5)).await, "nothing is left of it");
+    assert!(listener.drained(Duration::from_secs(5)).await, "nothing is left of it");
+}
+
+#[tokio::test]
+async fn an_abort_is_a_reset_at_the_peer() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1", "127.0.0.2"]).await;
+    let (mut near, mut far) = pair(&client, &listener).await;
+    near.write_all(b"hello").await.unwrap();
+    let mut buf = [0; 5];
+    within(far.read_exact(&mut buf)).await.unwrap();
+    near.abort();
+    let error = within(far.read(&mut buf)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn dropping_a_stream_with_unread_data_tells_the_peer() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1"]).await;
+    let (mut near, far) = pair(&client, &listener).await;
+    near.write_all(&bytes(10_000, 4)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    drop(far);
+    let mut buf = [0; 1];
+    let error = within(near.read(&mut buf)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn nobody_listening_is_refused_at_once() {
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let client = client(&["127.0.0.1"]).await;
+    let started = std::time::Instant::now();
+    let error = within(client.connect(&[address])).await.unwrap_err();
+    let error = std::io::Error::from(error);
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10), "not by waiting for timeouts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_and_their_joins_land_in_the_right_shard() {
+    let listener = server(2).await;
+    let client = client(&["127.0.0.1", "127.0.0.2", "127.0.0.3"]).await;
+    let mut held = Vec::new();
+    for seed in 0..16 {
+        let (mut near, mut far) = pair(&client, &listener).await;
+        wait_for_subflows(&near, 3).await;
+        let data = bytes(60_000, seed);
+        let ((), got) =
+            within(async { tokio::join!(send(&mut near, &data), receive(&mut far)) }).await;
+        assert!(got == data);
+        held.push((near, far));
+    }
+    let counters = listener.counters();
+    let sum = |f: fn(&marline::Counters) -> u64| counters.iter().map(|(c, _)| f(c)).sum::<u64>();
+    assert_eq!(sum(|c| c.mp_join_no_token), 0, "no join reached a shard that knows no such token");
+    assert_eq!(sum(|c| c.mp_join_ack_rx), 32);
+    let busy = counters.iter().filter(|(c, _)| c.mp_capable_syn_rx > 0).count();
+    assert_eq!(busy, 2, "16 connections are spread over both shards");
+    let ids: std::collections::BTreeSet<_> = held.iter().map(|(_, far)| far.id()).collect();
+    assert_eq!(ids.len(), 16, "ids are unique over the shards");
+    assert_eq!(listener.connections().len(), 16);
+}
+
+#[tokio::test]
+async fn captures_are_written_per_path() {
+    let dir = std::env::temp_dir().join(format!("marline-capture-{}", std::process::id()));
+    {
+        let listener = server(1).await;
+        let client = client_with(&["127.0.0.1", "127.0.0.2"], |config| {
+            config.capture_dir = Some(dir.clone());
+        })
+        .await;
+        let (mut near, mut far) = pair(&client, &listener).await;
+        wait_for_subflows(&near, 2).await;
+        let data = bytes(50_000, 9);
+        within(async { tokio::join!(send(&mut near, &data), receive(&mut far)) }).await;
+        drop((near, far));
+        client.drained(Duration::from_secs(5)).await;
+    }
+    // The driver ends in the background and writes what it has gathered.
+    let files = within(async {
+        loop {
+            let files = ["127.0.0.1", "127.0.0.2"].map(|ip| {
+                std::fs::read(dir.join(format!("client-{ip}.pcapng"))).unwrap_or_default()
+            });
+            if files.iter().all(|file| file.len() > 500) {
+                return files;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    for file in files {
+        assert_eq!(file[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section header");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}

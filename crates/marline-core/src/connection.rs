@@ -259,7 +259,8 @@ impl Connection {
 
     /// The round trip that the receive window is measured by: that of the slowest usable subflow.
     fn largest_rtt(&self) -> Duration {
-        let rtts = self.legs.iter().flatten().filter(|l| l.is_usable()).filter_map(|l| l.tcp.srtt());
+        let rtts =
+            self.legs.iter().flatten().filter(|l| l.is_usable()).filter_map(|l| l.tcp.srtt());
         rtts.max().unwrap_or(UNKNOWN_RTT)
     }
 

@@ -10,8 +10,8 @@ use marline_time::{Duration, Instant};
 
 use super::Connection;
 use super::reinjection::Queued;
-use crate::MonitorKind;
 use crate::shared::Shared;
+use crate::{CloseReason, MonitorKind, SubflowState};
 
 impl Connection {
     pub(super) fn on_probe_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
@@ -55,8 +55,13 @@ impl Connection {
 
     /// The carrier says that nothing gets through there.
     pub(crate) fn on_unreachable(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
-        if self.leg(id).is_some_and(|leg| leg.is_usable()) {
+        let Some(leg) = self.leg(id) else { return };
+        if leg.is_usable() {
             self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+        } else if leg.tcp.state() == SubflowState::SynSent && !self.is_confirmed() {
+            // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
+            // application that tries several paths or servers wants to know at once.
+            self.on_leg_lost(now, sh, id, CloseReason::Refused);
         }
     }
 

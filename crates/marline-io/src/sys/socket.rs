@@ -18,6 +18,8 @@ const BUFFER_BYTES: usize = 8 << 20;
 
 /// Where the flow id stands in a UDP payload; its first byte chooses the socket of a group.
 const FLOW_ID_OFFSET: u32 = 1;
+/// Where the last byte of the sender's own id stands in a HANDSHAKE frame.
+const SENDER_ID_LAST_BYTE: u32 = 16;
 
 /// How a socket is to be opened.
 #[derive(Clone, Debug)]
@@ -93,7 +95,9 @@ fn raise_buffers(socket: &Socket) {
 }
 
 /// Lets the kernel choose among the `shards` sockets of a group, in the order they were bound, by
-/// the flow id's top byte; datagrams with id 0 (first SYNs) by its hash. Set on one, it serves all.
+/// the top byte of the flow id; of a first SYN, which has none, by the last byte of its sender's:
+/// a repetition then finds the same shard, whatever its address has become. Set on one socket, it
+/// serves all.
 pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Result<()> {
     let mut program = shard_program(shards);
     let program =
@@ -113,22 +117,22 @@ pub(crate) fn spread_by_flow_id(socket: BorrowedFd<'_>, shards: u8) -> io::Resul
 
 /// Classic BPF over the UDP payload. Loads beyond the end of a short datagram end the program with
 /// 0: the first shard, which ignores it.
-fn shard_program(shards: u8) -> [libc::sock_filter; 8] {
+fn shard_program(shards: u8) -> [libc::sock_filter; 9] {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_BYTE: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
     const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
     const RETURN_A: u16 = (libc::BPF_RET | libc::BPF_A) as u16;
-    const RETURN_K: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    const NO_CHOICE: u32 = u32::MAX;
     let op = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    let unless_zero_to_load = |jf| libc::sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf, k: 0 };
+    let unless_zero_skip = |jf| libc::sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf, k: 0 };
     [
         op(LOAD_WORD, FLOW_ID_OFFSET),
-        unless_zero_to_load(3),
+        unless_zero_skip(4),
         op(LOAD_WORD, FLOW_ID_OFFSET + 4),
-        unless_zero_to_load(1),
-        op(RETURN_K, NO_CHOICE),
+        unless_zero_skip(2),
+        op(LOAD_BYTE, SENDER_ID_LAST_BYTE),
+        op(JUMP, 1),
         op(LOAD_BYTE, FLOW_ID_OFFSET),
         op(AND, u32::from(shards.max(1) - 1)),
         op(RETURN_A, 0),
@@ -196,17 +200,16 @@ mod tests {
         }
         let mut syn = vec![0x11];
         syn.extend([0; 40]);
-        let mut got = [0; 4];
-        for _ in 0..64 {
-            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&syn, to).unwrap();
+        for last in 0..16u8 {
+            syn[16] = last;
+            sender.send_to(&syn, to).unwrap();
+            let (len, _) = sockets[usize::from(last & 3)].recv_from(&mut buf).unwrap();
+            assert_eq!(&buf[..len], &syn[..], "sender's id ends in {last:#x}");
         }
-        for (count, socket) in got.iter_mut().zip(&sockets) {
-            while socket.recv_from(&mut buf).is_ok() {
-                *count += 1;
-            }
+        for len in 0..17 {
+            sender.send_to(&syn[..len], to).unwrap();
+            assert!(sockets[0].recv_from(&mut buf).is_ok(), "{len} bytes go to the first");
         }
-        assert_eq!(got.iter().sum::<i32>(), 64);
-        assert!(got.iter().all(|&count| count > 0), "{got:?}");
     }
 
     #[test]

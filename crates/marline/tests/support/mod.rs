@@ -1,6 +1,6 @@
 //! What the loopback tests share: both ends, a relay that can be cut and moved, and bytes.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -139,6 +139,9 @@ pub struct ConnectionConfig {
     pub ack_delay: Duration,
     /// SYNs without answer before the attempt ends (Linux: 6).
     pub syn_retries: u32,
+    /// The same for joins. Fewer, since path managers try again and again: what lies between two SYNs
+    /// of one attempt only grows.
+    pub join_syn_retries: u32,
     /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2).
     pub mptcp_syn_retries: u32,
     /// Silence after which keepalives start; `None`: never.
@@ -174,6 +177,7 @@ impl ConnectionConfig {
             initial_window: 10,
             ack_delay: Duration::from_millis(40),
             syn_retries: 6,
+            join_syn_retries: 2,
             mptcp_syn_retries: 2,
             keepalive: None,
             ecn: false,

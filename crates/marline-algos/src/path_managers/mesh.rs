@@ -3,7 +3,7 @@
 //!
 //! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out
 //! and is never rebuilt. Here a pair that should have a subflow and has none is tried for as long as
-//! both addresses exist: 1 s after a failure, then 2, 4 ... 30 s. While the connection has no
+//! both addresses exist: 1 s after a failure, then 2, 4, 8, 15 s. While the connection has no
 //! established subflow at all, never more than 2 s apart, since nothing else carries the session. An
 //! address that comes back (interface up, announced again) is tried at once. The back-off is
 //! forgotten after 10 s of an established subflow; a path that only lives shorter (a middlebox that
@@ -28,7 +28,7 @@ use marline_time::{Duration, Instant};
 /// Wait after the first failure; doubled with each further one.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+const RETRY_MAX: Duration = Duration::from_secs(15);
 /// Longest wait while no subflow is established.
 const RETRY_MAX_ALONE: Duration = Duration::from_secs(2);
 /// A subflow that lived this long makes earlier failures forgotten.

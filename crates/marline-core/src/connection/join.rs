@@ -61,7 +61,7 @@ impl Connection {
             from.set_port(free_port_for(sh, from, remote)?);
         }
         let path = FourTuple { local: from, remote };
-        let tcp = self.active_subflow(now, sh, path);
+        let tcp = self.active_subflow(now, sh, path, self.config.join_syn_retries);
         let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: 0 };
         let joining = Joining { nonce: sh.rng.next_u32(), ..Joining::default() };
         let remote_id = self.addresses.remote_id(remote);

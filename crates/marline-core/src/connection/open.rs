@@ -49,7 +49,8 @@ impl Connection {
         };
         let mut connection = Self::bare(sh, config, origin, Role::Client, mode);
         let key = FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: 0 };
-        let tcp = connection.active_subflow(now, sh, origin.path);
+        let syn_retries = connection.config.syn_retries;
+        let tcp = connection.active_subflow(now, sh, origin.path, syn_retries);
         connection.closing.announced_to_application = true;
         connection.add_initial(now, sh, origin, tcp, key);
         connection
@@ -127,8 +128,15 @@ impl Connection {
     }
 
     /// A TCP subflow that owes a SYN.
-    pub(super) fn active_subflow(&self, now: Instant, sh: &mut Shared, path: FourTuple) -> Subflow {
-        let config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+    pub(super) fn active_subflow(
+        &self,
+        now: Instant,
+        sh: &mut Shared,
+        path: FourTuple,
+        syn_retries: u32,
+    ) -> Subflow {
+        let mut config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+        config.syn_retries = syn_retries;
         let isn = SeqNum(sh.rng.next_u32());
         let policies = &self.config.policies;
         Subflow::connect(now, config, path, isn, &*policies.congestion, &*policies.recovery)

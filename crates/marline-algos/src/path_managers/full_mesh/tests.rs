@@ -82,7 +82,7 @@ fn a_failed_join_is_tried_again_forever_with_growing_waits() {
         }
         waits.push(waited);
     }
-    assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30, 30]);
+    assert_eq!(waits, [1, 2, 4, 8, 15, 15, 15, 15, 15]);
 }
 
 #[test]

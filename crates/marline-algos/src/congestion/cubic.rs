@@ -161,7 +161,8 @@ impl CongestionController for Cubic {
     ) {
         let mss = self.window.mss();
         match self.window.on_signal(signal, BETA) {
-            Change::None | Change::TimedOut { before: None } => {}
+            Change::None => {}
+            Change::TimedOut { before: None } => self.saved = Some(self.curve),
             Change::Reduced { undoable, before } => {
                 self.saved = undoable.then_some(self.curve);
                 self.curve.on_reduction(before / mss);

@@ -9,8 +9,9 @@
 //!   must not throw its window to the floor.
 //! - *One reduction per episode.* A timeout during fast recovery sets the window to one segment
 //!   but keeps ssthresh; an ECN mark during recovery changes nothing (RFC 3168 section 6.1.2).
-//! - *Undo* goes back to the state before the first reduction of the episode, also shortly after
-//!   the episode ended, as a DSACK may come late. Reductions for ECN stay: the mark was no error.
+//! - *Undo* goes back to the state before the last reduction, also shortly after its episode ended,
+//!   as a DSACK may come late. A spurious timeout during fast recovery takes back the timeout, not
+//!   the loss that began the recovery. Reductions for ECN stay: the mark was no error.
 //! - *Idle* (RFC 5681 section 4.1): the window falls back to the initial one. ssthresh keeps three
 //!   quarters of what was proven (RFC 2861), so slow start regains it in a few round trips.
 //! - In slow start the window counts as the limit if half of it was in flight (as in Linux): a paced
@@ -26,11 +27,12 @@ const MIN_SSTHRESH_SEGMENTS: f64 = 2.0;
 /// What a signal did.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Change {
-    /// Nothing.
+    /// Nothing that the curve need know.
     None,
     /// The window was cut; a new point to undo to exists if `undoable`.
     Reduced { undoable: bool, before: f64 },
-    /// The window is one segment. `before` is what it was, if this was a new reduction.
+    /// The window is one segment; a new point to undo to exists. `before` is what it was, unless
+    /// ssthresh was reduced for the same episode already.
     TimedOut { before: Option<f64> },
     /// The last reduction was taken back.
     Undone,
@@ -49,7 +51,7 @@ pub(super) struct Window {
     slow_start: Box<dyn SlowStart>,
     /// A reduction was made for losses that are not repaired yet.
     in_episode: bool,
-    /// Window and ssthresh before the latest episode.
+    /// Window and ssthresh before the latest reduction.
     saved: Option<(f64, f64)>,
 }
 
@@ -144,12 +146,17 @@ impl Window {
             }
             CongestionSignal::Rto { first, .. } => {
                 let fresh = first && !self.in_episode;
-                if fresh {
+                if first {
                     self.save();
+                }
+                if fresh {
                     self.ssthresh = self.reduced(beta);
                 }
                 self.in_episode = true;
                 self.cwnd = self.mss;
+                if !first {
+                    return Change::None;
+                }
                 Change::TimedOut { before: fresh.then_some(before) }
             }
             CongestionSignal::Spurious => self.undo(),
@@ -184,10 +191,10 @@ impl Window {
     }
 
     fn undo(&mut self) -> Change {
+        self.in_episode = false;
         let Some((cwnd, ssthresh)) = self.saved.take() else { return Change::None };
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
-        self.in_episode = false;
         Change::Undone
     }
 

@@ -82,7 +82,13 @@ fn a_timeout_in_recovery_reduces_only_once() {
     signal(&mut cc, FIRST_RTO);
     assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 5 * SEGMENT));
     signal(&mut cc, CongestionSignal::Spurious);
-    assert_eq!((cc.window(), cc.ssthresh()), (10 * SEGMENT, u64::MAX));
+    assert_eq!(
+        (cc.window(), cc.ssthresh()),
+        (5 * SEGMENT, 5 * SEGMENT),
+        "the timeout was spurious, the loss before it was not"
+    );
+    signal(&mut cc, CongestionSignal::Penalty);
+    assert_eq!(cc.window(), 2_500, "the episode is over");
 }
 
 #[test]

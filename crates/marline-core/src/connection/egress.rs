@@ -188,7 +188,7 @@ impl Connection {
     }
 
     /// Repeats of the DATA_FIN go round the subflows: the first choice may be the dead one.
-    fn leg_for_fin(&self) -> Option<SubflowId> {
+    pub(super) fn leg_for_fin(&self) -> Option<SubflowId> {
         if self.timers.fin_count == 0 {
             return self.best_leg();
         }

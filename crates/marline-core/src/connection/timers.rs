@@ -23,7 +23,8 @@ impl Connection {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let t = &self.timers;
         let linger = t.linger_since.map(|since| since + self.config.linger.timeout);
-        let fin = t.fin_at.filter(|_| !self.closing.fin_acked);
+        // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
+        let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
         let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger];
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));

@@ -1,4 +1,23 @@
 //! Scripts of segments, random operations and oracles for Marline's own tests.
+//!
+//! [`Script`] drives one [`Endpoint`](marline_core::Endpoint) in virtual time against a test that
+//! plays the peer: it injects segments made with [`Seg`] and takes what the endpoint sent. [`Peer`]
+//! remembers numbers and keys of one subflow, so that a test says only what matters to it. [`Pair`]
+//! connects two endpoints over links that drop, delay, repeat and forge, and [`hostile`] turns any
+//! bytes into such a run: for random tests and for fuzzing.
 #![forbid(unsafe_code)]
 
+mod expect;
+pub mod hostile;
+pub mod keys;
 pub mod need;
+mod pair;
+mod peer;
+mod script;
+mod seg;
+
+pub use expect::Expect;
+pub use pair::{Fate, Flight, Pair, Side};
+pub use peer::Peer;
+pub use script::{Script, Sent, capabilities, config, endpoint_config};
+pub use seg::Seg;

@@ -1,0 +1,73 @@
+//! What Multipath TCP derives from keys (RFC 8684 sections 3.1 and 3.2), written apart from the
+//! core so that tests do not check the core against itself.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+/// The token of a connection: the leftmost 32 bits of the key's hash.
+#[must_use]
+pub fn token(key: u64) -> u32 {
+    let hash = Sha256::digest(key.to_be_bytes());
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
+}
+
+/// The initial data sequence number: the rightmost 64 bits of the key's hash.
+#[must_use]
+pub fn idsn(key: u64) -> u64 {
+    let hash = Sha256::digest(key.to_be_bytes());
+    hash[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
+}
+
+/// The HMAC of a join, by the side whose key and nonce come first.
+#[must_use]
+pub fn join_hmac(own_key: u64, other_key: u64, own_nonce: u32, other_nonce: u32) -> [u8; 32] {
+    let message = [own_nonce.to_be_bytes(), other_nonce.to_be_bytes()].concat();
+    hmac(own_key, other_key, &message)
+}
+
+/// HMAC-SHA256 with two keys, one after the other.
+///
+/// # Panics
+/// Never: HMAC takes keys of any length.
+#[must_use]
+pub fn hmac(first_key: u64, second_key: u64, message: &[u8]) -> [u8; 32] {
+    let key = [first_key.to_be_bytes(), second_key.to_be_bytes()].concat();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes keys of any length");
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// The leftmost 64 bits of an HMAC: what the SYN/ACK of a join carries.
+#[must_use]
+pub fn left64(hmac: [u8; 32]) -> u64 {
+    hmac[..8].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
+}
+
+/// The rightmost 64 bits of an HMAC: what ADD_ADDR carries.
+#[must_use]
+pub fn right64(hmac: [u8; 32]) -> u64 {
+    hmac[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys, token and HMACs of a connection between two Linux 6.18 kernels.
+    #[test]
+    fn the_kernels_numbers() {
+        let (client, server) = (0x66f7_460a_ddff_8a36, 0x2f76_33d0_c21d_7564);
+        let (client_nonce, server_nonce) = (0x0e47_1f4d, 0xe890_1671);
+        assert_eq!(token(server), 0xd900_3b28);
+        // The client's first byte is IDSN + 1; the server acknowledges IDSN + 1 before any data.
+        assert_eq!((idsn(client) + 1) as u32, 0xeea2_dc77);
+        assert_eq!(idsn(server) + 1, 0x8abb_d64e_8daa_172e);
+        let theirs = join_hmac(server, client, server_nonce, client_nonce);
+        assert_eq!(left64(theirs), 0xc964_0024_56c6_ab25);
+        let ours = join_hmac(client, server, client_nonce, server_nonce);
+        assert_eq!(ours[..4], [0xd0, 0x61, 0xa0, 0x4d]);
+        // ADD_ADDR of the server: address id 1, 10.9.2.2, port 0.
+        let announced = hmac(server, client, &[1, 10, 9, 2, 2, 0, 0]);
+        assert_eq!(right64(announced), 0xf371_b3d6_fd81_a555);
+    }
+}

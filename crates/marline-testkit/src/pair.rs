@@ -1,0 +1,204 @@
+//! Two endpoints and what flies between them, in virtual time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use marline_core::{
+    ChecksumScope, Endpoint, EndpointConfig, Event, FourTuple, PacketMeta, Transmit, TransmitBuf,
+};
+use marline_time::{Instant, SeedTree};
+
+/// Batches an endpoint may send without time passing. More is a loop.
+const MAX_BURST: usize = 100_000;
+
+/// Which of the two endpoints.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The first one.
+    A,
+    /// The second one.
+    B,
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Side {
+        match self {
+            Side::A => Side::B,
+            Side::B => Side::A,
+        }
+    }
+}
+
+/// A segment on its way.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    /// To whom.
+    pub to: Side,
+    /// What the receiver's carrier will say of it.
+    pub meta: PacketMeta,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What becomes of a segment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives after this time.
+    Arrive(Duration),
+    /// It is lost.
+    Lose,
+    /// It arrives after the first time, and again after the second.
+    Twice(Duration, Duration),
+}
+
+/// Two endpoints.
+#[derive(Debug)]
+pub struct Pair {
+    a: Endpoint,
+    b: Endpoint,
+    now: Instant,
+    buf: TransmitBuf,
+    /// Segments by arrival; the number keeps those of one instant in order.
+    flights: BTreeMap<(Instant, u64), Flight>,
+    sent: u64,
+    scope: ChecksumScope,
+}
+
+impl Pair {
+    /// Two endpoints on carriers of one kind. Equal seeds give equal runs.
+    #[must_use]
+    pub fn new(a: EndpointConfig, b: EndpointConfig, seed: u64) -> Self {
+        let seeds = SeedTree::new(seed);
+        let scope = a.capabilities.checksum;
+        Pair {
+            a: Endpoint::new(a, Box::new(seeds.stream("a"))),
+            b: Endpoint::new(b, Box::new(seeds.stream("b"))),
+            now: Instant::from_secs(1),
+            buf: TransmitBuf::new(0, 16),
+            flights: BTreeMap::new(),
+            sent: 0,
+            scope,
+        }
+    }
+
+    /// The present.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// One of the endpoints.
+    pub const fn endpoint(&mut self, side: Side) -> &mut Endpoint {
+        match side {
+            Side::A => &mut self.a,
+            Side::B => &mut self.b,
+        }
+    }
+
+    /// Segments on their way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Puts a segment on its way.
+    pub fn launch(&mut self, flight: Flight, after: Duration) {
+        self.flights.insert((self.now + after, self.sent), flight);
+        self.sent += 1;
+    }
+
+    /// Makes the checksum of a flying segment right again, after its bytes were changed.
+    pub fn repair(&self, flight: &mut Flight) {
+        let path = flight.meta.path;
+        let addresses = match self.scope {
+            ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
+            ChecksumScope::WithoutAddresses => None,
+        };
+        marline_wire::fill_tcp_checksum(addresses, &mut flight.bytes);
+    }
+
+    /// Takes what both endpoints have to send; `judge` may change each segment and says what becomes
+    /// of it. Returns their events.
+    ///
+    /// # Panics
+    /// If an endpoint never stops sending.
+    pub fn gather(&mut self, judge: &mut dyn FnMut(&mut Flight) -> Fate) -> Vec<(Side, Event)> {
+        let mut events = Vec::new();
+        for side in [Side::A, Side::B] {
+            for burst in 0.. {
+                assert!(burst < MAX_BURST, "{side:?} never stops sending at {:?}", self.now);
+                let Some(flights) = self.transmit(side) else { break };
+                for flight in flights {
+                    self.dispatch(flight, judge);
+                }
+            }
+            while let Some(event) = self.endpoint(side).poll_event() {
+                events.push((side, event));
+            }
+        }
+        events
+    }
+
+    fn transmit(&mut self, side: Side) -> Option<Vec<Flight>> {
+        let endpoint = match side {
+            Side::A => &mut self.a,
+            Side::B => &mut self.b,
+        };
+        let transmit = endpoint.poll_transmit(self.now, &mut self.buf)?;
+        let meta = arriving(&transmit);
+        let datagrams = self.buf.bytes().chunks(transmit.stride.max(1));
+        let flight = |bytes: &[u8]| Flight { to: side.other(), meta, bytes: bytes.to_vec() };
+        Some(datagrams.map(flight).collect())
+    }
+
+    fn dispatch(&mut self, mut flight: Flight, judge: &mut dyn FnMut(&mut Flight) -> Fate) {
+        match judge(&mut flight) {
+            Fate::Lose => {}
+            Fate::Arrive(after) => self.launch(flight, after),
+            Fate::Twice(first, second) => {
+                self.launch(flight.clone(), first);
+                self.launch(flight, second);
+            }
+        }
+    }
+
+    /// Goes to the next arrival or timer, but not beyond `end`, and handles it. `false` if there is
+    /// none: then it is `end`.
+    pub fn step(&mut self, end: Instant) -> bool {
+        let arrival = self.flights.first_key_value().map(|(&(at, _), _)| at);
+        let timers = [self.a.poll_timeout(), self.b.poll_timeout()];
+        let next = timers.into_iter().chain([arrival]).flatten().min();
+        let Some(at) = next.filter(|&at| at <= end) else {
+            self.now = end;
+            return false;
+        };
+        self.now = self.now.max(at);
+        if arrival.is_some_and(|arrival| arrival <= at)
+            && let Some((_, flight)) = self.flights.pop_first()
+        {
+            let now = self.now;
+            self.endpoint(flight.to).handle_packet(now, &flight.meta, &flight.bytes);
+            return true;
+        }
+        for endpoint in [&mut self.a, &mut self.b] {
+            if endpoint.poll_timeout().is_some_and(|due| due <= self.now) {
+                endpoint.handle_timeout(self.now);
+            }
+        }
+        true
+    }
+}
+
+/// What the receiver's carrier says of a transmitted segment.
+fn arriving(transmit: &Transmit) -> PacketMeta {
+    let FourTuple { local, remote } = transmit.path;
+    PacketMeta {
+        path: FourTuple { local: remote, remote: local },
+        ecn: transmit.ecn,
+        flow: transmit.peer_flow,
+        peer_flow: if transmit.handshake { transmit.local_flow } else { 0 },
+        checksum_verified: false,
+    }
+}

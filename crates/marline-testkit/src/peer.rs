@@ -1,0 +1,244 @@
+//! The other end of one subflow, played by a test: it remembers numbers and keys.
+
+use std::time::Duration;
+
+use marline_core::FourTuple;
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption};
+use marline_wire::{SeqNum, TcpFlags};
+
+use crate::{Expect, Script, Seg, Sent, keys};
+
+/// How long a peer takes to answer a handshake.
+const RTT: Duration = Duration::from_millis(10);
+
+/// Numbers of one subflow, from the scripted peer's side.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The subflow's ends; local is the endpoint under test.
+    pub path: FourTuple,
+    /// Our key.
+    pub key: u64,
+    /// The endpoint's key, once it told.
+    pub their_key: u64,
+    /// Our initial sequence number.
+    pub iss: SeqNum,
+    /// The endpoint's initial sequence number.
+    pub irs: SeqNum,
+    /// The next sequence number we send.
+    pub next: SeqNum,
+    /// The next sequence number we expect.
+    pub expected: SeqNum,
+    /// The next data sequence number we send.
+    pub next_dsn: u64,
+    /// The next data sequence number we expect.
+    pub expected_dsn: u64,
+    /// Our timestamp clock and what we last heard, if timestamps are used.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+/// MP_CAPABLE of version 1 with HMAC-SHA256 and no checksums.
+fn capable(form: MpCapableForm) -> MptcpOption {
+    MptcpOption::Capable(MpCapable {
+        version: 1,
+        checksum_required: false,
+        extensibility: false,
+        deny_join_id0: false,
+        hmac_sha256: true,
+        form,
+    })
+}
+
+impl Peer {
+    /// A peer at the far end of `path` that has said nothing yet.
+    #[must_use]
+    pub fn new(path: FourTuple, key: u64) -> Self {
+        let iss = SeqNum(0xffff_f000);
+        Peer {
+            path,
+            key,
+            their_key: 0,
+            iss,
+            irs: SeqNum(0),
+            next: iss,
+            expected: SeqNum(0),
+            next_dsn: keys::idsn(key).wrapping_add(1),
+            expected_dsn: 0,
+            timestamps: None,
+        }
+    }
+
+    /// Sends `seg` as the next on this subflow: number, acknowledgment and timestamps are filled in.
+    pub fn send(&mut self, script: &mut Script, seg: Seg) {
+        let mut seg = seg.at(self.next);
+        if !seg.header.flags.contains(TcpFlags::SYN) || seg.header.flags.contains(TcpFlags::ACK) {
+            seg = seg.acking(self.expected);
+        }
+        if let Some((value, echo)) = self.timestamps {
+            seg = seg.timestamps(value, echo);
+        }
+        self.next = seg.end();
+        script.inject(self.path, seg);
+    }
+
+    /// Sends data with its mapping and a DATA_ACK.
+    pub fn send_data(&mut self, script: &mut Script, bytes: &[u8]) {
+        let ssn = self.next.offset_from(self.iss);
+        let seg = Seg::ack()
+            .data_ack(self.expected_dsn)
+            .mapping(self.next_dsn, ssn, bytes.len() as u16)
+            .payload(bytes);
+        self.next_dsn = self.next_dsn.wrapping_add(bytes.len() as u64);
+        self.send(script, seg);
+    }
+
+    /// Sends an ACK for what was heard, with a DATA_ACK.
+    pub fn acknowledge(&mut self, script: &mut Script) {
+        let seg = Seg::ack().data_ack(self.expected_dsn);
+        self.send(script, seg);
+    }
+
+    /// Takes note of a segment of the endpoint that arrives in order.
+    pub fn hear(&mut self, sent: &Sent) {
+        let seg = &sent.seg;
+        if seg.header.flags.contains(TcpFlags::SYN) {
+            self.irs = seg.header.seq;
+            self.expected = seg.header.seq;
+        }
+        if let (Some(ours), Some(theirs)) = (self.timestamps.as_mut(), seg.options.timestamps) {
+            ours.1 = theirs.value;
+        }
+        if seg.header.seq != self.expected {
+            return;
+        }
+        self.expected = seg.end();
+        let Some(mapping) = seg.dss().mapping else { return };
+        if mapping.dsn.unwrap_near(self.expected_dsn) == Some(self.expected_dsn) {
+            let fin = u64::from(seg.dss().data_fin);
+            self.expected_dsn = self.expected_dsn.wrapping_add(seg.payload.len() as u64 + fin);
+        }
+    }
+
+    /// Takes the endpoint's SYN off the script: it must offer Multipath TCP.
+    ///
+    /// # Panics
+    /// If nothing was sent or it was something else.
+    #[track_caller]
+    pub fn take_syn(&mut self, script: &mut Script) -> Sent {
+        let offers = Expect::any()
+            .flags(TcpFlags::SYN)
+            .mptcp("MP_CAPABLE without key", |o| {
+                matches!(o, MptcpOption::Capable(c) if c.form == MpCapableForm::Syn && c.version == 1)
+            });
+        let sent = script.expect(&offers);
+        self.path = sent.path;
+        if sent.seg.options.timestamps.is_some() {
+            self.timestamps = Some((1, 0));
+        }
+        self.hear(&sent);
+        sent
+    }
+
+    /// The SYN/ACK with our key.
+    #[must_use]
+    pub fn syn_ack(&self) -> Seg {
+        let form = MpCapableForm::SynAck { listener_key: self.key };
+        Seg::syn_ack().mss(1_400).sack_permitted().window_scale(7).mptcp(capable(form))
+    }
+
+    /// Plays the listener of a connection that the endpoint opens: SYN, SYN/ACK, third ACK.
+    ///
+    /// # Panics
+    /// If the endpoint does not play along.
+    #[track_caller]
+    pub fn accept(&mut self, script: &mut Script) {
+        self.take_syn(script);
+        script.advance(RTT);
+        let answer = self.syn_ack();
+        self.send(script, answer);
+        let ours = self.key;
+        let keys = Expect::any().pure_ack().acking(self.next).mptcp("both keys", move |o| {
+            matches!(o, MptcpOption::Capable(MpCapable {
+                form: MpCapableForm::Ack { listener_key, data: None, .. }, ..
+            }) if *listener_key == ours)
+        });
+        let third = script.expect(&keys);
+        if let Some(MpCapableForm::Ack { initiator_key, .. }) =
+            third.seg.options.mptcp.capable().map(|c| c.form)
+        {
+            self.learn_key(initiator_key);
+        }
+        self.hear(&third);
+    }
+
+    /// Plays the initiator towards a listening endpoint: SYN, SYN/ACK, third ACK.
+    ///
+    /// # Panics
+    /// If the endpoint does not play along.
+    #[track_caller]
+    pub fn connect(&mut self, script: &mut Script) {
+        self.timestamps = Some((1, 0));
+        let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
+        self.send(script, syn.mptcp(capable(MpCapableForm::Syn)));
+        let with_key = Expect::any()
+            .flags(TcpFlags::SYN.with(TcpFlags::ACK))
+            .acking(self.next)
+            .mptcp("MP_CAPABLE with a key", |o| {
+                matches!(
+                    o,
+                    MptcpOption::Capable(MpCapable { form: MpCapableForm::SynAck { .. }, .. })
+                )
+            });
+        let sent = script.expect(&with_key);
+        if let Some(MpCapableForm::SynAck { listener_key }) =
+            sent.seg.options.mptcp.capable().map(|c| c.form)
+        {
+            self.learn_key(listener_key);
+        }
+        self.hear(&sent);
+        script.advance(RTT);
+        let (initiator_key, listener_key) = (self.key, self.their_key);
+        let form = MpCapableForm::Ack { initiator_key, listener_key, data: None };
+        self.send(script, Seg::ack().mptcp(capable(form)));
+    }
+
+    /// A SYN that joins the connection of `first` over this path.
+    #[must_use]
+    pub fn join_syn(&self, first: &Peer, nonce: u32, address_id: u8) -> Seg {
+        let token = keys::token(first.their_key);
+        let join = MpJoin::Syn { backup: false, address_id, token, nonce };
+        let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
+        syn.mptcp(MptcpOption::Join(join))
+    }
+
+    /// Joins the connection of `first` over this path: SYN, SYN/ACK with a right HMAC, third ACK.
+    ///
+    /// # Panics
+    /// If the endpoint does not play along.
+    #[track_caller]
+    pub fn join(&mut self, script: &mut Script, first: &Peer, address_id: u8) {
+        let nonce = 0x1234_5678;
+        self.timestamps = Some((1, 0));
+        let syn = self.join_syn(first, nonce, address_id);
+        self.send(script, syn);
+        let sent = script.expect(&Expect::any().flags(TcpFlags::SYN.with(TcpFlags::ACK)));
+        let Some(MpJoin::SynAck { hmac, nonce: theirs, .. }) = sent.seg.options.mptcp.join() else {
+            panic!("a SYN/ACK without MP_JOIN: {:#?}", sent.seg);
+        };
+        let right = keys::join_hmac(first.their_key, first.key, theirs, nonce);
+        assert_eq!(hmac, keys::left64(right), "the endpoint's HMAC");
+        self.hear(&sent);
+        script.advance(RTT);
+        let ours = keys::join_hmac(first.key, first.their_key, nonce, theirs);
+        let mut truncated = [0; 20];
+        truncated.copy_from_slice(&ours[..20]);
+        let ack = MptcpOption::Join(MpJoin::Ack { hmac: truncated });
+        self.send(script, Seg::ack().mptcp(ack));
+        (self.key, self.their_key) = (first.key, first.their_key);
+        (self.next_dsn, self.expected_dsn) = (first.next_dsn, first.expected_dsn);
+    }
+
+    fn learn_key(&mut self, key: u64) {
+        self.their_key = key;
+        self.expected_dsn = keys::idsn(key).wrapping_add(1);
+    }
+}

@@ -1,0 +1,241 @@
+//! One endpoint in virtual time, with a test in the place of the network.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use marline_core::{
+    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Ecn, Endpoint, EndpointConfig,
+    Event, FourTuple, Limits, PacketMeta, Shard, TransmitBuf,
+};
+use marline_time::{Instant, SeedTree};
+
+use crate::{Expect, Seg};
+
+/// Segments an endpoint may send without time passing. More is a loop.
+const MAX_BURST: usize = 100_000;
+
+/// A carrier like native TCP: checksums over addresses, no flow ids, 1,480-byte segments.
+#[must_use]
+pub const fn capabilities() -> Capabilities {
+    Capabilities {
+        base_segment: 1_480,
+        max_segment: 1_480,
+        checksum: ChecksumScope::WithAddresses,
+        flow_ids: false,
+        ecn: true,
+    }
+}
+
+/// A connection with the default policies.
+#[must_use]
+pub fn config() -> ConnectionConfig {
+    ConnectionConfig::new(marline_algos::default_policies())
+}
+
+/// An endpoint on [`capabilities`] that accepts connections if `accept` says how.
+#[must_use]
+pub fn endpoint_config(accept: Option<ConnectionConfig>) -> EndpointConfig {
+    EndpointConfig {
+        capabilities: capabilities(),
+        limits: Limits::default(),
+        shard: Shard { index: 0, count: 1 },
+        accept,
+        monitor: false,
+    }
+}
+
+/// A segment that the endpoint sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// When.
+    pub at: Instant,
+    /// From where to where, as the endpoint sees it.
+    pub path: FourTuple,
+    /// Its ECN field.
+    pub ecn: Ecn,
+    /// The segment.
+    pub seg: Seg,
+}
+
+/// An endpoint, its clock, and what it sent and told.
+#[derive(Debug)]
+pub struct Script {
+    /// The endpoint under test.
+    pub endpoint: Endpoint,
+    now: Instant,
+    checksum: ChecksumScope,
+    buf: TransmitBuf,
+    sent: VecDeque<Sent>,
+    events: VecDeque<Event>,
+}
+
+impl Script {
+    /// Starts one second after the beginning of time. Equal seeds give equal runs.
+    #[must_use]
+    pub fn new(config: EndpointConfig, seed: u64) -> Self {
+        let checksum = config.capabilities.checksum;
+        let rng = Box::new(SeedTree::new(seed).stream("endpoint"));
+        Script {
+            endpoint: Endpoint::new(config, rng),
+            now: Instant::from_secs(1),
+            checksum,
+            buf: TransmitBuf::new(0, 16),
+            sent: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The present.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Runs a command on the endpoint and gathers what follows from it.
+    pub fn run<R>(&mut self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
+        let result = command(&mut self.endpoint, self.now);
+        self.gather();
+        result
+    }
+
+    /// Opens a connection from the endpoint.
+    ///
+    /// # Panics
+    /// If the endpoint refuses.
+    pub fn connect(
+        &mut self,
+        config: ConnectionConfig,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> ConnectionId {
+        match self.run(|e, now| e.connect(now, config, local, remote)) {
+            Ok(id) => id,
+            Err(error) => panic!("connect: {error}"),
+        }
+    }
+
+    /// Delivers a segment that came in on `path` (local is the endpoint's side). Ports are filled in
+    /// and the checksum is right.
+    pub fn inject(&mut self, path: FourTuple, seg: Seg) {
+        let seg = seg.ports(path.remote.port(), path.local.port());
+        let bytes = seg.bytes(self.scope(path.remote.ip(), path.local.ip()));
+        self.inject_bytes(path, &bytes);
+    }
+
+    /// Delivers bytes as they are.
+    pub fn inject_bytes(&mut self, path: FourTuple, bytes: &[u8]) {
+        let ecn = Ecn::NotEct;
+        let meta = PacketMeta { path, ecn, flow: 0, peer_flow: 0, checksum_verified: false };
+        self.endpoint.handle_packet(self.now, &meta, bytes);
+        self.gather();
+    }
+
+    /// Lets time pass; the endpoint's timers go off when they are due.
+    ///
+    /// # Panics
+    /// If the endpoint wants to be woken again and again without time passing.
+    pub fn advance(&mut self, by: Duration) {
+        let end = self.now + by;
+        let mut at_once = 0;
+        while let Some(at) = self.endpoint.poll_timeout().filter(|&at| at <= end) {
+            at_once = if at > self.now { 0 } else { at_once + 1 };
+            assert!(at_once < 1_000, "timers that never advance at {:?}", self.now);
+            self.now = self.now.max(at);
+            self.endpoint.handle_timeout(self.now);
+            self.gather();
+        }
+        self.now = end;
+    }
+
+    /// Lets time pass until something is sent, at most `within`; says whether it was.
+    pub fn advance_to_send(&mut self, within: Duration) -> bool {
+        let end = self.now + within;
+        while self.sent.is_empty() {
+            let next = self.endpoint.poll_timeout().filter(|&at| at <= end);
+            let Some(at) = next else {
+                self.now = end;
+                return false;
+            };
+            let step = if at > self.now { at - self.now } else { Duration::ZERO };
+            self.advance(step);
+        }
+        true
+    }
+
+    /// Takes all segments sent and not looked at.
+    pub fn take_sent(&mut self) -> Vec<Sent> {
+        self.sent.drain(..).collect()
+    }
+
+    /// Takes the next segment sent.
+    pub fn next_sent(&mut self) -> Option<Sent> {
+        self.sent.pop_front()
+    }
+
+    /// Takes the next segment sent, which must be as expected.
+    ///
+    /// # Panics
+    /// If there is none or it is not.
+    #[track_caller]
+    pub fn expect(&mut self, expected: &Expect) -> Sent {
+        let Some(sent) = self.sent.pop_front() else {
+            panic!("nothing was sent; expected {expected:?}");
+        };
+        if let Some(missing) = expected.missing(&sent.seg) {
+            panic!("expected {missing}, but sent was {:#?}", sent.seg);
+        }
+        sent
+    }
+
+    /// Nothing may have been sent that was not looked at.
+    ///
+    /// # Panics
+    /// If something was.
+    #[track_caller]
+    pub fn expect_nothing(&mut self) {
+        if let Some(sent) = self.sent.front() {
+            panic!("expected silence, but sent was {:#?}", sent.seg);
+        }
+    }
+
+    /// Takes all events.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.events.drain(..).collect()
+    }
+
+    /// The addresses a checksum covers on this carrier.
+    #[must_use]
+    pub const fn scope(&self, src: IpAddr, dst: IpAddr) -> Option<(IpAddr, IpAddr)> {
+        match self.checksum {
+            ChecksumScope::WithAddresses => Some((src, dst)),
+            ChecksumScope::WithoutAddresses => None,
+        }
+    }
+
+    /// Drains transmits and events, as every driver does after each call. What goes out must parse
+    /// and have a right checksum.
+    fn gather(&mut self) {
+        for burst in 0.. {
+            assert!(burst < MAX_BURST, "the endpoint never stops sending at {:?}", self.now);
+            let Some(t) = self.endpoint.poll_transmit(self.now, &mut self.buf) else { break };
+            assert!(t.datagrams > 0, "a batch of nothing: {t:?}");
+            for bytes in self.buf.bytes().chunks(t.stride.max(1)) {
+                let scope = self.scope(t.path.local.ip(), t.path.remote.ip());
+                assert!(
+                    marline_wire::verify_tcp_checksum(scope, bytes),
+                    "the endpoint sent a wrong checksum"
+                );
+                let seg = match Seg::parse(bytes) {
+                    Ok(seg) => seg,
+                    Err(error) => panic!("the endpoint sent a broken segment: {error}"),
+                };
+                assert!(!seg.options.mptcp.malformed, "the endpoint sent a malformed option");
+                self.sent.push_back(Sent { at: self.now, path: t.path, ecn: t.ecn, seg });
+            }
+        }
+        while let Some(event) = self.endpoint.poll_event() {
+            self.events.push_back(event);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Seeds for the fuzz targets: one of every kind of segment and a few scripts. They are checked here
+//! and written to `fuzz/corpus` only on demand (`MARLINE_WRITE_CORPUS=1`).
+
+use std::fs;
+use std::path::Path;
+
+use marline_testkit::{Seg, hostile};
+use marline_time::{Rng, SeedTree};
+use marline_wire::mptcp::{
+    AddAddr, CapableData, MpCapable, MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin,
+    MpPrio, MpTcpRst, MptcpOption, RemoveAddr,
+};
+use marline_wire::{PROTOCOL_TCP, SeqNum, TcpSegment, emit_ip};
+
+fn mptcp_options() -> Vec<MptcpOption> {
+    let capable = |form| {
+        MptcpOption::Capable(MpCapable {
+            version: 1,
+            checksum_required: true,
+            extensibility: false,
+            deny_join_id0: false,
+            hmac_sha256: true,
+            form,
+        })
+    };
+    let ack = |data| capable(MpCapableForm::Ack { initiator_key: 1, listener_key: 2, data });
+    let (backup, address_id, nonce) = (true, 1, 4);
+    let addr = |address: [u8; 16], port, hmac| {
+        MptcpOption::AddAddr(AddAddr { address_id, address: address.into(), port, hmac })
+    };
+    let v4 = MptcpOption::AddAddr(AddAddr {
+        address_id,
+        address: [10, 0, 0, 1].into(),
+        port: Some(80),
+        hmac: Some(7),
+    });
+    vec![
+        capable(MpCapableForm::Syn),
+        capable(MpCapableForm::SynAck { listener_key: 2 }),
+        ack(None),
+        ack(Some(CapableData { length: 4, checksum: None })),
+        ack(Some(CapableData { length: 4, checksum: Some(5) })),
+        MptcpOption::Join(MpJoin::Syn { backup, address_id, token: 3, nonce }),
+        MptcpOption::Join(MpJoin::SynAck { backup, address_id, hmac: 6, nonce }),
+        MptcpOption::Join(MpJoin::Ack { hmac: [7; 20] }),
+        v4,
+        addr([1; 16], None, None),
+        addr([2; 16], Some(443), Some(8)),
+        MptcpOption::RemoveAddr(RemoveAddr::new(&[1, 2, 3]).expect("ids")),
+        MptcpOption::Prio(MpPrio { backup }),
+        MptcpOption::Fail(MpFail { dsn: 9 }),
+        MptcpOption::Fastclose(MpFastclose { receiver_key: 10 }),
+        MptcpOption::TcpRst(MpTcpRst { transient: true, reason: 1 }),
+        MptcpOption::Experimental(MpExperimental::new(2, &[1, 2, 3]).expect("fits")),
+    ]
+}
+
+fn segments() -> Vec<Vec<u8>> {
+    let mut segs: Vec<Seg> =
+        mptcp_options().into_iter().map(|option| Seg::ack().mptcp(option)).collect();
+    segs.push(Seg::syn().mss(1_400).sack_permitted().window_scale(7).timestamps(1, 0));
+    segs.push(Seg::ack().timestamps(1, 2).data_ack(3).mapping(4, 5, 4).payload(b"data"));
+    segs.push(Seg::ack().timestamps(1, 2).data_ack(3).mapping(4, 0, 1).data_fin());
+    segs.push(Seg::ack().timestamps(1, 2).sack(SeqNum(10), SeqNum(20)).data_ack(3));
+    segs.push(Seg::fin());
+    segs.push(Seg::rst());
+    segs.iter().map(|seg| seg.bytes(None)).collect()
+}
+
+fn scripts() -> Vec<Vec<u8>> {
+    let mut rng = SeedTree::new(11).stream("scripts");
+    let connected = [0, 0, 1, 3, 60, 3, 60];
+    let tails: [&[u8]; 5] = [
+        &[0, 0, 99, 3, 50, 2, 0x82, 0x80, 1, 0, 3, 50, 2],
+        &[0, 16, 0, 5, 5, 3, 200, 6, 7, 8, 0, 20, 1, 4, 20],
+        &[0, 1, 0, 3, 50, 10, 1, 3, 0, 99, 10, 2, 16, 0, 0, 9, 4, 5],
+        &[13, 9, 4, 10, 13, 1, 4, 10, 12, 2, 0x8c, 2, 4, 50],
+        &[12, 0, 3, 40],
+    ];
+    let mut scripts: Vec<Vec<u8>> =
+        tails.iter().map(|tail| [&connected[..], tail].concat()).collect();
+    scripts.push((0..300).map(|_| rng.next_u32() as u8).collect());
+    scripts
+}
+
+/// The seeds of each target, by its name.
+fn corpus() -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let packets = segments().into_iter().map(|segment| {
+        let mut packet = vec![0; 20];
+        emit_ip(ends, PROTOCOL_TCP, 0, segment.len(), &mut packet).expect("fits");
+        packet.extend(segment);
+        packet
+    });
+    let options = segments().into_iter().map(|segment| [&[0; 7], &segment[20..]].concat());
+    vec![
+        ("parse_segment", segments()),
+        ("roundtrip_options", options.collect()),
+        ("ip_packet", packets.collect()),
+        ("endpoint_bytes", scripts()),
+    ]
+}
+
+#[test]
+fn seeds_are_what_their_targets_read() {
+    for segment in segments() {
+        let parsed = TcpSegment::parse(&segment).expect("a segment");
+        assert!(!parsed.options.mptcp.malformed);
+    }
+    for script in scripts() {
+        let outcome = hostile::run(&script);
+        assert!(outcome.segments > 0, "{script:?}");
+    }
+    if std::env::var_os("MARLINE_WRITE_CORPUS").is_none() {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the checkout");
+    for (target, seeds) in corpus() {
+        let dir = root.join("fuzz/corpus").join(target);
+        fs::create_dir_all(&dir).expect("a writable checkout");
+        for (i, seed) in seeds.iter().enumerate() {
+            fs::write(dir.join(format!("seed-{i:02}")), seed).expect("a writable checkout");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Options that say anything: they fit and survive the round trip, or are refused.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use marline_wire::mptcp::{DataAck, Dss, MptcpOption, WireDsn, WireMapping};
+use marline_wire::{SackBlock, SeqNum, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+
+/// Numbers off the front of the input; zeros at its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn number(&mut self, bytes: usize) -> u64 {
+        let (head, rest) = self.0.split_at(bytes.min(self.0.len()));
+        self.0 = rest;
+        head.iter().fold(0, |n, &b| n << 8 | u64::from(b))
+    }
+
+    fn bit(&mut self) -> bool {
+        self.number(1) & 1 != 0
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.bit() { Some(make(self)) } else { None }
+    }
+}
+
+fn dss(i: &mut Input<'_>) -> Dss {
+    let data_ack = i.maybe(|i| {
+        if i.bit() { DataAck::Long(i.number(8)) } else { DataAck::Short(i.number(4) as u32) }
+    });
+    let mapping = i.maybe(|i| WireMapping {
+        dsn: if i.bit() { WireDsn::Long(i.number(8)) } else { WireDsn::Short(i.number(4) as u32) },
+        ssn: i.number(4) as u32,
+        length: i.number(2) as u16,
+        checksum: i.maybe(|i| i.number(2) as u16),
+    });
+    Dss { data_ack, mapping, data_fin: i.bit() }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let i = &mut Input(bytes);
+    let mut options = TcpOptions {
+        mss: i.maybe(|i| i.number(2) as u16),
+        window_scale: i.maybe(|i| i.number(1) as u8),
+        sack_permitted: i.bit(),
+        timestamps: i.maybe(|i| Timestamps { value: i.number(4) as u32, echo: i.number(4) as u32 }),
+        dss: i.maybe(dss),
+        ..TcpOptions::default()
+    };
+    for _ in 0..i.number(1) % 5 {
+        let (left, right) = (SeqNum(i.number(4) as u32), SeqNum(i.number(4) as u32));
+        options.sack.push(SackBlock { left, right });
+    }
+    // Whatever MPTCP options the rest of the input has, in its order and as often as it says.
+    let wild: Vec<MptcpOption> = TcpOptions::parse(i.0).mptcp.iter().collect();
+    for option in wild {
+        options.mptcp.push(option);
+    }
+    let mut out = [0; 60];
+    match TcpHeader::default().emit(&options, &mut out) {
+        Ok(len) => {
+            assert_eq!(len, 20 + options.encoded_len());
+            let again = TcpSegment::parse(&out[..len]).expect("we wrote it");
+            assert_eq!(again.options, options);
+        }
+        Err(_) => assert!(!options.fits()),
+    }
+});

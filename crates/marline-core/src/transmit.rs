@@ -67,7 +67,10 @@ pub struct Transmit {
 /// Each datagram is `headroom` bytes, left to the carrier for its framing, and then a TCP segment.
 #[derive(Debug)]
 pub struct TransmitBuf {
-    bytes: Vec<u8>,
+    /// Memory, of which the first `filled` bytes count. What lies behind is left as it is: clearing
+    /// it would cost as much as filling it.
+    memory: Vec<u8>,
+    filled: usize,
     headroom: usize,
     max_datagrams: usize,
 }
@@ -76,19 +79,20 @@ impl TransmitBuf {
     /// A buffer for batches of at most `max_datagrams`, each with `headroom` bytes in front.
     #[must_use]
     pub fn new(headroom: usize, max_datagrams: usize) -> Self {
-        TransmitBuf { bytes: Vec::new(), headroom, max_datagrams: max_datagrams.max(1) }
+        let max_datagrams = max_datagrams.max(1);
+        TransmitBuf { memory: Vec::new(), filled: 0, headroom, max_datagrams }
     }
 
     /// The filled bytes: all datagrams one after the other.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.memory[..self.filled]
     }
 
     /// The filled bytes, for the carrier to write its framing.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.memory[..self.filled]
     }
 
     /// Bytes left free in front of each segment.
@@ -104,14 +108,18 @@ impl TransmitBuf {
     }
 
     /// Empties the buffer, keeping its memory.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
+    pub const fn clear(&mut self) {
+        self.filled = 0;
     }
 
-    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's bytes.
+    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's bytes,
+    /// whatever was in them before.
     pub(crate) fn grow(&mut self, len: usize) -> &mut [u8] {
-        let start = self.bytes.len() + self.headroom;
-        self.bytes.resize(start + len, 0);
-        &mut self.bytes[start..]
+        let start = self.filled + self.headroom;
+        self.filled = start + len;
+        if self.memory.len() < self.filled {
+            self.memory.resize(self.filled.next_power_of_two(), 0);
+        }
+        &mut self.memory[start..self.filled]
     }
 }

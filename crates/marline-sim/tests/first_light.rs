@@ -14,7 +14,8 @@ fn link(spec: &str) -> DuplexConfig {
 #[test]
 fn bytes_arrive_over_two_paths_in_both_directions() {
     let config = ConnectionConfig::new(default_policies());
-    let links = vec![link("rate=50M,delay=10ms,queue=20ms"), link("rate=50M,delay=30ms,queue=60ms")];
+    let links =
+        vec![link("rate=50M,delay=10ms,queue=20ms"), link("rate=50M,delay=30ms,queue=60ms")];
     let mut paths = Paths::new(&PathsConfig::new(links, config), SeedTree::new(1));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(20_000_000), 2, 1))));
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(20_000_000), 1, 2))).expect("a connection");

@@ -298,11 +298,15 @@ impl Connection {
         };
         let sent = self.leg_mut(id)?.tcp.push_data(now, dsn, len as u16, mapping_checksum);
         self.account(id, choice, len as u64);
+        let ends_message = dsn.plus(len as u64) == self.send.end();
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
         self.receive.refresh_edge();
         let window = self.receive.window();
         let tcp = &mut self.leg_mut(id)?.tcp;
+        if ends_message {
+            tcp.mark_message_end();
+        }
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Data(&sent), window, &mut options);
         debug_assert_eq!(HEADER + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];

@@ -1,0 +1,267 @@
+//! A client and a server endpoint whose packets reach each other at once.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use marline_algos::default_policies;
+use marline_core::{
+    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Endpoint, EndpointConfig, Event,
+    FourTuple, Limits, PacketMeta, ReadError, Shard, SubflowState, TransmitBuf, WriteError,
+};
+use marline_policy::{AddressId, LocalAddress};
+use marline_time::{Duration, Instant, SeedTree};
+
+/// MTU 1500 without the IPv4 header.
+const MAX_SEGMENT: u16 = 1480;
+/// Datagrams of a batch, as the UDP carrier has them.
+const BATCH: usize = 44;
+/// What the application writes and reads at a time.
+const CHUNK: usize = 128 << 10;
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
+
+/// Two endpoints, and connections from the first to the second.
+pub(crate) struct Pair {
+    client: Side,
+    server: Side,
+    started: std::time::Instant,
+    /// Client's and server's names of each connection.
+    connections: Vec<(ConnectionId, ConnectionId)>,
+    chunk: Vec<u8>,
+}
+
+struct Side {
+    endpoint: Endpoint,
+    batch: TransmitBuf,
+    incoming: Vec<ConnectionId>,
+    connected: usize,
+}
+
+impl Pair {
+    /// Opens `connections`, each over `subflows` client addresses, and waits until they stand.
+    pub(crate) fn connect(connections: usize, subflows: usize) -> Self {
+        let chunk = (0..CHUNK).map(|i| (i * 31 + (i >> 8)) as u8).collect();
+        let mut pair = Pair {
+            client: Side::new("client", None),
+            server: Side::new("server", Some(config())),
+            started: now_std(),
+            connections: Vec::new(),
+            chunk,
+        };
+        for _ in 0..connections {
+            pair.open(subflows);
+        }
+        pair
+    }
+
+    fn open(&mut self, subflows: usize) {
+        let mut config = config();
+        config.local_addresses = (0..subflows).map(client_address).collect();
+        let local = SocketAddr::new(client_ip(0), 0);
+        let client = self.client.endpoint.connect(self.now(), config, local, SERVER);
+        let client = client.expect("room for a connection");
+        let (known, connected) = (self.server.incoming.len(), self.client.connected);
+        self.until("a connection", |pair| {
+            pair.server.incoming.len() > known && pair.client.connected > connected
+        });
+        self.connections.push((client, self.server.incoming[known]));
+        // A word each way: joins need it, and a connection that never spoke is not a typical one.
+        self.say(200);
+        self.until("all subflows", |pair| {
+            let established = |side: &Endpoint, id| {
+                let info = side.info(id).expect("it exists");
+                info.subflows.iter().filter(|s| s.state == SubflowState::Established).count()
+            };
+            let (client, server) = pair.connections[pair.connections.len() - 1];
+            established(&pair.client.endpoint, client) == subflows
+                && established(&pair.server.endpoint, server) == subflows
+        });
+    }
+
+    /// `bytes` from the newest connection's client to its server, and back.
+    fn say(&mut self, bytes: usize) {
+        let now = self.now();
+        let (client, server) = self.connections[self.connections.len() - 1];
+        let word = vec![7; bytes];
+        assert_eq!(self.client.endpoint.write(now, client, &word), Ok(bytes));
+        let mut heard = vec![0; bytes];
+        self.until("a word", |pair| {
+            pair.server.endpoint.read(now, server, &mut heard) == Ok(bytes)
+        });
+        let now = self.now();
+        assert_eq!(self.server.endpoint.write(now, server, &heard), Ok(bytes));
+        self.until("an answer", |pair| {
+            pair.client.endpoint.read(now, client, &mut heard) == Ok(bytes)
+        });
+        assert_eq!(heard, word);
+    }
+
+    /// Sends `bytes` over the first connection and compares all of them.
+    pub(crate) fn check_content(&mut self, bytes: u64) {
+        let (mut sent, mut received) = (0, 0);
+        let mut buffer = vec![0; CHUNK];
+        while received < bytes {
+            sent += self.write_some(sent, bytes);
+            self.exchange();
+            while let Some(got) = self.read_some(&mut buffer) {
+                for (offset, byte) in buffer[..got].iter().enumerate() {
+                    let at = (received as usize + offset) % CHUNK;
+                    assert_eq!(*byte, self.chunk[at], "byte {}", received + offset as u64);
+                }
+                received += got as u64;
+            }
+        }
+    }
+
+    /// Sends `bytes` over the first connection.
+    pub(crate) fn transfer(&mut self, bytes: u64) {
+        let (mut sent, mut received) = (0, 0);
+        let mut buffer = vec![0; CHUNK];
+        while received < bytes {
+            sent += self.write_some(sent, bytes);
+            self.exchange();
+            while let Some(got) = self.read_some(&mut buffer) {
+                received += got as u64;
+            }
+        }
+    }
+
+    /// Segments sent by both ends so far.
+    pub(crate) fn segments(&self) -> u64 {
+        let sent = |side: &Side| side.endpoint.counters().segments_out;
+        sent(&self.client) + sent(&self.server)
+    }
+
+    /// Writes what fits of the stream whose first `sent` bytes are written. Position `n` of the
+    /// stream holds byte `n` of the chunk, over and over.
+    fn write_some(&mut self, sent: u64, end: u64) -> u64 {
+        let start = sent as usize % CHUNK;
+        let left = usize::try_from(end - sent).unwrap_or(CHUNK).min(CHUNK - start);
+        let now = self.now();
+        let words = &self.chunk[start..start + left];
+        match self.client.endpoint.write(now, self.connections[0].0, words) {
+            Ok(written) => written as u64,
+            Err(WriteError::Blocked) => 0,
+            _ if left == 0 => 0,
+            Err(error) => panic!("write: {error:?}"),
+        }
+    }
+
+    fn read_some(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let now = self.now();
+        match self.server.endpoint.read(now, self.connections[0].1, buffer) {
+            Ok(got) => Some(got),
+            Err(ReadError::Blocked) => None,
+            Err(error) => panic!("read: {error:?}"),
+        }
+    }
+
+    /// Runs until `done`, for at most some seconds.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.now() + Duration::from_secs(10);
+        while !done(self) {
+            self.exchange();
+            assert!(self.now() < limit, "no {what}");
+        }
+    }
+
+    /// One batch each way, and what time brings.
+    fn exchange(&mut self) {
+        let now = self.now();
+        let moved = self.client.send_batch(now, &mut self.server.endpoint)
+            | self.server.send_batch(now, &mut self.client.endpoint);
+        for side in [&mut self.client, &mut self.server] {
+            if !moved && side.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+                side.endpoint.handle_timeout(now);
+            }
+            side.drain_events();
+        }
+    }
+
+    fn now(&self) -> Instant {
+        let elapsed = now_std().duration_since(self.started);
+        Instant::from_nanos(elapsed.as_nanos() as u64)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a bench is a driver: it holds the clock")]
+fn now_std() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+impl Side {
+    fn new(name: &str, accept: Option<ConnectionConfig>) -> Self {
+        let capabilities = Capabilities {
+            base_segment: MAX_SEGMENT,
+            max_segment: MAX_SEGMENT,
+            checksum: ChecksumScope::WithAddresses,
+            flow_ids: false,
+            ecn: false,
+        };
+        let config = EndpointConfig {
+            capabilities,
+            limits: Limits::default(),
+            shard: Shard { index: 0, count: 1 },
+            accept,
+            monitor: false,
+        };
+        let rng = SeedTree::new(1).stream(name);
+        Side {
+            endpoint: Endpoint::new(config, Box::new(rng)),
+            batch: TransmitBuf::new(0, BATCH),
+            incoming: Vec::new(),
+            connected: 0,
+        }
+    }
+
+    /// Hands the next batch to `peer`. False if there was none.
+    fn send_batch(&mut self, now: Instant, peer: &mut Endpoint) -> bool {
+        let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.batch) else {
+            return false;
+        };
+        let FourTuple { local, remote } = transmit.path;
+        let meta = PacketMeta {
+            path: FourTuple { local: remote, remote: local },
+            ecn: transmit.ecn,
+            flow: 0,
+            peer_flow: 0,
+            checksum_verified: false,
+        };
+        for segment in self.batch.bytes().chunks(transmit.stride) {
+            peer.handle_packet(now, &meta, segment);
+        }
+        true
+    }
+
+    fn drain_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Incoming(id) => self.incoming.push(id),
+                Event::Connected { fallback, .. } => {
+                    assert_eq!(fallback, None);
+                    self.connected += 1;
+                }
+                Event::Closed { reason, .. } => panic!("closed: {reason:?}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn config() -> ConnectionConfig {
+    ConnectionConfig::new(default_policies())
+}
+
+fn client_ip(index: usize) -> IpAddr {
+    Ipv4Addr::new(192, 0, 2, 1 + index as u8).into()
+}
+
+fn client_address(index: usize) -> LocalAddress {
+    LocalAddress {
+        id: AddressId(index as u8),
+        address: SocketAddr::new(client_ip(index), 0),
+        remote: None,
+        backup: false,
+        signal: false,
+        subflow: true,
+        up: true,
+    }
+}

@@ -1,7 +1,8 @@
 //! Bytes to values and back, for everything Marline puts on or takes off a wire.
 //!
-//! No allocation (but for [`pcapng`]), no I/O, no panic on any input: a parser returns a [`ParseError`] that says where
-//! and why, an emitter an [`EmitError`]. One file per RFC noun; the Multipath TCP options of RFC 8684 live in [`mptcp`].
+//! No allocation (but for [`pcapng`]), no I/O, no panic on any input: a parser returns a
+//! [`ParseError`] that says where and why, an emitter an [`EmitError`]. One file per RFC noun; the
+//! Multipath TCP options of RFC 8684 live in [`mptcp`].
 
 #![forbid(unsafe_code)]
 

@@ -35,8 +35,6 @@ pub struct Endpoint {
     count: usize,
     /// Slots of connections that may have something to send, each at most once.
     ready: VecDeque<u32>,
-    /// Answers to segments of nobody: built at once, sent before everything else.
-    strays: VecDeque<listener::Stray>,
     wakeups: Wakeups,
 }
 
@@ -63,13 +61,13 @@ impl Endpoint {
                 time_wait,
                 half_open: VecDeque::new(),
                 half_open_count: 0,
+                strays: VecDeque::new(),
                 answers,
             },
             slab: Vec::new(),
             free: Vec::new(),
             count: 0,
             ready: VecDeque::new(),
-            strays: VecDeque::new(),
             wakeups: Wakeups::default(),
         }
     }

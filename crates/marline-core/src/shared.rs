@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use marline_time::{Duration, Instant, Rng};
 
 use crate::endpoint::demux::Demux;
-use crate::endpoint::time_wait::TimeWait;
+use crate::endpoint::time_wait::{Stray, TimeWait};
 use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, MonitorKind, Shard};
 
 /// Handed to a connection with each call.
@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) time_wait: TimeWait,
     /// Half-open connections, oldest first; entries that grew up are skipped.
     pub(crate) half_open: VecDeque<ConnectionId>,
+    /// Segments without a connection: answers to strangers and last ACKs. They go before all else.
+    pub(crate) strays: VecDeque<Stray>,
     /// How many of them are still half open.
     pub(crate) half_open_count: usize,
     pub(crate) answers: AnswerBudget,

@@ -270,11 +270,6 @@ impl Subflow {
         self.timestamps.enabled
     }
 
-    /// The wire's number of one of the peer's positions; `None` before its SYN.
-    pub(crate) fn peer_to_wire(&self, at: Ssn) -> Option<SeqNum> {
-        (self.rx.nxt > Ssn(0)).then(|| self.irs.add(at.0 as u32))
-    }
-
     /// The segment size in force, whatever probe is wanted.
     pub(crate) fn settled_segment(&self) -> usize {
         usize::from(self.mtu.current())

@@ -8,13 +8,14 @@
 
 use marline_policy::{DataRange, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
 use marline_time::Instant;
-use marline_wire::mptcp::{MpTcpRst, MptcpOption};
-use marline_wire::{SeqNum, TcpSegment};
+use marline_wire::mptcp::{Dss, MpTcpRst, MptcpOption};
+use marline_wire::{TcpOptions, TcpSegment};
 
 use super::leg::{Farewell, Leg};
 use super::{Connection, Mode};
 use crate::endpoint::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::shared::Shared;
+use crate::subflow::{Egress, HeaderFor};
 use crate::{CloseReason, Event, MonitorKind, SubflowState};
 
 /// How far the connection is on its way out.
@@ -255,12 +256,17 @@ impl Connection {
         id: SubflowId,
         reason: CloseReason,
     ) {
-        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
+        let Some(mut leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::take) else {
+            return;
+        };
+        for range in leg.tcp.released().drain(..) {
+            self.send.unpin(range);
+        }
         for segment in leg.tcp.unacked().filter(|s| s.payload_len() > 0) {
             let end = segment.dsn.plus(segment.payload_len());
             self.send.unpin(DataRange::new(segment.dsn, end));
         }
-        self.remember_ended(now, sh, &leg);
+        self.remember_ended(now, sh, &mut leg);
         self.remember_totals(&leg, id);
         let path = leg.key.path;
         if leg.was_up && !self.is_plain() {
@@ -277,7 +283,8 @@ impl Connection {
         self.path_event(now, sh, event);
     }
 
-    fn remember_ended(&self, now: Instant, sh: &mut Shared, leg: &Leg) {
+    /// Hands what is left of a subflow to the endpoint. An ACK that it still owes goes out from there.
+    fn remember_ended(&self, now: Instant, sh: &mut Shared, leg: &mut Leg) {
         let (answer, until) = match leg.tcp.state() {
             SubflowState::TimeWait => (Answer::Ack, now + self.config.time_wait),
             _ if leg.reset_sent => (Answer::Rst, now + RESET_MEMORY),
@@ -288,13 +295,25 @@ impl Connection {
                 return;
             }
         };
+        let owes_ack = answer == Answer::Ack && leg.tcp.owes_ack();
+        let mut options = TcpOptions::default();
+        let what = match answer {
+            Answer::Ack => Egress::Ack,
+            Answer::Rst => Egress::Rst,
+        };
+        let (header, _) = leg.tcp.fill_header(now, HeaderFor::Egress(&what), 0, &mut options);
+        let dss = Dss { data_ack: Some(self.data_ack()), mapping: None, data_fin: false };
         let ended = Ended {
             key: leg.key,
             answer,
-            seq: leg.tcp.to_wire(leg.tcp.snd_nxt()),
-            ack: leg.tcp.peer_to_wire(leg.tcp.rcv_nxt()).unwrap_or(SeqNum(0)),
+            header,
+            timestamps: options.timestamps,
+            dss: (answer == Answer::Ack && self.is_multipath()).then_some(dss),
             until,
         };
+        if owes_ack {
+            sh.strays.push_back(ended.last_word());
+        }
         sh.time_wait.insert(ended, &mut sh.demux, &mut sh.events);
     }
 }

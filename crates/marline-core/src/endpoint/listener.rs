@@ -7,7 +7,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp
 
 use super::Endpoint;
 use super::demux::FlowKey;
-use super::time_wait::{Answer, Ended};
+use super::time_wait::{Answer, Stray};
 use crate::connection::{Accepted, Connection, Origin, mp_join, rst_reason};
 use crate::crypto::Key;
 use crate::shared::Shared;
@@ -16,14 +16,6 @@ use crate::{ChecksumScope, Ecn, PacketMeta, Shard, Transmit};
 
 /// Answers that may wait at once.
 const MAX_STRAYS: usize = 256;
-
-/// A segment without a connection: a RST or a last ACK.
-#[derive(Debug)]
-pub(super) struct Stray {
-    header: TcpHeader,
-    options: TcpOptions,
-    key: FlowKey,
-}
 
 impl Endpoint {
     /// A SYN that no subflow knows.
@@ -117,7 +109,7 @@ impl Endpoint {
         if flags.contains(TcpFlags::RST) {
             return;
         }
-        let newer = segment.header.seq.offset_from(ended.ack) < 1 << 31;
+        let newer = segment.header.seq.offset_from(ended.header.ack) < 1 << 31;
         if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) && newer {
             // RFC 9293 section 3.10.7.4: a SYN beyond the old connection's end opens a new one.
             let Shared { time_wait, demux, events, .. } = &mut self.shared;
@@ -129,7 +121,7 @@ impl Endpoint {
         if ended.answer == Answer::Ack && bare_ack {
             return;
         }
-        self.push_stray(now, straggler_answer(&ended));
+        self.push_stray(now, ended.last_word());
     }
 
     pub(super) fn answer_with_reset(
@@ -173,14 +165,14 @@ impl Endpoint {
     }
 
     fn push_stray(&mut self, now: Instant, stray: Stray) {
-        if self.strays.len() < MAX_STRAYS && self.shared.answers.take(now) {
+        if self.shared.strays.len() < MAX_STRAYS && self.shared.answers.take(now) {
             self.shared.counters.resets_out += 1;
-            self.strays.push_back(stray);
+            self.shared.strays.push_back(stray);
         }
     }
 
     pub(super) fn emit_stray(&mut self, buf: &mut TransmitBuf) -> Option<Transmit> {
-        let Stray { header, options, key } = self.strays.pop_front()?;
+        let Stray { header, options, key } = self.shared.strays.pop_front()?;
         let start = buf.headroom();
         let segment = buf.grow(marline_wire::TCP_HEADER_LEN + options.encoded_len());
         header.emit(&options, segment).ok()?;
@@ -200,8 +192,4 @@ impl Endpoint {
             stride: buf.bytes().len(),
         })
     }
-}
-
-fn straggler_answer(ended: &Ended) -> Stray {
-    Stray { header: ended.header(), options: TcpOptions::default(), key: ended.key }
 }

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
-use marline_wire::{SeqNum, TcpFlags, TcpHeader};
+use marline_wire::mptcp::Dss;
+use marline_wire::{TcpHeader, TcpOptions, Timestamps};
 
 use super::demux::{Demux, FlowKey, FlowRef};
 use crate::Event;
@@ -32,27 +33,30 @@ pub(crate) enum Answer {
 pub(crate) struct Ended {
     pub(crate) key: FlowKey,
     pub(crate) answer: Answer,
-    pub(crate) seq: SeqNum,
-    pub(crate) ack: SeqNum,
+    /// The header of the answer.
+    pub(crate) header: TcpHeader,
+    /// Timestamps of the answer: without them the peer's PAWS would drop it (RFC 7323 section 5.2).
+    pub(crate) timestamps: Option<Timestamps>,
+    /// The last DATA_ACK.
+    pub(crate) dss: Option<Dss>,
     pub(crate) until: Instant,
 }
 
 impl Ended {
-    /// The header that answers a straggler.
-    pub(crate) fn header(&self) -> TcpHeader {
-        TcpHeader {
-            src_port: self.key.path.local.port(),
-            dst_port: self.key.path.remote.port(),
-            seq: self.seq,
-            ack: self.ack,
-            flags: match self.answer {
-                Answer::Ack => TcpFlags::ACK,
-                Answer::Rst => TcpFlags::RST.with(TcpFlags::ACK),
-            },
-            window: 0,
-            urgent: 0,
-        }
+    /// The segment that answers a straggler.
+    pub(crate) fn last_word(&self) -> Stray {
+        let options =
+            TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
+        Stray { header: self.header, options, key: self.key }
     }
+}
+
+/// A segment without a connection: a RST or a last ACK.
+#[derive(Debug)]
+pub(crate) struct Stray {
+    pub(crate) header: TcpHeader,
+    pub(crate) options: TcpOptions,
+    pub(crate) key: FlowKey,
 }
 
 /// The table: a ring of entries in order of insertion.
@@ -142,8 +146,9 @@ mod tests {
         let at = |port| SocketAddr::from(([192, 0, 2, 1], port));
         let path = FourTuple { local: at(80), remote: at(port) };
         let key = FlowKey { path, local_flow: 0, peer_flow: 0 };
-        let (seq, ack) = (SeqNum(1), SeqNum(2));
-        Ended { key, answer: Answer::Ack, seq, ack, until: Instant::from_secs(until) }
+        let header = TcpHeader::default();
+        let until = Instant::from_secs(until);
+        Ended { key, answer: Answer::Ack, header, timestamps: None, dss: None, until }
     }
 
     #[test]

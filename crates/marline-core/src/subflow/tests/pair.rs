@@ -342,7 +342,7 @@ impl Pair {
         let tcp = &self.end(from).expect("an end").tcp;
         TcpHeader {
             seq: tcp.to_wire(tcp.snd_nxt()),
-            ack: tcp.peer_to_wire(tcp.rcv_nxt()).unwrap_or_default(),
+            ack: tcp.irs.add(tcp.rcv_nxt().0 as u32),
             flags: TcpFlags::ACK,
             window: 1_000,
             ..TcpHeader::default()

@@ -1,0 +1,94 @@
+//! Closing: what goes over the wire when both sides finish, and that nothing is left.
+
+use std::time::Duration;
+
+use marline_core::{CloseReason, ConnectionId, Event};
+use marline_testkit::{Fate, Flight, Pair, Side, config, endpoint_config};
+use marline_wire::{TcpFlags, TcpSegment};
+
+/// A client (A) and a server (B) with one connection, and the ids on both sides.
+fn connected(seed: u64) -> (Pair, ConnectionId, ConnectionId) {
+    let mut pair = Pair::new(endpoint_config(None), endpoint_config(Some(config())), seed);
+    let now = pair.now();
+    let local = "10.0.0.1:0".parse().expect("an address");
+    let remote = "10.0.0.2:443".parse().expect("an address");
+    let client = pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
+    let mut server = None;
+    run(&mut pair, Duration::from_secs(1), &mut |_| {}, &mut |event| {
+        if let (Side::B, Event::Incoming(id)) = event {
+            server = Some(id);
+        }
+    });
+    (pair, client, server.expect("a connection"))
+}
+
+/// Lets time pass; every segment takes 10 ms.
+fn run(
+    pair: &mut Pair,
+    time: Duration,
+    see: &mut dyn FnMut(&TcpSegment<'_>),
+    hear: &mut dyn FnMut((Side, Event)),
+) {
+    let end = pair.now() + time;
+    loop {
+        let events = pair.gather(&mut |flight: &mut Flight| {
+            see(&TcpSegment::parse(&flight.bytes).expect("a segment"));
+            Fate::Arrive(Duration::from_millis(10))
+        });
+        events.into_iter().for_each(&mut *hear);
+        if !pair.step(end) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_last_fin_is_acknowledged_although_its_subflow_is_gone_by_then() {
+    let (mut pair, client, server) = connected(1);
+    let mut fins = 0;
+    let mut closed = Vec::new();
+    let mut gone = 0;
+    let now = pair.now();
+    pair.endpoint(Side::A).shutdown(now, client);
+    let mut count = |s: &TcpSegment<'_>| fins += u32::from(s.header.flags.contains(TcpFlags::FIN));
+    let mut hear = |(side, event): (Side, Event)| match event {
+        Event::Closed { reason, .. } => closed.push((side, reason)),
+        Event::FlowGone { .. } => gone += 1,
+        _ => {}
+    };
+    run(&mut pair, Duration::from_secs(1), &mut count, &mut hear);
+    let now = pair.now();
+    pair.endpoint(Side::B).shutdown(now, server);
+    run(&mut pair, Duration::from_secs(5), &mut count, &mut hear);
+    assert_eq!(closed.len(), 2);
+    assert!(closed.iter().all(|(_, reason)| *reason == CloseReason::Finished), "{closed:?}");
+    assert_eq!(fins, 2, "a FIN was repeated: the last ACK did not count");
+    let now = pair.now();
+    for (side, id) in [(Side::A, client), (Side::B, server)] {
+        pair.endpoint(side).release(now, id);
+    }
+    run(&mut pair, Duration::from_secs(120), &mut |_| {}, &mut |(_, event)| {
+        gone += u32::from(matches!(event, Event::FlowGone { .. }));
+    });
+    assert_eq!(gone, 2);
+    for side in [Side::A, Side::B] {
+        assert!(pair.endpoint(side).connections().is_empty());
+        assert_eq!(pair.endpoint(side).poll_timeout(), None, "{side:?} still waits for something");
+    }
+}
+
+#[test]
+fn an_abort_reaches_the_peer_even_if_its_reset_is_lost() {
+    let (mut pair, client, server) = connected(2);
+    let now = pair.now();
+    pair.endpoint(Side::A).abort(now, client);
+    let _ = pair.gather(&mut |_| Fate::Lose);
+    pair.endpoint(Side::B).write(now, server, b"anybody there?").expect("room");
+    let mut closed = None;
+    run(&mut pair, Duration::from_secs(1), &mut |_| {}, &mut |event| {
+        if let (Side::B, Event::Closed { reason, .. }) = event {
+            closed = Some(reason);
+        }
+    });
+    assert_eq!(closed, Some(CloseReason::PeerReset));
+}

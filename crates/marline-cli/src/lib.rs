@@ -4,7 +4,9 @@
 
 pub mod cmd;
 pub mod control;
+pub mod demo;
 pub mod emulation;
+pub mod metrics_http;
 pub mod path_table;
 pub mod proxy;
 

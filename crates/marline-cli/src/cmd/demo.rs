@@ -1,15 +1,114 @@
 //! `marline demo`: everything in one command.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline_link::DuplexSpec;
+use serde_json::json;
+
+use super::monitor::print;
+use crate::demo::{Scene, outcome, perform, scene};
+use crate::emulation::report;
 
 /// Arguments of `marline demo`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// How long the applications run; starting and catching up come on top.
+    #[arg(long, value_name = "SECONDS", default_value_t = 24,
+          value_parser = clap::value_parser!(u32).range(5..=600))]
+    pub seconds: u32,
+    /// Seed of the links' randomness and of the file.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The link that dies, as `marline link` describes links.
+    #[arg(long, value_name = "LINK", default_value = scene::WIFI)]
+    pub wifi: DuplexSpec,
+    /// The link that stays; a recorded one with `trace=NAME,delay=30ms` and --trace-dir.
+    #[arg(long, value_name = "LINK", default_value = scene::LTE)]
+    pub lte: DuplexSpec,
+    /// Directory of traces; else MARLINE_TRACE_DIR.
+    #[arg(long, value_name = "DIR")]
+    pub trace_dir: Option<PathBuf>,
+    /// How fast the HTTP server sends the file in Mbit/s; 0: as fast as it goes, which fills the
+    /// links' queues.
+    #[arg(long, value_name = "MBIT", default_value_t = 4.0)]
+    pub file_rate: f64,
+    /// The results with every latency as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
 
-/// Runs it.
+/// Runs the demo and judges it.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
-pub async fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build has no `demo` yet")
+/// Something could not be started.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let scene = scene(&args)?;
+    // An interrupt drops everything: processes are killed, files removed.
+    let (outcomes, reports) = tokio::select! {
+        result = perform(&scene) => result?,
+        signal = tokio::signal::ctrl_c() => {
+            signal?;
+            bail!("interrupted");
+        }
+    };
+    let mut text = format!(
+        "\nWiFi: {}\nLTE:  {}\nWiFi was dead from {:.1} s to {:.1} s of {} s. Echo: {} a second, {} B.\n\n",
+        scene.wifi,
+        scene.lte,
+        scene.dies().as_secs_f64(),
+        scene.returns().as_secs_f64(),
+        args.seconds,
+        Scene::ECHOES_PER_S,
+        crate::demo::application::MESSAGE,
+    );
+    text.push_str(&outcome::table(&outcomes));
+    let failures = outcome::failures(&outcomes);
+    for failure in &failures {
+        text.push_str(&format!("FAILED: {failure}\n"));
+    }
+    for relay in &reports {
+        for doubt in relay.doubts() {
+            text.push_str(&format!("WARNING: {}: {doubt}\n", relay.name));
+        }
+    }
+    // A reader that went away has seen enough.
+    let _ = print(&text);
+    if let Some(path) = &args.json {
+        let value = json!({
+            "seconds": args.seconds,
+            "seed": args.seed,
+            "wifi": scene.wifi.to_string(),
+            "lte": scene.lte.to_string(),
+            "dies_s": scene.dies().as_secs_f64(),
+            "returns_s": scene.returns().as_secs_f64(),
+            "outcomes": outcomes.iter().map(outcome::to_json).collect::<Vec<_>>(),
+            "links": reports.iter().map(report::to_json).collect::<Vec<_>>(),
+            "failures": failures,
+        });
+        std::fs::write(path, format!("{value:#}\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn scene(args: &Args) -> anyhow::Result<Scene> {
+    if !(0.0..=1_000.0).contains(&args.file_rate) {
+        bail!("--file-rate {}: between 0 and 1000 Mbit/s", args.file_rate);
+    }
+    let run = Duration::from_secs(args.seconds.into());
+    // Without a pace: what takes about a third of the run on the slower link.
+    let mbit = if args.file_rate > 0.0 { args.file_rate } else { 8.0 };
+    let share = if args.file_rate > 0.0 { 0.9 } else { 0.6 };
+    Ok(Scene {
+        run,
+        seed: args.seed,
+        wifi: args.wifi.clone(),
+        lte: args.lte.clone(),
+        trace_dir: args.trace_dir.clone(),
+        pace: (args.file_rate > 0.0).then_some((mbit * 125_000.0) as u64),
+        file_bytes: (run.as_secs_f64() * share * mbit * 125_000.0) as u64,
+    })
 }

@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 pub fn directory() -> PathBuf {
     // systemd lists several directories with colons; the first is the service's own.
     let service = std::env::var("RUNTIME_DIRECTORY").ok();
-    if let Some(first) = service.as_deref().and_then(|all| all.split(':').next()) {
-        if !first.is_empty() {
-            return PathBuf::from(first);
-        }
+    let first = service.as_deref().and_then(|all| all.split(':').next());
+    if let Some(first) = first.filter(|first| !first.is_empty()) {
+        return PathBuf::from(first);
     }
     let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     if let Some(session) = session {

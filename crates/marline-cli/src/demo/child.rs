@@ -1,0 +1,132 @@
+//! Processes of this same program: started, waited for until they are ready, ended in good order.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+/// What a process said last, for when it dies.
+const KEPT_LINES: usize = 12;
+
+/// Time to become ready: generous for a loaded machine.
+const READY: Duration = Duration::from_secs(10);
+
+/// Time to end when asked to, before it is killed.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// A running process; killed when dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    what: String,
+    child: Child,
+    said: Arc<Mutex<VecDeque<String>>>,
+    _readers: Vec<JoinHandle<()>>,
+}
+
+/// This program with these arguments.
+fn command(arguments: &[String]) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    Ok(command)
+}
+
+/// Runs this program to its end and returns what it wrote to standard output.
+pub(super) async fn output(what: &str, arguments: &[String]) -> anyhow::Result<String> {
+    let output =
+        command(arguments)?.output().await.with_context(|| format!("cannot run {what}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{what} failed ({}): {}", output.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+impl Process {
+    /// Starts it and waits for a line that begins with `ready` and goes on with an address.
+    pub(super) async fn start(
+        what: &str,
+        arguments: &[String],
+        ready: &str,
+    ) -> anyhow::Result<(Process, SocketAddr)> {
+        let mut command = command(arguments)?;
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {what}"))?;
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        let (lines, mut first) = tokio::sync::mpsc::channel(64);
+        let out = child.stdout.take().context("standard output")?;
+        let error = child.stderr.take().context("standard error")?;
+        let readers = vec![
+            tokio::spawn(listen(out, said.clone(), Some(lines))),
+            tokio::spawn(listen(error, said.clone(), None)),
+        ];
+        let process = Process { what: what.to_owned(), child, said, _readers: readers };
+        let address = async {
+            while let Some(line) = first.recv().await {
+                if let Some(rest) = line.strip_prefix(ready) {
+                    let word = rest.split_whitespace().next().unwrap_or_default();
+                    return word.parse().ok();
+                }
+            }
+            None
+        };
+        match tokio::time::timeout(READY, address).await {
+            Ok(Some(address)) => Ok((process, address)),
+            Ok(None) => bail!("{what} ended before it was ready:\n{}", process.last_words()),
+            Err(_) => bail!("{what} is not ready after {READY:?}:\n{}", process.last_words()),
+        }
+    }
+
+    /// What it said last.
+    pub(super) fn last_words(&self) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<String> = said.iter().map(|line| format!("    {line}")).collect();
+        lines.join("\n")
+    }
+
+    /// Whether it ended although nobody asked it to.
+    pub(super) fn has_died(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("{} ended ({status}):\n{}", self.what, self.last_words()))
+    }
+
+    /// Asks it to end, and kills it if it does not.
+    pub(super) async fn end(mut self) {
+        let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+            // It may have ended by itself.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+/// Keeps the last lines; hands each on while somebody wants them.
+async fn listen(
+    stream: impl AsyncRead + Unpin,
+    said: Arc<Mutex<VecDeque<String>>>,
+    mut lines: Option<tokio::sync::mpsc::Sender<String>>,
+) {
+    let mut reader = BufReader::new(stream).lines();
+    while let Ok(Some(line)) = reader.next_line().await {
+        if lines.as_ref().is_some_and(|sender| sender.try_send(line.clone()).is_err()) {
+            lines = None;
+        }
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() == KEPT_LINES {
+            said.pop_front();
+        }
+        said.push_back(line);
+    }
+}

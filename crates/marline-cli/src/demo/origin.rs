@@ -1,0 +1,179 @@
+//! The far end of the demo: an HTTP server with one file and an echo server, on loopback.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep};
+
+use super::content::Content;
+
+/// The file's place.
+pub const FILE: &str = "/file";
+
+/// Both servers; dropping this ends them.
+#[derive(Debug)]
+pub struct Origin {
+    /// The HTTP server.
+    pub http: SocketAddr,
+    /// The echo server.
+    pub echo: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+/// A file and how fast the server lets it go.
+#[derive(Copy, Clone, Debug)]
+pub struct File {
+    /// Seed of its bytes.
+    pub seed: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Bytes per second the server sends at most; `None`: as fast as it goes. What a stalled
+    /// connection missed is made up for as fast as it goes, as a media server would.
+    pub pace: Option<u64>,
+}
+
+impl Origin {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// A port cannot be had.
+    pub async fn start(file: File) -> std::io::Result<Origin> {
+        let http = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let (http_address, echo_address) = (http.local_addr()?, echo.local_addr()?);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(http, move |stream| serve_http(stream, file)));
+        tasks.spawn(accept(echo, serve_echo));
+        Ok(Origin { http: http_address, echo: echo_address, _tasks: tasks })
+    }
+}
+
+/// Serves each connection in a task of its own; all end with this one.
+async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut serving = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Loopback has no use for Nagle's algorithm; failing is harmless.
+                let _ = stream.set_nodelay(true);
+                serving.spawn(serve(stream));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        while serving.try_join_next().is_some() {}
+    }
+}
+
+async fn serve_echo(mut stream: TcpStream) {
+    let (mut reader, mut writer) = stream.split();
+    // A client that goes away ends it.
+    let _ = tokio::io::copy(&mut reader, &mut writer).await;
+}
+
+async fn serve_http(stream: TcpStream, file: File) {
+    let service = service_fn(move |request| answer(request, file));
+    let http = hyper::server::conn::http1::Builder::new();
+    // A client that goes away ends it.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(request: Request<Incoming>, file: File) -> Result<Response<Paced>, Infallible> {
+    let (status, length) = match (request.method(), request.uri().path()) {
+        (&Method::GET, FILE) => (StatusCode::OK, file.length),
+        (_, FILE) => (StatusCode::METHOD_NOT_ALLOWED, 0),
+        _ => (StatusCode::NOT_FOUND, 0),
+    };
+    let mut response = Response::new(Paced::new(File { length, ..file }));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+/// A body that comes no faster than its pace.
+struct Paced {
+    content: Content,
+    left: u64,
+    sent: u64,
+    pace: Option<u64>,
+    started: Instant,
+    sleep: Pin<Box<Sleep>>,
+}
+
+/// Bytes at a time without a pace.
+const CHUNK: u64 = 64 << 10;
+
+/// Time between two pieces with one.
+const BEAT: Duration = Duration::from_millis(20);
+
+impl Paced {
+    fn new(file: File) -> Self {
+        let started = Instant::now();
+        Paced {
+            content: Content::new(file.seed, file.length),
+            left: file.length,
+            sent: 0,
+            pace: file.pace,
+            started,
+            sleep: Box::pin(tokio::time::sleep_until(started)),
+        }
+    }
+
+    /// Bytes that may go now; with a pace, those due since the start at the next beat.
+    fn allowed(&self) -> u64 {
+        let Some(pace) = self.pace else { return CHUNK };
+        let elapsed = self.started.elapsed() + BEAT;
+        let due = (elapsed.as_secs_f64() * pace as f64) as u64;
+        due.saturating_sub(self.sent).min(CHUNK)
+    }
+}
+
+impl Body for Paced {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        loop {
+            let allowed = self.allowed().min(self.left);
+            if allowed > 0 {
+                let bytes = self.content.take(allowed as usize);
+                self.left -= allowed;
+                self.sent += allowed;
+                if self.pace.is_some() {
+                    let next = Instant::now() + BEAT;
+                    self.sleep.as_mut().reset(next);
+                }
+                return Poll::Ready(Some(Ok(Frame::data(bytes.into()))));
+            }
+            ready!(self.sleep.as_mut().poll(context));
+            let next = Instant::now() + BEAT;
+            self.sleep.as_mut().reset(next);
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

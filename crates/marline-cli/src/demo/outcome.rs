@@ -1,0 +1,174 @@
+//! What the demo found: a table, a verdict, JSON.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::application::{Download, EchoResult};
+use super::scene::Way;
+use crate::path_table::{align, bytes};
+
+/// One compared way and what came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The way.
+    pub way: Way,
+    /// The echo.
+    pub echo: EchoResult,
+    /// The file.
+    pub file: Download,
+    /// Bytes the WiFi-like link delivered, both directions.
+    pub wifi_bytes: u64,
+    /// Bytes the LTE-like link delivered, both directions.
+    pub lte_bytes: u64,
+}
+
+/// Percentiles of the echo's latency. An answer that never came is later than all that did.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Latency {
+    /// Median; `None`: not answered.
+    pub p50: Option<Duration>,
+    /// 95th percentile.
+    pub p95: Option<Duration>,
+    /// 99th percentile.
+    pub p99: Option<Duration>,
+    /// Largest.
+    pub max: Option<Duration>,
+    /// Messages without an answer.
+    pub unanswered: usize,
+}
+
+impl Latency {
+    /// Of these latencies.
+    #[must_use]
+    pub fn of(latencies: &[Option<Duration>]) -> Latency {
+        let mut sorted = latencies.to_vec();
+        sorted.sort_by_key(|latency| latency.unwrap_or(Duration::MAX));
+        // The smallest value that the given share of all values does not exceed.
+        let at = |percent: usize| {
+            let rank = (sorted.len() * percent).div_ceil(100).max(1);
+            sorted.get(rank - 1).copied().flatten()
+        };
+        let unanswered = latencies.iter().filter(|latency| latency.is_none()).count();
+        Latency { p50: at(50), p95: at(95), p99: at(99), max: at(100), unanswered }
+    }
+}
+
+impl Outcome {
+    fn row(&self) -> [String; 10] {
+        let latency = Latency::of(&self.echo.latencies);
+        let cell = |value: Option<Duration>| value.map_or_else(|| "never".to_owned(), millis);
+        let link = |has: bool, count: u64| if has { bytes(count) } else { "-".to_owned() };
+        [
+            self.way.name.to_owned(),
+            cell(latency.p50),
+            cell(latency.p95),
+            cell(latency.p99),
+            cell(latency.max),
+            millis(self.echo.longest_hole),
+            link(self.way.wifi, self.wifi_bytes),
+            link(self.way.lte, self.lte_bytes),
+            format!("{} in {:.1} s", bytes(self.file.bytes), self.file.took.as_secs_f64()),
+            self.hash_cell(),
+        ]
+    }
+
+    fn hash_cell(&self) -> String {
+        match (&self.file.sha256, self.file.intact) {
+            (Some(hash), true) => format!("ok {}", &hash[..8]),
+            (Some(hash), false) => format!("WRONG {}", &hash[..8]),
+            (None, _) => "incomplete".to_owned(),
+        }
+    }
+}
+
+/// The table, and what went wrong in words.
+#[must_use]
+pub fn table(outcomes: &[Outcome]) -> String {
+    let header = [
+        "ms",
+        "echo p50",
+        "p95",
+        "p99",
+        "max",
+        "longest hole",
+        "over WiFi",
+        "over LTE",
+        "file",
+        "SHA-256",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    rows.extend(outcomes.iter().map(Outcome::row));
+    let mut text = align(&rows, &[0, 9]);
+    for outcome in outcomes {
+        let unanswered = Latency::of(&outcome.echo.latencies).unanswered;
+        if unanswered > 0 {
+            text.push_str(&format!("{}: {unanswered} echoes unanswered\n", outcome.way.name));
+        }
+        for error in [&outcome.echo.error, &outcome.file.error].into_iter().flatten() {
+            text.push_str(&format!("{}: {error}\n", outcome.way.name));
+        }
+    }
+    text
+}
+
+/// Why the demo failed; empty if it did not. A single path that stalls while its link is dead is
+/// what it is, not a failure.
+#[must_use]
+pub fn failures(outcomes: &[Outcome]) -> Vec<String> {
+    let mut failures = Vec::new();
+    let hole = |o: &Outcome| o.echo.longest_hole;
+    let worst_single = outcomes.iter().filter(|o| !o.way.is_multipath()).map(hole).max();
+    for outcome in outcomes {
+        let name = outcome.way.name;
+        if outcome.file.sha256.is_some() && !outcome.file.intact {
+            failures.push(format!("{name}: the file's hash is wrong"));
+        }
+        if !outcome.way.is_multipath() {
+            continue;
+        }
+        if outcome.file.sha256.is_none() {
+            failures.push(format!("{name}: the file is incomplete"));
+        }
+        if worst_single.is_some_and(|worst| hole(outcome) > worst) {
+            failures.push(format!("{name}: its hole is longer than both single paths'"));
+        }
+    }
+    failures
+}
+
+/// One way for programs.
+#[must_use]
+pub fn to_json(outcome: &Outcome) -> Value {
+    let latency = Latency::of(&outcome.echo.latencies);
+    let ms = |value: Option<Duration>| value.map(|value| value.as_secs_f64() * 1e3);
+    let all: Vec<Option<f64>> = outcome.echo.latencies.iter().map(|value| ms(*value)).collect();
+    json!({
+        "name": outcome.way.name,
+        "scheduler": outcome.way.scheduler,
+        "echo": {
+            "p50_ms": ms(latency.p50),
+            "p95_ms": ms(latency.p95),
+            "p99_ms": ms(latency.p99),
+            "max_ms": ms(latency.max),
+            "unanswered": latency.unanswered,
+            "longest_hole_ms": ms(Some(outcome.echo.longest_hole)),
+            "latencies_ms": all,
+            "error": outcome.echo.error,
+        },
+        "wifi_bytes": outcome.wifi_bytes,
+        "lte_bytes": outcome.lte_bytes,
+        "file": {
+            "bytes": outcome.file.bytes,
+            "took_s": outcome.file.took.as_secs_f64(),
+            "sha256": outcome.file.sha256,
+            "intact": outcome.file.intact,
+            "error": outcome.file.error,
+        },
+    })
+}
+
+fn millis(value: Duration) -> String {
+    let ms = value.as_secs_f64() * 1e3;
+    if ms < 100.0 { format!("{ms:.1}") } else { format!("{ms:.0}") }
+}

@@ -1,0 +1,276 @@
+//! The performance: everything is started, WiFi dies and returns, everything is ended.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline_io::emulator::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, RelayReport, Side};
+use marline_time::SeedTree;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::application::{self, Download, EchoPlan, EchoResult, Live};
+use super::child::{self, Process};
+use super::content::Content;
+use super::origin::{File, Origin};
+use super::outcome::Outcome;
+use super::progress::Progress;
+use super::scene::{Scene, WAYS, Way};
+use crate::emulation::traces;
+
+/// Between the last preparation and the first message.
+const BREATH: Duration = Duration::from_millis(200);
+
+/// For a connection through SOCKS5: generous for a loaded machine.
+const OPENING: Duration = Duration::from_secs(8);
+
+/// Everything that runs for one way.
+#[derive(Debug)]
+struct Running {
+    way: Way,
+    server: Process,
+    client: Process,
+    socks5: SocketAddr,
+}
+
+/// A relay of the emulator.
+#[derive(Copy, Clone, Debug)]
+struct Link {
+    relay: usize,
+    address: SocketAddr,
+}
+
+/// The links of one way.
+#[derive(Copy, Clone, Debug)]
+struct Links {
+    wifi: Option<Link>,
+    lte: Option<Link>,
+}
+
+/// Performs the scene.
+///
+/// # Errors
+/// Something could not be started or died.
+pub async fn perform(scene: &Scene) -> anyhow::Result<(Vec<Outcome>, Vec<RelayReport>)> {
+    let progress = Progress::new();
+    let directory = tempfile::Builder::new().prefix("marline-demo-").tempdir()?;
+    let file = File { seed: scene.seed, length: scene.file_bytes, pace: scene.pace };
+    let origin = Origin::start(file).await.context("cannot start the HTTP and echo servers")?;
+    progress.say("starting servers, links and clients");
+    let ports = server_ports()?;
+    let (emulator, links) = start_links(scene, &ports)?;
+    let mut running = start_ways(&ports, &links, directory.path()).await?;
+    let wifi = links.iter().filter_map(|links| links.wifi).map(|link| link.relay).collect();
+    let director = Director { emulator: &emulator, wifi, progress: &progress };
+    let results = run_applications(scene, &running, &origin, &director).await;
+    progress.finish();
+    for process in running.iter_mut().flat_map(|way| [&mut way.server, &mut way.client]) {
+        if let Some(words) = process.has_died() {
+            anyhow::bail!(words);
+        }
+    }
+    let reports = emulator.report()?;
+    let outcomes =
+        results?.into_iter().zip(&running).zip(&links).map(|(((echo, file), way), links)| {
+            let delivered = |link: &Option<Link>| {
+                let report = link.as_ref().and_then(|link| reports.get(link.relay));
+                report.map_or(0, |r| r.up.stats.delivered_bytes + r.down.stats.delivered_bytes)
+            };
+            let (wifi_bytes, lte_bytes) = (delivered(&links.wifi), delivered(&links.lte));
+            Outcome { way: way.way, echo, file, wifi_bytes, lte_bytes }
+        });
+    let outcomes: Vec<Outcome> = outcomes.collect();
+    let ends = running.into_iter().flat_map(|way| [way.client, way.server]);
+    let ending: Vec<JoinHandle<()>> = ends.map(|process| tokio::spawn(process.end())).collect();
+    for end in ending {
+        end.await?;
+    }
+    Ok((outcomes, reports))
+}
+
+/// Ports for the servers. They have to be known before a server starts, because they are in its
+/// invite: asked of the system, given back, and used at once.
+fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
+    let sockets: Vec<UdpSocket> = WAYS
+        .iter()
+        .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<std::io::Result<_>>()
+        .context("no UDP port on loopback")?;
+    Ok(sockets.iter().map(UdpSocket::local_addr).collect::<std::io::Result<_>>()?)
+}
+
+/// All links on one emulator: those of one kind have the same seed, so they lose the same packets
+/// by number, and die at the same moment.
+fn start_links(scene: &Scene, ports: &[SocketAddr]) -> anyhow::Result<(Emulator, Vec<Links>)> {
+    let seeds = SeedTree::new(scene.seed);
+    let directory = scene.trace_dir.as_deref();
+    let mut relays = Vec::new();
+    let mut numbers = Vec::new();
+    for (way, port) in WAYS.iter().zip(ports) {
+        let mut add = |has: bool, kind: &str, spec| -> anyhow::Result<Option<usize>> {
+            if !has {
+                return Ok(None);
+            }
+            let seeds = seeds.branch(kind);
+            let link = traces::resolve(spec, directory, &seeds)?;
+            let listen = (Ipv4Addr::LOCALHOST, 0).into();
+            let name = format!("{kind} of {}", way.name);
+            let mut relay = RelayConfig::new(&name, listen, *port, link);
+            relay.seeds = seeds;
+            relays.push(relay);
+            Ok(Some(relays.len() - 1))
+        };
+        numbers.push((add(way.wifi, "WiFi", &scene.wifi)?, add(way.lte, "LTE", &scene.lte)?));
+    }
+    let emulator = Emulator::start(relays, DEFAULT_SPIN)?;
+    let link = |relay: Option<usize>| {
+        let relay = relay?;
+        Some(Link { relay, address: emulator.local_addr(relay)? })
+    };
+    let links = numbers.into_iter().map(|(wifi, lte)| Links { wifi: link(wifi), lte: link(lte) });
+    let links = links.collect();
+    Ok((emulator, links))
+}
+
+/// Starts server and client of every way, all at once.
+async fn start_ways(
+    ports: &[SocketAddr],
+    links: &[Links],
+    directory: &Path,
+) -> anyhow::Result<Vec<Running>> {
+    let mut starting = Vec::new();
+    for ((way, port), links) in WAYS.iter().zip(ports).zip(links) {
+        let place = directory.join(way.name.replace(' ', "-"));
+        std::fs::create_dir(&place)?;
+        let paths = [links.wifi, links.lte].into_iter().flatten().map(|link| link.address);
+        let (way, port, paths) = (*way, *port, paths.collect());
+        starting.push(tokio::spawn(async move { start_way(way, port, paths, &place).await }));
+    }
+    let mut running = Vec::new();
+    for started in starting {
+        running.push(started.await??);
+    }
+    Ok(running)
+}
+
+/// What a user would type: make a server, start it, start a client with its invite.
+async fn start_way(
+    way: Way,
+    port: SocketAddr,
+    paths: Vec<SocketAddr>,
+    place: &Path,
+) -> anyhow::Result<Running> {
+    let file = |name: &str| place.join(name).display().to_string();
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
+    let config = file("server.toml");
+    let (scheduler, control) = (way.scheduler, file("server.sock"));
+    let init = format!("server --init --config {config} --listen {port} --allow 127.0.0.0/8");
+    let invite = child::output("marline server --init", &words(&init)).await?;
+    let invite_file = place.join("invite");
+    write_private(&invite_file, invite.trim())?;
+    let serve = format!("server --config {config} --scheduler {scheduler} --control {control}");
+    let name = format!("the server of {}", way.name);
+    let (server, _) = Process::start(&name, &words(&serve), "listening on ").await?;
+    let (invite, control) = (invite_file.display(), file("client.sock"));
+    let mut connect = format!(
+        "client --invite-file {invite} --socks5 127.0.0.1:0 --scheduler {scheduler} \
+         --control {control}"
+    );
+    for path in paths {
+        connect.push_str(&format!(" --path 127.0.0.1={path}"));
+    }
+    let name = format!("the client of {}", way.name);
+    let (client, socks5) = Process::start(&name, &words(&connect), "socks5 listening on ").await?;
+    Ok(Running { way, server, client, socks5 })
+}
+
+/// Secrets are for their owner's eyes.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "{text}")
+}
+
+/// Runs echo and file of every way while WiFi dies and returns.
+async fn run_applications(
+    scene: &Scene,
+    running: &[Running],
+    origin: &Origin,
+    director: &Director<'_>,
+) -> anyhow::Result<Vec<(EchoResult, Download)>> {
+    let expected = Content::new(scene.seed, scene.file_bytes).hash();
+    let mut streams = Vec::new();
+    for way in running {
+        let open = |target| application::connect(way.socks5, target);
+        let both = async { anyhow::Ok((open(origin.echo).await?, open(origin.http).await?)) };
+        let opened = tokio::time::timeout(OPENING, both).await.context("not in time");
+        let opened = opened.and_then(|result| result);
+        streams.push(opened.with_context(|| {
+            let (name, words) = (way.way.name, way.client.last_words());
+            format!("{name}: no connection through SOCKS5; its client said:\n{words}")
+        })?);
+    }
+    let start = Instant::now() + BREATH;
+    let deadline = start + scene.run + Scene::GRACE;
+    let plan = EchoPlan {
+        start,
+        interval: Duration::from_secs(1) / Scene::ECHOES_PER_S,
+        count: scene.echoes(),
+        deadline,
+    };
+    let mut live = Vec::new();
+    let mut tasks = Vec::new();
+    for (echo, http) in streams {
+        let shown = Arc::new(Live::default());
+        live.push(shown.clone());
+        let echo = tokio::spawn(application::echo(echo, plan, shown.clone()));
+        let (length, seed) = (scene.file_bytes, expected);
+        let file = tokio::spawn(application::download(http, length, seed, deadline, shown));
+        tasks.push((echo, file));
+    }
+    let results = async {
+        let mut results = Vec::new();
+        for (echo, file) in tasks {
+            results.push((echo.await?, file.await?));
+        }
+        anyhow::Ok(results)
+    };
+    tokio::select! {
+        results = results => results,
+        error = director.direct(scene, start) => Err(error),
+        () = director.progress.follow(scene, start, &live) => anyhow::bail!("the display ended"),
+    }
+}
+
+/// Who lets WiFi die.
+#[derive(Debug)]
+struct Director<'a> {
+    emulator: &'a Emulator,
+    /// The relays of WiFi-like links.
+    wifi: Vec<usize>,
+    progress: &'a Progress,
+}
+
+impl Director<'_> {
+    /// Kills WiFi and brings it back; returns only with an error.
+    async fn direct(&self, scene: &Scene, start: Instant) -> anyhow::Error {
+        let acts = [
+            (scene.dies(), LinkCommand::Break(Side::Both), "WiFi dies"),
+            (scene.returns(), LinkCommand::Restore(Side::Both), "WiFi is back"),
+        ];
+        for (after, command, text) in acts {
+            tokio::time::sleep_until(start + after).await;
+            for relay in &self.wifi {
+                if let Err(error) = self.emulator.command(*relay, command.clone()) {
+                    return error.into();
+                }
+            }
+            self.progress.say(&format!("{:5.1} s: {text}", after.as_secs_f64()));
+        }
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,182 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+use super::application::{self, Download, EchoPlan, EchoResult, Live};
+use super::content::Content;
+use super::origin::{File, Origin};
+use super::outcome::{self, Latency, Outcome};
+use super::scene::{WAYS, Way};
+
+const FILE: File = File { seed: 3, length: 300_000, pace: None };
+
+fn plan(count: u32, deadline: Duration) -> EchoPlan {
+    let start = Instant::now();
+    EchoPlan { start, interval: Duration::from_millis(2), count, deadline: start + deadline }
+}
+
+/// A SOCKS5 proxy for one connection that answers as `reply` says and then forwards.
+async fn proxy(reply: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
+    let address = listener.local_addr().expect("address");
+    tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.expect("accept");
+        let (mut greeting, mut request) = ([0; 3], [0; 10]);
+        client.read_exact(&mut greeting).await.expect("greeting");
+        client.write_all(&[5, 0]).await.expect("method");
+        client.read_exact(&mut request).await.expect("request");
+        let ip: [u8; 4] = request[4..8].try_into().expect("four bytes");
+        let port = u16::from_be_bytes([request[8], request[9]]);
+        let mut target = TcpStream::connect(SocketAddr::from((ip, port))).await.expect("target");
+        client.write_all(reply).await.expect("reply");
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut target).await;
+    });
+    address
+}
+
+#[tokio::test]
+async fn the_file_comes_through_a_proxy_with_the_right_hash_or_is_called_wrong() {
+    let origin = Origin::start(FILE).await.expect("start");
+    for (seed, intact) in [(FILE.seed, true), (FILE.seed + 1, false)] {
+        let proxy = proxy(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await;
+        let stream = application::connect(proxy, origin.http).await.expect("connect");
+        let expected = Content::new(seed, FILE.length).hash();
+        let (deadline, live) = (Instant::now() + Duration::from_secs(20), Arc::default());
+        let got = application::download(stream, FILE.length, expected, deadline, live).await;
+        assert_eq!((got.bytes, got.intact, got.error.is_none()), (FILE.length, intact, intact));
+        assert_eq!(got.sha256.expect("whole").len(), 64);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_finished_in_time_is_incomplete() {
+    let slow = File { pace: Some(100_000), ..FILE };
+    let origin = Origin::start(slow).await.expect("start");
+    let stream = TcpStream::connect(origin.http).await.expect("connect");
+    let expected = Content::new(FILE.seed, FILE.length).hash();
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let got = application::download(stream, FILE.length, expected, deadline, Arc::default()).await;
+    assert!(got.bytes < FILE.length && !got.intact && got.sha256.is_none(), "{got:?}");
+    assert_eq!(got.error.as_deref(), Some("not finished in time"));
+}
+
+#[tokio::test]
+async fn a_refusing_proxy_is_an_error() {
+    let origin = Origin::start(FILE).await.expect("start");
+    let refusing = proxy(&[5, 2, 0, 1, 0, 0, 0, 0, 0, 0]).await;
+    let error = application::connect(refusing, origin.http).await.expect_err("refused");
+    assert!(error.to_string().contains("answered 2"), "{error}");
+}
+
+#[tokio::test]
+async fn echoes_are_counted_and_timed() {
+    let origin = Origin::start(FILE).await.expect("start");
+    let stream = TcpStream::connect(origin.echo).await.expect("connect");
+    let live = Arc::new(Live::default());
+    let result = application::echo(stream, plan(50, Duration::from_secs(20)), live).await;
+    assert_eq!(result.error, None);
+    assert_eq!(result.latencies.iter().flatten().count(), 50);
+    assert!(result.longest_hole >= Duration::from_millis(1), "{:?}", result.longest_hole);
+}
+
+#[tokio::test]
+async fn what_is_not_answered_is_a_hole_until_the_end() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
+    let address = listener.local_addr().expect("address");
+    // Answers five messages, then keeps silent.
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accept");
+        let mut message = [0; application::MESSAGE];
+        for _ in 0..5 {
+            stream.read_exact(&mut message).await.expect("message");
+            stream.write_all(&message).await.expect("answer");
+        }
+        stream
+    });
+    let stream = TcpStream::connect(address).await.expect("connect");
+    let plan = plan(20, Duration::from_millis(400));
+    let result = application::echo(stream, plan, Arc::default()).await;
+    drop(server);
+    let latency = Latency::of(&result.latencies);
+    assert_eq!((latency.unanswered, latency.p99, latency.max), (15, None, None));
+    assert!(result.longest_hole >= Duration::from_millis(300), "{:?}", result.longest_hole);
+}
+
+#[tokio::test]
+async fn an_echo_that_comes_back_changed_is_noticed() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
+    let address = listener.local_addr().expect("address");
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accept");
+        let mut message = [0; application::MESSAGE];
+        stream.read_exact(&mut message).await.expect("message");
+        message[100] ^= 1;
+        stream.write_all(&message).await.expect("answer");
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    let stream = TcpStream::connect(address).await.expect("connect");
+    let result = application::echo(stream, plan(3, Duration::from_secs(20)), Arc::default()).await;
+    assert_eq!(result.error.as_deref(), Some("echo 0 came back changed"));
+}
+
+fn outcome(way: Way, hole_ms: u64, intact: Option<bool>) -> Outcome {
+    let ms = Duration::from_millis;
+    Outcome {
+        way,
+        echo: EchoResult {
+            latencies: (1..=100).map(|n| Some(ms(n))).collect(),
+            longest_hole: ms(hole_ms),
+            error: None,
+        },
+        file: Download {
+            bytes: 1_000_000,
+            intact: intact == Some(true),
+            sha256: intact.map(|_| "0123456789abcdef".to_owned()),
+            took: ms(2_000),
+            error: None,
+        },
+        wifi_bytes: 1_500_000,
+        lte_bytes: 20_000,
+    }
+}
+
+#[test]
+fn percentiles_are_ranks_and_no_answer_is_the_worst() {
+    let mut latencies: Vec<_> = (1..=100).map(|n| Some(Duration::from_millis(n))).collect();
+    let latency = Latency::of(&latencies);
+    assert_eq!(latency.p50, Some(Duration::from_millis(50)));
+    assert_eq!(latency.p99, Some(Duration::from_millis(99)));
+    assert_eq!(latency.max, Some(Duration::from_millis(100)));
+    latencies[0] = None;
+    latencies[1] = None;
+    let latency = Latency::of(&latencies);
+    assert_eq!((latency.p99, latency.max, latency.unanswered), (None, None, 2));
+    assert_eq!(latency.p50, Some(Duration::from_millis(52)));
+    assert_eq!(Latency::of(&[]).p50, None);
+}
+
+#[test]
+fn the_table_has_a_row_for_each_way() {
+    let outcomes = [outcome(WAYS[0], 6_000, None), outcome(WAYS[2], 250, Some(true))];
+    let text = outcome::table(&outcomes);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].starts_with("single path WiFi") && lines[1].ends_with("incomplete"), "{text}");
+    assert!(lines[1].contains("6000") && lines[1].contains(" -  "), "{text}");
+    assert!(lines[2].starts_with("Marline min-RTT") && lines[2].ends_with("ok 01234567"), "{text}");
+    assert!(lines[2].contains("1.50 MB") && lines[2].contains("20.0 kB"), "{text}");
+}
+
+#[test]
+fn the_verdict_forgives_stalled_single_paths_only() {
+    let singles = [outcome(WAYS[0], 6_000, None), outcome(WAYS[1], 60, Some(true))];
+    let all = |marline: Outcome| outcome::failures(&[singles.to_vec(), vec![marline]].concat());
+    assert_eq!(all(outcome(WAYS[2], 5_999, Some(true))), Vec::<String>::new());
+    assert!(all(outcome(WAYS[2], 6_001, Some(true)))[0].contains("longer than both"));
+    assert!(all(outcome(WAYS[3], 60, Some(false)))[0].contains("hash is wrong"));
+    assert!(all(outcome(WAYS[3], 60, None))[0].contains("incomplete"));
+    assert_eq!(outcome::failures(&[outcome(WAYS[0], 1, Some(false))]).len(), 1);
+}

@@ -1,0 +1,136 @@
+//! Prometheus metrics of a client or server at `http://ADDR/metrics`.
+//!
+//! Nothing is counted on the way of a packet: once a second, and at each scrape, the pictures that the
+//! control socket also shows are compared with the last ones and the differences are added up. Labels
+//! are bounded: paths are named by our own address, never by a peer's or a connection's number,
+//! and beyond [`MAX_PATHS`] of them the rest are one, `other`.
+
+mod totals;
+
+pub use totals::{MAX_PATHS, Totals};
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, broadcast};
+use tokio::task::JoinSet;
+
+use crate::control::Handle;
+use crate::control::protocol::Event;
+
+/// Between two looks at the connections.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// Scrapes at the same time.
+const MAX_SCRAPES: usize = 8;
+
+/// A scrape takes no longer.
+const SCRAPE: Duration = Duration::from_secs(10);
+
+/// A metrics port that is being served; dropping it ends that.
+#[derive(Debug)]
+pub struct MetricsServer {
+    address: SocketAddr,
+    totals: Arc<Totals>,
+    _tasks: JoinSet<()>,
+}
+
+impl MetricsServer {
+    /// Where it listens.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The totals: whoever ends a connection may show them its last picture, so that nothing
+    /// of a short one is missed.
+    #[must_use]
+    pub fn totals(&self) -> Arc<Totals> {
+        self.totals.clone()
+    }
+}
+
+/// Serves the metrics of `handle` until the result is dropped.
+///
+/// # Errors
+/// The address cannot be bound.
+pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let totals = Arc::new(Totals::default());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(sample(handle.clone(), totals.clone()));
+    tasks.spawn(accept(listener, handle, totals.clone()));
+    Ok(MetricsServer { address, totals, _tasks: tasks })
+}
+
+/// Looks at the connections now and then, and counts events.
+async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
+    let mut events = handle.events();
+    let mut ticks = tokio::time::interval(SAMPLE);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => totals.sample(&handle.connections()),
+            event = events.recv() => match event {
+                Ok(event) => totals.count_event(&Event::from(&event).event, 1),
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    totals.count_event("LAGGED", missed);
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            },
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, handle: Arc<dyn Handle>, totals: Arc<Totals>) {
+    let places = Arc::new(Semaphore::new(MAX_SCRAPES));
+    let mut serving = JoinSet::new();
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (handle, totals) = (handle.clone(), totals.clone());
+        serving.spawn(async move {
+            let service = service_fn(|request| answer(request, &*handle, &totals));
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.keep_alive(false);
+            // A scraper that goes away or dawdles is not our problem.
+            let serving = http.serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(SCRAPE, serving).await;
+            drop(place);
+        });
+        while serving.try_join_next().is_some() {}
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    handle: &dyn Handle,
+    totals: &Totals,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (status, text) = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/metrics") => {
+            totals.sample(&handle.connections());
+            (StatusCode::OK, totals.render())
+        }
+        (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),
+        _ => (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let kind = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}

@@ -141,12 +141,15 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) {
         let Shared { time_wait, demux, events, .. } = &mut self.shared;
         time_wait.expire(now, demux, events);
-        while let Some(slot) = self.wakeups.pop_due(now) {
+        while let Some((at, slot)) = self.wakeups.pop_due(now) {
             let Some(connection) =
                 self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
             else {
                 continue;
             };
+            if connection.armed != at {
+                continue;
+            }
             connection.armed = Instant::FAR_FUTURE;
             if connection.next_timeout().is_some_and(|at| at <= now) {
                 connection.handle_timeout(now, &mut self.shared);

@@ -1,7 +1,9 @@
 //! Alarms of connections: a heap in which nothing is ever moved.
 //!
 //! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it
-//! set and, when that rings for nothing, sets the next one. Old entries ring for nothing, too.
+//! set and, when that rings, sets the next one. An alarm that rings at another time than the one the
+//! connection keeps was overtaken by an earlier one: it must set nothing, or alarms would only ever
+//! become more.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,12 +28,12 @@ impl Wakeups {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Takes one alarm whose time has come.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+    /// Takes one alarm whose time has come, with that time.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, u32)> {
         if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|Reverse((_, _, slot))| slot)
+        self.heap.pop().map(|Reverse((at, _, slot))| (at, slot))
     }
 }
 
@@ -47,7 +49,7 @@ mod tests {
         }
         assert_eq!(wakeups.pop_due(Instant::from_secs(2)), None);
         let mut due = Vec::new();
-        while let Some(slot) = wakeups.pop_due(Instant::from_secs(9)) {
+        while let Some((_, slot)) = wakeups.pop_due(Instant::from_secs(9)) {
             due.push(slot);
         }
         assert_eq!(due, [2, 1, 3]);

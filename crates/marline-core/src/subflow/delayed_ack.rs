@@ -7,12 +7,16 @@
 //! A small segment with PSH is the end of a message: waiting for a second one is waiting for
 //! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application
 //! has shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, one
-//! millisecond at least) to ride on the answer. Everything else waits at most `max`.
+//! millisecond at least) to ride on the answer. Everything else waits half an RTT for a second
+//! segment, within 5 ms and `max`: on a fast path the sender's window may be too small to ever send
+//! that second segment, and its clock would stand still for as long as we wait.
 
 use marline_time::{Duration, Instant};
 
 /// Segments acknowledged at once at the start (as many as Linux at most).
 const QUICK_ACKS: u8 = 16;
+/// Shortest wait for a second segment.
+const LEAST_WAIT: Duration = Duration::from_millis(5);
 /// Silence after which the sender starts anew.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Quick answers in a row that show a dialogue.
@@ -86,10 +90,14 @@ impl DelayedAck {
         } else if message_end && !dialogue {
             self.owed = true;
         } else {
-            let wait = if message_end { self.short(srtt) } else { self.max };
+            let wait = if message_end { self.short(srtt) } else { self.long(srtt) };
             let at = now + wait;
             self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
         }
+    }
+
+    fn long(&self, srtt: Option<Duration>) -> Duration {
+        srtt.map_or(self.max, |srtt| (srtt / 2).max(LEAST_WAIT)).min(self.max)
     }
 
     fn short(&self, srtt: Option<Duration>) -> Duration {
@@ -141,6 +149,7 @@ mod tests {
 
     const MAX: Duration = Duration::from_millis(40);
     const SRTT: Option<Duration> = Some(Duration::from_millis(20));
+    const WAIT: Duration = Duration::from_millis(10);
 
     fn arrival(len: usize, push: bool) -> Arrival {
         Arrival { len, push, urgent: false }
@@ -162,7 +171,7 @@ mod tests {
         let now = Instant::from_millis(20);
         ack.on_arrival(now, arrival(1_400, false), SRTT);
         assert!(!ack.owed());
-        assert_eq!(ack.deadline(), Some(now + MAX));
+        assert_eq!(ack.deadline(), Some(now + WAIT));
         ack.on_arrival(now, arrival(1_400, false), SRTT);
         assert!(ack.owed());
     }
@@ -171,10 +180,15 @@ mod tests {
     fn a_lone_segment_waits_no_longer_than_the_limit() {
         let mut ack = past_quick();
         let now = Instant::from_millis(20);
+        for srtt in [None, Some(Duration::from_secs(2))] {
+            let mut ack = past_quick();
+            ack.on_arrival(now, arrival(1_400, false), srtt);
+            assert_eq!(ack.deadline(), Some(now + MAX));
+        }
         ack.on_arrival(now, arrival(1_400, false), SRTT);
-        ack.on_timeout(now + MAX - Duration::from_nanos(1));
+        ack.on_timeout(now + WAIT - Duration::from_nanos(1));
         assert!(!ack.owed());
-        ack.on_timeout(now + MAX);
+        ack.on_timeout(now + WAIT);
         assert!(ack.owed());
         assert_eq!(ack.deadline(), None);
     }

@@ -94,17 +94,19 @@ impl Subflow {
         self.retransmit(now, index, SentKind::Retransmission)
     }
 
-    /// A tail loss probe that repeats the newest segment, or the end of it.
+    /// A tail loss probe that repeats the newest segment that is not delivered, or the end of it.
     fn repeat_last(&mut self, now: Instant, max_payload: usize) -> Option<SentSegment> {
         self.tx.probe.clear();
-        let last = self.tx.board.back()?;
+        let mut index = self.tx.board.iter().rposition(|segment| !segment.sacked)?;
+        let last = self.tx.board.get(index)?;
         if let Some(limit) = self.payload_limit(max_payload)
             && last.len() > limit
         {
             let at = Ssn(last.end.0 - limit);
-            self.tx.board.split(self.tx.board.len() - 1, at);
+            self.tx.board.split(index, at);
+            index += 1;
         }
-        self.retransmit(now, self.tx.board.len() - 1, SentKind::ProbeRepeat)
+        self.retransmit(now, index, SentKind::ProbeRepeat)
     }
 
     /// Payload bytes that a repeated segment may have; what once was an MTU probe must be cut.

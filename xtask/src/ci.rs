@@ -70,7 +70,7 @@ pub(crate) fn fuzz(root: &Path, seconds: Option<&str>) -> TaskResult {
         fuzzer.arg("--");
         fuzzer.arg(format!("-max_total_time={seconds}"));
         fuzzer.arg(format!("-max_len={FUZZ_INPUT_BYTES}"));
-        fuzzer.args(["-verbosity=0", "-print_final_stats=1"]);
+        fuzzer.args(["-verbosity=0", "-print_funcs=0", "-print_final_stats=1"]);
         run(&mut fuzzer)?;
     }
     Ok(())

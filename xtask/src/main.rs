@@ -9,6 +9,7 @@ mod checks;
 mod ci;
 mod deps;
 mod dist;
+mod figures;
 mod manifest;
 mod run;
 mod source;
@@ -25,6 +26,7 @@ usage: cargo xtask <task>
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci              what .ci/run runs, in its order, with the time each step took
+  figures [ROW..] measures the rows of the README's table
   dist            a static program in target/dist, with its SHA-256
 ";
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         "test" => ci::test(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "ci" => ci::all(&root),
+        "figures" => figures::measure(&root, rest),
         "dist" => dist::build(&root),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };

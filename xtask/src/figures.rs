@@ -1,0 +1,45 @@
+//! The rows of the README's table, and the command that makes each.
+//!
+//! The figures go to standard output; they are copied into docs/figures.md by a person, together
+//! with the machine they were measured on.
+
+use std::path::Path;
+
+use crate::TaskResult;
+use crate::run::{command, run};
+
+/// A name to choose the row by, and the arguments of cargo.
+const ROWS: &[(&str, &str)] = &[
+    ("clean", "run --release -q -p marline-sim --example numbers clean"),
+    ("loss", "run --release -q -p marline-sim --example numbers loss"),
+    ("pairs", "run --release -q -p marline-sim --example numbers pairs"),
+    ("death", "run --release -q -p marline-sim --example numbers death"),
+    ("sleep", "run --release -q -p marline-sim --example numbers sleep"),
+    ("worlds", "run --release -q -p marline-sim --example numbers worlds"),
+    ("live", "test --release -q -p marline-cli --test end_to_end -- --nocapture"),
+    ("bulk", "run --release -q -p marline --example bulk"),
+    ("memory", "bench -q -p marline-core --bench memory"),
+    ("echo", "run --release -q -p marline --example echo"),
+    ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),
+];
+
+/// Measures the rows named, or all of them. Goes on after a row that fails, and fails at the end.
+pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
+    if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, _)| row != name)) {
+        let known: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("no row `{unknown}`; there are {}", known.join(", ")));
+    }
+    let mut failed = Vec::new();
+    for (name, line) in ROWS {
+        if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
+            continue;
+        }
+        println!("=== {name}: cargo {line}");
+        let arguments: Vec<&str> = line.split(' ').collect();
+        if let Err(error) = run(&mut command(root, "cargo", &arguments)) {
+            println!("{error}");
+            failed.push(*name);
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("rows that failed: {}", failed.join(", "))) }
+}

@@ -46,6 +46,7 @@ use crate::{
     SubflowInfo, WriteError,
 };
 
+pub(crate) use self::chunks::ChunkPool;
 pub(crate) use self::join::{free_port_for as free_port, mp_join, reason as rst_reason};
 pub(crate) use self::open::{Accepted, Origin};
 use self::paths::SubflowPathPair;

@@ -14,7 +14,7 @@ use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 use self::demux::{Demux, FlowRef};
 use self::time_wait::{TIME_WAIT_BIT, TimeWait};
 use self::wakeups::Wakeups;
-use crate::connection::Connection;
+use crate::connection::{ChunkPool, Connection};
 use crate::shared::{AnswerBudget, Shared};
 use crate::{
     ChecksumScope, ConnectionId, Counters, EndpointConfig, Event, PacketMeta, Transmit, TransmitBuf,
@@ -59,6 +59,7 @@ impl Endpoint {
                 events: VecDeque::new(),
                 demux,
                 time_wait,
+                pool: ChunkPool::default(),
                 half_open: VecDeque::new(),
                 half_open_count: 0,
                 strays: VecDeque::new(),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant, Rng};
 
+use crate::connection::ChunkPool;
 use crate::endpoint::demux::Demux;
 use crate::endpoint::time_wait::{Stray, TimeWait};
 use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, MonitorKind, Shard};
@@ -16,6 +17,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) demux: Demux,
+    pub(crate) pool: ChunkPool,
     pub(crate) time_wait: TimeWait,
     /// Half-open connections, oldest first; entries that grew up are skipped.
     pub(crate) half_open: VecDeque<ConnectionId>,

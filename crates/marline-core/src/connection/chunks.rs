@@ -6,11 +6,34 @@
 //! peer has them by another path; everything around it goes.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use marline_wire::Checksum;
 
 /// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
-/// Free chunks kept for reuse while bytes flow.
-const POOL: usize = 8;
+/// Free chunks that an endpoint keeps for its connections: 16 MiB.
+const POOL: usize = 1024;
+
+/// Free chunks, shared by all connections of an endpoint, so that an idle connection holds none and
+/// a busy one makes none. It is locked once for each chunk, and only by its endpoint.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChunkPool(Arc<Mutex<Vec<Box<[u8]>>>>);
+
+impl ChunkPool {
+    fn take(&self) -> Box<[u8]> {
+        let free = self.0.lock().ok().and_then(|mut pool| pool.pop());
+        free.unwrap_or_else(|| vec![0; CHUNK as usize].into_boxed_slice())
+    }
+
+    fn give(&self, chunk: Box<[u8]>) {
+        if let Ok(mut pool) = self.0.lock()
+            && pool.len() < POOL
+        {
+            pool.push(chunk);
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -25,13 +48,17 @@ pub(crate) struct Chunks {
     /// Number of the first slot's chunk in the stream.
     first: u64,
     slots: VecDeque<Slot>,
-    free: Vec<Box<[u8]>>,
+    pool: ChunkPool,
     /// Everything before this position is released unless pinned.
     released: u64,
     held: usize,
 }
 
 impl Chunks {
+    pub(crate) fn new(pool: ChunkPool) -> Self {
+        Chunks { pool, ..Chunks::default() }
+    }
+
     /// Writes `bytes` at `position`, making chunks as needed. Positions already released are a bug
     /// of the caller and are skipped.
     pub(crate) fn write(&mut self, position: u64, mut bytes: &[u8]) {
@@ -50,13 +77,31 @@ impl Chunks {
 
     /// Copies bytes at `position` into `out`. Returns false if some of them are not there.
     pub(crate) fn read(&self, position: u64, out: &mut [u8]) -> bool {
+        self.read_with(position, out, |to, from| to.copy_from_slice(from))
+    }
+
+    /// As [`read`](Self::read), and sums the bytes for the checksum on the way: one pass, not two.
+    pub(crate) fn read_summed(&self, position: u64, out: &mut [u8]) -> Option<Checksum> {
+        let mut sum = Checksum::new();
+        let copy = |to: &mut [u8], from: &[u8]| {
+            sum.copy_and_add(to, from);
+        };
+        self.read_with(position, out, copy).then_some(sum)
+    }
+
+    fn read_with(
+        &self,
+        position: u64,
+        out: &mut [u8],
+        mut copy: impl FnMut(&mut [u8], &[u8]),
+    ) -> bool {
         let (mut position, mut done) = (position, 0);
         while done < out.len() {
             let (number, offset) = (position / CHUNK, (position % CHUNK) as usize);
             let n = (out.len() - done).min(CHUNK as usize - offset);
             let slot = number.checked_sub(self.first).and_then(|i| self.slots.get(i as usize));
             let Some(chunk) = slot.and_then(|s| s.bytes.as_ref()) else { return false };
-            out[done..done + n].copy_from_slice(&chunk[offset..offset + n]);
+            copy(&mut out[done..done + n], &chunk[offset..offset + n]);
             done += n;
             position += n as u64;
         }
@@ -95,20 +140,20 @@ impl Chunks {
         self.drop_front();
     }
 
-    /// The stream is drained: frees what is left of unpinned memory, the pool too.
+    /// The stream is drained: gives back the chunk it stopped in, unless that is pinned.
     pub(crate) fn shrink(&mut self) {
-        self.free = Vec::new();
         let number = self.released / CHUNK;
         if let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0)
-            && slot.bytes.take().is_some()
+            && let Some(bytes) = slot.bytes.take()
         {
             self.held -= 1;
+            self.pool.give(bytes);
         }
     }
 
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> u64 {
-        (self.held + self.free.len()) as u64 * CHUNK
+        self.held as u64 * CHUNK
     }
 
     fn slot_mut(&mut self, number: u64) -> Option<&mut Slot> {
@@ -125,8 +170,7 @@ impl Chunks {
         }
         let slot = &mut self.slots[index];
         if slot.bytes.is_none() {
-            let fresh = || vec![0; CHUNK as usize].into_boxed_slice();
-            slot.bytes = Some(self.free.pop().unwrap_or_else(fresh));
+            slot.bytes = Some(self.pool.take());
             self.held += 1;
         }
         slot.bytes.as_deref_mut()
@@ -139,9 +183,7 @@ impl Chunks {
         let Some(slot) = self.slot_mut(number).filter(|slot| slot.pinned == 0) else { return };
         if let Some(bytes) = slot.bytes.take() {
             self.held -= 1;
-            if self.free.len() < POOL {
-                self.free.push(bytes);
-            }
+            self.pool.give(bytes);
         }
     }
 

@@ -163,8 +163,7 @@ impl Connection {
         let wire = self.keys.local_first.wrapping_add(fin.0);
         let empty = Checksum::new();
         let sum = self.checksum.then(|| dss_checksum(wire, 0, 1, empty));
-        let mut options = TcpOptions::default();
-        options.dss = Some(Dss {
+        let dss = Some(Dss {
             data_ack: Some(self.data_ack()),
             mapping: Some(WireMapping {
                 dsn: if self.sends_long_dsn {
@@ -178,6 +177,7 @@ impl Connection {
             }),
             data_fin: true,
         });
+        let mut options = TcpOptions { dss, ..TcpOptions::default() };
         self.receive.refresh_edge();
         let window = self.receive.window();
         let egress = Egress::Ack;

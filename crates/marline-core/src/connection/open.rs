@@ -94,12 +94,13 @@ impl Connection {
             dsn_span_start: (Instant::ZERO, Dsn(0)),
             infinite_from: None,
             legs: Vec::new(),
-            send: SendBuffer::new(config.send_buffer),
+            send: SendBuffer::new(config.send_buffer, sh.pool.clone()),
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
             receive: ReceiveBuffer::new(
                 config.receive_buffer,
                 sh.config.limits.out_of_order_ranges,
+                sh.pool.clone(),
             ),
             window_end: Dsn(0),
             scheduler_name: policies.scheduler.name().to_owned(),
@@ -179,6 +180,7 @@ impl Connection {
     }
 
     /// Puts a subflow into the first free slot. `None` when all are taken.
+    #[expect(clippy::too_many_arguments, reason = "all that a subflow is made of")]
     pub(super) fn add_leg(
         &mut self,
         sh: &mut Shared,

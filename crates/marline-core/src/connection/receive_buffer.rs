@@ -11,7 +11,7 @@
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
-use super::chunks::Chunks;
+use super::chunks::{ChunkPool, Chunks};
 
 /// Window a connection starts with.
 const INITIAL_WINDOW: u64 = 256 * 1024;
@@ -53,10 +53,10 @@ pub(crate) struct Inserted {
 }
 
 impl ReceiveBuffer {
-    pub(crate) fn new(max_window: u64, max_ranges: usize) -> Self {
+    pub(crate) fn new(max_window: u64, max_ranges: usize, pool: ChunkPool) -> Self {
         let window = INITIAL_WINDOW.min(max_window);
         ReceiveBuffer {
-            chunks: Chunks::default(),
+            chunks: Chunks::new(pool),
             read: Dsn(0),
             next: Dsn(0),
             beyond: Vec::new(),

@@ -28,6 +28,7 @@ const SHORT_DSN_SPAN: u64 = 1 << 31;
 
 impl Connection {
     /// Builds what TCP, or a signal, asked for. `None`: the subflow is gone.
+    #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     pub(super) fn emit(
         &mut self,
         now: Instant,
@@ -88,6 +89,7 @@ impl Connection {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     fn control_options(
         &mut self,
         now: Instant,
@@ -285,11 +287,9 @@ impl Connection {
         let dsn = choice.range.start;
         let start = buf.bytes().len() + buf.headroom();
         let segment = buf.grow(overhead + len);
-        if !self.send.copy(dsn, &mut segment[overhead..]) {
-            debug_assert!(false, "bytes at {dsn:?} are gone");
-            return None;
-        }
-        let sum = Checksum::of(&segment[overhead..]);
+        let sum = self.send.copy(dsn, &mut segment[overhead..]);
+        debug_assert!(sum.is_some(), "bytes at {dsn:?} are gone");
+        let sum = sum?;
         let mapping_checksum = if self.checksum {
             let wire = self.keys.local_first.wrapping_add(dsn.0);
             dss_checksum(wire, ssn.0 as u32, len as u16, sum)
@@ -344,8 +344,8 @@ impl Connection {
             mapping_len: 1,
             ..SentSegment::default()
         };
-        let mut options = TcpOptions::default();
-        options.timestamps = timestamps.then(Timestamps::default);
+        let timestamps = timestamps.then(Timestamps::default);
+        let mut options = TcpOptions { timestamps, ..TcpOptions::default() };
         self.mapping_options(id, &template, &mut options);
         options.encoded_len()
     }
@@ -365,6 +365,7 @@ impl Connection {
     }
 
     /// Appends a whole segment to the buffer.
+    #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     pub(super) fn write_segment(
         &mut self,
         sh: &mut Shared,
@@ -377,15 +378,14 @@ impl Connection {
         let overhead = HEADER + options.encoded_len();
         let start = buf.bytes().len() + buf.headroom();
         let segment = buf.grow(overhead + len);
-        if !self.send.copy(dsn, &mut segment[overhead..]) {
-            debug_assert!(false, "bytes at {dsn:?} are gone");
-            return None;
-        }
-        let sum = Checksum::of(&segment[overhead..]);
+        let sum = self.send.copy(dsn, &mut segment[overhead..]);
+        debug_assert!(sum.is_some(), "bytes at {dsn:?} are gone");
+        let sum = sum?;
         self.finish_segment(sh, id, header, options, sum, &mut buf.bytes_mut()[start..])
     }
 
     /// Writes the header before a payload that is in place already.
+    #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     fn finish_segment(
         &mut self,
         sh: &mut Shared,

@@ -6,7 +6,9 @@
 
 use marline_policy::{DataRange, Dsn};
 
-use super::chunks::Chunks;
+use marline_wire::Checksum;
+
+use super::chunks::{ChunkPool, Chunks};
 
 /// Space a connection starts with, and what it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;
@@ -26,9 +28,9 @@ pub(crate) struct SendBuffer {
 }
 
 impl SendBuffer {
-    pub(crate) fn new(max_space: u64) -> Self {
+    pub(crate) fn new(max_space: u64, pool: ChunkPool) -> Self {
         SendBuffer {
-            chunks: Chunks::default(),
+            chunks: Chunks::new(pool),
             una: Dsn(0),
             end: Dsn(0),
             space: BASE_SPACE.min(max_space),
@@ -99,11 +101,14 @@ impl SendBuffer {
     /// A subflow is done with these bytes.
     pub(crate) fn unpin(&mut self, range: DataRange) {
         self.chunks.unpin(range.start.0, range.end.0);
+        if self.una == self.end {
+            self.chunks.shrink();
+        }
     }
 
-    /// Copies bytes for a segment. False if they are gone, which is a bug.
-    pub(crate) fn copy(&self, start: Dsn, out: &mut [u8]) -> bool {
-        self.chunks.read(start.0, out)
+    /// Copies bytes for a segment and sums them. `None` if they are gone, which is a bug.
+    pub(crate) fn copy(&self, start: Dsn, out: &mut [u8]) -> Option<Checksum> {
+        self.chunks.read_summed(start.0, out)
     }
 }
 
@@ -113,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_application_is_woken_once_a_third_is_free() {
-        let mut buffer = SendBuffer::new(1 << 20);
+        let mut buffer = SendBuffer::new(1 << 20, ChunkPool::default());
         let big = vec![7; 300_000];
         let n = buffer.write(&big);
         assert_eq!(n as u64, BASE_SPACE);
@@ -127,16 +132,16 @@ mod tests {
 
     #[test]
     fn pinned_bytes_survive_the_data_ack() {
-        let mut buffer = SendBuffer::new(1 << 20);
+        let mut buffer = SendBuffer::new(1 << 20, ChunkPool::default());
         buffer.write(&[1, 2, 3, 4]);
         buffer.pin(DataRange::new(Dsn(0), Dsn(4)));
         buffer.ack(Dsn(4));
         let mut out = [0; 4];
-        assert!(buffer.copy(Dsn(0), &mut out));
+        assert!(buffer.copy(Dsn(0), &mut out).is_some());
         assert_eq!(out, [1, 2, 3, 4]);
         buffer.unpin(DataRange::new(Dsn(0), Dsn(4)));
         buffer.write(&[5]);
-        assert!(buffer.copy(Dsn(4), &mut out[..1]));
+        assert!(buffer.copy(Dsn(4), &mut out[..1]).is_some());
         assert_eq!(out[0], 5);
     }
 }

@@ -141,6 +141,10 @@ impl Plan {
         ]
     }
 
+    fn name(&self) -> String {
+        format!("{}, {} paths", self.scheduler, self.paths.links.len())
+    }
+
     fn longest_outage(&self) -> Duration {
         let lengths = self.outages.iter().map(|(_, from, to, _)| to.since(*from));
         lengths.max().unwrap_or_default()
@@ -155,8 +159,24 @@ fn heal(config: &LinkConfig) -> LinkConfig {
     healed
 }
 
-/// Runs the world of a seed.
+/// Runs the world of a seed. A panic in it becomes its complaint, so that the seed is known.
 pub fn run(seed: u64) -> Outcome {
+    std::panic::catch_unwind(|| run_unguarded(seed)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let words = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Outcome {
+            seed,
+            plan: Plan::draw(seed).name(),
+            stall: Duration::ZERO,
+            stall_allowed: Duration::ZERO,
+            finished: Instant::ZERO,
+            digest: 0,
+            complaint: Some(format!("panicked: {}", words.unwrap_or_default())),
+        }
+    })
+}
+
+fn run_unguarded(seed: u64) -> Outcome {
     let plan = Plan::draw(seed);
     let seeds = SeedTree::new(seed);
     let mut paths = Paths::new(&plan.paths, seeds);
@@ -198,7 +218,7 @@ pub fn run(seed: u64) -> Outcome {
     }
     Outcome {
         seed,
-        plan: format!("{}, {} paths", plan.scheduler, plan.paths.links.len()),
+        plan: plan.name(),
         stall,
         stall_allowed,
         finished: paths.world.now(),

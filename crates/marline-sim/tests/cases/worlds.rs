@@ -176,7 +176,8 @@ pub fn run(seed: u64) -> Outcome {
     })
 }
 
-fn run_unguarded(seed: u64) -> Outcome {
+/// The world of a seed before anything has happened, and the complaint of its connecting.
+pub fn build(seed: u64) -> (Paths, Option<String>) {
     let plan = Plan::draw(seed);
     let seeds = SeedTree::new(seed);
     let mut paths = Paths::new(&plan.paths, seeds);
@@ -205,7 +206,13 @@ fn run_unguarded(seed: u64) -> Outcome {
         });
     }
     let connected = paths.connect(0, client_app);
-    let mut complaint = connected.err().map(|error| format!("connect: {error}"));
+    let complaint = connected.err().map(|error| format!("connect: {error}"));
+    (paths, complaint)
+}
+
+fn run_unguarded(seed: u64) -> Outcome {
+    let plan = Plan::draw(seed);
+    let (mut paths, mut complaint) = build(seed);
     let mut directions = [Liveness::default(); 2];
     let finished = watch(&mut paths, &mut directions);
     let stall = directions.map(|oracle| oracle.longest().length).into_iter().max();

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::{self, ClientHandle};
+use crate::metrics_http::{self, MetricsServer};
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::front::{Front, Service, bind};
 use crate::proxy::client::tunnel::{Patience, Tunnel};
@@ -36,7 +37,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let ports = bind_all(&plan).await?;
     let client = marline::Client::bind(plan.network.clone()).await?;
     let handle = Arc::new(ClientHandle(client.clone()));
-    let _control = serve_control(plan.control, "client", handle)?;
+    let _control = serve_control(plan.control, "client", handle.clone())?;
+    let _metrics = serve_metrics(plan.metrics, handle).await?;
     let stopper = Stopper::default();
     let dialer = Dialer::new(client, plan.invite.servers);
     let patience = Patience::default();
@@ -98,4 +100,17 @@ pub(super) fn serve_control(
             Ok(None)
         }
     }
+}
+
+/// The metrics port, if there is to be one.
+pub(super) async fn serve_metrics(
+    wanted: Option<std::net::SocketAddr>,
+    handle: Arc<dyn control::Handle>,
+) -> anyhow::Result<Option<MetricsServer>> {
+    let Some(address) = wanted else { return Ok(None) };
+    let server = metrics_http::serve(address, handle)
+        .await
+        .with_context(|| format!("metrics port {address}"))?;
+    tracing::info!("metrics at http://{}/metrics", server.local_addr());
+    Ok(Some(server))
 }

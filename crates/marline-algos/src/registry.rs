@@ -14,7 +14,7 @@ pub use named::{NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler
 
 use crate::congestion::{Cubic, Reno};
 use crate::path_managers::{Backup, FullMesh, Manual};
-use crate::recovery::{RFC_PEER_ACK_DELAY, RackTlp};
+use crate::recovery::RackTlp;
 use crate::schedulers::{MinRtt, Redundant, RoundRobin};
 use crate::slow_start::SlowStartKind;
 
@@ -299,9 +299,7 @@ impl Registry {
             }))?;
         }
         self.register_recovery(NamedRecovery::new("rack-tlp", || Box::<RackTlp>::default()))?;
-        self.register_recovery(NamedRecovery::new("rack-tlp-rfc", || {
-            Box::new(RackTlp::new(RFC_PEER_ACK_DELAY))
-        }))
+        self.register_recovery(NamedRecovery::new("rack-tlp-rfc", || Box::new(RackTlp::rfc8985())))
     }
 }
 

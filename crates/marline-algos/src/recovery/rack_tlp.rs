@@ -19,6 +19,8 @@
 //!   ([`DEFAULT_PEER_ACK_DELAY`]) instead of 200 ms: Linux's and Marline's receivers acknowledge a
 //!   lone small segment at once or within 40 ms. If it was wrong, the price is one repeated segment.
 //!   `rack-tlp-rfc` keeps the RFC's value.
+//! - By default the probe timeout follows the path's variation, and recovery is watched over too (see
+//!   `rack_tlp/tlp.rs`); `rack-tlp-rfc` does as the RFC says.
 //! - A probe timeout is never shorter than [`MIN_PTO`]: on paths with an RTT of microseconds, twice
 //!   the RTT is less than a scheduler's whim, and here an unanswered probe makes a path suspect.
 //! - The RTT of RACK is that of the newest transmission an ACK delivers (the RFC takes the last one
@@ -36,7 +38,7 @@ use marline_time::{Duration, Instant};
 
 use no_sack::NoSack;
 use rack::Rack;
-use tlp::Tlp;
+use tlp::{Eagerness, Tlp};
 
 /// The longest that a peer is expected to sit on the ACK of a lone segment.
 pub const DEFAULT_PEER_ACK_DELAY: Duration = Duration::from_millis(40);
@@ -54,10 +56,22 @@ pub struct RackTlp {
 }
 
 impl RackTlp {
-    /// Loss recovery that allows the peer this delay for the ACK of a lone segment.
+    /// Loss recovery that probes as early as the path's variation allows, and allows the peer up to
+    /// this delay for the ACK of a lone segment.
     #[must_use]
     pub fn new(peer_ack_delay: Duration) -> Self {
-        RackTlp { rack: Rack::default(), tlp: Tlp::new(peer_ack_delay), no_sack: NoSack::default() }
+        RackTlp::with(Eagerness::Adaptive, peer_ack_delay)
+    }
+
+    /// Loss recovery with the RFC's own probe timeout.
+    #[must_use]
+    pub fn rfc8985() -> Self {
+        RackTlp::with(Eagerness::Rfc8985, RFC_PEER_ACK_DELAY)
+    }
+
+    fn with(eagerness: Eagerness, peer_ack_delay: Duration) -> Self {
+        let tlp = Tlp::new(eagerness, peer_ack_delay);
+        RackTlp { rack: Rack::default(), tlp, no_sack: NoSack::default() }
     }
 }
 
@@ -74,7 +88,7 @@ impl LossRecovery for RackTlp {
         }
         match sent.kind {
             SentKind::New => self.tlp.schedule(cx, cx.phase),
-            SentKind::Retransmission => self.tlp.cancel(),
+            SentKind::Retransmission => self.tlp.on_repeat(cx),
             SentKind::ProbeNew => self.tlp.on_probe(cx, false),
             SentKind::ProbeRepeat => self.tlp.on_probe(cx, true),
         }

@@ -35,12 +35,17 @@ fn numbers(lost: &[Ssn]) -> Vec<u64> {
 }
 
 impl Sender {
-    /// A sender whose path has had this RTT for long.
+    /// A sender by the RFC's own probe rules, but for the peer's ACK delay, whose path has had this RTT
+    /// for long.
     fn new(rtt_ms: u64) -> Self {
+        Self::with_rule(Eagerness::Rfc8985, rtt_ms)
+    }
+
+    fn with_rule(eagerness: Eagerness, rtt_ms: u64) -> Self {
         let mut rtt = RttEstimator::new(RttConfig::default());
         (0..100).for_each(|_| rtt.on_sample(ms(rtt_ms), Instant::ZERO));
         Sender {
-            recovery: RackTlp::default(),
+            recovery: RackTlp::with(eagerness, DEFAULT_PEER_ACK_DELAY),
             board: Scoreboard::default(),
             rtt,
             now: Instant::from_secs(1),

@@ -1,4 +1,10 @@
 //! TLP: RFC 8985 section 7. One probe per episode; an episode ends when its verdict is known.
+//!
+//! Two rules for when to probe. [`Eagerness::Rfc8985`] is the RFC's: twice the SRTT, only while nothing
+//! is being repaired. [`Eagerness::Adaptive`] takes the variation into account as RFC 9002 section 6.2
+//! does: on a steady path silence means something after a quarter of a round trip more than usual,
+//! and on a path that jitters the RFC's value holds. It is never later than the RFC's. It also probes
+//! during recovery, where a lost last ACK would otherwise cost a whole RTO.
 
 use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, Ssn};
 use marline_time::{Duration, Instant};
@@ -19,9 +25,19 @@ struct Episode {
     unanswered: bool,
 }
 
+/// When silence calls for a probe.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Eagerness {
+    /// As RFC 8985 section 7.2 has it.
+    Rfc8985,
+    /// As early as the path's variation allows.
+    Adaptive,
+}
+
 /// The probe timer and the verdict on the last probe.
 #[derive(Clone, Debug)]
 pub(super) struct Tlp {
+    eagerness: Eagerness,
     pto_at: Option<Instant>,
     episode: Option<Episode>,
     peer_ack_delay: Duration,
@@ -30,8 +46,8 @@ pub(super) struct Tlp {
 }
 
 impl Tlp {
-    pub(super) const fn new(peer_ack_delay: Duration) -> Self {
-        Tlp { pto_at: None, episode: None, peer_ack_delay, samples_at_probe: 0 }
+    pub(super) const fn new(eagerness: Eagerness, peer_ack_delay: Duration) -> Self {
+        Tlp { eagerness, pto_at: None, episode: None, peer_ack_delay, samples_at_probe: 0 }
     }
 
     pub(super) const fn set_peer_ack_delay(&mut self, delay: Duration) {
@@ -51,11 +67,12 @@ impl Tlp {
     }
 
     fn may_probe(&self, cx: &RecoveryContext<'_>, phase: Phase) -> bool {
-        cx.sack_enabled
-            && phase == Phase::Open
-            && self.episode.is_none()
-            && cx.board.segments_sacked() == 0
-            && cx.board.bytes_in_flight() > 0
+        let calm = match self.eagerness {
+            Eagerness::Rfc8985 => phase == Phase::Open && cx.board.segments_sacked() == 0,
+            Eagerness::Adaptive if phase == Phase::Open => cx.board.segments_sacked() == 0,
+            Eagerness::Adaptive => phase == Phase::Recovery,
+        };
+        calm && cx.sack_enabled && self.episode.is_none() && cx.board.bytes_in_flight() > 0
     }
 
     /// TLP_calc_PTO.
@@ -63,7 +80,23 @@ impl Tlp {
         let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
         let lone = cx.board.len() == 1;
         let delay = if lone { self.peer_ack_delay } else { Duration::ZERO };
-        (srtt * 2 + delay).max(MIN_PTO)
+        let rfc = srtt * 2 + delay;
+        let pto = match self.eagerness {
+            Eagerness::Rfc8985 => rfc,
+            Eagerness::Adaptive => {
+                let usual = (srtt + cx.rtt.rttvar() * 4).max(srtt * 5 / 4);
+                (usual + delay.min((srtt / 2).max(MIN_PTO * 2))).min(rfc)
+            }
+        };
+        pto.max(MIN_PTO)
+    }
+
+    /// Something was repeated: only an eager prober watches over that too.
+    pub(super) fn on_repeat(&mut self, cx: &RecoveryContext<'_>) {
+        match self.eagerness {
+            Eagerness::Rfc8985 => self.cancel(),
+            Eagerness::Adaptive => self.schedule(cx, cx.phase),
+        }
     }
 
     pub(super) const fn cancel(&mut self) {

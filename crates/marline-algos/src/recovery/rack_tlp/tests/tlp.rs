@@ -9,7 +9,7 @@ fn probe_timeouts() {
     several.send(2);
     assert_eq!(several.timeout_in(), Some(ms(200)));
     let mut rfc = Sender::new(100);
-    rfc.recovery = RackTlp::new(RFC_PEER_ACK_DELAY);
+    rfc.recovery = RackTlp::rfc8985();
     rfc.send(1);
     assert_eq!(rfc.timeout_in(), Some(ms(400)));
     let mut known = Sender::new(100);
@@ -144,4 +144,35 @@ fn a_second_probe_needs_an_rtt_sample_since_the_first() {
     s.rtt.on_sample(ms(300), s.now);
     s.send(1);
     assert_eq!(s.fire(), (vec![], TimeoutAction::SendProbe));
+}
+
+#[test]
+fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
+    let timeouts = |rule: Eagerness, samples: &[u64]| {
+        [1, 2].map(|segments| {
+            let mut s = Sender::with_rule(rule, samples[0]);
+            samples.iter().for_each(|rtt| s.rtt.on_sample(ms(*rtt), Instant::ZERO));
+            s.send(segments);
+            s.recovery.next_timeout().expect("a probe").since(s.now)
+        })
+    };
+    // A steady path of 100 ms: a quarter of a round trip more, and for a lone segment half a one.
+    assert_eq!(timeouts(Eagerness::Adaptive, &[100]), [ms(165), ms(125)]);
+    // One that jitters wildly: the RFC's two round trips.
+    let wild = [20, 180, 20, 180, 20, 180, 20, 180];
+    let eager = timeouts(Eagerness::Adaptive, &wild);
+    assert_eq!(eager, timeouts(Eagerness::Rfc8985, &wild));
+}
+
+#[test]
+fn an_eager_prober_watches_over_repairs_too() {
+    let mut s = Sender::with_rule(Eagerness::Adaptive, 100);
+    s.send(1);
+    s.send(1);
+    s.phase = Phase::Recovery;
+    s.with(|recovery, cx| recovery.on_recovery(true, cx));
+    assert_eq!(s.recovery.next_timeout(), None);
+    let notice = SentNotice { start: seq(1), end: seq(2), kind: SentKind::Retransmission };
+    s.with(|recovery, cx| recovery.on_sent(&notice, cx));
+    assert!(s.recovery.next_timeout().is_some());
 }

@@ -1,5 +1,6 @@
 //! `marline client`: the proxy's near end.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,12 +10,15 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::control::{self, ClientHandle};
-use crate::metrics_http::{self, MetricsServer};
+use crate::metrics_http;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::front::{Front, Service, bind};
 use crate::proxy::client::tunnel::{Patience, Tunnel};
 use crate::proxy::config::client::{ClientOptions, ClientPlan};
 use crate::proxy::shutdown::Stopper;
+
+/// At the end of a process, closing connections get this long to say so to the peer.
+pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
 
 /// Arguments of `marline client`.
 #[derive(Debug, clap::Args)]
@@ -37,13 +41,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let ports = bind_all(&plan).await?;
     let client = marline::Client::bind(plan.network.clone()).await?;
     let handle = Arc::new(ClientHandle(client.clone()));
-    let _control = serve_control(plan.control, "client", handle.clone())?;
-    let _metrics = serve_metrics(plan.metrics, handle).await?;
+    let _watched = watched(plan.control, plan.metrics, handle).await?;
     let stopper = Stopper::default();
-    let dialer = Dialer::new(client, plan.invite.servers);
+    let dialer = Dialer::new(client.clone(), plan.invite.servers);
     let patience = Patience::default();
     let tunnel = Tunnel::new(dialer, plan.invite.pin, plan.invite.token, patience, plan.warm)?;
-    let front = Front::new(tunnel, plan.max_connections, stopper.listen());
+    let front = Front::new(Arc::clone(&tunnel), plan.max_connections, stopper.listen());
     let mut serving = JoinSet::new();
     for (listener, service) in ports {
         announce(&listener, &service)?;
@@ -56,6 +59,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(())
     };
     stopper.run_until_signal(plan.drain, work).await?;
+    // What the streams were told last must still leave.
+    tunnel.close();
+    client.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -80,37 +86,39 @@ fn announce(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A control socket that cannot be made is no reason not to run, unless it was asked for.
-pub(super) fn serve_control(
-    wanted: Option<PathBuf>,
-    role: &str,
+/// What a running program shows of itself, as long as this lives.
+pub(super) struct Watched {
+    _control: Option<control::ControlServer>,
+    _metrics: Option<metrics_http::MetricsServer>,
+}
+
+/// Serves the control socket and, if wanted, metrics. A control socket that cannot be made is no
+/// reason not to run, unless it was asked for.
+pub(super) async fn watched(
+    control: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
     handle: Arc<dyn control::Handle>,
-) -> anyhow::Result<Option<control::ControlServer>> {
-    let path = wanted.clone().unwrap_or_else(|| control::default_path(role));
-    match control::serve(&path, handle) {
+) -> anyhow::Result<Watched> {
+    let metrics = match metrics {
+        None => None,
+        Some(address) => {
+            let server = metrics_http::serve(address, Arc::clone(&handle)).await;
+            Some(server.with_context(|| format!("cannot serve metrics on TCP {address}"))?)
+        }
+    };
+    let path = control.clone().unwrap_or_else(|| control::default_path(handle.role()));
+    let control = match control::serve(&path, handle) {
         Ok(server) => {
             tracing::info!("control socket {}", path.display());
-            Ok(Some(server))
+            Some(server)
         }
-        Err(error) if wanted.is_some() => {
-            Err(error).with_context(|| format!("control socket {}", path.display()))
+        Err(error) if control.is_some() => {
+            return Err(error).with_context(|| format!("control socket {}", path.display()));
         }
         Err(error) => {
             tracing::warn!("no control socket {}: {error}", path.display());
-            Ok(None)
+            None
         }
-    }
-}
-
-/// The metrics port, if there is to be one.
-pub(super) async fn serve_metrics(
-    wanted: Option<std::net::SocketAddr>,
-    handle: Arc<dyn control::Handle>,
-) -> anyhow::Result<Option<MetricsServer>> {
-    let Some(address) = wanted else { return Ok(None) };
-    let server = metrics_http::serve(address, handle)
-        .await
-        .with_context(|| format!("metrics port {address}"))?;
-    tracing::info!("metrics at http://{}/metrics", server.local_addr());
-    Ok(Some(server))
+    };
+    Ok(Watched { _control: control, _metrics: metrics })
 }

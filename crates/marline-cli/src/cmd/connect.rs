@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use marline::PathSpec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
 
+use super::client::FAREWELL;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::tunnel::{Patience, Tunnel};
 use crate::proxy::config::Word;
@@ -56,10 +57,15 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let plan = flags.with_file(args.config.as_deref())?.plan()?;
     let client = marline::Client::bind(plan.network).await?;
-    let dialer = Dialer::new(client, plan.invite.servers);
+    let dialer = Dialer::new(client.clone(), plan.invite.servers);
     let patience = Patience::default();
     let tunnel = Tunnel::new(dialer, plan.invite.pin, plan.invite.token, patience, 0)?;
-    pass(tunnel.open(&target).await?).await?;
+    let result = match tunnel.open(&target).await {
+        Ok(stream) => pass(stream).await,
+        Err(error) => Err(error.into()),
+    };
+    client.drained(FAREWELL).await;
+    result?;
     Ok(ExitCode::SUCCESS)
 }
 

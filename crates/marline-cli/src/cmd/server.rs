@@ -9,7 +9,7 @@ use anyhow::Context;
 use marline::Listener;
 use tokio::task::JoinSet;
 
-use super::client::{serve_control, serve_metrics};
+use super::client::{FAREWELL, watched};
 use crate::control::ServerHandle;
 use crate::proxy::config::server::ServerOptions;
 use crate::proxy::credentials::Store;
@@ -130,13 +130,14 @@ async fn serve(file: &Path, options: ServerOptions) -> anyhow::Result<()> {
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     let listener = Listener::bind(plan.network).await?;
     let handle = Arc::new(ServerHandle(listener.clone()));
-    let _control = serve_control(plan.control, "server", handle.clone())?;
-    let _metrics = serve_metrics(plan.metrics, handle).await?;
+    let _watched = watched(plan.control, plan.metrics, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }
-    let work = accept(listener, Arc::new(server), stopper.listen());
-    stopper.run_until_signal(plan.drain, work).await
+    let work = accept(listener.clone(), Arc::new(server), stopper.listen());
+    stopper.run_until_signal(plan.drain, work).await?;
+    listener.drained(FAREWELL).await;
+    Ok(())
 }
 
 async fn accept(listener: Listener, server: Arc<Server>, stop: Stop) -> anyhow::Result<()> {

@@ -16,6 +16,9 @@ use crate::proxy::target::{Host, Target};
 const FRESH: Duration = Duration::from_secs(60);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A server that has not answered on any path within this time does not.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// Connects over all paths.
 #[derive(Debug)]
 pub struct Dialer {
@@ -31,8 +34,14 @@ impl Dialer {
         Dialer { client, servers, known: Mutex::new(None) }
     }
 
-    fn names(&self) -> String {
-        self.servers.iter().map(Target::to_string).collect::<Vec<_>>().join(", ")
+    /// The paths that were tried, in words.
+    fn paths(&self) -> String {
+        let word = |path: marline::PathStatus| match (path.up, path.error) {
+            (_, Some(error)) => format!("{}: {error}", path.spec),
+            (true, None) => format!("{}: no answer", path.spec),
+            (false, None) => format!("{}: down", path.spec),
+        };
+        self.client.paths().into_iter().map(word).collect::<Vec<_>>().join("; ")
     }
 
     async fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
@@ -89,24 +98,30 @@ impl Connect for Dialer {
 
     async fn connect(&self) -> anyhow::Result<marline::Stream> {
         let addresses = self.addresses().await?;
-        let error = match self.client.connect(&addresses).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
+        let result = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses)).await;
+        let tried = match result {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(marline::Error::Unreachable { attempts })) => attempts.join("; "),
+            Ok(Err(error)) => {
+                let names = names(&self.servers);
+                return Err(error).with_context(|| format!("cannot connect to {names}"));
+            }
+            Err(_) => self.paths(),
         };
-        let unanswered = matches!(error, marline::Error::Unreachable { .. });
-        let result = Err::<marline::Stream, _>(error);
-        if !unanswered {
-            return result.with_context(|| format!("cannot connect to {}", self.names()));
-        }
-        let ports: Vec<String> = self.servers.iter().map(|s| s.port.to_string()).collect();
-        let ports = ports.join(", ");
-        result.with_context(|| {
-            format!(
-                "the server {} does not answer over UDP: is `marline server` running there, and is \
-                 UDP port {ports} open in its firewall (and its provider's), and does this network \
-                 let UDP out?",
-                self.names()
-            )
-        })
+        Err(unanswered(&self.servers, &tried))
     }
+}
+
+fn names(servers: &[Target]) -> String {
+    servers.iter().map(Target::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn unanswered(servers: &[Target], tried: &str) -> anyhow::Error {
+    let ports: Vec<String> = servers.iter().map(|server| server.port.to_string()).collect();
+    anyhow::anyhow!(
+        "the server {} does not answer over UDP (tried {tried}): is `marline server` running there, \
+         is UDP port {} open in its firewall and its provider's, and does this network let UDP out?",
+        names(servers),
+        ports.join(", ")
+    )
 }

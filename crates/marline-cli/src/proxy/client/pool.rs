@@ -6,6 +6,7 @@
 //! again on a fresh one (nothing of the application's was sent yet).
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ type Order<S> = oneshot::Sender<S>;
 /// Connections in waiting.
 #[derive(Debug)]
 pub struct Pool<S> {
-    size: usize,
+    size: AtomicUsize,
     keepers: Mutex<VecDeque<oneshot::Sender<Order<S>>>>,
     changed: Arc<Notify>,
 }
@@ -29,7 +30,7 @@ impl<S: Transport> Pool<S> {
     /// A pool that wants `size` connections.
     #[must_use]
     pub fn new(size: usize) -> Self {
-        Pool { size, keepers: Mutex::default(), changed: Arc::default() }
+        Pool { size: AtomicUsize::new(size), keepers: Mutex::default(), changed: Arc::default() }
     }
 
     fn keepers(&self) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Order<S>>>> {
@@ -68,11 +69,17 @@ impl<S: Transport> Pool<S> {
         self.changed.notify_one();
     }
 
+    /// Lets all go and wants no more.
+    pub fn close(&self) {
+        self.size.store(0, Ordering::Relaxed);
+        self.clear();
+    }
+
     /// How many more are wanted, after the dead were taken out.
     pub fn wanted(&self) -> usize {
         let mut keepers = self.keepers();
         keepers.retain(|keeper| !keeper.is_closed());
-        self.size.saturating_sub(keepers.len())
+        self.size.load(Ordering::Relaxed).saturating_sub(keepers.len())
     }
 
     /// Resolves when `wanted` may have changed.

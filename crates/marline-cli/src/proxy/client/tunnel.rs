@@ -132,6 +132,11 @@ impl<C: Connect> Tunnel<C> {
         Ok(tunnel)
     }
 
+    /// Lets the waiting connections go; no others take their place.
+    pub fn close(&self) {
+        self.pool.close();
+    }
+
     /// A stream whose bytes are the target's.
     ///
     /// # Errors

@@ -1,0 +1,195 @@
+//! Executes docs/quickstart.md, word for word.
+//!
+//! The page's blocks say in their info strings who runs them (`role=`), whether they stay running
+//! (`background ready=".."`), what is typed (`stdin=`, `type=`), what must appear (`expect=`) and what
+//! happens before (`event=`). The world they run in are three network namespaces: a client with `wlan0`
+//! and `wwan0`, a server, and an internet between them with example.org and host.example, whose addresses are
+//! public there and nowhere else. That needs root; without it the test is left out loudly.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use marline_testkit::need;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quickstart.md");
+const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/quickstart_world.sh");
+/// A background step runs as long as the page.
+const BACKGROUND_S: &str = "120";
+const STEP_S: &str = "30";
+
+/// A fenced block.
+struct Block {
+    line: usize,
+    language: String,
+    attributes: BTreeMap<String, String>,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut out = Vec::new();
+    let mut lines = page.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let (language, rest) = info.split_once(' ').unwrap_or((info, ""));
+        let text = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        let text = text.collect::<Vec<_>>().join("\n") + "\n";
+        let language = language.to_owned();
+        out.push(Block { line: number + 1, language, attributes: attributes(rest), text });
+    }
+    out
+}
+
+/// `a=b c="d e" f`: a word without value has an empty one.
+fn attributes(text: &str) -> BTreeMap<String, String> {
+    let mut out = BTreeMap::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let end = rest.find([' ', '=']).unwrap_or(rest.len());
+        let (name, tail) = rest.split_at(end);
+        let (value, tail) = match tail.strip_prefix('=') {
+            None => ("", tail),
+            Some(tail) => match tail.strip_prefix('"') {
+                Some(quoted) => quoted.split_once('"').expect("a closing quote"),
+                None => tail.split_at(tail.find(' ').unwrap_or(tail.len())),
+            },
+        };
+        out.insert(name.to_owned(), value.to_owned());
+        rest = tail.trim_start();
+    }
+    out
+}
+
+/// The namespaces; they end with it.
+struct World {
+    dir: PathBuf,
+    pids: BTreeMap<String, String>,
+    shell: Child,
+    // Its end is the world's.
+    input: Option<ChildStdin>,
+    background: Vec<Child>,
+}
+
+impl World {
+    fn make(dir: &Path) -> World {
+        for role in ["bin", "client", "server", "web", "ssh"] {
+            std::fs::create_dir_all(dir.join(role)).unwrap();
+        }
+        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
+        std::fs::write(dir.join("web/index.html"), "Hello from example.org\n").unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "bash", WORLD]).arg(dir);
+        let mut shell =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let (input, output) = (shell.stdin.take(), shell.stdout.take().unwrap());
+        let (pids, background) = (BTreeMap::new(), Vec::new());
+        let mut world = World { dir: dir.to_owned(), pids, shell, input, background };
+        let lines = BufReader::new(output).lines().map_while(Result::ok);
+        for line in lines.take_while(|line| line != "ready") {
+            let (role, pid) = line.split_once(' ').expect("ROLE PID");
+            world.pids.insert(role.to_owned(), pid.to_owned());
+        }
+        assert_eq!(world.pids.len(), 2, "the world was not made");
+        world
+    }
+
+    fn command(&self, role: &str, text: &str, limit_s: &str) -> Command {
+        let pid = self.pids.get(role).unwrap_or_else(|| panic!("no role {role}"));
+        let home = self.dir.join(role);
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", limit_s, "nsenter", "--net", "--mount", "--target", pid]);
+        command.args(["bash", "-euc"]).arg(format!("cd ~\n{text}"));
+        command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home);
+        command.env("PATH", format!("{}:{path}", self.dir.join("bin").display()));
+        command
+    }
+
+    fn run(&mut self, block: &Block, input: &[u8]) {
+        let get = |name: &str| block.attributes.get(name).map(String::as_str);
+        let role = get("role").expect("a role");
+        let place = format!("docs/quickstart.md:{}", block.line);
+        if let Some(event) = get("event") {
+            assert!(
+                self.command(role, event, STEP_S).status().unwrap().success(),
+                "{place}: {event}"
+            );
+        }
+        if let Some(ready) = get("ready") {
+            return self.start(role, block, ready);
+        }
+        let mut command = self.command(role, &block.text, STEP_S);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let (out, err) = support::texts(&output);
+        assert!(output.status.success(), "{place}: {}\n{out}\n{err}", output.status);
+        let expected = get("expect").unwrap_or_default();
+        assert!(out.contains(expected), "{place}: no {expected:?} in {out:?}\n{err}");
+    }
+
+    fn start(&mut self, role: &str, block: &Block, ready: &str) {
+        let out = self.dir.join(format!("out-{}", block.line));
+        let file = std::fs::File::create(&out).unwrap();
+        let mut command = self.command(role, &format!("exec {}", block.text), BACKGROUND_S);
+        command.stdin(Stdio::null()).stdout(file);
+        self.background.push(command.spawn().unwrap());
+        let until = Instant::now() + Duration::from_secs(20);
+        while !std::fs::read_to_string(&out).unwrap().contains(ready) {
+            let line = block.line;
+            assert!(Instant::now() < until, "docs/quickstart.md:{line}: not ready: {ready}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in &mut self.background {
+            // Not a KILL: `timeout` passes this one on.
+            let id = child.id().to_string();
+            let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
+            let _ = child.wait();
+        }
+        drop(self.input.take());
+        let _ = self.shell.wait();
+    }
+}
+
+fn namespaces_work() -> bool {
+    let status = Command::new("unshare").args(["--net", "--mount", "true"]).status();
+    status.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn the_page_works_word_for_word() {
+    for program in ["curl", "ssh", "sshd", "ssh-keygen", "unshare", "nsenter", "ip", "python3"] {
+        let Some(_) = need::program(program) else { return };
+    }
+    if !namespaces_work() {
+        return need::skip("making network namespaces needs root");
+    }
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let blocks = blocks(&page);
+    let config = blocks.iter().find(|block| block.language == "toml").expect("a TOML example");
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::make(dir.path());
+    let mut steps = 0;
+    for block in blocks.iter().filter(|block| block.attributes.contains_key("role")) {
+        let typed = block.attributes.get("type").map(|line| format!("{line}\n").into_bytes());
+        let input = match block.attributes.get("stdin").map(String::as_str) {
+            Some("invite") => std::fs::read(dir.path().join("server/invite")).unwrap(),
+            Some("config") => config.text.clone().into_bytes(),
+            Some(other) => panic!("stdin={other}"),
+            None => typed.unwrap_or_default(),
+        };
+        world.run(block, &input);
+        steps += 1;
+    }
+    assert!(steps >= 10, "only {steps} steps were found");
+}

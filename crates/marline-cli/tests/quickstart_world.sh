@@ -1,0 +1,70 @@
+#!/bin/bash
+# The world of the quickstart's test. Runs in network and mount namespaces of its own, which are the
+# internet: it routes, and is example.org and host.example. Prints "ROLE PID" for whom others can join,
+# then "ready", and lasts until its standard input ends.
+set -eu
+dir=$1
+
+cat > "$dir/hosts" <<HOSTS
+127.0.0.1 localhost
+9.9.9.1 server.example
+8.8.4.1 example.org host.example
+HOSTS
+mount --bind "$dir/hosts" /etc/hosts
+
+unshare --net sleep infinity & server=$!
+unshare --net sleep infinity & client=$!
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+mine=$(readlink /proc/$$/ns/net)
+for pid in $server $client; do
+    while [ "$(readlink "/proc/$pid/ns/net")" = "$mine" ]; do sleep 0.01; done
+done
+on() { nsenter --target "$1" --net "${@:2}"; }
+
+# name of our end, our address, whose the other end is, its name, its address, metric of its default route
+wire() {
+    ip link add "$1" type veth peer name "$4" netns "$3"
+    ip addr add "$2/24" dev "$1"
+    ip link set "$1" up
+    on "$3" ip addr add "$5/24" dev "$4"
+    on "$3" ip link set lo up
+    on "$3" ip link set "$4" up
+    on "$3" ip route add default via "$2" dev "$4" metric "$6"
+}
+wire s0 9.9.9.254 "$server" eth0 9.9.9.1 100
+wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
+wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
+ip link set lo up
+ip addr add 8.8.4.1/32 dev lo
+echo 1 > /proc/sys/net/ipv4/ip_forward
+
+(cd "$dir/web" && exec python3 -m http.server --bind 8.8.4.1 80) > /dev/null 2>&1 &
+
+ssh-keygen -q -t ed25519 -N '' -f "$dir/host_key"
+ssh-keygen -q -t ed25519 -N '' -f "$dir/ssh/id_ed25519"
+cp "$dir/ssh/id_ed25519.pub" "$dir/authorized_keys"
+echo "host.example $(cut -d ' ' -f 1,2 "$dir/host_key.pub")" > "$dir/ssh/known_hosts"
+chmod 700 "$dir/ssh"
+# ssh looks into the home directory of the password file, whatever HOME says.
+home=$(getent passwd "$(id -u)" | cut -d : -f 6)
+mkdir -p "$home/.ssh" /run/sshd
+mount --bind "$dir/ssh" "$home/.ssh"
+cat > "$dir/sshd_config" <<CONFIG
+ListenAddress 8.8.4.1
+HostKey $dir/host_key
+AuthorizedKeysFile $dir/authorized_keys
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+StrictModes no
+UsePAM no
+PidFile none
+CONFIG
+"$(command -v sshd || echo /usr/sbin/sshd)" -D -f "$dir/sshd_config" > /dev/null 2>&1 &
+
+for port in 80 22; do
+    until (exec 3<> "/dev/tcp/8.8.4.1/$port") 2> /dev/null; do sleep 0.05; done
+done
+echo "server $server"
+echo "client $client"
+echo ready
+read -r _ || true

@@ -6,6 +6,7 @@ mod doubles;
 mod handshake;
 mod pair;
 mod path;
+mod random;
 mod receiver;
 mod recovery;
 mod transfer;

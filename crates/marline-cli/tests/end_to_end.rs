@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use marline_testkit::need;
 use ring::digest::{Context, SHA256, digest};
@@ -91,7 +91,7 @@ fn curl(socks: SocketAddr, seconds: u64) -> Command {
 /// A link to the server that dies and comes back.
 fn link(dir: &Path, to: SocketAddr, spec: &str, at: &[&str]) -> (Running, SocketAddr) {
     let to = to.to_string();
-    let mut args = vec!["link", "--listen", "127.0.0.1:0", "--to", &to];
+    let mut args = vec!["link", "--json", "--listen", "127.0.0.1:0", "--to", &to];
     for command in at {
         args.extend_from_slice(&["--at", command]);
     }
@@ -99,6 +99,17 @@ fn link(dir: &Path, to: SocketAddr, spec: &str, at: &[&str]) -> (Running, Socket
     let mut process = Running::start(dir, &args);
     let address = process.address_after("listening on ");
     (process, address)
+}
+
+/// Ends a link; what it delivered in both directions together, and what it dropped while down.
+fn ended(link: &mut Running) -> (u64, u64) {
+    link.signal("INT");
+    let report = link.line_with("delivered_bytes");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("a report");
+    let sum = |field: &str| {
+        ["up", "down"].iter().map(|way| report[way][field].as_u64().expect("a count")).sum()
+    };
+    (sum("delivered_bytes"), sum("dropped_outage"))
 }
 
 fn size() -> u64 {
@@ -114,8 +125,8 @@ fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
     // Slow enough that the cut falls into both transfers.
     let rate = if size() > 100 << 20 { "rate=200M,delay=5ms" } else { "rate=20M,delay=5ms" };
     let cuts = ["2s down", "4s up", "6s down", "9s up"];
-    let (_wifi, wifi) = link(dir.path(), server.address, rate, &cuts);
-    let (_lte, lte) = link(dir.path(), server.address, &rate.replace("5ms", "25ms"), &[]);
+    let (mut wifi_link, wifi) = link(dir.path(), server.address, rate, &cuts);
+    let (mut lte_link, lte) = link(dir.path(), server.address, &rate.replace("5ms", "25ms"), &[]);
     let paths = [format!("127.0.0.1={wifi}"), format!("127.0.0.2={lte}")];
     let flags = ["--path", &paths[0], "--path", &paths[1]];
     let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
@@ -127,6 +138,7 @@ fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
 
     let down = dir.path().join("down");
     let url = format!("http://localhost:{}/{}", target.port(), size());
+    let start = Instant::now();
     let output = curl(socks, 150).arg("--output").arg(&down).arg(&url).output().unwrap();
     assert!(output.status.success(), "{}", texts(&output).1);
     assert_eq!(hex(digest(&SHA256, &std::fs::read(&down).unwrap()).as_ref()), expected);
@@ -136,6 +148,19 @@ fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
     let output = curl(socks, 150).arg("--upload-file").arg(&up).arg(&url).output().unwrap();
     assert!(output.status.success(), "{}", texts(&output).1);
     assert_eq!(texts(&output).0, expected);
+
+    let (wifi, lost) = ended(&mut wifi_link);
+    let (lte, _) = ended(&mut lte_link);
+    let mib = |bytes: u64| bytes >> 20;
+    eprintln!(
+        "{} MiB each way in {:.1} s together; wifi carried {} MiB and lost {lost} packets, lte {} MiB",
+        mib(size()),
+        start.elapsed().as_secs_f64(),
+        mib(wifi),
+        mib(lte)
+    );
+    // Both paths did a real share, and the cut hit running traffic.
+    assert!(wifi > size() / 8 && lte > size() / 8 && lost > 0);
 }
 
 #[test]

@@ -137,8 +137,9 @@ pub(crate) struct Connection {
     sends_long_dsn: bool,
     /// When the stream passed which position: to tell whether 32 bits of DSN are enough.
     dsn_span_start: (Instant, Dsn),
-    /// Where our infinite mapping starts, after a mid-stream fallback.
-    infinite_from: Option<(Ssn, Dsn)>,
+    /// Our infinite mapping, after a fallback once mappings were sent: the first position whose data
+    /// goes without one, and the point that it names.
+    infinite_from: Option<(Ssn, (Ssn, Dsn))>,
     legs: Vec<Option<Box<Leg>>>,
     send: SendBuffer,
     mappings: MappingTx,

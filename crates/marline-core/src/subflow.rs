@@ -201,6 +201,12 @@ impl Subflow {
         self.events.pop_front()
     }
 
+    /// The same, but stops before the peer's FIN: the payload of a segment comes before its FIN.
+    pub(crate) fn poll_event_before_fin(&mut self) -> Option<SubflowEvent> {
+        let is_end = |e: &SubflowEvent| matches!(e, SubflowEvent::PeerFin | SubflowEvent::Finished);
+        self.events.pop_front_if(|event| !is_end(event))
+    }
+
     /// Data whose segments were cumulatively acknowledged since this was last emptied.
     pub(crate) fn released(&mut self) -> &mut Vec<DataRange> {
         &mut self.tx.released

@@ -155,6 +155,12 @@ impl Addresses {
         !self.signals.is_empty()
     }
 
+    /// Plain TCP says nothing of addresses.
+    pub(super) fn fall_silent(&mut self) {
+        self.signals.clear();
+        self.announcements.clear();
+    }
+
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.announcements.iter().map(|a| a.again_at).min()
     }

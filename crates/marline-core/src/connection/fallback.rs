@@ -1,7 +1,15 @@
 //! Falling back to plain TCP, at every stage (RFC 8684 section 3.7).
 //!
-//! Before the first DSS a missing option is enough. Later only a failed checksum on the only subflow
-//! leads here: MP_FAIL tells the peer from which DSN it must start over under an infinite mapping.
+//! Options that do not pass are noticed in the handshake, or when the first data comes without a
+//! mapping, or is acknowledged without a DATA_ACK. Then the stream is plain TCP from byte one, as
+//! both sides see it: all data so far is contiguous on the one subflow.
+//!
+//! Later only a failed checksum on the only subflow leads here. The receiver keeps what it got and
+//! sends MP_FAIL; the sender answers with MP_FAIL and marks its next data with an infinite mapping.
+//! Nothing is sent twice: either sign tells the receiver that the kept bytes continue the stream.
+//! MP_FAIL travels on a pure ACK, which may be lost, so it is repeated until one of them comes. Where
+//! the data is not contiguous (another subflow carried some of it), the subflow is reset instead, and
+//! the data goes by the others, or by the next one.
 
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::Instant;
@@ -9,10 +17,14 @@ use marline_wire::mptcp::{MpFail, MptcpOption};
 
 use super::addresses::Signal;
 use super::join::reason;
+use super::leg::Farewell;
 use super::mapping_rx::MappingError;
 use super::{Connection, Mode};
 use crate::shared::Shared;
 use crate::{CloseReason, FallbackReason, MonitorKind};
+
+/// MP_FAILs without an answer after which the subflow is reset, and answers given.
+const MAX_FAIL_REPEATS: u32 = 6;
 
 impl Connection {
     /// The handshake or the first data showed that MPTCP does not pass: plain TCP from byte one.
@@ -21,41 +33,77 @@ impl Connection {
             return;
         }
         sh.counters.mp_capable_fallback += 1;
-        self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
-        for leg in self.legs.iter_mut().flatten().filter(|leg| leg.is_initial()) {
-            leg.mappings.set_infinite(Ssn(1), Dsn(0));
+        // The peer may have understood our mappings: it must hear that they end.
+        let initial = self.legs.iter().flatten().find(|leg| leg.is_initial());
+        if let Some(leg) = initial.filter(|_| self.is_multipath()) {
+            let una = self.send.una();
+            self.infinite_from = Some((leg.tcp.snd_nxt(), (Ssn(una.0 + 1), una)));
         }
-        self.drop_joins(now, sh);
+        self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
+        self.leave_multipath(now, sh);
+        for leg in self.legs.iter_mut().flatten().filter(|leg| leg.is_initial()) {
+            // Nothing waits there: data is contiguous from the first byte on.
+            let _ = leg.mappings.set_infinite(Ssn(1), Dsn(0));
+        }
         sh.monitor(now, self.id, MonitorKind::Fallback(reason));
     }
 
-    /// Mid-stream: what is not DATA_ACKed is sent again on the only subflow under an infinite mapping.
-    pub(super) fn continue_plain(
+    /// Mid-stream, on the only subflow. `false`: what is not DATA_ACKed is not contiguous there, and
+    /// the subflow was reset.
+    fn continue_plain(
         &mut self,
         now: Instant,
         sh: &mut Shared,
         id: SubflowId,
         reason: FallbackReason,
-    ) {
-        let Some(leg) = self.leg(id) else { return };
+    ) -> bool {
+        let (una, end) = (self.send.una(), self.mappings.end());
+        let Some(leg) = self.leg(id) else { return false };
         let next = leg.tcp.snd_nxt();
-        let una = self.send.una();
+        let (from, first) = if una == end { (next, una) } else { leg.run };
+        if first > una || end.since(first) != next.since(from) {
+            self.reset_with_mp_fail(now, sh, id, self.receive.next());
+            return false;
+        }
         sh.counters.mp_capable_fallback += 1;
-        self.mode = Mode::Plain { reason: Some(reason), tx: (next, una) };
-        self.infinite_from = Some((next, una));
-        self.checksum = false;
-        self.mappings.rewind();
-        self.reinjections.clear();
-        self.decided = None;
-        self.drop_joins(now, sh);
+        self.mode = Mode::Plain { reason: Some(reason), tx: (from, first) };
+        self.infinite_from = Some((next, (from.plus(una.since(first)), una)));
+        self.leave_multipath(now, sh);
         sh.monitor(now, self.id, MonitorKind::Fallback(reason));
+        true
     }
 
-    fn drop_joins(&mut self, now: Instant, sh: &mut Shared) {
+    /// What plain TCP has no use for: reinjections, data-level timers, joins.
+    fn leave_multipath(&mut self, now: Instant, sh: &mut Shared) {
+        self.reinjections.clear();
+        self.addresses.fall_silent();
+        self.decided = None;
+        self.timers.rto_at = None;
+        self.timers.fin_at = None;
         for id in self.leg_ids() {
-            if self.leg(id).is_some_and(|leg| !leg.is_initial()) && self.legs_count() > 1 {
+            let other = self.leg(id).is_some_and(|leg| !leg.is_usable() && !leg.is_initial());
+            if other && self.legs_count() > 1 {
                 self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             }
+        }
+    }
+
+    /// The peer sends plain TCP from now on: what waited for that is delivered.
+    pub(super) fn receive_plain(&mut self, sh: &mut Shared, id: SubflowId, at: (Ssn, Dsn)) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.fail.repeat_at = None;
+        let waiting = leg.mappings.set_infinite(at.0, at.1);
+        self.receive.set_held(0);
+        // Its place was told in positions that no longer count; a FIN marks the end.
+        self.receive.forget_fin();
+        let Some((dsn, bytes)) = waiting else { return };
+        let before = self.receive.next();
+        self.receive.insert(dsn, &bytes);
+        if self.receive.next() > before {
+            if self.closing.released {
+                self.receive.discard();
+            }
+            self.tell_readable(sh);
         }
     }
 
@@ -63,7 +111,7 @@ impl Connection {
         self.legs.iter().flatten().count()
     }
 
-    /// A DSS checksum failed on what came on this subflow.
+    /// A DSS checksum failed on what came on this subflow; its bytes are kept.
     pub(super) fn on_bad_checksum(
         &mut self,
         now: Instant,
@@ -72,29 +120,56 @@ impl Connection {
         dsn: Dsn,
     ) {
         sh.counters.data_csum_err += 1;
-        sh.counters.mp_fail_tx += 1;
-        let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
-        if self.usable_legs() > 1 {
-            self.addresses.signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
-            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        if self.is_plain() {
+            // Our own direction failed before, and both sides know.
+            self.receive_plain(sh, id, (Ssn(0), dsn));
             return;
         }
-        if let Some(leg) = self.leg_mut(id) {
-            leg.deaf = Some(dsn);
+        // With a hole before it, the rest came, or must come, by another subflow.
+        if self.usable_legs() > 1 || dsn != self.receive.next() {
+            self.reset_with_mp_fail(now, sh, id, dsn);
+            return;
         }
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.fail.repeat_at = Some(now);
+        self.repeat_mp_fail(now, sh, id);
+    }
+
+    fn reset_with_mp_fail(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, dsn: Dsn) {
+        sh.counters.mp_fail_tx += 1;
+        let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
+        self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        if let Some(leg) = self.leg_mut(id) {
+            leg.farewell = Farewell::Fail(fail);
+        }
+        self.receive.set_held(0);
+    }
+
+    /// Sends MP_FAIL, until the peer shows that it came through. A peer that does not answer cannot
+    /// be understood any more.
+    pub(super) fn repeat_mp_fail(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        let Some(dsn) = leg.mappings.failed_at() else { return };
+        if leg.fail.repeat_at.is_none_or(|at| at > now) {
+            return;
+        }
+        if leg.fail.count > MAX_FAIL_REPEATS || leg.shut {
+            leg.fail.repeat_at = None;
+            self.reset_with_mp_fail(now, sh, id, dsn);
+            return;
+        }
+        leg.fail.repeat_at = Some(now + leg.tcp.rto() * (1 << leg.fail.count.min(6)));
+        leg.fail.count += 1;
+        self.signal_mp_fail(sh, id, dsn);
+    }
+
+    fn signal_mp_fail(&mut self, sh: &mut Shared, id: SubflowId, dsn: Dsn) {
+        sh.counters.mp_fail_tx += 1;
+        let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
         self.addresses.signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
     }
 
-    /// Bytes came although we asked the peer to start over: the MP_FAIL may be lost.
-    pub(super) fn repeat_mp_fail(&mut self, sh: &mut Shared, id: SubflowId, dsn: Dsn) {
-        if !self.addresses.has_signals() {
-            sh.counters.mp_fail_tx += 1;
-            let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
-            self.addresses.signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
-        }
-    }
-
-    /// The peer found a bad checksum in what we sent.
+    /// The peer found a bad checksum in what we sent, or answers our own MP_FAIL.
     pub(super) fn on_mp_fail(
         &mut self,
         now: Instant,
@@ -103,11 +178,20 @@ impl Connection {
         fail: MpFail,
     ) {
         sh.counters.mp_fail_rx += 1;
-        if self.legs_count() > 1 {
+        if self.is_plain() {
+            self.answer_mp_fail(sh, id);
+            return;
+        }
+        if self.usable_legs() > 1 {
             self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerReset);
             return;
         }
-        if self.is_plain() {
+        let Some(leg) = self.leg(id).filter(|leg| leg.is_usable()) else { return };
+        if let Some(dsn) = leg.mappings.failed_at() {
+            let at = (leg.delivered, dsn);
+            if self.continue_plain(now, sh, id, FallbackReason::ChecksumFailed) {
+                self.receive_plain(sh, id, at);
+            }
             return;
         }
         let from = Dsn(fail.dsn.wrapping_sub(self.keys.local_first));
@@ -115,10 +199,41 @@ impl Connection {
             sh.counters.dss_not_matching += 1;
             return;
         }
-        self.continue_plain(now, sh, id, FallbackReason::PeerFailed);
-        // The peer's own direction changes too: it maps one to one from the next byte it sends us.
-        if let Some(leg) = self.leg_mut(id) {
-            leg.tcp.ack_now();
+        if self.continue_plain(now, sh, id, FallbackReason::PeerFailed) {
+            self.answer_mp_fail(sh, id);
+        }
+    }
+
+    /// The answer may be lost as well: whoever asks again gets it again, within bounds, since two
+    /// sides that both answer must come to an end.
+    fn answer_mp_fail(&mut self, sh: &mut Shared, id: SubflowId) {
+        let next = self.receive.next();
+        let mid_stream = self.infinite_from.is_some();
+        let Some(leg) = self.leg_mut(id) else { return };
+        if mid_stream && leg.fail.count <= MAX_FAIL_REPEATS {
+            leg.fail.count += 1;
+            self.signal_mp_fail(sh, id, next);
+        }
+    }
+
+    /// The peer maps everything one to one from here on: plain TCP.
+    pub(super) fn on_infinite_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        at: (Ssn, Dsn),
+    ) {
+        let Some(leg) = self.leg(id) else { return };
+        if self.usable_legs() > 1 || leg.mappings.is_infinite() {
+            return;
+        }
+        let reason = match leg.mappings.failed_at() {
+            Some(_) => FallbackReason::ChecksumFailed,
+            None => FallbackReason::InfiniteMapping,
+        };
+        if self.is_plain() || self.continue_plain(now, sh, id, reason) {
+            self.receive_plain(sh, id, at);
         }
     }
 

@@ -2,13 +2,14 @@
 
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::Instant;
-use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, WireDsn, WireMapping};
+use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{TcpFlags, TcpSegment, unwrap32};
 
+use super::Connection;
 use super::handshake::mp_capable;
+use super::join::reason;
 use super::leg::Farewell;
 use super::mapping_rx::{MappingError, RxMapping};
-use super::{Connection, Mode};
 use crate::shared::Shared;
 use crate::subflow::{Ingress, SubflowEvent};
 use crate::{CloseReason, Ecn, FallbackReason, MonitorKind};
@@ -43,7 +44,9 @@ impl Connection {
             }
             self.on_closing_options(now, sh, id, segment);
         }
-        self.drain_subflow_events(now, sh, id);
+        while let Some(event) = self.leg_mut(id).and_then(|leg| leg.tcp.poll_event_before_fin()) {
+            self.on_subflow_event(now, sh, id, event);
+        }
         if ingress.accepted && self.leg(id).is_some() {
             if !segment.header.flags.contains(TcpFlags::SYN) {
                 self.on_fourth_ack(now, sh, id);
@@ -69,6 +72,11 @@ impl Connection {
         let before = self.receive.next();
         if self.is_plain() {
             self.on_plain_ack(now, sh, id, ingress);
+            for option in segment.options.mptcp.iter() {
+                if let MptcpOption::Fail(fail) = option {
+                    self.on_mp_fail(now, sh, id, fail);
+                }
+            }
             // After a fallback in mid-stream the peer's mappings count until its infinite one.
             let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
             if let Some(dss) = segment.options.dss.filter(|_| mapped) {
@@ -96,12 +104,15 @@ impl Connection {
         ingress: &Ingress,
     ) {
         if segment.options.dss.is_none() && mp_capable(segment).is_none() {
-            self.on_missing_dss(now, sh, id, segment);
+            self.on_missing_dss(now, sh, id, segment, ingress);
             return;
         }
         if let Some(dss) = segment.options.dss {
             if let Some(ack) = dss.data_ack {
                 self.on_data_ack(now, sh, ack, ingress.window);
+                if let Some(leg) = self.leg_mut(id) {
+                    leg.proven |= leg.tcp.snd_una() > Ssn(1);
+                }
             }
             self.confirm(now, sh);
             self.on_mapping(now, sh, id, &dss);
@@ -134,8 +145,11 @@ impl Connection {
             sh.counters.dss_not_matching += 1;
             return;
         };
+        if let Some(leg) = self.leg_mut(id) {
+            leg.mapped = true;
+        }
         if wire.length == 0 {
-            self.on_infinite_mapping(now, sh, id, &wire, dsn);
+            self.on_infinite_wire_mapping(now, sh, id, &wire, dsn);
             return;
         }
         let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
@@ -164,8 +178,23 @@ impl Connection {
         self.announce(now, sh, id, mapping);
     }
 
+    fn on_infinite_wire_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        wire: &WireMapping,
+        dsn: Dsn,
+    ) {
+        let next = self.leg(id).map(|leg| leg.tcp.rcv_nxt().0);
+        if let Some(ssn) = next.and_then(|next| unwrap32(wire.ssn, next)) {
+            self.on_infinite_mapping(now, sh, id, (Ssn(ssn), dsn));
+        }
+    }
+
     fn announce(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, mapping: RxMapping) {
         let Some(leg) = self.leg_mut(id) else { return };
+        leg.mapped = true;
         let delivered = leg.delivered;
         if let Err(error) = leg.mappings.announce(mapping, delivered) {
             sh.counters.dss_not_matching += 1;
@@ -194,21 +223,23 @@ impl Connection {
     }
 
     fn deliver(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, ssn: Ssn, bytes: &[u8]) {
+        if self.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
+            // Its infinite mapping did not pass; that it needs none says the same.
+            self.receive_plain(sh, id, (ssn, self.receive.next()));
+        }
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
             return;
         };
         leg.delivered = ssn.plus(bytes.len() as u64);
-        if let Some(dsn) = leg.deaf {
-            self.repeat_mp_fail(sh, id, dsn);
-            return;
-        }
         let receive = &mut self.receive;
         let mut duplicate = 0;
-        let result = leg.mappings.translate(ssn, bytes, &mut |dsn, bytes| {
-            duplicate += receive.insert(dsn, bytes).duplicate;
-        });
+        let mut insert = |dsn, bytes: &[u8]| duplicate += receive.insert(dsn, bytes).duplicate;
+        let result = leg.mappings.translate(ssn, bytes, &mut insert);
         leg.tcp.stats_mut().bytes_duplicate += duplicate;
         sh.counters.duplicate_data += u64::from(duplicate > 0);
+        if let Some(kept) = leg.mappings.kept() {
+            self.receive.set_held(kept);
+        }
         match result {
             Ok(()) => {}
             Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(now, sh, id, dsn),
@@ -231,30 +262,6 @@ impl Connection {
             WireDsn::Short(low) => {
                 unwrap32(low.wrapping_sub(self.keys.remote_first as u32), near).map(Dsn)
             }
-        }
-    }
-
-    /// The peer maps everything from here on one to one: plain TCP.
-    fn on_infinite_mapping(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        wire: &WireMapping,
-        dsn: Dsn,
-    ) {
-        if self.legs.iter().flatten().count() > 1 {
-            return;
-        }
-        let Some(leg) = self.leg_mut(id) else { return };
-        let Some(ssn) = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0) else { return };
-        if leg.mappings.is_infinite() {
-            return;
-        }
-        leg.mappings.set_infinite(Ssn(ssn), dsn);
-        leg.deaf = None;
-        if !self.is_plain() {
-            self.continue_plain(now, sh, id, FallbackReason::InfiniteMapping);
         }
     }
 
@@ -289,25 +296,52 @@ impl Connection {
         }
     }
 
-    /// The first data came without any MPTCP option: the path or the peer dropped them.
+    /// A segment without any MPTCP option: a DSS is missing if it carries data or acknowledges some.
+    /// On the first subflow, before anything passed and while it is alone, that is plain TCP; on a
+    /// joined one it is a box that drops options (RFC 8684 section 3.7). Data without a mapping later
+    /// on is an error of the mapping.
     fn on_missing_dss(
         &mut self,
         now: Instant,
         sh: &mut Shared,
         id: SubflowId,
         segment: &TcpSegment<'_>,
+        ingress: &Ingress,
     ) {
-        let alone = self.legs.iter().flatten().count() == 1;
-        let first = self.mode == (Mode::Multipath { confirmed: false });
-        let is_handshake = segment.header.flags.contains(TcpFlags::SYN);
-        let is_bare = segment.options.mptcp.is_empty() && !segment.options.mptcp.malformed;
-        if alone && first && !is_handshake && is_bare && self.leg(id).is_some_and(|l| l.up) {
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::SYN) || !segment.options.mptcp.is_empty() {
+            return;
+        }
+        let Some(leg) = self.leg(id).filter(|leg| leg.up && !segment.options.mptcp.malformed)
+        else {
+            return;
+        };
+        let carries = !segment.payload.is_empty() || flags.contains(TcpFlags::FIN);
+        let unmapped = carries && !leg.mapped;
+        let first = leg.run == (Ssn(1), Dsn(0));
+        let sent = self.mappings.end() > Dsn(0) || !first;
+        let unproven = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1) && !leg.proven;
+        if !unmapped && !unproven {
+            return;
+        }
+        // Both directions are contiguous from their first byte on.
+        let contiguous = first && leg.delivered.0 == self.receive.next().0 + 1;
+        if leg.is_initial() && self.legs_count() == 1 && contiguous {
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+        } else if unproven {
+            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
         }
     }
 
     /// The subflow's own sequence space ended in order.
     fn on_peer_fin(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        // Only plain TCP ends like this while we wait for an answer to MP_FAIL.
+        if let Some(leg) = self.leg(id)
+            && let Some(dsn) = leg.mappings.failed_at()
+        {
+            let at = (leg.delivered, dsn);
+            self.on_infinite_mapping(now, sh, id, at);
+        }
         if self.is_plain() {
             let end = self.receive.next();
             self.receive.set_fin(end);

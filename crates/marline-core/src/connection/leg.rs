@@ -1,8 +1,8 @@
 //! A Leg: one subflow as its connection knows it, everything beyond plain TCP in one struct.
 
-use marline_policy::AddressId;
+use marline_policy::{AddressId, Dsn, Ssn};
 use marline_time::Instant;
-use marline_wire::mptcp::MpTcpRst;
+use marline_wire::mptcp::{MpFail, MpTcpRst};
 
 use super::mapping_rx::MappingRx;
 use crate::endpoint::demux::FlowKey;
@@ -41,6 +41,15 @@ pub(super) struct Joined {
     pub(super) verified: bool,
 }
 
+/// What became of MP_FAIL on a subflow.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct FailState {
+    /// When ours goes out again.
+    pub(super) repeat_at: Option<Instant>,
+    /// How often it was sent, or sent in answer.
+    pub(super) count: u32,
+}
+
 /// One subflow as its connection knows it.
 #[derive(Debug)]
 pub(super) struct Leg {
@@ -57,9 +66,15 @@ pub(super) struct Leg {
     pub(super) backup_there: bool,
     pub(super) mappings: MappingRx,
     /// First position of the peer that was not delivered yet.
-    pub(super) delivered: marline_policy::Ssn,
-    /// A checksum failed: what comes is dropped until the peer starts over (infinite mapping).
-    pub(super) deaf: Option<marline_policy::Dsn>,
+    pub(super) delivered: Ssn,
+    /// The peer mapped data on it: its DSS options pass.
+    pub(super) mapped: bool,
+    /// Data sent on it was acknowledged together with a DATA_ACK: ours pass, too.
+    pub(super) proven: bool,
+    /// Where the data sent last on it began to be contiguous.
+    pub(super) run: (Ssn, Dsn),
+    /// MP_FAIL that is to be repeated, or was sent in answer.
+    pub(super) fail: FailState,
     /// It was established, and policies know of it.
     pub(super) up: bool,
     /// It was established once.
@@ -84,11 +99,21 @@ pub(super) enum Farewell {
     None,
     /// MP_TCPRST.
     Reason(MpTcpRst),
+    /// MP_FAIL: a checksum failed here. The reason goes with it.
+    Fail(MpFail),
     /// MP_FASTCLOSE: the whole connection ends.
     Fastclose,
 }
 
 impl Leg {
+    /// Data went out on it: does it continue what went before, one to one?
+    pub(super) fn note_sent(&mut self, ssn: Ssn, dsn: Dsn) {
+        let (from, first) = self.run;
+        if dsn < first || dsn.since(first) != ssn.since(from) {
+            self.run = (ssn, dsn);
+        }
+    }
+
     /// Data may be sent on it.
     pub(super) fn is_usable(&self) -> bool {
         self.up && !self.shut && self.tcp.is_established()

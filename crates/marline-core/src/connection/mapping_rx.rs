@@ -4,6 +4,10 @@
 //! may be announced again with each of them, and never changes. With checksums on, bytes wait until
 //! their whole mapping is here and verified; a mapping that is one segment (as Marline sends them)
 //! is verified in place.
+//!
+//! When a checksum fails on the only subflow, that mapping and all that follows is kept as it came:
+//! subflow ACKs have covered it, so the peer will not send it again. The peer's infinite mapping, or
+//! its MP_FAIL in answer to ours, says that these bytes continue the stream (section 3.7).
 
 use std::collections::VecDeque;
 
@@ -46,6 +50,16 @@ pub(crate) enum MappingError {
     Unmapped,
     /// The DSS checksum of the mapping that starts here does not match.
     BadChecksum(Dsn),
+    /// More bytes behind a failed mapping than any window allowed.
+    Overflow,
+}
+
+/// Bytes from a failed mapping on, as they came.
+#[derive(Debug)]
+struct Failed {
+    ssn: Ssn,
+    dsn: Dsn,
+    bytes: Vec<u8>,
 }
 
 /// The mappings of one subflow's receiving side.
@@ -54,22 +68,56 @@ pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
     announced: VecDeque<RxMapping>,
     limit: usize,
+    /// Most bytes kept behind a failed mapping.
+    max_kept: u64,
     /// Bytes of the front mapping that wait for its checksum.
     waiting: Vec<u8>,
     /// From here on everything is mapped (infinite mapping, or plain TCP).
     infinite: Option<(Ssn, Dsn)>,
+    failed: Option<Box<Failed>>,
 }
 
 impl MappingRx {
-    pub(crate) const fn new(limit: usize) -> Self {
-        MappingRx { announced: VecDeque::new(), limit, waiting: Vec::new(), infinite: None }
+    pub(crate) const fn new(limit: usize, max_kept: u64) -> Self {
+        MappingRx {
+            announced: VecDeque::new(),
+            limit,
+            max_kept,
+            waiting: Vec::new(),
+            infinite: None,
+            failed: None,
+        }
     }
 
-    /// From `ssn` on, positions map one to one; mappings before it stay.
-    pub(crate) fn set_infinite(&mut self, ssn: Ssn, dsn: Dsn) {
+    /// Positions map one to one by this point, before and behind it; mappings that end before it
+    /// stay. After a failed checksum the first byte kept is the point: a box that changed lengths
+    /// has made the peer's positions differ from ours. Returns bytes that waited, to be delivered.
+    pub(crate) fn set_infinite(&mut self, ssn: Ssn, dsn: Dsn) -> Option<(Dsn, Vec<u8>)> {
+        if let Some(failed) = self.failed.take() {
+            self.infinite = Some((failed.ssn, failed.dsn));
+            return Some((failed.dsn, failed.bytes));
+        }
         self.infinite = Some((ssn, dsn));
+        let front = self.announced.front().filter(|m| m.end() > ssn).map(|m| m.dsn);
         self.announced.retain(|m| m.end() <= ssn);
-        self.waiting.clear();
+        let waiting = front.map(|dsn| (dsn, core::mem::take(&mut self.waiting)));
+        waiting.filter(|(_, bytes)| !bytes.is_empty())
+    }
+
+    /// Whether bytes at this position can be placed, or will be.
+    pub(crate) fn covers(&self, ssn: Ssn) -> bool {
+        let mapped = self.announced.front().is_some_and(|m| m.ssn <= ssn);
+        mapped || self.infinite.is_some() || self.failed.is_some()
+    }
+
+    /// Bytes kept since a checksum failed; `None` if none failed.
+    pub(crate) fn kept(&self) -> Option<u64> {
+        self.failed.as_ref().map(|failed| failed.bytes.len() as u64)
+    }
+
+    /// Position at which the kept bytes will continue the stream.
+    pub(crate) fn failed_at(&self) -> Option<Dsn> {
+        self.failed.as_ref().map(|failed| failed.dsn)
     }
 
     pub(crate) const fn is_infinite(&self) -> bool {
@@ -78,7 +126,7 @@ impl MappingRx {
 
     /// Takes note of a mapping. `delivered` is the first subflow position not delivered yet.
     pub(crate) fn announce(&mut self, new: RxMapping, delivered: Ssn) -> Result<(), MappingError> {
-        if new.len == 0 || self.infinite.is_some() {
+        if new.len == 0 || self.infinite.is_some() || self.failed.is_some() {
             return Ok(());
         }
         if new.end() <= delivered {
@@ -111,6 +159,9 @@ impl MappingRx {
         deliver: &mut dyn FnMut(Dsn, &[u8]),
     ) -> Result<(), MappingError> {
         let (mut ssn, mut bytes) = (ssn, bytes);
+        if self.failed.is_some() {
+            return self.keep(bytes);
+        }
         while !bytes.is_empty() {
             let front = self.announced.front().copied();
             let Some(mapping) = front.filter(|m| m.ssn <= ssn) else {
@@ -119,7 +170,13 @@ impl MappingRx {
             let offset = ssn.since(mapping.ssn);
             let left = mapping.len.saturating_sub(offset);
             let n = left.min(bytes.len() as u64) as usize;
-            self.take(&mapping, offset, &bytes[..n], deliver)?;
+            if let Err(raw) = self.take(&mapping, offset, &bytes[..n], deliver) {
+                let (ssn, dsn) = (mapping.ssn, mapping.dsn);
+                self.failed = Some(Box::new(Failed { ssn, dsn, bytes: raw }));
+                self.announced.clear();
+                self.keep(&bytes[n..])?;
+                return Err(MappingError::BadChecksum(dsn));
+            }
             if n as u64 == left {
                 self.announced.pop_front();
             }
@@ -136,31 +193,40 @@ impl MappingRx {
         deliver: &mut dyn FnMut(Dsn, &[u8]),
     ) -> Result<(), MappingError> {
         let Some((from, dsn)) = self.infinite else { return Err(MappingError::Unmapped) };
-        // Bytes before the infinite mapping were sent under mappings that failed: the peer sends
-        // their data again behind it.
-        let skip = from.since(ssn).min(bytes.len() as u64);
+        // Bytes before the first of the stream belong nowhere.
+        let skip = from.since(ssn).saturating_sub(dsn.0).min(bytes.len() as u64);
         let rest = &bytes[skip as usize..];
         if !rest.is_empty() {
-            deliver(dsn.plus(ssn.plus(skip).since(from)), rest);
+            let at = (dsn.0 + ssn.plus(skip).0).saturating_sub(from.0);
+            deliver(Dsn(at), rest);
         }
         Ok(())
     }
 
+    fn keep(&mut self, bytes: &[u8]) -> Result<(), MappingError> {
+        let Some(failed) = &mut self.failed else { return Err(MappingError::Unmapped) };
+        if (failed.bytes.len() + bytes.len()) as u64 > self.max_kept {
+            return Err(MappingError::Overflow);
+        }
+        failed.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Bytes of a mapping from `offset` on. The error is the whole mapping, whose checksum failed.
     fn take(
         &mut self,
         mapping: &RxMapping,
         offset: u64,
         bytes: &[u8],
         deliver: &mut dyn FnMut(Dsn, &[u8]),
-    ) -> Result<(), MappingError> {
+    ) -> Result<(), Vec<u8>> {
         if mapping.checksum.is_none() {
             deliver(mapping.dsn.plus(offset), bytes);
             return Ok(());
         }
-        let bad = MappingError::BadChecksum(mapping.dsn);
         if offset == 0 && bytes.len() as u64 == mapping.len {
             if !mapping.verify(bytes) {
-                return Err(bad);
+                return Err(bytes.to_vec());
             }
             deliver(mapping.dsn, bytes);
             return Ok(());
@@ -169,7 +235,7 @@ impl MappingRx {
         if self.waiting.len() as u64 == mapping.len {
             let whole = core::mem::take(&mut self.waiting);
             if !mapping.verify(&whole) {
-                return Err(bad);
+                return Err(whole);
             }
             deliver(mapping.dsn, &whole);
         }
@@ -204,7 +270,7 @@ mod tests {
 
     #[test]
     fn one_mapping_may_cover_many_segments_and_one_segment_many_mappings() {
-        let mut rx = MappingRx::new(8);
+        let mut rx = MappingRx::new(8, 12);
         rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
         rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
         rx.announce(mapping(5, 2, 50), Ssn(1)).unwrap();
@@ -218,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_mapping_never_changes() {
-        let mut rx = MappingRx::new(2);
+        let mut rx = MappingRx::new(2, 12);
         rx.announce(mapping(1, 10, 100), Ssn(1)).unwrap();
         assert_eq!(rx.announce(mapping(1, 10, 101), Ssn(1)), Err(MappingError::Contradiction));
         assert_eq!(rx.announce(mapping(5, 10, 104), Ssn(1)), Err(MappingError::Contradiction));
@@ -226,13 +292,13 @@ mod tests {
         rx.announce(mapping(11, 10, 110), Ssn(1)).unwrap();
         assert_eq!(rx.announce(mapping(40, 10, 140), Ssn(1)), Err(MappingError::TooMany));
         assert_eq!(rx.announce(mapping(1, 4, 9), Ssn(5)), Ok(()));
-        let mut late = MappingRx::new(2);
+        let mut late = MappingRx::new(2, 12);
         assert_eq!(late.announce(mapping(3, 4, 9), Ssn(5)), Err(MappingError::Contradiction));
     }
 
     #[test]
     fn a_checksummed_mapping_is_delivered_whole_or_not_at_all() {
-        let mut rx = MappingRx::new(8);
+        let mut rx = MappingRx::new(8, 12);
         let sum = dss_checksum(100, 1, 4, Checksum::of(&[1, 2, 3, 4]));
         rx.announce(RxMapping { checksum: Some(sum), ..mapping(1, 4, 100) }, Ssn(1)).unwrap();
         assert!(translate(&mut rx, 1, &[1, 2, 3]).unwrap().is_empty());
@@ -242,13 +308,31 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_a_failed_mapping_is_kept_until_an_infinite_one_covers_it() {
+        let mut rx = MappingRx::new(8, 12);
+        rx.announce(RxMapping { checksum: Some(1), ..mapping(1, 4, 0) }, Ssn(1)).unwrap();
+        assert!(translate(&mut rx, 1, &[1, 2]).unwrap().is_empty());
+        let failed = translate(&mut rx, 3, &[3, 4, 5]);
+        assert_eq!(failed, Err(MappingError::BadChecksum(Dsn(0))));
+        rx.announce(mapping(6, 1, 5), Ssn(6)).unwrap();
+        assert!(translate(&mut rx, 6, &[6]).unwrap().is_empty());
+        assert_eq!((rx.kept(), rx.failed_at()), (Some(6), Some(Dsn(0))));
+        assert_eq!(translate(&mut rx, 7, &[0; 7]), Err(MappingError::Overflow));
+        assert_eq!(rx.set_infinite(Ssn(90), Dsn(99)), Some((Dsn(0), vec![1, 2, 3, 4, 5, 6])));
+        assert_eq!(translate(&mut rx, 7, &[7]).unwrap(), [(6, vec![7])]);
+    }
+
+    #[test]
     fn after_an_infinite_mapping_positions_map_one_to_one() {
-        let mut rx = MappingRx::new(8);
+        let mut rx = MappingRx::new(8, 12);
         rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
-        rx.set_infinite(Ssn(7), Dsn(104));
+        assert_eq!(rx.set_infinite(Ssn(7), Dsn(104)), None);
         assert_eq!(
             translate(&mut rx, 1, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap(),
-            [(100, vec![1, 2, 3, 4]), (104, vec![7, 8])]
+            [(100, vec![1, 2, 3, 4]), (102, vec![5, 6, 7, 8])]
         );
+        let mut early = MappingRx::new(8, 12);
+        assert_eq!(early.set_infinite(Ssn(7), Dsn(2)), None);
+        assert_eq!(translate(&mut early, 3, &[3, 4, 5, 6]).unwrap(), [(0, vec![5, 6])]);
     }
 }

@@ -59,11 +59,6 @@ impl MappingTx {
         }
     }
 
-    /// Everything is to be sent again on a new sequence space (infinite mapping).
-    pub(crate) fn rewind(&mut self) {
-        self.entries.clear();
-    }
-
     /// The parts of `range` with the subflows that carried each.
     pub(crate) fn parts(&self, range: DataRange) -> impl Iterator<Item = Mapping> {
         let range = range.intersection(&DataRange::new(self.start, self.end()));

@@ -6,7 +6,7 @@ use marline_wire::{SeqNum, TcpSegment};
 
 use super::addresses::Addresses;
 use super::closing::Closing;
-use super::leg::{Farewell, Leg, Membership};
+use super::leg::{FailState, Farewell, Leg, Membership};
 use super::mapping_rx::MappingRx;
 use super::mapping_tx::MappingTx;
 use super::receive_buffer::ReceiveBuffer;
@@ -201,7 +201,7 @@ impl Connection {
         let id = SubflowId(free as u8);
         tcp.set_id(id);
         sh.demux.insert(key, FlowRef { slot: self.slot, subflow: id });
-        let mut mappings = MappingRx::new(sh.config.limits.mappings);
+        let mut mappings = MappingRx::new(sh.config.limits.mappings, self.config.receive_buffer);
         if self.is_plain() {
             mappings.set_infinite(marline_policy::Ssn(1), Dsn(0));
         }
@@ -215,7 +215,10 @@ impl Connection {
             backup_there: false,
             mappings,
             delivered: marline_policy::Ssn(1),
-            deaf: None,
+            mapped: false,
+            proven: false,
+            run: (marline_policy::Ssn(1), Dsn(0)),
+            fail: FailState::default(),
             up: false,
             was_up: false,
             reset_sent: false,

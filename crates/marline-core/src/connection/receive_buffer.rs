@@ -39,6 +39,8 @@ pub(crate) struct ReceiveBuffer {
     fin: Option<Dsn>,
     /// The DATA_FIN was reached in order.
     fin_reached: bool,
+    /// Bytes held elsewhere, which will come here: they use up window.
+    held: u64,
 }
 
 /// What became of inserted bytes.
@@ -68,6 +70,7 @@ impl ReceiveBuffer {
             read_per_rtt: 0,
             fin: None,
             fin_reached: false,
+            held: 0,
         }
     }
 
@@ -103,7 +106,17 @@ impl ReceiveBuffer {
 
     /// Window to advertise with the current DATA_ACK.
     pub(crate) fn window(&self) -> u64 {
-        self.edge.since(self.next)
+        self.edge.since(self.next).saturating_sub(self.held)
+    }
+
+    /// So many bytes wait elsewhere for their place.
+    pub(crate) fn set_held(&mut self, bytes: u64) {
+        self.held = bytes;
+    }
+
+    /// Takes back a DATA_FIN that was announced and not reached.
+    pub(crate) fn forget_fin(&mut self) {
+        self.fin = self.fin.filter(|_| self.fin_reached);
     }
 
     /// The window as large as it is configured to be now, filled or not.

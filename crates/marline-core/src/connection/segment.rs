@@ -7,7 +7,7 @@
 use marline_policy::{Dsn, SentSegment, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{
-    CapableData, DataAck, Dss, MpCapableForm, MpFastclose, MpJoin, MptcpOption, WireDsn,
+    CapableData, DataAck, Dss, MpCapableForm, MpFastclose, MpJoin, MpTcpRst, MptcpOption, WireDsn,
     WireMapping,
 };
 use marline_wire::{Checksum, dss_checksum, store_tcp_checksum, tcp_pseudo_header};
@@ -174,6 +174,11 @@ impl Connection {
             (Farewell::Reason(reason), _) => {
                 options.mptcp.push(MptcpOption::TcpRst(reason));
             }
+            (Farewell::Fail(fail), _) => {
+                options.mptcp.push(MptcpOption::Fail(fail));
+                let reason = super::rst_reason::MIDDLEBOX;
+                options.mptcp.push(MptcpOption::TcpRst(MpTcpRst { transient: false, reason }));
+            }
             (Farewell::Fastclose, Some(key)) => {
                 let receiver_key = key.0;
                 options.mptcp.push(MptcpOption::Fastclose(MpFastclose { receiver_key }));
@@ -233,16 +238,8 @@ impl Connection {
     fn mapping_options(&self, id: SubflowId, segment: &SentSegment, options: &mut TcpOptions) {
         let back = segment.start.since(segment.mapping_start);
         let first = Dsn(segment.dsn.0.saturating_sub(back));
-        if let Mode::Plain { .. } = self.mode {
-            if let Some((ssn, dsn)) = self.infinite_from
-                && segment.start == ssn
-                && segment.payload_len() > 0
-            {
-                let wire = WireDsn::Long(self.keys.local_first.wrapping_add(dsn.0));
-                let mapping =
-                    WireMapping { dsn: wire, ssn: ssn.0 as u32, length: 0, checksum: None };
-                options.dss = Some(Dss { data_ack: None, mapping: Some(mapping), data_fin: false });
-            }
+        if self.is_plain() && self.infinite_from.is_none_or(|(ssn, _)| segment.start >= ssn) {
+            options.dss = self.infinite_mapping(segment);
             return;
         }
         let checksum = self.checksum.then_some(segment.mapping_checksum);
@@ -259,7 +256,20 @@ impl Connection {
             length: segment.mapping_len,
             checksum,
         });
-        options.dss = Some(Dss { data_ack: Some(self.data_ack()), mapping, data_fin: false });
+        // What was mapped before a fallback keeps its mapping; DATA_ACKs are over.
+        let data_ack = (!self.is_plain()).then(|| self.data_ack());
+        options.dss = Some(Dss { data_ack, mapping, data_fin: false });
+    }
+
+    /// The infinite mapping goes with the first data after the fallback. It names the first byte that
+    /// was not DATA_ACKed then: from there on, positions map one to one.
+    fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
+        let (first, (ssn, dsn)) = self.infinite_from?;
+        let is_first = segment.start == first && segment.payload_len() > 0;
+        let wire = WireDsn::Long(self.keys.local_first.wrapping_add(dsn.0));
+        let checksum = self.checksum.then_some(0);
+        let mapping = WireMapping { dsn: wire, ssn: ssn.0 as u32, length: 0, checksum };
+        is_first.then_some(Dss { data_ack: None, mapping: Some(mapping), data_fin: false })
     }
 
     /// Sends data that was chosen. Returns the bytes of the segment, or `None` if it must wait.
@@ -298,6 +308,9 @@ impl Connection {
         };
         let sent = self.leg_mut(id)?.tcp.push_data(now, dsn, len as u16, mapping_checksum);
         self.account(id, choice, len as u64);
+        if let Some(leg) = self.leg_mut(id) {
+            leg.note_sent(ssn, dsn);
+        }
         let ends_message = dsn.plus(len as u64) == self.send.end();
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);

@@ -72,6 +72,7 @@ impl Connection {
         }
         self.on_patience_over(now, sh, id);
         self.repeat_third_ack(now, sh, id);
+        self.repeat_mp_fail(now, sh, id);
     }
 
     /// Data is outstanding at the data level: somebody must account for it.
@@ -166,12 +167,12 @@ impl Connection {
     }
 }
 
-fn leg_timeouts(leg: &Leg) -> [Option<Instant>; 3] {
+fn leg_timeouts(leg: &Leg) -> [Option<Instant>; 4] {
     let repeat = match leg.membership {
         Membership::Joining(joining) => joining.repeat_at,
         _ => None,
     };
-    [leg.tcp.next_timeout(), leg.patience_until, repeat]
+    [leg.tcp.next_timeout(), leg.patience_until, repeat, leg.fail.repeat_at]
 }
 
 /// Whether the subflow still has this byte on its own scoreboard.

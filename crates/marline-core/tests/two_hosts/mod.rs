@@ -1,0 +1,246 @@
+//! Two hosts with an application each, and a box between them that sees and changes every segment.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline_core::{
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Counters, Event, FallbackReason,
+    MonitorKind,
+};
+use marline_policy::{AddressId, LocalAddress};
+use marline_testkit::{Fate, Flight, Pair, Seg, Side, config, endpoint_config};
+
+/// What the box does with a segment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Pass,
+    Drop,
+}
+
+/// A segment in the box.
+pub struct Packet<'a> {
+    pub to: Side,
+    /// 0 for the first path, 1 for the second.
+    pub path: usize,
+    pub seg: &'a mut Seg,
+}
+
+impl Packet<'_> {
+    /// Removes all MPTCP options.
+    pub fn strip(&mut self) {
+        self.seg.options.dss = None;
+        self.seg.options.mptcp = Default::default();
+    }
+}
+
+pub type Middlebox = Box<dyn FnMut(&mut Packet<'_>) -> Verdict>;
+
+/// One end of the connection.
+#[derive(Debug, Default)]
+pub struct End {
+    pub id: Option<ConnectionId>,
+    to_write: Vec<u8>,
+    shut_when_written: bool,
+    pub received: Vec<u8>,
+    pub at_end: bool,
+    pub closed: Option<CloseReason>,
+    pub fallback: Option<FallbackReason>,
+    pub monitor: Vec<MonitorKind>,
+}
+
+pub struct TwoHosts {
+    pub pair: Pair,
+    pub ends: [End; 2],
+    pub middlebox: Middlebox,
+    /// Everything that was sent, changes by the box included.
+    pub trace: Vec<(Side, Seg)>,
+}
+
+/// A stream that shows where it comes from.
+pub fn bytes(n: usize, salt: u8) -> Vec<u8> {
+    (0..n).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ salt).collect()
+}
+
+pub fn local_address(id: u8, address: &str) -> LocalAddress {
+    LocalAddress {
+        id: AddressId(id),
+        address: SocketAddr::new(address.parse().expect("an address"), 0),
+        remote: None,
+        backup: false,
+        signal: false,
+        subflow: true,
+        up: true,
+    }
+}
+
+/// A client with a second address that it joins from.
+pub fn two_paths(mut config: ConnectionConfig) -> ConnectionConfig {
+    config.local_addresses = vec![local_address(1, "10.0.0.1"), local_address(2, "10.1.0.1")];
+    config
+}
+
+pub fn with_checksums() -> ConnectionConfig {
+    ConnectionConfig { dss_checksum: true, ..config() }
+}
+
+impl TwoHosts {
+    /// A client that connects at once.
+    pub fn new(
+        client: ConnectionConfig,
+        server: ConnectionConfig,
+        middlebox: impl FnMut(&mut Packet<'_>) -> Verdict + 'static,
+        seed: u64,
+    ) -> Self {
+        let (mut a, mut b) = (endpoint_config(None), endpoint_config(Some(server)));
+        (a.monitor, b.monitor) = (true, true);
+        let mut pair = Pair::new(a, b, seed);
+        let now = pair.now();
+        let local = "10.0.0.1:0".parse().expect("an address");
+        let remote = "10.9.0.1:443".parse().expect("an address");
+        let id = pair.endpoint(Side::A).connect(now, client, local, remote).expect("room");
+        let mut ends = [End::default(), End::default()];
+        ends[0].id = Some(id);
+        TwoHosts { pair, ends, middlebox: Box::new(middlebox), trace: Vec::new() }
+    }
+
+    pub fn end(&mut self, side: Side) -> &mut End {
+        &mut self.ends[side as usize]
+    }
+
+    pub fn id(&self, side: Side) -> ConnectionId {
+        self.ends[side as usize].id.expect("a connection")
+    }
+
+    /// The application of one side writes this, as far as it may.
+    pub fn write(&mut self, side: Side, data: &[u8]) {
+        self.end(side).to_write.extend_from_slice(data);
+    }
+
+    /// And nothing more.
+    pub fn shutdown(&mut self, side: Side) {
+        self.end(side).shut_when_written = true;
+    }
+
+    pub fn info(&mut self, side: Side) -> ConnectionInfo {
+        let id = self.id(side);
+        self.pair.endpoint(side).info(id).expect("a connection")
+    }
+
+    /// A count of both endpoints together.
+    pub fn count(&mut self, counter: fn(&Counters) -> u64) -> u64 {
+        [Side::A, Side::B].map(|side| counter(&self.pair.endpoint(side).counters())).iter().sum()
+    }
+
+    /// Lets time pass; every segment takes 10 ms, 20 ms on the second path.
+    pub fn run(&mut self, time: Duration) {
+        let end = self.pair.now() + time;
+        loop {
+            self.applications();
+            self.gather();
+            if !self.pair.step(end) {
+                break;
+            }
+        }
+        self.applications();
+        self.gather();
+    }
+
+    pub fn run_ms(&mut self, ms: u64) {
+        self.run(Duration::from_millis(ms));
+    }
+
+    fn gather(&mut self) {
+        let (middlebox, trace) = (&mut self.middlebox, &mut self.trace);
+        let events = self.pair.gather(&mut |flight: &mut Flight| {
+            let mut seg = Seg::parse(&flight.bytes).expect("a segment");
+            let ends = [flight.meta.path.local.ip(), flight.meta.path.remote.ip()];
+            let path = usize::from(ends.iter().any(|ip| ip.to_string().starts_with("10.1.")));
+            let before = seg.clone();
+            let verdict = middlebox(&mut Packet { to: flight.to, path, seg: &mut seg });
+            trace.push((flight.to, seg.clone()));
+            if seg != before {
+                let (src, dst) = (flight.meta.path.remote.ip(), flight.meta.path.local.ip());
+                flight.bytes = seg.bytes(Some((src, dst)));
+            }
+            match verdict {
+                Verdict::Pass => Fate::Arrive(Duration::from_millis(10 * (path as u64 + 1))),
+                Verdict::Drop => Fate::Lose,
+            }
+        });
+        for (side, event) in events {
+            self.on_event(side, event);
+        }
+    }
+
+    fn on_event(&mut self, side: Side, event: Event) {
+        let end = self.end(side);
+        match event {
+            Event::Incoming(id) => end.id = Some(id),
+            Event::Connected { fallback, .. } => end.fallback = fallback,
+            Event::Closed { reason, .. } => end.closed = Some(reason),
+            Event::Monitor(event) => {
+                if let MonitorKind::Fallback(reason) = event.kind {
+                    end.fallback = Some(reason);
+                }
+                end.monitor.push(event.kind);
+            }
+            _ => {}
+        }
+    }
+
+    fn applications(&mut self) {
+        let now = self.pair.now();
+        for side in [Side::A, Side::B] {
+            let end = &mut self.ends[side as usize];
+            let Some(id) = end.id else { continue };
+            let endpoint = self.pair.endpoint(side);
+            while !end.to_write.is_empty() {
+                let Ok(n) = endpoint.write(now, id, &end.to_write) else { break };
+                end.to_write.drain(..n);
+            }
+            if end.to_write.is_empty() && std::mem::take(&mut end.shut_when_written) {
+                endpoint.shutdown(now, id);
+            }
+            let mut buffer = [0; 16_384];
+            while let Ok(n) = endpoint.read(now, id, &mut buffer) {
+                end.at_end |= n == 0;
+                end.received.extend_from_slice(&buffer[..n]);
+                if n == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Both sides write, end, and must see each other's bytes and end.
+    #[track_caller]
+    pub fn exchange_and_close(&mut self, first: Side, from_client: &[u8], from_server: &[u8]) {
+        let had = [self.ends[0].received.len(), self.ends[1].received.len()];
+        let data = [from_client, from_server];
+        self.write(first, data[first as usize]);
+        self.run_ms(30_000);
+        assert!(self.ends[1].id.is_some(), "the server never heard of it");
+        self.write(first.other(), data[first.other() as usize]);
+        self.shutdown(first.other());
+        self.run_ms(30_000);
+        self.shutdown(first);
+        self.run_ms(30_000);
+        let [client, server] = &self.ends;
+        let wanted = [from_server, from_client];
+        for (name, end, had, wanted) in
+            [("client", client, had[0], wanted[0]), ("server", server, had[1], wanted[1])]
+        {
+            let got = &end.received[had..];
+            assert_eq!(got.len(), wanted.len(), "bytes at the {name}, {:?}", end.closed);
+            assert!(got == wanted, "wrong bytes at the {name}");
+            assert!(end.at_end, "no end of stream at the {name}: {:?}", end.closed);
+            assert_eq!(end.closed, Some(CloseReason::Finished), "at the {name}");
+        }
+    }
+
+    /// Segments sent to a side after `since` entries of the trace.
+    pub fn sent_to(&self, side: Side, since: usize) -> impl Iterator<Item = &Seg> {
+        self.trace[since..].iter().filter(move |(to, _)| *to == side).map(|(_, seg)| seg)
+    }
+}

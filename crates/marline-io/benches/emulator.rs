@@ -123,7 +123,8 @@ fn throughput(rate: &str) -> io::Result<()> {
     let bytes = receiver.join().map_err(|_| io::Error::other("the receiver panicked"))?;
     let report = emulator.stop()?.remove(0);
     println!(
-        "rate {rate:9}: offered {:.0} Mbit/s, got {:.0} Mbit/s of payload, {} dropped by the queue, {} by the kernel, late {}",
+        "rate {rate:9}: offered {:.0} Mbit/s, got {:.0} Mbit/s of payload, {} dropped by the queue, \
+         {} by the kernel, late {}",
         sent as f64 * PAYLOAD as f64 * 8.0 / TIME.as_secs_f64() / 1e6,
         bytes as f64 * 8.0 / TIME.as_secs_f64() / 1e6,
         report.up.stats.dropped_queue,

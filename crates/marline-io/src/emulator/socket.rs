@@ -174,12 +174,17 @@ mod tests {
 
     #[test]
     fn drops_are_read_from_the_kernel_table() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
-             12: 0100007F:1B59 00000000:0000 07 00000000:00000000 00:00000000 00000000  0 0 99 2 0 17\n\
-             13: 0100007F:1B5A 00000000:0000 07 00000000:00000000 00:00000000 00000000  0 0 98 2 0 0\n";
-        assert_eq!(parse_drops(table, 7001), Some(17));
-        assert_eq!(parse_drops(table, 7002), Some(0));
-        assert_eq!(parse_drops(table, 7003), None);
+        // Columns: slot, local, remote, state, queues, timer, retransmits, user, timeout, inode,
+        // references, pointer, drops.
+        let line = |slot: u32, local: &str, drops: u32| {
+            format!("{slot}: {local} 00000000:0000 07 0:0 00:0 0 0 0 99 2 0 {drops}\n")
+        };
+        let table = ["  sl  local_address ...\n".to_owned(), line(12, "0100007F:1B59", 17)]
+            .concat()
+            + &line(13, "0100007F:1B5A", 0);
+        assert_eq!(parse_drops(&table, 7001), Some(17));
+        assert_eq!(parse_drops(&table, 7002), Some(0));
+        assert_eq!(parse_drops(&table, 7003), None);
         assert_eq!(parse_drops("nonsense", 1), None);
     }
 

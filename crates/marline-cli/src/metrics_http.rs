@@ -23,12 +23,16 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::control::Handle;
 use crate::control::protocol::Event;
 
 /// Between two looks at the connections.
 const SAMPLE: Duration = Duration::from_secs(1);
+
+/// Shortest time between two looks.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Scrapes at the same time.
 const MAX_SCRAPES: usize = 8;
@@ -73,16 +77,29 @@ pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<M
     Ok(MetricsServer { address, totals, _tasks: tasks })
 }
 
-/// Looks at the connections now and then, and counts events.
+/// Looks at the connections once a second and soon after one closed, while its last figures can
+/// still be had; counts events.
 async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
     let mut events = handle.events();
-    let mut ticks = tokio::time::interval(SAMPLE);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut next = Instant::now();
+    let mut allowed = next;
     loop {
         tokio::select! {
-            _ = ticks.tick() => totals.sample(&handle.connections()),
+            () = tokio::time::sleep_until(next) => {
+                let begin = Instant::now();
+                totals.sample(&handle.connections());
+                // Many connections make a look expensive: then it is taken less often.
+                allowed = begin + (begin.elapsed() * 20).max(SOON);
+                next = allowed.max(begin + SAMPLE);
+            }
             event = events.recv() => match event {
-                Ok(event) => totals.count_event(&Event::from(&event).event, 1),
+                Ok(event) => {
+                    let event = Event::from(&event).event;
+                    if event == "CLOSED" {
+                        next = next.min(allowed.max(Instant::now()));
+                    }
+                    totals.count_event(&event, 1);
+                }
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
                     totals.count_event("LAGGED", missed);
                 }

@@ -15,5 +15,6 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use child::DIE_WITH_PARENT;
 pub use scene::Scene;
 pub use stage::perform;

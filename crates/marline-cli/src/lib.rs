@@ -58,6 +58,13 @@ pub enum Command {
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     start_log(&cli);
+    // A demo that is killed outright cannot end its servers and clients itself.
+    #[cfg(target_os = "linux")]
+    if std::env::var_os(demo::DIE_WITH_PARENT).is_some() {
+        let signal = Some(rustix::process::Signal::TERM);
+        // Not being told is no reason not to run.
+        let _ = rustix::process::set_parent_process_death_signal(signal);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),

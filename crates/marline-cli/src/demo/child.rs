@@ -29,11 +29,14 @@ pub(super) struct Process {
     _readers: Vec<JoinHandle<()>>,
 }
 
+/// Set for processes that must not outlive the one that started them, however that ends.
+pub(crate) const DIE_WITH_PARENT: &str = "MARLINE_DIE_WITH_PARENT";
+
 /// This program with these arguments.
 fn command(arguments: &[String]) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true).env(DIE_WITH_PARENT, "1");
     Ok(command)
 }
 

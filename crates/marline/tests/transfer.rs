@@ -45,8 +45,9 @@ async fn a_half_closed_stream_still_carries_the_other_direction() {
     let ((), got) = within(async { tokio::join!(send(&mut far, &late), receive(&mut near)) }).await;
     assert!(got == late);
     drop((near, far));
-    assert!(client.drained(Duration::from_secs(5)).await, "nothing is left of it");
-    assert!(listener.drained(Duration::from_secs(5)).await, "nothing is left of it");
+    let patience = Duration::from_secs(5);
+    assert!(client.drained(patience).await, "left: {:#?}", client.connections());
+    assert!(listener.drained(patience).await, "left: {:#?}", listener.connections());
 }
 
 #[tokio::test]

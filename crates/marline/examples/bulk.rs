@@ -167,10 +167,8 @@ fn compare(bytes: u64) -> Result<()> {
 type Lines = BufReader<std::process::ChildStdout>;
 
 fn start(args: &[&str]) -> Result<(Child, Lines)> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(args)
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut child =
+        Command::new(std::env::current_exe()?).args(args).stdout(Stdio::piped()).spawn()?;
     let stdout = child.stdout.take().ok_or("no output")?;
     Ok((child, BufReader::new(stdout)))
 }

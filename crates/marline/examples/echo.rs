@@ -1,0 +1,241 @@
+//! A 200-byte echo over loopback between two processes, one request in flight, next to kernel TCP
+//! and QUIC (quinn with ring; it also encrypts).
+//!
+//! `echo` runs everything and prints percentiles: with both processes free to run anywhere, and
+//! pinned to one CPU. `echo server KIND` and `echo client KIND ADDRESS COUNT` are the roles it
+//! starts as processes of their own; KIND is `marline`, `tcp` or `quinn`. All three sleep while they
+//! wait (epoll), none spins. Set `PIN_CPU=N` to pin a role.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use marline::{Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Bytes of a message.
+const MESSAGE: usize = 200;
+/// Round trips that do not count.
+const WARM_UP: u64 = 1_000;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if let Ok(cpu) = std::env::var("PIN_CPU") {
+        pin(cpu.parse()?)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    match args[..] {
+        ["server", "marline"] => runtime.block_on(marline_server()),
+        ["server", "tcp"] => runtime.block_on(tcp_server()),
+        ["server", "quinn"] => runtime.block_on(quinn_server()),
+        ["client", kind, address, count] => {
+            runtime.block_on(client(kind, address.parse()?, count.parse()?))
+        }
+        [] => compare(20_000),
+        [count] => compare(count.parse()?),
+        _ => Err("usage: echo [COUNT]".into()),
+    }
+}
+
+async fn answer(mut reader: impl AsyncRead + Unpin, mut writer: impl AsyncWrite + Unpin) {
+    let mut buf = [0; MESSAGE];
+    while reader.read_exact(&mut buf).await.is_ok() {
+        if writer.write_all(&buf).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn ask(
+    mut reader: impl AsyncRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+    count: u64,
+) -> Result<()> {
+    let mut histogram = Histogram::<u64>::new(3)?;
+    let request = [7; MESSAGE];
+    let mut buf = [0; MESSAGE];
+    for round in 0..WARM_UP + count {
+        let started = Instant::now();
+        writer.write_all(&request).await?;
+        reader.read_exact(&mut buf).await?;
+        if round >= WARM_UP {
+            histogram.record(started.elapsed().as_nanos() as u64)?;
+        }
+    }
+    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    println!("{:.1} {:.1} {:.1} {:.1}", at(0.5), at(0.95), at(0.99), at(1.0));
+    Ok(())
+}
+
+async fn client(kind: &str, address: SocketAddr, count: u64) -> Result<()> {
+    match kind {
+        "tcp" => {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            let (reader, writer) = stream.split();
+            ask(reader, writer, count).await
+        }
+        "quinn" => {
+            let endpoint = quinn_client()?;
+            let connection = endpoint.connect(address, "localhost")?.await?;
+            let (writer, reader) = connection.open_bi().await?;
+            ask(reader, writer, count).await
+        }
+        _ => {
+            let connection = ConnectionConfig::new(default_policies());
+            let mut config = ClientConfig::new(connection);
+            config.paths = vec!["127.0.0.1".parse()?];
+            let client = Client::bind(config).await?;
+            let stream = client.connect(&[address]).await?;
+            let (reader, writer) = tokio::io::split(stream);
+            ask(reader, writer, count).await
+        }
+    }
+}
+
+async fn marline_server() -> Result<()> {
+    let connection = ConnectionConfig::new(default_policies());
+    let listener = Listener::bind(ServerConfig::new(vec!["127.0.0.1:0".parse()?], connection));
+    let listener = listener.await?;
+    println!("{}", listener.local_addrs()[0]);
+    let (stream, _) = listener.accept().await?;
+    let (reader, writer) = tokio::io::split(stream);
+    answer(reader, writer).await;
+    Ok(())
+}
+
+async fn tcp_server() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    let (mut stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    let (reader, writer) = stream.split();
+    answer(reader, writer).await;
+    Ok(())
+}
+
+async fn quinn_server() -> Result<()> {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    let chain = vec![certified.cert.der().clone()];
+    let config = quinn::ServerConfig::with_single_cert(chain, key.into())?;
+    let endpoint = quinn::Endpoint::server(config, "127.0.0.1:0".parse()?)?;
+    println!("{}", endpoint.local_addr()?);
+    let connection = endpoint.accept().await.ok_or("no connection")?.await?;
+    let (writer, reader) = connection.accept_bi().await?;
+    answer(reader, writer).await;
+    Ok(())
+}
+
+fn quinn_client() -> Result<quinn::Endpoint> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let crypto = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+        .with_no_client_auth();
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto)?;
+    let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+    Ok(endpoint)
+}
+
+/// The server is our own child process: its certificate is made up.
+#[derive(Debug)]
+struct AnyServer(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &rustls::pki_types::CertificateDer<'_>,
+        _intermediates: &[rustls::pki_types::CertificateDer<'_>],
+        _name: &rustls::pki_types::ServerName<'_>,
+        _ocsp: &[u8],
+        _now: rustls::pki_types::UnixTime,
+    ) -> std::result::Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &rustls::pki_types::CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> std::result::Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &rustls::pki_types::CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> std::result::Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Runs this process on one CPU.
+fn pin(cpu: usize) -> Result<()> {
+    // SAFETY: all-zero bytes are a valid cpu_set_t; the pointer is to a live one of the size given.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
+}
+
+fn compare(count: u64) -> Result<()> {
+    for (title, pinned) in [("both ends on one CPU", true), ("anywhere", false)] {
+        println!("{MESSAGE} B echo, {title}, us; waiting in epoll");
+        println!("{:>10} {:>8} {:>8} {:>8} {:>8}", "stack", "p50", "p95", "p99", "max");
+        for kind in ["marline", "tcp", "quinn"] {
+            let (mut server, mut lines) = start(&["server", kind], pinned)?;
+            let address = next_line(&mut lines)?;
+            let (mut client, mut answers) =
+                start(&["client", kind, &address, &count.to_string()], pinned)?;
+            let answer = next_line(&mut answers)?;
+            let fields: Vec<&str> = answer.split(' ').collect();
+            let [p50, p95, p99, max] = fields[..] else { return Err("no answer".into()) };
+            println!("{kind:>10} {p50:>8} {p95:>8} {p99:>8} {max:>8}");
+            client.wait()?;
+            std::thread::sleep(Duration::from_millis(50));
+            // It may still be waiting for a connection to end.
+            server.kill()?;
+            server.wait()?;
+        }
+    }
+    Ok(())
+}
+
+type Lines = BufReader<std::process::ChildStdout>;
+
+fn start(args: &[&str], pinned: bool) -> Result<(Child, Lines)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    if pinned {
+        command.env("PIN_CPU", "0");
+    }
+    let mut child = command.args(args).stdout(Stdio::piped()).spawn()?;
+    let stdout = child.stdout.take().ok_or("no output")?;
+    Ok((child, BufReader::new(stdout)))
+}
+
+fn next_line(lines: &mut Lines) -> Result<String> {
+    let mut line = String::new();
+    lines.read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}

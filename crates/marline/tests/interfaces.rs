@@ -213,7 +213,8 @@ fn a_named_path_without_route_is_a_loud_error() {
     if role().is_some() {
         return run(async {
             ip("link set lo up");
-            ip("link add left type dummy");
+            ip("link add left type veth peer name right");
+            ip("link set right up");
             ip("addr add 10.9.0.1/24 dev left");
             ip("link set left up");
             let client = client(&["left"]).await;

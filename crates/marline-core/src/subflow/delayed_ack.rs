@@ -4,7 +4,7 @@
 //! one full segment since the last ACK; the first [`QUICK_ACKS`] segments of a subflow and after a
 //! pause, because a starting sender grows its window by them.
 //!
-//! A small segment with PSH is the end of a message: waiting for a second one is waiting for
+//! A segment with PSH ends what the sender had to say: waiting for a second one is waiting for
 //! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application
 //! has shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, one
 //! millisecond at least) to ride on the answer. Everything else waits half an RTT for a second
@@ -81,7 +81,7 @@ impl DelayedAck {
         self.full = self.full.max(arrival.len);
         self.pending += arrival.len as u64;
         let dialogue = self.answered >= DIALOGUE;
-        let message_end = arrival.push && arrival.len < self.full.max(1_000);
+        let message_end = arrival.push;
         if arrival.urgent || self.pending > self.full as u64 && !(dialogue && message_end) {
             self.owed = true;
         } else if self.quick > 0 && !dialogue {

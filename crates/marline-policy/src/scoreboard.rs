@@ -10,6 +10,11 @@ use marline_time::Instant;
 
 use crate::{Dsn, Ssn};
 
+/// An empty board with room for more segments than this gives memory back.
+const SHRINK_ABOVE: usize = 1_024;
+/// What it keeps.
+const SHRINK_TO: usize = 64;
+
 /// What the delivery-rate sampler noted when a segment was sent.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct RateStamp {
@@ -275,6 +280,13 @@ impl Scoreboard {
         segment.fin = false;
         self.sacked_segments += usize::from(tail.sacked);
         self.segments.insert(index + 1, tail);
+    }
+
+    /// Gives memory back after a long flight, once the board is empty.
+    pub fn shrink_if_empty(&mut self) {
+        if self.segments.is_empty() && self.segments.capacity() > SHRINK_ABOVE {
+            self.segments.shrink_to(SHRINK_TO);
+        }
     }
 
     fn uncount(&mut self, segment: &SentSegment) {

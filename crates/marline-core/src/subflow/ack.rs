@@ -124,6 +124,7 @@ impl Subflow {
             self.tx.rto.count = 0;
             self.tx.force = false;
             self.rearm_rto(now);
+            self.tx.board.shrink_if_empty();
             self.watch_for_reneging(now);
         }
         if tally.delivered > 0 {

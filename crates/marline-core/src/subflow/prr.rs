@@ -55,6 +55,15 @@ impl Prr {
         }
     }
 
+    /// A timer, not an ACK, declared `bytes` lost, leaving `in_flight`: their place may be filled,
+    /// up to the target. The RFC counts on ACKs only; without this the last loss of an episode
+    /// would wait for the retransmission timer.
+    pub(super) fn on_timer_loss(&mut self, bytes: u64, in_flight: u64, mss: u64) {
+        let room =
+            self.ssthresh.saturating_sub(in_flight).max(if in_flight == 0 { mss } else { 0 });
+        self.allowance = self.allowance.max(bytes.min(room));
+    }
+
     /// Bytes were sent, new or again.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
@@ -108,6 +117,18 @@ mod tests {
         prr.on_sent(3 * MSS);
         prr.on_ack(MSS, 13 * MSS + 500, true, MSS);
         assert_eq!(prr.allowance(), 500);
+    }
+
+    #[test]
+    fn what_a_timer_declares_lost_may_be_repeated() {
+        let mut prr = Prr::start(20 * MSS, 10 * MSS, MSS);
+        prr.on_sent(MSS);
+        assert_eq!(prr.allowance(), 0);
+        prr.on_timer_loss(3 * MSS, 9 * MSS, MSS);
+        assert_eq!(prr.allowance(), MSS);
+        prr.on_sent(MSS);
+        prr.on_timer_loss(MSS, 12 * MSS, MSS);
+        assert_eq!(prr.allowance(), 0);
     }
 
     #[test]

@@ -41,3 +41,10 @@ impl Subflow {
         self.timestamps.on_ack_sent(self.rx.nxt);
     }
 }
+
+#[test]
+fn an_idle_subflow_is_small() {
+    let size = core::mem::size_of::<Subflow>();
+    println!("a subflow has {size} bytes besides its policies");
+    assert!(size < 2_048, "{size}");
+}

@@ -75,18 +75,26 @@ impl Subflow {
         if !self.scratch.lost.is_empty() {
             let prior_in_flight = self.tx.board.bytes_in_flight();
             let lost = self.mark_lost();
-            if lost > 0 && self.tx.phase == Phase::Open {
-                self.enter_recovery(now, prior_in_flight);
+            match self.tx.phase {
+                Phase::Open if lost > 0 => self.enter_recovery(now, prior_in_flight),
+                Phase::Recovery => {
+                    let in_flight = self.tx.board.bytes_in_flight();
+                    self.tx.prr.on_timer_loss(lost, in_flight, u64::from(self.tx.mss));
+                }
+                _ => {}
             }
         }
         if action == TimeoutAction::SendProbe {
             self.suspect();
             self.events.push_back(SubflowEvent::ProbeTimeout);
-            self.tx.probe = if self.state.may_send() && !self.fin_wanted {
-                Probe::Wanted
+            if self.tx.board.bytes_lost() > 0 {
+                // What waits for room is a better probe than anything new.
+                self.tx.force = true;
+            } else if self.state.may_send() && !self.fin_wanted {
+                self.tx.probe = Probe::Wanted;
             } else {
-                Probe::RepeatLast
-            };
+                self.tx.probe = Probe::RepeatLast;
+            }
             self.rearm_rto(now);
         }
     }

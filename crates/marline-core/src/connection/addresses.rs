@@ -216,6 +216,15 @@ impl Connection {
         self.addresses.signal(Signal { on: None, option });
     }
 
+    /// The address is back: a withdrawal that did not get out would take its new subflows down.
+    pub(super) fn keep_address(&mut self, id: AddressId) {
+        let wire = self.addresses.wire_id(id);
+        self.addresses.signals.retain(|signal| match signal.option {
+            MptcpOption::RemoveAddr(remove) => remove.ids[0] != wire,
+            _ => true,
+        });
+    }
+
     /// Address, priority and failure options of an acceptable segment.
     pub(super) fn on_mptcp_options(
         &mut self,
@@ -232,7 +241,7 @@ impl Connection {
                     announcements.retain(|a| a.option.address_id != add.address_id);
                 }
                 MptcpOption::AddAddr(add) => self.on_add_addr(now, sh, id, add),
-                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(now, sh, &remove),
+                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(now, sh, id, &remove),
                 MptcpOption::Prio(prio) => {
                     sh.counters.mp_prio_rx += 1;
                     if let Some(leg) = self.leg_mut(id) {
@@ -272,14 +281,23 @@ impl Connection {
         self.path_event(now, sh, PathEvent::Announced(new.id));
     }
 
-    fn on_remove_addr(&mut self, now: Instant, sh: &mut Shared, remove: &RemoveAddr) {
+    /// The subflow that brought the option is alive whatever it says: an address may have come back
+    /// before the word of its going got out. RFC 8684 section 3.4.2 asks to close only paths that are
+    /// not in use.
+    fn on_remove_addr(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        on: SubflowId,
+        remove: &RemoveAddr,
+    ) {
         for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
             sh.counters.rm_addr_rx += 1;
             // Id 0 is the initial subflow's address: its entry stays, for the peer may return there.
             self.addresses.remote.retain(|r| r.id != id || id == AddressId(0));
             for leg in self.leg_ids() {
                 let theirs = self.leg(leg).is_some_and(|l| l.remote_id == id && l.was_joined());
-                if theirs && self.legs_count() > 1 {
+                if theirs && leg != on && self.legs_count() > 1 {
                     self.leg_stops_carrying(now, leg);
                     self.drop_leg(now, sh, leg, CloseReason::PeerReset);
                 }

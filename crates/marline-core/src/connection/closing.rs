@@ -110,6 +110,14 @@ impl Connection {
         }
     }
 
+    /// A subflow came up. A DATA_FIN that was lost with another, and backs off, goes again at once.
+    pub(super) fn resume_closing(&mut self, now: Instant) {
+        if self.closing.fin_sent && !self.closing.fin_acked {
+            self.timers.fin_count = 0;
+            self.timers.fin_at = Some(now);
+        }
+    }
+
     fn close_plain_subflow(&mut self) {
         for leg in self.legs.iter_mut().flatten() {
             leg.tcp.close();

@@ -376,6 +376,7 @@ impl Connection {
         let Some(leg) = self.leg(id) else { return };
         let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
         self.timers.linger_since = None;
+        self.resume_closing(now);
         if !initial {
             sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
         }

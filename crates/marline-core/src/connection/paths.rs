@@ -113,6 +113,7 @@ impl Connection {
             self.set_backup(now, sh, old.id, new.backup);
         }
         if new.up && (moved || old.is_none_or(|o| !o.up)) {
+            self.keep_address(new.id);
             self.path_event(now, sh, PathEvent::LocalUp(new.id));
         }
     }

@@ -243,7 +243,10 @@ impl Connection {
             return;
         }
         let checksum = self.checksum.then_some(segment.mapping_checksum);
-        if first == Dsn(0) && segment.payload_len() > 0 {
+        // MP_CAPABLE maps the first bytes of both sequence spaces onto each other; the same data sent
+        // again further on needs a mapping of its own.
+        let is_first = first == Dsn(0) && segment.mapping_start == Ssn(1);
+        if is_first && segment.payload_len() > 0 {
             let data = CapableData { length: segment.mapping_len, checksum };
             if let Some(form) = self.unconfirmed_keys(id, Some(data)) {
                 options.mptcp.push(self.capable_option(form));

@@ -155,12 +155,12 @@ impl<P: Packet> Link<P> {
         self.stats.offered_bytes += bytes;
         if self.down_since.is_some() && self.config.outage.mode == OutageMode::Kill {
             self.stats.dropped_outage += 1;
-            return self.bury(packet);
+            return self.bury(now, packet);
         }
         let full = !self.queue.is_empty() && self.queued_bytes + bytes > self.queue_limit(now);
         if full || self.flight.len() >= Self::MAX_IN_FLIGHT {
             self.stats.dropped_queue += 1;
-            return self.bury(packet);
+            return self.bury(now, packet);
         }
         self.queue.push_back(packet);
         self.queued_bytes += bytes;
@@ -234,7 +234,7 @@ impl<P: Packet> Link<P> {
         self.start_head(now);
         if self.loss.takes(now) {
             self.stats.dropped_loss += 1;
-            return self.bury(packet);
+            return self.bury(now, packet);
         }
         let twice = self.chance(|faults| faults.duplicate, |link| &mut link.duplicates);
         if twice {
@@ -248,7 +248,7 @@ impl<P: Packet> Link<P> {
     /// Draws delay and faults, and puts the packet into flight.
     fn send_off(&mut self, now: Instant, mut packet: P) {
         if self.chance(|faults| faults.corrupt, |link| &mut link.corruptions) {
-            self.corrupt(&mut packet);
+            self.corrupt(now, &mut packet);
         }
         let mut at = self.delay.arrival(now);
         if !self.config.delay.overtaking {
@@ -271,13 +271,14 @@ impl<P: Packet> Link<P> {
 
     /// Flips one to three bits of one 16-bit word, as a short burst does. Flips in several words
     /// could cancel out in the Internet checksum; these are caught by it without exception.
-    fn corrupt(&mut self, packet: &mut P) {
+    fn corrupt(&mut self, now: Instant, packet: &mut P) {
         let flips = 1 + self.corruptions.below(3);
         let bytes = packet.bytes_mut();
         if bytes.len() < 2 {
             return;
         }
         self.stats.corrupted += 1;
+        self.stats.last_fault_at = Some(now);
         let word = self.corruptions.below(bytes.len() as u64 / 2) as usize * 2;
         // Distinct bits, or the flips would undo each other.
         let first = self.corruptions.below(16);
@@ -352,11 +353,11 @@ impl<P: Packet> Link<P> {
         let arrived = self.flight.partition_point(|packet| packet.at <= now);
         self.stats.dropped_outage += (self.queue.len() + self.flight.len() - arrived) as u64;
         while let Some(packet) = self.queue.pop_front() {
-            self.bury(packet);
+            self.bury(now, packet);
         }
         while self.flight.len() > arrived {
             if let Some(lost) = self.flight.pop_back() {
-                self.bury(lost.packet);
+                self.bury(now, lost.packet);
             }
         }
         self.last_arrival = now;
@@ -380,7 +381,8 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    fn bury(&mut self, packet: P) {
+    fn bury(&mut self, now: Instant, packet: P) {
+        self.stats.last_fault_at = Some(now);
         if self.dropped.len() < Self::MAX_DROPPED {
             self.dropped.push(packet);
         }

@@ -1,5 +1,7 @@
 //! What a link counted.
 
+use marline_time::Instant;
+
 /// Counts of one direction since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
@@ -23,6 +25,8 @@ pub struct LinkStats {
     pub corrupted: u64,
     /// Held back past their followers.
     pub reordered: u64,
+    /// When a packet was last dropped or damaged.
+    pub last_fault_at: Option<Instant>,
     /// Most bytes that ever waited, the packet being sent included.
     pub queue_max_bytes: u64,
 }

@@ -58,6 +58,11 @@ impl Random {
 
     fn read(&mut self, socket: &mut Socket<'_>) {
         let now = socket.now();
+        if self.stream.report.closed.is_some() {
+            // The last chance: what has arrived may be read until it lets go.
+            self.stream.read(socket, u64::MAX);
+            return;
+        }
         while self.read_at <= now {
             let got = self.stream.read(socket, self.appetite);
             self.appetite -= got;

@@ -41,16 +41,28 @@ pub struct Stall {
 }
 
 /// Watches one direction, shown to it at intervals.
+///
+/// How long a stall may be follows from the fault in it: from the stall's begin to the last packet
+/// that the network dropped or damaged. A sender that backs off exponentially tries again within
+/// twice that time; `grace` is for the rest.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Liveness {
+    grace: Duration,
     read: u64,
     since: Option<Instant>,
     longest: Stall,
+    worst: Option<Stall>,
 }
 
 impl Liveness {
-    /// The stream as it stands now.
-    pub fn sample(&mut self, now: Instant, state: StreamState) {
+    /// An oracle that allows twice the fault and `grace`.
+    #[must_use]
+    pub fn new(grace: Duration) -> Self {
+        Liveness { grace, ..Liveness::default() }
+    }
+
+    /// The stream as it stands now, and when the network last did harm on the path that did best.
+    pub fn sample(&mut self, now: Instant, state: StreamState, last_fault: Instant) {
         let outstanding = state.written > state.read || state.end_outstanding;
         if !outstanding || state.pausing || state.read != self.read {
             self.read = state.read;
@@ -58,16 +70,26 @@ impl Liveness {
             return;
         }
         let from = *self.since.get_or_insert(now);
-        let length = now.since(from);
-        if length > self.longest.length {
-            self.longest = Stall { from, length };
+        let stall = Stall { from, length: now.since(from) };
+        if stall.length > self.longest.length {
+            self.longest = stall;
+        }
+        let allowed = last_fault.since(from) * 2 + self.grace;
+        if stall.length > allowed && self.worst.is_none_or(|worst| stall.length > worst.length) {
+            self.worst = Some(stall);
         }
     }
 
-    /// The longest stall so far.
+    /// The longest stall so far, excused or not.
     #[must_use]
     pub const fn longest(&self) -> Stall {
         self.longest
+    }
+
+    /// The longest stall that no fault excuses.
+    #[must_use]
+    pub const fn worst(&self) -> Option<Stall> {
+        self.worst
     }
 }
 
@@ -77,10 +99,10 @@ mod tests {
 
     #[test]
     fn only_a_wanted_and_missing_byte_is_a_stall() {
-        let mut oracle = Liveness::default();
+        let mut oracle = Liveness::new(Duration::from_millis(250));
         let mut show = |ms, written, read, pausing| {
             let state = StreamState { written, read, pausing, end_outstanding: false };
-            oracle.sample(Instant::from_millis(ms), state);
+            oracle.sample(Instant::from_millis(ms), state, Instant::ZERO);
             oracle.longest()
         };
         show(0, 0, 0, false);
@@ -93,5 +115,19 @@ mod tests {
         let longest = show(2_100, 100, 100, false);
         assert_eq!(longest.length, Duration::from_millis(300));
         assert_eq!(longest.from, Instant::from_millis(600));
+        assert_eq!(oracle.worst(), Some(longest));
+    }
+
+    #[test]
+    fn a_fault_excuses_twice_its_length() {
+        let grace = Duration::from_millis(100);
+        let mut oracle = Liveness::new(grace);
+        let state = StreamState { written: 1, read: 0, pausing: false, end_outstanding: false };
+        let fault = Instant::from_millis(400);
+        oracle.sample(Instant::from_millis(100), state, fault);
+        oracle.sample(Instant::from_millis(800), state, fault);
+        assert_eq!(oracle.worst(), None);
+        oracle.sample(Instant::from_millis(801), state, fault);
+        assert_eq!(oracle.worst().map(|stall| stall.length), Some(Duration::from_millis(701)));
     }
 }

@@ -28,8 +28,6 @@ pub struct Outcome {
     pub plan: String,
     /// Longest stall of any direction.
     pub stall: Duration,
-    /// What it may be.
-    pub stall_allowed: Duration,
     /// When everything was finished.
     pub finished: Instant,
     /// Digest of the run.
@@ -87,7 +85,8 @@ fn random_app(rng: &mut PcgRng) -> RandomPlan {
     let magnitude = between(rng, 0, 10);
     RandomPlan {
         write_bytes: rng.below(1_000 << magnitude),
-        write_bytes_max: 1 + rng.below(100 << (magnitude / 2)),
+        // Not so small that writing takes minutes.
+        write_bytes_max: 1 + (2 << magnitude) + rng.below(100 << (magnitude / 2)),
         write_pause_max: pause(rng, 60),
         read_bytes_max: between(rng, 1_000, 200_000),
         read_pause_max: pause(rng, 300),
@@ -141,6 +140,10 @@ impl Plan {
         ]
     }
 
+    fn name(&self) -> String {
+        format!("{}, {} paths", self.scheduler, self.paths.links.len())
+    }
+
     fn longest_outage(&self) -> Duration {
         let lengths = self.outages.iter().map(|(_, from, to, _)| to.since(*from));
         lengths.max().unwrap_or_default()
@@ -155,8 +158,24 @@ fn heal(config: &LinkConfig) -> LinkConfig {
     healed
 }
 
-/// Runs the world of a seed.
+/// Runs the world of a seed. A panic in it becomes its complaint, so that the seed is known.
 pub fn run(seed: u64) -> Outcome {
+    std::panic::catch_unwind(|| run_unguarded(seed)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let words = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Outcome {
+            seed,
+            plan: Plan::draw(seed).name(),
+            stall: Duration::ZERO,
+            finished: Instant::ZERO,
+            digest: 0,
+            complaint: Some(format!("panicked: {}", words.unwrap_or_default())),
+        }
+    })
+}
+
+/// The world of a seed before anything has happened, and the complaint of its connecting.
+pub fn build(seed: u64) -> (Paths, Option<String>) {
     let plan = Plan::draw(seed);
     let seeds = SeedTree::new(seed);
     let mut paths = Paths::new(&plan.paths, seeds);
@@ -185,22 +204,25 @@ pub fn run(seed: u64) -> Outcome {
         });
     }
     let connected = paths.connect(0, client_app);
-    let mut complaint = connected.err().map(|error| format!("connect: {error}"));
-    let mut directions = [Liveness::default(); 2];
+    let complaint = connected.err().map(|error| format!("connect: {error}"));
+    (paths, complaint)
+}
+
+fn run_unguarded(seed: u64) -> Outcome {
+    let plan = Plan::draw(seed);
+    let (mut paths, mut complaint) = build(seed);
+    let grace = plan.longest_outage() * 2 + Duration::from_secs(1);
+    let mut directions = [Liveness::new(grace); 2];
     let finished = watch(&mut paths, &mut directions);
     let stall = directions.map(|oracle| oracle.longest().length).into_iter().max();
-    let stall = stall.unwrap_or_default();
-    let stall_allowed = plan.longest_outage() * 2 + Duration::from_secs(1);
     complaint = complaint.or_else(|| judge(&paths, finished));
-    if stall > stall_allowed {
-        let from = directions.map(|oracle| oracle.longest());
-        complaint.get_or_insert(format!("stalled {stall:?} of {stall_allowed:?}: {from:?}"));
+    if let Some(worst) = directions.iter().find_map(Liveness::worst) {
+        complaint.get_or_insert(format!("stalled {:?} from {}", worst.length, worst.from));
     }
     Outcome {
         seed,
-        plan: format!("{}, {} paths", plan.scheduler, plan.paths.links.len()),
-        stall,
-        stall_allowed,
+        plan: plan.name(),
+        stall: stall.unwrap_or_default(),
         finished: paths.world.now(),
         digest: paths.world.digest(),
         complaint,
@@ -216,13 +238,22 @@ fn watch(paths: &mut Paths, directions: &mut [Liveness; 2]) -> bool {
             continue;
         };
         let (client_eof, server_eof) = (client.eof_at.is_some(), server.eof_at.is_some());
-        if (client_eof && server_eof) || client.closed.is_some() && server.closed.is_some() {
+        let closed = client.closed.is_some() && server.closed.is_some();
+        if (client_eof && server_eof) || closed {
             return true;
         }
-        directions[0].sample(next, StreamState::between(client, server));
-        directions[1].sample(next, StreamState::between(server, client));
+        let last_fault = last_fault(paths);
+        directions[0].sample(next, StreamState::between(client, server), last_fault);
+        directions[1].sample(next, StreamState::between(server, client), last_fault);
     }
     false
+}
+
+/// When the network last did harm on the path on which it was longest ago.
+fn last_fault(paths: &Paths) -> Instant {
+    let at = |link| paths.world.link(link).stats().last_fault_at.unwrap_or_default();
+    let links = paths.up.iter().zip(&paths.down);
+    links.map(|(up, down)| at(*up).max(at(*down))).min().unwrap_or_default()
 }
 
 /// What is wrong with the end of a run.

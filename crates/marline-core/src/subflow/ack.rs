@@ -122,7 +122,7 @@ impl Subflow {
         let rate = self.tx.rate.sample(now, self.tx.rtt.min());
         if tally.cumulative > 0 {
             self.tx.rto.count = 0;
-            self.tx.force = false;
+            self.tx.force = None;
             self.rearm_rto(now);
             self.tx.board.shrink_if_empty();
             self.watch_for_reneging(now);

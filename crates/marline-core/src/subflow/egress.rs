@@ -73,7 +73,8 @@ impl Subflow {
         if self.tx.board.bytes_lost() == 0 {
             return None;
         }
-        if !core::mem::take(&mut self.tx.force) {
+        let forced = self.tx.force.take();
+        if forced.is_none() {
             if self.tx.board.bytes_in_flight() >= self.send_window() {
                 return None;
             }
@@ -91,7 +92,7 @@ impl Subflow {
                 self.tx.queue_lost(index + 1);
             }
         }
-        self.retransmit(now, index, SentKind::Retransmission)
+        self.retransmit(now, index, forced.unwrap_or(SentKind::Retransmission))
     }
 
     /// A tail loss probe that repeats the newest segment that is not delivered, or the end of it.
@@ -120,7 +121,7 @@ impl Subflow {
         let stamp = self.tx.rate.stamp(now, self.tx.board.bytes_in_flight());
         self.tx.board.mark_retransmitted(index, now, stamp);
         let segment = *self.tx.board.get(index)?;
-        if kind == SentKind::Retransmission
+        if self.tx.phase != Phase::Open
             && let Some(undo) = self.tx.undo.as_mut()
         {
             undo.on_retransmission(segment.len(), self.timestamps.value(now));

@@ -113,7 +113,7 @@ impl Subflow {
         }
         self.tx.phase = Phase::Open;
         self.tx.frto = false;
-        self.tx.force = false;
+        self.tx.force = None;
         self.congestion.on_signal(CongestionSignal::RecoveryDone, now, self.id, &self.group);
         self.recovery.on_recovery(false, &self.tx.context(now));
     }
@@ -127,7 +127,7 @@ impl Subflow {
         let was_open = self.tx.phase == Phase::Open;
         self.tx.phase = Phase::Open;
         self.tx.frto = false;
-        self.tx.force = false;
+        self.tx.force = None;
         self.tx.unmark_all_lost();
         self.congestion.on_signal(CongestionSignal::Spurious, now, self.id, &self.group);
         if !was_open {

@@ -12,7 +12,7 @@
 //! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
 //! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
 
-use marline_policy::{CongestionSignal, Phase};
+use marline_policy::{CongestionSignal, Phase, SentKind};
 use marline_time::{Duration, Instant};
 
 use super::loss::Undo;
@@ -85,7 +85,7 @@ impl Subflow {
             self.id,
             &self.group,
         );
-        self.tx.force = true;
+        self.tx.force = Some(SentKind::Retransmission);
         self.tx.rto.deadline = Some(now + self.tx.timeout());
     }
 

@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Instant};
 
-use marline_policy::{Phase, TimeoutAction};
+use marline_policy::{Phase, SentKind, TimeoutAction};
 
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
@@ -89,7 +89,7 @@ impl Subflow {
             self.events.push_back(SubflowEvent::ProbeTimeout);
             if self.tx.board.bytes_lost() > 0 {
                 // What waits for room is a better probe than anything new.
-                self.tx.force = true;
+                self.tx.force = Some(SentKind::ProbeRepeat);
             } else if self.state.may_send() && !self.fin_wanted {
                 self.tx.probe = Probe::Wanted;
             } else {

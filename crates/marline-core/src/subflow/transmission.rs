@@ -4,7 +4,7 @@ use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use marline_policy::{
-    DataRange, Phase, RecoveryContext, RttEstimator, Scoreboard, SentSegment, Ssn,
+    DataRange, Phase, RecoveryContext, RttEstimator, Scoreboard, SentKind, SentSegment, Ssn,
 };
 use marline_time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ pub(super) struct Transmission {
     pub(super) undo: Option<Undo>,
     /// F-RTO watches for originals.
     pub(super) frto: bool,
-    /// One retransmission may go whatever the window says.
-    pub(super) force: bool,
+    /// One retransmission may go whatever the window says, as this kind.
+    pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
     pub(super) window_use: WindowUse,
     pub(super) losses: LossHistory,
@@ -116,7 +116,7 @@ impl Transmission {
             max_window: u64::from(u16::MAX),
             undo: None,
             frto: false,
-            force: false,
+            force: None,
             probe: Probe::None,
             window_use: WindowUse::default(),
             losses: LossHistory::default(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::run::{command, run};
 use crate::{TaskResult, deps, manifest, tidy};
@@ -15,34 +15,43 @@ const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
 type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 
-/// Every step in order; the first that fails ends the run. The times are printed either way.
-pub(crate) fn all(root: &Path) -> TaskResult {
+/// Runs the steps named, or all, in order. One that fails does not keep the others from running:
+/// who reads the log wants to know all that is wrong.
+pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
     let steps: [Step<'_>; 8] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
-        ("clippy", &clippy),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
         ("deny", &|root| cargo(root, &["deny", "check", "licenses", "bans", "sources"])),
+        ("clippy", &clippy),
         ("doc", &doc),
         ("test", &|root| test(root, &[])),
         ("fuzz", &|root| fuzz(root, None)),
     ];
-    let mut times: Vec<(&str, Duration)> = Vec::new();
-    let mut result = Ok(());
+    if let Some(unknown) = wanted.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
+        return Err(format!("no step `{unknown}`; there are {}", steps.map(|s| s.0).join(", ")));
+    }
+    let mut summary = Vec::new();
+    let mut failed = Vec::new();
     for (name, step) in steps {
+        if !wanted.is_empty() && !wanted.iter().any(|word| word == name) {
+            continue;
+        }
         println!("=== {name}");
         let start = Instant::now();
-        result = step(root).map_err(|error| format!("step {name}: {error}"));
-        times.push((name, start.elapsed()));
-        if result.is_err() {
-            break;
+        let result = step(root);
+        let seconds = start.elapsed().as_secs_f64();
+        summary.push(format!(
+            "{seconds:7.1} s  {}  {name}",
+            if result.is_ok() { "ok    " } else { "FAILED" }
+        ));
+        if let Err(error) = result {
+            eprintln!("xtask ci: step {name}: {error}");
+            failed.push(name);
         }
     }
-    println!("=== times");
-    for (name, time) in times {
-        println!("{name:8} {:7.1} s", time.as_secs_f64());
-    }
-    result
+    println!("=== summary\n{}", summary.join("\n"));
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
 /// Every test of the repository: the workspace's, then those of the policy that lives outside it.

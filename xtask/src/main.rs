@@ -25,7 +25,7 @@ usage: cargo xtask <task>
   deps            which crate depends on which
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
-  ci              what .ci/run runs, in its order, with the time each step took
+  ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
   figures [ROW..] measures the rows of the README's table
   dist            a static program in target/dist, with its SHA-256
 ";
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         "deps" => deps::check(&root),
         "test" => ci::test(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
-        "ci" => ci::all(&root),
+        "ci" => ci::all(&root, rest),
         "figures" => figures::measure(&root, rest),
         "dist" => dist::build(&root),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),

@@ -2,12 +2,12 @@
 //!
 //! Nothing is counted on the way of a packet: once a second, and at each scrape, the pictures that the
 //! control socket also shows are compared with the last ones and the differences are added up. Labels
-//! are bounded: paths are named by our own address, never by a peer's or a connection's number,
-//! and beyond [`MAX_PATHS`] of them the rest are one, `other`.
+//! are bounded: a path is named by what outlives connections (a client's address and the server's, a
+//! server's own address), and beyond [`MAX_PATHS`] of them the rest are one, `other`.
 
 mod totals;
 
-pub use totals::{MAX_PATHS, Totals};
+pub use totals::{MAX_PATHS, Side, Totals};
 
 use std::convert::Infallible;
 use std::io;
@@ -70,7 +70,8 @@ impl MetricsServer {
 pub async fn serve(address: SocketAddr, handle: Arc<dyn Handle>) -> io::Result<MetricsServer> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
-    let totals = Arc::new(Totals::default());
+    let side = if handle.role() == "client" { Side::Client } else { Side::Server };
+    let totals = Arc::new(Totals::new(side));
     let mut tasks = JoinSet::new();
     tasks.spawn(sample(handle.clone(), totals.clone()));
     tasks.spawn(accept(listener, handle, totals.clone()));

@@ -22,8 +22,18 @@ pub struct Totals {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+/// Whose totals: what names a path without being a connection's own.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Its own ports come and go, the server's address stays.
+    Client,
+    /// Its own address and port stay, clients' come and go.
+    Server,
+}
+
+#[derive(Debug)]
 struct State {
+    side: Side,
     /// What was seen last of each connection.
     seen: BTreeMap<u64, Seen>,
     paths: Vec<String>,
@@ -79,8 +89,10 @@ impl fmt::Debug for Totals {
     }
 }
 
-impl Default for Totals {
-    fn default() -> Self {
+impl Totals {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(side: Side) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         with_local_recorder(&recorder, || {
             for (name, meaning, _) in COUNTERS {
@@ -97,11 +109,10 @@ impl Default for Totals {
             describe_counter!(WRITTEN, "Bytes applications wrote");
             describe_counter!(READ, "Bytes applications read");
         });
-        Totals { recorder, state: Mutex::default() }
+        let state = State { side, seen: BTreeMap::new(), paths: Vec::new() };
+        Totals { recorder, state: Mutex::new(state) }
     }
-}
 
-impl Totals {
     /// Takes in all connections there are: those not among them have ended.
     pub fn sample(&self, connections: &[Connection]) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +151,7 @@ impl State {
     fn add(&mut self, connection: &Connection) {
         let mut now: BTreeMap<String, [u64; COUNTERS.len()]> = BTreeMap::new();
         for subflow in connection.subflows.iter().chain(&connection.gone) {
-            let sums = now.entry(label(&mut self.paths, subflow)).or_default();
+            let sums = now.entry(label(&mut self.paths, self.side, subflow)).or_default();
             for (sum, (_, _, of)) in sums.iter_mut().zip(COUNTERS) {
                 *sum += of(subflow);
             }
@@ -166,7 +177,7 @@ impl State {
         gauge!(FALLBACK).set(fallen as f64);
         let mut by_path: BTreeMap<String, Vec<&Subflow>> = BTreeMap::new();
         for subflow in connections.iter().flat_map(|c| &c.subflows) {
-            by_path.entry(label(&mut self.paths, subflow)).or_default().push(subflow);
+            by_path.entry(label(&mut self.paths, self.side, subflow)).or_default().push(subflow);
         }
         // A path without subflows has zeros, not the values it had last.
         let with_other = self.paths.iter().cloned().chain([OTHER.to_owned()]);
@@ -190,10 +201,16 @@ fn grown(before: &mut u64, now: u64) -> u64 {
     more
 }
 
-/// Our address of the subflow, without the port; `other` if there are too many.
-fn label(paths: &mut Vec<String>, subflow: &Subflow) -> String {
-    let address: Option<SocketAddr> = subflow.local.parse().ok();
-    let name = address.map_or_else(|| OTHER.to_owned(), |address| address.ip().to_string());
+/// The subflow's path: at a client our address and the server's, at a server ours; `other` if there
+/// are too many.
+fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
+    let local: Option<SocketAddr> = subflow.local.parse().ok();
+    let name = match (local, side) {
+        (None, _) => OTHER.to_owned(),
+        // Its port is the connection's, not the path's.
+        (Some(local), Side::Client) => format!("{}={}", local.ip(), subflow.remote),
+        (Some(local), Side::Server) => local.to_string(),
+    };
     if paths.contains(&name) {
         return name;
     }
@@ -211,6 +228,7 @@ mod tests {
     fn subflow(local: &str, sent: u64) -> Subflow {
         Subflow {
             local: local.into(),
+            remote: "[2001:db8::1]:443".into(),
             bytes_sent: sent,
             srtt_us: Some(20_000),
             ..Subflow::default()
@@ -229,7 +247,7 @@ mod tests {
 
     #[test]
     fn totals_grow_by_differences_and_outlive_connections() {
-        let totals = Totals::default();
+        let totals = Totals::new(Side::Client);
         let wifi = "192.0.2.7:1000";
         totals.sample(&[connection(1, 100, vec![subflow(wifi, 150)])]);
         totals.sample(&[
@@ -241,18 +259,34 @@ mod tests {
         totals.count_event("SF_CLOSED", 3);
         let text = totals.render();
         assert_eq!(value(&text, "marline_written_bytes_total"), 170.0);
-        let sent =
-            |path| value(&text, &format!("marline_path_sent_bytes_total{{path=\"{path}\"}}"));
+        let sent = |path| {
+            value(
+                &text,
+                &format!("marline_path_sent_bytes_total{{path=\"{path}=[2001:db8::1]:443\"}}"),
+            )
+        };
         assert_eq!((sent("192.0.2.7"), sent("10.0.0.2")), (240.0, 8.0));
         assert_eq!(value(&text, "marline_connections_total"), 2.0);
         assert_eq!(value(&text, "marline_connections"), 0.0);
-        assert_eq!(value(&text, "marline_path_subflows{path=\"192.0.2.7\"}"), 0.0);
+        assert_eq!(
+            value(&text, "marline_path_subflows{path=\"192.0.2.7=[2001:db8::1]:443\"}"),
+            0.0
+        );
         assert_eq!(value(&text, "marline_events_total{event=\"SF_CLOSED\"}"), 3.0);
     }
 
     #[test]
+    fn a_servers_paths_are_its_own_addresses() {
+        let totals = Totals::new(Side::Server);
+        let here = |remote: &str| Subflow { remote: remote.into(), ..subflow("10.0.0.1:443", 5) };
+        totals.sample(&[connection(1, 0, vec![here("192.0.2.1:9"), here("192.0.2.2:9")])]);
+        let line = "marline_path_sent_bytes_total{path=\"10.0.0.1:443\"}";
+        assert_eq!(value(&totals.render(), line), 10.0);
+    }
+
+    #[test]
     fn labels_are_bounded() {
-        let totals = Totals::default();
+        let totals = Totals::new(Side::Client);
         let many = (0..200).map(|n| subflow(&format!("10.0.0.{n}:1"), 1)).collect();
         totals.sample(&[connection(1, 0, many)]);
         let text = totals.render();
@@ -262,6 +296,9 @@ mod tests {
         let rest = (200 - MAX_PATHS) as f64;
         assert_eq!(value(&text, "marline_path_sent_bytes_total{path=\"other\"}"), rest);
         assert_eq!(value(&text, "marline_path_subflows{path=\"other\"}"), rest);
-        assert_eq!(value(&text, "marline_path_srtt_seconds{path=\"10.0.0.1\"}"), 0.02);
+        assert_eq!(
+            value(&text, "marline_path_srtt_seconds{path=\"10.0.0.1=[2001:db8::1]:443\"}"),
+            0.02
+        );
     }
 }

@@ -68,7 +68,8 @@ pub struct Limits {
     pub mappings: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,
-    /// Challenge ACKs and resets to unknown flows per second (RFC 5961 section 7).
+    /// Challenge ACKs per second, and as many answers to unknown flows (RFC 5961 section 7). Each
+    /// second grants a random number, half of this at least.
     pub challenges_per_s: u32,
     /// Remote addresses remembered per connection.
     pub remote_addresses: usize,

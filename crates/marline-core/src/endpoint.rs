@@ -51,6 +51,7 @@ impl Endpoint {
         let demux = Demux::new(rng.next_u64());
         let time_wait = TimeWait::new(config.limits.time_wait);
         let answers = AnswerBudget::new(config.limits.challenges_per_s);
+        let challenges = AnswerBudget::new(config.limits.challenges_per_s);
         Endpoint {
             shared: Shared {
                 config,
@@ -64,6 +65,7 @@ impl Endpoint {
                 half_open_count: 0,
                 strays: VecDeque::new(),
                 answers,
+                challenges,
             },
             slab: Vec::new(),
             free: Vec::new(),
@@ -143,14 +145,9 @@ impl Endpoint {
         let Shared { time_wait, demux, events, .. } = &mut self.shared;
         time_wait.expire(now, demux, events);
         while let Some((at, slot)) = self.wakeups.pop_due(now) {
-            let Some(connection) =
-                self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
-            else {
-                continue;
-            };
-            if connection.armed != at {
-                continue;
-            }
+            let entry = self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut());
+            // An alarm that an earlier one replaced must not set another: they would only get more.
+            let Some(connection) = entry.filter(|c| c.armed == at) else { continue };
             connection.armed = Instant::FAR_FUTURE;
             if connection.next_timeout().is_some_and(|at| at <= now) {
                 connection.handle_timeout(now, &mut self.shared);
@@ -229,6 +226,11 @@ impl Endpoint {
         if at < connection.armed {
             connection.armed = at;
             self.wakeups.push(at, slot);
+        }
+        if self.wakeups.is_overgrown(self.count) {
+            let slab = &self.slab;
+            let armed = |slot: u32| slab.get(slot as usize)?.connection.as_ref().map(|c| c.armed);
+            self.wakeups.sweep(|at, slot| armed(slot) == Some(at));
         }
     }
 

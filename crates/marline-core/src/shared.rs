@@ -25,10 +25,18 @@ pub(crate) struct Shared {
     pub(crate) strays: VecDeque<Stray>,
     /// How many of them are still half open.
     pub(crate) half_open_count: usize,
+    /// Answers to strangers: resets, and last ACKs of ended subflows.
     pub(crate) answers: AnswerBudget,
+    /// Challenge ACKs of connections. Apart, so that strangers cannot use them up.
+    pub(crate) challenges: AnswerBudget,
 }
 
-/// How many resets to strangers and challenge ACKs may go out per second (RFC 5961 section 7).
+/// How many answers of a kind may go out per second (RFC 5961 section 7).
+///
+/// A count that everybody can use up is also one that everybody can read: an attacker who provokes
+/// answers on a connection of his own learns how many others drew, and from that whether his forged
+/// segments hit (CVE-2016-5696). Each second therefore grants a random number, half the limit at
+/// least.
 #[derive(Debug)]
 pub(crate) struct AnswerBudget {
     per_s: u32,
@@ -42,10 +50,10 @@ impl AnswerBudget {
     }
 
     /// Whether one more may go out now.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    pub(crate) fn take(&mut self, now: Instant, rng: &mut dyn Rng) -> bool {
         if now.since(self.since) >= Duration::from_secs(1) {
             self.since = now;
-            self.left = self.per_s;
+            self.left = self.per_s - rng.below(u64::from(self.per_s / 2) + 1) as u32;
         }
         let granted = self.left > 0;
         self.left = self.left.saturating_sub(1);

@@ -13,6 +13,7 @@ pub mod keys;
 pub mod need;
 mod pair;
 mod peer;
+pub mod scene;
 mod script;
 mod seg;
 

@@ -32,6 +32,8 @@ pub struct Peer {
     pub next_dsn: u64,
     /// The next data sequence number we expect.
     pub expected_dsn: u64,
+    /// Our flow id and the endpoint's, on carriers that have them; else zeros.
+    pub flows: (u64, u64),
     /// Our timestamp clock and what we last heard, if timestamps are used.
     pub timestamps: Option<(u32, u32)>,
 }
@@ -63,6 +65,7 @@ impl Peer {
             expected: SeqNum(0),
             next_dsn: keys::idsn(key).wrapping_add(1),
             expected_dsn: 0,
+            flows: (0, 0),
             timestamps: None,
         }
     }
@@ -77,16 +80,51 @@ impl Peer {
             seg = seg.timestamps(value, echo);
         }
         self.next = seg.end();
-        script.inject(self.path, seg);
+        self.inject(script, seg);
+    }
+
+    /// Sends `seg` as it is, addressed like all of this subflow; a SYN tells our flow id.
+    pub fn inject(&self, script: &mut Script, seg: Seg) {
+        let (ours, theirs) = self.flows;
+        let told = if seg.header.flags.contains(TcpFlags::SYN) { ours } else { 0 };
+        script.inject_to(self.path, (theirs, told), seg);
+    }
+
+    /// A segment with the next numbers, for a test to spoil and [`inject`](Self::inject): nothing is
+    /// remembered of it.
+    #[must_use]
+    pub fn stamp(&self, seg: Seg) -> Seg {
+        let seg = seg.at(self.next).acking(self.expected);
+        match self.timestamps {
+            Some((value, echo)) => seg.timestamps(value, echo),
+            None => seg,
+        }
+    }
+
+    /// A mapping of `len` bytes as the next of this subflow.
+    #[must_use]
+    pub fn mapped(&self, bytes: &[u8]) -> Seg {
+        let ssn = self.next.offset_from(self.iss);
+        Seg::ack()
+            .data_ack(self.expected_dsn)
+            .mapping(self.next_dsn, ssn, bytes.len() as u16)
+            .payload(bytes)
+    }
+
+    /// Takes all that was sent on this subflow off the script, and note of it; other subflows'
+    /// segments are dropped.
+    pub fn hear_all(&mut self, script: &mut Script) -> Vec<Sent> {
+        let mut sent = script.take_sent();
+        sent.retain(|s| s.path == self.path);
+        for one in &sent {
+            self.hear(one);
+        }
+        sent
     }
 
     /// Sends data with its mapping and a DATA_ACK.
     pub fn send_data(&mut self, script: &mut Script, bytes: &[u8]) {
-        let ssn = self.next.offset_from(self.iss);
-        let seg = Seg::ack()
-            .data_ack(self.expected_dsn)
-            .mapping(self.next_dsn, ssn, bytes.len() as u16)
-            .payload(bytes);
+        let seg = self.mapped(bytes);
         self.next_dsn = self.next_dsn.wrapping_add(bytes.len() as u64);
         self.send(script, seg);
     }
@@ -103,6 +141,7 @@ impl Peer {
         if seg.header.flags.contains(TcpFlags::SYN) {
             self.irs = seg.header.seq;
             self.expected = seg.header.seq;
+            self.flows.1 = sent.flows.0;
         }
         if let (Some(ours), Some(theirs)) = (self.timestamps.as_mut(), seg.options.timestamps) {
             ours.1 = theirs.value;

@@ -54,6 +54,8 @@ pub struct Sent {
     pub path: FourTuple,
     /// Its ECN field.
     pub ecn: Ecn,
+    /// The endpoint's flow id and the peer's, on carriers that have them.
+    pub flows: (u64, u64),
     /// The segment.
     pub seg: Seg,
 }
@@ -118,15 +120,24 @@ impl Script {
     /// Delivers a segment that came in on `path` (local is the endpoint's side). Ports are filled in
     /// and the checksum is right.
     pub fn inject(&mut self, path: FourTuple, seg: Seg) {
+        self.inject_to(path, (0, 0), seg);
+    }
+
+    /// Delivers a segment that names the endpoint's flow and tells the peer's (0: does not).
+    pub fn inject_to(&mut self, path: FourTuple, flows: (u64, u64), seg: Seg) {
         let seg = seg.ports(path.remote.port(), path.local.port());
         let bytes = seg.bytes(self.scope(path.remote.ip(), path.local.ip()));
-        self.inject_bytes(path, &bytes);
+        self.deliver(path, flows, &bytes);
     }
 
     /// Delivers bytes as they are.
     pub fn inject_bytes(&mut self, path: FourTuple, bytes: &[u8]) {
+        self.deliver(path, (0, 0), bytes);
+    }
+
+    fn deliver(&mut self, path: FourTuple, (flow, peer_flow): (u64, u64), bytes: &[u8]) {
         let ecn = Ecn::NotEct;
-        let meta = PacketMeta { path, ecn, flow: 0, peer_flow: 0, checksum_verified: false };
+        let meta = PacketMeta { path, ecn, flow, peer_flow, checksum_verified: false };
         self.endpoint.handle_packet(self.now, &meta, bytes);
         self.gather();
     }
@@ -166,6 +177,23 @@ impl Script {
     /// Takes all segments sent and not looked at.
     pub fn take_sent(&mut self) -> Vec<Sent> {
         self.sent.drain(..).collect()
+    }
+
+    /// Reads what a connection has to read now.
+    pub fn read_all(&mut self, id: ConnectionId) -> Vec<u8> {
+        let (mut bytes, mut out) = (Vec::new(), [0; 16_384]);
+        while let Ok(len @ 1..) = self.run(|e, now| e.read(now, id, &mut out)) {
+            bytes.extend_from_slice(&out[..len]);
+        }
+        bytes
+    }
+
+    /// The connection that came in since events were taken last.
+    pub fn take_incoming(&mut self) -> Option<ConnectionId> {
+        self.take_events().into_iter().find_map(|event| match event {
+            Event::Incoming(id) => Some(id),
+            _ => None,
+        })
     }
 
     /// Takes the next segment sent.
@@ -231,7 +259,8 @@ impl Script {
                     Err(error) => panic!("the endpoint sent a broken segment: {error}"),
                 };
                 assert!(!seg.options.mptcp.malformed, "the endpoint sent a malformed option");
-                self.sent.push_back(Sent { at: self.now, path: t.path, ecn: t.ecn, seg });
+                let flows = (t.local_flow, t.peer_flow);
+                self.sent.push_back(Sent { at: self.now, path: t.path, ecn: t.ecn, flows, seg });
             }
         }
         while let Some(event) = self.endpoint.poll_event() {

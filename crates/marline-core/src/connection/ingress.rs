@@ -32,7 +32,7 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         let ingress = leg.tcp.on_segment(now, segment, ecn, window);
         if ingress.challenge {
-            if sh.answers.take(now) {
+            if sh.challenges.take(now, sh.rng.as_mut()) {
                 sh.counters.challenge_acks += 1;
             } else {
                 leg.tcp.withdraw_challenge();

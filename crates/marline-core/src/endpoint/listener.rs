@@ -165,9 +165,10 @@ impl Endpoint {
     }
 
     fn push_stray(&mut self, now: Instant, stray: Stray) {
-        if self.shared.strays.len() < MAX_STRAYS && self.shared.answers.take(now) {
-            self.shared.counters.resets_out += 1;
-            self.shared.strays.push_back(stray);
+        let Shared { strays, answers, rng, counters, .. } = &mut self.shared;
+        if strays.len() < MAX_STRAYS && answers.take(now, rng.as_mut()) {
+            counters.resets_out += 1;
+            strays.push_back(stray);
         }
     }
 

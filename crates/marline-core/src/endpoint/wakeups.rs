@@ -1,14 +1,17 @@
 //! Alarms of connections: a heap in which nothing is ever moved.
 //!
 //! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it
-//! set and, when that rings, sets the next one. An alarm that rings at another time than the one the
-//! connection keeps was overtaken by an earlier one: it must set nothing, or alarms would only ever
-//! become more.
+//! set and, when that rings for nothing, sets the next one. An alarm that an earlier one replaced,
+//! or whose connection is gone, is swept out when such alarms are the majority, so that the heap
+//! stays as small as the number of connections.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use marline_time::Instant;
+
+/// Old alarms that are not worth sweeping.
+const LEAST: usize = 64;
 
 /// Alarms, earliest first; equal times in the order they were set.
 #[derive(Debug, Default)]
@@ -28,12 +31,23 @@ impl Wakeups {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Takes one alarm whose time has come, with that time.
+    /// Takes one alarm whose time has come: when it was to ring, and for which slot.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, u32)> {
         if self.next()? > now {
             return None;
         }
         self.heap.pop().map(|Reverse((at, _, slot))| (at, slot))
+    }
+
+    /// Whether most alarms must be old ones, if `connections` are alive.
+    pub(super) fn is_overgrown(&self, connections: usize) -> bool {
+        self.heap.len() > 2 * connections + LEAST
+    }
+
+    /// Keeps only the alarms that `is_set` confirms.
+    pub(super) fn sweep(&mut self, is_set: impl Fn(Instant, u32) -> bool) {
+        self.heap.retain(|Reverse((at, _, slot))| is_set(*at, *slot));
+        self.heap.shrink_to(2 * self.heap.len() + LEAST);
     }
 }
 
@@ -53,5 +67,20 @@ mod tests {
             due.push(slot);
         }
         assert_eq!(due, [2, 1, 3]);
+    }
+
+    #[test]
+    fn alarms_that_were_replaced_are_swept_out() {
+        let mut wakeups = Wakeups::default();
+        let mut swept = 0;
+        for at in (1..10_000).rev() {
+            wakeups.push(Instant::from_secs(at), 1);
+            if wakeups.is_overgrown(1) {
+                wakeups.sweep(|armed, _| armed == Instant::from_secs(at));
+                swept += 1;
+            }
+        }
+        assert!(swept > 10 && wakeups.heap.len() <= 66, "{} alarms", wakeups.heap.len());
+        assert_eq!(wakeups.next(), Some(Instant::from_secs(1)));
     }
 }

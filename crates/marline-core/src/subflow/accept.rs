@@ -76,7 +76,9 @@ impl Subflow {
         accept_window: u64,
     ) -> Ingress {
         let Some(place) = self.place(segment, accept_window) else {
-            return self.challenge(now, segment);
+            // Before the stream's first octet. A RST there is as far outside as any other.
+            let is_reset = segment.header.flags.contains(TcpFlags::RST);
+            return if is_reset { Ingress::default() } else { self.challenge(now, segment) };
         };
         match self.check(now, segment, &place) {
             Check::Accept => {}

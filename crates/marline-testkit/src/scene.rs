@@ -1,0 +1,63 @@
+//! Where most tests start from.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline_core::{Capabilities, ChecksumScope, ConnectionId, EndpointConfig, FourTuple};
+
+use crate::{Peer, Script, capabilities, config, endpoint_config};
+
+/// Ends of a subflow: the endpoint's port 80 and a peer's port.
+#[must_use]
+pub fn path(net: u8, host: u8, port: u16) -> FourTuple {
+    FourTuple {
+        local: SocketAddr::from(([10, net, 0, 1], 80)),
+        remote: SocketAddr::from(([10, net, 0, host], port)),
+    }
+}
+
+/// A carrier like UDP: checksums without addresses, subflows told apart by ids.
+#[must_use]
+pub const fn flow_capabilities() -> Capabilities {
+    Capabilities { checksum: ChecksumScope::WithoutAddresses, flow_ids: true, ..capabilities() }
+}
+
+/// A listening endpoint with the default configuration.
+#[must_use]
+pub fn listening() -> EndpointConfig {
+    endpoint_config(Some(config()))
+}
+
+/// A listening endpoint and a peer that connected to it and sent `hello`, which was read.
+///
+/// # Panics
+/// If the endpoint does not play along.
+#[must_use]
+pub fn served(endpoint: EndpointConfig, seed: u64) -> (Script, Peer, ConnectionId) {
+    let with_ids = endpoint.capabilities.flow_ids;
+    let mut script = Script::new(endpoint, seed);
+    let mut peer = Peer::new(path(0, 2, 40_000), 0x1111_2222_3333_4444);
+    if with_ids {
+        peer.flows = (0x7777, 0);
+    }
+    let id = serve(&mut script, &mut peer);
+    (script, peer, id)
+}
+
+/// Connects `peer` and sends `hello` from it; everything sent in answer is heard.
+///
+/// # Panics
+/// If the endpoint does not play along.
+pub fn serve(script: &mut Script, peer: &mut Peer) -> ConnectionId {
+    peer.connect(script);
+    peer.send_data(script, b"hello");
+    let Some(id) = script.take_incoming() else { panic!("no connection came in") };
+    script.advance(Duration::from_millis(100));
+    peer.hear_all(script);
+    assert_eq!(script.read_all(id), b"hello");
+    let _ = script.take_events();
+    peer.acknowledge(script);
+    script.advance(Duration::from_secs(1));
+    peer.hear_all(script);
+    id
+}

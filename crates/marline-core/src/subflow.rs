@@ -247,6 +247,11 @@ impl Subflow {
         self.iss.add(at.0 as u32)
     }
 
+    /// The wire's number of a position of the peer.
+    pub(crate) fn peer_to_wire(&self, at: Ssn) -> SeqNum {
+        self.irs.add(at.0 as u32)
+    }
+
     /// A timer fired, and nothing was heard since.
     pub(crate) fn potentially_failed(&self) -> bool {
         self.potentially_failed

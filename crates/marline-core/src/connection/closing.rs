@@ -6,7 +6,7 @@
 //! to repeat it. When both sides' DATA_FINs are acknowledged the subflows close as TCP does; their
 //! FINs carry the last DATA_ACK.
 
-use marline_policy::{DataRange, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
+use marline_policy::{DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{Dss, MpTcpRst, MptcpOption};
 use marline_wire::{TcpOptions, TcpSegment};
@@ -33,6 +33,8 @@ pub(super) struct Closing {
     pub(super) closed: Option<CloseReason>,
     /// When it was over, or when the application let go of it.
     pub(super) leaving_since: Option<Instant>,
+    /// What the peer had then.
+    pub(super) leaving_una: Dsn,
     /// The application knows of the connection.
     pub(super) announced_to_application: bool,
 }
@@ -56,6 +58,7 @@ impl Connection {
         let unread = self.receive.readable() > 0;
         self.closing.released = true;
         self.closing.leaving_since = Some(now);
+        self.closing.leaving_una = self.send.una();
         if self.closing.closed.is_some() {
             return;
         }

@@ -34,6 +34,10 @@ impl Connection {
 
     /// Adds an ended subflow to the totals of its pair of addresses.
     pub(super) fn remember_totals(&mut self, leg: &Leg, id: SubflowId) {
+        // What never came about has no totals, and anybody could fill the list with it.
+        if !leg.was_joined() && !leg.is_initial() {
+            return;
+        }
         let last = leg.tcp.info(id, leg.is_backup());
         let same = |g: &SubflowInfo| {
             g.path.local.ip() == last.path.local.ip() && g.path.remote == last.path.remote

@@ -173,8 +173,14 @@ impl Connection {
         if flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::SYN) {
             return true;
         }
-        let Some(remote) = self.keys.remote else { return false };
-        // Data that overtook the third ACK: drop it, it will come again.
+        let (Some(remote), Some(leg)) = (self.keys.remote, self.leg(id)) else { return false };
+        // Only who saw our SYN/ACK may be judged by his HMAC: others would end a join that is not
+        // theirs. Data that overtook the third ACK is dropped, too; it will come again.
+        let first = marline_policy::Ssn(1);
+        let header = &segment.header;
+        if header.ack != leg.tcp.to_wire(first) || header.seq != leg.tcp.peer_to_wire(first) {
+            return false;
+        }
         let Some(MpJoin::Ack { hmac }) = mp_join(segment) else { return false };
         sh.counters.mp_join_ack_rx += 1;
         let expected = join_hmac(remote, self.keys.local, joined.peer_nonce, joined.nonce);

@@ -140,10 +140,12 @@ impl Connection {
     /// The peer took too long to close: nobody here waits for it any more.
     fn leave_now(&mut self, now: Instant, sh: &mut Shared) {
         if self.closing.closed.is_none() {
-            let streaming = self.receive.fin_reached() || !self.closing.fin_acked;
-            if streaming && self.send.end() > self.send.una() {
-                // Still delivering what the application left us with.
+            let una = self.send.una();
+            if self.send.end() > una && una > self.closing.leaving_una {
+                // Still delivering what the application left us with. A peer that takes nothing,
+                // though it answers (a window that stays shut), has had its time.
                 self.closing.leaving_since = Some(now);
+                self.closing.leaving_una = una;
                 return;
             }
             self.abort(now, sh);

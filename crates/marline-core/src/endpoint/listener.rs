@@ -75,11 +75,11 @@ impl Endpoint {
                 self.settle(oldest.0 as u32);
             }
         }
-        while let Some(front) = self.shared.half_open.front().copied() {
-            if self.connection(front).is_some_and(Connection::is_half_open) {
-                return;
-            }
-            self.shared.half_open.pop_front();
+        // Entries that grew up stay behind one that does not: sweep when they are the majority.
+        if self.shared.half_open.len() > 2 * self.shared.config.limits.syn_queue.max(1) {
+            let mut entries = core::mem::take(&mut self.shared.half_open);
+            entries.retain(|id| self.connection(*id).is_some_and(Connection::is_half_open));
+            self.shared.half_open = entries;
         }
     }
 

@@ -300,7 +300,7 @@ impl Subflow {
     pub(crate) fn reset(&mut self) {
         match self.state.get() {
             SubflowState::Closed => {}
-            SubflowState::SynSent | SubflowState::TimeWait => self.finish_silently(),
+            SubflowState::TimeWait => self.finish_silently(),
             _ => {
                 self.owed.rst = Some(Rst::Own);
                 self.dead = true;

@@ -154,6 +154,8 @@ impl Subflow {
         header.flags = TcpFlags::RST;
         match self.rst_to_fill.take() {
             Some(Rst::Answer(seq)) => header.seq = seq,
+            // The peer's SYN was not seen, or not believed. If it has ours, this frees what it keeps.
+            _ if self.rx.nxt == Ssn(0) => header.seq = self.to_wire(Ssn(1)),
             _ => {
                 header.seq = self.to_wire(self.tx.nxt);
                 header.ack = self.irs.add(self.rx.nxt.0 as u32);

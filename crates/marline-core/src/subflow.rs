@@ -247,6 +247,11 @@ impl Subflow {
         self.iss.add(at.0 as u32)
     }
 
+    /// Bytes of memory held for segments that came before their turn.
+    pub(crate) fn memory(&self) -> u64 {
+        self.rx.queue.memory()
+    }
+
     /// The wire's number of a position of the peer.
     pub(crate) fn peer_to_wire(&self, at: Ssn) -> SeqNum {
         self.irs.add(at.0 as u32)

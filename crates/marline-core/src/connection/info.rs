@@ -18,6 +18,7 @@ impl Connection {
             let leg = leg.as_deref()?;
             Some(leg.tcp.info(SubflowId(slot as u8), leg.is_backup()))
         });
+        let held: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.memory()).sum();
         ConnectionInfo {
             id: self.id,
             fallback,
@@ -26,7 +27,7 @@ impl Connection {
             bytes_written: self.send.end().0,
             bytes_read: self.bytes_read,
             bytes_acked: self.send.una().0,
-            buffered: self.send.memory() + self.receive.memory(),
+            buffered: self.send.memory() + self.receive.memory() + held,
             subflows: subflows.collect(),
             gone: self.gone.clone(),
         }

@@ -47,6 +47,11 @@ impl ReorderQueue {
         self.ranges.is_empty()
     }
 
+    /// Bytes of memory held, empty buffers included.
+    pub(super) fn memory(&self) -> u64 {
+        self.buffers.values().chain(&self.pool).map(|buffer| buffer.capacity() as u64).sum()
+    }
+
     /// One past the highest byte held.
     pub(super) fn end(&self) -> Option<u64> {
         self.ranges.last_key_value().map(|(_, end)| *end)

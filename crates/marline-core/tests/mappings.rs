@@ -1,0 +1,263 @@
+//! Data sequence mappings and acknowledgments of a peer that is broken or hostile
+//! (RFC 8684 sections 3.3.1, 3.3.2 and 3.3.3).
+
+use std::time::Duration;
+
+use marline_core::{CloseReason, ConnectionId, Event, SubflowState};
+use marline_testkit::scene::{listening, path, served};
+use marline_testkit::{Expect, Peer, Script, Seg, Sent};
+use marline_time::{Rng, SeedTree};
+use marline_wire::TcpFlags;
+use marline_wire::mptcp::{Dss, MptcpOption, WireDsn};
+
+/// What one connection may hold, the largest buffers of both directions and slack.
+const BOUND: u64 = (6 << 20) + (4 << 20) + (1 << 20);
+
+fn reset() -> Expect {
+    Expect::any()
+        .that("RST", |s| s.header.flags.contains(TcpFlags::RST))
+        .mptcp("MP_TCPRST", |o| matches!(o, MptcpOption::TcpRst(_)))
+}
+
+fn was_reset(sent: &[Sent]) -> bool {
+    sent.iter().any(|s| reset().missing(&s.seg).is_none())
+}
+
+/// A mapping of the peer, relative to what it would send next.
+fn mapping(peer: &Peer, dsn: i64, ssn: i32, len: u16) -> Seg {
+    let next = peer.next.offset_from(peer.iss);
+    let dsn = peer.next_dsn.wrapping_add_signed(dsn);
+    Seg::ack().data_ack(peer.expected_dsn).mapping(dsn, next.wrapping_add_signed(ssn), len)
+}
+
+/// Nothing of `evil` came through, and the subflow that brought it is gone or going.
+fn only_this_subflow_ended(script: &mut Script, id: ConnectionId) {
+    let sent = script.take_sent();
+    assert!(was_reset(&sent), "{sent:#?}");
+    assert_eq!(script.read_all(id), b"");
+    assert!(script.endpoint.info(id).is_some_and(|i| i.subflows.is_empty()));
+    // No path is left and none comes: the connection ends in its time.
+    script.advance(Duration::from_secs(61));
+    let closed = script.take_events().into_iter().find_map(|event| match event {
+        Event::Closed { reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert_eq!(closed, Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn mappings_that_contradict_each_other() {
+    // (the second mapping's DSN, SSN and length against the first of 0, 0, 100)
+    for (i, (dsn, ssn, len)) in
+        [(1, 0, 100), (-1, 0, 100), (50, 40, 100), (0, 0, 200), (40, 50, 20), (-3, -3, 100)]
+            .into_iter()
+            .enumerate()
+    {
+        let (mut script, peer, id) = served(listening(), i as u64);
+        peer.inject(&mut script, peer.stamp(mapping(&peer, 0, 0, 100)));
+        assert!(script.take_sent().is_empty());
+        peer.inject(&mut script, peer.stamp(mapping(&peer, dsn, ssn, len)));
+        only_this_subflow_ended(&mut script, id);
+        assert_eq!(script.endpoint.counters().dss_not_matching, 1);
+    }
+}
+
+#[test]
+fn the_same_mapping_again_or_a_part_of_it_is_fine() {
+    let (mut script, mut peer, id) = served(listening(), 1);
+    for (dsn, ssn, len) in [(0, 0, 8), (0, 0, 8), (2, 2, 3), (4, 4, 4)] {
+        peer.inject(&mut script, peer.stamp(mapping(&peer, dsn, ssn, len)));
+    }
+    let data = mapping(&peer, 0, 0, 8).payload(b"two four");
+    peer.send(&mut script, data);
+    assert_eq!(script.read_all(id), b"two four");
+    // Old mappings of what is delivered are ignored.
+    peer.inject(&mut script, peer.stamp(mapping(&peer, 77, -8, 8)));
+    assert!(!was_reset(&script.take_sent()));
+    assert_eq!(script.endpoint.counters().dss_not_matching, 0);
+}
+
+#[test]
+fn bytes_that_no_mapping_covers() {
+    let (mut script, mut peer, id) = served(listening(), 2);
+    // A hole of four bytes between two mappings.
+    peer.inject(&mut script, peer.stamp(mapping(&peer, 4, 4, 4)));
+    let data = mapping(&peer, 0, 0, 2).payload(b"ab????ef");
+    peer.send(&mut script, data);
+    assert_eq!(script.read_all(id), b"ab", "what was mapped counts");
+    only_this_subflow_ended(&mut script, id);
+}
+
+#[test]
+fn mappings_without_end() {
+    let mut config = listening();
+    config.limits.mappings = 64;
+    let (mut script, peer, id) = served(config, 3);
+    for i in 0..64 {
+        peer.inject(&mut script, peer.stamp(mapping(&peer, 2 * i, 2 * i as i32, 1)));
+    }
+    assert!(script.take_sent().is_empty());
+    peer.inject(&mut script, peer.stamp(mapping(&peer, 1_000, 1_000, 1)));
+    only_this_subflow_ended(&mut script, id);
+}
+
+#[test]
+fn mappings_before_and_far_beyond_the_window() {
+    let (mut script, mut peer, id) = served(listening(), 4);
+    // What was delivered before: a duplicate, not delivered again.
+    for dsn in [-5, -3] {
+        let old = mapping(&peer, dsn, 0, 3).payload(b"old");
+        peer.send(&mut script, old);
+    }
+    // Before the stream's first byte, and beyond all windows: not taken.
+    for dsn in [-100, -(1 << 40), i64::MIN, 1 << 30, 1 << 62] {
+        let far = mapping(&peer, dsn, 0, 3).payload(b"far");
+        let had_reset = {
+            peer.inject(&mut script, peer.stamp(far.clone()));
+            was_reset(&script.take_sent())
+        };
+        assert_eq!(script.read_all(id), b"");
+        let info = script.endpoint.info(id).expect("it lives");
+        assert!(info.buffered < BOUND, "{} bytes held", info.buffered);
+        if had_reset {
+            // Such a mapping is none: its bytes are unmapped, and the subflow ends.
+            return;
+        }
+        peer.next = peer.next.add(3);
+    }
+}
+
+#[test]
+fn acknowledgments_of_data_that_was_never_sent() {
+    let (mut script, mut peer, id) = served(listening(), 5);
+    script.run(|e, now| e.write(now, id, b"0123456789").expect("room"));
+    script.advance(Duration::from_millis(1));
+    let before = peer.expected_dsn;
+    peer.hear_all(&mut script);
+    assert_eq!(peer.expected_dsn, before + 10);
+    for ahead in [11, 1 << 20, 1 << 31, 1 << 62, 1 << 63, u64::MAX - 10_000] {
+        let absurd = Seg::ack().data_ack(before.wrapping_add(ahead));
+        peer.inject(&mut script, peer.stamp(absurd));
+        let info = script.endpoint.info(id).expect("it lives");
+        assert_eq!(info.bytes_acked, 0, "DATA_ACK {ahead} ahead");
+    }
+    assert_eq!(script.endpoint.counters().dss_not_matching, 6);
+    peer.acknowledge(&mut script);
+    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 10);
+    // An old one changes nothing any more.
+    peer.inject(&mut script, peer.stamp(Seg::ack().data_ack(before)));
+    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, 10);
+}
+
+#[test]
+fn a_data_fin_that_moves_and_data_behind_it() {
+    let (mut script, mut peer, id) = served(listening(), 6);
+    let fin = |dsn: u64| Seg::ack().mapping(dsn, 0, 1).data_fin();
+    let end = peer.next_dsn.wrapping_add(4);
+    peer.inject(&mut script, peer.stamp(fin(end)));
+    for elsewhere in [end - 1, end + 1, end + (1 << 40)] {
+        peer.inject(&mut script, peer.stamp(fin(elsewhere)));
+    }
+    assert_eq!(script.endpoint.counters().dss_not_matching, 3);
+    peer.send_data(&mut script, b"last and more");
+    assert_eq!(script.read_all(id), b"last", "nothing behind the end");
+    let mut out = [0; 8];
+    assert_eq!(script.run(|e, now| e.read(now, id, &mut out)), Ok(0));
+    // One that comes after the end of what is already here is believed no more than those.
+    let (mut script, mut peer, id) = served(listening(), 7);
+    peer.send_data(&mut script, b"data");
+    peer.inject(&mut script, peer.stamp(fin(peer.next_dsn - 2)));
+    assert_eq!(script.read_all(id), b"data");
+    peer.send_data(&mut script, b"more");
+    assert_eq!(script.read_all(id), b"more");
+}
+
+#[test]
+fn data_beyond_the_advertised_window_is_not_kept() {
+    let (mut script, mut peer, id) = served(listening(), 8);
+    // The application reads nothing; the peer does not care about windows.
+    let chunk = [0x5a; 1_400];
+    for _ in 0..20_000 {
+        peer.send_data(&mut script, &chunk);
+        let _ = script.take_sent();
+    }
+    let info = script.endpoint.info(id).expect("it lives");
+    println!("28 MB sent against the window: {} bytes held", info.buffered);
+    assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
+    let read = script.read_all(id);
+    assert!(!read.is_empty() && read.iter().all(|b| *b == 0x5a));
+}
+
+#[test]
+fn single_bytes_far_apart_do_not_multiply_memory() {
+    let (mut script, mut peer, id) = served(listening(), 9);
+    let first_dsn = peer.next_dsn;
+    let mut rng = SeedTree::new(9).stream("far apart");
+    for _ in 0..20_000 {
+        let dsn = first_dsn.wrapping_add(1 + rng.below(8 << 20));
+        let ssn = peer.next.offset_from(peer.iss);
+        let seg = Seg::ack().data_ack(peer.expected_dsn).mapping(dsn, ssn, 1).payload(b"x");
+        peer.send(&mut script, seg);
+        let _ = script.take_sent();
+    }
+    let info = script.endpoint.info(id).expect("it lives");
+    println!("20000 bytes one by one, far apart: {} bytes held", info.buffered);
+    assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
+    assert_eq!(script.read_all(id), b"");
+}
+
+#[test]
+fn bytes_held_out_of_order_count_as_buffered_and_are_bounded() {
+    let (mut script, peer, id) = served(listening(), 10);
+    // Every other segment of the subflow, never the first.
+    for i in 1..4_000u32 {
+        let seg = peer.stamp(mapping(&peer, i64::from(i) * 2_800, i as i32 * 2_800, 1_400));
+        let seg = seg.payload(&[7; 1_400]);
+        let seq = peer.next.add(i * 2_800);
+        peer.inject(&mut script, seg.at(seq));
+        let _ = script.take_sent();
+    }
+    let info = script.endpoint.info(id).expect("it lives");
+    println!("5.6 MB out of order on one subflow: {} bytes held", info.buffered);
+    assert!(info.buffered > 100_000, "held bytes are counted: {}", info.buffered);
+    assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
+}
+
+#[test]
+fn mappings_at_random() {
+    let seeds = SeedTree::new(11);
+    let mut resets = 0;
+    for run in 0..200u64 {
+        let mut rng = seeds.stream(&run.to_string());
+        let (mut script, mut peer, id) = served(listening(), run);
+        let mut second = Peer::new(path(1, 2, 40_000), 0);
+        second.join(&mut script, &peer, 1);
+        for _ in 0..200 {
+            let len = rng.below(40) as u16;
+            let around = |rng: &mut dyn Rng| rng.below(81) as i64 - 40;
+            let mut seg = mapping(&peer, around(&mut rng), around(&mut rng) as i32 / 4, len);
+            let dss: &mut Dss = seg.options.dss.get_or_insert_default();
+            dss.data_fin = rng.below(50) == 0;
+            if rng.below(4) == 0
+                && let Some(m) = dss.mapping.as_mut()
+                && let WireDsn::Long(dsn) = m.dsn
+            {
+                m.dsn = WireDsn::Short(dsn as u32);
+            }
+            let payload = vec![0x33; rng.below(60) as usize];
+            let to = if rng.below(2) == 0 { &mut peer } else { &mut second };
+            to.send(&mut script, seg.payload(&payload));
+            let sent = script.take_sent();
+            resets += usize::from(was_reset(&sent));
+            script.read_all(id);
+            if let Some(info) = script.endpoint.info(id) {
+                assert!(info.buffered <= BOUND && info.subflows.len() <= 2);
+                let states = info.subflows.iter().map(|s| s.state);
+                assert!(states.into_iter().all(|s| s != SubflowState::Closed));
+            }
+        }
+        script.advance(Duration::from_secs(200));
+    }
+    println!("200 runs of 200 random mappings over two subflows: {resets} subflows reset");
+    assert!(resets > 20);
+}

@@ -150,16 +150,7 @@ fn a_join_before_the_keys_are_known_is_refused() {
     let mut twin = first.clone();
     twin.connect(&mut oracle);
     first.their_key = twin.their_key;
-    let syn = Seg::syn().at(first.iss).mss(1_400).sack_permitted().window_scale(7).timestamps(1, 0);
-    let capable = marline_wire::mptcp::MpCapable {
-        version: 1,
-        checksum_required: false,
-        extensibility: false,
-        deny_join_id0: false,
-        hmac_sha256: true,
-        form: marline_wire::mptcp::MpCapableForm::Syn,
-    };
-    script.inject(first.path, syn.mptcp(MptcpOption::Capable(capable)));
+    script.inject(first.path, first.capable_syn().at(first.iss).timestamps(1, 0));
     script.expect(&Expect::any().flags(TcpFlags::SYN.with(TcpFlags::ACK)));
     let mut second = Peer::new(path(1, 2, 40_000), 0);
     let join = second.join_syn(&first, 9, 1);

@@ -209,6 +209,13 @@ impl Peer {
         self.hear(&third);
     }
 
+    /// A SYN that offers Multipath TCP.
+    #[must_use]
+    pub fn capable_syn(&self) -> Seg {
+        let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
+        syn.mptcp(capable(MpCapableForm::Syn))
+    }
+
     /// Plays the initiator towards a listening endpoint: SYN, SYN/ACK, third ACK.
     ///
     /// # Panics
@@ -216,8 +223,8 @@ impl Peer {
     #[track_caller]
     pub fn connect(&mut self, script: &mut Script) {
         self.timestamps = Some((1, 0));
-        let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
-        self.send(script, syn.mptcp(capable(MpCapableForm::Syn)));
+        let syn = self.capable_syn();
+        self.send(script, syn);
         let with_key = Expect::any()
             .flags(TcpFlags::SYN.with(TcpFlags::ACK))
             .acking(self.next)

@@ -53,6 +53,8 @@ impl Connection {
         self.reinjections.ack(data);
         self.timers.rto_count = 0;
         self.timers.persist_count = 0;
+        // Who takes data has not been silent about its end.
+        self.timers.fin_count = self.timers.fin_count.min(1);
         self.rearm_data_rto(now);
         let windows: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.cwnd()).sum();
         self.send.tune(windows);

@@ -4,16 +4,19 @@
 //! receives and keeps the timers; streams lock the shard themselves, so that a write leaves in the
 //! system call of the thread that wrote, without waking anybody (docs/adr/0010).
 
+mod accept;
 mod connections;
 mod egress;
 mod error_watch;
+mod events;
 mod ingress;
 mod shard;
 mod socket;
 mod stream;
 mod task;
 
-pub use shard::{AcceptQueue, Shard, ShardConfig, ShardHandle, StartError};
+pub use accept::AcceptQueue;
+pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
 pub use stream::Stream;
 

@@ -5,17 +5,17 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_core::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, EndpointConfig, Event,
-    Limits, MonitorEvent, TransmitBuf,
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, EndpointConfig, Limits,
+    MonitorEvent, TransmitBuf,
 };
 use marline_time::Instant;
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc};
 
+use super::accept::AcceptQueue;
 use super::connections::{Slot, Slots, wake};
 use super::socket::{SocketOptions, StalledQueue, UdpSock};
 use super::stream::Stream;
@@ -57,66 +57,6 @@ pub enum StartError {
     Core(ConnectError),
     /// The driver has stopped.
     Stopped,
-}
-
-/// Incoming connections that wait for `accept`.
-#[derive(Debug)]
-pub struct AcceptQueue {
-    waiting: Mutex<VecDeque<Stream>>,
-    capacity: usize,
-    closed: AtomicBool,
-    notify: Notify,
-}
-
-impl AcceptQueue {
-    /// A queue for at most `capacity` connections.
-    #[must_use]
-    pub fn new(capacity: usize) -> Arc<Self> {
-        let waiting = Mutex::new(VecDeque::new());
-        Arc::new(AcceptQueue {
-            waiting,
-            capacity: capacity.max(1),
-            closed: AtomicBool::new(false),
-            notify: Notify::new(),
-        })
-    }
-
-    fn push(&self, stream: Stream) -> Option<Stream> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= self.capacity || self.closed.load(Ordering::Relaxed) {
-            return Some(stream);
-        }
-        waiting.push_back(stream);
-        drop(waiting);
-        self.notify.notify_one();
-        None
-    }
-
-    /// The next one. Safe to cancel.
-    pub async fn pop(&self) -> Stream {
-        loop {
-            let notified = self.notify.notified();
-            let (next, more) = {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                (waiting.pop_front(), !waiting.is_empty())
-            };
-            if let Some(stream) = next {
-                if more {
-                    self.notify.notify_one();
-                }
-                return stream;
-            }
-            notified.await;
-        }
-    }
-
-    /// Takes no more, and lets go of all that wait.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-        let all =
-            core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        drop(all);
-    }
 }
 
 /// A datagram for another shard.
@@ -168,8 +108,8 @@ pub(super) struct State {
     pub(super) sockets_changed: bool,
     /// The task is gone.
     pub(super) stopped: bool,
-    queue: Option<Arc<AcceptQueue>>,
-    monitor: Option<broadcast::Sender<MonitorEvent>>,
+    pub(super) queue: Option<Arc<AcceptQueue>>,
+    pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
 }
 
 /// One endpoint with its carrier and sockets.
@@ -282,6 +222,11 @@ impl Shard {
         }
     }
 
+    /// A handle, if anybody still holds one.
+    pub(super) fn handle(&self) -> Option<Arc<ShardHandle>> {
+        self.handle.get().and_then(std::sync::Weak::upgrade)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,8 +238,7 @@ impl Shard {
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
         let socket = Arc::new(UdpSock::open(options)?);
         let local = socket.local;
-        let handle = self.handle.get().and_then(std::sync::Weak::upgrade);
-        let handle = handle.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         let _error_watch = error_watch::ErrorWatch::start(&handle.shard, &socket);
         let mut state = self.lock();
         let index = match state.sockets.iter().position(Option::is_none) {
@@ -405,8 +349,7 @@ impl Shard {
         local: IpAddr,
         remote: SocketAddr,
     ) -> Result<Stream, StartError> {
-        let handle =
-            self.handle.get().and_then(std::sync::Weak::upgrade).ok_or(StartError::Stopped)?;
+        let handle = self.handle().ok_or(StartError::Stopped)?;
         let now = self.clock.now();
         let mut state = self.lock();
         if state.stopped {
@@ -428,74 +371,6 @@ impl Shard {
         let woken = self.tell(state, now);
         self.arm(state, now);
         woken
-    }
-
-    /// Passes the core's events on.
-    pub(super) fn tell(&self, state: &mut State, now: Instant) -> bool {
-        let mut woken = false;
-        while let Some(event) = state.endpoint.poll_event() {
-            woken |= self.on_event(state, now, event);
-        }
-        woken
-    }
-
-    fn on_event(&self, state: &mut State, now: Instant, event: Event) -> bool {
-        match event {
-            Event::Readable(id) => {
-                state.slots.get_mut(&id).is_some_and(|slot| wake(slot.reader.take()))
-            }
-            Event::Writable(id) => {
-                state.slots.get_mut(&id).is_some_and(|slot| wake(slot.writer.take()))
-            }
-            Event::Connected { connection, fallback } => {
-                let Some(slot) = state.slots.get_mut(&connection) else { return false };
-                slot.connected = Some(fallback);
-                slot.wake_all();
-                true
-            }
-            Event::Closed { connection, reason } => {
-                let Some(slot) = state.slots.get_mut(&connection) else { return false };
-                slot.closed = Some(reason);
-                slot.wake_all();
-                true
-            }
-            Event::Incoming(id) => {
-                self.on_incoming(state, now, id);
-                true
-            }
-            Event::FlowGone { local_flow, .. } => {
-                state.carrier.forget(local_flow);
-                false
-            }
-            Event::Monitor(mut event) => {
-                event.connection = self.public_id(event.connection);
-                if let Some(monitor) = &state.monitor {
-                    // Nobody listening is no error.
-                    let _ = monitor.send(event);
-                }
-                false
-            }
-        }
-    }
-
-    fn on_incoming(&self, state: &mut State, now: Instant, id: ConnectionId) {
-        let handle = self.handle.get().and_then(std::sync::Weak::upgrade);
-        let (Some(handle), Some(queue)) = (handle, state.queue.clone()) else {
-            state.endpoint.abort(now, id);
-            state.endpoint.release(now, id);
-            return;
-        };
-        let peer = state.endpoint.info(id).and_then(|info| info.subflows.first().map(|s| s.path));
-        let unknown = SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), 0);
-        let peer = peer.map_or(unknown, |path| path.remote);
-        state.slots.insert(id, Slot { connected: Some(None), ..Slot::default() });
-        if let Some(refused) = queue.push(Stream::new(handle, id, peer)) {
-            // Its drop would lock this shard again.
-            refused.forget();
-            state.slots.remove(&id);
-            state.endpoint.abort(now, id);
-            state.endpoint.release(now, id);
-        }
     }
 
     /// Sets the timer, if it is not set to an earlier time already: deadlines mostly move away,

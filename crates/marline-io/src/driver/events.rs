@@ -1,0 +1,79 @@
+//! The core's events: who is woken, who is accepted, what the carrier may forget.
+
+use core::net::SocketAddr;
+
+use marline_core::{ConnectionId, Event};
+use marline_time::Instant;
+
+use super::connections::{Slot, wake};
+use super::shard::{Shard, State};
+use super::stream::Stream;
+
+impl Shard {
+    /// Passes the core's events on.
+    pub(super) fn tell(&self, state: &mut State, now: Instant) -> bool {
+        let mut woken = false;
+        while let Some(event) = state.endpoint.poll_event() {
+            woken |= self.on_event(state, now, event);
+        }
+        woken
+    }
+
+    fn on_event(&self, state: &mut State, now: Instant, event: Event) -> bool {
+        match event {
+            Event::Readable(id) => {
+                state.slots.get_mut(&id).is_some_and(|slot| wake(slot.reader.take()))
+            }
+            Event::Writable(id) => {
+                state.slots.get_mut(&id).is_some_and(|slot| wake(slot.writer.take()))
+            }
+            Event::Connected { connection, fallback } => {
+                let Some(slot) = state.slots.get_mut(&connection) else { return false };
+                slot.connected = Some(fallback);
+                slot.wake_all();
+                true
+            }
+            Event::Closed { connection, reason } => {
+                let Some(slot) = state.slots.get_mut(&connection) else { return false };
+                slot.closed = Some(reason);
+                slot.wake_all();
+                true
+            }
+            Event::Incoming(id) => {
+                self.on_incoming(state, now, id);
+                true
+            }
+            Event::FlowGone { local_flow, .. } => {
+                state.carrier.forget(local_flow);
+                false
+            }
+            Event::Monitor(mut event) => {
+                event.connection = self.public_id(event.connection);
+                if let Some(monitor) = &state.monitor {
+                    // Nobody listening is no error.
+                    let _ = monitor.send(event);
+                }
+                false
+            }
+        }
+    }
+
+    fn on_incoming(&self, state: &mut State, now: Instant, id: ConnectionId) {
+        let (Some(handle), Some(queue)) = (self.handle(), state.queue.clone()) else {
+            state.endpoint.abort(now, id);
+            state.endpoint.release(now, id);
+            return;
+        };
+        let peer = state.endpoint.info(id).and_then(|info| info.subflows.first().map(|s| s.path));
+        let unknown = SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+        let peer = peer.map_or(unknown, |path| path.remote);
+        state.slots.insert(id, Slot { connected: Some(None), ..Slot::default() });
+        if let Some(refused) = queue.push(Stream::new(handle, id, peer)) {
+            // Its drop would lock this shard again.
+            refused.forget();
+            state.slots.remove(&id);
+            state.endpoint.abort(now, id);
+            state.endpoint.release(now, id);
+        }
+    }
+}

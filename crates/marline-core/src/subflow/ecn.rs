@@ -58,6 +58,20 @@ impl EcnState {
         true
     }
 
+    /// The window was reduced for another reason: that answers the marks of this round trip too, and
+    /// the receiver must hear of it (RFC 3168 section 6.1.2).
+    pub(super) fn on_reduction(&mut self, nxt: Ssn) {
+        if self.negotiated {
+            self.reduced_until = nxt;
+            self.owes_cwr = true;
+        }
+    }
+
+    /// The window was reduced, and what was in flight then is not acknowledged yet.
+    pub(super) fn reduced_this_round(&self, una: Ssn) -> bool {
+        una < self.reduced_until
+    }
+
     /// Bits for an ACK.
     pub(super) const fn ack_flags(&self) -> TcpFlags {
         if self.echo { TcpFlags::ECE } else { TcpFlags(0) }

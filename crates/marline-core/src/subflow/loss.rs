@@ -90,17 +90,22 @@ impl Subflow {
     pub(super) fn enter_recovery(&mut self, now: Instant, prior_in_flight: u64) {
         self.tx.phase = Phase::Recovery;
         self.tx.recovery_point = self.tx.nxt;
-        self.tx.undo = Some(Undo::new(self.tx.una));
+        self.tx.undo = None;
         self.tx.frto = false;
         self.tx.losses.on_episode();
         self.tx.probe.clear();
         self.mtu.withdraw();
-        self.congestion.on_signal(
-            CongestionSignal::Loss { bytes_in_flight: prior_in_flight },
-            now,
-            self.id,
-            &self.group,
-        );
+        // Marks and losses of one round trip are one congestion.
+        if !self.ecn.reduced_this_round(self.tx.una) {
+            self.congestion.on_signal(
+                CongestionSignal::Loss { bytes_in_flight: prior_in_flight },
+                now,
+                self.id,
+                &self.group,
+            );
+            self.ecn.on_reduction(self.tx.nxt);
+            self.tx.undo = Some(Undo::new(self.tx.una));
+        }
         let mss = u64::from(self.tx.mss);
         self.tx.prr = Prr::start(prior_in_flight, self.congestion.ssthresh(), mss);
         self.recovery.on_recovery(true, &self.tx.context(now));

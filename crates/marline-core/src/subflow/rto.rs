@@ -75,6 +75,7 @@ impl Subflow {
                 self.recovery.on_recovery(true, &self.tx.context(now));
             }
             self.tx.undo = Some(Undo::new(self.tx.una));
+            self.ecn.on_reduction(self.tx.nxt);
             self.tx.losses.on_episode();
         }
         self.tx.recovery_point = self.tx.nxt;

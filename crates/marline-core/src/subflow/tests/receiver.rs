@@ -127,6 +127,27 @@ fn a_mark_is_echoed_until_the_sender_says_it_slowed_down() {
 }
 
 #[test]
+fn a_mark_in_the_round_trip_of_a_loss_reduces_once() {
+    let mut pair = Pair::established(SubflowConfig { ecn: true, ..config() });
+    let mut n = 0;
+    pair.set_filter(move |_, packet| {
+        n += usize::from(packet.to == 1 && !packet.payload.is_empty());
+        match n {
+            30 if packet.to == 1 => Fate::Drop,
+            31..=36 if packet.to == 1 => Fate::Mark,
+            _ => Fate::Pass,
+        }
+    });
+    pair.logging = true;
+    pair.client.written = 200_000;
+    pair.run_for(Duration::from_secs(2));
+    assert_eq!(pair.server().received, 200_000);
+    assert_eq!(pair.client.reductions(), 1, "{:?}", pair.client.signals());
+    let echoes = pair.log.iter().filter(|(_, p)| p.to == 0 && p.has(TcpFlags::ECE)).count();
+    assert!(echoes > 0 && echoes < 80, "CWR ends the echo: {echoes}");
+}
+
+#[test]
 fn ecn_needs_both_sides() {
     let mut pair = Pair::new(SubflowConfig { ecn: true, ..config() });
     pair.config.ecn = false;

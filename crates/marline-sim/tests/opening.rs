@@ -66,10 +66,8 @@ fn an_address_that_comes_back_is_not_withdrawn() {
 
 #[test]
 fn the_window_opens_as_fast_as_slow_start() {
-    let config = PathsConfig::new(
-        vec![link("rate=200M,delay=50ms,queue=100ms")],
-        connection("min-rtt"),
-    );
+    let config =
+        PathsConfig::new(vec![link("rate=200M,delay=50ms,queue=100ms")], connection("min-rtt"));
     let mut paths = Paths::new(&config, SeedTree::new(1));
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");

@@ -1,0 +1,365 @@
+//! Floods of SYNs, joins and stray segments: what they make an endpoint hold, and what they do to
+//! the connections that are there. Memory is what the allocator gave out, not what tables say.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline_core::{ConnectionId, Event, FourTuple, PacketMeta};
+use marline_testkit::scene::{flow_capabilities, path};
+use marline_testkit::{Fate, Pair, Peer, Seg, Side, config, endpoint_config, keys};
+use marline_time::{Rng, SeedTree};
+use marline_wire::mptcp::{MpJoin, MptcpOption};
+use marline_wire::{SeqNum, TcpFlags};
+
+/// Counts, per thread, what is allocated and not freed: each test is one thread.
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+fn count(bytes: i64) {
+    // A thread that ends may free when its counter is gone; nobody asks for it then.
+    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
+}
+
+// SAFETY: every call is passed on unchanged to the system allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        // SAFETY: the caller's promise about `layout` is the one `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as i64));
+        // SAFETY: `memory` came from `alloc` above, that is, from `System`, with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn live() -> i64 {
+    LIVE.with(Cell::get)
+}
+
+/// Segments of a flood.
+const FLOOD: u32 = 100_000;
+/// How many of them arrive in each millisecond.
+const PER_MS: u32 = 50;
+
+/// A connection over which A sends to B without end, at most a window of bytes per round trip.
+struct Scene {
+    pair: Pair,
+    sender: ConnectionId,
+    receiver: ConnectionId,
+    written: u64,
+    read: u64,
+    /// Keys of both sides, seen on the wire.
+    keys: (u64, u64),
+    with_ids: bool,
+}
+
+fn byte(position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+impl Scene {
+    fn new(with_ids: bool) -> Scene {
+        let mut ends = (endpoint_config(None), endpoint_config(Some(config())));
+        if with_ids {
+            ends.0.capabilities = flow_capabilities();
+            ends.1.capabilities = flow_capabilities();
+        }
+        let mut pair = Pair::new(ends.0, ends.1, 1);
+        let now = pair.now();
+        let (local, remote) = (([10, 9, 0, 2], 0).into(), ([10, 9, 0, 1], 80).into());
+        let sender = pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
+        let receiver = ConnectionId(0);
+        let (written, read, keys) = (0, 0, (0, 0));
+        let mut scene = Scene { pair, sender, receiver, written, read, keys, with_ids };
+        scene.run(Duration::from_secs(1));
+        scene
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.pair.now() + time;
+        loop {
+            let keys = &mut self.keys;
+            let events = self.pair.gather(&mut |flight| {
+                let seg = Seg::parse(&flight.bytes).expect("a segment");
+                let capable = seg.options.mptcp.capable().map(|c| c.form);
+                if let Some(marline_wire::mptcp::MpCapableForm::Ack {
+                    initiator_key,
+                    listener_key,
+                    ..
+                }) = capable
+                {
+                    *keys = (initiator_key, listener_key);
+                }
+                Fate::Arrive(Duration::from_millis(5))
+            });
+            for (side, event) in events {
+                if let (Side::B, Event::Incoming(id)) = (side, event) {
+                    self.receiver = id;
+                }
+            }
+            if !self.pair.step(end) {
+                return;
+            }
+        }
+    }
+
+    /// The application's part: 16 KiB written if there is room, everything read and compared.
+    fn transfer(&mut self) {
+        let now = self.pair.now();
+        let bytes: Vec<u8> = (0..16_384).map(|i| byte(self.written + i)).collect();
+        if let Ok(n) = self.pair.endpoint(Side::A).write(now, self.sender, &bytes) {
+            self.written += n as u64;
+        }
+        let mut out = [0; 16_384];
+        while let Ok(n @ 1..) = self.pair.endpoint(Side::B).read(now, self.receiver, &mut out) {
+            for b in &out[..n] {
+                assert_eq!(*b, byte(self.read));
+                self.read += 1;
+            }
+        }
+    }
+
+    /// A segment from anywhere to B.
+    fn attack(&mut self, path: FourTuple, told: u64, seg: Seg) {
+        let seg = seg.ports(path.remote.port(), path.local.port());
+        let covered = (!self.with_ids).then_some((path.remote.ip(), path.local.ip()));
+        let bytes = seg.bytes(covered);
+        let ecn = marline_core::Ecn::NotEct;
+        let meta = PacketMeta { path, ecn, flow: 0, peer_flow: told, checksum_verified: false };
+        let now = self.pair.now();
+        self.pair.endpoint(Side::B).handle_packet(now, &meta, &bytes);
+    }
+
+    /// Two seconds of transfer with a flood beside it. Bytes that arrived meanwhile, the most memory
+    /// that was allocated beyond the start's, and what was left ten minutes after.
+    fn under(&mut self, mut flood: impl FnMut(&mut Scene)) -> Measured {
+        let (start, read) = (live(), self.read);
+        let mut peak = 0;
+        let mut answers = 0;
+        for _ in 0..FLOOD / PER_MS {
+            for _ in 0..PER_MS {
+                flood(self);
+            }
+            let segments = self.pair.endpoint(Side::B).counters().segments_out;
+            self.lose_answers();
+            answers += self.pair.endpoint(Side::B).counters().segments_out - segments;
+            self.run(Duration::from_millis(1));
+            self.transfer();
+            peak = peak.max(live() - start);
+        }
+        let bytes = self.read - read;
+        self.run(Duration::from_secs(600));
+        self.transfer();
+        self.run(Duration::from_secs(1));
+        self.transfer();
+        Measured { bytes, peak, left: live() - start, answers }
+    }
+
+    /// What goes to the attackers' addresses is lost; the connection's own segments fly.
+    fn lose_answers(&mut self) {
+        let _ = self.pair.gather(&mut |flight| {
+            let net = flight.meta.path.local;
+            let own = net.ip() == std::net::IpAddr::from([10, 9, 0, 2])
+                || net.ip() == std::net::IpAddr::from([10, 9, 0, 1]);
+            if own { Fate::Arrive(Duration::from_millis(5)) } else { Fate::Lose }
+        });
+    }
+
+    fn connections(&mut self) -> usize {
+        self.pair.endpoint(Side::B).connections().len()
+    }
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Measured {
+    bytes: u64,
+    peak: i64,
+    left: i64,
+    answers: u64,
+}
+
+/// A spoofed source among 2^24 addresses, to B.
+fn spoofed(rng: &mut dyn Rng) -> FourTuple {
+    let [a, b, c, _] = rng.next_u32().to_be_bytes();
+    let remote = SocketAddr::from(([172, a, b, c], 1 + rng.below(65_000) as u16));
+    FourTuple { local: SocketAddr::from(([10, 9, 0, 1], 80)), remote }
+}
+
+fn quiet(with_ids: bool) -> Measured {
+    let mut scene = Scene::new(with_ids);
+    scene.under(|_| {})
+}
+
+/// The flood may cost this much memory at the most, and this share of the transfer.
+fn assert_bounded(name: &str, with_ids: bool, flooded: Measured, bound: i64) {
+    let quiet = quiet(with_ids);
+    let (extra, left) = (flooded.peak - quiet.peak, flooded.left - quiet.left);
+    println!(
+        "{FLOOD} {name}, flow ids {with_ids}: {} bytes transferred beside it (without: {}), \
+         {extra} bytes more at the most, {left} bytes more ten minutes later, {} segments out",
+        flooded.bytes, quiet.bytes, flooded.answers
+    );
+    assert!(extra < bound, "{extra} bytes");
+    assert!(left < bound / 4, "{left} bytes stay");
+    assert_eq!(flooded.bytes, quiet.bytes, "the connection was harmed");
+}
+
+#[test]
+fn a_flood_of_syns() {
+    for with_ids in [false, true] {
+        let mut scene = Scene::new(with_ids);
+        let mut rng = SeedTree::new(1).stream("syns");
+        let flooded = scene.under(|scene| {
+            let ends = spoofed(&mut rng);
+            let peer = Peer::new(ends, 0);
+            let told = if with_ids { rng.next_u64() | 1 } else { 0 };
+            scene.attack(ends, told, peer.capable_syn().at(SeqNum(rng.next_u32())));
+        });
+        let counters = scene.pair.endpoint(Side::B).counters();
+        assert!(counters.syn_queue_overflow > u64::from(FLOOD) - 2_000);
+        assert_eq!(scene.connections(), 1, "half-open ones ended");
+        // Limits::syn_queue half-open connections of a few KiB, alarms and tables.
+        assert_bounded("SYNs", with_ids, flooded, 24 << 20);
+    }
+}
+
+#[test]
+fn a_flood_of_syns_does_not_keep_others_out_afterwards() {
+    let mut scene = Scene::new(false);
+    let mut rng = SeedTree::new(2).stream("syns");
+    for _ in 0..5_000 {
+        let ends = spoofed(&mut rng);
+        scene.attack(ends, 0, Seg::syn().mss(1_400).at(SeqNum(rng.next_u32())));
+    }
+    scene.lose_answers();
+    let now = scene.pair.now();
+    let (local, remote) = (([10, 9, 0, 2], 0).into(), ([10, 9, 0, 1], 80).into());
+    let newcomer =
+        scene.pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
+    scene.run(Duration::from_millis(200));
+    let info = scene.pair.endpoint(Side::A).info(newcomer).expect("it lives");
+    assert_eq!(info.subflows[0].state, marline_core::SubflowState::Established);
+    assert_eq!(info.fallback, None);
+}
+
+fn join_syn(token: u32, nonce: u32) -> Seg {
+    let join = MpJoin::Syn { backup: false, address_id: 3, token, nonce };
+    let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
+    syn.mptcp(MptcpOption::Join(join))
+}
+
+#[test]
+fn a_flood_of_joins_with_wrong_tokens() {
+    for with_ids in [false, true] {
+        let mut scene = Scene::new(with_ids);
+        let mut rng = SeedTree::new(3).stream("joins");
+        let flooded = scene.under(|scene| {
+            let ends = spoofed(&mut rng);
+            let told = if with_ids { rng.next_u64() | 1 } else { 0 };
+            scene.attack(ends, told, join_syn(rng.next_u32(), rng.next_u32()));
+        });
+        let counters = scene.pair.endpoint(Side::B).counters();
+        assert_eq!(counters.mp_join_no_token, u64::from(FLOOD));
+        // Resets: 1,000 a second at the most.
+        assert!(counters.resets_out <= 3_000, "{}", counters.resets_out);
+        assert_bounded("joins with wrong tokens", with_ids, flooded, 1 << 20);
+    }
+}
+
+#[test]
+fn a_flood_of_joins_with_the_right_token() {
+    for with_ids in [false, true] {
+        let mut scene = Scene::new(with_ids);
+        let token = keys::token(scene.keys.1);
+        let mut rng = SeedTree::new(4).stream("joins");
+        let flooded = scene.under(|scene| {
+            let ends = spoofed(&mut rng);
+            let told = if with_ids { rng.next_u64() | 1 } else { 0 };
+            scene.attack(ends, told, join_syn(token, rng.next_u32()));
+        });
+        let counters = scene.pair.endpoint(Side::B).counters();
+        assert!(counters.mp_join_rejected > u64::from(FLOOD) - 1_000);
+        let receiver = scene.receiver;
+        let info = scene.pair.endpoint(Side::B).info(receiver).expect("it lives");
+        assert_eq!((info.subflows.len(), info.gone.len()), (1, 0));
+        assert_bounded("joins with the right token", with_ids, flooded, 1 << 20);
+    }
+}
+
+#[test]
+fn a_flood_of_strays() {
+    for with_ids in [false, true] {
+        let mut scene = Scene::new(with_ids);
+        let mut rng = SeedTree::new(5).stream("strays");
+        let flooded = scene.under(|scene| {
+            let flags = TcpFlags(rng.below(512) as u16).without(TcpFlags::SYN);
+            let seg = Seg::new(flags).at(SeqNum(rng.next_u32())).payload(&[1; 100]);
+            scene.attack(spoofed(&mut rng), 0, seg);
+        });
+        assert_bounded("stray segments", with_ids, flooded, 1 << 20);
+    }
+}
+
+#[test]
+fn handshakes_completed_and_left_alone_are_bounded_by_the_limit_of_connections() {
+    let mut listening = endpoint_config(Some(config()));
+    listening.limits.connections = 500;
+    let mut script = marline_testkit::Script::new(listening, 6);
+    let mut peers = Vec::new();
+    let start = live();
+    for port in 0..2_000u16 {
+        let mut peer = Peer::new(path(0, 2, 10_000 + port), u64::from(port) + 1);
+        if port < 500 {
+            peer.connect(&mut script);
+            peers.push(peer);
+        } else {
+            let syn = peer.capable_syn();
+            peer.send(&mut script, syn);
+        }
+        let _ = script.take_sent();
+    }
+    let held = live() - start;
+    println!("500 connections and 1500 SYNs beyond the limit: {held} bytes");
+    assert_eq!(script.endpoint.connections().len(), 500);
+    assert_eq!(script.endpoint.counters().connections_refused, 1_500);
+    assert!(held < 500 * 24 * 1024, "{held} bytes");
+    // One goes, the next one may come.
+    script.run(|e, now| {
+        let first = e.connections()[0];
+        e.abort(now, first);
+        e.release(now, first);
+    });
+    let _ = script.take_sent();
+    let mut next = Peer::new(path(0, 2, 60_000), 7);
+    next.connect(&mut script);
+}
+
+/// Short messages with pauses, for hours: alarms, ended flows and the like must not pile up.
+#[test]
+fn a_connection_that_talks_now_and_then_grows_no_memory() {
+    let mut scene = Scene::new(false);
+    let mut at = Vec::new();
+    for _ in 0..8 {
+        for _ in 0..1_000 {
+            scene.transfer();
+            scene.run(Duration::from_secs(3));
+        }
+        scene.transfer();
+        scene.run(Duration::from_secs(3));
+        at.push(live());
+    }
+    let growth = at[7] - at[1];
+    println!("6000 messages at intervals of 3 s: {growth} bytes more than before");
+    assert!(growth.abs() < 10_000, "{at:?}");
+}

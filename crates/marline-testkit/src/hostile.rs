@@ -10,12 +10,14 @@
 //! The end of the bytes is the end of the hostilities: the two then get a quiet network for a while.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::{ConnectionId, Event, FourTuple};
-use marline_policy::{AddressId, LocalAddress};
+use marline_algos::Registry;
+use marline_core::{ChecksumScope, ConnectionId, Event, FourTuple};
+use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 
-use crate::{Fate, Flight, Pair, Seg, Side, config, endpoint_config};
+use crate::{Fate, Flight, Pair, Seg, Side, config, endpoint_config, scene};
 
 /// Operations of one run.
 const MAX_OPERATIONS: usize = 400;
@@ -102,6 +104,33 @@ fn address(side: Side, net: u8, port: u16) -> SocketAddr {
     SocketAddr::from(([10, net, 0, 1 + index(side) as u8], port))
 }
 
+/// One of the built-in schedulers.
+fn scheduler(which: u8) -> Arc<dyn SchedulerFactory> {
+    let name = ["min-rtt", "round-robin", "redundant"][usize::from(which & 3) % 3];
+    match Registry::default().scheduler(name) {
+        Ok(factory) => factory,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whatever the network does, what an endpoint sends is well formed and fits its carrier.
+fn check_egress(flight: &Flight, scope: ChecksumScope) {
+    let path = flight.meta.path;
+    let addresses = match scope {
+        ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
+        ChecksumScope::WithoutAddresses => None,
+    };
+    assert!(marline_wire::verify_tcp_checksum(addresses, &flight.bytes), "a wrong checksum");
+    let most = usize::from(scene::flow_capabilities().max_segment);
+    assert!(flight.bytes.len() <= most, "a segment of {} bytes", flight.bytes.len());
+    match Seg::parse(&flight.bytes) {
+        Ok(seg) => {
+            assert!(seg.options.fits() && !seg.options.mptcp.malformed, "{:?}", seg.options);
+        }
+        Err(error) => panic!("an endpoint sent a broken segment: {error}"),
+    }
+}
+
 /// Runs a script.
 ///
 /// # Panics
@@ -143,8 +172,16 @@ impl Run {
         server.local_addresses = local(Side::B);
         server.mptcp = flags & 8 == 0;
         server.dss_checksum = flags & 16 != 0;
+        let variant = script.byte();
+        client.policies.scheduler = scheduler(variant);
+        server.policies.scheduler = scheduler(variant >> 2);
+        let mut ends = (endpoint_config(None), endpoint_config(Some(server)));
+        if flags & 0x40 != 0 {
+            ends.0.capabilities = scene::flow_capabilities();
+            ends.1.capabilities = scene::flow_capabilities();
+        }
         let mut run = Run {
-            pair: Pair::new(endpoint_config(None), endpoint_config(Some(server)), u64::from(seed)),
+            pair: Pair::new(ends.0, ends.1, u64::from(seed)),
             apps: [App::default(), App::default()],
             tricks: Vec::new(),
             seen: Vec::new(),
@@ -180,11 +217,15 @@ impl Run {
             10 => self.forge(script),
             11 => self.noise(side, script),
             12 => self.close(side, script.byte()),
-            13 => self.toggle(side, script.byte()),
+            13 => match script.byte() {
+                how if how & 0xe0 == 0xe0 => self.reschedule(side, how),
+                how => self.toggle(side, how),
+            },
             14 => self.tricks.clear(),
             _ => self.pass(Duration::from_millis(20)),
         }
         self.gather();
+        self.check_bounds();
     }
 
     fn write(&mut self, side: Side, len: u16) {
@@ -250,6 +291,13 @@ impl Run {
         } else {
             endpoint.set_backup(now, id, AddressId(net), how & 2 != 0);
         }
+    }
+
+    /// Another scheduler takes over.
+    fn reschedule(&mut self, side: Side, which: u8) {
+        let now = self.pair.now();
+        let Some(id) = self.apps[index(side)].id else { return };
+        self.pair.endpoint(side).set_scheduler(now, id, scheduler(which));
     }
 
     /// A segment made from one that was seen, with other numbers, flags or options.
@@ -323,8 +371,10 @@ impl Run {
 
     fn gather(&mut self) {
         let Run { pair, tricks, seen, outcome, .. } = self;
+        let scope = pair.scope();
         let mut forged = Vec::new();
         let mut judge = |flight: &mut Flight| {
+            check_egress(flight, scope);
             outcome.segments += 1;
             if seen.len() == 16 {
                 seen.remove(0);
@@ -405,6 +455,8 @@ impl Run {
     fn check_bounds(&mut self) {
         for side in [Side::A, Side::B] {
             let endpoint = self.pair.endpoint(side);
+            let connections = endpoint.connections().len();
+            assert!(connections <= MAX_OPERATIONS, "{side:?} holds {connections} connections");
             for id in endpoint.connections() {
                 let Some(info) = endpoint.info(id) else { continue };
                 assert!(info.buffered <= MAX_BUFFERED, "{side:?} holds {} bytes", info.buffered);

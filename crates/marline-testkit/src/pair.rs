@@ -97,6 +97,12 @@ impl Pair {
         }
     }
 
+    /// What the checksums of both carriers cover.
+    #[must_use]
+    pub const fn scope(&self) -> ChecksumScope {
+        self.scope
+    }
+
     /// Segments on their way.
     #[must_use]
     pub fn in_flight(&self) -> usize {

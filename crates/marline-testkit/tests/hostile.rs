@@ -18,7 +18,9 @@ const fn operands(op: u8) -> usize {
 }
 
 fn random_script(rng: &mut dyn Rng, opcodes: &[u8]) -> Vec<u8> {
-    let mut script = vec![rng.next_u32() as u8 & 0x36, rng.next_u32() as u8, rng.next_u32() as u8];
+    // Configuration (Multipath TCP on), seed, schedulers.
+    let mut script = rng.next_u32().to_be_bytes().to_vec();
+    script[0] &= 0x76;
     for _ in 0..10 + rng.below(120) {
         let op = opcodes[rng.below(opcodes.len() as u64) as usize];
         script.push(op | (rng.next_u32() as u8 & 0x80));

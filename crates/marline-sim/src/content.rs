@@ -15,7 +15,7 @@ const TABLE_BYTES: usize = 262_139;
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut rng = PcgRng::new(0x6d61_726c_696e_65, 1);
+        let mut rng = PcgRng::new(0x006d_6172_6c69_6e65, 1);
         (0..TABLE_BYTES.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
     })
 }

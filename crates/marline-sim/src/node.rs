@@ -34,6 +34,7 @@ pub trait Node {
 #[derive(Debug)]
 pub struct Outbox<'a> {
     pub(crate) pool: &'a mut Pool,
+    #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     pub(crate) packets: &'a mut Vec<Box<Packet>>,
 }
 

@@ -45,6 +45,7 @@ impl marline_link::Packet for Packet {
 /// Memory of packets that are gone, for those to come.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
+    #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     free: Vec<Box<Packet>>,
 }
 

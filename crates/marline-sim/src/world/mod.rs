@@ -72,6 +72,7 @@ pub struct World<N = Host> {
     topology: Topology,
     actions: Vec<Option<Action<N>>>,
     pool: Pool,
+    #[expect(clippy::vec_box, reason = "packets move through queues: a pointer is cheaper")]
     outgoing: Vec<Box<Packet>>,
     observers: Vec<Box<dyn Observer>>,
     digest: Digest,

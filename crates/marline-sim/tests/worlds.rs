@@ -1,0 +1,27 @@
+//! Random worlds: `SEED=n` replays one, `MARLINE_WORLDS=n` runs so many.
+
+mod cases;
+
+use cases::{parallel, worlds};
+
+#[test]
+fn random_worlds_end_well_and_twice_alike() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect(name));
+    let seeds: Vec<u64> = match number("SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=number("MARLINE_WORLDS").unwrap_or(2_000)).collect(),
+    };
+    let outcomes = parallel(&seeds, |seed| (worlds::run(*seed), worlds::run(*seed).digest));
+    let mut failures = Vec::new();
+    for (outcome, again) in &outcomes {
+        let seed = outcome.seed;
+        if let Some(words) = &outcome.complaint {
+            failures.push(format!("SEED={seed} ({}): {words}", outcome.plan));
+        } else if outcome.digest != *again {
+            failures.push(format!("SEED={seed} ({}): a second run differs", outcome.plan));
+        }
+    }
+    let stall = outcomes.iter().map(|(outcome, _)| outcome.stall).max().unwrap_or_default();
+    println!("{} worlds, {} failed, longest stall {stall:?}", seeds.len(), failures.len());
+    assert!(failures.is_empty(), "{failures:#?}");
+}

@@ -2,6 +2,12 @@
 //! numbers [ROW ...]`. Rows: clean, loss, death, sleep, pairs, worlds, speed. `SEED=n` replays one
 //! random world, `MARLINE_WORLDS=n` runs so many; `MARLINE_TRACE_DIR` is where traces lie.
 
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "this program measures what simulating costs; the simulation itself sees no clock"
+)]
+
 #[path = "../tests/cases/mod.rs"]
 mod cases;
 

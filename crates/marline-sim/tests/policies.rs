@@ -41,7 +41,7 @@ fn upload(paths: &mut Paths, bytes: u64) {
 /// Runs until the server has read `bytes`; when that was.
 fn finish(paths: &mut Paths, bytes: u64, limit: Instant) -> Instant {
     let server = paths.server;
-    paths.world.run_while(at(60), |world| {
+    paths.world.run_while(limit, |world| {
         world.node(server).report(0).is_none_or(|report| report.read < bytes)
     });
     let report = paths.server_report(0).expect("accepted");

@@ -44,7 +44,7 @@ pub enum Command {
     /// Be a link: a UDP relay with rate, delay, loss and outages.
     Link(cmd::link::Args),
     /// See it work: two emulated links, one dies; no root, one command.
-    Demo(cmd::demo::Args),
+    Demo(Box<cmd::demo::Args>),
     /// Watch connections and their paths live.
     Monitor(cmd::monitor::Args),
     /// List the paths of a running client, or change one while connections use it.
@@ -85,7 +85,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Connect(args) => cmd::connect::run(args).await,
         Command::CheckConfig(args) => cmd::check_config::run(args).await,
         Command::Link(args) => cmd::link::run(args).await,
-        Command::Demo(args) => cmd::demo::run(args).await,
+        Command::Demo(args) => cmd::demo::run(*args).await,
         Command::Monitor(args) => cmd::monitor::run(args).await,
         Command::Path(args) => cmd::path::run(args).await,
         Command::Scheduler(args) => cmd::scheduler::run(args).await,

@@ -102,8 +102,11 @@ pub(super) async fn watched(
     let metrics = match metrics {
         None => None,
         Some(address) => {
-            let server = metrics_http::serve(address, Arc::clone(&handle)).await;
-            Some(server.with_context(|| format!("cannot serve metrics on TCP {address}"))?)
+            let server = metrics_http::serve(address, Arc::clone(&handle))
+                .await
+                .with_context(|| format!("cannot serve metrics on TCP {address}"))?;
+            tracing::info!("metrics at http://{}/metrics", server.local_addr());
+            Some(server)
         }
     };
     let path = control.clone().unwrap_or_else(|| control::default_path(handle.role()));

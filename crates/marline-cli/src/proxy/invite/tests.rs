@@ -100,7 +100,12 @@ fn hostile_contents_are_errors() {
 
 proptest! {
     #[test]
-    fn round_trip(pin: [u8; 32], token: [u8; 32], hosts in prop::collection::vec("[a-z0-9.-]{1,60}", 1..=8), port in 1u16..) {
+    fn round_trip(
+        pin: [u8; 32],
+        token: [u8; 32],
+        hosts in prop::collection::vec("[a-z0-9.-]{1,60}", 1..=8),
+        port in 1u16..,
+    ) {
         let servers = hosts.iter().map(|h| format!("{h}:{port}").parse().unwrap()).collect();
         let invite = Invite { servers, pin, token: Secret::from_bytes(token) };
         prop_assert_eq!(invite.to_word().parse::<Invite>(), Ok(invite));

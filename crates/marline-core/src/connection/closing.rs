@@ -181,7 +181,10 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         if multipath {
             sh.counters.mp_rst_tx += 1;
-            leg.farewell = Farewell::Reason(MpTcpRst { transient: false, reason });
+            // The first reason is the cause of the next.
+            if matches!(leg.farewell, Farewell::None) {
+                leg.farewell = Farewell::Reason(MpTcpRst { transient: false, reason });
+            }
         }
         leg.shut = true;
         leg.tcp.reset();

@@ -3,7 +3,7 @@
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
-use marline_wire::{TcpFlags, TcpSegment, unwrap32};
+use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
 
 use super::Connection;
 use super::handshake::mp_capable;
@@ -125,21 +125,43 @@ impl Connection {
         }
     }
 
+    /// RFC 8684 section 3.3: a checksum that is missing, or not agreed on, ends the subflow.
+    fn checksum_is_as_agreed(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        checksum: Option<u16>,
+    ) -> bool {
+        let agreed = checksum.is_some() == self.checksum;
+        if !agreed {
+            sh.counters.dss_not_matching += 1;
+            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+        }
+        agreed
+    }
+
     /// MP_CAPABLE with data: an implicit mapping of the first bytes.
     fn on_capable_data(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, data: CapableData) {
+        if !self.checksum_is_as_agreed(now, sh, id, data.checksum) {
+            return;
+        }
         let mapping = RxMapping {
             ssn: Ssn(1),
             len: u64::from(data.length),
             dsn: Dsn(0),
             wire_dsn: self.keys.remote_first,
             wire_len: data.length,
-            checksum: data.checksum.filter(|_| self.checksum),
+            checksum: data.checksum,
         };
         self.announce(now, sh, id, mapping);
     }
 
     fn on_mapping(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, dss: &Dss) {
         let Some(wire) = dss.mapping else { return };
+        if !self.checksum_is_as_agreed(now, sh, id, wire.checksum) {
+            return;
+        }
         self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
         let Some(dsn) = self.unwrap_dsn(wire.dsn) else {
             sh.counters.dss_not_matching += 1;
@@ -153,10 +175,17 @@ impl Connection {
             return;
         }
         let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
+        let wire_dsn = self.keys.remote_first.wrapping_add(dsn.0);
+        let lone_fin = dss.data_fin && data_len == 0;
+        let sum = |_| dss_checksum(wire_dsn, wire.ssn, wire.length, Checksum::new());
+        if lone_fin && wire.checksum != wire.checksum.map(sum) {
+            sh.counters.data_csum_err += 1;
+            return;
+        }
         if dss.data_fin && !self.receive.set_fin(dsn.plus(data_len)) {
             sh.counters.dss_not_matching += 1;
         }
-        if dss.data_fin && data_len == 0 {
+        if lone_fin {
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.ack_now();
             }
@@ -171,9 +200,9 @@ impl Connection {
             ssn: Ssn(ssn),
             len: data_len,
             dsn,
-            wire_dsn: self.keys.remote_first.wrapping_add(dsn.0),
+            wire_dsn,
             wire_len: wire.length,
-            checksum: wire.checksum.filter(|_| self.checksum),
+            checksum: wire.checksum,
         };
         self.announce(now, sh, id, mapping);
     }

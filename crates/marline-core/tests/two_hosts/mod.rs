@@ -80,6 +80,13 @@ pub fn two_paths(mut config: ConnectionConfig) -> ConnectionConfig {
     config
 }
 
+/// Subflows send in turns.
+pub fn by_turns(mut config: ConnectionConfig) -> ConnectionConfig {
+    let registry = marline_algos::Registry::default();
+    config.policies.scheduler = registry.scheduler("round-robin").expect("a scheduler");
+    config
+}
+
 pub fn with_checksums() -> ConnectionConfig {
     ConnectionConfig { dss_checksum: true, ..config() }
 }

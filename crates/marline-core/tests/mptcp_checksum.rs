@@ -5,11 +5,14 @@ mod two_hosts;
 
 use std::time::Duration;
 
-use marline_core::{CloseReason, Event, FallbackReason, FourTuple};
-use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config, keys};
+use marline_core::{CloseReason, FallbackReason};
+use marline_testkit::{Peer, Seg, Side, config, keys};
 use marline_wire::mptcp::{Dss, MpCapableForm, MpFail, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{Checksum, TcpFlags, dss_checksum};
-use two_hosts::{Packet, TwoHosts, Verdict, by_turns, bytes, two_paths, with_checksums};
+use two_hosts::{
+    Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, reset_reason, served, two_paths,
+    with_checksums,
+};
 
 const SIZE: usize = 300_000;
 
@@ -285,44 +288,16 @@ fn checksummed(peer: &Peer, payload: &[u8], sum: impl FnOnce(u16) -> Option<u16>
     seg.payload(payload)
 }
 
-fn server_path() -> FourTuple {
-    FourTuple {
-        local: "10.9.0.1:443".parse().expect("an address"),
-        remote: "10.0.0.1:40000".parse().expect("an address"),
-    }
-}
-
-fn served(checksums: bool) -> (Script, Peer) {
-    let accept = if checksums { with_checksums() } else { config() };
-    let mut script = Script::new(endpoint_config(Some(accept)), 1);
-    let mut peer = Peer::new(server_path(), 7);
-    peer.connect(&mut script);
-    let fourth = script.next_sent().expect("the fourth ACK");
-    peer.hear(&fourth);
-    (script, peer)
-}
-
-fn read(script: &mut Script) -> Vec<u8> {
-    let id = script.endpoint.connections()[0];
-    let mut buffer = [0; 4096];
-    let n = script.run(|e, now| e.read(now, id, &mut buffer)).unwrap_or(0);
-    buffer[..n].to_vec()
-}
-
 /// RFC 8684 section 3.3: a checksum that is missing, or there without having been agreed on.
 #[test]
 fn checksums_must_be_as_agreed() {
     for agreed in [true, false] {
-        let (mut script, mut peer) = served(agreed);
+        let (mut script, mut peer) = served(if agreed { with_checksums() } else { config() }, 7, 1);
         let seg = checksummed(&peer, b"hello", |right| (!agreed).then_some(right));
         peer.send(&mut script, seg);
         let sent = script.take_sent().pop().expect("a RST");
         assert!(sent.seg.header.flags.contains(TcpFlags::RST), "{:?}", sent.seg);
-        let code = sent.seg.options.mptcp.iter().find_map(|o| match o {
-            MptcpOption::TcpRst(rst) => Some(rst.reason),
-            _ => None,
-        });
-        assert_eq!(code, Some(1), "MPTCP-specific error");
+        assert_eq!(reset_reason(&sent.seg), Some(1), "MPTCP-specific error");
         assert!(read(&mut script).is_empty());
     }
 }
@@ -330,7 +305,7 @@ fn checksums_must_be_as_agreed() {
 /// A peer like Linux as the sender: it answers MP_FAIL, and its infinite mapping names the new data.
 #[test]
 fn a_kernel_that_sent_the_damaged_data() {
-    let (mut script, mut peer) = served(true);
+    let (mut script, mut peer) = served(with_checksums(), 7, 1);
     let good = checksummed(&peer, b"good", Some);
     peer.send(&mut script, good);
     peer.next_dsn += 4;
@@ -368,7 +343,7 @@ fn a_kernel_that_sent_the_damaged_data() {
 /// A peer like Linux as the receiver: MP_FAIL on an ACK, then plain TCP without DATA_ACKs.
 #[test]
 fn a_kernel_that_got_damaged_data() {
-    let (mut script, mut peer) = served(true);
+    let (mut script, mut peer) = served(with_checksums(), 7, 1);
     let hello = checksummed(&peer, b"hello", Some);
     peer.send(&mut script, hello);
     peer.next_dsn += 5;
@@ -405,9 +380,5 @@ fn a_kernel_that_got_damaged_data() {
     assert!(fin.seg.header.flags.contains(TcpFlags::FIN) && !fin.seg.options.has_mptcp());
     peer.expected = fin.seg.end();
     peer.send(&mut script, Seg::fin());
-    let closed = script.take_events().into_iter().find_map(|e| match e {
-        Event::Closed { reason, .. } => Some(reason),
-        _ => None,
-    });
-    assert_eq!(closed, Some(CloseReason::Finished));
+    assert_eq!(closed(&mut script), Some(CloseReason::Finished));
 }

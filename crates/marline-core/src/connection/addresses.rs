@@ -14,7 +14,7 @@ use marline_wire::TcpSegment;
 use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
 use super::Connection;
-use super::join::is_same;
+use super::join::{is_same, reason};
 use crate::crypto::{address_hmac, equal_in_constant_time};
 use crate::shared::Shared;
 use crate::{CloseReason, ConnectionConfig, FourTuple, MonitorKind};
@@ -298,8 +298,8 @@ impl Connection {
             for leg in self.leg_ids() {
                 let theirs = self.leg(leg).is_some_and(|l| l.remote_id == id && l.was_joined());
                 if theirs && leg != on && self.legs_count() > 1 {
-                    self.leg_stops_carrying(now, leg);
-                    self.drop_leg(now, sh, leg, CloseReason::PeerReset);
+                    // RFC 8684 section 3.4.2: a RST, if it gets through, clears boxes on the way.
+                    self.reset_leg(now, sh, leg, reason::UNSPECIFIED, CloseReason::PeerReset);
                 }
             }
             sh.monitor(now, self.id, MonitorKind::Removed(id));

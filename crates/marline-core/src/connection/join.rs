@@ -26,6 +26,7 @@ use crate::{CloseReason, FourTuple};
 
 /// RFC 8684 section 3.6: reason codes of MP_TCPRST that Marline sends.
 pub(crate) mod reason {
+    pub(crate) const UNSPECIFIED: u8 = 0;
     pub(crate) const MPTCP_ERROR: u8 = 1;
     pub(crate) const PROHIBITED: u8 = 3;
     pub(crate) const BAD_PERFORMANCE: u8 = 5;
@@ -145,13 +146,13 @@ impl Connection {
         }
         let local = self.keys.local;
         let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = mp_join(segment) else {
-            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            self.refuse_syn_ack(now, sh, id, segment, reason::MIDDLEBOX);
             return false;
         };
         let expected = left_64(&join_hmac(remote, local, nonce, joining.nonce));
         if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
             sh.counters.mp_join_bad_hmac += 1;
-            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            self.refuse_syn_ack(now, sh, id, segment, reason::MPTCP_ERROR);
             return false;
         }
         let ours = left_160(&join_hmac(local, remote, joining.nonce, nonce));
@@ -159,6 +160,23 @@ impl Connection {
         leg.backup_there = backup;
         leg.membership = Membership::Joining(Joining { hmac: Some(ours), ..joining });
         true
+    }
+
+    /// Answers a SYN/ACK that proves nothing by a RST. TCP must see it first: a RST of a subflow
+    /// that has not got that far would be silence, and the peer would repeat its SYN/ACK.
+    fn refuse_syn_ack(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        code: u8,
+    ) {
+        let window = self.receive.window_size();
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.tcp.on_segment(now, segment, crate::Ecn::NotEct, window);
+        while leg.tcp.poll_event().is_some() {}
+        self.reset_leg(now, sh, id, code, CloseReason::PeerMisbehaved);
     }
 
     fn admit_third_ack(
@@ -181,12 +199,18 @@ impl Connection {
         if header.ack != leg.tcp.to_wire(first) || header.seq != leg.tcp.peer_to_wire(first) {
             return false;
         }
-        let Some(MpJoin::Ack { hmac }) = mp_join(segment) else { return false };
+        let Some(MpJoin::Ack { hmac }) = mp_join(segment) else {
+            // What completes the handshake without any option lost it on the way.
+            if !segment.options.has_mptcp() {
+                self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            }
+            return false;
+        };
         sh.counters.mp_join_ack_rx += 1;
         let expected = join_hmac(remote, self.keys.local, joined.peer_nonce, joined.nonce);
         if !equal_in_constant_time(&hmac, &left_160(&expected)) {
             sh.counters.mp_join_bad_hmac += 1;
-            self.reset_leg(now, sh, id, reason::PROHIBITED, CloseReason::PeerMisbehaved);
+            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return false;
         }
         let Some(leg) = self.leg_mut(id) else { return false };

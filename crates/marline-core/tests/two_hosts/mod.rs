@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Counters, Event, FallbackReason,
-    MonitorKind,
+    FourTuple, MonitorKind,
 };
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::{Fate, Flight, Pair, Seg, Side, config, endpoint_config};
+use marline_testkit::{Fate, Flight, Pair, Peer, Script, Seg, Side, config, endpoint_config};
+use marline_wire::mptcp::MptcpOption;
 
 /// What the box does with a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,60 @@ pub fn by_turns(mut config: ConnectionConfig) -> ConnectionConfig {
 
 pub fn with_checksums() -> ConnectionConfig {
     ConnectionConfig { dss_checksum: true, ..config() }
+}
+
+/// The path on which scripted peers reach a listening endpoint; `n` tells them apart.
+pub fn served_path(n: u8) -> FourTuple {
+    FourTuple {
+        local: "10.9.0.1:443".parse().expect("an address"),
+        remote: format!("10.{n}.0.1:40000").parse().expect("an address"),
+    }
+}
+
+/// A listening endpoint and a peer whose handshake is through.
+pub fn served(accept: ConnectionConfig, key: u64, seed: u64) -> (Script, Peer) {
+    let mut script = Script::new(endpoint_config(Some(accept)), seed);
+    let mut peer = Peer::new(served_path(0), key);
+    peer.connect(&mut script);
+    let fourth = script.next_sent().expect("the fourth ACK");
+    peer.hear(&fourth);
+    (script, peer)
+}
+
+/// Reads what there is.
+pub fn read(script: &mut Script) -> Vec<u8> {
+    let id = script.endpoint.connections()[0];
+    let mut all = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(n) = script.run(|e, now| e.read(now, id, &mut buffer)) {
+        all.extend_from_slice(&buffer[..n]);
+        if n == 0 {
+            break;
+        }
+    }
+    all
+}
+
+pub fn write(script: &mut Script, data: &[u8]) {
+    let id = script.endpoint.connections()[0];
+    let n = script.run(|e, now| e.write(now, id, data));
+    assert_eq!(n, Ok(data.len()));
+}
+
+/// Why the connection ended, if it did.
+pub fn closed(script: &mut Script) -> Option<CloseReason> {
+    script.take_events().into_iter().find_map(|e| match e {
+        Event::Closed { reason, .. } => Some(reason),
+        _ => None,
+    })
+}
+
+/// The reason of an MP_TCPRST.
+pub fn reset_reason(seg: &Seg) -> Option<u8> {
+    seg.options.mptcp.iter().find_map(|o| match o {
+        MptcpOption::TcpRst(rst) => Some(rst.reason),
+        _ => None,
+    })
 }
 
 impl TwoHosts {

@@ -1,0 +1,179 @@
+//! Ends of connections: DATA_FIN, subflow FIN, MP_FASTCLOSE (RFC 8684 sections 3.3.3 and 3.5).
+
+mod two_hosts;
+
+use std::time::Duration;
+
+use marline_core::CloseReason;
+use marline_testkit::{Peer, Script, Seg, Side, config};
+use marline_wire::TcpFlags;
+use marline_wire::mptcp::{MpFastclose, MptcpOption};
+use two_hosts::{
+    Packet, TwoHosts, Verdict, bytes, closed, read, served, served_path, two_paths, write,
+};
+
+const SIZE: usize = 300_000;
+
+fn pass(_: &mut Packet<'_>) -> Verdict {
+    Verdict::Pass
+}
+
+#[test]
+fn a_data_fin_waits_for_unsent_data_and_one_half_stays_open() {
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), pass, 1);
+    hosts.write(Side::A, &bytes(SIZE, 1));
+    hosts.shutdown(Side::A);
+    hosts.run_ms(5_000);
+    assert!(hosts.ends[1].at_end && hosts.ends[1].received == bytes(SIZE, 1));
+    assert_eq!((hosts.ends[0].closed, hosts.ends[1].closed), (None, None), "half open");
+    hosts.write(Side::B, &bytes(4_000_000, 2));
+    hosts.run_ms(60_000);
+    assert!(hosts.ends[0].received == bytes(4_000_000, 2) && !hosts.ends[0].at_end);
+    hosts.shutdown(Side::B);
+    hosts.run_ms(5_000);
+    for end in &hosts.ends {
+        assert_eq!(end.closed, Some(CloseReason::Finished));
+    }
+}
+
+#[test]
+fn lost_data_fins_are_repeated() {
+    let mut lost = [0; 2];
+    let lose = move |p: &mut Packet<'_>| {
+        let count = &mut lost[p.to as usize];
+        if p.seg.dss().data_fin && *count < 3 {
+            *count += 1;
+            return Verdict::Drop;
+        }
+        Verdict::Pass
+    };
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), lose, 1);
+    hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
+}
+
+#[test]
+fn both_end_at_the_same_time() {
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), pass, 1);
+    hosts.run_ms(500);
+    for side in [Side::A, Side::B] {
+        hosts.write(side, &bytes(100, 3));
+        hosts.shutdown(side);
+    }
+    hosts.run_ms(1_000);
+    for end in &hosts.ends {
+        assert!(end.at_end && end.received == bytes(100, 3));
+        assert_eq!(end.closed, Some(CloseReason::Finished));
+    }
+    let fins = hosts.trace.iter().filter(|(_, s)| s.dss().data_fin).count();
+    assert_eq!(fins, 2, "none needs to be repeated");
+}
+
+/// The FIN of a subflow ends the subflow, not the stream.
+#[test]
+fn a_subflow_fin_without_data_fin() {
+    let (mut script, mut first) = served(config(), 7, 1);
+    let mut second = Peer::new(served_path(1), 0);
+    second.join(&mut script, &first, 2);
+    script.advance(Duration::from_millis(20));
+    for sent in script.take_sent() {
+        [&mut first, &mut second].into_iter().filter(|p| p.path == sent.path).for_each(|p| {
+            p.hear(&sent);
+        });
+    }
+    first.send(&mut script, Seg::fin().data_ack(first.expected_dsn));
+    let answer = script.take_sent();
+    assert!(answer.iter().all(|s| s.path == first.path), "only that subflow closes");
+    assert!(answer.iter().any(|s| s.seg.header.flags.contains(TcpFlags::FIN)));
+    assert_eq!(closed(&mut script), None);
+    write(&mut script, b"still here");
+    let sent = script.take_sent();
+    let data = sent.iter().find(|s| !s.seg.payload.is_empty()).expect("data");
+    assert_eq!((data.path, &data.seg.payload[..]), (second.path, &b"still here"[..]));
+    second.hear(data);
+    second.send_data(&mut script, b"here, too");
+    assert_eq!(read(&mut script), b"here, too");
+}
+
+fn fastclose(key: u64) -> MptcpOption {
+    MptcpOption::Fastclose(MpFastclose { receiver_key: key })
+}
+
+/// Two subflows to a listening endpoint.
+fn two_subflows() -> (Script, Peer, Peer) {
+    let (mut script, first) = served(config(), 7, 1);
+    let mut second = Peer::new(served_path(1), 0);
+    second.join(&mut script, &first, 2);
+    script.advance(Duration::from_millis(20));
+    for sent in script.take_sent() {
+        if sent.path == second.path {
+            second.hear(&sent);
+        }
+    }
+    (script, first, second)
+}
+
+fn resets(script: &mut Script, peer: &Peer) -> usize {
+    let sent = script.take_sent();
+    let rst = |s: &&marline_testkit::Sent| s.seg.header.flags.contains(TcpFlags::RST);
+    sent.iter().filter(rst).filter(|s| s.path == peer.path).count()
+}
+
+#[test]
+fn fastclose_on_an_ack_is_answered_by_resets_on_all_subflows() {
+    let (mut script, mut first, second) = two_subflows();
+    let key = first.their_key;
+    first.send(&mut script, Seg::ack().mptcp(fastclose(key)));
+    assert_eq!(closed(&mut script), Some(CloseReason::PeerReset));
+    let sent = script.take_sent();
+    for peer in [&first, &second] {
+        let answered =
+            sent.iter().any(|s| s.path == peer.path && s.seg.header.flags.contains(TcpFlags::RST));
+        assert!(answered, "no RST on {:?}", peer.path);
+    }
+    // If that RST was lost, the option comes again and gets the same answer.
+    first.send(&mut script, Seg::ack().mptcp(fastclose(key)));
+    assert_eq!(resets(&mut script, &first), 1);
+}
+
+#[test]
+fn fastclose_on_a_reset_ends_everything() {
+    let (mut script, mut first, second) = two_subflows();
+    let key = first.their_key;
+    let rst = Seg::rst().mptcp(fastclose(key));
+    first.send(&mut script, rst);
+    assert_eq!(closed(&mut script), Some(CloseReason::PeerReset));
+    let sent = script.take_sent();
+    assert!(sent.iter().all(|s| s.path == second.path), "no answer to a RST");
+    assert!(sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST)));
+}
+
+#[test]
+fn fastclose_with_a_wrong_key_is_ignored() {
+    let (mut script, mut first, mut second) = two_subflows();
+    let key = first.their_key ^ 1;
+    first.send(&mut script, Seg::ack().mptcp(fastclose(key)));
+    assert_eq!(closed(&mut script), None);
+    assert_eq!(resets(&mut script, &first), 0);
+    // On a RST it is a RST of that subflow and no more.
+    let rst = Seg::rst().mptcp(fastclose(key));
+    first.send(&mut script, rst);
+    assert_eq!(closed(&mut script), None);
+    second.send_data(&mut script, b"alive");
+    assert_eq!(read(&mut script), b"alive");
+}
+
+#[test]
+fn an_abort_says_fastclose_on_every_subflow() {
+    let (mut script, first, second) = two_subflows();
+    let id = script.endpoint.connections()[0];
+    script.run(|e, now| e.abort(now, id));
+    assert_eq!(closed(&mut script), Some(CloseReason::Aborted));
+    let sent = script.take_sent();
+    for peer in [&first, &second] {
+        let mine: Vec<_> = sent.iter().filter(|s| s.path == peer.path).collect();
+        assert_eq!(mine.len(), 1, "{mine:?}");
+        assert!(mine[0].seg.header.flags.contains(TcpFlags::RST));
+        let named = mine[0].seg.options.mptcp.iter().any(|o| o == fastclose(7));
+        assert!(named, "the receiver's key is not in {:?}", mine[0].seg);
+    }
+}

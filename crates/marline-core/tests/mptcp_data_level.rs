@@ -1,0 +1,159 @@
+//! Retransmission and flow control at the data level (RFC 8684 sections 3.3.4 to 3.3.6).
+
+mod two_hosts;
+
+use std::time::Duration;
+
+use marline_core::FourTuple;
+use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config, keys};
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
+use two_hosts::{
+    Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, served, served_path, two_paths, write,
+};
+
+/// A listening endpoint whose scheduler takes turns, and two subflows to it.
+fn two_subflows() -> (Script, Peer, Peer) {
+    let (mut script, mut first) = served(by_turns(config()), 7, 1);
+    let mut second = Peer::new(served_path(1), 0);
+    second.join(&mut script, &first, 2);
+    script.advance(Duration::from_millis(20));
+    for sent in script.take_sent() {
+        hear(&sent, &mut first, &mut second);
+    }
+    (script, first, second)
+}
+
+fn hear(sent: &marline_testkit::Sent, first: &mut Peer, second: &mut Peer) {
+    let peer = if sent.path == first.path { first } else { second };
+    peer.hear(sent);
+}
+
+fn data_on(script: &mut Script, path: FourTuple) -> Vec<Seg> {
+    let sent = script.take_sent().into_iter().filter(|s| s.path == path);
+    sent.map(|s| s.seg).filter(|s| !s.payload.is_empty()).collect()
+}
+
+/// A box on one path acknowledges data that it never delivers: the other path carries it.
+#[test]
+fn a_path_that_swallows_data() {
+    let (mut script, mut first, mut second) = two_subflows();
+    let start = first.expected_dsn;
+    write(&mut script, &bytes(6_000, 1));
+    let mut carried = [0; 2];
+    for sent in script.take_sent() {
+        carried[usize::from(sent.path == second.path)] += sent.seg.payload.len();
+        hear(&sent, &mut first, &mut second);
+    }
+    assert!(carried[1] > 0, "{carried:?}: the second path carries some");
+    // Both acknowledge at the level of TCP; DATA_ACK never passes what the second one carried.
+    let missing = first.expected_dsn;
+    for peer in [&mut first, &mut second] {
+        let seg = Seg::ack().data_ack(missing);
+        peer.send(&mut script, seg);
+    }
+    script.take_sent();
+    let mut repeated = Vec::new();
+    for _ in 0..200 {
+        script.advance(Duration::from_millis(50));
+        for seg in data_on(&mut script, first.path) {
+            let dsn = seg.dss().mapping.expect("a mapping").dsn;
+            repeated.push(dsn.unwrap_near(start).expect("near"));
+            first.expected = first.expected.add(seg.payload.len() as u32);
+        }
+        let seg = Seg::ack().data_ack(missing);
+        first.send(&mut script, seg);
+    }
+    assert!(repeated.contains(&missing), "{repeated:?} lacks {missing}");
+    let id = script.endpoint.connections()[0];
+    assert!(script.endpoint.info(id).is_some() && closed(&mut script).is_none());
+}
+
+/// The same, from end to end: bytes arrive although one path delivers nothing after the handshake.
+#[test]
+fn bytes_arrive_although_one_path_swallows_them() {
+    // The box keeps headers and replaces payload and DSS by what changes nothing: a DATA_ACK.
+    let swallow = |p: &mut Packet<'_>| {
+        let keeps = p.path == 1 && p.to == Side::B && !p.seg.payload.is_empty();
+        if keeps { Verdict::Drop } else { Verdict::Pass }
+    };
+    let mut hosts = TwoHosts::new(two_paths(by_turns(config())), config(), swallow, 1);
+    hosts.exchange_and_close(Side::A, &bytes(1_000_000, 1), &bytes(1_000_000, 2));
+}
+
+/// A peer without window scaling that never offers more than this.
+const WINDOW: u16 = 6_400;
+
+/// A listening endpoint and such a peer.
+fn small_window() -> (Script, Peer) {
+    let mut script = Script::new(endpoint_config(Some(by_turns(config()))), 1);
+    let mut peer = Peer::new(served_path(0), 7);
+    let capable = |form| {
+        MptcpOption::Capable(MpCapable {
+            version: 1,
+            checksum_required: false,
+            extensibility: false,
+            deny_join_id0: false,
+            hmac_sha256: true,
+            form,
+        })
+    };
+    let syn = Seg::syn().mss(1_400).window(WINDOW).mptcp(capable(MpCapableForm::Syn));
+    peer.send(&mut script, syn);
+    let answer = script.take_sent().pop().expect("a SYN/ACK");
+    let Some(MpCapableForm::SynAck { listener_key }) =
+        answer.seg.options.mptcp.capable().map(|c| c.form)
+    else {
+        panic!("no key in {:?}", answer.seg);
+    };
+    peer.hear(&answer);
+    peer.their_key = listener_key;
+    peer.expected_dsn = keys::idsn(listener_key).wrapping_add(1);
+    let form = MpCapableForm::Ack { initiator_key: 7, listener_key, data: None };
+    peer.send(&mut script, Seg::ack().window(WINDOW).mptcp(capable(form)));
+    (script, peer)
+}
+
+/// The receive window belongs to the connection and counts from the DATA_ACK: what both subflows
+/// send together stays within it (RFC 8684 section 3.3.5).
+#[test]
+fn the_window_is_shared() {
+    let (mut script, mut first) = small_window();
+    script.take_sent();
+    let una = first.expected_dsn;
+    let mut second = Peer::new(served_path(1), 0);
+    second.join(&mut script, &first, 2);
+    script.advance(Duration::from_millis(20));
+    let mut edge = una + u64::from(WINDOW);
+    let mut highest = una;
+    write(&mut script, &bytes(100_000, 1));
+    for round in 0..60 {
+        script.advance(Duration::from_millis(10));
+        for s in script.take_sent() {
+            let Some(mapping) = s.seg.dss().mapping else { continue };
+            let dsn = mapping.dsn.unwrap_near(una).expect("near");
+            highest = highest.max(dsn + u64::from(mapping.length));
+            hear(&s, &mut first, &mut second);
+        }
+        assert!(highest <= edge, "{} bytes beyond the window", highest - edge);
+        assert!(highest + 1_400 > edge, "{} bytes of the window are unused", edge - highest);
+        // TCP acknowledges everything on both subflows, the connection only every fourth time, by
+        // the second one: the window follows the DATA_ACK, whichever subflow brings it.
+        let data_ack = if round % 4 == 3 { highest } else { edge - u64::from(WINDOW) };
+        edge = data_ack + u64::from(WINDOW);
+        first.send(&mut script, Seg::ack().data_ack(una).window(WINDOW));
+        // The joined subflow scales by 7.
+        second.send(&mut script, Seg::ack().data_ack(data_ack).window(WINDOW >> 7));
+    }
+    assert!(highest > una + 80_000, "{}", highest - una);
+}
+
+/// Data that came on both subflows counts once.
+#[test]
+fn the_same_data_on_both_subflows() {
+    let (mut script, mut first, mut second) = two_subflows();
+    second.next_dsn = first.next_dsn;
+    first.send_data(&mut script, b"once and ");
+    second.send_data(&mut script, b"once and ");
+    second.send_data(&mut script, b"for all");
+    assert_eq!(read(&mut script), b"once and for all");
+}

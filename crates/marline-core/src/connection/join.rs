@@ -146,13 +146,13 @@ impl Connection {
         }
         let local = self.keys.local;
         let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = mp_join(segment) else {
-            self.refuse_syn_ack(now, sh, id, segment, reason::MIDDLEBOX);
+            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             return false;
         };
         let expected = left_64(&join_hmac(remote, local, nonce, joining.nonce));
         if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
             sh.counters.mp_join_bad_hmac += 1;
-            self.refuse_syn_ack(now, sh, id, segment, reason::MPTCP_ERROR);
+            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return false;
         }
         let ours = left_160(&join_hmac(local, remote, joining.nonce, nonce));
@@ -160,23 +160,6 @@ impl Connection {
         leg.backup_there = backup;
         leg.membership = Membership::Joining(Joining { hmac: Some(ours), ..joining });
         true
-    }
-
-    /// Answers a SYN/ACK that proves nothing by a RST. TCP must see it first: a RST of a subflow
-    /// that has not got that far would be silence, and the peer would repeat its SYN/ACK.
-    fn refuse_syn_ack(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-        code: u8,
-    ) {
-        let window = self.receive.window_size();
-        let Some(leg) = self.leg_mut(id) else { return };
-        leg.tcp.on_segment(now, segment, crate::Ecn::NotEct, window);
-        while leg.tcp.poll_event().is_some() {}
-        self.reset_leg(now, sh, id, code, CloseReason::PeerMisbehaved);
     }
 
     fn admit_third_ack(

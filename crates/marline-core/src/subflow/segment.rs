@@ -2,7 +2,7 @@
 
 use marline_policy::{SentSegment, Ssn};
 use marline_time::Instant;
-use marline_wire::{SackBlock, TcpFlags, TcpHeader, TcpOptions};
+use marline_wire::{SackBlock, SackBlocks, TcpFlags, TcpHeader, TcpOptions};
 
 use super::{Egress, HeaderFor, Rst, Subflow};
 use crate::{Ecn, SubflowState};
@@ -175,7 +175,7 @@ impl Subflow {
     /// Puts as many SACK blocks as fit into `room_bytes` of option space: a duplicate first
     /// (RFC 2883), then the ranges that changed last.
     pub(crate) fn fill_sack(&mut self, options: &mut TcpOptions, room_bytes: usize) {
-        let mut room = room_bytes.saturating_sub(2) / 8;
+        let mut room = SackBlocks::that_fit(room_bytes);
         if room == 0 || !self.tx.sack_enabled || !self.has_sack_blocks() {
             return;
         }

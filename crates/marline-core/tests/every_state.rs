@@ -23,6 +23,8 @@ const SEGMENTS: u64 = 2_000;
 
 /// A state: the script in it, the peer, and the endpoint's connection.
 type Scene = (Script, Peer, Option<ConnectionId>);
+/// Brings a script into a state, with a seed.
+type Opening = fn(u64) -> Scene;
 
 fn with_ids(mut config: EndpointConfig) -> EndpointConfig {
     config.capabilities = flow_capabilities();
@@ -315,7 +317,7 @@ fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
 }
 
 /// Segments into one state; how often the state began anew.
-fn attack(name: &str, scene: fn(u64) -> Scene, segments: u64) {
+fn attack(name: &str, scene: Opening, segments: u64) {
     let mut rng = SeedTree::new(1).branch("every state").stream(name);
     let (mut left, mut rounds, mut peak) = (segments, 0, 0);
     while left > 0 {
@@ -366,7 +368,7 @@ fn check(script: &mut Script, id: Option<ConnectionId>) -> u64 {
 fn nonsense_into_every_state() {
     let runs = std::env::var("MARLINE_HOSTILE_RUNS").ok().and_then(|n| n.parse().ok());
     let segments = runs.unwrap_or(SEGMENTS);
-    let states: [(&str, fn(u64) -> Scene); 20] = [
+    let states: [(&str, Opening); 20] = [
         ("listen", listen),
         ("SYN-SENT", syn_sent),
         ("SYN-RECEIVED", syn_received),

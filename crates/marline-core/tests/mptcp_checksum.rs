@@ -10,8 +10,8 @@ use marline_testkit::{Peer, Seg, Side, config, keys};
 use marline_wire::mptcp::{Dss, MpCapableForm, MpFail, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{Checksum, TcpFlags, dss_checksum};
 use two_hosts::{
-    Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, reset_reason, served, two_paths,
-    with_checksums,
+    Dice, Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, reset_reason, served,
+    two_paths, with_checksums,
 };
 
 const SIZE: usize = 300_000;
@@ -201,6 +201,38 @@ fn a_lost_infinite_mapping_is_repeated() {
 fn the_first_bytes_are_changed() {
     goes_on_plain(Side::B, 1, Loss::Nothing);
     goes_on_plain(Side::A, 1, Loss::Nothing);
+}
+
+/// One byte changed, and one segment of 30 lost, whatever it carries: the bytes arrive as the box left
+/// them, once, and the stream goes on as plain TCP; or as they were sent, if the subflow was given up
+/// and another one carried them.
+#[test]
+fn a_change_among_losses() {
+    let mut plain = 0;
+    for seed in 0..40 {
+        for towards in [Side::A, Side::B] {
+            let mut change = changes_one(towards, 60, Loss::Nothing);
+            let mut dice = Dice(seed);
+            let middlebox = move |p: &mut Packet<'_>| {
+                let verdict = change(p);
+                if dice.once_in(30) { Verdict::Drop } else { verdict }
+            };
+            let mut hosts = TwoHosts::new(with_checksums(), config(), middlebox, seed);
+            let data = bytes(SIZE, 1);
+            hosts.write(towards.other(), &data);
+            hosts.run_ms(120_000);
+            let got = std::mem::take(&mut hosts.end(towards).received);
+            assert_eq!(got.len(), SIZE, "seed {seed} {towards:?}: {:?}", hosts.ends[0].closed);
+            if hosts.end(towards).fallback.is_some() {
+                plain += 1;
+                the_one_difference(&got, &data);
+            } else {
+                assert!(got == data, "seed {seed} {towards:?}");
+            }
+            hosts.exchange_and_close(Side::A, &bytes(SIZE, 3), &bytes(SIZE, 4));
+        }
+    }
+    assert!(plain > 60, "{plain} of 80 fell back");
 }
 
 /// A box like those that rewrite addresses in FTP: lengths change, and it adjusts sequence numbers.

@@ -11,7 +11,7 @@ use marline_core::{CloseReason, FallbackReason};
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
-use two_hosts::{Packet, TwoHosts, Verdict, bytes, two_paths};
+use two_hosts::{Dice, Packet, TwoHosts, Verdict, bytes, two_paths};
 
 const SIZE: usize = 300_000;
 
@@ -249,6 +249,49 @@ fn options_vanish_on_a_joined_subflow() {
         };
         let resets = hosts.trace.iter().filter(|(_, s)| middlebox(s)).count();
         assert!(resets > 0, "no RST names the middlebox");
+    }
+}
+
+/// Losses alone, of whatever segment, are no reason to fall back.
+#[test]
+fn losses_are_not_mistaken_for_boxes() {
+    for seed in 0..40 {
+        let mut dice = Dice(seed);
+        let lose = move |_: &mut Packet<'_>| {
+            if dice.once_in(8) { Verdict::Drop } else { Verdict::Pass }
+        };
+        let mut hosts = TwoHosts::new(two_paths(config()), config(), lose, seed);
+        let first = if seed % 2 == 0 { Side::A } else { Side::B };
+        hosts.write(Side::A, b"x");
+        hosts.write(Side::B, b"y");
+        hosts.run_ms(60_000);
+        hosts.exchange_and_close(first, &bytes(100_000, 1), &bytes(100_000, 2));
+        // Three SYNs in a row may be lost, too.
+        let tried = hosts.ends.iter().any(|end| end.fallback == Some(SynRetries));
+        assert!(tried || hosts.ends.iter().all(|end| end.fallback.is_none()), "seed {seed}");
+    }
+}
+
+/// Boxes that drop options, and losses besides.
+#[test]
+fn boxes_and_losses() {
+    for seed in 0..60 {
+        let mut dice = Dice(seed);
+        let towards = if seed % 2 == 0 { Side::A } else { Side::B };
+        let middlebox = move |p: &mut Packet<'_>| {
+            let bare = p.seg.payload.is_empty();
+            let opening =
+                is(p.seg, TcpFlags::SYN) || bare && p.seg.options.mptcp.capable().is_some();
+            if !opening && (seed % 3 == 0 || p.to == towards) {
+                p.strip();
+            }
+            if dice.once_in(30) { Verdict::Drop } else { Verdict::Pass }
+        };
+        let mut hosts = TwoHosts::new(config(), config(), middlebox, seed);
+        let first = if seed % 4 < 2 { Side::A } else { Side::B };
+        hosts.run_ms(20_000);
+        hosts.exchange_and_close(first, &bytes(100_000, 1), &bytes(100_000, 2));
+        assert!(hosts.ends.iter().any(|end| end.fallback.is_some()), "seed {seed}");
     }
 }
 

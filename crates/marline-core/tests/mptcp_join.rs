@@ -21,8 +21,11 @@ fn is(seg: &Seg, flags: TcpFlags) -> bool {
     seg.header.flags.contains(flags)
 }
 
+/// Says whether a segment is the one meant.
+type Which = fn(&Packet<'_>) -> bool;
+
 /// Loses the first segment for which `which` holds.
-fn loses_first(which: fn(&Packet<'_>) -> bool) -> impl FnMut(&mut Packet<'_>) -> Verdict {
+fn loses_first(which: Which) -> impl FnMut(&mut Packet<'_>) -> Verdict {
     let mut lost = false;
     move |p| {
         if !lost && which(p) {
@@ -39,7 +42,7 @@ fn third_ack(p: &Packet<'_>) -> bool {
 
 #[test]
 fn any_segment_of_the_handshake_may_be_lost() {
-    let cases: [(&str, fn(&Packet<'_>) -> bool); 5] = [
+    let cases: [(&str, Which); 5] = [
         ("nothing", |_| false),
         ("SYN", |p| p.path == 1 && is(p.seg, TcpFlags::SYN) && p.to == Side::B),
         ("SYN/ACK", |p| p.path == 1 && is(p.seg, SYN_ACK)),

@@ -41,9 +41,10 @@ impl Connection {
         }
         self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
         self.leave_multipath(now, sh);
-        for leg in self.legs.iter_mut().flatten().filter(|leg| leg.is_initial()) {
-            // Nothing waits there: data is contiguous from the first byte on.
-            let _ = leg.mappings.set_infinite(Ssn(1), Dsn(0));
+        for id in self.leg_ids() {
+            if self.leg(id).is_some_and(super::Leg::is_initial) {
+                self.receive_plain(sh, id, (Ssn(1), Dsn(0)));
+            }
         }
         sh.monitor(now, self.id, MonitorKind::Fallback(reason));
     }

@@ -67,7 +67,7 @@ pub(super) struct Leg {
     pub(super) mappings: MappingRx,
     /// First position of the peer that was not delivered yet.
     pub(super) delivered: Ssn,
-    /// The peer mapped data on it: its DSS options pass.
+    /// The peer mapped data on it: options on data pass.
     pub(super) mapped: bool,
     /// Data sent on it was acknowledged together with a DATA_ACK: ours pass, too.
     pub(super) proven: bool,

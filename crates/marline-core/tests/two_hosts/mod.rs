@@ -35,6 +35,18 @@ impl Packet<'_> {
     }
 }
 
+/// Numbers that look random: a test's own loss.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u64) -> bool {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33).is_multiple_of(n)
+    }
+}
+
 pub type Middlebox = Box<dyn FnMut(&mut Packet<'_>) -> Verdict>;
 
 /// One end of the connection.

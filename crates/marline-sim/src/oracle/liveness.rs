@@ -44,9 +44,11 @@ pub struct Stall {
 ///
 /// How long a stall may be follows from the fault in it: from the stall's begin to the last packet
 /// that the network dropped or damaged. A sender that backs off exponentially tries again within
-/// twice that time; `grace` is for the rest.
+/// twice that time; `grace` is for the rest. A world that planned a longer fault than a stall shows
+/// (all packets of a path may have been lost before the stall began) says so as `planned`.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Liveness {
+    planned: Duration,
     grace: Duration,
     read: u64,
     since: Option<Instant>,
@@ -55,10 +57,10 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// An oracle that allows twice the fault and `grace`.
+    /// An oracle that allows twice the fault, seen or planned, and `grace`.
     #[must_use]
-    pub fn new(grace: Duration) -> Self {
-        Liveness { grace, ..Liveness::default() }
+    pub fn new(planned: Duration, grace: Duration) -> Self {
+        Liveness { planned, grace, ..Liveness::default() }
     }
 
     /// The stream as it stands now, and when the network last did harm on the path that did best.
@@ -74,7 +76,7 @@ impl Liveness {
         if stall.length > self.longest.length {
             self.longest = stall;
         }
-        let allowed = last_fault.since(from) * 2 + self.grace;
+        let allowed = last_fault.since(from).max(self.planned) * 2 + self.grace;
         if stall.length > allowed && self.worst.is_none_or(|worst| stall.length > worst.length) {
             self.worst = Some(stall);
         }
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn only_a_wanted_and_missing_byte_is_a_stall() {
-        let mut oracle = Liveness::new(Duration::from_millis(250));
+        let mut oracle = Liveness::new(Duration::from_millis(100), Duration::from_millis(50));
         let mut show = |ms, written, read, pausing| {
             let state = StreamState { written, read, pausing, end_outstanding: false };
             oracle.sample(Instant::from_millis(ms), state, Instant::ZERO);
@@ -121,7 +123,7 @@ mod tests {
     #[test]
     fn a_fault_excuses_twice_its_length() {
         let grace = Duration::from_millis(100);
-        let mut oracle = Liveness::new(grace);
+        let mut oracle = Liveness::new(Duration::ZERO, grace);
         let state = StreamState { written: 1, read: 0, pausing: false, end_outstanding: false };
         let fault = Instant::from_millis(400);
         oracle.sample(Instant::from_millis(100), state, fault);

@@ -211,8 +211,8 @@ pub fn build(seed: u64) -> (Paths, Option<String>) {
 fn run_unguarded(seed: u64) -> Outcome {
     let plan = Plan::draw(seed);
     let (mut paths, mut complaint) = build(seed);
-    let grace = plan.longest_outage() * 2 + Duration::from_secs(1);
-    let mut directions = [Liveness::new(grace); 2];
+    let oracle = Liveness::new(plan.longest_outage(), Duration::from_secs(1));
+    let mut directions = [oracle; 2];
     let finished = watch(&mut paths, &mut directions);
     let stall = directions.map(|oracle| oracle.longest().length).into_iter().max();
     complaint = complaint.or_else(|| judge(&paths, finished));

@@ -186,7 +186,11 @@ impl Rack {
 }
 
 /// Step 2's exception: the delivery of a retransmitted segment may be owed to the original. It is
-/// if the ACK echoes an older timestamp, or came sooner than the path allows.
+/// if the ACK echoes an older timestamp, or came sooner than the path allows. The echo speaks for
+/// what is acknowledged cumulatively only: a segment beyond a hole does not change what the receiver
+/// echoes (RFC 7323 section 4.3), so that every SACK of a repeat would look like the original's.
+/// Jitter brings answers a little sooner than the smallest round trip so far: a quarter is allowed,
+/// since to overlook the only answer to a probe costs a timeout, to believe a wrong one a repeat.
 fn came_from_original(
     segment: &DeliveredSegment,
     ack: &AckSummary<'_>,
@@ -195,9 +199,10 @@ fn came_from_original(
     if !segment.retransmitted {
         return false;
     }
-    let echo_is_older =
-        ack.echoed_sent_at.is_some_and(|echoed| segment.sent_at > echoed + TIMESTAMP_TICK);
-    echo_is_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min)
+    let in_order = segment.end <= ack.una;
+    let echo_is_older = in_order
+        && ack.echoed_sent_at.is_some_and(|echoed| segment.sent_at > echoed + TIMESTAMP_TICK);
+    echo_is_older || cx.rtt.min().is_some_and(|min| cx.now.since(segment.sent_at) < min * 3 / 4)
 }
 
 /// The segments of a transmission that are still under way because of it. Mostly one; several if

@@ -5,10 +5,10 @@ mod two_hosts;
 use std::time::Duration;
 
 use marline_core::FourTuple;
-use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config, keys};
-use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
+use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
 use two_hosts::{
-    Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, served, served_path, two_paths, write,
+    Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, served, served_by, served_path,
+    two_paths, write,
 };
 
 /// A listening endpoint whose scheduler takes turns, and two subflows to it.
@@ -83,42 +83,12 @@ fn bytes_arrive_although_one_path_swallows_them() {
 /// A peer without window scaling that never offers more than this.
 const WINDOW: u16 = 6_400;
 
-/// A listening endpoint and such a peer.
-fn small_window() -> (Script, Peer) {
-    let mut script = Script::new(endpoint_config(Some(by_turns(config()))), 1);
-    let mut peer = Peer::new(served_path(0), 7);
-    let capable = |form| {
-        MptcpOption::Capable(MpCapable {
-            version: 1,
-            checksum_required: false,
-            extensibility: false,
-            deny_join_id0: false,
-            hmac_sha256: true,
-            form,
-        })
-    };
-    let syn = Seg::syn().mss(1_400).window(WINDOW).mptcp(capable(MpCapableForm::Syn));
-    peer.send(&mut script, syn);
-    let answer = script.take_sent().pop().expect("a SYN/ACK");
-    let Some(MpCapableForm::SynAck { listener_key }) =
-        answer.seg.options.mptcp.capable().map(|c| c.form)
-    else {
-        panic!("no key in {:?}", answer.seg);
-    };
-    peer.hear(&answer);
-    peer.their_key = listener_key;
-    peer.expected_dsn = keys::idsn(listener_key).wrapping_add(1);
-    let form = MpCapableForm::Ack { initiator_key: 7, listener_key, data: None };
-    peer.send(&mut script, Seg::ack().window(WINDOW).mptcp(capable(form)));
-    (script, peer)
-}
-
 /// The receive window belongs to the connection and counts from the DATA_ACK: what both subflows
 /// send together stays within it (RFC 8684 section 3.3.5).
 #[test]
 fn the_window_is_shared() {
-    let (mut script, mut first) = small_window();
-    script.take_sent();
+    let syn = Seg::syn().mss(1_400).window(WINDOW);
+    let (mut script, mut first) = served_by(endpoint_config(Some(by_turns(config()))), syn);
     let una = first.expected_dsn;
     let mut second = Peer::new(served_path(1), 0);
     second.join(&mut script, &first, 2);

@@ -5,9 +5,9 @@ mod two_hosts;
 
 use std::time::Duration;
 
-use marline_testkit::{Peer, Script, Seg, config, keys};
+use marline_testkit::{Peer, Script, Seg, config, endpoint_config, keys};
 use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
-use two_hosts::{bytes, closed, read, served, write};
+use two_hosts::{bytes, closed, read, served, served_by, write};
 
 /// Data with a mapping, both in the form asked for.
 fn data(peer: &mut Peer, payload: &[u8], long_dsn: bool, long_ack: bool) -> Seg {
@@ -131,6 +131,35 @@ fn our_own_short_numbers_wrap() {
     hear_all(&mut script, &mut peer);
     let info = script.endpoint.info(id).expect("a connection");
     assert_eq!(info.bytes_acked, SIZE as u64);
+}
+
+/// RFC 8684 section 3.3.1: who may send more than 2^31 bytes while an old segment is alive must use
+/// 64 bits.
+#[test]
+fn a_fast_stream_goes_to_long_numbers() {
+    let mut listener = endpoint_config(Some(config()));
+    (listener.capabilities.base_segment, listener.capabilities.max_segment) = (60_000, 60_000);
+    let syn = Seg::syn().mss(59_900).sack_permitted().window_scale(10);
+    let (mut script, mut peer) = served_by(listener, syn);
+    let id = script.endpoint.connections()[0];
+    let chunk = vec![7; 1 << 20];
+    let first = peer.expected_dsn;
+    let (mut long_from, mut rounds) = (None, 0);
+    while long_from.is_none() && rounds < 20_000 {
+        rounds += 1;
+        while script.run(|e, now| e.write(now, id, &chunk)).is_ok() {}
+        for sent in script.take_sent() {
+            let dsn = sent.seg.dss().mapping.map(|m| m.dsn);
+            if matches!(dsn, Some(WireDsn::Long(_))) {
+                long_from.get_or_insert(peer.expected_dsn.wrapping_sub(first));
+            }
+            peer.hear(&sent);
+        }
+        peer.send(&mut script, Seg::ack().data_ack(peer.expected_dsn));
+        script.advance(Duration::from_millis(5));
+    }
+    let from = long_from.expect("64-bit DSNs");
+    assert!((1 << 30..=(1 << 31) + (1 << 24)).contains(&from), "from {from} on");
 }
 
 /// One mapping announced once covers the segments that follow it; each may repeat it; a DATA_FIN may

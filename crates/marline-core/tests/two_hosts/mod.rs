@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use marline_core::{
-    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Counters, Event, FallbackReason,
-    FourTuple, MonitorKind,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Counters, EndpointConfig, Event,
+    FallbackReason, FourTuple, MonitorKind,
 };
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::{Fate, Flight, Pair, Peer, Script, Seg, Side, config, endpoint_config};
-use marline_wire::mptcp::MptcpOption;
+use marline_testkit::{Fate, Flight, Pair, Peer, Script, Seg, Side, config, endpoint_config, keys};
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 
 /// What the box does with a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -119,6 +119,37 @@ pub fn served(accept: ConnectionConfig, key: u64, seed: u64) -> (Script, Peer) {
     peer.connect(&mut script);
     let fourth = script.next_sent().expect("the fourth ACK");
     peer.hear(&fourth);
+    (script, peer)
+}
+
+/// The same without timestamps, with this SYN and its window all along.
+pub fn served_by(listener: EndpointConfig, syn: Seg) -> (Script, Peer) {
+    let mut script = Script::new(listener, 1);
+    let mut peer = Peer::new(served_path(0), 7);
+    let capable = |form| {
+        MptcpOption::Capable(MpCapable {
+            version: 1,
+            checksum_required: false,
+            extensibility: false,
+            deny_join_id0: false,
+            hmac_sha256: true,
+            form,
+        })
+    };
+    let window = syn.header.window;
+    peer.send(&mut script, syn.mptcp(capable(MpCapableForm::Syn)));
+    let answer = script.take_sent().pop().expect("a SYN/ACK");
+    let Some(MpCapableForm::SynAck { listener_key }) =
+        answer.seg.options.mptcp.capable().map(|c| c.form)
+    else {
+        panic!("no key in {:?}", answer.seg);
+    };
+    peer.hear(&answer);
+    peer.their_key = listener_key;
+    peer.expected_dsn = keys::idsn(listener_key).wrapping_add(1);
+    let form = MpCapableForm::Ack { initiator_key: 7, listener_key, data: None };
+    peer.send(&mut script, Seg::ack().window(window).mptcp(capable(form)));
+    script.take_sent();
     (script, peer)
 }
 

@@ -73,6 +73,10 @@ pub(crate) fn fuzz(root: &Path, seconds: Option<&str>) -> TaskResult {
         None => FUZZ_SECONDS,
         Some(text) => text.parse().map_err(|error| format!("`{text}` seconds: {error}"))?,
     };
+    // Seeds: a fuzzer that starts from nothing spends its time on finding out what a segment is.
+    let mut seeds =
+        command(root, "cargo", &["test", "-q", "-p", "marline-testkit", "--test", "corpus"]);
+    run(seeds.env("MARLINE_WRITE_CORPUS", "1"))?;
     for target in fuzz_targets(root)? {
         println!("--- {target}");
         let mut fuzzer = command(root, "cargo", &["fuzz", "run", "--sanitizer", "none", &target]);

@@ -68,15 +68,14 @@ fn a_path_that_swallows_data() {
     assert!(script.endpoint.info(id).is_some() && closed(&mut script).is_none());
 }
 
-/// The same, from end to end: bytes arrive although one path delivers nothing after the handshake.
+/// From end to end: one path passes handshakes and ACKs and loses all data.
 #[test]
-fn bytes_arrive_although_one_path_swallows_them() {
-    // The box keeps headers and replaces payload and DSS by what changes nothing: a DATA_ACK.
-    let swallow = |p: &mut Packet<'_>| {
-        let keeps = p.path == 1 && p.to == Side::B && !p.seg.payload.is_empty();
-        if keeps { Verdict::Drop } else { Verdict::Pass }
+fn bytes_arrive_although_one_path_loses_all_data() {
+    let lose = |p: &mut Packet<'_>| {
+        let loses = p.path == 1 && p.to == Side::B && !p.seg.payload.is_empty();
+        if loses { Verdict::Drop } else { Verdict::Pass }
     };
-    let mut hosts = TwoHosts::new(two_paths(by_turns(config())), config(), swallow, 1);
+    let mut hosts = TwoHosts::new(two_paths(by_turns(config())), config(), lose, 1);
     hosts.exchange_and_close(Side::A, &bytes(1_000_000, 1), &bytes(1_000_000, 2));
 }
 

@@ -58,8 +58,6 @@ fn any_segment_of_the_handshake_may_be_lost() {
         }
         assert_eq!(hosts.count(|c| c.mp_join_bad_hmac + c.mp_join_rejected), 0, "{name}");
         hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
-        let used = hosts.trace.iter().filter(|(_, s)| s.payload.len() > 1_000).count();
-        assert!(used > 0);
     }
 }
 
@@ -267,7 +265,7 @@ fn a_backup_subflow() {
     client.local_addresses[1].backup = true;
     let mut broken = false;
     let middlebox = move |p: &mut Packet<'_>| {
-        // The first path breaks with the 400th segment.
+        // The first path breaks on this word.
         broken |= p.seg.payload == b"break";
         if broken && p.path == 0 { Verdict::Drop } else { Verdict::Pass }
     };

@@ -17,6 +17,8 @@ mod command;
 mod engine;
 mod flows;
 mod lane;
+#[cfg(target_os = "linux")]
+mod priority;
 mod relay;
 mod report;
 mod socket;

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
@@ -17,9 +16,6 @@ use super::socket::ReceiveBuffers;
 
 /// How often idle clients are looked for; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// The nice value of the thread.
-const PRIORITY: i32 = -15;
 
 /// The emulator's time line: nanoseconds since it started.
 #[derive(Debug)]
@@ -79,13 +75,8 @@ impl Engine {
 
     /// Runs until it is told to stop or its owner is gone.
     pub(super) fn run(mut self) {
-        // The default of 50 us is added to every sleep. Elsewhere than on Linux there is no such thing.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        // Ahead of what is measured, if this user may: a link does not wait for its users. On Linux
-        // priorities belong to threads, so this is ours alone.
-        if cfg!(target_os = "linux") {
-            let _ = rustix::process::setpriority_process(None, PRIORITY);
-        }
+        #[cfg(target_os = "linux")]
+        super::priority::raise();
         while self.take_orders() {
             for relay in &mut self.relays {
                 relay.advance(&self.clock);

@@ -44,8 +44,10 @@ async fn a_nat_that_forgets_costs_a_round_trip_not_the_connection() {
     let (mut near_read, mut near_write) = tokio::io::split(near);
     let (mut far_read, mut far_write) = tokio::io::split(far);
     let rebinding = async {
-        for _ in 0..3 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        for round in 1..=3 {
+            while relay.to_server.load(Ordering::Relaxed) < round * 700_000 {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
             relay.rebind();
         }
     };
@@ -63,6 +65,32 @@ async fn a_nat_that_forgets_costs_a_round_trip_not_the_connection() {
     let (_, carrier) = listener.counters()[0];
     assert!(carrier.moves >= 1, "{carrier:?}");
     assert_eq!(carrier.bad_responses, 0, "{carrier:?}");
+}
+
+#[tokio::test]
+async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
+    let listener = server(1).await;
+    let relay = Relay::to(listener.local_addrs()[0]).await;
+    let client = client(&[&via(&relay, "127.0.0.1")]).await;
+    let (mut near, mut far) = pair(&client, &listener).await;
+    let data = bytes(8 << 20, 13);
+    let fault = async {
+        while relay.to_client.load(Ordering::Relaxed) < 500_000 {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+        // Long enough that the client has acknowledged all it got: it has nothing more to say.
+        relay.cut();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        relay.rebind();
+        relay.restore();
+    };
+    let ((), (), got) =
+        within(async { tokio::join!(fault, send(&mut far, &data), receive(&mut near)) }).await;
+    assert!(got == data);
+    let (_, carrier) = client.counters();
+    // Its keepalives are due after 15 s of silence; it asked because it grew quiet.
+    assert!(carrier.keepalives >= 1, "{carrier:?}");
+    assert_eq!(listener.counters()[0].1.moves, 1);
 }
 
 #[tokio::test]

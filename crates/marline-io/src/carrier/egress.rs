@@ -174,6 +174,8 @@ fn answering(now: Instant, entry: &Pending) -> Flow {
         challenged: None,
         initiated: false,
         sent_at: now,
+        heard_at: now,
+        quiet_steps: u8::MAX,
         created_at: now,
     }
 }
@@ -189,6 +191,8 @@ fn opening(now: Instant, path: FourTuple, outer: Outer) -> Flow {
         challenged: None,
         initiated: true,
         sent_at: now,
+        heard_at: now,
+        quiet_steps: u8::MAX,
         created_at: now,
     }
 }

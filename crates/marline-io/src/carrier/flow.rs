@@ -67,8 +67,32 @@ pub(super) struct Flow {
     pub(super) initiated: bool,
     /// When we last sent on it.
     pub(super) sent_at: Instant,
+    /// When something last came in on it.
+    pub(super) heard_at: Instant,
+    /// Steps of [`Flow::quiet_due`] taken since then.
+    pub(super) quiet_steps: u8,
     /// When it came to be.
     pub(super) created_at: Instant,
+}
+
+/// Silence after which a flow that was busy is asked about, the first time; then twice as long.
+pub(super) const FIRST_QUIET: Duration = Duration::from_secs(1);
+/// How often.
+const QUIET_STEPS: u8 = 4;
+
+impl Flow {
+    /// When to look whether a flow that was busy has gone quiet because a translator forgot it:
+    /// whoever only receives would otherwise wait for a peer that sends to the old address.
+    pub(super) fn quiet_due(&self) -> Option<Instant> {
+        let step = self.quiet_steps;
+        (step < QUIET_STEPS).then(|| self.heard_at + FIRST_QUIET * (1 << step))
+    }
+
+    /// At [`Flow::quiet_due`]: nothing was sent for a while either, so a keepalive is useful.
+    pub(super) fn is_quiet(&self) -> bool {
+        let since = FIRST_QUIET * (1 << self.quiet_steps);
+        self.sent_at <= self.heard_at + since * 3 / 4
+    }
 }
 
 /// Hashes an id that we drew ourselves: it is random already. Ids of others are only looked up.

@@ -26,7 +26,7 @@ use marline_time::{Duration, Instant};
 
 pub(crate) use flow::IdHasher;
 pub use flow::Outer;
-use flow::{Allowance, Flow, FlowMap, PendingTable};
+use flow::{Allowance, FIRST_QUIET, Flow, FlowMap, PendingTable};
 use frame::Frame;
 pub use frame::{ControlFrame, HANDSHAKE_HEADER, SHORT_HEADER};
 
@@ -243,8 +243,13 @@ impl UdpCarrier {
         (flow, peer_flow): (u64, u64),
         segment: &'a [u8],
     ) -> Received<'a> {
-        if let Some(known) = self.flows.get(&flow) {
+        if let Some(known) = self.flows.get_mut(&flow) {
             let path = known.path;
+            if known.initiated {
+                (known.heard_at, known.quiet_steps) = (now, 0);
+                let due = now + FIRST_QUIET;
+                self.next_keepalive = Some(self.next_keepalive.map_or(due, |at| at.min(due)));
+            }
             if known.outer != datagram.outer || !known.validated {
                 self.check_address(now, flow, datagram);
             }

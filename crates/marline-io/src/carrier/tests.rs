@@ -190,9 +190,19 @@ fn a_new_address_gets_only_challenges_until_it_answers() {
         Frame::parse(&out).map(|f| matches!(f, Frame::Data { flow: CLIENT_FLOW, .. })),
         Some(true)
     );
-    // A response is good for one move.
+    // A response is good for one move: replayed after the flow moved on, it is worth nothing.
     server.receive(now, &datagram(moved, response.as_bytes()));
-    assert_eq!((server.counters().bad_responses, server.counters().moves), (2, 1));
+    assert_eq!((server.counters().bad_responses, server.counters().moves), (1, 1));
+    let next = outer(1, (6, 6000));
+    server.receive(now, &datagram(next, &bytes));
+    let Some((_, challenge)) = server.poll_control() else { panic!("a challenge is sent") };
+    let Some(Frame::Challenge { nonce, .. }) = Frame::parse(challenge.as_bytes()) else {
+        panic!("a challenge is sent");
+    };
+    let answer = ControlFrame::response(SERVER_FLOW, &nonce);
+    server.receive(now, &datagram(next, answer.as_bytes()));
+    server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!((server.counters().bad_responses, server.counters().moves), (2, 2));
 }
 
 #[test]
@@ -230,6 +240,38 @@ fn a_client_answers_challenges_and_keeps_its_mapping_open() {
     assert!(client.counters().keepalives > 40);
     client.forget(CLIENT_FLOW);
     assert_eq!(client.next_timeout(), None, "no connections, no keepalives");
+}
+
+#[test]
+fn a_client_that_only_receives_asks_when_it_grows_quiet() {
+    let start = Instant::from_secs(1);
+    let mut client = carrier(false, ALONE);
+    let path =
+        FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) };
+    let mut bytes = vec![0; SHORT_HEADER + 40];
+    client.frame(start, &batch(path, (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
+    client.frame(start, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
+    let heard = start + Duration::from_secs(5);
+    client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
+    let mut asked = Vec::new();
+    while asked.len() < 6 {
+        let now = client.next_timeout().expect("a keepalive is due some time");
+        client.on_timeout(now);
+        while client.poll_control().is_some() {
+            asked.push(now.since(heard).as_secs());
+        }
+    }
+    assert_eq!(asked, [1, 2, 4, 8, 23, 38], "soon after it grew quiet, then as ever");
+
+    // What TCP sends does as well: no keepalive then.
+    let heard = heard + Duration::from_secs(60);
+    client.receive(heard, &datagram(outer(2, (1, 443)), &data(CLIENT_FLOW, 20)));
+    for tenth in 1..40 {
+        let now = heard + Duration::from_millis(100 * tenth);
+        client.frame(now, &batch(path, (CLIENT_FLOW, SERVER_FLOW), false, &bytes), &mut bytes);
+        client.on_timeout(now);
+        assert!(client.poll_control().is_none());
+    }
 }
 
 #[test]

@@ -27,23 +27,30 @@ impl UdpCarrier {
 
     fn send_keepalives(&mut self, now: Instant) {
         let interval = self.config.keepalive;
-        let mut due: Vec<(u64, Outer, u64)> = Vec::new();
+        let mut due: Vec<(Outer, u64)> = Vec::new();
         let mut next: Option<Instant> = None;
         #[expect(clippy::iter_over_hash_type, reason = "the order of keepalives does not matter")]
-        for (&id, flow) in &mut self.flows {
+        for flow in self.flows.values_mut() {
             if !flow.initiated {
                 continue;
             }
-            if flow.sent_at + interval <= now && flow.peer_flow != 0 && due.len() < CONTROL_CAPACITY
+            let mut wanted = flow.sent_at + interval <= now;
+            while let Some(at) = flow.quiet_due()
+                && at <= now
             {
+                wanted |= flow.is_quiet();
+                flow.quiet_steps += 1;
+            }
+            if wanted && flow.peer_flow != 0 && due.len() < CONTROL_CAPACITY {
                 flow.sent_at = now;
-                due.push((id, flow.outer, flow.peer_flow));
+                due.push((flow.outer, flow.peer_flow));
             }
             let at = (flow.sent_at + interval).max(now + interval / 16);
+            let at = flow.quiet_due().map_or(at, |quiet| quiet.min(at));
             next = Some(next.map_or(at, |earliest| earliest.min(at)));
         }
         self.next_keepalive = next;
-        for (_, outer, peer_flow) in due {
+        for (outer, peer_flow) in due {
             self.counters.keepalives += 1;
             self.push_control(outer, ControlFrame::keepalive(peer_flow));
         }

@@ -77,6 +77,10 @@ impl UdpCarrier {
         let Some(flow) = self.flows.get(&id) else {
             return self.foreign(datagram, id).unwrap_or(Received::Nothing);
         };
+        if flow.outer == datagram.outer && flow.validated {
+            // The answer to a challenge that was repeated before the first answer came.
+            return Received::Nothing;
+        }
         if *nonce != self.nonce(id, flow.moves, &datagram.outer) {
             self.counters.bad_responses += 1;
             return Received::Nothing;

@@ -4,22 +4,24 @@
 //! slow subflow, the window fills behind it and the fast subflow idles, though it has room.
 //!
 //! *How.* When the window blocks the next segment and the fast subflow F has room, the oldest
-//! outstanding segment, if F did not carry it, is sent on F as well: one segment, no more. The
-//! subflows that held it up are penalised, at most once per RTT of F: their window is halved, so
-//! that they hold less of the window next time. When only the send buffer is exhausted, the
-//! retransmission happens without penalty.
+//! outstanding segment, if F did not carry it, is sent on F as well. The subflows that held it up are
+//! penalised, at most once per RTT of F: their window is halved, so that they hold less of the window
+//! next time. When only the send buffer is exhausted, the retransmission happens without penalty.
 //!
 //! *Source.* Rules as in the out-of-tree Linux scheduler: a slow subflow S is worth repeating if its
 //! window is down to 4 segments or if its RTT is more than 4 times F's; it is penalised if its RTT
 //! is larger than F's and it is not repairing losses. Written anew.
 //!
-//! *Difference.* Linux also penalises when the send buffer is exhausted and memory is short; the
-//! send buffer here grows by itself, so that case is none.
+//! *Differences.* Linux repeats one segment and waits for its DATA_ACK: one segment per RTT of F, and
+//! a path whose rate collapses drags the connection down to that. Here F repeats as much of what
+//! much slower subflows hold as it has room for. Linux also penalises when the send buffer is
+//! exhausted and memory is short; the send buffer here grows by itself, so that case is none.
 
 use marline_policy::{
-    Phase, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView,
+    Dsn, Eligibility, Phase, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowId,
+    SubflowSet, SubflowView,
 };
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
 use super::classes::{self, Class};
 
@@ -27,6 +29,8 @@ use super::classes::{self, Class};
 const SMALL_WINDOW_SEGMENTS: u64 = 4;
 /// Else its RTT must be larger than this many of the fast one's.
 const RTT_RATIO: u32 = 4;
+/// Ranges repeated in one go.
+const MAX_RANGES: usize = 64;
 
 /// The state of both mechanisms, one per connection.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +97,36 @@ impl Opportunistic {
         if worth && may_carry && fast.is_ready() && !oldest.carried_by.contains(picked) {
             let range = oldest.range.prefix(u64::from(fast.mss));
             out.push(SchedulerAction::Reinject { range, on: picked });
+            repeat_what_much_slower_ones_hold(fast, fast_srtt, range.end, cx, out);
         }
+    }
+}
+
+/// Beyond the oldest segment: as far as the fast subflow has room and only subflows with a much longer
+/// RTT hold the data.
+fn repeat_what_much_slower_ones_hold(
+    fast: &SubflowView,
+    fast_srtt: Duration,
+    from: Dsn,
+    cx: &SchedulerContext<'_>,
+    out: &mut Vec<SchedulerAction>,
+) {
+    let Eligibility::Ready { room } = fast.eligibility else { return };
+    let mut left = room.saturating_sub(u64::from(fast.mss));
+    let mut at = from;
+    for _ in 0..MAX_RANGES {
+        let Some(next) = cx.mappings.next_not_on(fast.id, at).filter(|_| left > 0) else { return };
+        let slow = |id| {
+            let holder = cx.subflow(id);
+            holder.is_none_or(|s| s.srtt.is_none_or(|srtt| fast_srtt * RTT_RATIO < srtt))
+        };
+        if !next.carried_by.iter().all(slow) {
+            return;
+        }
+        let range = next.range.prefix(left);
+        out.push(SchedulerAction::Reinject { range, on: fast.id });
+        left -= range.len();
+        at = range.end;
     }
 }
 

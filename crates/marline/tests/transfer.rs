@@ -146,5 +146,24 @@ async fn captures_are_written_per_path() {
     for file in files {
         assert_eq!(file[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section header");
     }
+    read_by_wireshark(&dir);
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Wireshark must see Multipath TCP in every file, and nothing malformed.
+fn read_by_wireshark(dir: &std::path::Path) {
+    let Some(tshark) = marline_testkit::need::program("tshark") else { return };
+    let frames = |file: &std::path::Path, filter: &str| {
+        let mut command = std::process::Command::new(&tshark);
+        command.args(["-o", "tcp.check_checksum:TRUE", "-Y", filter, "-r"]).arg(file);
+        let output = command.stderr(std::process::Stdio::null()).output().unwrap();
+        output.stdout.iter().filter(|byte| **byte == b'\n').count()
+    };
+    for (ip, handshake) in [("127.0.0.1", 0), ("127.0.0.2", 1)] {
+        let file = dir.join(format!("client-{ip}.pcapng"));
+        assert_eq!(frames(&file, "_ws.malformed || tcp.checksum.status == \"Bad\""), 0, "{ip}");
+        let subtype = format!("tcp.options.mptcp.subtype == {handshake}");
+        assert!(frames(&file, &subtype) >= 3, "the handshake of {ip} is recognised");
+        assert!(frames(&file, "tcp.options.mptcp.subtype == 2") > 3, "so is DSS on {ip}");
+    }
 }

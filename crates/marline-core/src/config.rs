@@ -81,7 +81,7 @@ impl Default for Limits {
             connections: 65_536,
             syn_queue: 1_024,
             subflows: 8,
-            pending_joins: 8,
+            pending_joins: 4,
             out_of_order_ranges: 4_096,
             mappings: 4_096,
             time_wait: 16_384,

@@ -93,7 +93,7 @@ impl Connection {
             sh.counters.mp_join_rejected += 1;
             return false;
         }
-        let tcp = self.passive_subflow(now, sh, path, syn);
+        let tcp = self.passive_subflow(now, sh, path, syn, self.config.join_syn_retries);
         let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
         let joined = Joined { nonce: sh.rng.next_u32(), peer_nonce: nonce, verified: false };
         let local = self.addresses.local_for(path.local);

@@ -67,7 +67,8 @@ impl Connection {
         let mut connection = Self::bare(sh, config, origin, Role::Server, Mode::Offered);
         let key =
             FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
-        let tcp = connection.passive_subflow(now, sh, origin.path, syn);
+        let retries = connection.config.syn_retries;
+        let tcp = connection.passive_subflow(now, sh, origin.path, syn, retries);
         connection.add_initial(now, sh, origin, tcp, key);
         connection.on_first_syn(now, sh, syn.segment);
         connection
@@ -150,8 +151,10 @@ impl Connection {
         sh: &mut Shared,
         path: FourTuple,
         syn: &Accepted<'_>,
+        syn_retries: u32,
     ) -> Subflow {
         let config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+        let config = SubflowConfig { syn_retries, ..config };
         let isn = SeqNum(sh.rng.next_u32());
         let policies = &self.config.policies;
         Subflow::accept(

@@ -180,7 +180,8 @@ async fn follow(name: &str) {
     stream.set_scheduler("redundant").unwrap();
     echo(&mut stream, &bytes(500_000, 1)).await;
     let after = [packets_sent("near1"), packets_sent("near2")];
-    assert!(after[0] > before[0] + 50 && after[1] > before[1] + 50, "{before:?} {after:?}");
+    // The kernel counts a batch of segments as one packet, so half a megabyte may be few of them.
+    assert!(after[0] > before[0] + 10 && after[1] > before[1] + 10, "{before:?} {after:?}");
 
     // Unplugged: noticed, and nothing is lost.
     ip("link set near1 down");

@@ -25,7 +25,7 @@ pub struct ClientOptions {
     #[arg(long, value_name = "FILE", conflicts_with = "invite")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invite_file: Option<PathBuf>,
-    /// A path: INTERFACE or ADDRESS, [=ADDRESS:PORT of the server on it][,backup]; again for more
+    /// A path: INTERFACE or ADDRESS, `=ADDRESS:PORT` of the server on it, `,backup`; again for more
     /// [default: every interface with a default route]
     #[arg(long, value_name = "LOCAL")]
     #[serde(skip_serializing_if = "Vec::is_empty")]

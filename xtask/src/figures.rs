@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::TaskResult;
 use crate::run::{command, run};
 
-/// A name to choose the row by, and the arguments of cargo.
+/// A name to choose the row by, and the arguments of cargo. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
     ("clean", "run --release -q -p marline-sim --example numbers clean"),
     ("loss", "run --release -q -p marline-sim --example numbers loss"),
@@ -20,6 +20,7 @@ const ROWS: &[(&str, &str)] = &[
     ("bulk", "run --release -q -p marline --example bulk"),
     ("memory", "bench -q -p marline-core --bench memory"),
     ("echo", "run --release -q -p marline --example echo"),
+    ("captures", "test --release -q -p marline-sim --test capture -- --nocapture"),
     ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),
 ];
 

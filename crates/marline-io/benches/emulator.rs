@@ -122,11 +122,13 @@ fn throughput(rate: &str) -> io::Result<()> {
     }
     let bytes = receiver.join().map_err(|_| io::Error::other("the receiver panicked"))?;
     let report = emulator.stop()?.remove(0);
+    let mbit = |bytes: usize| bytes as f64 * 8.0 / TIME.as_secs_f64() / 1e6;
     println!(
-        "rate {rate:9}: offered {:.0} Mbit/s, got {:.0} Mbit/s of payload, {} dropped by the queue, \
-         {} by the kernel, late {}",
-        sent as f64 * PAYLOAD as f64 * 8.0 / TIME.as_secs_f64() / 1e6,
-        bytes as f64 * 8.0 / TIME.as_secs_f64() / 1e6,
+        "rate {rate:9}: offered {:.0} Mbit/s, delivered {:.0} (the bench's own receiver got {:.0}) of \
+         payload, {} dropped by the queue, {} by the kernel, late {}",
+        mbit(sent as usize * PAYLOAD),
+        mbit(report.up.stats.delivered_packets as usize * PAYLOAD),
+        mbit(bytes),
         report.up.stats.dropped_queue,
         report.kernel_drops,
         report.up.late,

@@ -35,12 +35,48 @@ pub(super) enum Order {
     Stop,
 }
 
+/// How much the thread may spin. Where packets are due more often than a spin is long it would never
+/// sleep: at real-time priority that keeps others off its processor, and then the kernel stops it
+/// for 50 ms of each second, which is worse than being 50 us late.
+#[derive(Debug)]
+struct Spin {
+    length: Duration,
+    budget: Duration,
+    last: Instant,
+    spinning: bool,
+}
+
+impl Spin {
+    /// Spinning may take one part in so many of the time.
+    const SHARE: u32 = 3;
+    /// Unused time is kept up to this.
+    const MOST: Duration = Duration::from_millis(2);
+
+    fn new(length: Duration) -> Self {
+        Spin { length, budget: Self::MOST, last: Instant::ZERO, spinning: false }
+    }
+
+    /// How long before a deadline to spin, at `now`. To be asked once a round: a round that was
+    /// allowed to spin and was short did so.
+    fn allowed(&mut self, now: Instant) -> Duration {
+        let round = now.since(self.last);
+        self.last = now;
+        if self.spinning && round < self.length {
+            self.budget = self.budget.saturating_sub(round);
+        }
+        self.budget = (self.budget + round / Self::SHARE).min(Self::MOST);
+        // Some in stock, so that it does not stop in the middle of each wait.
+        self.spinning = self.budget > self.length;
+        if self.spinning { self.length } else { Duration::ZERO }
+    }
+}
+
 /// Everything the thread owns.
 #[derive(Debug)]
 pub(super) struct Engine {
     clock: Clock,
     relays: Vec<Relay>,
-    spin: Duration,
+    spin: Spin,
     inbox: Receiver<Order>,
     wakened: UnixStream,
     buffers: ReceiveBuffers,
@@ -60,7 +96,7 @@ impl Engine {
         Ok(Engine {
             clock,
             relays: relays.collect::<io::Result<Vec<Relay>>>()?,
-            spin,
+            spin: Spin::new(spin),
             inbox,
             wakened,
             buffers: ReceiveBuffers::new(),
@@ -129,8 +165,10 @@ impl Engine {
     /// Waits until a socket can be read or something is due soon, and notes the former in `ready`.
     fn wait(&mut self) {
         let due = self.relays.iter().filter_map(Relay::next_event).min();
-        let deadline = due.map_or(self.next_sweep, |due| self.next_sweep.min(due - self.spin));
-        let sleep = deadline.since(self.clock.now());
+        let now = self.clock.now();
+        let spin = self.spin.allowed(now);
+        let deadline = due.map_or(self.next_sweep, |due| self.next_sweep.min(due - spin));
+        let sleep = deadline.since(now);
         let mut sources = Vec::with_capacity(2 * self.relays.len() + 1);
         let mut fds = Vec::with_capacity(2 * self.relays.len() + 1);
         fds.push(PollFd::new(&self.wakened, PollFlags::IN));
@@ -158,5 +196,28 @@ impl Engine {
             // What it says is in the inbox.
             let _ = (&self.wakened).read(&mut [0; 64]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds of `round` for a second; the share of them that were allowed to spin.
+    fn share(length_us: u64, round_us: u64) -> f64 {
+        let mut spin = Spin::new(Duration::from_micros(length_us));
+        let rounds = 1_000_000 / round_us;
+        let at = |number: u64| Instant::from_micros(number * round_us);
+        let allowed = (0..rounds).filter(|n| !spin.allowed(at(*n)).is_zero()).count();
+        allowed as f64 / rounds as f64
+    }
+
+    #[test]
+    fn a_thread_that_would_never_sleep_spins_a_third_of_the_time() {
+        assert!((0.30..0.36).contains(&share(60, 1)), "{}", share(60, 1));
+        assert!((0.30..0.36).contains(&share(60, 40)), "{}", share(60, 40));
+        // Rounds that sleep cost nothing.
+        assert_eq!(share(60, 500), 1.0);
+        assert_eq!(share(0, 500), 0.0);
     }
 }

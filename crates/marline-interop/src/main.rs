@@ -1,0 +1,3 @@
+//! The interoperability matrix: Marline against the kernel's Multipath TCP, in both roles.
+
+fn main() {}

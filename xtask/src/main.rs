@@ -27,8 +27,15 @@ usage: cargo xtask <task>
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
   figures [ROW..] measures the rows of the README's table
+  interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes
+  compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   dist            a static program in target/dist, with its SHA-256
 ";
+
+/// The program that runs the matrix.
+const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "--"];
+/// The program that makes the table.
+const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-cli", "--", "lab", "compare"];
 
 /// What a task ends with: the message is printed, the exit code is 1.
 type TaskResult = Result<(), String>;
@@ -47,6 +54,8 @@ fn main() -> ExitCode {
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "ci" => ci::all(&root, rest),
         "figures" => figures::measure(&root, rest),
+        "interop" => measured(&root, INTEROP, rest),
+        "compare" => measured(&root, COMPARE, rest),
         "dist" => dist::build(&root),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };
@@ -57,6 +66,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a program of the workspace, built for speed, with the arguments of the task.
+fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
+    run::run(run::command(root, "cargo", program).args(arguments))
 }
 
 /// The checkout this program was built from: tasks work from any directory inside it.

@@ -59,6 +59,8 @@ impl Endpoint {
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 demux,
+                local_ports: None,
+                short_of_ports: false,
                 time_wait,
                 pool: ChunkPool::default(),
                 half_open: VecDeque::new(),

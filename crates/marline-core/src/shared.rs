@@ -17,6 +17,10 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) demux: Demux,
+    /// The ports that connections and subflows we open may use; `None`: any ephemeral one.
+    pub(crate) local_ports: Option<Vec<u16>>,
+    /// One was wanted, and none was free.
+    pub(crate) short_of_ports: bool,
     pub(crate) pool: ChunkPool,
     pub(crate) time_wait: TimeWait,
     /// Half-open connections, oldest first; entries that grew up are skipped.

@@ -6,6 +6,7 @@ pub mod carrier;
 mod clock;
 mod driver;
 pub mod emulator;
+mod native;
 mod net;
 mod path_resolve;
 mod path_spec;
@@ -15,9 +16,10 @@ mod sys;
 pub use capture::Captures;
 pub use clock::Clock;
 pub use driver::{
-    AcceptQueue, Shard, ShardConfig, ShardHandle, SocketOptions, StartError, Stream,
+    AcceptQueue, CarrierKind, Shard, ShardConfig, ShardHandle, SocketOptions, StartError, Stream,
     udp_capabilities,
 };
+pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, Interfaces, Watcher};
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};

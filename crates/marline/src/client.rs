@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::path_table::{PathChange, PathStatus, PathTable};
 use crate::race::{FailureKind, Race, verdict};
-use crate::{ClientConfig, Error, LONGEST_KEEPALIVE, Registry, Stream, UnknownPolicy};
+use crate::{ClientConfig, Error, LONGEST_KEEPALIVE, Registry, Stream, UnknownPolicy, native};
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
@@ -52,7 +52,7 @@ pub(crate) fn io_error(what: &str, source: std::io::Error) -> Error {
 }
 
 impl Client {
-    /// Opens one UDP socket per local address. Needs a tokio runtime with I/O and time.
+    /// Opens its sockets: one UDP socket per local address, or raw ones. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// A path names an interface or address that is not there, or a socket cannot be opened.
@@ -75,10 +75,16 @@ impl Client {
             limits: config.limits,
             queue: None,
             monitor: config.monitor.then(|| monitor.clone()),
-            keepalive: config.keepalive,
+            carrier: native::kind(&config.carrier, config.keepalive),
             capture,
         })
         .map_err(|error| io_error("start the network driver", error))?;
+        native::open(&config.carrier, &shard)?;
+        if config.carrier.is_native() {
+            shard
+                .reserve_local_ports()
+                .map_err(|error| io_error("reserve local TCP ports", error))?;
+        }
         let interfaces = Interfaces::now().map_err(|error| io_error("list interfaces", error))?;
         let mut paths = PathTable::new(&config.paths);
         paths.follow(&shard, &interfaces);
@@ -117,7 +123,8 @@ impl Client {
         let mut config = self.inner.config.connection.clone();
         config.local_addresses = local_addresses;
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
-        let race = Race { shard: &self.inner.shard, config: &config, stagger };
+        let transport = self.inner.config.carrier.transport();
+        let race = Race { shard: &self.inner.shard, config: &config, stagger, transport };
         let outcome = race.run(candidates).await;
         for failure in &outcome.failures {
             if let FailureKind::NoRoute(error) = &failure.why {

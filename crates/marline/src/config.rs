@@ -8,15 +8,63 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Limits};
 use marline_time::Duration;
 
-use marline_io::PathSpec;
+use marline_io::{PathSpec, RawSockets};
 
 /// Longest time between two datagrams on a path with connections that a NAT may see: many forget a
 /// UDP mapping after 30 s of silence.
 pub const LONGEST_KEEPALIVE: Duration = Duration::from_secs(20);
 
+/// How segments travel.
+#[derive(Clone, Debug, Default)]
+pub enum Carrier {
+    /// In UDP datagrams: needs no privilege, talks to Marline only.
+    #[default]
+    Udp,
+    /// As native TCP on raw sockets that are opened when needed: talks to any stack that speaks
+    /// Multipath TCP or plain TCP. Needs CAP_NET_RAW then.
+    Raw,
+    /// The same on raw sockets that were opened before, while the process might.
+    Opened(Arc<RawSockets>),
+}
+
+impl Carrier {
+    pub(crate) const fn is_native(&self) -> bool {
+        !matches!(self, Carrier::Udp)
+    }
+
+    /// What users call the transport below.
+    pub(crate) const fn transport(&self) -> &'static str {
+        if self.is_native() { "TCP" } else { "UDP" }
+    }
+}
+
+/// An address by which a server can be reached besides those it listens on, or by which it is to be
+/// announced.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// One of this machine's; port 0 stands for that of the first listening address.
+    pub address: SocketAddr,
+    /// Announce it to clients (ADD_ADDR).
+    pub signal: bool,
+    /// Subflows to it carry data only if nothing else can.
+    pub backup: bool,
+    /// Announce this address instead, by which a translator lets clients reach it.
+    pub advertised: Option<SocketAddr>,
+}
+
+impl ServerAddress {
+    /// An address that is announced as it is.
+    #[must_use]
+    pub const fn new(address: SocketAddr) -> Self {
+        ServerAddress { address, signal: true, backup: false, advertised: None }
+    }
+}
+
 /// A client: the local addresses it uses and how its connections behave.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
+    /// How segments travel.
+    pub carrier: Carrier,
     /// The paths. Empty: every interface with a default route, followed as they come and go.
     pub paths: Vec<PathSpec>,
     /// How connections behave. `local_addresses` is filled in from `paths`.
@@ -42,6 +90,7 @@ impl ClientConfig {
     #[must_use]
     pub fn new(connection: ConnectionConfig) -> Self {
         ClientConfig {
+            carrier: Carrier::Udp,
             paths: Vec::new(),
             connection,
             capture_dir: None,
@@ -58,9 +107,14 @@ impl ClientConfig {
 /// A server: where it listens and how its connections behave.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// UDP addresses to listen on; port 0 lets the system choose one.
+    /// How segments travel.
+    pub carrier: Carrier,
+    /// Addresses to listen on (UDP or TCP, as the carrier has it); port 0 lets the system choose one.
     pub listen: Vec<SocketAddr>,
-    /// Endpoints that share the ports: a power of two, at most 128.
+    /// Addresses to announce to clients, in the order of their ids from 1 on. Native carriers also
+    /// listen on them. At most 254.
+    pub addresses: Vec<ServerAddress>,
+    /// Endpoints that share the ports: a power of two, at most 128. Native carriers have one.
     pub shards: usize,
     /// How connections behave.
     pub connection: ConnectionConfig,
@@ -83,7 +137,9 @@ impl ServerConfig {
     #[must_use]
     pub fn new(listen: Vec<SocketAddr>, connection: ConnectionConfig) -> Self {
         ServerConfig {
+            carrier: Carrier::Udp,
             listen,
+            addresses: Vec::new(),
             shards: 1,
             connection,
             capture_dir: None,

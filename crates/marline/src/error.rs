@@ -69,7 +69,7 @@ impl fmt::Display for Error {
             Error::NoPath => f.write_str(
                 "no usable path: no interface has a default route (name paths explicitly)",
             ),
-            Error::Bind { address, source } => write!(f, "cannot bind UDP {address}: {source}"),
+            Error::Bind { address, source } => write!(f, "cannot bind {address}: {source}"),
             Error::Config(what) => write!(f, "configuration: {what}"),
             Error::Unreachable { attempts } => {
                 write!(f, "no answer on any path ({})", attempts.join("; "))

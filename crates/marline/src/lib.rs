@@ -49,12 +49,13 @@ mod client;
 mod config;
 mod error;
 mod listener;
+mod native;
 mod path_table;
 mod race;
 mod stream;
 
 pub use client::Client;
-pub use config::{ClientConfig, LONGEST_KEEPALIVE, ServerConfig};
+pub use config::{Carrier, ClientConfig, LONGEST_KEEPALIVE, ServerAddress, ServerConfig};
 pub use error::Error;
 pub use listener::Listener;
 pub use marline_algos::{Registry, UnknownPolicy, default_policies};
@@ -63,7 +64,7 @@ pub use marline_core::{
     FallbackReason, FourTuple, Limits, Linger, MonitorEvent, MonitorKind, SubflowInfo,
     SubflowState,
 };
-pub use marline_io::{LocalSpec, PathSpec, PathSpecError};
+pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets};
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};
 pub use path_table::{PathChange, PathStatus};

@@ -9,7 +9,7 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 
 use crate::client::{MONITOR_CAPACITY, io_error, set_path_manager, set_scheduler};
-use crate::{Error, LONGEST_KEEPALIVE, ServerConfig, Stream, UnknownPolicy};
+use crate::{Error, LONGEST_KEEPALIVE, ServerConfig, Stream, UnknownPolicy, native};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
 const MAX_SHARDS: usize = 128;
@@ -26,6 +26,8 @@ struct Inner {
     queue: Arc<AcceptQueue>,
     config: ServerConfig,
     monitor: broadcast::Sender<MonitorEvent>,
+    /// Where it listens, ports resolved.
+    listen: Vec<SocketAddr>,
 }
 
 impl Drop for Inner {
@@ -39,7 +41,7 @@ impl Listener {
     ///
     /// # Errors
     /// An address cannot be bound, or the number of shards is no power of two up to 128.
-    pub async fn bind(config: ServerConfig) -> Result<Listener, Error> {
+    pub async fn bind(mut config: ServerConfig) -> Result<Listener, Error> {
         if !config.shards.is_power_of_two() || config.shards > MAX_SHARDS {
             let shards = config.shards;
             let what = format!("shards must be a power of two up to {MAX_SHARDS}, not {shards}");
@@ -48,11 +50,21 @@ impl Listener {
         if config.listen.is_empty() {
             return Err(Error::Config("no address to listen on".to_owned()));
         }
+        if config.carrier.is_native() && config.shards != 1 {
+            let what = "native carriers have one shard (their sockets cannot be spread yet)";
+            return Err(Error::Config(what.to_owned()));
+        }
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let queue = AcceptQueue::new(config.backlog);
         let mut shards = Vec::new();
+        native::announce(&mut config)?;
         for index in 0..config.shards {
             shards.push(start_shard(&config, index as u8, &queue, &monitor)?);
+        }
+        if config.carrier.is_native() {
+            let listen = native::listen(&config, &shards[0])?;
+            let inner = Inner { shards, queue, config, monitor, listen };
+            return Ok(Listener { inner: Arc::new(inner) });
         }
         let mut listen = config.listen.clone();
         for shard in &shards {
@@ -74,7 +86,7 @@ impl Listener {
                 tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
             }
         }
-        Ok(Listener { inner: Arc::new(Inner { shards, queue, config, monitor }) })
+        Ok(Listener { inner: Arc::new(Inner { shards, queue, config, monitor, listen }) })
     }
 
     /// The next connection and its peer's address (that of the first subflow). Safe to cancel.
@@ -90,7 +102,7 @@ impl Listener {
     /// The addresses it listens on, ports resolved.
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.inner.shards.first().map(|shard| shard.local_addrs()).unwrap_or_default()
+        self.inner.listen.clone()
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -165,7 +177,7 @@ fn start_shard(
         limits: config.limits,
         queue: Some(Arc::clone(queue)),
         monitor: config.monitor.then(|| monitor.clone()),
-        keepalive: LONGEST_KEEPALIVE,
+        carrier: native::kind(&config.carrier, LONGEST_KEEPALIVE),
         capture,
     })
     .map_err(|error| io_error("start the network driver", error))

@@ -19,6 +19,8 @@ pub(crate) struct Race<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) config: &'a ConnectionConfig,
     pub(crate) stagger: Duration,
+    /// What firewalls on the way call it.
+    pub(crate) transport: &'static str,
 }
 
 /// What happened to an attempt.
@@ -26,6 +28,7 @@ pub(crate) struct Race<'a> {
 pub(crate) struct Failure {
     pub(crate) candidate: Candidate,
     pub(crate) why: FailureKind,
+    transport: &'static str,
 }
 
 #[derive(Debug)]
@@ -45,7 +48,7 @@ impl core::fmt::Display for Failure {
                 f.write_str("the network driver has stopped")
             }
             FailureKind::Closed(CloseReason::TimedOut) => {
-                f.write_str("no answer (does a firewall drop UDP there?)")
+                write!(f, "no answer (does a firewall drop {} there?)", self.transport)
             }
             FailureKind::Closed(reason) => reason.fmt(f),
         }
@@ -69,7 +72,7 @@ impl Race<'_> {
                 match self.start(&candidate) {
                     Ok(stream) => running.push((candidate, stream)),
                     Err(why) => {
-                        failures.push(Failure { candidate, why });
+                        failures.push(self.failure(candidate, why));
                         continue;
                     }
                 }
@@ -89,10 +92,14 @@ impl Race<'_> {
                 }
                 Some((at, Err(reason))) => {
                     let (candidate, _) = running.swap_remove(at);
-                    failures.push(Failure { candidate, why: FailureKind::Closed(reason) });
+                    failures.push(self.failure(candidate, FailureKind::Closed(reason)));
                 }
             }
         }
+    }
+
+    const fn failure(&self, candidate: Candidate, why: FailureKind) -> Failure {
+        Failure { candidate, why, transport: self.transport }
     }
 
     fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
@@ -134,7 +141,7 @@ pub(crate) fn verdict(mut failures: Vec<Failure>) -> Error {
         return Error::Closed(CloseReason::Refused);
     }
     if all(|why| matches!(why, FailureKind::NoRoute(_))) {
-        let Failure { candidate, why } = failures.swap_remove(0);
+        let Failure { candidate, why, .. } = failures.swap_remove(0);
         if let FailureKind::NoRoute(source) = why {
             return Error::NoRoute { path: candidate.path, remote: candidate.remote, source };
         }

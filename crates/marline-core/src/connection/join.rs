@@ -266,10 +266,22 @@ pub(crate) fn free_port_for(
     mut local: SocketAddr,
     remote: SocketAddr,
 ) -> Option<u16> {
-    (0..64).map(|_| 32_768 + sh.rng.below(28_232) as u16).find(|port| {
-        local.set_port(*port);
-        !sh.demux.has_tuple(&FourTuple { local, remote })
-    })
+    let Shared { local_ports, demux, rng, .. } = sh;
+    let mut is_free = |port: u16| {
+        local.set_port(port);
+        !demux.has_tuple(&FourTuple { local, remote })
+    };
+    let found = match local_ports {
+        None => (0..64).map(|_| 32_768 + rng.below(28_232) as u16).find(|port| is_free(*port)),
+        // From a random one on, all of them: RFC 6056 section 3.3.1.
+        Some(ports) => {
+            let start = rng.below(ports.len().max(1) as u64) as usize;
+            let (before, after) = ports.split_at(start.min(ports.len()));
+            after.iter().chain(before).copied().find(|port| is_free(*port))
+        }
+    };
+    sh.short_of_ports |= found.is_none();
+    found
 }
 
 /// Keeps the list of remote addresses free of doubles.

@@ -53,6 +53,17 @@ impl Endpoint {
         Ok(id)
     }
 
+    /// Restricts connections and subflows that are opened from now on to these local ports, where
+    /// the driver must reserve them; `None` (the start): any ephemeral port.
+    pub fn set_local_ports(&mut self, ports: Option<Vec<u16>>) {
+        self.shared.local_ports = ports;
+    }
+
+    /// Whether, since the last call, something could not be opened for want of a local port.
+    pub fn take_port_shortage(&mut self) -> bool {
+        core::mem::take(&mut self.shared.short_of_ports)
+    }
+
     /// Takes bytes into the send buffer; returns how many, at least one.
     ///
     /// # Errors

@@ -137,6 +137,10 @@ pub struct CarrierCounters {
     pub flows_refused: u64,
     /// Keepalives sent.
     pub keepalives: u64,
+    /// Native carriers: segments dropped for a wrong checksum.
+    pub bad_checksums: u64,
+    /// Native carriers: segments accepted whose checksum was left to hardware.
+    pub unfinished_checksums: u64,
 }
 
 /// The machine.

@@ -6,9 +6,10 @@ use std::os::fd::AsRawFd;
 use marline_core::{Ecn, FourTuple, Transmit};
 use marline_time::{Duration, Instant};
 
+use super::carrier::Carrier;
 use super::shard::State;
-use super::socket::{Stalled, payload_of_mtu};
-use crate::carrier::{Framed, HANDSHAKE_HEADER, LARGEST_DATAGRAM, Outer, SHORT_HEADER};
+use super::socket::Stalled;
+use crate::carrier::{Framed, HANDSHAKE_HEADER, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
 
 /// Batches sent under one lock before others get their turn.
@@ -41,7 +42,9 @@ impl State {
             };
             self.send_batch(now, &batch);
         }
-        while let Some((outer, frame)) = self.carrier.poll_control() {
+        while let Carrier::Udp(carrier) = &mut self.carrier
+            && let Some((outer, frame)) = carrier.poll_control()
+        {
             let (bytes, path) = (frame.as_bytes(), None);
             self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, path });
         }
@@ -51,12 +54,17 @@ impl State {
     fn send_batch(&mut self, now: Instant, batch: &Transmit) {
         let mut out = core::mem::replace(&mut self.out, self.spare.take());
         if let Some(capture) = &mut self.capture {
+            let headroom = self.carrier.headroom();
             for datagram in out.bytes().chunks(batch.stride.max(1)) {
-                let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
+                let segment = datagram.get(headroom..).unwrap_or_default();
                 capture.sent(&batch.path, batch.ecn, segment);
             }
         }
-        match self.carrier.frame(now, batch, out.bytes_mut()) {
+        let framed = match &mut self.carrier {
+            Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
+            Carrier::Native(_) => self.native_outer(&batch.path).map(Framed::Ready),
+        };
+        match framed {
             Some(Framed::Ready(outer)) => {
                 let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
                 self.send(now, &Outgoing { outer, ecn, stride, bytes, path: Some(batch.path) });
@@ -70,6 +78,17 @@ impl State {
             None => {}
         }
         self.spare.give_back(core::mem::replace(&mut self.out, out));
+    }
+
+    /// The socket that native packets of a path leave by.
+    fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
+        let fits = |entry: &Option<super::shard::SocketEntry>| {
+            let local = entry.as_ref()?.socket.local.ip();
+            let family = local.is_unspecified() && local.is_ipv6() == path.local.is_ipv6();
+            (family || local == path.local.ip()).then_some(())
+        };
+        let socket = self.sockets.iter().position(|entry| fits(entry).is_some())?;
+        Some(Outer { socket: socket as u16, local: path.local.ip(), remote: path.remote })
     }
 
     fn send_handshake(
@@ -98,11 +117,12 @@ impl State {
         let result = if entry.stalled.batches.is_empty() {
             entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes)
         } else {
-            Err(io::ErrorKind::WouldBlock.into())
+            Err(io::Error::from(io::ErrorKind::WouldBlock).into())
         };
-        let Err(error) = result else { return };
-        if error.kind() == io::ErrorKind::WouldBlock {
-            let (outer, ecn, stride, bytes) = (out.outer, out.ecn, out.stride, out.bytes.to_vec());
+        let Err(failed) = result else { return };
+        let rest = out.bytes.get(failed.sent..).unwrap_or_default();
+        if failed.would_block() {
+            let (outer, ecn, stride, bytes) = (out.outer, out.ecn, out.stride, rest.to_vec());
             entry.stalled.push(Stalled { outer, ecn, stride, bytes });
             self.stall_retry_at = Some(now + STALL_RETRY);
             return;
@@ -111,28 +131,28 @@ impl State {
         if self.drain_errors(now, index) {
             if let Some(Some(entry)) = self.sockets.get_mut(index) {
                 // Failing again, it is lost like any datagram.
-                let _ = entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes);
+                let _ = entry.socket.send(&out.outer, out.ecn, out.stride, rest);
             }
             return;
         }
         if let Some(path) = out.path {
-            self.on_send_error(now, &out.outer, path, &error);
+            self.on_send_error(now, &out.outer, path, &failed.error);
         }
     }
 
     fn on_send_error(&mut self, now: Instant, outer: &Outer, path: FourTuple, error: &io::Error) {
         if error.raw_os_error() == Some(libc::EMSGSIZE) {
             let Some(Some(entry)) = self.sockets.get(usize::from(outer.socket)) else { return };
-            let payload = entry.socket.route_payload(outer.remote, outer.local);
-            self.set_payload(now, path, payload.unwrap_or(crate::carrier::BASE_DATAGRAM));
+            let mtu = entry.socket.route_mtu(outer.remote, outer.local);
+            self.set_mtu(now, path, mtu);
             return;
         }
         tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
         self.endpoint.path_unreachable(now, path.local, path.remote);
     }
 
-    fn set_payload(&mut self, now: Instant, path: FourTuple, payload: u16) {
-        let segment = payload.min(LARGEST_DATAGRAM).saturating_sub(SHORT_HEADER as u16);
+    fn set_mtu(&mut self, now: Instant, path: FourTuple, mtu: Option<u32>) {
+        let segment = self.carrier.segment_of_mtu(mtu, &path);
         self.endpoint.set_path_mtu(now, path.remote, segment);
     }
 
@@ -157,11 +177,12 @@ impl State {
         local: core::net::SocketAddr,
         error: &NetworkError,
     ) {
-        let remotes = self.carrier.core_addresses(error.remote);
+        let Carrier::Udp(carrier) = &self.carrier else { return };
+        let remotes = carrier.core_addresses(error.remote);
         let local = core::net::SocketAddr::new(local.ip(), 0);
         for remote in remotes {
-            if let Some(payload) = error.mtu.and_then(|mtu| payload_of_mtu(mtu, error.remote)) {
-                self.set_payload(now, FourTuple { local, remote }, payload);
+            if error.mtu.is_some() {
+                self.set_mtu(now, FourTuple { local, remote }, error.mtu);
             } else if error.errno != libc::EMSGSIZE {
                 self.endpoint.path_unreachable(now, local, remote);
             }
@@ -176,9 +197,12 @@ impl State {
         for entry in self.sockets.iter_mut().flatten() {
             while let Some(batch) = entry.stalled.batches.pop_front() {
                 let sent = entry.socket.send(&batch.outer, batch.ecn, batch.stride, &batch.bytes);
-                if sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                if let Err(failed) = sent
+                    && failed.would_block()
+                {
                     tracing::trace!(fd = entry.socket.fd.as_raw_fd(), "send buffer still full");
-                    entry.stalled.batches.push_front(batch);
+                    let bytes = batch.bytes.get(failed.sent..).unwrap_or_default().to_vec();
+                    entry.stalled.batches.push_front(Stalled { bytes, ..batch });
                     still = true;
                     break;
                 }

@@ -7,7 +7,7 @@ use tokio::io::{Interest, Ready};
 use tokio::task::AbortHandle;
 
 use super::shard::Shard;
-use super::socket::UdpSock;
+use super::socket::Sock;
 
 /// A running watch; ends when dropped.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ impl Drop for ErrorWatch {
 
 impl ErrorWatch {
     /// Watches a socket of a shard.
-    pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<UdpSock>) -> Self {
+    pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Self {
         let task = tokio::spawn(watch(Arc::downgrade(shard), Arc::clone(socket)));
         ErrorWatch(task.abort_handle())
     }
 }
 
-async fn watch(shard: Weak<Shard>, socket: Arc<UdpSock>) {
+async fn watch(shard: Weak<Shard>, socket: Arc<Sock>) {
     while let Ok(mut guard) = socket.fd.ready(Interest::ERROR).await {
         guard.clear_ready_matching(Ready::ERROR);
         drop(guard);
@@ -37,7 +37,7 @@ async fn watch(shard: Weak<Shard>, socket: Arc<UdpSock>) {
 }
 
 impl Shard {
-    fn on_socket_error(&self, socket: &Arc<UdpSock>) {
+    fn on_socket_error(&self, socket: &Arc<Sock>) {
         let now = self.clock.now();
         let mut state = self.lock();
         let same = |entry: &Option<super::shard::SocketEntry>| {

@@ -1,13 +1,17 @@
-//! From the sockets to the core: batches of datagrams, each maybe a run that the kernel coalesced.
+//! From the sockets to the core: batches of datagrams, each maybe a run that the kernel coalesced,
+//! or of IP packets.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io::{self, IoSliceMut};
 
 use quinn_udp::{RecvMeta, UdpSockRef};
 
+use super::carrier::Carrier;
 use super::shard::{Handover, Shard, State};
-use super::socket::{UdpSock, ecn_of};
+use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
+use crate::native::{self, Arrived};
+use crate::sys::raw::{self, RawBuffer, RawMeta};
 use marline_time::Instant;
 
 /// Messages of one system call.
@@ -15,40 +19,58 @@ const MESSAGES: usize = 8;
 /// Bytes of each: the most that the kernel coalesces.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// Where datagrams are received into.
-pub(super) struct ReceiveBuffer {
-    bytes: Box<[u8]>,
-    metas: [RecvMeta; MESSAGES],
+/// Where packets are received into, by the kind of sockets that the shard has.
+pub(super) enum ReceiveBuffer {
+    Udp(UdpBuffer),
+    Raw(RawBuffer),
 }
 
-/// What one system call brought.
-pub(super) struct Batch {
+/// Where datagrams are received into.
+pub(super) struct UdpBuffer {
+    bytes: Box<[u8]>,
+    metas: [RecvMeta; MESSAGES],
     messages: usize,
-    /// The socket is empty now.
-    pub(super) drained: bool,
 }
 
 impl ReceiveBuffer {
-    pub(super) fn new() -> Self {
-        ReceiveBuffer {
+    pub(super) fn new(native: bool) -> Self {
+        if native {
+            return ReceiveBuffer::Raw(RawBuffer::new());
+        }
+        ReceiveBuffer::Udp(UdpBuffer {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
             metas: [RecvMeta::default(); MESSAGES],
-        }
+            messages: 0,
+        })
     }
 
-    /// Receives what is there.
-    pub(super) fn receive(&mut self, socket: &UdpSock) -> io::Result<Batch> {
+    /// Receives what is there. `true`: the socket is empty now.
+    pub(super) fn receive(&mut self, socket: &Sock) -> io::Result<bool> {
+        match (self, &socket.kind) {
+            (ReceiveBuffer::Udp(buffer), Kind::Udp(udp)) => {
+                buffer.receive(UdpSockRef::from(&socket.as_fd()), udp)
+            }
+            (ReceiveBuffer::Raw(buffer), Kind::Raw(_)) => {
+                Ok(buffer.receive(socket.as_fd())? < raw::MESSAGES)
+            }
+            _ => unreachable!("a shard has sockets of one kind"),
+        }
+    }
+}
+
+impl UdpBuffer {
+    fn receive(&mut self, socket: UdpSockRef<'_>, udp: &UdpKind) -> io::Result<bool> {
         let mut chunks = self.bytes.chunks_mut(MESSAGE_BYTES);
         let mut slices: [IoSliceMut<'_>; MESSAGES] =
             core::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-        let reference = UdpSockRef::from(socket.fd.get_ref());
-        let messages = socket.state.recv(reference, &mut slices, &mut self.metas)?;
-        Ok(Batch { messages, drained: messages < MESSAGES })
+        self.messages = 0;
+        self.messages = udp.state.recv(socket, &mut slices, &mut self.metas)?;
+        Ok(self.messages < MESSAGES)
     }
 
     /// The messages of a batch: what is known of each, and its bytes.
-    fn messages(&self, batch: &Batch) -> impl Iterator<Item = (&RecvMeta, &[u8])> {
-        self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(batch.messages)
+    fn messages(&self) -> impl Iterator<Item = (&RecvMeta, &[u8])> {
+        self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(self.messages)
     }
 }
 
@@ -60,9 +82,25 @@ impl Shard {
         now: Instant,
         (index, local): (u16, SocketAddr),
         buffer: &ReceiveBuffer,
-        batch: &Batch,
     ) {
-        for (meta, bytes) in buffer.messages(batch) {
+        match buffer {
+            ReceiveBuffer::Udp(buffer) => self.on_datagrams(state, now, (index, local), buffer),
+            ReceiveBuffer::Raw(buffer) => {
+                for (meta, bytes) in buffer.packets() {
+                    state.on_raw_packet(now, meta, bytes);
+                }
+            }
+        }
+    }
+
+    fn on_datagrams(
+        &self,
+        state: &mut State,
+        now: Instant,
+        (index, local): (u16, SocketAddr),
+        buffer: &UdpBuffer,
+    ) {
+        for (meta, bytes) in buffer.messages() {
             let outer = Outer {
                 socket: index,
                 local: local_ip(meta.dst_ip, local),
@@ -84,7 +122,8 @@ impl Shard {
 
     /// Gives one datagram to carrier and core.
     pub(super) fn on_datagram(&self, state: &mut State, now: Instant, datagram: &Datagram<'_>) {
-        match state.carrier.receive(now, datagram) {
+        let Carrier::Udp(carrier) = &mut state.carrier else { return };
+        match carrier.receive(now, datagram) {
             Received::Segment(meta, segment) => {
                 if let Some(capture) = &mut state.capture {
                     capture.received(&meta.path, meta.ecn, segment);
@@ -128,6 +167,41 @@ impl Shard {
                 bytes: &handover.bytes,
             },
         );
+    }
+}
+
+impl State {
+    /// Gives a packet from a raw socket to the core.
+    fn on_raw_packet(&mut self, now: Instant, meta: &RawMeta, bytes: &[u8]) {
+        let Carrier::Native(carrier) = &mut self.carrier else { return };
+        let arrived = match meta.source {
+            _ if meta.truncated => None,
+            SocketAddr::V4(_) => native::tcp_of(bytes).filter(|arrived| {
+                // The kernel takes broadcasts for another of our addresses than they name.
+                meta.taken_for.is_none_or(|taken_for| taken_for == arrived.destination)
+            }),
+            SocketAddr::V6(_) => meta.destination.map(|destination| Arrived {
+                source: plain(meta.source),
+                destination,
+                ecn: native::ecn_of_bits(meta.class),
+                segment: bytes,
+            }),
+        };
+        let Some(arrived) = arrived else {
+            carrier.malformed();
+            return;
+        };
+        self.on_arrived(now, &arrived);
+    }
+
+    /// Gives a segment in an IP packet to the core, if it may see it.
+    fn on_arrived(&mut self, now: Instant, arrived: &Arrived<'_>) {
+        let Carrier::Native(carrier) = &mut self.carrier else { return };
+        let Some((meta, segment)) = carrier.receive(arrived) else { return };
+        if let Some(capture) = &mut self.capture {
+            capture.received(&meta.path, meta.ecn, segment);
+        }
+        self.endpoint.handle_packet(now, &meta, segment);
     }
 }
 

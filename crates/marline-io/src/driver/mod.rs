@@ -5,18 +5,20 @@
 //! system call of the thread that wrote, without waking anybody (docs/adr/0010).
 
 mod accept;
+mod carrier;
 mod connections;
 mod egress;
 mod error_watch;
 mod events;
 mod ingress;
+mod native;
 mod shard;
 mod socket;
 mod stream;
 mod task;
 
 pub use accept::AcceptQueue;
-pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
+pub use shard::{CarrierKind, Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
 pub use stream::Stream;
 

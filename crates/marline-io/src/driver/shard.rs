@@ -16,13 +16,15 @@ use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
 
 use super::accept::AcceptQueue;
+use super::carrier::Carrier;
 use super::connections::{Slot, Slots, wake};
-use super::socket::{SocketOptions, StalledQueue, UdpSock};
+use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
 use super::stream::Stream;
-use super::{error_watch, task, udp_capabilities};
+use super::{error_watch, task};
 use crate::capture::Captures;
-use crate::carrier::{CarrierConfig, CarrierCounters, SHORT_HEADER, UdpCarrier};
+use crate::carrier::{CarrierConfig, CarrierCounters, UdpCarrier};
 use crate::clock::Clock;
+use crate::native::NativeCarrier;
 use crate::random::SecretRng;
 use crate::sys::timer::FineTimer;
 
@@ -31,9 +33,23 @@ const BATCH_DATAGRAMS: usize = 44;
 /// Datagrams handed over by other shards that may wait.
 const HANDOVER_CAPACITY: usize = 1_024;
 
+/// How the segments of a shard travel.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CarrierKind {
+    /// In UDP datagrams.
+    Udp {
+        /// Silence after which a flow we opened sends a keepalive.
+        keepalive: marline_time::Duration,
+    },
+    /// In IP packets.
+    Native,
+}
+
 /// How a shard is set up.
 #[derive(Debug)]
 pub struct ShardConfig {
+    /// How its segments travel.
+    pub carrier: CarrierKind,
     /// Which part of the id space is its own.
     pub shard: marline_core::Shard,
     /// Accept connections, with this configuration.
@@ -44,8 +60,6 @@ pub struct ShardConfig {
     pub queue: Option<Arc<AcceptQueue>>,
     /// Who hears of monitor events, if anybody.
     pub monitor: Option<broadcast::Sender<MonitorEvent>>,
-    /// Silence after which a flow we opened sends a keepalive.
-    pub keepalive: marline_time::Duration,
     /// Where packets are written to, if anywhere.
     pub capture: Option<Captures>,
 }
@@ -70,31 +84,30 @@ pub(super) struct Handover {
 /// An open socket and what waits for it.
 #[derive(Debug)]
 pub(super) struct SocketEntry {
-    pub(super) socket: Arc<UdpSock>,
+    pub(super) socket: Arc<Sock>,
     pub(super) stalled: StalledQueue,
     _error_watch: error_watch::ErrorWatch,
 }
 
 /// The second transmit buffer: while one is lent out for sending, the other stands in.
-pub(super) struct Spare(Option<TransmitBuf>);
+pub(super) struct Spare {
+    buffer: Option<TransmitBuf>,
+    headroom: usize,
+}
 
 impl Spare {
     pub(super) fn take(&mut self) -> TransmitBuf {
-        self.0.take().unwrap_or_else(new_buffer)
+        self.buffer.take().unwrap_or_else(|| TransmitBuf::new(self.headroom, BATCH_DATAGRAMS))
     }
     pub(super) fn give_back(&mut self, buffer: TransmitBuf) {
-        self.0 = Some(buffer);
+        self.buffer = Some(buffer);
     }
-}
-
-fn new_buffer() -> TransmitBuf {
-    TransmitBuf::new(SHORT_HEADER, BATCH_DATAGRAMS)
 }
 
 /// What the mutex guards.
 pub(super) struct State {
     pub(super) endpoint: Endpoint,
-    pub(super) carrier: UdpCarrier,
+    pub(super) carrier: Carrier,
     pub(super) sockets: Vec<Option<SocketEntry>>,
     pub(super) slots: Slots,
     pub(super) out: TransmitBuf,
@@ -162,16 +175,20 @@ impl Shard {
     /// No randomness, or no timer.
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
-        let carrier = UdpCarrier::new(CarrierConfig {
-            shard: config.shard,
-            accept: config.accept.is_some(),
-            max_flows: config.limits.connections.saturating_mul(2),
-            keepalive: config.keepalive,
-            secret: rng.key(),
-        });
+        let carrier = match config.carrier {
+            CarrierKind::Udp { keepalive } => Carrier::Udp(UdpCarrier::new(CarrierConfig {
+                shard: config.shard,
+                accept: config.accept.is_some(),
+                max_flows: config.limits.connections.saturating_mul(2),
+                keepalive,
+                secret: rng.key(),
+            })),
+            CarrierKind::Native => Carrier::Native(NativeCarrier::new()),
+        };
+        let headroom = carrier.headroom();
         let endpoint = Endpoint::new(
             EndpointConfig {
-                capabilities: udp_capabilities(),
+                capabilities: carrier.capabilities(),
                 limits: config.limits,
                 shard: config.shard,
                 accept: config.accept,
@@ -184,8 +201,8 @@ impl Shard {
             carrier,
             sockets: Vec::new(),
             slots: Slots::default(),
-            out: new_buffer(),
-            spare: Spare(Some(new_buffer())),
+            out: TransmitBuf::new(headroom, BATCH_DATAGRAMS),
+            spare: Spare { buffer: None, headroom },
             scratch: Vec::new(),
             stall_retry_at: None,
             armed: None,
@@ -231,12 +248,22 @@ impl Shard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a socket at the next free index, or at the index of one that was closed.
+    /// Opens a socket at the next free index, or at the index of one that was closed. On native
+    /// carriers, whose sockets serve all addresses, this only notes the address' interface.
     ///
     /// # Errors
     /// The system's.
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
-        let socket = Arc::new(UdpSock::open(options)?);
+        if self.lock().carrier.is_native() {
+            let interface = options.interface.map_or(0, |(_, index)| index);
+            self.set_interface(options.local.ip(), Some(interface));
+            return Ok(options.local);
+        }
+        self.add_socket(Sock::udp(options)?)
+    }
+
+    pub(super) fn add_socket(&self, socket: Sock) -> io::Result<SocketAddr> {
+        let socket = Arc::new(socket);
         let local = socket.local;
         let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         let _error_watch = error_watch::ErrorWatch::start(&handle.shard, &socket);
@@ -250,21 +277,31 @@ impl Shard {
         };
         let stalled = StalledQueue::default();
         state.sockets[index] = Some(SocketEntry { socket, stalled, _error_watch });
-        state.carrier.set_socket(index as u16, Some(local));
+        state.carrier.set_socket(index, Some(local));
         state.sockets_changed = true;
         wake(state.driver.take());
         Ok(local)
     }
 
+    /// Tells the raw sockets of an address and its interface.
+    fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
+        for entry in self.lock().sockets.iter().flatten() {
+            if let Kind::Raw(raw) = &entry.socket.kind {
+                raw.set_interface(local, interface);
+            }
+        }
+    }
+
     /// Closes the socket bound to this address.
     pub fn close_socket(&self, local: IpAddr) {
+        self.set_interface(local, None);
         let mut state = self.lock();
         let found = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
         };
         if let Some(index) = state.sockets.iter().position(found) {
             state.sockets[index] = None;
-            state.carrier.set_socket(index as u16, None);
+            state.carrier.set_socket(index, None);
             state.sockets_changed = true;
             wake(state.driver.take());
         }
@@ -280,9 +317,8 @@ impl Shard {
     /// # Errors
     /// The kernel refuses the program.
     pub fn spread_over(&self, shards: u8) -> io::Result<()> {
-        use std::os::fd::AsFd as _;
         for entry in self.lock().sockets.iter().flatten() {
-            crate::sys::socket::spread_by_flow_id(entry.socket.fd.get_ref().as_fd(), shards)?;
+            crate::sys::socket::spread_by_flow_id(entry.socket.as_fd(), shards)?;
         }
         Ok(())
     }
@@ -356,7 +392,7 @@ impl Shard {
             return Err(StartError::Stopped);
         }
         let local = SocketAddr::new(local, 0);
-        let id = state.endpoint.connect(now, config, local, remote).map_err(StartError::Core)?;
+        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
         state.slots.insert(id, Slot::default());
         self.serve(&mut state, now);
         Ok(Stream::new(handle, id, remote))
@@ -368,6 +404,7 @@ impl Shard {
         if state.transmit(now) {
             wake(state.driver.take());
         }
+        state.see_to_ports();
         let woken = self.tell(state, now);
         self.arm(state, now);
         woken

@@ -1,10 +1,10 @@
-//! A UDP socket of a shard, and what the kernel may say when we send.
+//! A socket of a shard, and what the kernel may say when we send.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use marline_core::Ecn;
 use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
@@ -12,7 +12,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::carrier::Outer;
+use crate::native::ecn_bits;
 use crate::sys::error_queue::{self, NetworkError};
+use crate::sys::raw::{self, RawDestination};
 use crate::sys::socket::{self, SocketSpec};
 
 /// Batches that wait for room in the kernel; more are dropped, as a router would.
@@ -41,23 +43,81 @@ impl SocketOptions {
 
 /// An open socket.
 #[derive(Debug)]
-pub(crate) struct UdpSock {
-    pub(crate) fd: AsyncFd<UdpSocket>,
-    pub(crate) state: UdpSocketState,
-    pub(crate) options: SocketOptions,
+pub(crate) struct Sock {
+    pub(crate) fd: AsyncFd<OwnedFd>,
     /// The address it is bound to.
     pub(crate) local: SocketAddr,
+    pub(crate) kind: Kind,
+}
+
+/// What a carrier needs of its sockets.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// UDP, bound to an address.
+    Udp(UdpKind),
+    /// Raw IP, for all addresses of a family.
+    Raw(RawKind),
+}
+
+#[derive(Debug)]
+pub(crate) struct UdpKind {
+    pub(crate) state: UdpSocketState,
+    options: SocketOptions,
     /// It is bound to all addresses: replies must name theirs.
     wildcard: bool,
 }
 
-impl UdpSock {
-    pub(crate) fn open(options: SocketOptions) -> io::Result<Self> {
+#[derive(Debug)]
+pub(crate) struct RawKind {
+    /// The interface that packets from an address leave through.
+    interfaces: Mutex<BTreeMap<IpAddr, u32>>,
+}
+
+/// A batch that did not leave, or not all of it.
+#[derive(Debug)]
+pub(crate) struct SendError {
+    pub(crate) error: io::Error,
+    /// Bytes of the batch that did.
+    pub(crate) sent: usize,
+}
+
+impl From<io::Error> for SendError {
+    fn from(error: io::Error) -> Self {
+        SendError { error, sent: 0 }
+    }
+}
+
+impl SendError {
+    /// The kernel has no room now.
+    pub(crate) fn would_block(&self) -> bool {
+        self.error.kind() == io::ErrorKind::WouldBlock
+            || self.error.raw_os_error() == Some(libc::ENOBUFS)
+    }
+}
+
+impl Sock {
+    pub(crate) fn udp(options: SocketOptions) -> io::Result<Self> {
         let socket = socket::open(&options.spec())?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let local = socket.local_addr()?;
+        let fd = crate::sys::watch(OwnedFd::from(socket), Interest::READABLE | Interest::ERROR)?;
+        let wildcard = local.ip().is_unspecified();
+        Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
+    }
+
+    pub(crate) fn raw(socket: OwnedFd, ipv6: bool) -> io::Result<Self> {
+        let any: IpAddr = if ipv6 {
+            core::net::Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            core::net::Ipv4Addr::UNSPECIFIED.into()
+        };
         let fd = crate::sys::watch(socket, Interest::READABLE | Interest::ERROR)?;
-        Ok(UdpSock { fd, state, options, local, wildcard: local.ip().is_unspecified() })
+        let kind = Kind::Raw(RawKind { interfaces: Mutex::new(BTreeMap::new()) });
+        Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.get_ref().as_fd()
     }
 
     /// Sends one batch, or says why not. `stride` 0: a single datagram.
@@ -67,8 +127,43 @@ impl UdpSock {
         ecn: Ecn,
         stride: usize,
         bytes: &[u8],
+    ) -> Result<(), SendError> {
+        match &self.kind {
+            Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
+            Kind::Raw(raw) => raw.send(self.as_fd(), outer, ecn, stride, bytes),
+        }
+    }
+
+    /// The next ICMP error the kernel kept for us.
+    pub(crate) fn next_error(&self) -> Option<NetworkError> {
+        error_queue::next(self.as_fd())
+    }
+
+    /// The MTU of the route to `remote` as far as is known.
+    pub(crate) fn route_mtu(&self, remote: SocketAddr, local: IpAddr) -> Option<u32> {
+        match &self.kind {
+            Kind::Udp(udp) => {
+                let mut spec = udp.options.spec();
+                spec.local = SocketAddr::new(local, 0);
+                socket::route_mtu(&spec, remote).ok()
+            }
+            Kind::Raw(raw) => {
+                let interface = raw.interface(local);
+                socket::route_mtu_by_index(local, interface, remote).ok()
+            }
+        }
+    }
+}
+
+impl UdpKind {
+    fn send(
+        &self,
+        fd: BorrowedFd<'_>,
+        outer: &Outer,
+        ecn: Ecn,
+        stride: usize,
+        bytes: &[u8],
     ) -> io::Result<()> {
-        let reference = UdpSockRef::from(self.fd.get_ref());
         let mut transmit = quinn_udp::Transmit {
             destination: outer.remote,
             ecn: codepoint(ecn),
@@ -77,26 +172,56 @@ impl UdpSock {
             src_ip: self.wildcard.then_some(outer.local),
         };
         if transmit.segment_size.is_none() || self.state.max_gso_segments() > 1 {
-            return self.state.try_send(reference, &transmit);
+            return self.state.try_send(UdpSockRef::from(&fd), &transmit);
         }
         transmit.segment_size = None;
         for datagram in bytes.chunks(stride) {
             transmit.contents = datagram;
-            self.state.try_send(UdpSockRef::from(self.fd.get_ref()), &transmit)?;
+            self.state.try_send(UdpSockRef::from(&fd), &transmit)?;
         }
         Ok(())
     }
+}
 
-    /// The next ICMP error the kernel kept for us.
-    pub(crate) fn next_error(&self) -> Option<NetworkError> {
-        error_queue::next(self.fd.get_ref().as_fd())
+impl RawKind {
+    fn interface(&self, local: IpAddr) -> u32 {
+        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
+        interfaces.get(&local).copied().unwrap_or(0)
     }
 
-    /// Bytes of UDP payload that fit the route to `remote` without fragments, as far as is known.
-    pub(crate) fn route_payload(&self, remote: SocketAddr, local: IpAddr) -> Option<u16> {
-        let mut spec = self.options.spec();
-        spec.local = SocketAddr::new(local, 0);
-        payload_of_mtu(socket::route_mtu(&spec, remote).ok()?, remote)
+    /// Packets from this address leave through this interface (0: as the routing table says), or
+    /// the address is gone.
+    pub(crate) fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
+        let mut interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
+        match interface {
+            Some(index) => interfaces.insert(local, index),
+            None => interfaces.remove(&local),
+        };
+    }
+
+    fn send(
+        &self,
+        fd: BorrowedFd<'_>,
+        outer: &Outer,
+        ecn: Ecn,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let to = RawDestination {
+            local: outer.local,
+            remote: outer.remote,
+            interface: self.interface(outer.local),
+            ecn: ecn_bits(ecn),
+        };
+        let mut sent = 0;
+        while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
+            match raw::send(fd, &to, stride, rest) {
+                Ok(count) if stride > 0 => sent += count * stride,
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(SendError { error, sent }),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::connections::register;
 use super::ingress::ReceiveBuffer;
 use super::shard::{Handover, Shard, State};
-use super::socket::UdpSock;
+use super::socket::Sock;
 
 /// System calls to receive before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;
@@ -38,7 +38,7 @@ enum Received {
 struct Task {
     shard: Arc<Shard>,
     handed_over: mpsc::Receiver<Handover>,
-    sockets: Vec<(u16, SocketAddr, Arc<UdpSock>)>,
+    sockets: Vec<(u16, SocketAddr, Arc<Sock>)>,
     buffer: ReceiveBuffer,
     /// Turns for which the timer was put off, as there was more to receive.
     postponed: u32,
@@ -66,11 +66,12 @@ impl Drop for StopGuard {
 /// Runs a shard until nobody needs it.
 pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>) {
     let _guard = StopGuard(Arc::clone(&shard));
+    let buffer = ReceiveBuffer::new(shard.lock().carrier.is_native());
     let mut task = Task {
         shard,
         handed_over,
         sockets: Vec::new(),
-        buffer: ReceiveBuffer::new(),
+        buffer,
         postponed: 0,
         errors: 0,
         orphaned_at: None,
@@ -162,8 +163,8 @@ impl Task {
             return Ok(Received::Nothing);
         };
         let mut guard = guard?;
-        let batch = match self.buffer.receive(socket) {
-            Ok(batch) => batch,
+        let drained = match self.buffer.receive(socket) {
+            Ok(drained) => drained,
             Err(error) => {
                 // An ICMP error is the business of the watcher of errors, and there may be datagrams
                 // behind it; but an error that stays must not keep us busy.
@@ -175,13 +176,13 @@ impl Task {
             }
         };
         self.errors = 0;
-        if batch.drained {
+        if drained {
             guard.clear_ready();
         }
         let now = self.shard.clock.now();
         let mut state = self.shard.lock();
-        self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer, &batch);
-        if self.shard.tell(&mut state, now) && batch.drained {
+        self.shard.on_batch(&mut state, now, (*index, *local), &self.buffer);
+        if self.shard.tell(&mut state, now) && drained {
             cx.waker().wake_by_ref();
         } else {
             self.shard.serve(&mut state, now);
@@ -190,7 +191,7 @@ impl Task {
     }
 }
 
-fn sockets(state: &State) -> Vec<(u16, SocketAddr, Arc<UdpSock>)> {
+fn sockets(state: &State) -> Vec<(u16, SocketAddr, Arc<Sock>)> {
     let open = state.sockets.iter().enumerate();
     open.filter_map(|(index, entry)| {
         let socket = &entry.as_ref()?.socket;

@@ -92,7 +92,7 @@ fn extended_error(header: &libc::msghdr) -> Option<libc::sock_extended_err> {
     None
 }
 
-fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+pub(super) fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says so; sockaddr_storage is larger and at least as aligned.

@@ -1,7 +1,9 @@
 //! The system calls that no safe crate offers: a timer with nanoseconds, the program that spreads
-//! datagrams over shards, the socket error queue. Linux.
+//! datagrams over shards, the socket error queue, raw sockets and their filters. Linux.
 
 pub(crate) mod error_queue;
+pub(crate) mod filter;
+pub(crate) mod raw;
 pub(crate) mod socket;
 pub(crate) mod timer;
 

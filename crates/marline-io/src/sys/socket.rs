@@ -2,7 +2,7 @@
 //! shards.
 
 use core::mem;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use std::io;
 use std::net::UdpSocket;
@@ -58,6 +58,11 @@ fn bind_to_interface(socket: &Socket, name: &str, index: u32, ipv6: bool) -> io:
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
         other => return other,
     }
+    hint_interface(socket, index, ipv6)
+}
+
+/// The routing hint: unicast leaves through this interface.
+fn hint_interface(socket: &Socket, index: u32, ipv6: bool) -> io::Result<()> {
     let index = NonZeroU32::new(index)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "interface index 0"))?;
     let value = index.get().to_be();
@@ -75,7 +80,7 @@ fn bind_to_interface(socket: &Socket, name: &str, index: u32, ipv6: bool) -> io:
 }
 
 /// Asks for large buffers: beyond the system's limit where we may, up to it otherwise.
-fn raise_buffers(socket: &Socket) {
+pub(super) fn raise_buffers(socket: &Socket) {
     for (force, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
@@ -146,7 +151,24 @@ pub(crate) fn route_mtu(spec: &SocketSpec<'_>, remote: SocketAddr) -> io::Result
     if let Some((name, index)) = spec.interface {
         bind_to_interface(&socket, name, index, remote.is_ipv6())?;
     }
-    socket.bind(&SocketAddr::new(spec.local.ip(), 0).into())?;
+    ask_route_mtu(&socket, spec.local.ip(), remote)
+}
+
+/// The same through the interface of this index (0: any).
+pub(crate) fn route_mtu_by_index(
+    local: IpAddr,
+    interface: u32,
+    remote: SocketAddr,
+) -> io::Result<u32> {
+    let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, Some(Protocol::UDP))?;
+    if interface != 0 {
+        hint_interface(&socket, interface, remote.is_ipv6())?;
+    }
+    ask_route_mtu(&socket, local, remote)
+}
+
+fn ask_route_mtu(socket: &Socket, local: IpAddr, remote: SocketAddr) -> io::Result<u32> {
+    socket.bind(&SocketAddr::new(local, 0).into())?;
     socket.connect(&remote.into())?;
     let (level, option) = if remote.is_ipv6() {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU)

@@ -1,0 +1,89 @@
+//! Which carrier a shard has. What differs is asked here; the rest of the driver is the same for
+//! all of them.
+
+use core::net::SocketAddr;
+
+use marline_core::{Capabilities, FourTuple};
+use marline_time::Instant;
+
+use super::udp_capabilities;
+use crate::carrier::{BASE_DATAGRAM, CarrierCounters, LARGEST_DATAGRAM, SHORT_HEADER, UdpCarrier};
+use crate::native::{self, NativeCarrier, native_capabilities};
+
+/// How the segments of a shard travel.
+pub(super) enum Carrier {
+    /// In UDP datagrams.
+    Udp(UdpCarrier),
+    /// In IP packets.
+    Native(NativeCarrier),
+}
+
+impl Carrier {
+    pub(super) const fn is_native(&self) -> bool {
+        matches!(self, Carrier::Native(_))
+    }
+
+    pub(super) const fn capabilities(&self) -> Capabilities {
+        match self {
+            Carrier::Udp(_) => udp_capabilities(),
+            Carrier::Native(_) => native_capabilities(),
+        }
+    }
+
+    /// Bytes that the core leaves free in front of each segment.
+    pub(super) const fn headroom(&self) -> usize {
+        match self {
+            Carrier::Udp(_) => SHORT_HEADER,
+            Carrier::Native(_) => 0,
+        }
+    }
+
+    pub(super) fn set_socket(&mut self, index: usize, local: Option<SocketAddr>) {
+        if let Carrier::Udp(udp) = self {
+            udp.set_socket(index as u16, local);
+        }
+    }
+
+    /// The core is done with a flow.
+    pub(super) fn forget(&mut self, local_flow: u64) {
+        if let Carrier::Udp(udp) = self {
+            udp.forget(local_flow);
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        match self {
+            Carrier::Udp(udp) => udp.next_timeout(),
+            Carrier::Native(_) => None,
+        }
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        if let Carrier::Udp(udp) = self {
+            udp.on_timeout(now);
+        }
+    }
+
+    pub(super) fn counters(&self) -> CarrierCounters {
+        match self {
+            Carrier::Udp(udp) => udp.counters(),
+            Carrier::Native(native) => native.counters(),
+        }
+    }
+
+    /// Bytes of TCP segment that a route of this MTU takes; of the least there is if it is unknown.
+    pub(super) fn segment_of_mtu(&self, mtu: Option<u32>, path: &FourTuple) -> u16 {
+        let ipv6 = path.remote.is_ipv6();
+        match self {
+            Carrier::Udp(_) => {
+                let payload = mtu.and_then(|mtu| super::socket::payload_of_mtu(mtu, path.remote));
+                let payload = payload.unwrap_or(BASE_DATAGRAM).min(LARGEST_DATAGRAM);
+                payload.saturating_sub(SHORT_HEADER as u16)
+            }
+            Carrier::Native(_) => {
+                let segment = mtu.and_then(|mtu| native::segment_of_mtu(mtu, ipv6));
+                segment.unwrap_or(native_capabilities().base_segment)
+            }
+        }
+    }
+}

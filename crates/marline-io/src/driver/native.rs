@@ -1,0 +1,116 @@
+//! What a shard does for native carriers only: raw sockets, guards, and local ports.
+
+use core::net::SocketAddr;
+use std::io;
+
+use marline_core::{ConnectError, ConnectionConfig, ConnectionId};
+use marline_time::Instant;
+
+use super::carrier::Carrier;
+use super::shard::{Shard, State};
+use super::socket::{Kind, Sock};
+use crate::native::RawSockets;
+
+impl Shard {
+    /// Takes over raw sockets and the ports reserved with them.
+    ///
+    /// # Errors
+    /// The sockets are in use already, or the system refuses.
+    pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
+        let mut opened = sockets.take()?;
+        if let Carrier::Native(carrier) = &mut self.lock().carrier {
+            carrier.adopt(&mut opened);
+        }
+        for (ipv6, socket) in opened.sockets() {
+            self.add_socket(Sock::raw(socket, ipv6)?)?;
+        }
+        self.lock().let_through()
+    }
+
+    /// Reserves a port for this shard to listen on; 0 lets the system choose one. Returns the
+    /// address with its port.
+    ///
+    /// # Errors
+    /// The system's: the port may be taken, or be a privileged one.
+    pub fn guard(&self, local: SocketAddr) -> io::Result<SocketAddr> {
+        let mut state = self.lock();
+        let Carrier::Native(carrier) = &mut state.carrier else { return Ok(local) };
+        let local = carrier.guard(local)?;
+        state.let_through()?;
+        Ok(local)
+    }
+
+    /// Reserves the first local ports for connections that this shard opens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reserve_local_ports(&self) -> io::Result<()> {
+        self.lock().grow_pool().map(|_| ())
+    }
+
+    /// Opens no connections: no port is reserved for that.
+    pub fn never_connect(&self) {
+        self.lock().forbid_pool();
+    }
+}
+
+impl State {
+    /// Lets what is ours through, on every raw socket.
+    fn let_through(&self) -> io::Result<()> {
+        let Carrier::Native(carrier) = &self.carrier else { return Ok(()) };
+        for entry in self.sockets.iter().flatten() {
+            if let Kind::Raw(_) = entry.socket.kind {
+                carrier.let_through(entry.socket.as_fd(), entry.socket.local.is_ipv6())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forbid_pool(&mut self) {
+        if let Carrier::Native(carrier) = &mut self.carrier {
+            carrier.forbid_pool();
+            self.endpoint.set_local_ports(Some(Vec::new()));
+        }
+    }
+
+    /// More local ports: guards first, then the filter, then the core may use them.
+    fn grow_pool(&mut self) -> io::Result<bool> {
+        let Carrier::Native(carrier) = &mut self.carrier else { return Ok(false) };
+        let grown = carrier.grow_pool();
+        let ports = carrier.pool().to_vec();
+        self.let_through()?;
+        self.endpoint.set_local_ports(Some(ports));
+        grown
+    }
+
+    /// A join found no free local port: the next attempt shall.
+    pub(super) fn see_to_ports(&mut self) {
+        if self.carrier.is_native() && self.endpoint.take_port_shortage() {
+            // What cannot be reserved is missing again next time.
+            let _ = self.grow_pool();
+        }
+    }
+
+    /// Opens a connection; where no local port is free for it, reserves more.
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        config: ConnectionConfig,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<ConnectionId, ConnectError> {
+        loop {
+            match self.endpoint.connect(now, config.clone(), local, remote) {
+                Err(ConnectError::AddressInUse) => match self.grow_pool() {
+                    Ok(true) => {}
+                    Ok(false) => return Err(ConnectError::AddressInUse),
+                    Err(error) => {
+                        tracing::warn!(%error, "no more local ports can be reserved");
+                        return Err(ConnectError::AddressInUse);
+                    }
+                },
+                other => return other,
+            }
+        }
+    }
+}

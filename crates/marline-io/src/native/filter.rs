@@ -1,0 +1,160 @@
+//! The receive filter of the raw sockets: a classic BPF program that lets through TCP segments to a
+//! set of ports and nothing else.
+//!
+//! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's
+//! traffic to a process that has no use for it would cost more than all the rest, and it is none
+//! of its business. The program is a decision tree over the sorted port ranges, so that many ports
+//! cost few steps. What it sees begins with the IP header on IPv4 and with the TCP header on IPv6.
+
+use core::ops::RangeInclusive;
+
+use crate::sys::filter::Instruction;
+
+const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+const LOAD_HALF_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
+const LOAD_HEADER_LEN: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
+const JUMP_IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+const JUMP_IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// Where the destination port stands in a TCP header.
+const DESTINATION_PORT: u32 = 2;
+/// Instructions a program may have.
+pub(crate) const LONGEST: usize = 4_096;
+
+/// The program for these ports, which are sorted and do not overlap.
+pub(super) fn program(ipv6: bool, ports: &[RangeInclusive<u16>]) -> Vec<Instruction> {
+    let mut program = Vec::new();
+    if ipv6 {
+        program.push(op(LOAD_HALF, DESTINATION_PORT));
+    } else {
+        program.push(op(LOAD_HEADER_LEN, 0));
+        program.push(op(LOAD_HALF_INDEXED, DESTINATION_PORT));
+    }
+    tree(ports, &mut program);
+    program
+}
+
+/// Ranges of consecutive ports.
+pub(super) fn ranges(ports: impl IntoIterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
+    let mut sorted: Vec<u16> = ports.into_iter().collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+    for port in sorted {
+        match ranges.last_mut() {
+            Some(last) if last.end().checked_add(1) == Some(port) => {
+                *last = *last.start()..=port;
+            }
+            _ => ranges.push(port..=port),
+        }
+    }
+    ranges
+}
+
+const fn op(code: u16, k: u32) -> Instruction {
+    Instruction { code, jt: 0, jf: 0, k }
+}
+
+/// Each branch ends in a return, so nothing has to jump back together.
+fn tree(ports: &[RangeInclusive<u16>], program: &mut Vec<Instruction>) {
+    const DROP: u32 = 0;
+    const WHOLE_PACKET: u32 = u32::MAX;
+    match ports {
+        [] => program.push(op(RETURN, DROP)),
+        [range] => {
+            let (first, last) = (u32::from(*range.start()), u32::from(*range.end()));
+            program.push(Instruction { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: first });
+            program.push(Instruction { code: JUMP_IF_GREATER, jt: 0, jf: 1, k: last });
+            program.push(op(RETURN, DROP));
+            program.push(op(RETURN, WHOLE_PACKET));
+        }
+        _ => {
+            let (low, high) = ports.split_at(ports.len() / 2);
+            let first = high.first().map_or(0, |range| u32::from(*range.start()));
+            program.push(Instruction { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: first });
+            let jump = program.len();
+            program.push(op(JUMP, 0));
+            tree(low, program);
+            program[jump].k = (program.len() - jump - 1) as u32;
+            tree(high, program);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel would, with the few instructions used here.
+    fn run(program: &[Instruction], packet: &[u8]) -> u32 {
+        let (mut at, mut a, mut x) = (0, 0u32, 0u32);
+        let half = |offset: u32| {
+            let bytes = packet.get(offset as usize..offset as usize + 2)?;
+            Some(u32::from(u16::from_be_bytes([bytes[0], bytes[1]])))
+        };
+        loop {
+            let i = program[at];
+            at += 1;
+            let jump = |condition: bool| usize::from(if condition { i.jt } else { i.jf });
+            match i.code {
+                LOAD_HEADER_LEN => match packet.first() {
+                    Some(first) => x = u32::from(first & 15) * 4,
+                    None => return 0,
+                },
+                LOAD_HALF | LOAD_HALF_INDEXED => {
+                    let base = if i.code == LOAD_HALF { 0 } else { x };
+                    match half(base + i.k) {
+                        Some(value) => a = value,
+                        None => return 0,
+                    }
+                }
+                JUMP_IF_GREATER => at += jump(a > i.k),
+                JUMP_IF_AT_LEAST => at += jump(a >= i.k),
+                JUMP => at += i.k as usize,
+                RETURN => return i.k,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn segment(port: u16) -> Vec<u8> {
+        let mut bytes = vec![0; 20];
+        bytes[2..4].copy_from_slice(&port.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn exactly_the_ports_of_the_set_pass() {
+        for set in [vec![], vec![80], vec![443, 80, 81, 82, 65_535, 0], (0..2_000).collect()] {
+            let ports = ranges(set.iter().map(|port| port * 7 % 60_013));
+            let wanted = |port: u16| ports.iter().any(|range| range.contains(&port));
+            let v6 = program(true, &ports);
+            let v4 = program(false, &ports);
+            for port in 0..=u16::MAX {
+                let segment = segment(port);
+                assert_eq!(run(&v6, &segment) != 0, wanted(port), "IPv6, port {port}");
+                let mut packet = vec![0; 24];
+                packet[0] = 0x46;
+                packet.extend(segment);
+                assert_eq!(run(&v4, &packet) != 0, wanted(port), "IPv4 with options, {port}");
+            }
+        }
+    }
+
+    #[test]
+    fn short_packets_are_dropped() {
+        let ports = ranges([0, 80]);
+        assert_eq!(run(&program(true, &ports), &[0, 1, 0]), 0);
+        assert_eq!(run(&program(false, &ports), &[]), 0);
+        assert_eq!(run(&program(false, &ports), &[0x45, 0, 0, 0]), 0);
+    }
+
+    #[test]
+    fn consecutive_ports_are_one_range() {
+        assert_eq!(ranges([5, 3, 4, 9, 4, 65_535]), [3..=5, 9..=9, 65_535..=65_535]);
+        let block = program(true, &ranges(32_768..32_768 + 512));
+        assert!(block.len() < 10);
+    }
+}

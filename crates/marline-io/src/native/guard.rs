@@ -1,0 +1,107 @@
+//! Guards: what keeps the kernel's own TCP away from ports that Marline serves.
+//!
+//! The kernel sees every segment that the raw socket sees, and answers those to a port without a
+//! socket with RST. A listening socket on the port gives each segment a home; a filter on it that
+//! drops all ends them there, without an answer. A socket that is merely bound is not enough: only
+//! listening ones are looked up. Nothing but the bind itself may need a privilege, and only below
+//! port 1024. When the guard is closed the RSTs are back, as they are for any process that died: so
+//! it stays until nothing of a connection is left, TIME-WAIT included.
+//!
+//! A guard also reserves its port: no other program can bind it, and the kernel does not give it to
+//! outgoing connections.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::os::fd::AsFd as _;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::sys::filter;
+
+/// A guarded port, on one address or on all.
+#[derive(Debug)]
+pub(super) struct Guard {
+    _socket: Socket,
+    /// Address and port; unspecified: all of the family.
+    pub(super) local: SocketAddr,
+    /// It guards the port on all IPv4 addresses as well.
+    pub(super) both_families: bool,
+}
+
+impl Guard {
+    /// Guards a port of one address, or of all addresses of its family. Port 0: one the system
+    /// chooses.
+    pub(super) fn on(local: SocketAddr) -> io::Result<Self> {
+        Guard::open(local, local.port() != 0, Some(true))
+    }
+
+    /// Guards a port on all addresses of both families, or of IPv4 where there is no IPv6.
+    pub(super) fn everywhere(port: u16) -> io::Result<Self> {
+        let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port);
+        match Guard::open(v6, false, Some(false)) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT)) => {}
+            other => return other,
+        }
+        let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
+        Guard::open(v4, false, None)
+    }
+
+    /// It keeps the kernel quiet there.
+    pub(super) fn covers(&self, local: SocketAddr) -> bool {
+        let same_port = self.local.port() == local.port();
+        same_port && local.port() != 0 && self.local.ip() == local.ip()
+    }
+
+    fn open(local: SocketAddr, reuse: bool, only_v6: Option<bool>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
+        // Before the bind: from then on segments may come.
+        filter::attach(socket.as_fd(), &filter::DROP_ALL)?;
+        let only_v6 = only_v6.filter(|_| local.is_ipv6());
+        if let Some(only) = only_v6 {
+            socket.set_only_v6(only)?;
+        }
+        // As servers do: connections of the kernel that ended on this port do not hold it up.
+        socket.set_reuse_address(reuse)?;
+        socket.bind(&local.into())?;
+        socket.listen(1)?;
+        let bound = socket.local_addr()?.as_socket();
+        let local = bound.ok_or_else(|| io::Error::other("a socket without IP address"))?;
+        Ok(Guard { _socket: socket, local, both_families: only_v6 == Some(false) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_guarded_port_is_taken_and_silent() {
+        let guard = Guard::on("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert!(TcpListener::bind(guard.local).is_err(), "nobody else gets it");
+        let error = TcpStream::connect_timeout(&guard.local, Duration::from_millis(50));
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
+        let local = guard.local;
+        drop(guard);
+        let error = TcpStream::connect_timeout(&local, Duration::from_millis(500));
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_guard_everywhere_serves_both_families() {
+        let guard = Guard::everywhere(0).unwrap();
+        let port = guard.local.port();
+        let mut ends = vec![format!("127.0.0.1:{port}")];
+        if guard.both_families {
+            ends.push(format!("[::1]:{port}"));
+        }
+        for end in ends {
+            let error =
+                TcpStream::connect_timeout(&end.parse().unwrap(), Duration::from_millis(50));
+            let kind = error.unwrap_err().kind();
+            assert!(kind != io::ErrorKind::ConnectionRefused, "{end}: {kind}");
+        }
+    }
+}

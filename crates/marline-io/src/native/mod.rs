@@ -1,0 +1,232 @@
+//! The native carriers as a machine without I/O: TCP segments in IP packets, as the world speaks it.
+//!
+//! The problem: the kernel of this machine speaks TCP as well. Which ports are Marline's, what of the
+//! traffic reaches us, and that the kernel keeps quiet about it, is decided here; the sockets are in
+//! `sys`. The answer is in docs/spec/native-carrier.md: guards reserve ports, a filter lets only
+//! these through, and what comes is checked before the core sees it.
+
+mod filter;
+mod guard;
+mod ports;
+mod receive;
+
+use core::net::SocketAddr;
+use core::ops::RangeInclusive;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use marline_core::{Capabilities, ChecksumScope, Ecn};
+
+use self::guard::Guard;
+use self::ports::PortSet;
+pub(crate) use self::receive::{Arrived, tcp_of};
+use crate::carrier::CarrierCounters;
+use crate::sys::{filter as socket_filter, raw};
+
+/// Segment that passes nearly everywhere (IPv6's least MTU less its header).
+const BASE_SEGMENT: u16 = 1_240;
+/// Segment that fills an Ethernet frame with IPv4.
+const ETHERNET_SEGMENT: u16 = 1_480;
+/// Local ports reserved at a time.
+const POOL_STEP: usize = 32;
+/// Local ports of a client at most. With each, one connection per minute to every server and port
+/// is certain: a port cannot be used again for the same two ends while TIME-WAIT lasts.
+const POOL_LIMIT: usize = 512;
+
+/// What native carriers can do.
+#[must_use]
+pub const fn native_capabilities() -> Capabilities {
+    Capabilities {
+        base_segment: BASE_SEGMENT,
+        max_segment: ETHERNET_SEGMENT,
+        checksum: ChecksumScope::WithAddresses,
+        flow_ids: false,
+        ecn: true,
+    }
+}
+
+/// Raw sockets, opened while the process may, and the guards of the ports it wants.
+///
+/// Opening them needs CAP_NET_RAW, a port below 1024 CAP_NET_BIND_SERVICE; using them needs nothing.
+/// They are used by one client or one listener.
+#[derive(Debug)]
+pub struct RawSockets {
+    opened: Mutex<Option<Opened>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) v4: OwnedFd,
+    /// None where the machine has no IPv6.
+    pub(crate) v6: Option<OwnedFd>,
+    guards: Vec<Guard>,
+}
+
+impl RawSockets {
+    /// Opens one per address family. Both let nothing through yet.
+    ///
+    /// # Errors
+    /// The system's; without CAP_NET_RAW, permission is denied.
+    pub fn open() -> io::Result<Self> {
+        let v4 = raw::open(false)?;
+        let v6 = match raw::open(true) {
+            Ok(socket) => Some(socket),
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
+            Err(error) => return Err(error),
+        };
+        let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new() }));
+        Ok(RawSockets { opened })
+    }
+
+    /// Reserves a port that a listener will use, and keeps the kernel quiet on it. Returns the
+    /// address with the port that the system chose for port 0.
+    ///
+    /// # Errors
+    /// The system's; the port may be taken.
+    pub fn reserve(&self, local: SocketAddr) -> io::Result<SocketAddr> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = opened.as_mut().ok_or_else(in_use)?;
+        let guard = Guard::on(local)?;
+        let local = guard.local;
+        opened.guards.push(guard);
+        Ok(local)
+    }
+
+    pub(crate) fn take(&self) -> io::Result<Opened> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.take().ok_or_else(in_use)
+    }
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "these raw sockets are in use already")
+}
+
+/// Which ports are ours, and what was counted.
+#[derive(Debug)]
+pub(crate) struct NativeCarrier {
+    guards: Vec<Guard>,
+    ports: PortSet,
+    /// Local ports of connections that we open.
+    pool: Vec<u16>,
+    pool_limit: usize,
+    counters: CarrierCounters,
+}
+
+impl NativeCarrier {
+    pub(crate) fn new() -> Self {
+        NativeCarrier {
+            guards: Vec::new(),
+            ports: PortSet::default(),
+            pool: Vec::new(),
+            pool_limit: POOL_LIMIT,
+            counters: CarrierCounters::default(),
+        }
+    }
+
+    /// Takes over the guards that were made with the sockets.
+    pub(crate) fn adopt(&mut self, opened: &mut Opened) {
+        for guard in opened.guards.drain(..) {
+            self.add(guard);
+        }
+    }
+
+    /// Reserves a port, unless that was done before. Returns address and port.
+    pub(crate) fn guard(&mut self, local: SocketAddr) -> io::Result<SocketAddr> {
+        let known = self.guards.iter().find(|guard| guard.covers(local));
+        if let Some(known) = known {
+            return Ok(SocketAddr::new(local.ip(), known.local.port()));
+        }
+        let guard = Guard::on(local)?;
+        let local = guard.local;
+        self.add(guard);
+        Ok(local)
+    }
+
+    /// Marline is all that lives at this address (TUN): every port is its own, and no kernel answers.
+    #[expect(dead_code, reason = "the TUN carrier follows")]
+    pub(crate) fn own_address(&mut self, address: core::net::IpAddr) {
+        self.ports.add_address(address);
+    }
+
+    /// Reserves more local ports for connections that we open; `false` if no more may be had.
+    pub(crate) fn grow_pool(&mut self) -> io::Result<bool> {
+        if self.pool.len() >= self.pool_limit {
+            return Ok(false);
+        }
+        for _ in 0..POOL_STEP {
+            let guard = Guard::everywhere(0)?;
+            self.pool.push(guard.local.port());
+            self.add(guard);
+        }
+        Ok(true)
+    }
+
+    /// No connections are opened from here, so no ports are reserved for them.
+    pub(crate) const fn forbid_pool(&mut self) {
+        self.pool_limit = 0;
+    }
+
+    /// The local ports of connections that we open.
+    pub(crate) fn pool(&self) -> &[u16] {
+        &self.pool
+    }
+
+    fn add(&mut self, guard: Guard) {
+        self.ports.add(guard.local);
+        if guard.both_families {
+            let v4 = core::net::Ipv4Addr::UNSPECIFIED.into();
+            self.ports.add(SocketAddr::new(v4, guard.local.port()));
+        }
+        self.guards.push(guard);
+    }
+
+    /// Lets the ports of the set through, and no others.
+    pub(crate) fn let_through(&self, socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+        let ranges: Vec<RangeInclusive<u16>> = filter::ranges(self.ports.of_family(ipv6));
+        let mut program = filter::program(ipv6, &ranges);
+        if program.len() > filter::LONGEST {
+            // More is let through than is ours: the rest is dropped when it has been received.
+            program = filter::program(ipv6, core::slice::from_ref(&(0..=u16::MAX)));
+        }
+        socket_filter::attach(socket, &program)
+    }
+
+    pub(crate) const fn counters(&self) -> CarrierCounters {
+        self.counters
+    }
+}
+
+impl Opened {
+    pub(crate) fn sockets(self) -> impl Iterator<Item = (bool, OwnedFd)> {
+        [Some((false, self.v4)), self.v6.map(|v6| (true, v6))].into_iter().flatten()
+    }
+}
+
+/// The bits of the IP header.
+pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
+    match ecn {
+        Ecn::NotEct => 0,
+        Ecn::Ect1 => 1,
+        Ecn::Ect0 => 2,
+        Ecn::Ce => 3,
+    }
+}
+
+/// The other way round; of a TOS or traffic class, the two lowest bits.
+pub(crate) const fn ecn_of_bits(class: u8) -> Ecn {
+    match class & 3 {
+        0 => Ecn::NotEct,
+        1 => Ecn::Ect1,
+        2 => Ecn::Ect0,
+        _ => Ecn::Ce,
+    }
+}
+
+/// Bytes of TCP segment in an IP packet of `mtu` bytes.
+pub(crate) fn segment_of_mtu(mtu: u32, ipv6: bool) -> Option<u16> {
+    let header = if ipv6 { 40 } else { 20 };
+    let segment = mtu.checked_sub(header).filter(|segment| *segment >= 88)?;
+    Some(u16::try_from(segment).unwrap_or(u16::MAX).min(ETHERNET_SEGMENT))
+}

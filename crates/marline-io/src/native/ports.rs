@@ -1,0 +1,86 @@
+//! Which addresses and ports are ours.
+
+use core::net::{IpAddr, SocketAddr};
+
+/// Words of a set of all ports.
+const WORDS: usize = 1 << 10;
+
+/// Ports on all addresses of a family, ports on one address, and whole addresses.
+#[derive(Debug, Default)]
+pub(super) struct PortSet {
+    /// Ports owned on every address: IPv4, IPv6.
+    everywhere: [Bits; 2],
+    exact: Vec<SocketAddr>,
+    addresses: Vec<IpAddr>,
+}
+
+#[derive(Debug)]
+struct Bits(Box<[u64; WORDS]>);
+
+impl Default for Bits {
+    fn default() -> Self {
+        Bits(Box::new([0; WORDS]))
+    }
+}
+
+impl Bits {
+    const fn has(&self, port: u16) -> bool {
+        self.0[port as usize / 64] & (1 << (port % 64)) != 0
+    }
+}
+
+impl PortSet {
+    /// Adds a port on one address, or on all of the family.
+    pub(super) fn add(&mut self, local: SocketAddr) {
+        if !local.ip().is_unspecified() {
+            self.exact.push(local);
+            return;
+        }
+        let port = usize::from(local.port());
+        self.everywhere[usize::from(local.is_ipv6())].0[port / 64] |= 1 << (port % 64);
+    }
+
+    /// Adds all ports of an address.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the TUN carrier follows"))]
+    pub(super) fn add_address(&mut self, address: IpAddr) {
+        if !self.addresses.contains(&address) {
+            self.addresses.push(address);
+        }
+    }
+
+    /// Whether this end is ours.
+    pub(super) fn has(&self, local: SocketAddr) -> bool {
+        self.everywhere[usize::from(local.is_ipv6())].has(local.port())
+            || self.exact.contains(&local)
+            || self.addresses.contains(&local.ip())
+    }
+
+    /// The ports that are ours on any address of a family.
+    pub(super) fn of_family(&self, ipv6: bool) -> impl Iterator<Item = u16> {
+        let bits = &self.everywhere[usize::from(ipv6)];
+        let exact = self.exact.iter().filter(move |local| local.is_ipv6() == ipv6);
+        (0..=u16::MAX).filter(|port| bits.has(*port)).chain(exact.map(SocketAddr::port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_ours_where_it_was_added() {
+        let mut ports = PortSet::default();
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        ports.add(at("0.0.0.0:80"));
+        ports.add(at("[2001:db8::1]:443"));
+        ports.add_address("192.0.2.9".parse().unwrap());
+        for ours in ["192.0.2.1:80", "[2001:db8::1]:443", "192.0.2.9:5000"] {
+            assert!(ports.has(at(ours)), "{ours}");
+        }
+        for strange in ["192.0.2.1:81", "[2001:db8::1]:80", "[2001:db8::2]:443", "192.0.2.8:9"] {
+            assert!(!ports.has(at(strange)), "{strange}");
+        }
+        assert_eq!(ports.of_family(false).collect::<Vec<_>>(), [80]);
+        assert_eq!(ports.of_family(true).collect::<Vec<_>>(), [443]);
+    }
+}

@@ -1,0 +1,34 @@
+//! Classic BPF on sockets (socket(7), SO_ATTACH_FILTER): what the kernel lets through to us.
+
+use core::mem;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::check;
+
+/// One instruction.
+pub(crate) type Instruction = libc::sock_filter;
+
+/// The program that lets nothing through.
+pub(crate) const DROP_ALL: [Instruction; 1] =
+    [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+
+/// Puts a program on a socket, in place of the one it had: packets see the old one or the new one,
+/// never none.
+pub(crate) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "the filter is too long");
+    let len = libc::c_ushort::try_from(program.len()).map_err(too_long)?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the descriptor is open; the program lives until the call returns, which copies it and
+    // does not write to it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            mem::size_of_val(&program) as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}

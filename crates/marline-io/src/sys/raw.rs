@@ -1,0 +1,295 @@
+//! Raw IP sockets for TCP segments (raw(7), ipv6(7)): one per family, batches both ways.
+//!
+//! The kernel writes the IP header of what we send: source address and interface come with each
+//! call (IP_PKTINFO), as do the ECN bits. What we receive begins with the IP header on IPv4 and with
+//! the TCP header on IPv6, where the addresses come beside it.
+
+use core::mem;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{check, error_queue, filter, socket};
+
+/// Messages of one system call, in each direction.
+pub(crate) const MESSAGES: usize = 32;
+/// Bytes of each received: the most that the kernel coalesces.
+pub(crate) const MESSAGE_BYTES: usize = 64 << 10;
+/// Bytes of control messages: a destination and a traffic class.
+const CONTROL_BYTES: usize = 128;
+
+/// Where a batch of segments goes.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct RawDestination {
+    /// Source address: one of ours.
+    pub(crate) local: IpAddr,
+    /// Destination; its port is not used.
+    pub(crate) remote: SocketAddr,
+    /// The interface to leave through; 0 leaves that to the routing table.
+    pub(crate) interface: u32,
+    /// The ECN bits.
+    pub(crate) ecn: u8,
+}
+
+/// What came with a received packet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawMeta {
+    /// Bytes of it; more than fit were cut off.
+    pub(crate) len: usize,
+    /// It was longer than its buffer.
+    pub(crate) truncated: bool,
+    /// Where it came from; the port is 0.
+    pub(crate) source: SocketAddr,
+    /// Where it was sent to, as its header says.
+    pub(crate) destination: Option<IpAddr>,
+    /// Which of our addresses the kernel took it for (IPv4; differs for broadcasts).
+    pub(crate) taken_for: Option<IpAddr>,
+    /// TOS or traffic class, where it is not in the bytes.
+    pub(crate) class: u8,
+}
+
+/// Opens a raw socket for TCP that receives nothing yet: a filter that drops all is on it, and what
+/// came before is thrown away.
+pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
+    let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+    let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(Protocol::TCP))?;
+    filter::attach(raw.as_fd(), &filter::DROP_ALL)?;
+    drain(raw.as_fd());
+    socket::raise_buffers(&raw);
+    let (level, options): (_, &[(i32, libc::c_int)]) = if ipv6 {
+        let options = &[
+            (libc::IPV6_RECVPKTINFO, 1),
+            (libc::IPV6_RECVTCLASS, 1),
+            (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+            // IPV6_CHECKSUM is off unless asked for: the checksum is ours to compute.
+        ];
+        (libc::IPPROTO_IPV6, options)
+    } else {
+        let options = &[(libc::IP_PKTINFO, 1), (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)];
+        (libc::IPPROTO_IP, options)
+    };
+    for (option, value) in options {
+        set_int(raw.as_fd(), level, *option, *value)?;
+    }
+    error_queue::enable(raw.as_fd(), ipv6)?;
+    Ok(raw.into())
+}
+
+fn set_int(fd: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open; pointer and length describe a live c_int.
+    check(unsafe {
+        let len = mem::size_of_val(&value) as libc::socklen_t;
+        libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len)
+    })?;
+    Ok(())
+}
+
+/// Throws away what the socket holds.
+pub(crate) fn drain(fd: BorrowedFd<'_>) {
+    let mut byte = [0u8; 1];
+    loop {
+        // SAFETY: the descriptor is open; the buffer is live and of the length given.
+        let got = unsafe {
+            libc::recv(fd.as_raw_fd(), byte.as_mut_ptr().cast(), byte.len(), libc::MSG_DONTWAIT)
+        };
+        if got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+}
+
+/// Room for control messages, aligned for their headers.
+#[repr(C, align(8))]
+#[derive(Copy, Clone)]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Appends a control message; returns the bytes used so far.
+fn push_control<T>(control: &mut Control, used: usize, level: i32, kind: i32, value: &T) -> usize {
+    let size = mem::size_of::<T>();
+    // SAFETY: arithmetic on a constant.
+    let (space, len) =
+        unsafe { (libc::CMSG_SPACE(size as u32) as usize, libc::CMSG_LEN(size as u32) as usize) };
+    assert!(used + space <= CONTROL_BYTES, "two control messages fit");
+    // SAFETY: `space` bytes from `used` are within the buffer (asserted), which is aligned for
+    // cmsghdr since every `space` is a multiple of its alignment; all types here are plain data.
+    unsafe {
+        let header = control.0.as_mut_ptr().add(used).cast::<libc::cmsghdr>();
+        (*header).cmsg_len = len as _;
+        (*header).cmsg_level = level;
+        (*header).cmsg_type = kind;
+        core::ptr::write_unaligned(libc::CMSG_DATA(header).cast::<T>(), core::ptr::read(value));
+    }
+    used + space
+}
+
+fn destination_control(to: &RawDestination, control: &mut Control) -> usize {
+    let class = libc::c_int::from(to.ecn);
+    match to.local {
+        IpAddr::V4(source) => {
+            let info = libc::in_pktinfo {
+                ipi_ifindex: to.interface as libc::c_int,
+                ipi_spec_dst: libc::in_addr { s_addr: u32::from(source).to_be() },
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            };
+            let used = push_control(control, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            push_control(control, used, libc::IPPROTO_IP, libc::IP_TOS, &class)
+        }
+        IpAddr::V6(source) => {
+            let info = libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr { s6_addr: source.octets() },
+                ipi6_ifindex: to.interface,
+            };
+            let used = push_control(control, 0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            push_control(control, used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class)
+        }
+    }
+}
+
+/// Sends segments that lie `stride` bytes apart in `bytes` (0: there is one), at most [`MESSAGES`].
+/// Returns how many the kernel took, at least one.
+pub(crate) fn send(
+    fd: BorrowedFd<'_>,
+    to: &RawDestination,
+    stride: usize,
+    bytes: &[u8],
+) -> io::Result<usize> {
+    let mut control = Control([0; CONTROL_BYTES]);
+    let control_len = destination_control(to, &mut control);
+    // The port of a raw socket's destination is a protocol number on IPv6: it must be 0.
+    let mut remote = to.remote;
+    remote.set_port(0);
+    let name = socket2::SockAddr::from(remote);
+    // SAFETY: all-zero bytes are a valid iovec and a valid mmsghdr (null pointers, zero lengths).
+    let (mut iovecs, mut messages) = unsafe {
+        (mem::zeroed::<[libc::iovec; MESSAGES]>(), mem::zeroed::<[libc::mmsghdr; MESSAGES]>())
+    };
+    let mut count = 0;
+    let stride = if stride == 0 { bytes.len().max(1) } else { stride };
+    for (at, segment) in bytes.chunks(stride).take(MESSAGES).enumerate() {
+        iovecs[at] =
+            libc::iovec { iov_base: segment.as_ptr().cast_mut().cast(), iov_len: segment.len() };
+        let header = &mut messages[at].msg_hdr;
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.len();
+        header.msg_iov = &raw mut iovecs[at];
+        header.msg_iovlen = 1;
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = control_len as _;
+        count += 1;
+    }
+    // SAFETY: `count` headers are filled in; every pointer in them is to a live value of the length
+    // beside it, which the call only reads.
+    let sent = check(unsafe {
+        libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
+    })?;
+    Ok(sent as usize)
+}
+
+/// Where packets are received into.
+pub(crate) struct RawBuffer {
+    bytes: Box<[u8]>,
+    metas: [RawMeta; MESSAGES],
+    received: usize,
+}
+
+impl RawBuffer {
+    pub(crate) fn new() -> Self {
+        let source = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let (destination, taken_for, class) = (None, None, 0);
+        let meta = RawMeta { len: 0, truncated: false, source, destination, taken_for, class };
+        RawBuffer {
+            bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
+            metas: [meta; MESSAGES],
+            received: 0,
+        }
+    }
+
+    /// Receives what is there; returns how many packets.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        self.received = 0;
+        let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES];
+        // SAFETY: all-zero bytes are a valid sockaddr_storage, iovec and mmsghdr.
+        let (mut names, mut iovecs, mut messages) = unsafe {
+            (
+                mem::zeroed::<[libc::sockaddr_storage; MESSAGES]>(),
+                mem::zeroed::<[libc::iovec; MESSAGES]>(),
+                mem::zeroed::<[libc::mmsghdr; MESSAGES]>(),
+            )
+        };
+        for (at, chunk) in self.bytes.chunks_mut(MESSAGE_BYTES).enumerate() {
+            iovecs[at] = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
+            let header = &mut messages[at].msg_hdr;
+            header.msg_name = (&raw mut names[at]).cast();
+            header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_iov = &raw mut iovecs[at];
+            header.msg_iovlen = 1;
+            header.msg_control = controls[at].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES as _;
+        }
+        // SAFETY: every pointer in the headers is to a live, writable value of the length beside it.
+        let received = check(unsafe {
+            let (messages, count) = (messages.as_mut_ptr(), MESSAGES as libc::c_uint);
+            let no_timeout = core::ptr::null_mut();
+            libc::recvmmsg(fd.as_raw_fd(), messages, count, libc::MSG_DONTWAIT as _, no_timeout)
+        })? as usize;
+        for at in 0..received {
+            self.metas[at] = meta(&messages[at], &names[at]);
+        }
+        self.received = received;
+        Ok(received)
+    }
+
+    /// The packets of the last [`receive`](Self::receive).
+    pub(crate) fn packets(&self) -> impl Iterator<Item = (&RawMeta, &[u8])> {
+        let packets = self.metas.iter().zip(self.bytes.chunks(MESSAGE_BYTES)).take(self.received);
+        packets.map(|(meta, bytes)| (meta, bytes.get(..meta.len).unwrap_or_default()))
+    }
+}
+
+fn meta(message: &libc::mmsghdr, name: &libc::sockaddr_storage) -> RawMeta {
+    let unknown = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let mut meta = RawMeta {
+        len: message.msg_len as usize,
+        truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        source: error_queue::socket_addr(name).unwrap_or(unknown),
+        destination: None,
+        taken_for: None,
+        class: 0,
+    };
+    // SAFETY: the kernel filled the header's control buffer, which is still live.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&raw const message.msg_hdr) };
+    while !cmsg.is_null() {
+        read_control(cmsg, &mut meta);
+        // SAFETY: both pointers belong to the same filled control buffer.
+        cmsg = unsafe { libc::CMSG_NXTHDR(&raw const message.msg_hdr, cmsg) };
+    }
+    meta
+}
+
+fn read_control(cmsg: *const libc::cmsghdr, meta: &mut RawMeta) {
+    // SAFETY: the caller passes a pointer into a control buffer that the kernel filled.
+    let (level, kind, data) =
+        unsafe { ((*cmsg).cmsg_level, (*cmsg).cmsg_type, libc::CMSG_DATA(cmsg)) };
+    match (level, kind) {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            // SAFETY: a message of this kind holds an in_pktinfo; it may be unaligned.
+            let info: libc::in_pktinfo = unsafe { core::ptr::read_unaligned(data.cast()) };
+            let ip = |addr: libc::in_addr| IpAddr::V4(Ipv4Addr::from(u32::from_be(addr.s_addr)));
+            meta.destination = Some(ip(info.ipi_addr));
+            meta.taken_for = Some(ip(info.ipi_spec_dst));
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+            // SAFETY: a message of this kind holds an in6_pktinfo; it may be unaligned.
+            let info: libc::in6_pktinfo = unsafe { core::ptr::read_unaligned(data.cast()) };
+            meta.destination = Some(IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)));
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+            // SAFETY: a message of this kind holds a c_int; it may be unaligned.
+            let class: libc::c_int = unsafe { core::ptr::read_unaligned(data.cast()) };
+            meta.class = class as u8;
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,130 @@
+//! A client and a server whose carrier is chosen by a flag: with `raw`, the other end may be any
+//! stack that speaks Multipath TCP, or plain TCP.
+//!
+//! ```text
+//! native server [--carrier udp|raw] [--announce ADDRESS[:PORT]]... LISTEN
+//! native client [--carrier udp|raw] [--path PATH]... [--bytes N] SERVER
+//! ```
+//! The server sends back what it gets. The client sends N random-looking bytes, 1 MiB if not said,
+//! compares what comes back, and prints what the connection was.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use marline::{
+    Carrier, Client, ClientConfig, ConnectionConfig, ConnectionInfo, Listener, PathSpec,
+    ServerAddress, ServerConfig, default_policies,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const USAGE: &str = "usage: native server [--carrier udp|raw] [--announce ADDRESS]... LISTEN
+       native client [--carrier udp|raw] [--path PATH]... [--bytes N] SERVER";
+
+#[derive(Default)]
+struct Options {
+    carrier: Carrier,
+    announce: Vec<ServerAddress>,
+    paths: Vec<PathSpec>,
+    bytes: usize,
+    address: Option<SocketAddr>,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let role = args.next().ok_or(USAGE)?;
+    let options = options(args)?;
+    match role.as_str() {
+        "server" => server(options).await,
+        "client" => client(options).await,
+        _ => Err(USAGE.into()),
+    }
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut options = Options { bytes: 1 << 20, ..Options::default() };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--carrier" => {
+                options.carrier = match value()?.as_str() {
+                    "udp" => Carrier::Udp,
+                    "raw" => Carrier::Raw,
+                    other => return Err(format!("no carrier `{other}`").into()),
+                }
+            }
+            "--announce" => {
+                let text = value()?;
+                let ip = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0));
+                let address = ip.or_else(|_| text.parse())?;
+                options.announce.push(ServerAddress::new(address));
+            }
+            "--path" => options.paths.push(value()?.parse()?),
+            "--bytes" => options.bytes = value()?.parse()?,
+            address => options.address = Some(address.parse()?),
+        }
+    }
+    Ok(options)
+}
+
+async fn server(options: Options) -> Result<()> {
+    let connection = ConnectionConfig::new(default_policies());
+    let mut config = ServerConfig::new(vec![options.address.ok_or(USAGE)?], connection);
+    config.carrier = options.carrier;
+    config.addresses = options.announce;
+    let listener = Listener::bind(config).await?;
+    println!("listening on {}", listener.local_addrs()[0]);
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        tokio::spawn(async move {
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let copied = tokio::io::copy(&mut reader, &mut writer).await;
+            let _ = writer.shutdown().await;
+            let stream = reader.unsplit(writer);
+            println!("{peer}: {copied:?}, {}", words(stream.info()));
+        });
+    }
+}
+
+async fn client(options: Options) -> Result<()> {
+    let mut config = ClientConfig::new(ConnectionConfig::new(default_policies()));
+    config.carrier = options.carrier;
+    config.paths = options.paths;
+    let client = Client::bind(config).await?;
+    let stream = client.connect(&[options.address.ok_or(USAGE)?]).await?;
+    let sent: Vec<u8> = (0..options.bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+    let started = Instant::now();
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut got = vec![0; sent.len()];
+    let (written, read) = tokio::join!(writer.write_all(&sent), reader.read_exact(&mut got));
+    written?;
+    read?;
+    let took = started.elapsed();
+    let stream = reader.unsplit(writer);
+    println!("{} bytes there and back in {took:?}, {}", sent.len(), words(stream.info()));
+    let mut stream = stream;
+    stream.shutdown().await?;
+    let rest = stream.read(&mut [0; 1]).await?;
+    drop(stream);
+    client.drained(Duration::from_secs(5)).await;
+    println!("{:?}", client.counters().1);
+    if got != sent || rest != 0 {
+        return Err("what came back is not what was sent".into());
+    }
+    Ok(())
+}
+
+fn words(info: Option<ConnectionInfo>) -> String {
+    let Some(info) = info else { return "the connection is gone".to_owned() };
+    let subflows: Vec<String> = info
+        .subflows
+        .iter()
+        .map(|s| format!("{} -> {} {:?}", s.path.local, s.path.remote, s.state))
+        .collect();
+    match info.fallback {
+        Some(reason) => format!("plain TCP ({reason:?}), {}", subflows.join(", ")),
+        None => format!("{} subflows: {}", subflows.len(), subflows.join(", ")),
+    }
+}

@@ -10,6 +10,7 @@ mod native;
 mod net;
 mod path_resolve;
 mod path_spec;
+mod privileges;
 mod random;
 mod sys;
 
@@ -23,6 +24,7 @@ pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, Interfaces, Watcher};
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
+pub use privileges::drop_capabilities;
 pub use random::SecretRng;
 
 use marline_core::CloseReason;

@@ -64,7 +64,7 @@ pub use marline_core::{
     FallbackReason, FourTuple, Limits, Linger, MonitorEvent, MonitorKind, SubflowInfo,
     SubflowState,
 };
-pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets};
+pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets, drop_capabilities};
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};
 pub use path_table::{PathChange, PathStatus};

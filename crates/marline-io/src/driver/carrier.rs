@@ -13,9 +13,9 @@ use crate::native::{self, NativeCarrier, native_capabilities};
 /// How the segments of a shard travel.
 pub(super) enum Carrier {
     /// In UDP datagrams.
-    Udp(UdpCarrier),
+    Udp(Box<UdpCarrier>),
     /// In IP packets.
-    Native(NativeCarrier),
+    Native(Box<NativeCarrier>),
 }
 
 impl Carrier {

@@ -21,7 +21,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 
 /// Where packets are received into, by the kind of sockets that the shard has.
 pub(super) enum ReceiveBuffer {
-    Udp(UdpBuffer),
+    Udp(Box<UdpBuffer>),
     Raw(RawBuffer),
 }
 
@@ -37,11 +37,11 @@ impl ReceiveBuffer {
         if native {
             return ReceiveBuffer::Raw(RawBuffer::new());
         }
-        ReceiveBuffer::Udp(UdpBuffer {
+        ReceiveBuffer::Udp(Box::new(UdpBuffer {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
             metas: [RecvMeta::default(); MESSAGES],
             messages: 0,
-        })
+        }))
     }
 
     /// Receives what is there. `true`: the socket is empty now.

@@ -176,14 +176,16 @@ impl Shard {
     pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
         let mut rng = SecretRng::from_os()?;
         let carrier = match config.carrier {
-            CarrierKind::Udp { keepalive } => Carrier::Udp(UdpCarrier::new(CarrierConfig {
-                shard: config.shard,
-                accept: config.accept.is_some(),
-                max_flows: config.limits.connections.saturating_mul(2),
-                keepalive,
-                secret: rng.key(),
-            })),
-            CarrierKind::Native => Carrier::Native(NativeCarrier::new()),
+            CarrierKind::Udp { keepalive } => {
+                Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
+                    shard: config.shard,
+                    accept: config.accept.is_some(),
+                    max_flows: config.limits.connections.saturating_mul(2),
+                    keepalive,
+                    secret: rng.key(),
+                })))
+            }
+            CarrierKind::Native => Carrier::Native(Box::new(NativeCarrier::new())),
         };
         let headroom = carrier.headroom();
         let endpoint = Endpoint::new(

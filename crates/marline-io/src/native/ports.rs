@@ -41,7 +41,6 @@ impl PortSet {
     }
 
     /// Adds all ports of an address.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the TUN carrier follows"))]
     pub(super) fn add_address(&mut self, address: IpAddr) {
         if !self.addresses.contains(&address) {
             self.addresses.push(address);

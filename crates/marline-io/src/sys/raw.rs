@@ -190,7 +190,7 @@ pub(crate) fn send(
 /// Where packets are received into.
 pub(crate) struct RawBuffer {
     bytes: Box<[u8]>,
-    metas: [RawMeta; MESSAGES],
+    metas: Box<[RawMeta; MESSAGES]>,
     received: usize,
 }
 
@@ -201,7 +201,7 @@ impl RawBuffer {
         let meta = RawMeta { len: 0, truncated: false, source, destination, taken_for, class };
         RawBuffer {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
-            metas: [meta; MESSAGES],
+            metas: Box::new([meta; MESSAGES]),
             received: 0,
         }
     }

@@ -1,0 +1,78 @@
+//! Letting go of capabilities once the sockets are open.
+//!
+//! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so the
+//! time to drop them is after the sockets are open and before the runtime starts its threads. That
+//! nobody forgot is checked: a thread that still has some is an error.
+
+use std::io;
+use std::path::Path;
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
+};
+
+/// Lets go of all capabilities of this process, for good: nothing it executes can get them back.
+/// Sockets that are open stay open, and raw ones keep sending.
+///
+/// # Errors
+/// The system's; or other threads run already and still have capabilities.
+pub fn drop_capabilities() -> io::Result<()> {
+    set_no_new_privs(true)?;
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    match privileged_thread(Path::new("/proc/self/task"))? {
+        None => Ok(()),
+        Some(thread) => Err(io::Error::other(format!(
+            "thread {thread} still has capabilities: drop them before threads are started"
+        ))),
+    }
+}
+
+/// A thread of the process that has capabilities, or could take some.
+fn privileged_thread(tasks: &Path) -> io::Result<Option<String>> {
+    for task in std::fs::read_dir(tasks)? {
+        let task = task?;
+        let status = match std::fs::read_to_string(task.path().join("status")) {
+            Ok(status) => status,
+            // It has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+            Err(error) => return Err(error),
+        };
+        if has_capabilities(&status) {
+            return Ok(Some(task.file_name().to_string_lossy().into_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a `/proc/PID/status` names permitted or effective capabilities.
+fn has_capabilities(status: &str) -> bool {
+    status.lines().any(|line| {
+        let set = line.strip_prefix("CapPrm:").or_else(|| line.strip_prefix("CapEff:"));
+        set.is_some_and(|set| set.trim().bytes().any(|digit| digit != b'0'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_with_capabilities_is_noticed() {
+        let none = "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n\
+                    CapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n";
+        assert!(!has_capabilities(none));
+        assert!(has_capabilities(&none.replace("CapPrm:\t00000", "CapPrm:\t00002")));
+        assert!(has_capabilities(&none.replace("CapEff:\t00000", "CapEff:\t00002")));
+    }
+
+    #[test]
+    fn other_threads_are_looked_at() {
+        // Threads that let go of theirs one by one; this one keeps what it has.
+        let dropped = std::thread::spawn(drop_capabilities).join().unwrap();
+        let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        assert_eq!(dropped.is_err(), has_capabilities(&ours), "{dropped:?}");
+    }
+}

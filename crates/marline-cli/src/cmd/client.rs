@@ -1,6 +1,5 @@
 //! `marline client`: the proxy's near end.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,8 +8,8 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::control::{self, ClientHandle};
-use crate::metrics_http;
+use super::watched::watched;
+use crate::control::ClientHandle;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::front::{Front, Service, bind};
 use crate::proxy::client::tunnel::{Patience, Tunnel};
@@ -41,7 +40,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let ports = bind_all(&plan).await?;
     let client = marline::Client::bind(plan.network.clone()).await?;
     let handle = Arc::new(ClientHandle(client.clone()));
-    let _watched = watched(plan.control, plan.metrics, handle).await?;
+    let _watched = watched(&plan.conduct, handle).await?;
     let stopper = Stopper::default();
     let dialer = Dialer::new(client.clone(), plan.invite.servers);
     let patience = Patience::default();
@@ -58,7 +57,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Ok(())
     };
-    stopper.run_until_signal(plan.drain, work).await?;
+    stopper.run_until_signal(plan.conduct.drain, work).await?;
     // What the streams were told last must still leave.
     tunnel.close();
     client.drained(FAREWELL).await;
@@ -84,44 +83,4 @@ fn announce(listener: &TcpListener, service: &Service) -> anyhow::Result<()> {
         Service::Forward(target) => println!("forward listening on {address} to {target}"),
     }
     Ok(())
-}
-
-/// What a running program shows of itself, as long as this lives.
-pub(super) struct Watched {
-    _control: Option<control::ControlServer>,
-    _metrics: Option<metrics_http::MetricsServer>,
-}
-
-/// Serves the control socket and, if wanted, metrics. A control socket that cannot be made is no
-/// reason not to run, unless it was asked for.
-pub(super) async fn watched(
-    control: Option<PathBuf>,
-    metrics: Option<SocketAddr>,
-    handle: Arc<dyn control::Handle>,
-) -> anyhow::Result<Watched> {
-    let metrics = match metrics {
-        None => None,
-        Some(address) => {
-            let server = metrics_http::serve(address, Arc::clone(&handle))
-                .await
-                .with_context(|| format!("cannot serve metrics on TCP {address}"))?;
-            tracing::info!("metrics at http://{}/metrics", server.local_addr());
-            Some(server)
-        }
-    };
-    let path = control.clone().unwrap_or_else(|| control::default_path(handle.role()));
-    let control = match control::serve(&path, handle) {
-        Ok(server) => {
-            tracing::info!("control socket {}", path.display());
-            Some(server)
-        }
-        Err(error) if control.is_some() => {
-            return Err(error).with_context(|| format!("control socket {}", path.display()));
-        }
-        Err(error) => {
-            tracing::warn!("no control socket {}: {error}", path.display());
-            None
-        }
-    };
-    Ok(Watched { _control: control, _metrics: metrics })
 }

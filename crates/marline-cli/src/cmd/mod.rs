@@ -1,5 +1,6 @@
 //! One file per subcommand: its arguments and what it does.
 
+mod accepting;
 pub mod check_config;
 pub mod client;
 pub mod connect;
@@ -9,3 +10,4 @@ pub mod monitor;
 pub mod path;
 pub mod scheduler;
 pub mod server;
+mod watched;

@@ -3,20 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context;
 use marline::Listener;
-use tokio::task::JoinSet;
 
-use super::client::{FAREWELL, watched};
+use super::accepting::accept;
+use super::client::FAREWELL;
+use super::watched::watched;
 use crate::control::ServerHandle;
 use crate::proxy::config::server::ServerOptions;
 use crate::proxy::credentials::Store;
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
 use crate::proxy::server::{Server, setup};
-use crate::proxy::shutdown::{Stop, Stopper};
+use crate::proxy::shutdown::Stopper;
 use crate::proxy::tls::ServerKey;
 
 /// Arguments of `marline server`.
@@ -130,39 +129,16 @@ async fn serve(file: &Path, options: ServerOptions) -> anyhow::Result<()> {
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     let listener = Listener::bind(plan.network).await?;
     let handle = Arc::new(ServerHandle(listener.clone()));
-    let _watched = watched(plan.control, plan.metrics, handle).await?;
+    let _watched = watched(&plan.conduct, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }
-    let work = accept(listener.clone(), Arc::new(server), stopper.listen());
-    stopper.run_until_signal(plan.drain, work).await?;
+    let server = Arc::new(server);
+    let work = accept(listener.clone(), stopper.listen(), |stream, peer| {
+        let server = Arc::clone(&server);
+        async move { server.serve(stream, peer.ip()).await }
+    });
+    stopper.run_until_signal(plan.conduct.drain, work).await?;
     listener.drained(FAREWELL).await;
-    Ok(())
-}
-
-async fn accept(listener: Listener, server: Arc<Server>, stop: Stop) -> anyhow::Result<()> {
-    let mut running = JoinSet::new();
-    loop {
-        let next = tokio::select! {
-            next = listener.accept() => next,
-            // Reaps those that ended.
-            Some(_) = running.join_next(), if !running.is_empty() => continue,
-            () = stop.draining() => break,
-        };
-        match next {
-            Ok((stream, peer)) => {
-                let server = Arc::clone(&server);
-                running.spawn(async move { server.serve(stream, peer.ip()).await });
-            }
-            Err(marline::Error::Stopped) => {
-                return Err(marline::Error::Stopped).context("the network side ended");
-            }
-            Err(error) => {
-                tracing::warn!("accept: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-    while running.join_next().await.is_some() {}
     Ok(())
 }

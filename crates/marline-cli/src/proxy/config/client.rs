@@ -6,98 +6,48 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use marline::PathSpec;
 use marline_algos::Registry;
-use serde::{Deserialize, Serialize};
 
-use super::policies::{Choice, Mode};
-use super::{Forward, InviteWord, Span, Word, beside, over_list, over_option};
+use super::policies::Choice;
+use super::shared::{Conduct, connections, options, seconds};
+use super::{Forward, InviteWord, Span, Word, beside};
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
 
-/// Flags of `marline client`, and keys of its file.
-#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct ClientOptions {
-    /// The invite (other users of this machine can see arguments: prefer --invite-file)
-    #[arg(long, value_name = "WORD")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub invite: Option<Word<InviteWord>>,
-    /// A file with the invite, mode 0600
-    #[arg(long, value_name = "FILE", conflicts_with = "invite")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub invite_file: Option<PathBuf>,
-    /// A path: INTERFACE or ADDRESS, `=ADDRESS:PORT` of the server on it, `,backup`; again for more
-    /// [default: every interface with a default route]
-    #[arg(long, value_name = "LOCAL")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub path: Vec<Word<PathSpec>>,
-    /// Accept applications here [default: 127.0.0.1:1080 if there is no -L]
-    #[arg(long, value_name = "ADDR:PORT")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub socks5: Vec<SocketAddr>,
-    /// Carry connections to a local port to one target, as ssh's -L
-    #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub local_forward: Vec<Word<Forward>>,
-    /// Accept applications of other machines too: everyone who reaches the port can use the proxy
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub share: bool,
-    /// What the paths are for [default: interactive]
-    #[arg(long, value_enum)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    /// The scheduler, instead of the mode's
-    #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<String>,
-    /// The path manager, instead of the mode's
-    #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path_manager: Option<String>,
-    /// Congestion control [default: cubic]
-    #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub congestion: Option<String>,
-    /// Keep connections without any path this long [default: 1h]
-    #[arg(long, value_name = "TIME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub linger: Option<Word<Span>>,
-    /// Protect data with DSS checksums as well (TLS notices damage anyway, but ends the connection)
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub dss_checksum: bool,
-    /// Connections that wait ready, 0 to 32 [default: 2]
-    #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub warm: Option<usize>,
-    /// Applications' connections at the same time [default: 1024]
-    #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_connections: Option<usize>,
-    /// Keep a path's UDP mapping alive this often, at most 20s [default: 15s]
-    #[arg(long, value_name = "TIME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keepalive: Option<Word<Span>>,
-    /// Time for running connections to finish when stopped [default: 5s]
-    #[arg(long, value_name = "TIME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub drain: Option<Word<Span>>,
-    /// Write what goes over each path into pcapng files in this directory
-    #[arg(long, value_name = "DIR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pcap: Option<PathBuf>,
-    /// Leave MPTCP keys in them: who reads one can disturb the connection
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub pcap_secrets: bool,
-    /// Serve Prometheus metrics here
-    #[arg(long, value_name = "ADDR:PORT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics: Option<SocketAddr>,
-    /// The control socket (for `marline monitor`) [default: in the user's runtime directory]
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub control: Option<PathBuf>,
+options! {
+    /// Flags of `marline client`, and keys of its file.
+    pub struct ClientOptions {
+        /// The invite (other users of this machine can see arguments: prefer --invite-file)
+        #[arg(long, value_name = "WORD")]
+        pub invite: Option<Word<InviteWord>>,
+        /// A file with the invite, mode 0600
+        #[arg(long, value_name = "FILE", conflicts_with = "invite")]
+        pub invite_file: Option<PathBuf>,
+        /// A path: INTERFACE or ADDRESS, `=ADDRESS:PORT` of the server on it, `,backup`; again for more
+        /// [default: every interface with a default route]
+        #[arg(long, value_name = "LOCAL")]
+        pub path: Vec<Word<PathSpec>>,
+        /// Accept applications here [default: 127.0.0.1:1080 if there is no -L]
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub socks5: Vec<SocketAddr>,
+        /// Carry connections to a local port to one target, as ssh's -L
+        #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
+        pub local_forward: Vec<Word<Forward>>,
+        /// Accept applications of other machines too: everyone who reaches the port can use the proxy
+        #[arg(long)]
+        pub share: bool,
+        /// The path manager, instead of the mode's
+        #[arg(long, value_name = "NAME")]
+        pub path_manager: Option<String>,
+        /// Connections that wait ready, 0 to 32 [default: 2]
+        #[arg(long, value_name = "N")]
+        pub warm: Option<usize>,
+        /// Applications' connections at the same time [default: 1024]
+        #[arg(long, value_name = "N")]
+        pub max_connections: Option<usize>,
+        /// Keep a path's UDP mapping alive this often, at most 20s [default: 15s]
+        #[arg(long, value_name = "TIME")]
+        pub keepalive: Option<Word<Span>>,
+    }
 }
 
 /// What a client runs with.
@@ -115,12 +65,8 @@ pub struct ClientPlan {
     pub warm: usize,
     /// Bound on applications' connections.
     pub max_connections: usize,
-    /// Patience when stopped.
-    pub drain: std::time::Duration,
-    /// Prometheus.
-    pub metrics: Option<SocketAddr>,
-    /// Control socket.
-    pub control: Option<PathBuf>,
+    /// How it is watched and ended.
+    pub conduct: Conduct,
 }
 
 impl ClientOptions {
@@ -142,35 +88,12 @@ impl ClientOptions {
 
     /// These options above `lower`.
     #[must_use]
-    pub fn over(self, lower: ClientOptions) -> ClientOptions {
+    pub fn over(self, mut lower: ClientOptions) -> ClientOptions {
         // Either way of giving the invite replaces both.
-        let has_invite = self.invite.is_some() || self.invite_file.is_some();
-        let (invite, invite_file) = match has_invite {
-            true => (self.invite, self.invite_file),
-            false => (lower.invite, lower.invite_file),
-        };
-        ClientOptions {
-            invite,
-            invite_file,
-            path: over_list(self.path, lower.path),
-            socks5: over_list(self.socks5, lower.socks5),
-            local_forward: over_list(self.local_forward, lower.local_forward),
-            share: self.share || lower.share,
-            mode: over_option(self.mode, lower.mode),
-            scheduler: over_option(self.scheduler, lower.scheduler),
-            path_manager: over_option(self.path_manager, lower.path_manager),
-            congestion: over_option(self.congestion, lower.congestion),
-            linger: over_option(self.linger, lower.linger),
-            dss_checksum: self.dss_checksum || lower.dss_checksum,
-            warm: over_option(self.warm, lower.warm),
-            max_connections: over_option(self.max_connections, lower.max_connections),
-            keepalive: over_option(self.keepalive, lower.keepalive),
-            drain: over_option(self.drain, lower.drain),
-            pcap: over_option(self.pcap, lower.pcap),
-            pcap_secrets: self.pcap_secrets || lower.pcap_secrets,
-            metrics: over_option(self.metrics, lower.metrics),
-            control: over_option(self.control, lower.control),
+        if self.invite.is_some() || self.invite_file.is_some() {
+            (lower.invite, lower.invite_file) = (None, None);
         }
+        self.layered(lower)
     }
 
     /// These options with the defaults filled in.
@@ -179,28 +102,17 @@ impl ClientOptions {
         if self.socks5.is_empty() && self.local_forward.is_empty() {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
-        let (scheduler, path_manager, congestion) = self.choice().names();
-        self.mode.get_or_insert_default();
-        self.scheduler = Some(scheduler);
-        self.path_manager = Some(path_manager);
-        self.congestion = Some(congestion);
-        self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
+        let shared = self.shared().effective();
+        self.path_manager = Some(self.choice().names().1);
+        self.set_shared(shared);
         self.warm.get_or_insert(2);
         self.max_connections.get_or_insert(1_024);
         self.keepalive.get_or_insert(seconds(15));
-        self.drain.get_or_insert(seconds(5));
         self
     }
 
     fn choice(&self) -> Choice {
-        Choice {
-            mode: self.mode.unwrap_or_default(),
-            scheduler: self.scheduler.clone(),
-            path_manager: self.path_manager.clone(),
-            congestion: self.congestion.clone(),
-            linger: self.linger.as_ref().map(|word| word.0),
-            dss_checksum: self.dss_checksum,
-        }
+        self.shared().choice(self.path_manager.clone())
     }
 
     /// The invite, wherever it is.
@@ -238,20 +150,14 @@ impl ClientOptions {
         if warm > 32 {
             bail!("--warm {warm}: at most 32");
         }
-        let max_connections = options.max_connections.unwrap_or_default();
-        if !(1..=65_536).contains(&max_connections) {
-            bail!("--max-connections {max_connections}: 1 to 65536");
-        }
         Ok(ClientPlan {
             invite,
             network: options.network()?,
-            socks5: options.socks5,
+            socks5: options.socks5.clone(),
             forwards,
             warm,
-            max_connections,
-            drain: options.drain.map(|word| word.0.0).unwrap_or_default(),
-            metrics: options.metrics,
-            control: options.control,
+            max_connections: connections(options.max_connections)?,
+            conduct: options.shared().conduct(),
         })
     }
 
@@ -259,11 +165,7 @@ impl ClientOptions {
         let connection = self.choice().connection(&Registry::default())?;
         let mut config = marline::ClientConfig::new(connection);
         config.paths = self.path.iter().map(|word| word.0.clone()).collect();
-        if let Some(pcap) = &self.pcap {
-            std::fs::create_dir_all(pcap)
-                .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
-        }
-        config.capture_dir = self.pcap.clone();
+        config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
         if let Some(Word(Span(keepalive))) = self.keepalive {
@@ -276,9 +178,4 @@ impl ClientOptions {
         }
         Ok(config)
     }
-}
-
-/// A word for so many seconds.
-pub(super) fn seconds(count: u64) -> Word<Span> {
-    Word(Span(std::time::Duration::from_secs(count)))
 }

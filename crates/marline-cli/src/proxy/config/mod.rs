@@ -1,12 +1,13 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct serves both: clap fills it from flags, serde from a file, `over` lays one above the
-//! other. Every value is parsed where it is read, so that an error in a file names line and column,
+//! One struct per command serves both: clap fills it from flags, serde from a file, `over` lays one above
+//! the other; what commands have in common is in [`shared`]. Every value is parsed where it is read, so that an error in a file names line and column,
 //! and an unknown key is an error.
 
 pub mod client;
 pub mod policies;
 pub mod server;
+pub mod shared;
 mod values;
 
 use std::path::{Path, PathBuf};
@@ -38,16 +39,6 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
 #[must_use]
 pub fn beside(file: &Path, path: &Path) -> PathBuf {
     file.parent().unwrap_or(Path::new("")).join(path)
-}
-
-/// The upper value if there is one.
-fn over_option<T>(upper: Option<T>, lower: Option<T>) -> Option<T> {
-    upper.or(lower)
-}
-
-/// The upper list if it has anything.
-fn over_list<T>(upper: Vec<T>, lower: Vec<T>) -> Vec<T> {
-    if upper.is_empty() { lower } else { upper }
 }
 
 #[cfg(test)]

@@ -3,93 +3,43 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use marline_algos::Registry;
-use serde::{Deserialize, Serialize};
 
-use super::client::seconds;
-use super::policies::{Choice, DEFAULT_LINGER, Mode};
-use super::{Span, Word, beside, over_list, over_option};
+use super::shared::{Conduct, connections, options};
+use super::{Word, beside};
 use crate::proxy::rules::{Cidr, Rules};
 use crate::proxy::server::ServerLimits;
 use crate::proxy::target::Target;
 
-/// Flags of `marline server`, and keys of its file.
-#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct ServerOptions {
-    /// Answer clients on this UDP address; again for more
-    #[arg(long, value_name = "ADDR:PORT")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub listen: Vec<SocketAddr>,
-    /// Where clients reach it, for invites; again for more [default: the listening address]
-    #[arg(long, value_name = "HOST:PORT")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub public: Vec<Word<Target>>,
-    /// The server's key [default: beside the configuration]
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key_file: Option<PathBuf>,
-    /// Its clients [default: beside the configuration]
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub credentials_file: Option<PathBuf>,
-    /// Let clients reach these addresses although they are not public
-    #[arg(long, value_name = "CIDR")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<Word<Cidr>>,
-    /// Never let clients reach these
-    #[arg(long, value_name = "CIDR")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub deny: Vec<Word<Cidr>>,
-    /// What the paths are for [default: interactive]
-    #[arg(long, value_enum)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    /// The scheduler, instead of the mode's
-    #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<String>,
-    /// Congestion control [default: cubic]
-    #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub congestion: Option<String>,
-    /// Keep connections without any path this long [default: 1h]
-    #[arg(long, value_name = "TIME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub linger: Option<Word<Span>>,
-    /// Protect data with DSS checksums as well
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub dss_checksum: bool,
-    /// Share the port among this many threads: 1, 2, 4 .. 128 [default: 1]
-    #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shards: Option<usize>,
-    /// Connections of one client at the same time [default: 4096]
-    #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_connections: Option<usize>,
-    /// Time for running connections to finish when stopped [default: 5s]
-    #[arg(long, value_name = "TIME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub drain: Option<Word<Span>>,
-    /// Write what goes over each address into pcapng files in this directory
-    #[arg(long, value_name = "DIR")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pcap: Option<PathBuf>,
-    /// Leave MPTCP keys in them: who reads one can disturb the connection
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub pcap_secrets: bool,
-    /// Serve Prometheus metrics here
-    #[arg(long, value_name = "ADDR:PORT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metrics: Option<SocketAddr>,
-    /// The control socket (for `marline monitor`) [default: in the user's runtime directory]
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub control: Option<PathBuf>,
+options! {
+    /// Flags of `marline server`, and keys of its file.
+    pub struct ServerOptions {
+        /// Answer clients on this UDP address; again for more
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub listen: Vec<SocketAddr>,
+        /// Where clients reach it, for invites; again for more [default: the listening address]
+        #[arg(long, value_name = "HOST:PORT")]
+        pub public: Vec<Word<Target>>,
+        /// The server's key [default: beside the configuration]
+        #[arg(long, value_name = "FILE")]
+        pub key_file: Option<PathBuf>,
+        /// Its clients [default: beside the configuration]
+        #[arg(long, value_name = "FILE")]
+        pub credentials_file: Option<PathBuf>,
+        /// Let clients reach these addresses although they are not public
+        #[arg(long, value_name = "CIDR")]
+        pub allow: Vec<Word<Cidr>>,
+        /// Never let clients reach these
+        #[arg(long, value_name = "CIDR")]
+        pub deny: Vec<Word<Cidr>>,
+        /// Share the port among this many threads: 1, 2, 4 .. 128 [default: 1]
+        #[arg(long, value_name = "N")]
+        pub shards: Option<usize>,
+        /// Connections of one client at the same time [default: 4096]
+        #[arg(long, value_name = "N")]
+        pub max_connections: Option<usize>,
+    }
 }
 
 /// What a server runs with.
@@ -105,12 +55,8 @@ pub struct ServerPlan {
     pub rules: Rules,
     /// Bounds.
     pub limits: ServerLimits,
-    /// Patience when stopped.
-    pub drain: std::time::Duration,
-    /// Prometheus.
-    pub metrics: Option<SocketAddr>,
-    /// Control socket.
-    pub control: Option<PathBuf>,
+    /// How it is watched and ended.
+    pub conduct: Conduct,
 }
 
 impl ServerOptions {
@@ -134,54 +80,19 @@ impl ServerOptions {
     /// These options above `lower`.
     #[must_use]
     pub fn over(self, lower: ServerOptions) -> ServerOptions {
-        ServerOptions {
-            listen: over_list(self.listen, lower.listen),
-            public: over_list(self.public, lower.public),
-            key_file: over_option(self.key_file, lower.key_file),
-            credentials_file: over_option(self.credentials_file, lower.credentials_file),
-            allow: over_list(self.allow, lower.allow),
-            deny: over_list(self.deny, lower.deny),
-            mode: over_option(self.mode, lower.mode),
-            scheduler: over_option(self.scheduler, lower.scheduler),
-            congestion: over_option(self.congestion, lower.congestion),
-            linger: over_option(self.linger, lower.linger),
-            dss_checksum: self.dss_checksum || lower.dss_checksum,
-            shards: over_option(self.shards, lower.shards),
-            max_connections: over_option(self.max_connections, lower.max_connections),
-            drain: over_option(self.drain, lower.drain),
-            pcap: over_option(self.pcap, lower.pcap),
-            pcap_secrets: self.pcap_secrets || lower.pcap_secrets,
-            metrics: over_option(self.metrics, lower.metrics),
-            control: over_option(self.control, lower.control),
-        }
+        self.layered(lower)
     }
 
     /// These options with the defaults filled in; `file` is where they come from.
     #[must_use]
     pub fn effective(mut self, file: &Path) -> ServerOptions {
-        let (scheduler, _, congestion) = self.choice().names();
-        self.mode.get_or_insert_default();
-        self.scheduler = Some(scheduler);
-        self.congestion = Some(congestion);
-        self.linger.get_or_insert(Word(DEFAULT_LINGER));
+        let shared = self.shared().effective();
+        self.set_shared(shared);
         self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
-        self.drain.get_or_insert(seconds(5));
         self.key_file.get_or_insert_with(|| file.with_extension("key"));
         self.credentials_file.get_or_insert_with(|| file.with_extension("clients"));
         self
-    }
-
-    fn choice(&self) -> Choice {
-        Choice {
-            mode: self.mode.unwrap_or_default(),
-            scheduler: self.scheduler.clone(),
-            // A server opens no subflows of its own: its clients are behind NATs.
-            path_manager: None,
-            congestion: self.congestion.clone(),
-            linger: self.linger.as_ref().map(|word| word.0),
-            dss_checksum: self.dss_checksum,
-        }
     }
 
     /// What invites name: `public`, or the listening addresses if clients can use them.
@@ -216,17 +127,12 @@ impl ServerOptions {
         if options.listen.is_empty() {
             bail!("no address to listen on: give --listen ADDR:PORT, or `listen` in the file");
         }
-        let max_connections = options.max_connections.unwrap_or_default();
-        if !(1..=65_536).contains(&max_connections) {
-            bail!("--max-connections {max_connections}: 1 to 65536");
-        }
+        let per_client = connections(options.max_connections)?;
         Ok(ServerPlan {
             network: options.network()?,
             rules: options.rules(),
-            limits: ServerLimits { per_client: max_connections, ..ServerLimits::default() },
-            drain: options.drain.map(|word| word.0.0).unwrap_or_default(),
-            metrics: options.metrics,
-            control: options.control,
+            limits: ServerLimits { per_client, ..ServerLimits::default() },
+            conduct: options.shared().conduct(),
             key_file: options.key_file.unwrap_or_default(),
             credentials_file: options.credentials_file.unwrap_or_default(),
         })
@@ -238,18 +144,15 @@ impl ServerOptions {
     }
 
     fn network(&self) -> anyhow::Result<marline::ServerConfig> {
-        let connection = self.choice().connection(&Registry::default())?;
+        // A server opens no subflows of its own: its clients are behind NATs.
+        let connection = self.shared().choice(None).connection(&Registry::default())?;
         let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
         let shards = self.shards.unwrap_or(1);
         if !shards.is_power_of_two() || shards > 128 {
             bail!("--shards {shards}: a power of two up to 128");
         }
         config.shards = shards;
-        if let Some(pcap) = &self.pcap {
-            std::fs::create_dir_all(pcap)
-                .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
-        }
-        config.capture_dir = self.pcap.clone();
+        config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
         Ok(config)

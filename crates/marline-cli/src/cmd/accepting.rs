@@ -1,0 +1,45 @@
+//! Taking connections in.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline::{Listener, Stream};
+use tokio::task::JoinSet;
+
+use crate::proxy::shutdown::Stop;
+
+/// Serves everyone who connects until the drain, and those it has until they end.
+pub(super) async fn accept<F>(
+    listener: Listener,
+    stop: Stop,
+    serve: impl Fn(Stream, SocketAddr) -> F,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut running = JoinSet::new();
+    loop {
+        let next = tokio::select! {
+            next = listener.accept() => next,
+            // Reaps those that ended.
+            Some(_) = running.join_next(), if !running.is_empty() => continue,
+            () = stop.draining() => break,
+        };
+        match next {
+            Ok((stream, peer)) => {
+                running.spawn(serve(stream, peer));
+            }
+            Err(marline::Error::Stopped) => {
+                return Err(marline::Error::Stopped).context("the network side ended");
+            }
+            Err(error) => {
+                tracing::warn!("accept: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    while running.join_next().await.is_some() {}
+    Ok(())
+}

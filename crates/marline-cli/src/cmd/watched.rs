@@ -1,0 +1,55 @@
+//! What running programs show of themselves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::proxy::config::shared::Conduct;
+use crate::{control, metrics_http};
+
+/// What a running program shows of itself, as long as this lives.
+pub(super) struct Watched {
+    _control: Option<control::ControlServer>,
+    _metrics: Option<metrics_http::MetricsServer>,
+}
+
+/// Serves the control socket and, if wanted, metrics.
+pub(super) async fn watched(
+    conduct: &Conduct,
+    handle: Arc<dyn control::Handle>,
+) -> anyhow::Result<Watched> {
+    let metrics = match conduct.metrics {
+        None => None,
+        Some(address) => {
+            let server = metrics_http::serve(address, Arc::clone(&handle))
+                .await
+                .with_context(|| format!("cannot serve metrics on TCP {address}"))?;
+            tracing::info!("metrics at http://{}/metrics", server.local_addr());
+            Some(server)
+        }
+    };
+    let control = serve_control(conduct.control.clone(), handle)?;
+    Ok(Watched { _control: control, _metrics: metrics })
+}
+
+/// A control socket that cannot be made is no reason not to run, unless it was asked for.
+fn serve_control(
+    wanted: Option<PathBuf>,
+    handle: Arc<dyn control::Handle>,
+) -> anyhow::Result<Option<control::ControlServer>> {
+    let path = wanted.clone().unwrap_or_else(|| control::default_path(handle.role()));
+    match control::serve(&path, handle) {
+        Ok(server) => {
+            tracing::info!("control socket {}", path.display());
+            Ok(Some(server))
+        }
+        Err(error) if wanted.is_some() => {
+            Err(error).with_context(|| format!("control socket {}", path.display()))
+        }
+        Err(error) => {
+            tracing::warn!("no control socket {}: {error}", path.display());
+            Ok(None)
+        }
+    }
+}

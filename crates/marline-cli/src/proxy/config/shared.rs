@@ -1,0 +1,227 @@
+//! What all long-running commands can be told, and laying flags over files.
+//!
+//! serde can either flatten a shared struct or refuse unknown keys and say where a file is wrong, not
+//! both; so the macro [`options`] writes the shared fields into each command's struct, and
+//! [`Shared`] is those fields by themselves, with what is done to them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::policies::{Choice, Mode};
+use super::{Span, Word};
+
+/// A field that flags or a file can leave out.
+pub trait Layer: Sized {
+    /// Nothing was said.
+    fn is_unset(&self) -> bool;
+
+    /// This value, or if nothing was said the lower one.
+    #[must_use]
+    fn over(self, lower: Self) -> Self {
+        if self.is_unset() { lower } else { self }
+    }
+}
+
+impl<T> Layer for Option<T> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+}
+
+impl<T> Layer for Vec<T> {
+    fn is_unset(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Layer for bool {
+    fn is_unset(&self) -> bool {
+        !self
+    }
+}
+
+/// A command's options: its own fields, and after them the shared ones.
+macro_rules! options {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$own_meta:meta])* pub $own:ident: $own_type:ty,)*
+        }
+    ) => {
+        $crate::proxy::config::shared::options! {
+            @whole $(#[$meta])* $name {
+                $($(#[$own_meta])* $own: $own_type,)*
+            } {
+                /// What the paths are for [default: interactive]
+                #[arg(long, value_enum)]
+                mode: Option<$crate::proxy::config::policies::Mode>,
+                /// The scheduler, instead of the mode's
+                #[arg(long, value_name = "NAME")]
+                scheduler: Option<String>,
+                /// Congestion control [default: cubic]
+                #[arg(long, value_name = "NAME")]
+                congestion: Option<String>,
+                /// Keep connections without any path this long [default: 1h]
+                #[arg(long, value_name = "TIME")]
+                linger: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
+                /// Protect data with DSS checksums as well (TLS notices damage too, but ends the
+                /// connection)
+                #[arg(long)]
+                dss_checksum: bool,
+                /// Time for running connections to finish when stopped [default: 5s]
+                #[arg(long, value_name = "TIME")]
+                drain: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
+                /// Write what goes over each path into pcapng files in this directory
+                #[arg(long, value_name = "DIR")]
+                pcap: Option<std::path::PathBuf>,
+                /// Leave MPTCP keys in them: who reads one can disturb the connection
+                #[arg(long)]
+                pcap_secrets: bool,
+                /// Serve Prometheus metrics here
+                #[arg(long, value_name = "ADDR:PORT")]
+                metrics: Option<std::net::SocketAddr>,
+                /// The control socket (for `marline monitor`) [default: in the user's runtime
+                /// directory]
+                #[arg(long, value_name = "FILE")]
+                control: Option<std::path::PathBuf>,
+            }
+        }
+    };
+    (
+        @whole $(#[$meta:meta])* $name:ident {
+            $($(#[$own_meta:meta])* $own:ident: $own_type:ty,)*
+        } {
+            $($(#[$shared_meta:meta])* $shared:ident: $shared_type:ty,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, clap::Args, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+        pub struct $name {
+            $(
+                $(#[$own_meta])*
+                #[serde(skip_serializing_if = "crate::proxy::config::shared::Layer::is_unset")]
+                pub $own: $own_type,
+            )*
+            $(
+                $(#[$shared_meta])*
+                #[serde(skip_serializing_if = "crate::proxy::config::shared::Layer::is_unset")]
+                pub $shared: $shared_type,
+            )*
+        }
+
+        impl $name {
+            /// These options above `lower`, field by field.
+            fn layered(self, lower: $name) -> $name {
+                use $crate::proxy::config::shared::Layer;
+                $name {
+                    $($own: Layer::over(self.$own, lower.$own),)*
+                    $($shared: Layer::over(self.$shared, lower.$shared),)*
+                }
+            }
+
+            /// The shared fields by themselves.
+            fn shared(&self) -> $crate::proxy::config::shared::Shared {
+                $crate::proxy::config::shared::Shared { $($shared: self.$shared.clone(),)* }
+            }
+
+            /// Puts them back.
+            fn set_shared(&mut self, shared: $crate::proxy::config::shared::Shared) {
+                $(self.$shared = shared.$shared;)*
+            }
+        }
+    };
+}
+pub(super) use options;
+
+/// The shared fields; their meaning is in [`options`].
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "the macro above documents them for the users of the flags")]
+pub struct Shared {
+    pub mode: Option<Mode>,
+    pub scheduler: Option<String>,
+    pub congestion: Option<String>,
+    pub linger: Option<Word<Span>>,
+    pub dss_checksum: bool,
+    pub drain: Option<Word<Span>>,
+    pub pcap: Option<PathBuf>,
+    pub pcap_secrets: bool,
+    pub metrics: Option<SocketAddr>,
+    pub control: Option<PathBuf>,
+}
+
+/// How a running program is watched and ended.
+#[derive(Clone, Debug)]
+pub struct Conduct {
+    /// Patience when stopped.
+    pub drain: Duration,
+    /// Prometheus.
+    pub metrics: Option<SocketAddr>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
+}
+
+impl Shared {
+    /// What is chosen for connections.
+    #[must_use]
+    pub fn choice(&self, path_manager: Option<String>) -> Choice {
+        Choice {
+            mode: self.mode.unwrap_or_default(),
+            scheduler: self.scheduler.clone(),
+            path_manager,
+            congestion: self.congestion.clone(),
+            linger: self.linger.as_ref().map(|word| word.0),
+            dss_checksum: self.dss_checksum,
+        }
+    }
+
+    /// Fills in the defaults.
+    #[must_use]
+    pub fn effective(mut self) -> Shared {
+        let (scheduler, _, congestion) = self.choice(None).names();
+        self.mode.get_or_insert_default();
+        self.scheduler = Some(scheduler);
+        self.congestion = Some(congestion);
+        self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
+        self.drain.get_or_insert(seconds(5));
+        self
+    }
+
+    /// Makes the directory for captures, if there are to be any.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn capture_dir(&self) -> anyhow::Result<Option<PathBuf>> {
+        if let Some(pcap) = &self.pcap {
+            std::fs::create_dir_all(pcap)
+                .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
+        }
+        Ok(self.pcap.clone())
+    }
+
+    /// What the running program is to be like.
+    #[must_use]
+    pub fn conduct(&self) -> Conduct {
+        Conduct {
+            drain: self.drain.as_ref().map(|word| word.0.0).unwrap_or_default(),
+            metrics: self.metrics,
+            control: self.control.clone(),
+        }
+    }
+}
+
+/// A word for so many seconds.
+pub(super) fn seconds(count: u64) -> Word<Span> {
+    Word(Span(Duration::from_secs(count)))
+}
+
+/// The bound on connections, if it is one.
+pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
+    match count.unwrap_or_default() {
+        count @ 1..=65_536 => Ok(count),
+        count => bail!("--max-connections {count}: 1 to 65536"),
+    }
+}

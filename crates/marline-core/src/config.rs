@@ -3,6 +3,8 @@
 use marline_policy::{LocalAddress, PolicySet, RttConfig};
 use marline_time::Duration;
 
+use crate::FourTuple;
+
 /// Over what the TCP checksum is computed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumScope {
@@ -18,7 +20,8 @@ pub enum ChecksumScope {
 pub struct Capabilities {
     /// Bytes of TCP segment (header, options, payload) that surely pass.
     pub base_segment: u16,
-    /// Bytes of TCP segment that may pass; found out by probing (RFC 4821).
+    /// Bytes of TCP segment that may pass; found out by probing (RFC 4821). With addresses in the
+    /// checksum's scope it is that of IPv4, and IPv6 packets carry 20 bytes less.
     pub max_segment: u16,
     /// Scope of the TCP checksum.
     pub checksum: ChecksumScope,
@@ -26,6 +29,17 @@ pub struct Capabilities {
     pub flow_ids: bool,
     /// The ECN field reaches us and can be set.
     pub ecn: bool,
+}
+
+impl Capabilities {
+    /// What the carrier can do on a path: an IPv6 header takes 20 bytes more of a native packet.
+    pub(crate) fn on(self, path: FourTuple) -> Self {
+        const MORE: u16 = 20;
+        let native = self.checksum == ChecksumScope::WithAddresses;
+        let less = if native && path.remote.is_ipv6() { MORE } else { 0 };
+        let max_segment = (self.max_segment - less).max(self.base_segment);
+        Capabilities { max_segment, ..self }
+    }
 }
 
 /// Which part of the id and token space belongs to this endpoint.

@@ -29,4 +29,4 @@ pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
-pub use transmit::{Ecn, FourTuple, PacketMeta, Transmit, TransmitBuf};
+pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

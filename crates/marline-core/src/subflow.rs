@@ -155,7 +155,10 @@ impl Subflow {
             pacer: Pacer::new(config.pacing, initial_window),
             timestamps: TimestampState::new(config.timestamps, config.ts_offset),
             ecn: EcnState::default(),
-            ack: DelayedAck::new(config.ack_delay),
+            ack: DelayedAck::new(
+                config.ack_delay,
+                usize::from(config.max_segment) - segment::HEADER,
+            ),
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
@@ -305,6 +308,20 @@ impl Subflow {
     pub(crate) fn mss_changed(&mut self, _now: Instant, max_segment: u16) {
         self.mtu.told(max_segment);
         self.apply_mss();
+    }
+
+    /// The network said that segments may have no more than `max_segment` bytes: believed if that is
+    /// less than was thought.
+    pub(crate) fn mss_lowered(&mut self, max_segment: u16) {
+        if self.mtu.told_less(max_segment) {
+            self.apply_mss();
+        }
+    }
+
+    /// Whether a segment with this number may be on its way.
+    pub(crate) fn is_in_flight(&self, seq: SeqNum) -> bool {
+        let sent = self.tx.nxt.since(self.tx.una) as u32;
+        seq.offset_from(self.to_wire(self.tx.una)) < sent.max(1)
     }
 
     /// The counters, of which the connection keeps some.

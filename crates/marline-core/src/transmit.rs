@@ -27,6 +27,18 @@ pub enum Ecn {
     Ce,
 }
 
+/// What the network says of a segment that did not arrive.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum NetworkError {
+    /// It was too big; segments of this size may pass.
+    TooBig {
+        /// Bytes of TCP segment.
+        max_segment: u16,
+    },
+    /// Its destination cannot be reached, or refuses.
+    Unreachable,
+}
+
 /// What a carrier knows of a packet besides its bytes.
 #[derive(Copy, Clone, Debug)]
 pub struct PacketMeta {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use marline_core::{ConnectionId, ReadError, SubflowState};
+use marline_core::{ConnectionId, FourTuple, NetworkError, ReadError, SubflowState};
 use marline_testkit::scene::{flow_capabilities, listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg};
 use marline_wire::mptcp::{MpFastclose, MptcpOption};
@@ -188,4 +188,32 @@ fn answers_are_limited_per_second_and_strangers_do_not_use_up_those_of_connectio
     assert!(granted.iter().any(|g| g.1 != granted[0].1), "{granted:?}");
     unharmed(&mut script, id);
     still_works(&mut script, &mut peer, id);
+}
+
+#[test]
+fn icmp_is_believed_only_about_what_is_on_its_way() {
+    let (mut script, mut peer, id) = served(listening(), 1);
+    script.run(|e, now| e.write(now, id, b"some").expect("room"));
+    script.advance(Duration::from_millis(1));
+    let sent = peer.hear_all(&mut script);
+    let data = sent.iter().find(|s| s.seg.payload == b"some").expect("it goes out");
+    let (path, seq) = (peer.path, data.seg.header.seq);
+    let mut say =
+        |path: &FourTuple, seq, error| script.run(|e, now| e.network_error(now, path, seq, error));
+    for error in [NetworkError::Unreachable, NetworkError::TooBig { max_segment: 600 }] {
+        for off in [4, 1 << 20, 1 << 31, u32::MAX] {
+            assert!(!say(&path, seq.add(off), error), "{off} beyond what was sent");
+        }
+        let mut stranger = path;
+        stranger.remote.set_port(path.remote.port() ^ 1);
+        assert!(!say(&stranger, seq, error));
+        assert!(say(&path, seq, error) && say(&path, seq.add(3), error));
+    }
+    unharmed(&mut script, id);
+    script.run(|e, now| e.write(now, id, &[7; 3_000]).expect("room"));
+    peer.acknowledge(&mut script);
+    script.advance(Duration::from_millis(300));
+    let sent = peer.hear_all(&mut script);
+    let largest = sent.iter().map(|s| s.seg.payload.len()).max().unwrap_or_default();
+    assert!((400..600).contains(&largest), "{largest}");
 }

@@ -125,8 +125,14 @@ impl Connection {
         }
     }
 
-    fn subflow_config(&self, rng: &mut dyn Rng, sh: &crate::EndpointConfig) -> SubflowConfig {
-        SubflowConfig::new(&self.config, &sh.capabilities, &sh.limits, rng.next_u32())
+    fn subflow_config(
+        &self,
+        rng: &mut dyn Rng,
+        sh: &crate::EndpointConfig,
+        path: FourTuple,
+    ) -> SubflowConfig {
+        let capabilities = sh.capabilities.on(path);
+        SubflowConfig::new(&self.config, &capabilities, &sh.limits, rng.next_u32())
     }
 
     /// A TCP subflow that owes a SYN.
@@ -137,7 +143,7 @@ impl Connection {
         path: FourTuple,
         syn_retries: u32,
     ) -> Subflow {
-        let mut config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+        let mut config = self.subflow_config(sh.rng.as_mut(), &sh.config, path);
         config.syn_retries = syn_retries;
         let isn = SeqNum(sh.rng.next_u32());
         let policies = &self.config.policies;
@@ -153,7 +159,7 @@ impl Connection {
         syn: &Accepted<'_>,
         syn_retries: u32,
     ) -> Subflow {
-        let config = self.subflow_config(sh.rng.as_mut(), &sh.config);
+        let config = self.subflow_config(sh.rng.as_mut(), &sh.config, path);
         let config = SubflowConfig { syn_retries, ..config };
         let isn = SeqNum(sh.rng.next_u32());
         let policies = &self.config.policies;

@@ -4,12 +4,12 @@ use core::net::SocketAddr;
 
 use marline_policy::SubflowId;
 use marline_time::Instant;
-use marline_wire::{TcpFlags, TcpSegment};
+use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
 use super::Connection;
 use crate::endpoint::demux::FlowRef;
 use crate::shared::Shared;
-use crate::{CloseReason, FourTuple};
+use crate::{CloseReason, FourTuple, NetworkError};
 
 impl Connection {
     /// Joins find the connection by our token.
@@ -66,6 +66,24 @@ impl Connection {
                 leg.tcp.mss_changed(now, max_segment);
             }
         }
+    }
+
+    /// An ICMP error about a segment of one subflow. `false`: nothing like it is on its way.
+    pub(crate) fn on_network_error(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        (seq, error): (SeqNum, NetworkError),
+    ) -> bool {
+        let Some(leg) = self.leg_mut(id).filter(|leg| leg.tcp.is_in_flight(seq)) else {
+            return false;
+        };
+        match error {
+            NetworkError::TooBig { max_segment } => leg.tcp.mss_lowered(max_segment),
+            NetworkError::Unreachable => self.on_unreachable(now, sh, id),
+        }
+        true
     }
 
     pub(crate) fn path_unreachable(

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use marline_policy::{AddressId, LocalAddress, PathAction, PathManagerFactory, SchedulerFactory};
 use marline_time::Instant;
+use marline_wire::SeqNum;
 
 use super::Endpoint;
 use crate::connection::{Connection, Origin, free_port};
 use crate::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, ReadError, WriteError,
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
+    ReadError, WriteError,
 };
 
 impl Endpoint {
@@ -158,6 +160,25 @@ impl Endpoint {
         for id in self.connections() {
             self.with(now, id, |c, sh| c.path_unreachable(now, sh, local, remote));
         }
+    }
+
+    /// An ICMP message quoted a segment that went from `path.local` to `path.remote` with sequence
+    /// number `seq`. Anybody may forge one: it is believed only if such a segment may be on its way
+    /// (RFC 5927 section 4.1). `false`: it is not.
+    pub fn network_error(
+        &mut self,
+        now: Instant,
+        path: &FourTuple,
+        seq: SeqNum,
+        error: NetworkError,
+    ) -> bool {
+        let Some(flow) = self.shared.demux.find(path, 0, 0) else { return false };
+        let slot = self.slab.get_mut(flow.slot as usize);
+        let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) else { return false };
+        let said = (seq, error);
+        let fits = connection.on_network_error(now, &mut self.shared, flow.subflow, said);
+        self.after(now, flow.slot);
+        fits
     }
 
     /// Does a path action by hand (manual path manager, `marline path`).

@@ -10,6 +10,9 @@
 //! millisecond at least) to ride on the answer. Everything else waits half an RTT for a second
 //! segment, within 5 ms and `max`: on a fast path the sender's window may be too small to ever send
 //! that second segment, and its clock would stand still for as long as we wait.
+//!
+//! A carrier may hand over many segments as one that the kernel joined: what counts is how many full
+//! segments it holds, and a full segment is never more than the MSS that we announced.
 
 use marline_time::{Duration, Instant};
 
@@ -37,12 +40,14 @@ pub(super) struct Arrival {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct DelayedAck {
     max: Duration,
+    /// The MSS that we announced.
+    mss: usize,
     owed: bool,
     deadline: Option<Instant>,
     quick: u8,
     /// Payload bytes since the last ACK.
     pending: u64,
-    /// Largest payload seen: the peer's full segment.
+    /// Largest payload seen, within our MSS: the peer's full segment.
     full: usize,
     last_arrival: Option<Instant>,
     /// No data went out since the last arrival.
@@ -51,9 +56,10 @@ pub(super) struct DelayedAck {
 }
 
 impl DelayedAck {
-    pub(super) const fn new(max: Duration) -> Self {
+    pub(super) const fn new(max: Duration, mss: usize) -> Self {
         DelayedAck {
             max,
+            mss,
             owed: false,
             deadline: None,
             quick: QUICK_ACKS,
@@ -78,7 +84,7 @@ impl DelayedAck {
         }
         self.last_arrival = Some(now);
         self.unanswered = true;
-        self.full = self.full.max(arrival.len);
+        self.full = self.full.max(arrival.len.min(self.mss));
         self.pending += arrival.len as u64;
         let dialogue = self.answered >= DIALOGUE;
         let message_end = arrival.push;
@@ -156,7 +162,7 @@ mod tests {
     }
 
     fn past_quick() -> DelayedAck {
-        let mut ack = DelayedAck::new(MAX);
+        let mut ack = DelayedAck::new(MAX, 1_460);
         for i in 0..16 {
             ack.on_arrival(Instant::from_millis(i), arrival(1_400, false), SRTT);
             assert!(ack.owed(), "segment {i}");
@@ -174,6 +180,19 @@ mod tests {
         assert_eq!(ack.deadline(), Some(now + WAIT));
         ack.on_arrival(now, arrival(1_400, false), SRTT);
         assert!(ack.owed());
+    }
+
+    #[test]
+    fn joined_segments_count_as_many() {
+        let mut ack = past_quick();
+        let now = Instant::from_millis(20);
+        ack.on_arrival(now, arrival(43_800, false), SRTT);
+        assert!(ack.owed(), "thirty full segments in one");
+        ack.on_ack_sent();
+        ack.on_arrival(now, arrival(1_460, false), SRTT);
+        assert!(!ack.owed());
+        ack.on_arrival(now, arrival(1_460, false), SRTT);
+        assert!(ack.owed(), "a full segment is no larger than our MSS, whatever was joined before");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) struct MtuSearch {
     current: u16,
     /// Nothing larger is tried.
     ceiling: u16,
+    /// The peer takes no more, whatever passes.
+    peer: u16,
     wanted: Option<u16>,
     in_flight: Option<(Ssn, Ssn, u16)>,
     losses: u8,
@@ -43,6 +45,7 @@ impl MtuSearch {
             max,
             current: base,
             ceiling: max,
+            peer: u16::MAX,
             wanted: None,
             in_flight: None,
             losses: 0,
@@ -62,6 +65,7 @@ impl MtuSearch {
 
     /// The peer takes no more than this (its MSS option).
     pub(super) fn limit(&mut self, max: u16) {
+        self.peer = max;
         self.max = self.max.min(max);
         self.base = self.base.min(max);
         self.current = self.current.min(max);
@@ -71,6 +75,7 @@ impl MtuSearch {
 
     /// The carrier learned the size that passes.
     pub(super) fn told(&mut self, size: u16) {
+        let size = size.min(self.peer);
         self.max = size;
         self.base = self.base.min(size);
         self.current = self.current.min(size);
@@ -78,6 +83,15 @@ impl MtuSearch {
         self.losses = 0;
         self.wanted = None;
         self.not_before = Instant::ZERO;
+    }
+
+    /// The network said that no more than this passes. Returns whether that was news.
+    pub(super) fn told_less(&mut self, size: u16) -> bool {
+        let news = size < self.ceiling;
+        if news {
+            self.told(size);
+        }
+        news
     }
 
     /// Data flows well: a probe may be wanted now.
@@ -220,6 +234,18 @@ mod tests {
         assert_eq!(mtu.current(), 1_232);
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
+    }
+
+    #[test]
+    fn the_network_only_lowers_and_never_beyond_the_peers_limit() {
+        let mut mtu = MtuSearch::new(1_232, 1_452);
+        assert!(mtu.told_less(1_300) && !mtu.told_less(1_400));
+        mtu.consider(Instant::from_secs(1));
+        assert_eq!((mtu.current(), mtu.next_segment()), (1_232, 1_300));
+        mtu.limit(1_000);
+        mtu.told(1_400);
+        mtu.consider(Instant::from_secs(2));
+        assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
     }
 
     #[test]

@@ -177,7 +177,10 @@ impl State {
         local: core::net::SocketAddr,
         error: &NetworkError,
     ) {
-        let Carrier::Udp(carrier) = &self.carrier else { return };
+        let Carrier::Udp(carrier) = &self.carrier else {
+            self.on_native_error(now, error);
+            return;
+        };
         let remotes = carrier.core_addresses(error.remote);
         let local = core::net::SocketAddr::new(local.ip(), 0);
         for remote in remotes {

@@ -3,13 +3,15 @@
 use core::net::SocketAddr;
 use std::io;
 
-use marline_core::{ConnectError, ConnectionConfig, ConnectionId};
+use marline_core::{ConnectError, ConnectionConfig, ConnectionId, FourTuple, NetworkError};
 use marline_time::Instant;
+use marline_wire::SeqNum;
 
 use super::carrier::Carrier;
 use super::shard::{Shard, State};
 use super::socket::{Kind, Sock};
 use crate::native::RawSockets;
+use crate::sys::error_queue as icmp;
 
 impl Shard {
     /// Takes over raw sockets and the ports reserved with them.
@@ -81,6 +83,37 @@ impl State {
         self.let_through()?;
         self.endpoint.set_local_ports(Some(ports));
         grown
+    }
+
+    /// ICMP said something of a segment, or the kernel of this machine. Every process with a raw
+    /// socket hears all that is said to the machine: most of it is not about us.
+    pub(super) fn on_native_error(&mut self, now: Instant, error: &icmp::NetworkError) {
+        let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
+        let mut remote = error.remote;
+        if error.ours {
+            let path = FourTuple { local: remote, remote };
+            if error.mtu.is_some() {
+                let max_segment = self.carrier.segment_of_mtu(error.mtu, &path);
+                self.endpoint.set_path_mtu(now, SocketAddr::new(remote.ip(), 0), max_segment);
+            }
+            return;
+        }
+        let Some(local) = error.local else { return };
+        remote.set_port(at(2));
+        let path = FourTuple { local: SocketAddr::new(local, at(0)), remote };
+        let [.., a, b, c, d] = error.quoted;
+        let seq = SeqNum(u32::from_be_bytes([a, b, c, d]));
+        let said = match error.mtu {
+            Some(_) => {
+                let max_segment = self.carrier.segment_of_mtu(error.mtu, &path);
+                NetworkError::TooBig { max_segment }
+            }
+            // Without the size it says nothing that probing does not find.
+            None if error.errno == libc::EMSGSIZE => return,
+            None => NetworkError::Unreachable,
+        };
+        let believed = self.endpoint.network_error(now, &path, seq, said);
+        tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
     }
 
     /// A join found no free local port: the next attempt shall.

@@ -227,6 +227,8 @@ pub(crate) const fn ecn_of_bits(class: u8) -> Ecn {
 /// Bytes of TCP segment in an IP packet of `mtu` bytes.
 pub(crate) fn segment_of_mtu(mtu: u32, ipv6: bool) -> Option<u16> {
     let header = if ipv6 { 40 } else { 20 };
-    let segment = mtu.checked_sub(header).filter(|segment| *segment >= 88)?;
+    // Less than every path must take (RFC 791: 576; RFC 8200: 1280) is not believed.
+    let least = if ipv6 { u32::from(BASE_SEGMENT) } else { 556 };
+    let segment = mtu.checked_sub(header)?.max(least);
     Some(u16::try_from(segment).unwrap_or(u16::MAX).min(ETHERNET_SEGMENT))
 }

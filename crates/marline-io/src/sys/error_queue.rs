@@ -4,17 +4,26 @@
 //! complained: the core knows subflows by their far end.
 
 use core::mem;
-use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::check;
+
+/// Bytes of the payload that ICMP quotes at least (RFC 792).
+pub(crate) const QUOTED: usize = 8;
 
 /// An error the network reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkError {
     /// Where the datagram was going.
     pub(crate) remote: SocketAddr,
+    /// Where it came from, if the socket wants to know (IP_PKTINFO): the host that ICMP told.
+    pub(crate) local: Option<IpAddr>,
+    /// This machine said so itself.
+    pub(crate) ours: bool,
+    /// The beginning of the datagram's payload as ICMP quoted it; zeros beyond what it did.
+    pub(crate) quoted: [u8; QUOTED],
     /// The error's number.
     pub(crate) errno: i32,
     /// The path's MTU (IP packet), if that was the complaint.
@@ -42,12 +51,12 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
     #[repr(C, align(8))]
     struct Control([u8; 256]);
     let mut control = Control([0; 256]);
-    let mut byte = [0u8; 1];
+    let mut quoted = [0u8; QUOTED];
     // SAFETY: all-zero bytes are a valid sockaddr_storage and a valid msghdr (null pointers, zero
     // lengths).
     let (mut name, mut header) =
         unsafe { (mem::zeroed::<libc::sockaddr_storage>(), mem::zeroed::<libc::msghdr>()) };
-    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    let mut iov = libc::iovec { iov_base: quoted.as_mut_ptr().cast(), iov_len: quoted.len() };
     header.msg_name = (&raw mut name).cast();
     header.msg_namelen = mem::size_of_val(&name) as libc::socklen_t;
     header.msg_iov = &raw mut iov;
@@ -60,36 +69,61 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
         return None;
     }
     let remote = socket_addr(&name)?;
-    let error = extended_error(&header)?;
+    let mut found = Controls::default();
+    read_controls(&header, &mut found);
+    let error = found.error?;
     let too_big = error.ee_errno == libc::EMSGSIZE as u32;
     Some(NetworkError {
         remote,
+        local: found.local,
+        ours: error.ee_origin == libc::SO_EE_ORIGIN_LOCAL,
+        quoted,
         errno: error.ee_errno as i32,
         mtu: (too_big && error.ee_info > 0).then_some(error.ee_info),
     })
 }
 
-fn extended_error(header: &libc::msghdr) -> Option<libc::sock_extended_err> {
+#[derive(Default)]
+struct Controls {
+    error: Option<libc::sock_extended_err>,
+    local: Option<IpAddr>,
+}
+
+fn read_controls(header: &libc::msghdr, found: &mut Controls) {
     // SAFETY: the kernel filled the header's control buffer, which is still borrowed by it.
     let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !cmsg.is_null() {
         // SAFETY: not null, so within the control buffer, which is aligned for cmsghdr.
-        let (level, kind, len) =
-            unsafe { ((*cmsg).cmsg_level, (*cmsg).cmsg_type, (*cmsg).cmsg_len as usize) };
-        let ours = (level == libc::IPPROTO_IP && kind == libc::IP_RECVERR)
-            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR);
-        // SAFETY: arithmetic on a constant.
-        let needed = unsafe {
-            libc::CMSG_LEN(mem::size_of::<libc::sock_extended_err>() as libc::c_uint) as usize
-        };
-        if ours && len >= needed {
-            // SAFETY: the control message is long enough for the struct; it may be unaligned.
-            return Some(unsafe { core::ptr::read_unaligned(libc::CMSG_DATA(cmsg).cast()) });
+        let (level, kind) = unsafe { ((*cmsg).cmsg_level, (*cmsg).cmsg_type) };
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+                found.error = payload::<libc::sock_extended_err>(cmsg);
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let v4 =
+                    |info: libc::in_pktinfo| Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr));
+                found.local = payload(cmsg).map(|info| IpAddr::V4(v4(info)));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let v6 = |info: libc::in6_pktinfo| Ipv6Addr::from(info.ipi6_addr.s6_addr);
+                found.local = payload(cmsg).map(|info| IpAddr::V6(v6(info)));
+            }
+            _ => {}
         }
         // SAFETY: both pointers belong to the same filled control buffer.
         cmsg = unsafe { libc::CMSG_NXTHDR(header, cmsg) };
     }
-    None
+}
+
+/// What a control message holds, if it is long enough for it. `T` is plain data of the kernel's.
+fn payload<T: Copy>(cmsg: *const libc::cmsghdr) -> Option<T> {
+    // SAFETY: arithmetic on a constant; the caller's pointer is within a filled control buffer.
+    let (needed, len) = unsafe {
+        let needed = libc::CMSG_LEN(mem::size_of::<T>() as libc::c_uint) as usize;
+        (needed, (*cmsg).cmsg_len)
+    };
+    // SAFETY: the control message is long enough for the struct; it may be unaligned.
+    (len >= needed).then(|| unsafe { core::ptr::read_unaligned(libc::CMSG_DATA(cmsg).cast()) })
 }
 
 pub(super) fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
@@ -128,7 +162,8 @@ mod tests {
         socket.send_to(b"x", to).unwrap();
         // Loopback delivers the ICMP message before send_to returns.
         let error = next(socket.as_fd()).expect("an error is queued");
-        assert_eq!(error, NetworkError { remote: to, errno: libc::ECONNREFUSED, mtu: None });
+        assert_eq!((error.remote, error.errno), (to, libc::ECONNREFUSED));
+        assert_eq!((error.mtu, error.ours, error.quoted[0]), (None, false, b'x'));
         assert_eq!(next(socket.as_fd()), None);
     }
 }

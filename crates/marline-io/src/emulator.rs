@@ -17,6 +17,7 @@ mod command;
 mod engine;
 mod flows;
 mod lane;
+mod member;
 #[cfg(target_os = "linux")]
 mod priority;
 mod relay;
@@ -24,9 +25,11 @@ mod report;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 pub use command::{LinkCommand, Side};
 pub use report::{Lateness, RelayReport, WayReport};
+pub use tunnel::{TunnelConfig, TunnelEnd};
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -77,6 +80,15 @@ impl RelayConfig {
     }
 }
 
+/// A link to emulate, by what is at its ends.
+#[derive(Clone, Debug)]
+pub enum LinkEnds {
+    /// UDP sockets.
+    Relay(RelayConfig),
+    /// Network namespaces.
+    Tunnel(TunnelConfig),
+}
+
 /// How long before a deadline the thread stops sleeping and spins: what a wake-up costs on a
 /// machine that was idle.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
@@ -87,7 +99,7 @@ pub struct Emulator {
     orders: mpsc::Sender<Order>,
     waker: UnixStream,
     thread: Option<JoinHandle<()>>,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Option<SocketAddr>>,
 }
 
 impl Emulator {
@@ -96,11 +108,20 @@ impl Emulator {
     /// # Errors
     /// A socket cannot be bound, or the thread not started.
     pub fn start(relays: Vec<RelayConfig>, spin: Duration) -> io::Result<Emulator> {
+        Self::start_links(relays.into_iter().map(LinkEnds::Relay).collect(), spin)
+    }
+
+    /// The same for links of any kind. Those between namespaces need CAP_NET_ADMIN and
+    /// CAP_SYS_ADMIN; their interfaces have neither addresses nor are they up yet.
+    ///
+    /// # Errors
+    /// A socket cannot be bound, an interface not made, or the thread not started.
+    pub fn start_links(links: Vec<LinkEnds>, spin: Duration) -> io::Result<Emulator> {
         let (waker, wakened) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
         wakened.set_nonblocking(true)?;
         let (orders, inbox) = mpsc::channel();
-        let engine = Engine::new(relays, spin, inbox, wakened)?;
+        let engine = Engine::new(links, spin, inbox, wakened)?;
         let addresses = engine.addresses()?;
         let thread = std::thread::Builder::new()
             .name("marline-link".to_owned())
@@ -111,7 +132,7 @@ impl Emulator {
     /// Where the relay of this number listens, in the order they were given.
     #[must_use]
     pub fn local_addr(&self, relay: usize) -> Option<SocketAddr> {
-        self.addresses.get(relay).copied()
+        self.addresses.get(relay).copied().flatten()
     }
 
     /// Has a relay do something; returns when it is done.

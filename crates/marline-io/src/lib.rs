@@ -8,6 +8,7 @@ mod driver;
 pub mod emulator;
 mod native;
 mod net;
+pub mod netns;
 mod path_resolve;
 mod path_spec;
 mod privileges;

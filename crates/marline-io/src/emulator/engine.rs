@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use marline_time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::RelayConfig;
+use super::LinkEnds;
 use super::command::LinkCommand;
-use super::relay::{Port, Relay};
+use super::member::{Member, Source};
 use super::report::RelayReport;
 use super::socket::ReceiveBuffers;
 
@@ -75,27 +75,27 @@ impl Spin {
 #[derive(Debug)]
 pub(super) struct Engine {
     clock: Clock,
-    relays: Vec<Relay>,
+    relays: Vec<Member>,
     spin: Spin,
     inbox: Receiver<Order>,
     wakened: UnixStream,
     buffers: ReceiveBuffers,
-    ready: Vec<(usize, Port)>,
+    ready: Vec<(usize, Source)>,
     next_sweep: Instant,
 }
 
 impl Engine {
     pub(super) fn new(
-        configs: Vec<RelayConfig>,
+        configs: Vec<LinkEnds>,
         spin: Duration,
         inbox: Receiver<Order>,
         wakened: UnixStream,
     ) -> io::Result<Self> {
         let clock = Clock(std::time::Instant::now());
-        let relays = configs.into_iter().map(|config| Relay::new(config, Instant::ZERO));
+        let relays = configs.into_iter().map(|config| Member::new(config, Instant::ZERO));
         Ok(Engine {
             clock,
-            relays: relays.collect::<io::Result<Vec<Relay>>>()?,
+            relays: relays.collect::<io::Result<Vec<Member>>>()?,
             spin: Spin::new(spin),
             inbox,
             wakened,
@@ -105,8 +105,9 @@ impl Engine {
         })
     }
 
-    pub(super) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.relays.iter().map(|relay| relay.listen.local_addr()).collect()
+    /// Where relays listen; tunnels do not.
+    pub(super) fn addresses(&self) -> io::Result<Vec<Option<SocketAddr>>> {
+        self.relays.iter().map(Member::local_addr).collect()
     }
 
     /// Runs until it is told to stop or its owner is gone.
@@ -119,8 +120,8 @@ impl Engine {
             }
             self.sweep();
             self.wait();
-            for (relay, port) in self.ready.drain(..) {
-                self.relays[relay].receive(port, &self.clock, &mut self.buffers);
+            for (relay, source) in self.ready.drain(..) {
+                self.relays[relay].receive(source, &self.clock, &mut self.buffers);
             }
         }
     }
@@ -164,7 +165,7 @@ impl Engine {
 
     /// Waits until a socket can be read or something is due soon, and notes the former in `ready`.
     fn wait(&mut self) {
-        let due = self.relays.iter().filter_map(Relay::next_event).min();
+        let due = self.relays.iter().filter_map(Member::next_event).min();
         let now = self.clock.now();
         let spin = self.spin.allowed(now);
         let deadline = due.map_or(self.next_sweep, |due| self.next_sweep.min(due - spin));
@@ -173,12 +174,10 @@ impl Engine {
         let mut fds = Vec::with_capacity(2 * self.relays.len() + 1);
         fds.push(PollFd::new(&self.wakened, PollFlags::IN));
         for (number, relay) in self.relays.iter().enumerate() {
-            sources.push((number, Port::Listen));
-            fds.push(PollFd::new(&relay.listen, PollFlags::IN));
-            for (slot, flow) in relay.flows.iter() {
-                sources.push((number, Port::Upstream(slot)));
-                fds.push(PollFd::new(&flow.upstream, PollFlags::IN));
-            }
+            relay.each_source(|source, fd| {
+                sources.push((number, source));
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            });
         }
         let timeout = Timespec {
             tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),

@@ -1,0 +1,109 @@
+//! What the emulator's thread hosts: relays between sockets, tunnels between namespaces.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use marline_time::{Duration, Instant};
+
+use super::LinkEnds;
+use super::command::LinkCommand;
+use super::engine::Clock;
+use super::relay::{Port, Relay};
+use super::report::RelayReport;
+use super::socket::ReceiveBuffers;
+use super::tunnel::{End, Tunnel};
+
+/// One link with its ends.
+#[derive(Debug)]
+pub(super) enum Member {
+    Relay(Box<Relay>),
+    Tunnel(Box<Tunnel>),
+}
+
+/// A descriptor of a member that can be read.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Source {
+    Port(Port),
+    End(End),
+}
+
+impl Member {
+    pub(super) fn new(ends: LinkEnds, start: Instant) -> io::Result<Self> {
+        Ok(match ends {
+            LinkEnds::Relay(config) => Member::Relay(Box::new(Relay::new(config, start)?)),
+            LinkEnds::Tunnel(config) => Member::Tunnel(Box::new(Tunnel::new(config, start)?)),
+        })
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
+        match self {
+            Member::Relay(relay) => relay.listen.local_addr().map(Some),
+            Member::Tunnel(_) => Ok(None),
+        }
+    }
+
+    /// Calls `each` with every descriptor to watch.
+    pub(super) fn each_source<'a>(&'a self, mut each: impl FnMut(Source, BorrowedFd<'a>)) {
+        match self {
+            Member::Relay(relay) => {
+                each(Source::Port(Port::Listen), relay.listen.as_fd());
+                for (slot, flow) in relay.flows.iter() {
+                    each(Source::Port(Port::Upstream(slot)), flow.upstream.as_fd());
+                }
+            }
+            Member::Tunnel(tunnel) => {
+                for end in [End::Client, End::Server] {
+                    each(Source::End(end), tunnel.tun(end).as_fd());
+                }
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, source: Source, clock: &Clock, buffers: &mut ReceiveBuffers) {
+        match (self, source) {
+            (Member::Relay(relay), Source::Port(port)) => relay.receive(port, clock, buffers),
+            (Member::Tunnel(tunnel), Source::End(end)) => tunnel.receive(end, clock),
+            // Sources are asked of the member they belong to.
+            _ => {}
+        }
+    }
+
+    pub(super) fn advance(&mut self, clock: &Clock) {
+        match self {
+            Member::Relay(relay) => relay.advance(clock),
+            Member::Tunnel(tunnel) => tunnel.advance(clock),
+        }
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        match self {
+            Member::Relay(relay) => relay.next_event(),
+            Member::Tunnel(tunnel) => tunnel.next_event(),
+        }
+    }
+
+    pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
+        match self {
+            Member::Relay(relay) => relay.apply(now, command),
+            Member::Tunnel(tunnel) => {
+                tunnel.apply(now, command);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets who was idle.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if let Member::Relay(relay) = self {
+            relay.expire(now);
+        }
+    }
+
+    pub(super) fn report(&self, age: Duration) -> RelayReport {
+        match self {
+            Member::Relay(relay) => relay.report(age),
+            Member::Tunnel(tunnel) => tunnel.report(age),
+        }
+    }
+}

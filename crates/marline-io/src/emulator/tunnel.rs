@@ -1,0 +1,257 @@
+//! A link between two network namespaces: a TUN interface in each, the link model between them.
+//!
+//! The kernels (or whatever stack) on both sides see an ordinary point-to-point interface. Since the
+//! descriptors carry no offload header, packets come segmented to the MTU and with their checksums
+//! done, as a wire would see them. The interfaces belong to this process: however it ends, they are
+//! gone.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+use marline_link::DuplexConfig;
+use marline_time::{Duration, Instant, SeedTree};
+
+use super::command::{LinkCommand, Side};
+use super::engine::Clock;
+use super::lane::{FlowKey, Lane, Parcel};
+use super::report::RelayReport;
+use crate::netns;
+use crate::sys::tun::Tun;
+
+/// Vectors kept for packets to come.
+const MAX_POOL: usize = 4_096;
+/// Packets read in one go, so that what is due on the other side leaves in between.
+const READ_AT_ONCE: usize = 32;
+/// Largest packet that may come.
+const LARGEST_PACKET: usize = 65_536;
+
+/// One end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelEnd {
+    /// Name of the network namespace (as `ip netns` knows it); `None`: that of this process.
+    pub namespace: Option<String>,
+    /// Name of the interface to make there, at most 15 bytes.
+    pub interface: String,
+}
+
+/// A link between two namespaces.
+#[derive(Clone, Debug)]
+pub struct TunnelConfig {
+    /// What reports call it.
+    pub name: String,
+    /// The client's end: `up` starts here.
+    pub client: TunnelEnd,
+    /// The server's end.
+    pub server: TunnelEnd,
+    /// The link; `up` is from the client.
+    pub link: DuplexConfig,
+    /// Randomness of the link.
+    pub seeds: SeedTree,
+    /// What happens by itself, so long after the start.
+    pub schedule: Vec<(Duration, LinkCommand)>,
+}
+
+/// Which end of a tunnel is meant.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Client,
+    Server,
+}
+
+/// An open end.
+#[derive(Debug)]
+struct OpenEnd {
+    tun: Tun,
+    interface: String,
+    /// The namespace's table of interfaces: what the kernel dropped before we could read it.
+    table: Option<File>,
+}
+
+/// A running tunnel.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    name: String,
+    client: OpenEnd,
+    server: OpenEnd,
+    up: Lane,
+    down: Lane,
+    schedule: VecDeque<(Instant, LinkCommand)>,
+    pool: Vec<Vec<u8>>,
+    buffer: Vec<u8>,
+}
+
+impl Tunnel {
+    pub(super) fn new(config: TunnelConfig, start: Instant) -> io::Result<Self> {
+        let mut schedule: Vec<(Instant, LinkCommand)> =
+            config.schedule.into_iter().map(|(after, command)| (start + after, command)).collect();
+        schedule.sort_by_key(|(at, _)| *at);
+        Ok(Tunnel {
+            client: open(&config.client)?,
+            server: open(&config.server)?,
+            name: config.name,
+            up: Lane::new(config.link.up, &config.seeds.branch("up"), start),
+            down: Lane::new(config.link.down, &config.seeds.branch("down"), start),
+            schedule: schedule.into(),
+            pool: Vec::new(),
+            buffer: vec![0; LARGEST_PACKET],
+        })
+    }
+
+    pub(super) fn tun(&self, end: End) -> &Tun {
+        match end {
+            End::Client => &self.client.tun,
+            End::Server => &self.server.tun,
+        }
+    }
+
+    /// When this tunnel wants to be called again.
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let scheduled = self.schedule.front().map(|(at, _)| *at);
+        [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
+    }
+
+    /// Reads some packets of one end into the link.
+    pub(super) fn receive(&mut self, end: End, clock: &Clock) {
+        let Tunnel { client, server, up, down, pool, buffer, .. } = self;
+        let (tun, lane) = match end {
+            End::Client => (&client.tun, up),
+            End::Server => (&server.tun, down),
+        };
+        for _ in 0..READ_AT_ONCE {
+            // Nothing to read, or the interface is down for now: both pass.
+            let Ok(len) = tun.read(buffer) else { return };
+            let mut bytes = pool.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(&buffer[..len]);
+            // When a packet came in is not known; it is read within microseconds.
+            lane.offer(clock.now(), Duration::ZERO, parcel(bytes));
+        }
+    }
+
+    /// Does what is scheduled until now and sends what is due.
+    pub(super) fn advance(&mut self, clock: &Clock) {
+        let now = clock.now();
+        while self.schedule.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((at, command)) = self.schedule.pop_front() {
+                self.apply(at, command);
+            }
+        }
+        let Tunnel { client, server, up, down, pool, .. } = self;
+        for (lane, tun) in [(up, &server.tun), (down, &client.tun)] {
+            while let Some((due, parcel)) = lane.poll(now) {
+                match tun.write(&parcel.bytes) {
+                    Ok(()) => lane.sent(due, clock.now()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        lane.send_blocked += 1;
+                    }
+                    Err(_) => lane.send_errors += 1,
+                }
+                recycle(pool, parcel);
+            }
+            while let Some(dropped) = lane.take_dropped() {
+                recycle(pool, dropped);
+            }
+        }
+    }
+
+    pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) {
+        match command {
+            LinkCommand::Break(side) => self.set_up(now, side, false),
+            LinkCommand::Restore(side) => self.set_up(now, side, true),
+            LinkCommand::Set(config) => {
+                self.up.set_config(now, config.up);
+                self.down.set_config(now, config.down);
+            }
+            // There are no ports to change.
+            LinkCommand::Rebind => {}
+        }
+    }
+
+    fn set_up(&mut self, now: Instant, side: Side, up: bool) {
+        if side.has_up() {
+            self.up.set_up(now, up);
+        }
+        if side.has_down() {
+            self.down.set_up(now, up);
+        }
+    }
+
+    pub(super) fn report(&self, age: Duration) -> RelayReport {
+        RelayReport {
+            name: self.name.clone(),
+            running: age,
+            flows: 0,
+            flows_refused: 0,
+            rebinds: 0,
+            kernel_drops: [&self.client, &self.server].map(OpenEnd::drops).iter().sum(),
+            up: self.up.report(),
+            down: self.down.report(),
+        }
+    }
+}
+
+impl OpenEnd {
+    /// Packets the kernel dropped because nobody read them in time.
+    fn drops(&self) -> u64 {
+        let read = || {
+            let mut table = self.table.as_ref()?;
+            table.rewind().ok()?;
+            let mut text = String::new();
+            table.read_to_string(&mut text).ok()?;
+            parse_drops(&text, &self.interface)
+        };
+        read().unwrap_or(0)
+    }
+}
+
+/// The dropped packets of transmission: the 12th number after the interface's name.
+fn parse_drops(table: &str, interface: &str) -> Option<u64> {
+    const TRANSMIT_DROPS: usize = 11;
+    let mut lines = table.lines().filter_map(|line| line.split_once(':'));
+    let (_, numbers) = lines.find(|(name, _)| name.trim() == interface)?;
+    numbers.split_ascii_whitespace().nth(TRANSMIT_DROPS)?.parse().ok()
+}
+
+fn parcel(bytes: Vec<u8>) -> Parcel {
+    // An IP packet carries all its headers itself, and there is nobody to tell apart.
+    Parcel { flow: FlowKey { slot: 0, generation: 0 }, ecn: None, headers: 0, bytes }
+}
+
+fn recycle(pool: &mut Vec<Vec<u8>>, parcel: Parcel) {
+    if pool.len() < MAX_POOL {
+        pool.push(parcel.bytes);
+    }
+}
+
+/// Opens an end in its namespace.
+fn open(end: &TunnelEnd) -> io::Result<OpenEnd> {
+    let interface = end.interface.clone();
+    let open = move || -> io::Result<OpenEnd> {
+        let tun = Tun::open(&interface)?;
+        let table = File::open("/proc/thread-self/net/dev").ok();
+        Ok(OpenEnd { tun, interface, table })
+    };
+    let opened = match &end.namespace {
+        None => open(),
+        Some(namespace) => netns::within(namespace, open),
+    };
+    opened.map_err(|error| {
+        let what = format!("cannot make the interface {}: {error}", end.interface);
+        io::Error::new(error.kind(), what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_those_of_transmission() {
+        let table = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo ...\n\
+                     wifi: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  lo: 0 0 0 0 0 0 0 0 0 0 0 0 0";
+        assert_eq!(parse_drops(table, "wifi"), Some(12));
+        assert_eq!(parse_drops(table, "lo"), Some(0));
+        assert_eq!(parse_drops(table, "lte"), None);
+    }
+}

@@ -23,7 +23,7 @@ mod tests;
 
 /// What a client or server lets its control socket see and do.
 pub trait Handle: Send + Sync + 'static {
-    /// `client` or `server`.
+    /// `client`, `server` or `serve`.
     fn role(&self) -> &'static str;
 
     /// Every connection, now.

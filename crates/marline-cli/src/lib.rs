@@ -7,10 +7,12 @@ pub mod control;
 pub mod demo;
 pub mod emulation;
 pub mod metrics_http;
+pub mod native;
 pub mod path_table;
 pub mod proxy;
 
 use std::io::IsTerminal;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -37,6 +39,8 @@ pub enum Command {
     Client(cmd::client::Args),
     /// Be the other end of clients: make keys, hand out invites, connect to targets.
     Server(cmd::server::Args),
+    /// Be a native front for a local service: Multipath TCP and plain TCP clients reach it.
+    Serve(cmd::serve::Args),
     /// Join standard input and output with HOST PORT through the server (ssh's ProxyCommand).
     Connect(cmd::connect::Args),
     /// Print the configuration that files and flags give together, or what is wrong with it.
@@ -65,11 +69,15 @@ pub fn run() -> ExitCode {
         // Not being told is no reason not to run.
         let _ = rustix::process::set_parent_process_death_signal(signal);
     }
+    let work = match begin(cli.command) {
+        Ok(work) => work,
+        Err(error) => return fail(&error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
     };
-    let result = runtime.block_on(dispatch(cli.command));
+    let result = runtime.block_on(work);
     // A read of standard input cannot be cancelled: do not wait for it.
     runtime.shutdown_background();
     match result {
@@ -78,18 +86,23 @@ pub fn run() -> ExitCode {
     }
 }
 
-async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
-    match command {
-        Command::Client(args) => cmd::client::run(args).await,
-        Command::Server(args) => cmd::server::run(args).await,
-        Command::Connect(args) => cmd::connect::run(args).await,
-        Command::CheckConfig(args) => cmd::check_config::run(args).await,
-        Command::Link(args) => cmd::link::run(args).await,
-        Command::Demo(args) => cmd::demo::run(*args).await,
-        Command::Monitor(args) => cmd::monitor::run(args).await,
-        Command::Path(args) => cmd::path::run(args).await,
-        Command::Scheduler(args) => cmd::scheduler::run(args).await,
-    }
+type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
+
+/// Does what must be done before there are threads (capabilities are per thread); the rest is to be
+/// run.
+fn begin(command: Command) -> anyhow::Result<Work> {
+    Ok(match command {
+        Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(args)?)),
+        Command::Server(args) => Box::pin(cmd::server::run(cmd::server::prepare(args)?)),
+        Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(args)?)),
+        Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
+        Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
+        Command::Link(args) => Box::pin(cmd::link::run(args)),
+        Command::Demo(args) => Box::pin(cmd::demo::run(*args)),
+        Command::Monitor(args) => Box::pin(cmd::monitor::run(args)),
+        Command::Path(args) => Box::pin(cmd::path::run(args)),
+        Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
+    })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

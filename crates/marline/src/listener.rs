@@ -99,6 +99,12 @@ impl Listener {
         Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), peer))
     }
 
+    /// Accepts no further connections: those that wait and those that still come are reset. What was
+    /// accepted goes on.
+    pub fn close(&self) {
+        self.inner.queue.close();
+    }
+
     /// The addresses it listens on, ports resolved.
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {

@@ -215,24 +215,27 @@ impl PathTable {
         self.told.values().copied().collect()
     }
 
-    /// The attempts a connection to `servers` may start with: what won last time, then paths in
-    /// their order, backups last.
+    /// The attempts a connection to `servers` may start with: what won last time; then the path that
+    /// won, since it works; paths in their order and servers in theirs, in turns, so that neither a
+    /// dead path nor a dead server is tried to its end before the next; backups last.
     pub(crate) fn candidates(
         &self,
         servers: &[SocketAddr],
         winner: Option<(IpAddr, SocketAddr)>,
     ) -> Vec<Candidate> {
         let mut found = Vec::new();
-        for entry in self.entries.iter().filter(|entry| !entry.taken_down) {
+        let usable = self.entries.iter().filter(|entry| !entry.taken_down);
+        for (turn, entry) in usable.enumerate() {
             for end in &entry.ends {
                 let pinned = entry.spec.remote.as_ref().map_or(servers, std::slice::from_ref);
-                let fitting = pinned.iter().filter(|r| r.is_ipv4() == end.address.is_ipv4());
-                found.extend(fitting.map(|remote| {
+                let fitting = |r: &&SocketAddr| r.is_ipv4() == end.address.is_ipv4();
+                for (at, remote) in pinned.iter().enumerate().filter(|(_, r)| fitting(r)) {
                     let path = entry.spec.to_string();
                     let candidate = Candidate { path, end: end.clone(), remote: *remote };
                     let won = winner == Some((end.address, *remote));
-                    ((!won, entry.backup), candidate)
-                }));
+                    let works = winner.is_some_and(|(local, _)| local == end.address);
+                    found.push(((!won, entry.backup, !works, turn + at), candidate));
+                }
             }
         }
         // Stable: equal ones keep the order of the paths.
@@ -295,3 +298,6 @@ fn local_address(id: AddressId, key: Key, backup: bool, up: bool) -> LocalAddres
     let (address, remote) = (SocketAddr::new(key.0, 0), key.1);
     LocalAddress { id, address, remote, backup, signal: false, subflow: true, up }
 }
+
+#[cfg(test)]
+mod tests;

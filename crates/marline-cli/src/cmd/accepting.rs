@@ -40,6 +40,8 @@ where
             }
         }
     }
+    // From now on whoever asks is refused, instead of waiting for nothing.
+    listener.close();
     while running.join_next().await.is_some() {}
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{client, server};
+use super::{client, serve, server};
 use crate::proxy::config::server::ServerOptions;
 
 /// Arguments of `marline check-config`.
@@ -20,6 +20,8 @@ pub enum Whose {
     Client(client::Args),
     /// A server's: the same file and flags as for `marline server`
     Server(server::Args),
+    /// A front's: the same file and flags as for `marline serve`
+    Serve(serve::Args),
 }
 
 /// Runs it.
@@ -29,6 +31,12 @@ pub enum Whose {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.whose {
         Whose::Client(args) => {
+            let options = args.options.with_file(args.config.as_deref())?;
+            let text = toml::to_string(&options.clone().effective())?;
+            options.plan()?;
+            text
+        }
+        Whose::Serve(args) => {
             let options = args.options.with_file(args.config.as_deref())?;
             let text = toml::to_string(&options.clone().effective())?;
             options.plan()?;

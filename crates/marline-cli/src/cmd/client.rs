@@ -10,10 +10,13 @@ use tokio::task::JoinSet;
 
 use super::watched::watched;
 use crate::control::ClientHandle;
+use crate::native;
 use crate::proxy::client::dialer::Dialer;
+use crate::proxy::client::direct::Direct;
 use crate::proxy::client::front::{Front, Service, bind};
+use crate::proxy::client::open::Open;
 use crate::proxy::client::tunnel::{Patience, Tunnel};
-use crate::proxy::config::client::{ClientOptions, ClientPlan};
+use crate::proxy::config::client::{ClientOptions, ClientPlan, Route};
 use crate::proxy::shutdown::Stopper;
 
 /// At the end of a process, closing connections get this long to say so to the peer.
@@ -30,24 +33,61 @@ pub struct Args {
     pub options: ClientOptions,
 }
 
+/// A client that has all it needs privileges for.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: ClientPlan,
+    ports: Vec<(std::net::TcpListener, Service)>,
+}
+
+/// Does what needs privileges, and lets go of them.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
+    // Ports first: the likeliest error, and it must not cost a handshake.
+    let ports = bind_all(&plan)?;
+    plan.network.carrier = native::open(plan.carrier, &mut [])?;
+    Ok(Prepared { plan, ports })
+}
+
 /// Runs it.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let plan = args.options.with_file(args.config.as_deref())?.plan()?;
-    // Ports first: the likeliest error, and it must not cost a handshake.
-    let ports = bind_all(&plan).await?;
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    let Prepared { plan, ports } = prepared;
     let client = marline::Client::bind(plan.network.clone()).await?;
     let handle = Arc::new(ClientHandle(client.clone()));
     let _watched = watched(&plan.conduct, handle).await?;
+    match &plan.route {
+        Route::Direct => serve(Arc::new(Direct::new(client.clone())), &plan, ports).await?,
+        Route::Through(invite) => {
+            let servers = invite.servers.clone();
+            let dialer = Dialer::new(client.clone(), servers, plan.carrier.transport());
+            let (patience, token) = (Patience::default(), invite.token.clone());
+            let tunnel = Tunnel::new(dialer, invite.pin, token, patience, plan.warm)?;
+            serve(Arc::clone(&tunnel), &plan, ports).await?;
+            tunnel.close();
+        }
+    }
+    // What the streams were told last must still leave.
+    client.drained(FAREWELL).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves applications until a signal.
+async fn serve<O: Open>(
+    way: Arc<O>,
+    plan: &ClientPlan,
+    ports: Vec<(std::net::TcpListener, Service)>,
+) -> anyhow::Result<()> {
     let stopper = Stopper::default();
-    let dialer = Dialer::new(client.clone(), plan.invite.servers);
-    let patience = Patience::default();
-    let tunnel = Tunnel::new(dialer, plan.invite.pin, plan.invite.token, patience, plan.warm)?;
-    let front = Front::new(Arc::clone(&tunnel), plan.max_connections, stopper.listen());
+    let front = Front::new(way, plan.max_connections, stopper.listen());
     let mut serving = JoinSet::new();
     for (listener, service) in ports {
+        let listener = TcpListener::from_std(listener)?;
         announce(&listener, &service)?;
         serving.spawn(Arc::clone(&front).serve(listener, service));
     }
@@ -57,20 +97,16 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Ok(())
     };
-    stopper.run_until_signal(plan.conduct.drain, work).await?;
-    // What the streams were told last must still leave.
-    tunnel.close();
-    client.drained(FAREWELL).await;
-    Ok(ExitCode::SUCCESS)
+    stopper.run_until_signal(plan.conduct.drain, work).await
 }
 
-async fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(TcpListener, Service)>> {
+fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(std::net::TcpListener, Service)>> {
     let mut ports = Vec::new();
     for address in &plan.socks5 {
-        ports.push((bind(*address).await?, Service::Socks5));
+        ports.push((bind(*address)?, Service::Socks5));
     }
     for forward in &plan.forwards {
-        ports.push((bind(forward.listen).await?, Service::Forward(forward.target.clone())));
+        ports.push((bind(forward.listen)?, Service::Forward(forward.target.clone())));
     }
     Ok(ports)
 }

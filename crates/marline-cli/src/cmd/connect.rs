@@ -1,22 +1,34 @@
 //! `marline connect`: one connection on standard input and output.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::Context;
 use marline::PathSpec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::client::FAREWELL;
+use crate::native::{self, CarrierChoice};
 use crate::proxy::client::dialer::Dialer;
+use crate::proxy::client::direct::Direct;
+use crate::proxy::client::open::Open;
 use crate::proxy::client::tunnel::{Patience, Tunnel};
 use crate::proxy::config::Word;
-use crate::proxy::config::client::ClientOptions;
+use crate::proxy::config::client::{ClientOptions, ClientPlan, Route};
 use crate::proxy::config::policies::Mode;
+use crate::proxy::socks;
 use crate::proxy::target::{Host, Target};
 use crate::proxy::transport::Transport;
 
 /// Bytes read ahead per direction.
 const BUFFER_LEN: usize = 32 * 1_024;
+
+/// A SOCKS5 port answers within this time; the connection behind it takes its own.
+const SOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `marline connect`.
 #[derive(Debug, clap::Args)]
@@ -27,6 +39,12 @@ pub struct Args {
     /// A file with the invite, mode 0600
     #[arg(long, value_name = "FILE")]
     pub invite_file: Option<PathBuf>,
+    /// No server: straight to the target, as `marline client --direct`
+    #[arg(long, conflicts_with = "invite_file")]
+    pub direct: bool,
+    /// Through a SOCKS5 port, such as that of a running `marline client`, and nothing else
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["direct", "invite_file", "config"])]
+    pub socks5: Option<SocketAddr>,
     /// A path, as for `marline client`; again for more
     #[arg(long, value_name = "LOCAL")]
     pub path: Vec<Word<PathSpec>>,
@@ -36,37 +54,93 @@ pub struct Args {
     /// The scheduler, instead of the mode's
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<String>,
+    /// How segments travel [default: udp, with --direct raw]
+    #[arg(long, value_enum)]
+    pub carrier: Option<CarrierChoice>,
     /// Where to: a name (the server resolves it) or an address
     pub host: String,
     /// TCP port
     pub port: u16,
 }
 
+/// What to connect to, and how.
+#[derive(Debug)]
+pub struct Prepared {
+    target: Target,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Socks5(SocketAddr),
+    Own(Box<ClientPlan>),
+}
+
+/// Does what needs privileges, and lets go of them.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    let target = Target::new(Host::parse(&args.host)?, args.port)?;
+    if let Some(address) = args.socks5 {
+        return Ok(Prepared { target, way: Way::Socks5(address) });
+    }
+    let flags = ClientOptions {
+        invite_file: args.invite_file,
+        direct: args.direct,
+        path: args.path,
+        mode: args.mode,
+        scheduler: args.scheduler,
+        carrier: args.carrier,
+        ..ClientOptions::default()
+    };
+    let mut plan = flags.with_file(args.config.as_deref())?.plan()?;
+    plan.network.carrier = native::open(plan.carrier, &mut [])?;
+    Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
+}
+
 /// Runs it.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let target = Target::new(Host::parse(&args.host)?, args.port)?;
-    let flags = ClientOptions {
-        invite_file: args.invite_file,
-        path: args.path,
-        mode: args.mode,
-        scheduler: args.scheduler,
-        ..ClientOptions::default()
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    let target = prepared.target;
+    let plan = match prepared.way {
+        Way::Own(plan) => plan,
+        Way::Socks5(address) => {
+            pass(through_socks(address, &target).await?).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
     };
-    let plan = flags.with_file(args.config.as_deref())?.plan()?;
     let client = marline::Client::bind(plan.network).await?;
-    let dialer = Dialer::new(client.clone(), plan.invite.servers);
-    let patience = Patience::default();
-    let tunnel = Tunnel::new(dialer, plan.invite.pin, plan.invite.token, patience, 0)?;
-    let result = match tunnel.open(&target).await {
-        Ok(stream) => pass(stream).await,
-        Err(error) => Err(error.into()),
+    let result = match plan.route {
+        Route::Direct => join(&Direct::new(client.clone()), &target).await,
+        Route::Through(invite) => {
+            let dialer = Dialer::new(client.clone(), invite.servers, plan.carrier.transport());
+            let patience = Patience::default();
+            let tunnel = Tunnel::new(dialer, invite.pin, invite.token, patience, 0)?;
+            join(&*tunnel, &target).await
+        }
     };
     client.drained(FAREWELL).await;
     result?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn join<O: Open>(way: &O, target: &Target) -> anyhow::Result<()> {
+    pass(way.open(target).await?).await
+}
+
+async fn through_socks(address: SocketAddr, target: &Target) -> anyhow::Result<TcpStream> {
+    let connected = TcpStream::connect(address).await;
+    let mut stream = connected.with_context(|| format!("cannot connect to SOCKS5 {address}"))?;
+    stream.set_nodelay(true)?;
+    let asked = timeout(SOCKS_TIMEOUT, socks::ask(&mut stream, target)).await;
+    match asked {
+        Ok(Ok(())) => Ok(stream),
+        Ok(Err(error)) => Err(error).with_context(|| format!("SOCKS5 {address}: {target}")),
+        Err(_) => anyhow::bail!("SOCKS5 {address} does not answer"),
+    }
 }
 
 /// Both directions, each to its end. An end of the remote side closes standard output at once, so

@@ -9,5 +9,6 @@ pub mod link;
 pub mod monitor;
 pub mod path;
 pub mod scheduler;
+pub mod serve;
 pub mod server;
 mod watched;

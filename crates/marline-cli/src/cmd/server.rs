@@ -10,7 +10,8 @@ use super::accepting::accept;
 use super::client::FAREWELL;
 use super::watched::watched;
 use crate::control::ServerHandle;
-use crate::proxy::config::server::ServerOptions;
+use crate::native;
+use crate::proxy::config::server::{ServerOptions, ServerPlan};
 use crate::proxy::credentials::Store;
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
@@ -63,18 +64,20 @@ pub enum Credential {
     },
 }
 
-/// Runs it.
+/// What to run, if something is to be run: the other commands are done then.
+///
+/// Does what needs privileges, and lets go of them.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub fn prepare(args: Args) -> anyhow::Result<Option<ServerPlan>> {
     let file = &args.config;
     if args.init {
         let invite = setup::init(file, args.options, &args.client)?;
         eprintln!("made {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
         print_invite(&invite, &args.client);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(None);
     }
     if !file.exists() {
         anyhow::bail!(
@@ -84,11 +87,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     let options = args.options.over(ServerOptions::from_file(file)?);
-    match args.command {
-        None => serve(file, options).await?,
-        Some(Command::Credential(change)) => credential(file, options, change)?,
+    if let Some(Command::Credential(change)) = args.command {
+        credential(file, options, change)?;
+        return Ok(None);
     }
-    Ok(ExitCode::SUCCESS)
+    let mut plan = options.plan(file)?;
+    private_file::check_mode(&plan.key_file)?;
+    plan.network.carrier = native::open(plan.carrier, &mut plan.network.listen)?;
+    Ok(Some(plan))
 }
 
 /// The word alone on standard output, so that it can be piped; what it is on standard error.
@@ -117,9 +123,12 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
     Ok(())
 }
 
-async fn serve(file: &Path, options: ServerOptions) -> anyhow::Result<()> {
-    let plan = options.plan(file)?;
-    private_file::check_mode(&plan.key_file)?;
+/// Runs it.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub async fn run(plan: Option<ServerPlan>) -> anyhow::Result<ExitCode> {
+    let Some(plan) = plan else { return Ok(ExitCode::SUCCESS) };
     let acceptor = ServerKey::load(&plan.key_file)?.acceptor()?;
     let credentials = Store::at(plan.credentials_file).follow()?;
     if credentials.borrow().list().is_empty() {
@@ -128,7 +137,7 @@ async fn serve(file: &Path, options: ServerOptions) -> anyhow::Result<()> {
     let stopper = Stopper::default();
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     let listener = Listener::bind(plan.network).await?;
-    let handle = Arc::new(ServerHandle(listener.clone()));
+    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
     let _watched = watched(&plan.conduct, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
@@ -140,5 +149,5 @@ async fn serve(file: &Path, options: ServerOptions) -> anyhow::Result<()> {
     });
     stopper.run_until_signal(plan.conduct.drain, work).await?;
     listener.drained(FAREWELL).await;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

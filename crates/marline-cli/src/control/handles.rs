@@ -10,9 +10,14 @@ use super::protocol::{Connection, Path, PathChange};
 #[derive(Clone, Debug)]
 pub struct ClientHandle(pub Client);
 
-/// A server's side.
+/// The side of a server, or of a front for a service.
 #[derive(Clone, Debug)]
-pub struct ServerHandle(pub Listener);
+pub struct ServerHandle {
+    /// What accepts.
+    pub listener: Listener,
+    /// `server` or `serve`.
+    pub role: &'static str,
+}
 
 impl Handle for ClientHandle {
     fn role(&self) -> &'static str {
@@ -48,11 +53,11 @@ impl Handle for ClientHandle {
 
 impl Handle for ServerHandle {
     fn role(&self) -> &'static str {
-        "server"
+        self.role
     }
 
     fn connections(&self) -> Vec<Connection> {
-        self.0.connections().iter().map(Connection::from).collect()
+        self.listener.connections().iter().map(Connection::from).collect()
     }
 
     fn paths(&self) -> Vec<Path> {
@@ -62,15 +67,17 @@ impl Handle for ServerHandle {
             up: true,
             ..Path::default()
         };
-        self.0.local_addrs().iter().map(listens).collect()
+        self.listener.local_addrs().iter().map(listens).collect()
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
-        self.0.monitor()
+        self.listener.monitor()
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.0.connections(), connection, |id| self.0.set_scheduler(id, name))
+        change_each(&self.listener.connections(), connection, |id| {
+            self.listener.set_scheduler(id, name)
+        })
     }
 
     fn set_path(&self, _path: &str, _change: PathChange) -> Result<(), String> {

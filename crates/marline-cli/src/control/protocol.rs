@@ -94,7 +94,7 @@ pub enum Answer {
 /// Who answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// `client` or `server`.
+    /// `client`, `server` or `serve`.
     pub role: String,
     /// The program's version.
     pub version: String,

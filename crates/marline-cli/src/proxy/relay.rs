@@ -19,10 +19,18 @@ const BUFFER_LEN: usize = 32 * 1_024;
 /// Bytes that went through, for metrics.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// From the application (on the server: from the target).
+    /// From the application (on the server: from the target; in front of a service: from it).
     pub from_local: AtomicU64,
     /// To it.
     pub to_local: AtomicU64,
+}
+
+impl Traffic {
+    /// Bytes to the local side and from it.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.to_local.load(Ordering::Relaxed), self.from_local.load(Ordering::Relaxed))
+    }
 }
 
 /// Passes bytes between `local` and `remote` until both directions ended, or `cancel` resolves.

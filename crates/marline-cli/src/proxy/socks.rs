@@ -169,5 +169,63 @@ pub async fn reply(stream: &mut (impl AsyncWrite + Unpin), code: Reply) -> io::R
     stream.flush().await
 }
 
+/// The other end of it: asks a SOCKS5 port for a target.
+///
+/// # Errors
+/// It does not speak SOCKS5, or refuses.
+pub async fn ask(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    target: &Target,
+) -> io::Result<()> {
+    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    stream.write_all(&[VERSION, 1, NO_AUTHENTICATION]).await?;
+    let mut chosen = [0; 2];
+    stream.read_exact(&mut chosen).await?;
+    if chosen != [VERSION, NO_AUTHENTICATION] {
+        return Err(wrong(format!("no SOCKS5 port, or it wants a password: {chosen:?}")));
+    }
+    let mut request = vec![VERSION, CONNECT, 0];
+    match &target.host {
+        Host::V4(v4) => {
+            request.push(1);
+            request.extend(v4.octets());
+        }
+        Host::V6(v6) => {
+            request.push(4);
+            request.extend(v6.octets());
+        }
+        Host::Name(name) => {
+            // A name has 255 bytes at most.
+            request.extend([3, name.len() as u8]);
+            request.extend(name.as_bytes());
+        }
+    }
+    request.extend(target.port.to_be_bytes());
+    stream.write_all(&request).await?;
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).await?;
+    let bound_len = match head {
+        [VERSION, 0, _, 1] => 4,
+        [VERSION, 0, _, 4] => 16,
+        [VERSION, 0, _, 3] => usize::from(stream.read_u8().await?),
+        [VERSION, code, ..] if code != 0 => return Err(refusal(code)),
+        _ => return Err(wrong(format!("no answer of SOCKS5: {head:?}"))),
+    };
+    // The bound address and port say nothing that we need.
+    stream.read_exact(&mut vec![0; bound_len + 2]).await?;
+    Ok(())
+}
+
+fn refusal(code: u8) -> io::Error {
+    let (kind, text) = match code {
+        2 => (io::ErrorKind::PermissionDenied, "not allowed"),
+        3 => (io::ErrorKind::NetworkUnreachable, "network unreachable"),
+        4 => (io::ErrorKind::HostUnreachable, "no answer"),
+        5 => (io::ErrorKind::ConnectionRefused, "connection refused"),
+        _ => (io::ErrorKind::Other, "refused"),
+    };
+    io::Error::new(kind, format!("{text} (SOCKS reply {code})"))
+}
+
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 /// A byte stream that can also end badly.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
@@ -23,6 +23,12 @@ impl Transport for TcpStream {
         // Without the option the peer sees an orderly end; nothing else can be done then.
         let _ = self.set_zero_linger();
     }
+}
+
+/// A unix socket knows no reset: the peer sees one only if there is something it sent and we did not
+/// read, else an end.
+impl Transport for UnixStream {
+    fn abort(self) {}
 }
 
 /// A dropped pipe is an end without close_notify, which TLS reports as an error.

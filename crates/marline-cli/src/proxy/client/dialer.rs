@@ -24,14 +24,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Dialer {
     client: Client,
     servers: Vec<Target>,
+    /// What firewalls call the carrier.
+    transport: &'static str,
     known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }
 
 impl Dialer {
-    /// Connects with `client` to `servers`.
+    /// Connects with `client`, whose packets firewalls know as `transport`, to `servers`.
     #[must_use]
-    pub fn new(client: Client, servers: Vec<Target>) -> Dialer {
-        Dialer { client, servers, known: Mutex::new(None) }
+    pub fn new(client: Client, servers: Vec<Target>, transport: &'static str) -> Dialer {
+        Dialer { client, servers, transport, known: Mutex::new(None) }
     }
 
     /// The paths that were tried, in words.
@@ -108,7 +110,7 @@ impl Connect for Dialer {
             }
             Err(_) => self.paths(),
         };
-        Err(unanswered(&self.servers, &tried))
+        Err(unanswered(&self.servers, self.transport, &tried))
     }
 }
 
@@ -116,11 +118,12 @@ fn names(servers: &[Target]) -> String {
     servers.iter().map(Target::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn unanswered(servers: &[Target], tried: &str) -> anyhow::Error {
+fn unanswered(servers: &[Target], transport: &str, tried: &str) -> anyhow::Error {
     let ports: Vec<String> = servers.iter().map(|server| server.port.to_string()).collect();
     anyhow::anyhow!(
-        "the server {} does not answer over UDP (tried {tried}): is `marline server` running there, \
-         is UDP port {} open in its firewall and its provider's, and does this network let UDP out?",
+        "the server {} does not answer over {transport} (tried {tried}): is `marline server` running \
+         there with the same --carrier, is {transport} port {} open in its firewall and its \
+         provider's, and does this network let {transport} out?",
         names(servers),
         ports.join(", ")
     )

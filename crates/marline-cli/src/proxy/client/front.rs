@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::tunnel::{Connect, OpenError, Tunnel};
+use super::open::{Open, OpenError};
 use crate::proxy::relay::{Traffic, relay};
 use crate::proxy::shutdown::Stop;
 use crate::proxy::socks::{self, Reply};
@@ -22,8 +22,8 @@ use crate::proxy::transport::Transport;
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What all listening ports share.
-pub struct Front<C: Connect> {
-    tunnel: Arc<Tunnel<C>>,
+pub struct Front<O> {
+    way: Arc<O>,
     places: Arc<Semaphore>,
     stop: Stop,
     /// Bytes from and to all applications.
@@ -39,20 +39,23 @@ pub enum Service {
     Forward(Target),
 }
 
-/// Binds a port for applications.
+/// Binds a port for applications; it is served once there is a runtime.
 ///
 /// # Errors
 /// It is taken or not allowed.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("cannot listen on TCP {address}"))
+pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+    let bound = std::net::TcpListener::bind(address);
+    let listener = bound.with_context(|| format!("cannot listen on TCP {address}"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
-impl<C: Connect> Front<C> {
-    /// Applications' way into `tunnel`, at most `places` at the same time.
+impl<O: Open> Front<O> {
+    /// Applications take this `way`, at most `places` at the same time.
     #[must_use]
-    pub fn new(tunnel: Arc<Tunnel<C>>, places: usize, stop: Stop) -> Arc<Front<C>> {
+    pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<Front<O>> {
         let places = Arc::new(Semaphore::new(places));
-        Arc::new(Front { tunnel, places, stop, traffic: Traffic::default() })
+        Arc::new(Front { way, places, stop, traffic: Traffic::default() })
     }
 
     /// Serves one listening port until the drain, and what it accepted until that ends.
@@ -103,7 +106,7 @@ impl<C: Connect> Front<C> {
             },
         };
         let opened = tokio::select! {
-            opened = self.tunnel.open(&target) => opened,
+            opened = self.way.open(&target) => opened,
             () = self.stop.over() => return socket.abort(),
         };
         let stream = match opened {

@@ -26,7 +26,8 @@ async fn near(service: Service, places: usize) -> Near {
     let tunnel = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
     let stopper = Stopper::default();
     let front = Front::new(tunnel, places, stopper.listen());
-    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();
     Near { address, stopper, done: tokio::spawn(front.serve(listener, service)) }
 }

@@ -1,7 +1,9 @@
 //! The near end of the proxy: takes applications' connections and opens their targets.
 
 pub mod dialer;
+pub mod direct;
 pub mod front;
+pub mod open;
 pub mod pool;
 pub mod tunnel;
 

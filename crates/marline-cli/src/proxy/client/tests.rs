@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-use super::tunnel::{Connect, OpenError, Patience, Tunnel};
+use super::open::{Open, OpenError};
+use super::tunnel::{Connect, Patience, Tunnel};
 use crate::proxy::message::{ErrorCode, Message};
 use crate::proxy::secret::Secret;
 use crate::proxy::server::ServerLimits;

@@ -3,7 +3,6 @@
 //! Fresh: multipath handshake, TLS, and then Hello and Connect in one go, so that the answer is there
 //! three round trips after the start. Warm: one.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -13,8 +12,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::open::{Open, OpenError};
 use super::pool::Pool;
-use crate::proxy::message::{ErrorCode, Failure, Message, VERSION};
+use crate::proxy::message::{Message, VERSION};
 use crate::proxy::secret::Secret;
 use crate::proxy::target::Target;
 use crate::proxy::tls::{self, ClientStream};
@@ -53,43 +53,7 @@ impl Default for Patience {
     }
 }
 
-/// Why a target was not reached.
-#[derive(Debug)]
-pub enum OpenError {
-    /// The server said no.
-    Refused(Failure),
-    /// The server has another key than the invite's.
-    Pin,
-    /// The server was not reached, or went away.
-    Server(anyhow::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Refused(failure) => f.write_str(&failure.text),
-            OpenError::Pin => f.write_str(
-                "the server has another key than the invite names: it was set up anew, or somebody \
-                 sits in between (nothing secret was sent); ask the server's owner for a new invite",
-            ),
-            OpenError::Server(error) => write!(f, "{error:#}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
 impl OpenError {
-    /// RFC 8803's code for it.
-    #[must_use]
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            OpenError::Refused(failure) => failure.code,
-            OpenError::Pin => ErrorCode::ResourceExceeded,
-            OpenError::Server(_) => ErrorCode::NetworkFailure,
-        }
-    }
-
     fn from_io(what: &str, error: io::Error) -> OpenError {
         if tls::is_pin_mismatch(&error) {
             return OpenError::Pin;
@@ -135,25 +99,6 @@ impl<C: Connect> Tunnel<C> {
     /// Lets the waiting connections go; no others take their place.
     pub fn close(&self) {
         self.pool.close();
-    }
-
-    /// A stream whose bytes are the target's.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn open(&self, target: &Target) -> Result<ClientStream<C::Stream>, OpenError> {
-        if let Some(stream) = self.pool.take().await {
-            match self.on_warm(stream, target).await {
-                Err(OpenError::Server(error)) => {
-                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
-                    self.pool.clear();
-                }
-                result => return result,
-            }
-        }
-        let (mut stream, _) = self.fresh(Some(target)).await?;
-        self.expect(&mut stream, self.patience.handshake, working).await?;
-        self.connected(stream).await
     }
 
     async fn on_warm(
@@ -230,6 +175,25 @@ impl<C: Connect> Tunnel<C> {
             }),
             Err(error) => Err(OpenError::from_io("the server ended the connection", error)),
         }
+    }
+}
+
+impl<C: Connect> Open for Tunnel<C> {
+    type Stream = ClientStream<C::Stream>;
+
+    async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
+        if let Some(stream) = self.pool.take().await {
+            match self.on_warm(stream, target).await {
+                Err(OpenError::Server(error)) => {
+                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
+                    self.pool.clear();
+                }
+                result => return result,
+            }
+        }
+        let (mut stream, _) = self.fresh(Some(target)).await?;
+        self.expect(&mut stream, self.patience.handshake, working).await?;
+        self.connected(stream).await
     }
 }
 

@@ -10,6 +10,7 @@ use marline_algos::Registry;
 use super::policies::Choice;
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Forward, InviteWord, Span, Word, beside};
+use crate::native::CarrierChoice;
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
 
@@ -22,6 +23,9 @@ options! {
         /// A file with the invite, mode 0600
         #[arg(long, value_name = "FILE", conflicts_with = "invite")]
         pub invite_file: Option<PathBuf>,
+        /// No server: connect straight to targets, which may be any Multipath TCP or TCP servers
+        #[arg(long, conflicts_with_all = ["invite", "invite_file"])]
+        pub direct: bool,
         /// A path: INTERFACE or ADDRESS, `=ADDRESS:PORT` of the server on it, `,backup`; again for more
         /// [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
@@ -50,12 +54,23 @@ options! {
     }
 }
 
+/// How a client gets to targets.
+#[derive(Clone, Debug)]
+pub enum Route {
+    /// Straight.
+    Direct,
+    /// Through the server that this leads to.
+    Through(Invite),
+}
+
 /// What a client runs with.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// The way to the server.
-    pub invite: Invite,
-    /// The multipath side.
+    /// The way to targets.
+    pub route: Route,
+    /// How segments travel.
+    pub carrier: CarrierChoice,
+    /// The multipath side; its carrier is still to be opened.
     pub network: marline::ClientConfig,
     /// SOCKS5 ports.
     pub socks5: Vec<SocketAddr>,
@@ -91,6 +106,9 @@ impl ClientOptions {
     pub fn over(self, mut lower: ClientOptions) -> ClientOptions {
         // Either way of giving the invite replaces both.
         if self.invite.is_some() || self.invite_file.is_some() {
+            (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
+        }
+        if self.direct {
             (lower.invite, lower.invite_file) = (None, None);
         }
         self.layered(lower)
@@ -102,7 +120,8 @@ impl ClientOptions {
         if self.socks5.is_empty() && self.local_forward.is_empty() {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
-        let shared = self.shared().effective();
+        let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
+        let shared = self.shared().effective(native);
         self.path_manager = Some(self.choice().names().1);
         self.set_shared(shared);
         self.warm.get_or_insert(2);
@@ -124,7 +143,10 @@ impl ClientOptions {
             return Ok(invite.clone());
         }
         let Some(file) = &self.invite_file else {
-            bail!("no invite: give --invite-file FILE (the server's `--init` prints the word)");
+            bail!(
+                "no invite: give --invite-file FILE (the server's `--init` prints the word), or \
+                 --direct to do without a server"
+            );
         };
         private_file::check_mode(file)?;
         let shown = file.display();
@@ -132,12 +154,25 @@ impl ClientOptions {
         text.parse().with_context(|| format!("in {shown}"))
     }
 
+    fn route(&self) -> anyhow::Result<Route> {
+        if !self.direct {
+            return self.read_invite().map(Route::Through);
+        }
+        if self.invite.is_some() || self.invite_file.is_some() {
+            bail!("`direct` does without a server: take the invite out, or `direct`");
+        }
+        if self.carrier == Some(CarrierChoice::Udp) {
+            bail!("--direct speaks to servers that do not know Marline: they need --carrier raw");
+        }
+        Ok(Route::Direct)
+    }
+
     /// What to run with.
     ///
     /// # Errors
     /// What does not fit together.
     pub fn plan(self) -> anyhow::Result<ClientPlan> {
-        let invite = self.read_invite()?;
+        let route = self.route()?;
         let options = self.effective();
         let forwards: Vec<Forward> = options.local_forward.iter().map(|w| w.0.clone()).collect();
         let listening = options.socks5.iter().chain(forwards.iter().map(|f| &f.listen));
@@ -151,7 +186,8 @@ impl ClientOptions {
             bail!("--warm {warm}: at most 32");
         }
         Ok(ClientPlan {
-            invite,
+            route,
+            carrier: options.carrier.unwrap_or(CarrierChoice::Udp),
             network: options.network()?,
             socks5: options.socks5.clone(),
             forwards,

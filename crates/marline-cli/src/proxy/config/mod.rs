@@ -1,11 +1,12 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct per command serves both: clap fills it from flags, serde from a file, `over` lays one above
-//! the other; what commands have in common is in [`shared`]. Every value is parsed where it is read, so that an error in a file names line and column,
+//! One struct per command serves both: clap fills it from flags, serde from a file, `over` lays one
+//! above the other; what commands have in common is in [`shared`]. Every value is parsed where it is read, so that an error in a file names line and column,
 //! and an unknown key is an error.
 
 pub mod client;
 pub mod policies;
+pub mod serve;
 pub mod server;
 pub mod shared;
 mod values;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 
-pub use values::{Forward, InviteWord, Span, Word};
+pub use values::{Forward, InviteWord, Signal, Span, Word};
 
 /// Reads a file; relative paths in it are relative to the file.
 ///

@@ -8,6 +8,7 @@ use marline_algos::Registry;
 
 use super::shared::{Conduct, connections, options};
 use super::{Word, beside};
+use crate::native::CarrierChoice;
 use crate::proxy::rules::{Cidr, Rules};
 use crate::proxy::server::ServerLimits;
 use crate::proxy::target::Target;
@@ -15,7 +16,7 @@ use crate::proxy::target::Target;
 options! {
     /// Flags of `marline server`, and keys of its file.
     pub struct ServerOptions {
-        /// Answer clients on this UDP address; again for more
+        /// Answer clients on this address (UDP, or TCP with --carrier raw); again for more
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
         /// Where clients reach it, for invites; again for more [default: the listening address]
@@ -45,7 +46,9 @@ options! {
 /// What a server runs with.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
-    /// The multipath side.
+    /// How segments travel.
+    pub carrier: CarrierChoice,
+    /// The multipath side; its carrier is still to be opened.
     pub network: marline::ServerConfig,
     /// The key's file.
     pub key_file: PathBuf,
@@ -86,7 +89,7 @@ impl ServerOptions {
     /// These options with the defaults filled in; `file` is where they come from.
     #[must_use]
     pub fn effective(mut self, file: &Path) -> ServerOptions {
-        let shared = self.shared().effective();
+        let shared = self.shared().effective(CarrierChoice::Udp);
         self.set_shared(shared);
         self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
@@ -129,6 +132,7 @@ impl ServerOptions {
         }
         let per_client = connections(options.max_connections)?;
         Ok(ServerPlan {
+            carrier: options.carrier.unwrap_or(CarrierChoice::Udp),
             network: options.network()?,
             rules: options.rules(),
             limits: ServerLimits { per_client, ..ServerLimits::default() },
@@ -150,6 +154,9 @@ impl ServerOptions {
         let shards = self.shards.unwrap_or(1);
         if !shards.is_power_of_two() || shards > 128 {
             bail!("--shards {shards}: a power of two up to 128");
+        }
+        if shards > 1 && self.carrier == Some(CarrierChoice::Raw) {
+            bail!("--shards {shards}: --carrier raw has one");
         }
         config.shards = shards;
         config.capture_dir = self.shared().capture_dir()?;

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 
 use super::policies::{Choice, Mode};
 use super::{Span, Word};
+use crate::native::CarrierChoice;
 
 /// A field that flags or a file can leave out.
 pub trait Layer: Sized {
@@ -67,6 +68,9 @@ macro_rules! options {
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
+                /// How segments travel [default: udp, for serve and --direct raw]
+                #[arg(long, value_enum)]
+                carrier: Option<$crate::native::CarrierChoice>,
                 /// Protect data with DSS checksums as well (TLS notices damage too, but ends the
                 /// connection)
                 #[arg(long)]
@@ -145,6 +149,7 @@ pub struct Shared {
     pub scheduler: Option<String>,
     pub congestion: Option<String>,
     pub linger: Option<Word<Span>>,
+    pub carrier: Option<CarrierChoice>,
     pub dss_checksum: bool,
     pub drain: Option<Word<Span>>,
     pub pcap: Option<PathBuf>,
@@ -180,7 +185,8 @@ impl Shared {
 
     /// Fills in the defaults.
     #[must_use]
-    pub fn effective(mut self) -> Shared {
+    pub fn effective(mut self, carrier: CarrierChoice) -> Shared {
+        self.carrier.get_or_insert(carrier);
         let (scheduler, _, congestion) = self.choice(None).names();
         self.mode.get_or_insert_default();
         self.scheduler = Some(scheduler);

@@ -1,12 +1,15 @@
 use std::path::Path;
 
-use super::client::ClientOptions;
+use super::client::{ClientOptions, Route};
 use super::policies::Mode;
+use super::serve::ServeOptions;
 use super::server::ServerOptions;
 use super::*;
+use crate::native::CarrierChoice;
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
 use crate::proxy::secret::Secret;
+use crate::proxy::serve::HeaderVersion;
 
 fn invite() -> Invite {
     let servers = vec!["server.example:7777".parse().unwrap()];
@@ -213,4 +216,74 @@ fn a_servers_files_lie_beside_its_configuration() {
     assert!(error_of(ServerOptions::default().plan(Path::new("x.toml"))).contains("--listen"));
     let shards = ServerOptions { shards: Some(3), ..ServerOptions::from_file(&file).unwrap() };
     assert!(error_of(shards.plan(&file)).contains("power of two"));
+}
+
+#[test]
+fn signals() {
+    for text in [
+        "192.0.2.1",
+        "192.0.2.1:8443",
+        "10.0.0.5=203.0.113.5",
+        "10.0.0.5:80=203.0.113.5:8080,backup",
+        "2001:db8::1,backup",
+        "[2001:db8::1]:443",
+    ] {
+        assert_eq!(text.parse::<Signal>().unwrap().to_string(), text);
+    }
+    let bare: Signal = "[2001:db8::1]".parse().unwrap();
+    assert_eq!((bare.to_string().as_str(), bare.0.address.port()), ("2001:db8::1", 0));
+    for bad in ["", "wlan0", "0.0.0.0", "224.0.0.1", "192.0.2.1,primary", "192.0.2.1=2001:db8::1"] {
+        assert!(bad.parse::<Signal>().is_err(), "{bad}");
+    }
+}
+
+fn front(text: &str) -> ServeOptions {
+    parse(text).unwrap()
+}
+
+#[test]
+fn a_front_needs_an_address_and_a_service() {
+    let fine = "listen = [\"0.0.0.0:80\", \"[::]:80\"]\nto = \"127.0.0.1:8080\"\n";
+    let plan = front(fine).plan().unwrap();
+    assert_eq!(plan.carrier, CarrierChoice::Raw);
+    assert_eq!(plan.network.listen.len(), 2);
+    assert_eq!(plan.network.connection.keepalive, Some(marline::Duration::from_secs(120)));
+    assert!(error_of(front("to = \"127.0.0.1:80\"").plan()).contains("--listen"));
+    assert!(error_of(front("listen = [\"0.0.0.0:80\"]").plan()).contains("--to"));
+    for (more, says) in [
+        ("max-connections = 0", "--max-connections"),
+        ("max-per-source = 70000", "--max-per-source"),
+        ("idle-timeout = \"10ms\"", "--idle-timeout"),
+        ("keepalive = \"10ms\"", "--keepalive"),
+        ("scheduler = \"psychic\"", "psychic"),
+    ] {
+        let error = error_of(front(&format!("{fine}{more}")).plan());
+        assert!(error.contains(says), "{more}: {error}");
+    }
+    let more =
+        "signal = [\"10.0.0.5=203.0.113.5,backup\"]\nproxy-protocol = \"v2\"\nlinger = \"5m\"";
+    let options = front(&format!("{fine}{more}"));
+    let printed = toml::to_string(&options.clone().effective()).unwrap();
+    let again = toml::to_string(&front(&printed).effective()).unwrap();
+    assert_eq!(again, printed);
+    let plan = options.plan().unwrap();
+    assert!(plan.network.addresses[0].backup && plan.network.addresses[0].signal);
+    assert_eq!(plan.header, Some(HeaderVersion::V2));
+}
+
+#[test]
+fn direct_and_an_invite_exclude_each_other() {
+    let direct = ClientOptions { direct: true, ..ClientOptions::default() };
+    let plan = direct.clone().plan().unwrap();
+    assert!(matches!(plan.route, Route::Direct) && plan.carrier == CarrierChoice::Raw);
+    let both = ClientOptions { direct: true, ..with_invite() };
+    assert!(error_of(both.plan()).contains("direct"));
+    let udp = ClientOptions { carrier: Some(CarrierChoice::Udp), ..direct.clone() };
+    assert!(error_of(udp.plan()).contains("--carrier raw"));
+    // A flag replaces what the file says.
+    assert!(direct.over(with_invite()).plan().is_ok());
+    let file = ClientOptions { direct: true, ..ClientOptions::default() };
+    assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
+    let plan = with_invite().plan().unwrap();
+    assert_eq!(plan.carrier, CarrierChoice::Udp);
 }

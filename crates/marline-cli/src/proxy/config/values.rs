@@ -1,10 +1,11 @@
 //! Values that configuration speaks of, as text.
 
 use std::fmt::{self, Display};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use marline::ServerAddress;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::proxy::invite::{BadInvite, Invite};
@@ -128,6 +129,66 @@ impl Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.listen, self.target)
     }
+}
+
+/// `ADDRESS[:PORT][=PUBLIC[:PORT]][,backup]`: an address of a server that clients are told of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Signal(pub ServerAddress);
+
+impl FromStr for Signal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Signal, String> {
+        let wrong = |why: &str| {
+            format!(
+                "signal {text:?}: {why} (write ADDRESS[:PORT][=PUBLIC[:PORT]][,backup], IPv6 with a \
+                 port in brackets)"
+            )
+        };
+        let (ends, backup) = match text.split_once(',') {
+            None => (text, false),
+            Some((ends, "backup")) => (ends, true),
+            Some((_, other)) => return Err(wrong(&format!("{other:?} is not `backup`"))),
+        };
+        let (local, public) = match ends.split_once('=') {
+            None => (ends, None),
+            Some((local, public)) => (local, Some(public)),
+        };
+        let address = |text: &str| {
+            let found =
+                address_and_port(text).ok_or_else(|| wrong(&format!("{text:?} is no address")))?;
+            match found.ip().is_unspecified() || found.ip().is_multicast() {
+                true => Err(wrong(&format!("{} is no address of one machine", found.ip()))),
+                false => Ok(found),
+            }
+        };
+        let (local, advertised) = (address(local)?, public.map(address).transpose()?);
+        if advertised.is_some_and(|public| public.is_ipv4() != local.is_ipv4()) {
+            return Err(wrong("both must be IPv4 or both IPv6"));
+        }
+        Ok(Signal(ServerAddress { address: local, signal: true, backup, advertised }))
+    }
+}
+
+impl Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |address: SocketAddr| match address.port() {
+            0 => address.ip().to_string(),
+            _ => address.to_string(),
+        };
+        f.write_str(&show(self.0.address))?;
+        if let Some(public) = self.0.advertised {
+            write!(f, "={}", show(public))?;
+        }
+        f.write_str(if self.0.backup { ",backup" } else { "" })
+    }
+}
+
+/// An address with a port, or without (port 0).
+fn address_and_port(text: &str) -> Option<SocketAddr> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let alone = bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));
+    alone.or_else(|| text.parse().ok())
 }
 
 fn split_outside_brackets(text: &str) -> Vec<&str> {

@@ -120,7 +120,9 @@ impl Gate {
     }
 }
 
-fn source_of(address: IpAddr) -> IpAddr {
+/// What counts as one source: an IPv4 address, or an IPv6 /64.
+#[must_use]
+pub fn source_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) >> 64 << 64).into(),
         v4 => v4,

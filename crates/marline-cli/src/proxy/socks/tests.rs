@@ -125,3 +125,33 @@ proptest! {
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_requested_is_what_is_accepted() {
+    let targets = ["192.0.2.1:80", "[2001:db8::1]:443", "example.org:22"];
+    for target in targets.map(|text| text.parse::<Target>().unwrap()) {
+        let (mut app, mut port) = duplex(4096);
+        let (asked, heard) = tokio::join!(ask(&mut app, &target), async {
+            let heard = accept(&mut port).await.unwrap();
+            reply(&mut port, Reply::Succeeded).await.unwrap();
+            port.write_all(b"first byte").await.unwrap();
+            heard
+        });
+        asked.unwrap();
+        assert_eq!(heard, target);
+        let mut first = [0; 10];
+        app.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"first byte", "nothing of the answer is left, nothing more is taken");
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_errors_with_their_reason() {
+    let (mut app, mut port) = duplex(4096);
+    let target = "example.org:22".parse().unwrap();
+    let (asked, _) = tokio::join!(ask(&mut app, &target), async {
+        accept(&mut port).await.unwrap();
+        reply(&mut port, Reply::ConnectionRefused).await.unwrap();
+    });
+    assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}

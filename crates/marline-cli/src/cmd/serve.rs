@@ -1,0 +1,64 @@
+//! `marline serve`: a front for a service.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use marline::{Listener, Stream};
+
+use super::accepting::accept;
+use super::client::FAREWELL;
+use super::watched::watched;
+use crate::control::ServerHandle;
+use crate::native;
+use crate::proxy::config::serve::{ServeOptions, ServePlan};
+use crate::proxy::serve::ServiceFront;
+use crate::proxy::shutdown::Stopper;
+
+/// Arguments of `marline serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A TOML file whose keys are these flags' names; flags override it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Everything else.
+    #[command(flatten)]
+    pub options: ServeOptions,
+}
+
+/// Does what needs privileges, and lets go of them.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub fn prepare(args: Args) -> anyhow::Result<ServePlan> {
+    let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
+    plan.network.carrier = native::open(plan.carrier, &mut plan.network.listen)?;
+    Ok(plan)
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What went wrong, in words for the user.
+pub async fn run(plan: ServePlan) -> anyhow::Result<ExitCode> {
+    let stopper = Stopper::default();
+    let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
+    let listener = Listener::bind(plan.network).await?;
+    let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve" });
+    let _watched = watched(&plan.conduct, handle).await?;
+    for address in listener.local_addrs() {
+        println!("listening on {address}");
+    }
+    let front = Arc::new(front);
+    let anywhere = listener.local_addrs()[0];
+    let work = accept(listener.clone(), stopper.listen(), |stream: Stream, peer| {
+        let front = Arc::clone(&front);
+        async move {
+            let first = stream.info().and_then(|info| Some(info.subflows.first()?.path.local));
+            front.serve(stream, peer, first.unwrap_or(anywhere)).await;
+        }
+    });
+    stopper.run_until_signal(plan.conduct.drain, work).await?;
+    listener.drained(FAREWELL).await;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,54 @@
+use super::*;
+
+fn end(address: &str, interface: u32) -> LocalEnd {
+    let address = address.parse().unwrap();
+    LocalEnd { address, interface: (format!("if{interface}"), interface), loopback: false }
+}
+
+/// Paths as they are given, each with its local addresses.
+fn table(paths: &[(&str, &[&str])]) -> PathTable {
+    let specs: Vec<PathSpec> = paths.iter().map(|(spec, _)| spec.parse().unwrap()).collect();
+    let mut table = PathTable::new(&specs);
+    for (number, (entry, (_, ends))) in table.entries.iter_mut().zip(paths).enumerate() {
+        entry.ends = ends.iter().map(|address| end(address, number as u32)).collect();
+    }
+    table
+}
+
+fn order(table: &PathTable, servers: &[&str], winner: Option<(&str, &str)>) -> Vec<String> {
+    let servers: Vec<SocketAddr> = servers.iter().map(|server| server.parse().unwrap()).collect();
+    let winner = winner.map(|(local, remote)| (local.parse().unwrap(), remote.parse().unwrap()));
+    let candidates = table.candidates(&servers, winner);
+    candidates.iter().map(|c| format!("{} {}", c.end.address, c.remote)).collect()
+}
+
+#[test]
+fn paths_and_servers_take_turns() {
+    let table = table(&[("if0", &["10.0.0.2", "fd00::2"]), ("if1", &["10.1.0.2"])]);
+    let servers = ["[fd00::1]:80", "192.0.2.1:80", "192.0.2.2:80"];
+    let expected = [
+        "fd00::2 [fd00::1]:80",
+        "10.0.0.2 192.0.2.1:80",
+        "10.0.0.2 192.0.2.2:80",
+        "10.1.0.2 192.0.2.1:80",
+        "10.1.0.2 192.0.2.2:80",
+    ];
+    assert_eq!(order(&table, &servers, None), expected);
+}
+
+#[test]
+fn what_won_is_first_and_its_path_is_preferred_for_other_servers() {
+    let table = table(&[("if0", &["10.0.0.2"]), ("if1", &["10.1.0.2"])]);
+    let won = Some(("10.1.0.2", "192.0.2.1:80"));
+    let again = order(&table, &["192.0.2.1:80"], won);
+    assert_eq!(again, ["10.1.0.2 192.0.2.1:80", "10.0.0.2 192.0.2.1:80"]);
+    let other = order(&table, &["192.0.2.9:443"], won);
+    assert_eq!(other, ["10.1.0.2 192.0.2.9:443", "10.0.0.2 192.0.2.9:443"]);
+}
+
+#[test]
+fn backups_come_last_and_a_pinned_server_is_the_only_one() {
+    let table = table(&[("if0,backup", &["10.0.0.2"]), ("if1=198.51.100.7:99", &["10.1.0.2"])]);
+    let expected = ["10.1.0.2 198.51.100.7:99", "10.0.0.2 192.0.2.1:80"];
+    assert_eq!(order(&table, &["192.0.2.1:80"], None), expected);
+}

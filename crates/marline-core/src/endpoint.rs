@@ -190,6 +190,12 @@ impl Endpoint {
         [connections, time_wait].into_iter().flatten().min()
     }
 
+    /// Whether subflows that ended are remembered (TIME-WAIT), for stragglers to be answered.
+    #[must_use]
+    pub fn in_time_wait(&self) -> bool {
+        self.shared.time_wait.next_timeout().is_some()
+    }
+
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()

@@ -1,7 +1,8 @@
 //! Captures: one pcapng file per local address, which Wireshark reads as native Multipath TCP.
 //!
 //! What is written is the segment as the core saw it, under an IP header made up from the addresses
-//! that the core knows. Writing happens where the packet is handled: a capture is for looking at
+//! that the core knows. Checksums that were verified, or left to hardware, are written as they should
+//! be. Writing happens where the packet is handled: a capture is for looking at
 //! behaviour, not for measuring speed.
 
 use core::net::IpAddr;
@@ -28,6 +29,8 @@ pub struct Captures {
     dir: PathBuf,
     name: String,
     reveal_keys: bool,
+    sent: SegmentChecksum,
+    received: SegmentChecksum,
     files: BTreeMap<IpAddr, Option<CaptureFile>>,
 }
 
@@ -48,7 +51,15 @@ impl Captures {
     pub fn in_dir(dir: &Path, name: &str, reveal_keys: bool) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let (dir, name) = (dir.to_owned(), name.to_owned());
-        Ok(Captures { dir, name, reveal_keys, files: BTreeMap::new() })
+        let scope = SegmentChecksum::WithoutAddresses;
+        let files = BTreeMap::new();
+        Ok(Captures { dir, name, reveal_keys, sent: scope, received: scope, files })
+    }
+
+    /// The segments are native ones: their checksums cover addresses, and were verified on arrival.
+    pub(crate) const fn set_native(&mut self) {
+        self.sent = SegmentChecksum::WithAddresses;
+        self.received = SegmentChecksum::Unknown;
     }
 
     pub(crate) fn sent(&mut self, path: &FourTuple, ecn: Ecn, segment: &[u8]) {
@@ -85,7 +96,10 @@ impl Captures {
             Ecn::Ect0 => 2,
             Ecn::Ce => 3,
         };
-        let checksum = SegmentChecksum::WithoutAddresses;
+        let checksum = match direction {
+            Direction::Outbound => self.sent,
+            Direction::Inbound => self.received,
+        };
         let segment = CapturedSegment { src, dst, ecn, checksum, bytes };
         if file.capture.segment(&mut file.gathered, &info, &segment).is_err() {
             return;

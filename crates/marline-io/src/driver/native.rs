@@ -23,8 +23,8 @@ impl Shard {
         if let Carrier::Native(carrier) = &mut self.lock().carrier {
             carrier.adopt(&mut opened);
         }
-        for (ipv6, socket) in opened.sockets() {
-            self.add_socket(Sock::raw(socket, ipv6)?)?;
+        for (ipv6, (socket, senders)) in [false, true].into_iter().zip(opened.sockets()) {
+            self.add_socket(Sock::raw(socket, ipv6, senders)?)?;
         }
         self.lock().let_through()
     }

@@ -198,6 +198,10 @@ impl Shard {
             },
             Box::new(rng),
         );
+        let mut capture = config.capture;
+        if let (Carrier::Native(_), Some(capture)) = (&carrier, &mut capture) {
+            capture.set_native();
+        }
         let state = State {
             endpoint,
             carrier,
@@ -208,7 +212,7 @@ impl Shard {
             scratch: Vec::new(),
             stall_retry_at: None,
             armed: None,
-            capture: config.capture,
+            capture,
             driver: None,
             sockets_changed: true,
             stopped: false,

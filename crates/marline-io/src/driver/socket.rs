@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use marline_core::Ecn;
 use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
@@ -69,8 +69,18 @@ pub(crate) struct UdpKind {
 
 #[derive(Debug)]
 pub(crate) struct RawKind {
+    ways: Mutex<Ways>,
+}
+
+/// How packets leave.
+#[derive(Debug, Default)]
+struct Ways {
     /// The interface that packets from an address leave through.
-    interfaces: Mutex<BTreeMap<IpAddr, u32>>,
+    interfaces: BTreeMap<IpAddr, u32>,
+    /// Sockets bound to an interface, where the interface that comes with a packet is not enough.
+    senders: BTreeMap<u32, OwnedFd>,
+    /// Not bound yet.
+    spare: Vec<OwnedFd>,
 }
 
 /// A batch that did not leave, or not all of it.
@@ -105,14 +115,15 @@ impl Sock {
         Ok(Sock { fd, local, kind: Kind::Udp(UdpKind { state, options, wildcard }) })
     }
 
-    pub(crate) fn raw(socket: OwnedFd, ipv6: bool) -> io::Result<Self> {
+    pub(crate) fn raw(socket: OwnedFd, ipv6: bool, spare: Vec<OwnedFd>) -> io::Result<Self> {
         let any: IpAddr = if ipv6 {
             core::net::Ipv6Addr::UNSPECIFIED.into()
         } else {
             core::net::Ipv4Addr::UNSPECIFIED.into()
         };
         let fd = crate::sys::watch(socket, Interest::READABLE | Interest::ERROR)?;
-        let kind = Kind::Raw(RawKind { interfaces: Mutex::new(BTreeMap::new()) });
+        let ways = Ways { spare, ..Ways::default() };
+        let kind = Kind::Raw(RawKind { ways: Mutex::new(ways) });
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
 
@@ -148,8 +159,8 @@ impl Sock {
                 socket::route_mtu(&spec, remote).ok()
             }
             Kind::Raw(raw) => {
-                let interface = raw.interface(local);
-                socket::route_mtu_by_index(local, interface, remote).ok()
+                let interface = raw.lock().interfaces.get(&local).copied();
+                socket::route_mtu_by_index(local, interface.unwrap_or(0), remote).ok()
             }
         }
     }
@@ -184,19 +195,22 @@ impl UdpKind {
 }
 
 impl RawKind {
-    fn interface(&self, local: IpAddr) -> u32 {
-        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
-        interfaces.get(&local).copied().unwrap_or(0)
+    fn lock(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Packets from this address leave through this interface (0: as the routing table says), or
     /// the address is gone.
     pub(crate) fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
-        let mut interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner);
-        match interface {
-            Some(index) => interfaces.insert(local, index),
-            None => interfaces.remove(&local),
+        let mut ways = self.lock();
+        let Some(index) = interface else {
+            ways.interfaces.remove(&local);
+            return;
         };
+        ways.interfaces.insert(local, index);
+        if local.is_ipv6() && index != 0 {
+            ways.add_sender(index);
+        }
     }
 
     fn send(
@@ -207,12 +221,12 @@ impl RawKind {
         stride: usize,
         bytes: &[u8],
     ) -> Result<(), SendError> {
-        let to = RawDestination {
-            local: outer.local,
-            remote: outer.remote,
-            interface: self.interface(outer.local),
-            ecn: ecn_bits(ecn),
-        };
+        let ways = self.lock();
+        let interface = ways.interfaces.get(&outer.local).copied().unwrap_or(0);
+        let sender = ways.senders.get(&interface).filter(|_| outer.local.is_ipv6());
+        let fd = sender.map_or(fd, AsFd::as_fd);
+        let (local, remote, ecn) = (outer.local, outer.remote, ecn_bits(ecn));
+        let to = RawDestination { local, remote, interface, ecn };
         let mut sent = 0;
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
             match raw::send(fd, &to, stride, rest) {
@@ -222,6 +236,33 @@ impl RawKind {
             }
         }
         Ok(())
+    }
+}
+
+impl Ways {
+    /// A socket for this interface. Where none is to be had the routing table decides.
+    fn add_sender(&mut self, index: u32) {
+        if self.senders.contains_key(&index) {
+            return;
+        }
+        let socket = self.spare.pop().map_or_else(|| raw::open_sender(true), Ok);
+        let bound = socket.and_then(|socket| {
+            raw::bind_to_interface(socket.as_fd(), index)?;
+            Ok(socket)
+        });
+        match bound {
+            Ok(socket) => {
+                // One per interface that is in use: indices are not used again.
+                let in_use = &self.interfaces;
+                self.senders.retain(|known, _| in_use.values().any(|index| index == known));
+                self.senders.insert(index, socket);
+            }
+            Err(error) => tracing::warn!(
+                index,
+                %error,
+                "IPv6 packets may leave by another interface where it has the better route"
+            ),
+        }
     }
 }
 

@@ -25,6 +25,8 @@ const RECEIVES_PER_TURN: usize = 4;
 const POSTPONE_TIMERS: u32 = 4;
 /// An orphaned shard waits this long for its connections to close.
 const LINGER: Duration = Duration::from_secs(10);
+/// On native carriers also for TIME-WAIT to end: the kernel would answer stragglers with RST.
+const FAREWELL: Duration = Duration::from_secs(70);
 
 /// Receive errors after which a socket is looked at only when it becomes ready again.
 const ERRORS_IN_A_ROW: u32 = 8;
@@ -108,7 +110,7 @@ impl Task {
         }
         self.postponed = 0;
         self.poll_timer(cx)?;
-        Poll::Pending
+        if self.is_over(self.shard.clock.now()) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// What must be seen to first; `true` if the task is to end.
@@ -120,16 +122,28 @@ impl Task {
             self.sockets = sockets(&state);
         }
         self.shard.serve(&mut state, now);
-        if !self.shard.orphaned.load(Ordering::Acquire) {
-            return false;
-        }
-        let since = *self.orphaned_at.get_or_insert(now);
-        let over = state.endpoint.connections().is_empty() || now >= since + LINGER;
-        if !over && state.armed.is_none() {
+        let nothing_armed = state.armed.is_none();
+        drop(state);
+        let over = self.is_over(now);
+        if self.orphaned_at.is_some() && !over && nothing_armed {
             // Nothing else would bring us back here.
             let _ = self.shard.timer.set(LINGER);
         }
         over
+    }
+
+    /// Nobody holds the shard, and nothing is left to do.
+    fn is_over(&mut self, now: Instant) -> bool {
+        if !self.shard.orphaned.load(Ordering::Acquire) {
+            return false;
+        }
+        let since = *self.orphaned_at.get_or_insert(now);
+        let state = self.shard.lock();
+        if !state.endpoint.connections().is_empty() {
+            return now >= since + LINGER;
+        }
+        let stragglers = state.carrier.is_native() && state.endpoint.in_time_wait();
+        !stragglers || now >= since + FAREWELL
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> io::Result<()> {

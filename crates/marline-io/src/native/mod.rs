@@ -28,6 +28,8 @@ use crate::sys::{filter as socket_filter, raw};
 const BASE_SEGMENT: u16 = 1_240;
 /// Segment that fills an Ethernet frame with IPv4.
 const ETHERNET_SEGMENT: u16 = 1_480;
+/// Interfaces with IPv6 that a client without privileges may meet in its life.
+const SENDERS: usize = 16;
 /// Local ports reserved at a time.
 const POOL_STEP: usize = 32;
 /// Local ports of a client at most. With each, one connection per minute to every server and port
@@ -60,6 +62,8 @@ pub(crate) struct Opened {
     pub(crate) v4: OwnedFd,
     /// None where the machine has no IPv6.
     pub(crate) v6: Option<OwnedFd>,
+    /// To be bound to interfaces as these appear.
+    v6_senders: Vec<OwnedFd>,
     guards: Vec<Guard>,
 }
 
@@ -75,7 +79,11 @@ impl RawSockets {
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
             Err(error) => return Err(error),
         };
-        let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new() }));
+        let mut v6_senders = Vec::new();
+        while v6.is_some() && v6_senders.len() < SENDERS {
+            v6_senders.push(raw::open_sender(true)?);
+        }
+        let opened = Mutex::new(Some(Opened { v4, v6, v6_senders, guards: Vec::new() }));
         Ok(RawSockets { opened })
     }
 
@@ -199,8 +207,12 @@ impl NativeCarrier {
 }
 
 impl Opened {
-    pub(crate) fn sockets(self) -> impl Iterator<Item = (bool, OwnedFd)> {
-        [Some((false, self.v4)), self.v6.map(|v6| (true, v6))].into_iter().flatten()
+    /// The sockets, IPv4 first, each with senders that can be bound to interfaces. On IPv4 the
+    /// interface that comes with a packet decides; on IPv6 only that which a socket is bound to: one
+    /// that comes with a packet gives way to a more specific route through another.
+    pub(crate) fn sockets(self) -> impl Iterator<Item = (OwnedFd, Vec<OwnedFd>)> {
+        let v6 = self.v6.map(|v6| (v6, self.v6_senders));
+        [Some((self.v4, Vec::new())), v6].into_iter().flatten()
     }
 }
 

@@ -53,28 +53,40 @@ pub(crate) struct RawMeta {
 /// Opens a raw socket for TCP that receives nothing yet: a filter that drops all is on it, and what
 /// came before is thrown away.
 pub(crate) fn open(ipv6: bool) -> io::Result<OwnedFd> {
+    let raw = open_sender(ipv6)?;
+    let (level, option) = if ipv6 {
+        set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO)
+    };
+    set_int(raw.as_fd(), level, option, 1)?;
+    error_queue::enable(raw.as_fd(), ipv6)?;
+    Ok(raw)
+}
+
+/// Opens a raw socket for TCP that only sends, and neither hears of packets nor of errors.
+pub(crate) fn open_sender(ipv6: bool) -> io::Result<OwnedFd> {
     let domain = if ipv6 { Domain::IPV6 } else { Domain::IPV4 };
     let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(Protocol::TCP))?;
     filter::attach(raw.as_fd(), &filter::DROP_ALL)?;
     drain(raw.as_fd());
     socket::raise_buffers(&raw);
-    let (level, options): (_, &[(i32, libc::c_int)]) = if ipv6 {
-        let options = &[
-            (libc::IPV6_RECVPKTINFO, 1),
-            (libc::IPV6_RECVTCLASS, 1),
-            (libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
-            // IPV6_CHECKSUM is off unless asked for: the checksum is ours to compute.
-        ];
-        (libc::IPPROTO_IPV6, options)
+    // The core finds out itself what passes: the kernel sets DF, and keeps its own idea to itself.
+    if ipv6 {
+        let value = libc::IPV6_PMTUDISC_PROBE;
+        set_int(raw.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, value)?;
     } else {
-        let options = &[(libc::IP_PKTINFO, 1), (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)];
-        (libc::IPPROTO_IP, options)
-    };
-    for (option, value) in options {
-        set_int(raw.as_fd(), level, *option, *value)?;
+        let value = libc::IP_PMTUDISC_PROBE;
+        set_int(raw.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, value)?;
     }
-    error_queue::enable(raw.as_fd(), ipv6)?;
     Ok(raw.into())
+}
+
+/// Binds a socket to an interface; a socket that was not bound before needs no privilege for it
+/// (Linux 5.7).
+pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index as libc::c_int)
 }
 
 fn set_int(fd: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {

@@ -1,0 +1,225 @@
+//! Native TCP against the kernel of this machine, in both roles, over veth with its default
+//! offloads: what arrives is what was sent, subflows join, and the kernel sends no RST.
+
+#[path = "support/machines.rs"]
+mod machines;
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use machines::{Far, near_counter, near_ip, on_two_machines, packets_sent};
+use marline::{
+    Carrier, Client, FallbackReason, Listener, ServerAddress, ServerConfig, Stream, SubflowState,
+};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const BYTES: usize = 6_000_000;
+
+fn run(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(work);
+}
+
+async fn raw_client(paths: &[&str]) -> Client {
+    client_with(paths, |config| config.carrier = Carrier::Raw).await
+}
+
+async fn raw_server(listen: &str, announce: &[&str]) -> Listener {
+    let mut config = ServerConfig::new(vec![listen.parse().unwrap()], connection());
+    config.carrier = Carrier::Raw;
+    let at = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 0);
+    config.addresses = announce.iter().map(at).map(ServerAddress::new).collect();
+    Listener::bind(config).await.unwrap()
+}
+
+/// Sends bytes to a server that echoes them, ends the stream, and compares.
+async fn ask(stream: Stream, sent: Vec<u8>) -> Stream {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let expected = sent.clone();
+    let writing = tokio::spawn(async move {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+        writer
+    });
+    let mut got = Vec::new();
+    within(reader.read_to_end(&mut got)).await.unwrap();
+    assert!(got == expected, "{} bytes came back of {}", got.len(), expected.len());
+    reader.unsplit(writing.await.unwrap())
+}
+
+/// Echoes on one connection and hands it back after the end.
+async fn echo(stream: Stream) -> Stream {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    within(tokio::io::copy(&mut reader, &mut writer)).await.unwrap();
+    writer.shutdown().await.unwrap();
+    reader.unsplit(writer)
+}
+
+fn client_asks_kernel(mut far: Far, listen: &str, near: [&str; 2]) {
+    far.cable(1);
+    far.cable(2);
+    let server = far.serve(listen, true);
+    run(async {
+        let client = raw_client(&near).await;
+        let mut stream = within(client.connect(&[server])).await.unwrap();
+        assert_eq!(stream.fallback(), None);
+        stream.write_all(b"!").await.unwrap();
+        let mut first = [0; 1];
+        within(stream.read_exact(&mut first)).await.unwrap();
+        wait_for_subflows(&stream, 2).await;
+        let stream = ask(stream, bytes(BYTES, 1)).await;
+        drop(stream);
+        assert!(client.drained(Duration::from_secs(10)).await);
+        let (_, carrier) = client.counters();
+        assert_eq!(carrier.bad_checksums, 0);
+        assert!(carrier.unfinished_checksums > 0, "veth leaves checksums to nobody");
+    });
+    // Half of the bytes, more or less, in segments that nobody joins.
+    let sent = packets_sent("near2");
+    assert!(sent > 300, "the second path really is near2: {sent} packets");
+    assert_eq!(far.counter("MPTcpExtMPJoinAckRx"), 1);
+    assert_eq!(far.counter("MPTcpExtMPCapableFallbackACK"), 0);
+    assert_eq!(near_counter("TcpOutRsts"), 0, "the kernel on our side kept quiet");
+    assert_eq!(far.counter("TcpOutRsts"), 0);
+}
+
+#[test]
+fn a_client_joins_a_kernel_server() {
+    on_two_machines("a_client_joins_a_kernel_server", |far| {
+        client_asks_kernel(far, "10.1.0.2:7000", ["near1", "near2"]);
+    });
+}
+
+#[test]
+fn a_client_joins_a_kernel_server_over_ipv6() {
+    on_two_machines("a_client_joins_a_kernel_server_over_ipv6", |far| {
+        client_asks_kernel(far, "[fd00:1::2]:7000", ["fd00:1::1", "fd00:2::1"]);
+    });
+}
+
+fn kernel_asks_server(mut far: Far, listen: &str, announce: [&str; 2]) {
+    far.cable(1);
+    far.cable(2);
+    far.ip("mptcp limits set subflows 4 add_addr_accepted 4");
+    run(async {
+        let listener = raw_server(listen, &announce).await;
+        let port = listener.local_addrs()[0].port();
+        far.start_client(SocketAddr::new(announce[0].parse().unwrap(), port), BYTES, true);
+        let (mut stream, peer) = within(listener.accept()).await.unwrap();
+        assert_eq!(stream.fallback(), None);
+        assert_eq!(stream.peer_addr(), peer);
+        let mut first = [0; 1];
+        within(stream.read_exact(&mut first)).await.unwrap();
+        stream.write_all(&first).await.unwrap();
+        wait_for_subflows(&stream, 2).await;
+        drop(echo(stream).await);
+        assert_eq!(tokio::task::block_in_place(|| far.client_result()), "ok");
+        assert!(listener.drained(Duration::from_secs(10)).await);
+    });
+    assert!(far.counter("MPTcpExtMPJoinSynAckRx") >= 1);
+    assert!(far.counter("MPTcpExtAddAddr") >= 1, "our announcement was accepted");
+    assert_eq!(near_counter("TcpOutRsts"), 0, "the kernel on our side kept quiet");
+}
+
+#[test]
+fn a_kernel_client_joins_a_server() {
+    on_two_machines("a_kernel_client_joins_a_server", |far| {
+        kernel_asks_server(far, "0.0.0.0:7000", ["10.1.0.1", "10.2.0.1"]);
+    });
+}
+
+#[test]
+fn a_kernel_client_joins_a_server_over_ipv6() {
+    on_two_machines("a_kernel_client_joins_a_server_over_ipv6", |far| {
+        kernel_asks_server(far, "[::]:7000", ["fd00:1::1", "fd00:2::1"]);
+    });
+}
+
+#[test]
+fn plain_tcp_is_spoken_where_the_peer_has_no_more() {
+    on_two_machines("plain_tcp_is_spoken_where_the_peer_has_no_more", |mut far| {
+        far.cable(1);
+        let server = far.serve("10.1.0.2:7000", false);
+        run(async {
+            let client = raw_client(&["near1"]).await;
+            let stream = within(client.connect(&[server])).await.unwrap();
+            assert_eq!(stream.fallback(), Some(FallbackReason::SynAckWithoutOption));
+            drop(ask(stream, bytes(BYTES, 2)).await);
+
+            let listener = raw_server("10.1.0.1:7001", &[]).await;
+            far.start_client(listener.local_addrs()[0], BYTES, false);
+            let (stream, _) = within(listener.accept()).await.unwrap();
+            assert_eq!(stream.fallback(), Some(FallbackReason::SynWithoutOption));
+            drop(echo(stream).await);
+            assert_eq!(tokio::task::block_in_place(|| far.client_result()), "ok");
+        });
+        assert_eq!(near_counter("TcpOutRsts"), 0);
+    });
+}
+
+#[test]
+fn ports_are_ours_alone_and_strangers_are_refused_by_us() {
+    on_two_machines("ports_are_ours_alone_and_strangers_are_refused_by_us", |mut far| {
+        far.cable(1);
+        let server = far.serve("10.1.0.2:7000", true);
+        run(async {
+            let client = raw_client(&["near1"]).await;
+            let stream = within(client.connect(&[server])).await.unwrap();
+            let ours = stream.info().unwrap().subflows[0].path.local;
+            assert!(std::net::TcpListener::bind(ours).is_err(), "reserved");
+            for mptcp in [false, true] {
+                far.start_client(ours, 10, mptcp);
+                let result = tokio::task::block_in_place(|| far.client_result());
+                assert!(result.contains("refused"), "{result}");
+            }
+            assert_eq!(near_counter("TcpOutRsts"), 0, "it was us who refused");
+
+            // A server's port on an address that it does not listen on is the kernel's.
+            let listener = raw_server("127.0.0.1:7003", &[]).await;
+            let elsewhere = std::net::TcpListener::bind("10.1.0.1:7003").unwrap();
+            far.start_client(elsewhere.local_addr().unwrap(), 10, false);
+            let (kernels, _) = tokio::task::block_in_place(|| elsewhere.accept()).unwrap();
+            drop((kernels, listener));
+            assert_ne!(tokio::task::block_in_place(|| far.client_result()), "ok");
+            drop(ask(stream, bytes(100_000, 3)).await);
+        });
+    });
+}
+
+#[test]
+fn an_interface_that_goes_and_comes_back_is_followed() {
+    on_two_machines("an_interface_that_goes_and_comes_back_is_followed", |mut far| {
+        far.cable(1);
+        far.cable(2);
+        let server = far.serve("10.1.0.2:7000", true);
+        far.ip("route add 10.2.0.0/16 dev far2 metric 50");
+        run(async {
+            let client = raw_client(&["near1", "near2"]).await;
+            let mut stream = within(client.connect(&[server])).await.unwrap();
+            let mut some = [0; 5];
+            stream.write_all(b"first").await.unwrap();
+            within(stream.read_exact(&mut some)).await.unwrap();
+            wait_for_subflows(&stream, 2).await;
+            near_ip("link set near2 down");
+            within(async {
+                while established(&stream) > 1 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+            .await;
+            stream.write_all(b"again").await.unwrap();
+            within(stream.read_exact(&mut some)).await.unwrap();
+            near_ip("link set near2 up");
+            near_ip("route add default via 10.2.0.2 dev near2 metric 200");
+            wait_for_subflows(&stream, 2).await;
+            drop(ask(stream, bytes(1_000_000, 4)).await);
+        });
+    });
+}
+
+fn established(stream: &Stream) -> usize {
+    let info = stream.info().expect("the connection lives");
+    info.subflows.iter().filter(|s| s.state == SubflowState::Established).count()
+}

@@ -5,7 +5,7 @@
 pub mod cmd;
 pub mod control;
 pub mod demo;
-pub mod emulation;
+pub use marline_lab::emulation;
 pub mod metrics_http;
 pub mod native;
 pub mod path_table;

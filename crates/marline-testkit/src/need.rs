@@ -57,6 +57,18 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
+/// Whether namespaces and interfaces can be made; where not, the test is skipped loudly.
+pub fn root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    // Real, effective, saved, file system.
+    let root = uid.and_then(|ids| ids.split_ascii_whitespace().nth(1)) == Some("0");
+    if !root {
+        skip("needs root");
+    }
+    root
+}
+
 /// Says loudly that the running test is left out and why. The caller returns right after it.
 ///
 /// # Panics

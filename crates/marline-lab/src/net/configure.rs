@@ -1,0 +1,198 @@
+//! Addresses, routes and settings of a host.
+//!
+//! All by the `ip` program in one batch per host: it is needed for `ip mptcp` anyway, and its errors
+//! name the line. Settings are written by a thread in the namespace.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use marline_io::netns;
+
+use crate::scenario::{Endpoint, Scenario, Side};
+
+/// Packets that may wait for the link's thread: it reads within microseconds, but a burst of a
+/// whole window must not be lost before the model sees it.
+const QUEUE_PACKETS: u32 = 10_000;
+/// Routing table of the first path; the others follow.
+const FIRST_TABLE: usize = 101;
+/// Metric of the first path's default route.
+const FIRST_METRIC: usize = 10;
+
+/// Makes a namespace.
+pub(super) fn make_namespace(name: &str) -> anyhow::Result<()> {
+    let output = Command::new("ip").args(["netns", "add", name]).output();
+    let output = output.context("cannot run `ip` (package iproute2)")?;
+    if !output.status.success() {
+        bail!("cannot make the namespace {name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    // Before there are interfaces: they take over what is the default when they are made.
+    for (key, value) in EARLY {
+        set(name, key, value)?;
+    }
+    Ok(())
+}
+
+/// Quiet interfaces that can be used at once.
+const EARLY: &[(&str, &str)] = &[
+    ("net.ipv6.conf.default.accept_ra", "0"),
+    ("net.ipv6.conf.default.router_solicitations", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.all.accept_dad", "0"),
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+];
+
+/// What measurements need: no memory of earlier connections, no blackhole that outlives a test, and
+/// the congestion control that is compared with.
+const SETTINGS: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.ipv4.tcp_congestion_control", "cubic"),
+    ("net.mptcp.blackhole_timeout", "0"),
+];
+
+/// Sets up one host: its interfaces exist already.
+pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> anyhow::Result<()> {
+    batch(namespace, &script(scenario, side))?;
+    let host = scenario.host(side);
+    for (key, value) in SETTINGS {
+        set(namespace, key, value)?;
+    }
+    let switch = |on: bool| if on { "1" } else { "0" };
+    set(namespace, "net.mptcp.enabled", switch(host.mptcp.enabled))?;
+    set(namespace, "net.mptcp.checksum_enabled", switch(host.mptcp.checksum))?;
+    for (key, value) in &host.sysctl {
+        set(namespace, key, value)?;
+    }
+    Ok(())
+}
+
+/// The lines for `ip -batch`.
+fn script(scenario: &Scenario, side: Side) -> String {
+    let mut lines = "link set lo up\n".to_owned();
+    for (number, path) in scenario.paths.iter().enumerate() {
+        let name = &path.name;
+        let mtu = path.mtu.map_or(String::new(), |mtu| format!(" mtu {mtu}"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(lines, "link set {name} txqueuelen {QUEUE_PACKETS}{mtu} up");
+        for net in path.addresses(side) {
+            let nodad = if net.addr().is_ipv6() { " nodad" } else { "" };
+            let _ = writeln!(lines, "addr add {net} dev {name}{nodad}");
+        }
+        routes(&mut lines, side, number, name, path.addresses(side));
+    }
+    let mptcp = &scenario.host(side).mptcp;
+    let (subflows, accepted) = (mptcp.subflows, mptcp.add_addr_accepted);
+    let _ = writeln!(lines, "mptcp limits set subflows {subflows} add_addr_accepted {accepted}");
+    for endpoint in &mptcp.endpoints {
+        let _ = writeln!(lines, "{}", endpoint_line(endpoint));
+    }
+    lines
+}
+
+/// The client's packets leave by the interface of their source, the server's by that of their
+/// destination: so a path is known by the client's address, in both directions. What has no address
+/// yet takes the first path.
+fn routes(lines: &mut String, side: Side, number: usize, name: &str, addresses: &[IpNet]) {
+    let (table, metric) = (FIRST_TABLE + number, FIRST_METRIC + number);
+    for family in ["-4", "-6"] {
+        let of_family = |net: &&IpNet| net.addr().is_ipv6() == (family == "-6");
+        let mut mine = addresses.iter().filter(of_family).peekable();
+        if mine.peek().is_none() {
+            continue;
+        }
+        let _ = writeln!(lines, "{family} route add default dev {name} metric {metric}");
+        if side == Side::Server {
+            continue;
+        }
+        let _ = writeln!(lines, "{family} route add default dev {name} table {table}");
+        for net in mine {
+            let _ = writeln!(lines, "{family} rule add from {} lookup {table}", net.addr());
+        }
+    }
+}
+
+fn endpoint_line(endpoint: &Endpoint) -> String {
+    let mut line = format!("mptcp endpoint add {}", endpoint.address);
+    if let Some(path) = &endpoint.path {
+        let _ = write!(line, " dev {path}");
+    }
+    if let Some(id) = endpoint.id {
+        let _ = write!(line, " id {id}");
+    }
+    if let Some(port) = endpoint.port {
+        let _ = write!(line, " port {port}");
+    }
+    for flag in &endpoint.flags {
+        let _ = write!(line, " {}", flag.word());
+    }
+    line
+}
+
+fn batch(namespace: &str, script: &str) -> anyhow::Result<()> {
+    // `-4` and `-6` are options of the program, not of a line: one run per family and subject.
+    for (option, lines) in grouped(script) {
+        let mut ip = Command::new("ip");
+        ip.args(["-n", namespace]);
+        ip.args(option);
+        ip.args(["-batch", "-"]);
+        ip.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = ip.spawn().context("cannot run `ip` (package iproute2)")?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(lines.as_bytes())?;
+        }
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("ip -batch: {}\nof\n{lines}", said.trim());
+        }
+    }
+    Ok(())
+}
+
+/// Successive lines with the same family option, without it.
+fn grouped(script: &str) -> Vec<(Option<&'static str>, String)> {
+    let mut groups: Vec<(Option<&'static str>, String)> = Vec::new();
+    for line in script.lines() {
+        let (option, rest) = match line.split_at_checked(3) {
+            Some(("-4 ", rest)) => (Some("-4"), rest),
+            Some(("-6 ", rest)) => (Some("-6"), rest),
+            _ => (None, line),
+        };
+        match groups.last_mut() {
+            Some((last, lines)) if *last == option => {
+                let _ = writeln!(lines, "{rest}");
+            }
+            _ => groups.push((option, format!("{rest}\n"))),
+        }
+    }
+    groups
+}
+
+/// Writes a setting in a namespace.
+fn set(namespace: &str, key: &str, value: &str) -> anyhow::Result<()> {
+    let write = || {
+        let file = format!("/proc/sys/{}", key.replace('.', "/"));
+        netns::within(namespace, || std::fs::write(&file, value))
+    };
+    let mut result = write();
+    let refused = result.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+    if refused && key == "net.ipv4.tcp_congestion_control" {
+        allow_congestion_control(value)?;
+        result = write();
+    }
+    result.with_context(|| format!("cannot set {key} = {value}"))
+}
+
+/// Namespaces may only choose from a list that is the whole machine's: the name is added to it.
+fn allow_congestion_control(name: &str) -> anyhow::Result<()> {
+    const LIST: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let before = std::fs::read_to_string(LIST).with_context(|| LIST.to_owned())?;
+    if before.split_ascii_whitespace().any(|known| known == name) {
+        return Ok(());
+    }
+    eprintln!("marline lab: adding {name} to net.ipv4.tcp_allowed_congestion_control");
+    std::fs::write(LIST, format!("{} {name}", before.trim())).with_context(|| LIST.to_owned())
+}

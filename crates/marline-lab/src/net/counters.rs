@@ -1,0 +1,125 @@
+//! What a host's kernel counted and complained about.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+
+use anyhow::Context;
+use marline_io::netns;
+
+/// Counters by name: `TcpExt` and `MPTcpExt` of /proc/net/netstat, `Tcp` of /proc/net/snmp (with that
+/// prefix, since names repeat).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<String, u64>);
+
+impl Counters {
+    /// Those of a namespace, now.
+    ///
+    /// # Errors
+    /// It cannot be entered.
+    pub fn read(namespace: &str) -> anyhow::Result<Counters> {
+        let read = || {
+            let netstat = std::fs::read_to_string("/proc/thread-self/net/netstat")?;
+            Ok(netstat + &std::fs::read_to_string("/proc/thread-self/net/snmp")?)
+        };
+        let text = netns::within(namespace, read).context("cannot read the kernel's counters")?;
+        Ok(Counters(parse(&text)))
+    }
+
+    /// A counter by its name; 0 if the kernel has none such.
+    #[must_use]
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// What was counted since.
+    #[must_use]
+    pub fn since(&self, before: &Counters) -> Counters {
+        let grown =
+            |(name, value): (&String, &u64)| (name.clone(), value.saturating_sub(before.get(name)));
+        Counters(self.0.iter().map(grown).collect())
+    }
+
+    /// Those that are not zero and whose name starts so.
+    pub fn nonzero<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+        let all = self.0.iter().map(|(name, value)| (name.as_str(), *value));
+        all.filter(move |(name, value)| *value > 0 && name.starts_with(prefix))
+    }
+}
+
+/// Pairs of lines: `Group: NAME NAME`, `Group: NUMBER NUMBER`.
+fn parse(text: &str) -> BTreeMap<String, u64> {
+    let lines: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(':')).collect();
+    let mut counters = BTreeMap::new();
+    for pair in lines.chunks_exact(2) {
+        let [(group, names), (_, values)] = pair else { continue };
+        let prefix = if matches!(*group, "TcpExt" | "MPTcpExt") { "" } else { group };
+        let names = names.split_ascii_whitespace();
+        for (name, value) in names.zip(values.split_ascii_whitespace()) {
+            // Some are signed (Tcp MaxConn -1): nobody asks for these.
+            if let Ok(value) = value.parse() {
+                counters.insert(format!("{prefix}{name}"), value);
+            }
+        }
+    }
+    counters
+}
+
+/// What the kernel says from now on.
+#[derive(Debug)]
+pub struct KernelLog(Option<File>);
+
+impl KernelLog {
+    /// Starts listening. Where it is not allowed nothing is heard.
+    #[must_use]
+    pub fn from_now() -> KernelLog {
+        let open = || -> io::Result<File> {
+            let mut options = File::options();
+            let file = options.read(true).custom_flags(NONBLOCK).open("/dev/kmsg")?;
+            io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
+            Ok(file)
+        };
+        KernelLog(open().ok())
+    }
+
+    /// Warnings and worse since the start or the last call.
+    pub fn complaints(&mut self) -> Vec<String> {
+        const WARNING: u32 = 4;
+        let mut complaints = Vec::new();
+        let Some(file) = &mut self.0 else { return complaints };
+        let mut record = vec![0; 8_192];
+        // Each read is one message: `priority,number,time,flags;text`.
+        while let Ok(len) = file.read(&mut record) {
+            let text = String::from_utf8_lossy(&record[..len]);
+            let Some((head, message)) = text.split_once(';') else { continue };
+            let priority = head.split(',').next().and_then(|word| word.parse::<u32>().ok());
+            if len > 0 && priority.is_some_and(|priority| priority % 8 <= WARNING) {
+                complaints.push(message.lines().next().unwrap_or_default().to_owned());
+            }
+            if len == 0 {
+                break;
+            }
+        }
+        complaints
+    }
+}
+
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_have_the_kernels_names() {
+        let text = "TcpExt: SyncookiesSent TCPTimeouts\nTcpExt: 0 7\nMPTcpExt: MPJoinAckRx\n\
+                    MPTcpExt: 2\nTcp: MaxConn RetransSegs\nTcp: -1 5\n";
+        let counters = Counters(parse(text));
+        assert_eq!((counters.get("TCPTimeouts"), counters.get("MPJoinAckRx")), (7, 2));
+        assert_eq!((counters.get("TcpRetransSegs"), counters.get("TcpMaxConn")), (5, 0));
+        let before = Counters(parse("MPTcpExt: MPJoinAckRx\nMPTcpExt: 1\n"));
+        assert_eq!(counters.since(&before).get("MPJoinAckRx"), 1);
+        assert_eq!(counters.nonzero("MPJoin").collect::<Vec<_>>(), [("MPJoinAckRx", 2)]);
+    }
+}

@@ -1,0 +1,86 @@
+use std::process::{Command, Stdio};
+
+use marline_testkit::need;
+
+use super::*;
+
+fn scenario() -> Scenario {
+    Scenario::from_toml(
+        "[[path]]\nname = 'wifi'\nlink = 'rate=50M,delay=5ms'\nclient = ['10.0.1.2/24', \
+         'fd00:1::2/64']\nserver = ['10.0.1.1/24', 'fd00:1::1/64']\n[[path]]\nname = 'lte'\n\
+         link = 'rate=20M,delay=20ms'\nclient = ['10.0.2.2/24']\nserver = ['10.0.2.1/24']\n\
+         [client.mptcp]\nendpoints = [{ address = '10.0.2.2', path = 'lte', flags = ['subflow'] }]",
+    )
+    .expect("a scenario")
+}
+
+fn instance(name: &str) -> Options {
+    Options::new(&format!("t{}-{name}", std::process::id()))
+}
+
+fn namespaces() -> String {
+    let output = Command::new("ip").args(["netns", "list"]).output().expect("ip");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
+    if !need::root() || need::program("ip").is_none() || need::program("python3").is_none() {
+        return;
+    }
+    let options = instance("mptcp");
+    let net = Net::up(&scenario(), &options).expect("up");
+    let server = "import socket\ns=socket.socket(2,1,262)\ns.bind(('10.0.1.1',5000))\n\
+                  s.listen()\nprint('ready',flush=True)\nc,_=s.accept()\nn=0\n\
+                  while n<4000000:\n n+=len(c.recv(65536))\n c.send(b'x')\nprint(n)";
+    let client = "import socket\ns=socket.socket(2,1,262)\ns.connect(('10.0.1.1',5000))\n\
+                  s.sendall(b'y');s.recv(1)\ns.sendall(bytes(3999999))\nwhile s.recv(65536): pass";
+    let python = |code: &str| {
+        let mut python = Command::new("python3");
+        python.args(["-c", code]).stdin(Stdio::null()).stdout(Stdio::piped());
+        python
+    };
+    let mut server = net.spawn(Side::Server, &mut python(server)).expect("server");
+    let mut first = [0; 6];
+    std::io::Read::read_exact(server.stdout.as_mut().expect("piped"), &mut first).expect("ready");
+    let mut client = net.spawn(Side::Client, &mut python(client)).expect("client");
+    assert!(server.wait().expect("server").success());
+    assert!(client.wait().expect("client").success());
+    let counters = net.counters(Side::Server).expect("counters");
+    let joined = (counters.get("MPCapableACKRX"), counters.get("MPJoinAckRx"));
+    assert_eq!(joined, (1, 1), "{:?}", counters.nonzero("MP").collect::<Vec<_>>());
+    let reports = net.report().expect("report");
+    assert!(reports.iter().all(|report| report.up.stats.delivered_bytes > 100_000));
+    net.command("lte", "down").expect("command");
+    net.command("lte", "set rate=1M").expect("command");
+    assert!(net.command("umts", "down").expect_err("no such path").to_string().contains("lte"));
+    assert!(!net.report().expect("report")[1].up.up);
+    // A process that nobody waits for goes with the net.
+    let mut sleeper = net.spawn(Side::Client, Command::new("sleep").arg("600")).expect("sleep");
+    drop(net);
+    assert!(!sleeper.wait().expect("killed").success());
+    assert!(!namespaces().contains(&options.instance));
+}
+
+#[test]
+fn what_a_dead_owner_left_is_swept_and_what_lives_is_not() {
+    if !need::root() || need::program("ip").is_none() {
+        return;
+    }
+    let (live, dead) = (instance("live"), instance("dead"));
+    let net = Net::up(&scenario(), &live).expect("up");
+    // As a killed process leaves it: claimed by a process that is gone, half made.
+    let claim = Claim::stake(&dead.instance).expect("claim");
+    configure::make_namespace(claim.namespace(Side::Client)).expect("namespace");
+    std::mem::forget(claim);
+    let file = format!("/run/marline-lab/{}.json", dead.instance);
+    let text = std::fs::read_to_string(&file).expect("claim");
+    let mine = format!("\"started\":{}", Owner::this().expect("owner").started);
+    std::fs::write(&file, text.replace(&mine, "\"started\":1")).expect("write");
+    Claim::stake(&live.instance).expect_err("in use");
+    assert!(sweep().contains(&dead.instance));
+    let left = namespaces();
+    assert!(!left.contains(&dead.instance) && left.contains(&live.instance), "{left}");
+    drop(net);
+    assert!(!namespaces().contains(&live.instance));
+}

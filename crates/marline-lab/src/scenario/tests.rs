@@ -1,0 +1,57 @@
+use super::*;
+
+const WIFI: &str = "[[path]]\nname = 'wifi'\nlink = 'rate=8M,delay=10ms,queue=80ms'\n\
+                    client = ['10.0.1.2/24']\nserver = ['10.0.1.1/24']\n";
+
+fn refused(text: &str) -> String {
+    format!("{:#}", Scenario::from_toml(text).expect_err("wrong"))
+}
+
+#[test]
+fn a_path_is_enough() {
+    let scenario = Scenario::from_toml(WIFI).expect("a scenario");
+    assert_eq!(scenario.seed, 1);
+    assert!(scenario.client.mptcp.enabled);
+    assert_eq!(scenario.paths[0].spec().expect("link").down.delay.as_millis(), 10);
+    assert_eq!(scenario.path_number("wifi").expect("known"), 0);
+}
+
+#[test]
+fn endpoints_and_events_are_understood() {
+    let text = format!(
+        "{WIFI}[client.mptcp]\nchecksum = true\nendpoints = [{{ address = '10.0.1.2', \
+         path = 'wifi', flags = ['subflow', 'backup'] }}]\n[[event]]\nat = '7.5s'\n\
+         path = 'wifi'\ncommand = 'down uplink'\n"
+    );
+    let scenario = Scenario::from_toml(&text).expect("a scenario");
+    let flags = &scenario.client.mptcp.endpoints[0].flags;
+    assert_eq!(flags, &[EndpointFlag::Subflow, EndpointFlag::Backup]);
+    let (at, _) = scenario.events[0].parse().expect("an event");
+    assert_eq!(at, Duration::from_millis(7_500));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (text, word) in [
+        ("".to_owned(), "path"),
+        (format!("{WIFI}colour = 'red'"), "colour"),
+        (format!("{WIFI}{WIFI}"), "two paths"),
+        (WIFI.replace("'wifi'", "'a name with blanks'"), "interface"),
+        (WIFI.replace("rate=8M", "rate=fast"), "rate=fast"),
+        (WIFI.replace("10.0.1.2/24", "10.0.1"), "client"),
+        (WIFI.replace("['10.0.1.1/24']", "[]"), "no address"),
+        (format!("{WIFI}mtu = 100"), "mtu"),
+        (format!("{WIFI}[client.mptcp]\nsubflows = 9"), "at most 8"),
+        (
+            format!(
+                "{WIFI}[server.mptcp]\nendpoints = [{{ address = '10.0.9.9', flags = ['signal'] }}]"
+            ),
+            "10.0.9.9",
+        ),
+        (format!("{WIFI}[[event]]\nat = '1s'\npath = 'lte'\ncommand = 'down'"), "lte"),
+        (format!("{WIFI}[[event]]\nat = 'soon'\npath = 'wifi'\ncommand = 'down'"), "soon"),
+    ] {
+        let said = refused(&text);
+        assert!(said.contains(word), "{text}\n{said}");
+    }
+}

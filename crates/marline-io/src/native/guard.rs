@@ -3,8 +3,15 @@
 //! The kernel sees every segment that the raw socket sees, and answers those to a port without a
 //! socket with RST. A listening socket on the port gives each segment a home; a filter on it that
 //! drops all ends them there, without an answer. A socket that is merely bound is not enough: only
-//! listening ones are looked up. Nothing but the bind itself may need a privilege, and only below
-//! port 1024. When the guard is closed the RSTs are back, as they are for any process that died: so
+//! listening ones are looked up.
+//!
+//! The filter needs CAP_NET_ADMIN on kernels since 2026 (commit 5d39580f68e6: of TCP sockets only);
+//! the rest of a guard needs nothing, but for ports below 1024. So that ports can also be reserved
+//! when capabilities are gone, a guard refuses all packets with a TTL below 255 as well (RFC 5082):
+//! the kernel drops those silently, and nobody needs a privilege to ask for it. What gets past that
+//! and no filter is a packet from the same link that began with 255, which no common system sends.
+//!
+//! When the guard is closed the RSTs are back, as they are for any process that died: so
 //! it stays until nothing of a connection is left, TIME-WAIT included.
 //!
 //! A guard also reserves its port: no other program can bind it, and the kernel does not give it to
@@ -16,7 +23,7 @@ use std::os::fd::AsFd as _;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::sys::filter;
+use crate::sys::{filter, ttl};
 
 /// A guarded port, on one address or on all.
 #[derive(Debug)]
@@ -55,7 +62,12 @@ impl Guard {
     fn open(local: SocketAddr, reuse: bool, only_v6: Option<bool>) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
         // Before the bind: from then on segments may come.
-        filter::attach(socket.as_fd(), &filter::DROP_ALL)?;
+        ttl::refuse_below_255(socket.as_fd(), local.is_ipv6())?;
+        let filtered = match filter::attach(socket.as_fd(), &filter::DROP_ALL) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+            Err(error) => return Err(error),
+        };
         let only_v6 = only_v6.filter(|_| local.is_ipv6());
         if let Some(only) = only_v6 {
             socket.set_only_v6(only)?;
@@ -66,7 +78,9 @@ impl Guard {
         socket.listen(1)?;
         let bound = socket.local_addr()?.as_socket();
         let local = bound.ok_or_else(|| io::Error::other("a socket without IP address"))?;
-        Ok(Guard { _socket: socket, local, both_families: only_v6 == Some(false) })
+        let both_families = only_v6 == Some(false);
+        tracing::debug!(%local, both_families, filtered, "port reserved");
+        Ok(Guard { _socket: socket, local, both_families })
     }
 }
 
@@ -87,6 +101,19 @@ mod tests {
         drop(guard);
         let error = TcpStream::connect_timeout(&local, Duration::from_millis(500));
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_guard_without_capabilities_is_silent_too() {
+        // Capabilities belong to threads: only this one lets go of its own.
+        let silent = std::thread::spawn(|| {
+            let _ = crate::drop_capabilities();
+            let guard = Guard::everywhere(0).unwrap();
+            let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), guard.local.port());
+            TcpStream::connect_timeout(&at, Duration::from_millis(50))
+        });
+        let error = silent.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "neither answer nor RST");
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod filter;
 pub(crate) mod raw;
 pub(crate) mod socket;
 pub(crate) mod timer;
+pub(crate) mod ttl;
 pub(crate) mod tun;
 
 use std::io;

@@ -89,7 +89,12 @@ pub(crate) fn bind_to_interface(fd: BorrowedFd<'_>, index: u32) -> io::Result<()
     set_int(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index as libc::c_int)
 }
 
-fn set_int(fd: BorrowedFd<'_>, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
+pub(super) fn set_int(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the descriptor is open; pointer and length describe a live c_int.
     check(unsafe {
         let len = mem::size_of_val(&value) as libc::socklen_t;

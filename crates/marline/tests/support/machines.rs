@@ -14,7 +14,7 @@ use std::time::Duration;
 use marline_testkit::need;
 use socket2::{Domain, Protocol, Socket, Type};
 
-const ROLE: &str = "MARLINE_TEST_ROLE";
+pub const ROLE: &str = "MARLINE_TEST_ROLE";
 /// The protocol number under which the kernel's sockets speak Multipath TCP.
 const IPPROTO_MPTCP: i32 = 262;
 /// Nothing a kernel peer does takes this long unless it hangs.

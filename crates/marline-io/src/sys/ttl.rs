@@ -1,0 +1,16 @@
+//! Packets that a socket takes by their TTL (ip(7), IP_MINTTL; RFC 5082).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::raw::set_int;
+
+/// A TCP socket takes only packets that no router has forwarded and that began with the largest
+/// TTL. IPv6 sockets may get IPv4 packets as well: both are set.
+pub(crate) fn refuse_below_255(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
+    const LARGEST: libc::c_int = 255;
+    if ipv6 {
+        set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, LARGEST)?;
+    }
+    set_int(socket, libc::IPPROTO_IP, libc::IP_MINTTL, LARGEST)
+}

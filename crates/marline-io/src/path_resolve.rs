@@ -16,9 +16,18 @@ pub struct LocalEnd {
     pub interface: (String, u32),
     /// It is loopback's: packets are not bound to an interface.
     pub loopback: bool,
+    /// It is Marline's own, behind a TUN interface: the system's routes do not start there.
+    pub behind_tun: bool,
 }
 
 impl LocalEnd {
+    /// The end behind a TUN interface.
+    #[must_use]
+    pub fn behind(interface: &str, address: IpAddr) -> Self {
+        let interface = (interface.to_owned(), 0);
+        LocalEnd { address, interface, loopback: false, behind_tun: true }
+    }
+
     /// How its socket is opened. Port 0: any.
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
@@ -39,6 +48,9 @@ impl LocalEnd {
                 io::ErrorKind::Unsupported,
                 "the addresses are of different families",
             ));
+        }
+        if self.behind_tun {
+            return Ok(());
         }
         let oif = if self.loopback { 0 } else { self.interface.1 };
         route_exists(remote, Some(self.address), oif)
@@ -123,6 +135,7 @@ fn end(interface: &Interface, address: IpAddr) -> LocalEnd {
         address,
         interface: (interface.name.clone(), interface.index),
         loopback: interface.loopback,
+        behind_tun: false,
     }
 }
 
@@ -155,6 +168,7 @@ mod tests {
             address: "127.0.0.1".parse().unwrap(),
             interface: (lo.name.clone(), lo.index),
             loopback: false,
+            behind_tun: false,
         };
         assert!(bound.check_route("203.0.113.9".parse().unwrap()).is_err());
     }

@@ -2,9 +2,11 @@
 //! stack that speaks Multipath TCP, or plain TCP.
 //!
 //! ```text
-//! native server [--carrier udp|raw] [--announce ADDRESS[:PORT]]... LISTEN
-//! native client [--carrier udp|raw] [--path PATH]... [--bytes N] SERVER
+//! native server [--carrier udp|raw|INTERFACE=ADDRESS]... [--announce ADDRESS[:PORT]]... LISTEN
+//! native client [--carrier udp|raw|INTERFACE=ADDRESS]... [--path PATH]... [--bytes N] SERVER
 //! ```
+//! `INTERFACE=ADDRESS` is a TUN interface and the address behind it; several are several paths.
+//!
 //! The server sends back what it gets. The client sends N random-looking bytes, 1 MiB if not said,
 //! compares what comes back, and prints what the connection was.
 
@@ -13,14 +15,15 @@ use std::time::{Duration, Instant};
 
 use marline::{
     Carrier, Client, ClientConfig, ConnectionConfig, ConnectionInfo, Listener, PathSpec,
-    ServerAddress, ServerConfig, default_policies,
+    ServerAddress, ServerConfig, TunPath, default_policies,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str = "usage: native server [--carrier udp|raw] [--announce ADDRESS]... LISTEN
-       native client [--carrier udp|raw] [--path PATH]... [--bytes N] SERVER";
+const USAGE: &str =
+    "usage: native server [--carrier udp|raw|TUN=ADDRESS]... [--announce ADDRESS]... LISTEN
+       native client [--carrier udp|raw|TUN=ADDRESS]... [--path PATH]... [--bytes N] SERVER";
 
 #[derive(Default)]
 struct Options {
@@ -49,10 +52,13 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "--carrier" => {
-                options.carrier = match value()?.as_str() {
-                    "udp" => Carrier::Udp,
-                    "raw" => Carrier::Raw,
-                    other => return Err(format!("no carrier `{other}`").into()),
+                let text = value()?;
+                match (text.as_str(), text.split_once('='), &mut options.carrier) {
+                    ("udp", ..) => options.carrier = Carrier::Udp,
+                    ("raw", ..) => options.carrier = Carrier::Raw,
+                    (_, Some(tun), Carrier::Tun(tuns)) => tuns.push(tun_path(tun)?),
+                    (_, Some(tun), carrier) => *carrier = Carrier::Tun(vec![tun_path(tun)?]),
+                    (other, ..) => return Err(format!("no carrier `{other}`").into()),
                 }
             }
             "--announce" => {
@@ -67,6 +73,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         }
     }
     Ok(options)
+}
+
+fn tun_path((interface, address): (&str, &str)) -> Result<TunPath> {
+    Ok(TunPath { interface: interface.to_owned(), address: address.parse()? })
 }
 
 async fn server(options: Options) -> Result<()> {

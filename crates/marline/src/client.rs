@@ -11,7 +11,9 @@ use tokio::task::AbortHandle;
 
 use crate::path_table::{PathChange, PathStatus, PathTable};
 use crate::race::{FailureKind, Race, verdict};
-use crate::{ClientConfig, Error, LONGEST_KEEPALIVE, Registry, Stream, UnknownPolicy, native};
+use crate::{
+    Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, Registry, Stream, UnknownPolicy, native,
+};
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
@@ -86,7 +88,10 @@ impl Client {
                 .map_err(|error| io_error("reserve local TCP ports", error))?;
         }
         let interfaces = Interfaces::now().map_err(|error| io_error("list interfaces", error))?;
-        let mut paths = PathTable::new(&config.paths);
+        let mut paths = match &config.carrier {
+            Carrier::Tun(tuns) => PathTable::behind(tuns, &config.paths),
+            _ => PathTable::new(&config.paths),
+        };
         paths.follow(&shard, &interfaces);
         if !config.paths.is_empty() {
             paths.check()?;

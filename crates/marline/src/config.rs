@@ -1,6 +1,6 @@
 //! Configuration of both sides.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,6 +25,21 @@ pub enum Carrier {
     Raw,
     /// The same on raw sockets that were opened before, while the process might.
     Opened(Arc<RawSockets>),
+    /// As native TCP on TUN interfaces, one per path: Marline is a host of its own behind each.
+    Tun(Vec<TunPath>),
+}
+
+/// A TUN interface and the host behind it, which is Marline.
+///
+/// The system routes packets for the address into the interface and forwards what comes out, so it
+/// must be configured as a router between that address and the network. Making the interface needs
+/// CAP_NET_ADMIN; one made before that belongs to the user (`ip tuntap add`) needs nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunPath {
+    /// Name of the interface.
+    pub interface: String,
+    /// Address of the host behind it: none of the system's own.
+    pub address: IpAddr,
 }
 
 impl Carrier {

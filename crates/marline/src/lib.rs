@@ -55,7 +55,7 @@ mod race;
 mod stream;
 
 pub use client::Client;
-pub use config::{Carrier, ClientConfig, LONGEST_KEEPALIVE, ServerAddress, ServerConfig};
+pub use config::{Carrier, ClientConfig, LONGEST_KEEPALIVE, ServerAddress, ServerConfig, TunPath};
 pub use error::Error;
 pub use listener::Listener;
 pub use marline_algos::{Registry, UnknownPolicy, default_policies};

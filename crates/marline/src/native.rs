@@ -7,7 +7,7 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::Duration;
 
 use crate::client::io_error;
-use crate::{Carrier, Error, ServerConfig};
+use crate::{Carrier, Error, ServerConfig, TunPath};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
 const MAX_ADDRESSES: usize = 254;
@@ -15,7 +15,8 @@ const MAX_ADDRESSES: usize = 254;
 pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind {
     match carrier {
         Carrier::Udp => CarrierKind::Udp { keepalive },
-        Carrier::Raw | Carrier::Opened(_) => CarrierKind::Native,
+        Carrier::Raw | Carrier::Opened(_) => CarrierKind::Raw,
+        Carrier::Tun(_) => CarrierKind::Tun,
     }
 }
 
@@ -30,6 +31,13 @@ pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), Error> {
             shard.use_raw(&sockets).map_err(in_use)
         }
         Carrier::Opened(sockets) => shard.use_raw(sockets).map_err(in_use),
+        Carrier::Tun(paths) => {
+            for TunPath { interface, address } in paths {
+                let what = format!("open TUN interface `{interface}`");
+                shard.open_tun(interface, *address).map_err(|error| io_error(&what, error))?;
+            }
+            Ok(())
+        }
     }
 }
 

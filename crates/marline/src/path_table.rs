@@ -4,10 +4,10 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
-use marline_io::{Interfaces, LocalEnd, PathSpec, Shard};
+use marline_io::{Interfaces, LocalEnd, LocalSpec, PathSpec, Shard};
 use marline_policy::{AddressId, LocalAddress};
 
-use crate::Error;
+use crate::{Error, TunPath};
 
 /// A local address that serves as a path, and how it is.
 #[derive(Clone, Debug)]
@@ -72,6 +72,8 @@ type Key = (IpAddr, Option<SocketAddr>);
 pub(crate) struct PathTable {
     /// Found by itself, not named by the user.
     automatic: bool,
+    /// The system's interfaces say nothing of these paths.
+    fixed: bool,
     entries: Vec<Entry>,
     ids: BTreeMap<Key, AddressId>,
     told: BTreeMap<Key, LocalAddress>,
@@ -82,11 +84,39 @@ impl PathTable {
     pub(crate) fn new(specs: &[PathSpec]) -> Self {
         PathTable {
             automatic: specs.is_empty(),
+            fixed: false,
             entries: specs.iter().cloned().map(Entry::new).collect(),
             ids: BTreeMap::new(),
             told: BTreeMap::new(),
             sockets: BTreeMap::new(),
         }
+    }
+
+    /// The paths behind TUN interfaces, all of them if none is named.
+    pub(crate) fn behind(tuns: &[TunPath], specs: &[PathSpec]) -> Self {
+        let all = || {
+            let spec = |tun: &TunPath| PathSpec {
+                local: LocalSpec::Interface(tun.interface.clone()),
+                remote: None,
+                backup: false,
+            };
+            tuns.iter().map(spec).collect::<Vec<_>>()
+        };
+        let mut table = PathTable::new(&if specs.is_empty() { all() } else { specs.to_vec() });
+        for entry in &mut table.entries {
+            let named = |tun: &&TunPath| match &entry.spec.local {
+                LocalSpec::Address(address) => tun.address == *address,
+                LocalSpec::Interface(name) => tun.interface == *name,
+            };
+            let end = |tun: &TunPath| LocalEnd::behind(&tun.interface, tun.address);
+            entry.ends = tuns.iter().filter(named).map(end).collect();
+            if entry.ends.is_empty() {
+                entry.error =
+                    Some(format!("no TUN interface `{}` is configured", entry.spec.local));
+            }
+        }
+        table.fixed = true;
+        table
     }
 
     /// Compares the paths with what the machine has now: opens and closes sockets, tells the core.
@@ -107,6 +137,9 @@ impl PathTable {
     }
 
     fn resolve(&mut self, interfaces: &Interfaces) {
+        if self.fixed {
+            return;
+        }
         if self.automatic {
             let found = PathSpec::defaults(interfaces);
             for entry in &mut self.entries {

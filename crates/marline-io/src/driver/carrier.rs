@@ -34,7 +34,7 @@ impl Carrier {
     pub(super) const fn headroom(&self) -> usize {
         match self {
             Carrier::Udp(_) => SHORT_HEADER,
-            Carrier::Native(_) => 0,
+            Carrier::Native(native) => native.headroom(),
         }
     }
 

@@ -62,7 +62,10 @@ impl State {
         }
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
-            Carrier::Native(_) => self.native_outer(&batch.path).map(Framed::Ready),
+            Carrier::Native(carrier) => {
+                carrier.frame(batch, out.bytes_mut());
+                self.native_outer(&batch.path).map(Framed::Ready)
+            }
         };
         match framed {
             Some(Framed::Ready(outer)) => {

@@ -3,11 +3,12 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::io::{self, IoSliceMut};
+use std::os::fd::BorrowedFd;
 
 use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
-use super::shard::{Handover, Shard, State};
+use super::shard::{CarrierKind, Handover, Shard, State};
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
@@ -23,6 +24,13 @@ const MESSAGE_BYTES: usize = 64 << 10;
 pub(super) enum ReceiveBuffer {
     Udp(Box<UdpBuffer>),
     Raw(RawBuffer),
+    Tun(TunBuffer),
+}
+
+/// Where packets of a TUN interface are received into.
+pub(super) struct TunBuffer {
+    bytes: Box<[u8]>,
+    lengths: Vec<usize>,
 }
 
 /// Where datagrams are received into.
@@ -33,10 +41,18 @@ pub(super) struct UdpBuffer {
 }
 
 impl ReceiveBuffer {
-    pub(super) fn new(native: bool) -> Self {
-        if native {
-            return ReceiveBuffer::Raw(RawBuffer::new());
+    pub(super) fn new(kind: CarrierKind) -> Self {
+        match kind {
+            CarrierKind::Udp { .. } => ReceiveBuffer::udp(),
+            CarrierKind::Raw => ReceiveBuffer::Raw(RawBuffer::new()),
+            CarrierKind::Tun => ReceiveBuffer::Tun(TunBuffer {
+                bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
+                lengths: Vec::with_capacity(MESSAGES),
+            }),
         }
+    }
+
+    fn udp() -> Self {
         ReceiveBuffer::Udp(Box::new(UdpBuffer {
             bytes: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
             metas: [RecvMeta::default(); MESSAGES],
@@ -53,8 +69,29 @@ impl ReceiveBuffer {
             (ReceiveBuffer::Raw(buffer), Kind::Raw(_)) => {
                 Ok(buffer.receive(socket.as_fd())? < raw::MESSAGES)
             }
+            (ReceiveBuffer::Tun(buffer), Kind::Tun) => buffer.receive(socket.as_fd()),
             _ => unreachable!("a shard has sockets of one kind"),
         }
+    }
+}
+
+impl TunBuffer {
+    fn receive(&mut self, tun: BorrowedFd<'_>) -> io::Result<bool> {
+        self.lengths.clear();
+        for chunk in self.bytes.chunks_mut(MESSAGE_BYTES) {
+            match rustix::io::read(tun, &mut *chunk) {
+                Ok(len) => self.lengths.push(len),
+                // What has come so far is looked at first.
+                Err(_) if !self.lengths.is_empty() => return Ok(true),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    fn packets(&self) -> impl Iterator<Item = &[u8]> {
+        let chunks = self.bytes.chunks(MESSAGE_BYTES);
+        self.lengths.iter().zip(chunks).map(|(len, bytes)| &bytes[..*len])
     }
 }
 
@@ -88,6 +125,11 @@ impl Shard {
             ReceiveBuffer::Raw(buffer) => {
                 for (meta, bytes) in buffer.packets() {
                     state.on_raw_packet(now, meta, bytes);
+                }
+            }
+            ReceiveBuffer::Tun(buffer) => {
+                for packet in buffer.packets() {
+                    state.on_tun_packet(now, packet);
                 }
             }
         }
@@ -192,6 +234,17 @@ impl State {
             return;
         };
         self.on_arrived(now, &arrived);
+    }
+
+    /// Gives a packet from a TUN interface to the core, or what ICMP says in it.
+    fn on_tun_packet(&mut self, now: Instant, packet: &[u8]) {
+        if let Some(arrived) = native::tcp_of(packet) {
+            self.on_arrived(now, &arrived);
+        } else if let Some(error) = native::error_of(packet) {
+            self.on_native_error(now, &error);
+        } else if let Carrier::Native(carrier) = &mut self.carrier {
+            carrier.malformed();
+        }
     }
 
     /// Gives a segment in an IP packet to the core, if it may see it.

@@ -1,6 +1,6 @@
 //! What a shard does for native carriers only: raw sockets, guards, and local ports.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::io;
 
 use marline_core::{ConnectError, ConnectionConfig, ConnectionId, FourTuple, NetworkError};
@@ -27,6 +27,19 @@ impl Shard {
             self.add_socket(Sock::raw(socket, ipv6, senders)?)?;
         }
         self.lock().let_through()
+    }
+
+    /// Opens a TUN interface, behind which this shard is the host with the address `local`.
+    ///
+    /// # Errors
+    /// The system's: making an interface needs CAP_NET_ADMIN, using a persistent one that belongs to
+    /// the user does not.
+    pub fn open_tun(&self, interface: &str, local: IpAddr) -> io::Result<()> {
+        self.add_socket(Sock::tun(interface, local)?)?;
+        if let Carrier::Native(carrier) = &mut self.lock().carrier {
+            carrier.own_address(local);
+        }
+        Ok(())
     }
 
     /// Reserves a port for this shard to listen on; 0 lets the system choose one. Returns the
@@ -78,6 +91,9 @@ impl State {
     /// More local ports: guards first, then the filter, then the core may use them.
     fn grow_pool(&mut self) -> io::Result<bool> {
         let Carrier::Native(carrier) = &mut self.carrier else { return Ok(false) };
+        if !carrier.needs_pool() {
+            return Ok(false);
+        }
         let grown = carrier.grow_pool();
         let ports = carrier.pool().to_vec();
         self.let_through()?;

@@ -41,8 +41,10 @@ pub enum CarrierKind {
         /// Silence after which a flow we opened sends a keepalive.
         keepalive: marline_time::Duration,
     },
-    /// In IP packets.
-    Native,
+    /// In IP packets, on raw sockets.
+    Raw,
+    /// In IP packets, on TUN interfaces.
+    Tun,
 }
 
 /// How a shard is set up.
@@ -86,7 +88,7 @@ pub(super) struct Handover {
 pub(super) struct SocketEntry {
     pub(super) socket: Arc<Sock>,
     pub(super) stalled: StalledQueue,
-    _error_watch: error_watch::ErrorWatch,
+    _error_watch: Option<error_watch::ErrorWatch>,
 }
 
 /// The second transmit buffer: while one is lent out for sending, the other stands in.
@@ -185,7 +187,10 @@ impl Shard {
                     secret: rng.key(),
                 })))
             }
-            CarrierKind::Native => Carrier::Native(Box::new(NativeCarrier::new())),
+            CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
+            CarrierKind::Tun => {
+                Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some())))
+            }
         };
         let headroom = carrier.headroom();
         let endpoint = Endpoint::new(
@@ -233,7 +238,7 @@ impl Shard {
         let handle = Arc::new(ShardHandle { shard: Arc::clone(&shard) });
         // Set once, here.
         let _ = shard.handle.set(Arc::downgrade(&handle));
-        tokio::spawn(task::run(shard, handed_over));
+        tokio::spawn(task::run(shard, config.carrier, handed_over));
         Ok(handle)
     }
 
@@ -272,7 +277,8 @@ impl Shard {
         let socket = Arc::new(socket);
         let local = socket.local;
         let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
-        let _error_watch = error_watch::ErrorWatch::start(&handle.shard, &socket);
+        let watched = socket.has_errors();
+        let _error_watch = watched.then(|| error_watch::ErrorWatch::start(&handle.shard, &socket));
         let mut state = self.lock();
         let index = match state.sockets.iter().position(Option::is_none) {
             Some(free) => free,

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use marline_core::Ecn;
+use marline_wire::{IPV6_HEADER_LEN, ip_header_len};
 use quinn_udp::{EcnCodepoint, UdpSockRef, UdpSocketState};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -16,6 +17,7 @@ use crate::native::ecn_bits;
 use crate::sys::error_queue::{self, NetworkError};
 use crate::sys::raw::{self, RawDestination};
 use crate::sys::socket::{self, SocketSpec};
+use crate::sys::tun::Tun;
 
 /// Batches that wait for room in the kernel; more are dropped, as a router would.
 const STALLED_CAPACITY: usize = 32;
@@ -57,6 +59,8 @@ pub(crate) enum Kind {
     Udp(UdpKind),
     /// Raw IP, for all addresses of a family.
     Raw(RawKind),
+    /// A TUN interface: `local` is the address of the host behind it, which is us.
+    Tun,
 }
 
 #[derive(Debug)]
@@ -127,6 +131,17 @@ impl Sock {
         Ok(Sock { fd, local: SocketAddr::new(any, 0), kind })
     }
 
+    pub(crate) fn tun(interface: &str, local: IpAddr) -> io::Result<Self> {
+        let tun = OwnedFd::from(Tun::open(interface)?);
+        let fd = crate::sys::watch(tun, Interest::READABLE)?;
+        Ok(Sock { fd, local: SocketAddr::new(local, 0), kind: Kind::Tun })
+    }
+
+    /// It is a socket, with a queue of errors.
+    pub(crate) const fn has_errors(&self) -> bool {
+        !matches!(self.kind, Kind::Tun)
+    }
+
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.get_ref().as_fd()
     }
@@ -142,11 +157,15 @@ impl Sock {
         match &self.kind {
             Kind::Udp(udp) => Ok(udp.send(self.as_fd(), outer, ecn, stride, bytes)?),
             Kind::Raw(raw) => raw.send(self.as_fd(), outer, ecn, stride, bytes),
+            Kind::Tun => send_to_tun(self.as_fd(), outer, stride, bytes),
         }
     }
 
     /// The next ICMP error the kernel kept for us.
     pub(crate) fn next_error(&self) -> Option<NetworkError> {
+        if !self.has_errors() {
+            return None;
+        }
         error_queue::next(self.as_fd())
     }
 
@@ -162,8 +181,29 @@ impl Sock {
                 let interface = raw.lock().interfaces.get(&local).copied();
                 socket::route_mtu_by_index(local, interface.unwrap_or(0), remote).ok()
             }
+            Kind::Tun => None,
         }
     }
+}
+
+/// Writes packets one by one: headers have been written into the room in front of each segment, of
+/// which an IPv4 header uses the end.
+fn send_to_tun(
+    fd: BorrowedFd<'_>,
+    outer: &Outer,
+    stride: usize,
+    bytes: &[u8],
+) -> Result<(), SendError> {
+    let free = IPV6_HEADER_LEN - ip_header_len(outer.local);
+    let mut sent = 0;
+    for datagram in bytes.chunks(if stride == 0 { bytes.len().max(1) } else { stride }) {
+        let packet = datagram.get(free..).unwrap_or_default();
+        if let Err(error) = rustix::io::write(fd, packet) {
+            return Err(SendError { error: error.into(), sent });
+        }
+        sent += datagram.len();
+    }
+    Ok(())
 }
 
 impl UdpKind {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::connections::register;
 use super::ingress::ReceiveBuffer;
-use super::shard::{Handover, Shard, State};
+use super::shard::{CarrierKind, Handover, Shard, State};
 use super::socket::Sock;
 
 /// System calls to receive before other tasks get their turn.
@@ -66,9 +66,13 @@ impl Drop for StopGuard {
 }
 
 /// Runs a shard until nobody needs it.
-pub(super) async fn run(shard: Arc<Shard>, handed_over: mpsc::Receiver<Handover>) {
+pub(super) async fn run(
+    shard: Arc<Shard>,
+    kind: CarrierKind,
+    handed_over: mpsc::Receiver<Handover>,
+) {
     let _guard = StopGuard(Arc::clone(&shard));
-    let buffer = ReceiveBuffer::new(shard.lock().carrier.is_native());
+    let buffer = ReceiveBuffer::new(kind);
     let mut task = Task {
         shard,
         handed_over,

@@ -7,6 +7,7 @@
 
 mod filter;
 mod guard;
+mod icmp;
 mod ports;
 mod receive;
 
@@ -16,9 +17,11 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use marline_core::{Capabilities, ChecksumScope, Ecn};
+use marline_core::{Capabilities, ChecksumScope, Ecn, Transmit};
+use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
 use self::guard::Guard;
+pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
 pub(crate) use self::receive::{Arrived, tcp_of};
 use crate::carrier::CarrierCounters;
@@ -119,17 +122,51 @@ pub(crate) struct NativeCarrier {
     /// Local ports of connections that we open.
     pool: Vec<u16>,
     pool_limit: usize,
+    /// Marline is a host of its own.
+    tun: bool,
+    /// Where SYNs are taken although more than that is ours (TUN).
+    listening: Option<PortSet>,
     counters: CarrierCounters,
 }
 
 impl NativeCarrier {
-    pub(crate) fn new() -> Self {
+    /// On raw sockets: ports are shared with the kernel.
+    pub(crate) fn raw() -> Self {
         NativeCarrier {
             guards: Vec::new(),
             ports: PortSet::default(),
             pool: Vec::new(),
             pool_limit: POOL_LIMIT,
+            tun: false,
+            listening: None,
             counters: CarrierCounters::default(),
+        }
+    }
+
+    /// On TUN interfaces: nobody else has our addresses.
+    pub(crate) fn tun(accept: bool) -> Self {
+        let listening = accept.then(PortSet::default);
+        NativeCarrier { tun: true, listening, pool_limit: 0, ..NativeCarrier::raw() }
+    }
+
+    /// Bytes that this carrier writes in front of each segment, at most.
+    pub(crate) const fn headroom(&self) -> usize {
+        if self.tun { IPV6_HEADER_LEN } else { 0 }
+    }
+
+    /// Writes the headers that the kernel does not.
+    pub(crate) fn frame(&self, batch: &Transmit, bytes: &mut [u8]) {
+        if !self.tun {
+            return;
+        }
+        let ends = (batch.path.local.ip(), batch.path.remote.ip());
+        let free = IPV6_HEADER_LEN - ip_header_len(ends.0);
+        for datagram in bytes.chunks_mut(batch.stride.max(1)) {
+            let len = datagram.len().saturating_sub(IPV6_HEADER_LEN);
+            let header = datagram.get_mut(free..).unwrap_or_default();
+            // The core's segments fit, and their addresses are of one family.
+            let written = emit_ip(ends, PROTOCOL_TCP, ecn_bits(batch.ecn), len, header);
+            debug_assert!(written.is_ok(), "{written:?}");
         }
     }
 
@@ -142,6 +179,10 @@ impl NativeCarrier {
 
     /// Reserves a port, unless that was done before. Returns address and port.
     pub(crate) fn guard(&mut self, local: SocketAddr) -> io::Result<SocketAddr> {
+        if let Some(listening) = &mut self.listening {
+            listening.add(local);
+            return Ok(local);
+        }
         let known = self.guards.iter().find(|guard| guard.covers(local));
         if let Some(known) = known {
             return Ok(SocketAddr::new(local.ip(), known.local.port()));
@@ -153,9 +194,13 @@ impl NativeCarrier {
     }
 
     /// Marline is all that lives at this address (TUN): every port is its own, and no kernel answers.
-    #[expect(dead_code, reason = "the TUN carrier follows")]
     pub(crate) fn own_address(&mut self, address: core::net::IpAddr) {
         self.ports.add_address(address);
+    }
+
+    /// Local ports have to be reserved.
+    pub(crate) const fn needs_pool(&self) -> bool {
+        self.pool_limit > 0
     }
 
     /// Reserves more local ports for connections that we open; `false` if no more may be had.

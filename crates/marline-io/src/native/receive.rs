@@ -30,6 +30,14 @@ impl NativeCarrier {
         self.counters.malformed += 1;
     }
 
+    /// Where all ports are ours but connections are taken on some only, SYNs to others are ignored.
+    fn takes(&self, local: SocketAddr, flags: u8) -> bool {
+        const SYN: u8 = 0x02;
+        const ACK: u8 = 0x10;
+        let opens = flags & (SYN | ACK) == SYN;
+        !opens || self.listening.as_ref().is_none_or(|listening| listening.has(local))
+    }
+
     /// Checks a segment; `None` if the core must not see it.
     pub(crate) fn receive<'a>(&mut self, arrived: &Arrived<'a>) -> Option<(PacketMeta, &'a [u8])> {
         let segment = arrived.segment;
@@ -41,6 +49,10 @@ impl NativeCarrier {
         let local = SocketAddr::new(arrived.destination, port(2));
         if !is_unicast(arrived.source.ip()) || !is_unicast(local.ip()) || !self.ports.has(local) {
             self.counters.unknown += 1;
+            return None;
+        }
+        if !self.takes(local, segment[13]) {
+            self.counters.syns_refused += 1;
             return None;
         }
         let ends = (arrived.source.ip(), arrived.destination);

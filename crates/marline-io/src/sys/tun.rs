@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::check;
@@ -58,6 +58,12 @@ impl Tun {
     /// The interface is down (EIO), or the packet is none.
     pub(crate) fn write(&self, packet: &[u8]) -> io::Result<()> {
         io::Write::write(&mut &self.file, packet).map(|_| ())
+    }
+}
+
+impl From<Tun> for OwnedFd {
+    fn from(tun: Tun) -> OwnedFd {
+        tun.file.into()
     }
 }
 

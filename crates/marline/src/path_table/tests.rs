@@ -2,7 +2,12 @@ use super::*;
 
 fn end(address: &str, interface: u32) -> LocalEnd {
     let address = address.parse().unwrap();
-    LocalEnd { address, interface: (format!("if{interface}"), interface), loopback: false }
+    LocalEnd {
+        address,
+        interface: (format!("if{interface}"), interface),
+        loopback: false,
+        behind_tun: false,
+    }
 }
 
 /// Paths as they are given, each with its local addresses.

@@ -1,7 +1,6 @@
 //! From the core to the sockets: batches, control frames, and what the kernel answers.
 
 use std::io;
-use std::os::fd::AsRawFd;
 
 use marline_core::{Ecn, FourTuple, Transmit};
 use marline_time::{Duration, Instant};
@@ -117,7 +116,7 @@ impl State {
     fn send(&mut self, now: Instant, out: &Outgoing<'_>) {
         let index = usize::from(out.outer.socket);
         let Some(Some(entry)) = self.sockets.get_mut(index) else { return };
-        let result = if entry.stalled.batches.is_empty() {
+        let result = if !entry.stalled.holds(out.outer.local) {
             entry.socket.send(&out.outer, out.ecn, out.stride, out.bytes)
         } else {
             Err(io::Error::from(io::ErrorKind::WouldBlock).into())
@@ -201,18 +200,7 @@ impl State {
         }
         let mut still = false;
         for entry in self.sockets.iter_mut().flatten() {
-            while let Some(batch) = entry.stalled.batches.pop_front() {
-                let sent = entry.socket.send(&batch.outer, batch.ecn, batch.stride, &batch.bytes);
-                if let Err(failed) = sent
-                    && failed.would_block()
-                {
-                    tracing::trace!(fd = entry.socket.fd.as_raw_fd(), "send buffer still full");
-                    let bytes = batch.bytes.get(failed.sent..).unwrap_or_default().to_vec();
-                    entry.stalled.batches.push_front(Stalled { bytes, ..batch });
-                    still = true;
-                    break;
-                }
-            }
+            still |= entry.stalled.retry(&entry.socket);
         }
         self.stall_retry_at = still.then_some(now + STALL_RETRY);
     }

@@ -81,7 +81,9 @@ pub(crate) struct RawKind {
 struct Ways {
     /// The interface that packets from an address leave through.
     interfaces: BTreeMap<IpAddr, u32>,
-    /// Sockets bound to an interface, where the interface that comes with a packet is not enough.
+    /// Sockets bound to an interface: each has a send buffer of its own, so that a slow network does
+    /// not hold up the others; and on IPv6 the interface that comes with a packet gives way to a
+    /// more specific route through another.
     senders: BTreeMap<u32, OwnedFd>,
     /// Not bound yet.
     spare: Vec<OwnedFd>,
@@ -105,7 +107,6 @@ impl SendError {
     /// The kernel has no room now.
     pub(crate) fn would_block(&self) -> bool {
         self.error.kind() == io::ErrorKind::WouldBlock
-            || self.error.raw_os_error() == Some(libc::ENOBUFS)
     }
 }
 
@@ -248,8 +249,8 @@ impl RawKind {
             return;
         };
         ways.interfaces.insert(local, index);
-        if local.is_ipv6() && index != 0 {
-            ways.add_sender(index);
+        if index != 0 {
+            ways.add_sender(index, local.is_ipv6());
         }
     }
 
@@ -263,8 +264,7 @@ impl RawKind {
     ) -> Result<(), SendError> {
         let ways = self.lock();
         let interface = ways.interfaces.get(&outer.local).copied().unwrap_or(0);
-        let sender = ways.senders.get(&interface).filter(|_| outer.local.is_ipv6());
-        let fd = sender.map_or(fd, AsFd::as_fd);
+        let fd = ways.senders.get(&interface).map_or(fd, AsFd::as_fd);
         let (local, remote, ecn) = (outer.local, outer.remote, ecn_bits(ecn));
         let to = RawDestination { local, remote, interface, ecn };
         let mut sent = 0;
@@ -272,6 +272,10 @@ impl RawKind {
             match raw::send(fd, &to, stride, rest) {
                 Ok(count) if stride > 0 => sent += count * stride,
                 Ok(_) => return Ok(()),
+                // The interface's queue is full: the segment is lost, as in any queue on the way.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    sent += if stride > 0 { stride } else { bytes.len() };
+                }
                 Err(error) => return Err(SendError { error, sent }),
             }
         }
@@ -280,12 +284,12 @@ impl RawKind {
 }
 
 impl Ways {
-    /// A socket for this interface. Where none is to be had the routing table decides.
-    fn add_sender(&mut self, index: u32) {
+    /// A socket for this interface. Where none is to be had the one for all has to do.
+    fn add_sender(&mut self, index: u32, ipv6: bool) {
         if self.senders.contains_key(&index) {
             return;
         }
-        let socket = self.spare.pop().map_or_else(|| raw::open_sender(true), Ok);
+        let socket = self.spare.pop().map_or_else(|| raw::open_sender(ipv6), Ok);
         let bound = socket.and_then(|socket| {
             raw::bind_to_interface(socket.as_fd(), index)?;
             Ok(socket)
@@ -300,7 +304,7 @@ impl Ways {
             Err(error) => tracing::warn!(
                 index,
                 %error,
-                "IPv6 packets may leave by another interface where it has the better route"
+                "this interface shares a socket with others"
             ),
         }
     }
@@ -342,19 +346,43 @@ pub(crate) struct Stalled {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Batches that wait for room, in order, per socket.
+/// Batches that wait for room, in order, by the address they leave from: one network that is slow
+/// to take packets holds up nobody else.
 #[derive(Debug, Default)]
 pub(crate) struct StalledQueue {
-    pub(crate) batches: VecDeque<Stalled>,
-    pub(crate) dropped: u64,
+    batches: BTreeMap<IpAddr, VecDeque<Stalled>>,
 }
 
 impl StalledQueue {
+    /// Something waits already that leaves from this address.
+    pub(crate) fn holds(&self, local: IpAddr) -> bool {
+        self.batches.contains_key(&local)
+    }
+
     pub(crate) fn push(&mut self, batch: Stalled) {
-        if self.batches.len() >= STALLED_CAPACITY {
-            self.dropped += 1;
-            return;
+        let queue = self.batches.entry(batch.outer.local).or_default();
+        // What does not fit is lost, as in a router.
+        if queue.len() < STALLED_CAPACITY {
+            queue.push_back(batch);
         }
-        self.batches.push_back(batch);
+    }
+
+    /// Tries all again; `true` if some still wait.
+    pub(crate) fn retry(&mut self, socket: &Sock) -> bool {
+        self.batches.retain(|_, queue| {
+            while let Some(batch) = queue.front_mut() {
+                let sent = socket.send(&batch.outer, batch.ecn, batch.stride, &batch.bytes);
+                match sent {
+                    Err(failed) if failed.would_block() => {
+                        batch.bytes.drain(..failed.sent.min(batch.bytes.len()));
+                        return true;
+                    }
+                    // Anything else: it is lost like any datagram.
+                    _ => queue.pop_front(),
+                };
+            }
+            false
+        });
+        !self.batches.is_empty()
     }
 }

@@ -31,7 +31,7 @@ use crate::sys::{filter as socket_filter, raw};
 const BASE_SEGMENT: u16 = 1_240;
 /// Segment that fills an Ethernet frame with IPv4.
 const ETHERNET_SEGMENT: u16 = 1_480;
-/// Interfaces with IPv6 that a client without privileges may meet in its life.
+/// Interfaces that a client without privileges may meet in its life and bind a socket to.
 const SENDERS: usize = 16;
 /// Local ports reserved at a time.
 const POOL_STEP: usize = 32;
@@ -62,13 +62,14 @@ pub struct RawSockets {
 
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) v4: OwnedFd,
+    v4: OpenedFamily,
     /// None where the machine has no IPv6.
-    pub(crate) v6: Option<OwnedFd>,
-    /// To be bound to interfaces as these appear.
-    v6_senders: Vec<OwnedFd>,
+    v6: Option<OpenedFamily>,
     guards: Vec<Guard>,
 }
+
+/// The socket that receives, and some that send, to be bound to interfaces as these appear.
+pub(crate) type OpenedFamily = (OwnedFd, Vec<OwnedFd>);
 
 impl RawSockets {
     /// Opens one per address family. Both let nothing through yet.
@@ -76,17 +77,13 @@ impl RawSockets {
     /// # Errors
     /// The system's; without CAP_NET_RAW, permission is denied.
     pub fn open() -> io::Result<Self> {
-        let v4 = raw::open(false)?;
-        let v6 = match raw::open(true) {
-            Ok(socket) => Some(socket),
+        let v4 = open_family(false)?;
+        let v6 = match open_family(true) {
+            Ok(sockets) => Some(sockets),
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => None,
             Err(error) => return Err(error),
         };
-        let mut v6_senders = Vec::new();
-        while v6.is_some() && v6_senders.len() < SENDERS {
-            v6_senders.push(raw::open_sender(true)?);
-        }
-        let opened = Mutex::new(Some(Opened { v4, v6, v6_senders, guards: Vec::new() }));
+        let opened = Mutex::new(Some(Opened { v4, v6, guards: Vec::new() }));
         Ok(RawSockets { opened })
     }
 
@@ -108,6 +105,12 @@ impl RawSockets {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.take().ok_or_else(in_use)
     }
+}
+
+fn open_family(ipv6: bool) -> io::Result<OpenedFamily> {
+    let receiver = raw::open(ipv6)?;
+    let senders: io::Result<Vec<OwnedFd>> = (0..SENDERS).map(|_| raw::open_sender(ipv6)).collect();
+    Ok((receiver, senders?))
 }
 
 fn in_use() -> io::Error {
@@ -252,12 +255,9 @@ impl NativeCarrier {
 }
 
 impl Opened {
-    /// The sockets, IPv4 first, each with senders that can be bound to interfaces. On IPv4 the
-    /// interface that comes with a packet decides; on IPv6 only that which a socket is bound to: one
-    /// that comes with a packet gives way to a more specific route through another.
-    pub(crate) fn sockets(self) -> impl Iterator<Item = (OwnedFd, Vec<OwnedFd>)> {
-        let v6 = self.v6.map(|v6| (v6, self.v6_senders));
-        [Some((self.v4, Vec::new())), v6].into_iter().flatten()
+    /// The sockets, IPv4 first.
+    pub(crate) fn sockets(self) -> impl Iterator<Item = OpenedFamily> {
+        [Some(self.v4), self.v6].into_iter().flatten()
     }
 }
 

@@ -7,6 +7,7 @@ use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent};
 use marline_io::{AcceptQueue, Captures, Shard, ShardConfig, ShardHandle, SocketOptions};
 use marline_time::Duration;
 use tokio::sync::broadcast;
+use tokio::task::AbortHandle;
 
 use crate::client::{MONITOR_CAPACITY, io_error, set_path_manager, set_scheduler};
 use crate::{Error, LONGEST_KEEPALIVE, ServerConfig, Stream, UnknownPolicy, native};
@@ -28,11 +29,16 @@ struct Inner {
     monitor: broadcast::Sender<MonitorEvent>,
     /// Where it listens, ports resolved.
     listen: Vec<SocketAddr>,
+    /// Follows the interfaces that have the announced addresses.
+    watch: Option<AbortHandle>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.queue.close();
+        if let Some(watch) = &self.watch {
+            watch.abort();
+        }
     }
 }
 
@@ -63,7 +69,8 @@ impl Listener {
         }
         if config.carrier.is_native() {
             let listen = native::listen(&config, &shards[0])?;
-            let inner = Inner { shards, queue, config, monitor, listen };
+            let watch = native::follow_addresses(&config, &shards[0]);
+            let inner = Inner { shards, queue, config, monitor, listen, watch };
             return Ok(Listener { inner: Arc::new(inner) });
         }
         let mut listen = config.listen.clone();
@@ -86,7 +93,9 @@ impl Listener {
                 tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
             }
         }
-        Ok(Listener { inner: Arc::new(Inner { shards, queue, config, monitor, listen }) })
+        Ok(Listener {
+            inner: Arc::new(Inner { shards, queue, config, monitor, listen, watch: None }),
+        })
     }
 
     /// The next connection and its peer's address (that of the first subflow). Safe to cancel.

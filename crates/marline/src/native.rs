@@ -1,10 +1,12 @@
 //! Native carriers: what a client and a listener do before they can use them.
 
 use core::net::SocketAddr;
+use std::sync::{Arc, Weak};
 
-use marline_io::{CarrierKind, RawSockets, Shard};
+use marline_io::{CarrierKind, Interfaces, RawSockets, Shard, ShardHandle, Watcher};
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::Duration;
+use tokio::task::AbortHandle;
 
 use crate::client::io_error;
 use crate::{Carrier, Error, ServerConfig, TunPath};
@@ -65,6 +67,51 @@ pub(crate) fn listen(config: &ServerConfig, shard: &Shard) -> Result<Vec<SocketA
         }
     }
     Ok(listen)
+}
+
+/// Tells the core when addresses that are announced go away and come back with their interfaces.
+/// Does not keep the shard running. `None`: there is nothing to follow.
+pub(crate) fn follow_addresses(
+    config: &ServerConfig,
+    shard: &Arc<ShardHandle>,
+) -> Option<AbortHandle> {
+    if config.addresses.is_empty() || matches!(config.carrier, Carrier::Tun(_)) {
+        return None;
+    }
+    let watcher = match Watcher::start() {
+        Ok(watcher) => watcher,
+        Err(error) => {
+            tracing::warn!(%error, "interfaces are not followed");
+            return None;
+        }
+    };
+    let addresses = config.connection.local_addresses.clone();
+    let task = tokio::spawn(follow(Arc::downgrade(shard), watcher, addresses));
+    Some(task.abort_handle())
+}
+
+async fn follow(shard: Weak<ShardHandle>, mut watcher: Watcher, mut known: Vec<LocalAddress>) {
+    let mut interfaces = Interfaces::now();
+    loop {
+        let now = match interfaces {
+            Ok(interfaces) => interfaces,
+            Err(error) => {
+                tracing::warn!(%error, "interfaces are no longer followed");
+                return;
+            }
+        };
+        let Some(shard) = shard.upgrade() else { return };
+        for local in &mut known {
+            let interface = now.by_address(local.address.ip());
+            let up = interface.is_some_and(|interface| interface.up || interface.loopback);
+            if up != local.up {
+                local.up = up;
+                shard.with_endpoint(|endpoint, at| endpoint.set_local_address(at, None, *local));
+            }
+        }
+        drop(shard);
+        interfaces = watcher.changed().await;
+    }
 }
 
 /// Writes the addresses to announce into the connections' configuration.

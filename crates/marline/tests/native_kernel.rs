@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use machines::{Far, near_counter, near_ip, on_two_machines, packets_sent};
 use marline::{
-    Carrier, Client, FallbackReason, Listener, ServerAddress, ServerConfig, Stream, SubflowState,
+    Carrier, Client, CloseReason, FallbackReason, Listener, ServerAddress, ServerConfig, Stream,
+    SubflowState,
 };
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -222,4 +223,54 @@ fn an_interface_that_goes_and_comes_back_is_followed() {
 fn established(stream: &Stream) -> usize {
     let info = stream.info().expect("the connection lives");
     info.subflows.iter().filter(|s| s.state == SubflowState::Established).count()
+}
+
+#[test]
+fn an_announced_address_that_goes_is_withdrawn() {
+    on_two_machines("an_announced_address_that_goes_is_withdrawn", |mut far| {
+        far.cable(1);
+        far.cable(2);
+        far.ip("mptcp limits set subflows 4 add_addr_accepted 4");
+        run(async {
+            let listener = raw_server("0.0.0.0:7000", &["10.1.0.1", "10.2.0.1"]).await;
+            far.start_client("10.1.0.1:7000".parse().unwrap(), BYTES, true);
+            let (mut stream, _) = within(listener.accept()).await.unwrap();
+            let mut first = [0; 1];
+            within(stream.read_exact(&mut first)).await.unwrap();
+            stream.write_all(&first).await.unwrap();
+            wait_for_subflows(&stream, 2).await;
+            near_ip("link set near2 down");
+            within(async {
+                while far.counter("MPTcpExtRmAddr") == 0 || established(&stream) > 1 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+            .await;
+            drop(echo(stream).await);
+            assert_eq!(tokio::task::block_in_place(|| far.client_result()), "ok");
+        });
+    });
+}
+
+#[test]
+fn icmp_ends_an_attempt_at_once() {
+    on_two_machines("icmp_ends_an_attempt_at_once", |far| {
+        far.cable(1);
+        // The far machine is a router that does not know the way.
+        far.write("/proc/sys/net/ipv4/ip_forward", "1");
+        far.write("/proc/sys/net/ipv6/conf/all/forwarding", "1");
+        far.ip("route add unreachable 198.51.100.0/24");
+        far.ip("-6 route add unreachable 2001:db8::/32");
+        run(async {
+            let client = raw_client(&["near1"]).await;
+            for server in ["198.51.100.1:80", "[2001:db8::1]:80"] {
+                let started = std::time::Instant::now();
+                let error = within(client.connect(&[server.parse().unwrap()])).await.unwrap_err();
+                let refused = matches!(error, marline::Error::Closed(CloseReason::Refused));
+                assert!(refused, "{server}: {error}");
+                // Without ICMP it takes more than a minute.
+                assert!(started.elapsed() < Duration::from_secs(20));
+            }
+        });
+    });
 }

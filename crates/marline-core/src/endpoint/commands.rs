@@ -110,13 +110,19 @@ impl Endpoint {
         self.with(now, id, |c, sh| c.release(now, sh));
     }
 
-    /// A local address appeared, changed its flags or went away: for one connection or for all.
+    /// A local address appeared, changed its flags or went away: for one connection, or for all and
+    /// those that will be accepted.
     pub fn set_local_address(
         &mut self,
         now: Instant,
         id: Option<ConnectionId>,
         address: LocalAddress,
     ) {
+        if let (None, Some(accept)) = (id, &mut self.shared.config.accept)
+            && let Some(known) = accept.local_addresses.iter_mut().find(|l| l.id == address.id)
+        {
+            *known = address;
+        }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
             self.with(now, id, |c, sh| c.set_local_address(now, sh, address));
         }

@@ -115,6 +115,13 @@ impl Far {
         assert!(status.success(), "far: ip {args}");
     }
 
+    /// Writes a setting there.
+    pub fn write(&self, setting: &str, value: &str) {
+        let script = format!("echo {value} > {setting}");
+        let status = self.inside("sh").args(["-c", &script]).status().unwrap();
+        assert!(status.success(), "far: {script}");
+    }
+
     /// A cable: 10.N.0.1 and fd00:N::1 here, .2 there, and a default route over it.
     pub fn cable(&self, n: u8) {
         let pid = self.child.id();

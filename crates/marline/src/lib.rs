@@ -3,7 +3,8 @@
 //! A [`Client`] opens connections that run over several local addresses at once; a [`Listener`]
 //! accepts them. Both give [`Stream`]s, which are ordinary [`tokio::io::AsyncRead`] and
 //! [`tokio::io::AsyncWrite`]. Inside, segments of Multipath TCP (RFC 8684) travel in UDP datagrams,
-//! so nobody needs privileges.
+//! so nobody needs privileges; or, with another [`Carrier`], as native TCP, and the other end may be
+//! any stack, such as the Linux kernel's.
 //!
 //! ```
 //! use marline::{Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies};

@@ -11,8 +11,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use marline::{Carrier, Listener, ServerConfig};
 use marline_testkit::need;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::AsyncWriteExt as _;
 
 pub const ROLE: &str = "MARLINE_TEST_ROLE";
 /// The protocol number under which the kernel's sockets speak Multipath TCP.
@@ -65,7 +67,8 @@ fn mptcp_socket(family: SocketAddr) -> std::io::Result<Socket> {
     Socket::new(Domain::for_address(family), Type::STREAM, Some(Protocol::from(IPPROTO_MPTCP)))
 }
 
-fn kernel_socket(family: SocketAddr, mptcp: bool) -> Socket {
+/// A TCP socket of the kernel.
+pub fn kernel_socket(family: SocketAddr, mptcp: bool) -> Socket {
     if mptcp {
         return mptcp_socket(family).unwrap();
     }
@@ -162,6 +165,12 @@ impl Far {
         self.hear("serves").parse().unwrap()
     }
 
+    /// A Marline server there that echoes, on raw sockets.
+    pub fn serve_marline(&mut self, listen: &str) -> SocketAddr {
+        self.tell(&format!("serve-marline {listen}"));
+        self.hear("serves").parse().unwrap()
+    }
+
     /// Starts a kernel client there that sends bytes, expects them back and tells how it went.
     pub fn start_client(&mut self, server: SocketAddr, bytes: usize, mptcp: bool) {
         self.tell(&format!("ask {server} {bytes} {mptcp}"));
@@ -230,6 +239,7 @@ fn far() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["serve", listen, mptcp] => far_serve(listen.parse().unwrap(), mptcp == "true"),
+            ["serve-marline", listen] => far_serve_marline(listen.parse().unwrap()),
             ["ask", server, bytes, mptcp] => {
                 let (server, bytes) = (server.parse().unwrap(), bytes.parse().unwrap());
                 let result = far_ask(server, bytes, mptcp == "true");
@@ -252,6 +262,27 @@ fn far_serve(listen: SocketAddr, mptcp: bool) {
             std::thread::spawn(move || echo(stream));
         }
     });
+}
+
+fn far_serve_marline(listen: SocketAddr) {
+    let (told, tells) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut config = ServerConfig::new(vec![listen], super::support::connection());
+            config.carrier = Carrier::Raw;
+            let listener = Listener::bind(config).await.unwrap();
+            told.send(listener.local_addrs()[0]).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut reader, mut writer) = tokio::io::split(stream);
+                    let _ = tokio::io::copy(&mut reader, &mut writer).await;
+                    let _ = writer.shutdown().await;
+                });
+            }
+        });
+    });
+    println!("far serves: {}", tells.recv().unwrap());
 }
 
 fn echo(mut stream: TcpStream) {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use marline::{Carrier, RawSockets};
+use marline::{Carrier, RawSockets, ServerConfig};
 use serde::{Deserialize, Serialize};
 
 /// How segments travel, as users choose it.
@@ -30,21 +30,55 @@ impl CarrierChoice {
     }
 }
 
-/// Opens what the carrier needs, reserves these addresses' ports, and lets go of every capability.
+/// Opens what a client needs, and lets go of every capability.
 /// To be called before there are threads: they keep what they were born with.
 ///
 /// # Errors
-/// A privilege is missing (the error says which, and how to give it), or a port is taken.
-pub fn open(choice: CarrierChoice, listen: &mut [SocketAddr]) -> anyhow::Result<Carrier> {
+/// A privilege is missing (the error says which, and how to give it).
+pub fn open(choice: CarrierChoice) -> anyhow::Result<Carrier> {
     if choice == CarrierChoice::Udp {
         return Ok(Carrier::Udp);
     }
     let sockets = RawSockets::open().map_err(|error| explained(error, "a raw socket"))?;
-    for address in listen {
-        let taken = sockets.reserve(*address);
-        // The port that the system chose, if it was to.
-        *address = taken.map_err(|error| unreserved(error, *address))?;
+    unprivileged(sockets)
+}
+
+/// Opens what a listener needs, reserves its ports, and lets go of every capability.
+/// To be called before there are threads, too.
+///
+/// # Errors
+/// A privilege is missing (the error says which, and how to give it), or a port is taken.
+pub fn listen(choice: CarrierChoice, config: &mut ServerConfig) -> anyhow::Result<()> {
+    if choice == CarrierChoice::Udp {
+        return Ok(());
     }
+    let sockets = RawSockets::open().map_err(|error| explained(error, "a raw socket"))?;
+    for address in &mut config.listen {
+        // The port that the system chose, if it was to.
+        let reserved = sockets.reserve(*address);
+        *address = reserved.map_err(|error| unreserved(error, *address))?;
+    }
+    let port = config.listen.first().map_or(0, SocketAddr::port);
+    for further in &mut config.addresses {
+        if further.address.port() == 0 {
+            further.address.set_port(port);
+        }
+        let address = further.address;
+        if !config.listen.iter().any(|listen| covers(*listen, address)) {
+            sockets.reserve(address).map_err(|error| unreserved(error, address))?;
+        }
+    }
+    config.carrier = unprivileged(sockets)?;
+    Ok(())
+}
+
+/// Whether who listens there is reached at `address`.
+fn covers(listen: SocketAddr, address: SocketAddr) -> bool {
+    let everywhere = listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4();
+    listen.port() == address.port() && (everywhere || listen.ip() == address.ip())
+}
+
+fn unprivileged(sockets: RawSockets) -> anyhow::Result<Carrier> {
     marline::drop_capabilities().context("cannot let go of capabilities")?;
     raise_file_limit();
     Ok(Carrier::Opened(Arc::new(sockets)))

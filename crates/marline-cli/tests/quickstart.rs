@@ -9,17 +9,15 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
 
 use marline_testkit::need;
+use support::world::{Until, World, namespaces_work};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quickstart.md");
 const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/quickstart_world.sh");
-/// A background step runs as long as the page.
-const BACKGROUND_S: &str = "120";
 const STEP_S: &str = "30";
 
 /// A fenced block.
@@ -64,106 +62,38 @@ fn attributes(text: &str) -> BTreeMap<String, String> {
     out
 }
 
-/// The namespaces; they end with it.
-struct World {
-    dir: PathBuf,
-    pids: BTreeMap<String, String>,
-    shell: Child,
-    // Its end is the world's.
-    input: Option<ChildStdin>,
-    background: Vec<Child>,
+fn make_world(dir: &Path) -> World {
+    for role in ["bin", "client", "server", "web", "ssh"] {
+        std::fs::create_dir_all(dir.join(role)).unwrap();
+    }
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
+    std::fs::write(dir.join("web/index.html"), "Hello from example.org\n").unwrap();
+    World::make(dir, WORLD)
 }
 
-impl World {
-    fn make(dir: &Path) -> World {
-        for role in ["bin", "client", "server", "web", "ssh"] {
-            std::fs::create_dir_all(dir.join(role)).unwrap();
-        }
-        std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
-        std::fs::write(dir.join("web/index.html"), "Hello from example.org\n").unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "bash", WORLD]).arg(dir);
-        let mut shell =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
-        let (input, output) = (shell.stdin.take(), shell.stdout.take().unwrap());
-        let (pids, background) = (BTreeMap::new(), Vec::new());
-        let mut world = World { dir: dir.to_owned(), pids, shell, input, background };
-        let lines = BufReader::new(output).lines().map_while(Result::ok);
-        for line in lines.take_while(|line| line != "ready") {
-            let (role, pid) = line.split_once(' ').expect("ROLE PID");
-            world.pids.insert(role.to_owned(), pid.to_owned());
-        }
-        assert_eq!(world.pids.len(), 2, "the world was not made");
-        world
+/// Runs a block as the page has it.
+fn run(world: &mut World, block: &Block, input: &[u8]) {
+    let get = |name: &str| block.attributes.get(name).map(String::as_str);
+    let role = get("role").expect("a role");
+    let place = format!("docs/quickstart.md:{}", block.line);
+    if let Some(event) = get("event") {
+        let status = world.command(role, event, STEP_S).status().unwrap();
+        assert!(status.success(), "{place}: {event}");
     }
-
-    fn command(&self, role: &str, text: &str, limit_s: &str) -> Command {
-        let pid = self.pids.get(role).unwrap_or_else(|| panic!("no role {role}"));
-        let home = self.dir.join(role);
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=5", limit_s, "nsenter", "--net", "--mount", "--target", pid]);
-        command.args(["bash", "-euc"]).arg(format!("cd ~\n{text}"));
-        command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home);
-        command.env("PATH", format!("{}:{path}", self.dir.join("bin").display()));
-        command
+    if let Some(ready) = get("ready") {
+        eprintln!("{place}");
+        world.start(role, &block.text, Until::Says(ready));
+        return;
     }
-
-    fn run(&mut self, block: &Block, input: &[u8]) {
-        let get = |name: &str| block.attributes.get(name).map(String::as_str);
-        let role = get("role").expect("a role");
-        let place = format!("docs/quickstart.md:{}", block.line);
-        if let Some(event) = get("event") {
-            assert!(
-                self.command(role, event, STEP_S).status().unwrap().success(),
-                "{place}: {event}"
-            );
-        }
-        if let Some(ready) = get("ready") {
-            return self.start(role, block, ready);
-        }
-        let mut command = self.command(role, &block.text, STEP_S);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let (out, err) = support::texts(&output);
-        assert!(output.status.success(), "{place}: {}\n{out}\n{err}", output.status);
-        let expected = get("expect").unwrap_or_default();
-        assert!(out.contains(expected), "{place}: no {expected:?} in {out:?}\n{err}");
-    }
-
-    fn start(&mut self, role: &str, block: &Block, ready: &str) {
-        let out = self.dir.join(format!("out-{}", block.line));
-        let file = std::fs::File::create(&out).unwrap();
-        let mut command = self.command(role, &format!("exec {}", block.text), BACKGROUND_S);
-        command.stdin(Stdio::null()).stdout(file);
-        self.background.push(command.spawn().unwrap());
-        let until = Instant::now() + Duration::from_secs(20);
-        while !std::fs::read_to_string(&out).unwrap().contains(ready) {
-            let line = block.line;
-            assert!(Instant::now() < until, "docs/quickstart.md:{line}: not ready: {ready}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for child in &mut self.background {
-            // Not a KILL: `timeout` passes this one on.
-            let id = child.id().to_string();
-            let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
-            let _ = child.wait();
-        }
-        drop(self.input.take());
-        let _ = self.shell.wait();
-    }
-}
-
-fn namespaces_work() -> bool {
-    let status = Command::new("unshare").args(["--net", "--mount", "true"]).status();
-    status.is_ok_and(|status| status.success())
+    let mut command = world.command(role, &block.text, STEP_S);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = support::texts(&output);
+    assert!(output.status.success(), "{place}: {}\n{out}\n{err}", output.status);
+    let expected = get("expect").unwrap_or_default();
+    assert!(out.contains(expected), "{place}: no {expected:?} in {out:?}\n{err}");
 }
 
 #[test]
@@ -178,7 +108,7 @@ fn the_page_works_word_for_word() {
     let blocks = blocks(&page);
     let config = blocks.iter().find(|block| block.language == "toml").expect("a TOML example");
     let dir = tempfile::tempdir().unwrap();
-    let mut world = World::make(dir.path());
+    let mut world = make_world(dir.path());
     let mut steps = 0;
     for block in blocks.iter().filter(|block| block.attributes.contains_key("role")) {
         let typed = block.attributes.get("type").map(|line| format!("{line}\n").into_bytes());
@@ -188,7 +118,7 @@ fn the_page_works_word_for_word() {
             Some(other) => panic!("stdin={other}"),
             None => typed.unwrap_or_default(),
         };
-        world.run(block, &input);
+        run(&mut world, block, &input);
         steps += 1;
     }
     assert!(steps >= 10, "only {steps} steps were found");

@@ -48,7 +48,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
     // Ports first: the likeliest error, and it must not cost a handshake.
     let ports = bind_all(&plan)?;
-    plan.network.carrier = native::open(plan.carrier, &mut [])?;
+    plan.network.carrier = native::open(plan.carrier)?;
     Ok(Prepared { plan, ports })
 }
 

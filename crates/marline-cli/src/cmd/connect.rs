@@ -95,7 +95,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         ..ClientOptions::default()
     };
     let mut plan = flags.with_file(args.config.as_deref())?.plan()?;
-    plan.network.carrier = native::open(plan.carrier, &mut [])?;
+    plan.network.carrier = native::open(plan.carrier)?;
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 

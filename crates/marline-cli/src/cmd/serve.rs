@@ -32,7 +32,7 @@ pub struct Args {
 /// What went wrong, in words for the user.
 pub fn prepare(args: Args) -> anyhow::Result<ServePlan> {
     let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
-    plan.network.carrier = native::open(plan.carrier, &mut plan.network.listen)?;
+    native::listen(plan.carrier, &mut plan.network)?;
     Ok(plan)
 }
 

@@ -93,7 +93,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<ServerPlan>> {
     }
     let mut plan = options.plan(file)?;
     private_file::check_mode(&plan.key_file)?;
-    plan.network.carrier = native::open(plan.carrier, &mut plan.network.listen)?;
+    native::listen(plan.carrier, &mut plan.network)?;
     Ok(Some(plan))
 }
 

@@ -1,0 +1,271 @@
+//! `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (by
+//! `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
+
+mod support;
+
+use std::path::Path;
+
+use marline_testkit::need;
+use support::world::{Until, World, namespaces_work};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/native_world.sh");
+
+/// The world, if this machine can have it.
+fn world(dir: &Path, programs: &[&str]) -> Option<World> {
+    for program in ["unshare", "nsenter", "ip", "ss", "nstat", "mptcpize"].iter().chain(programs) {
+        need::program(program)?;
+    }
+    if !namespaces_work() {
+        need::skip("making network namespaces needs root");
+        return None;
+    }
+    if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
+        need::skip("this kernel has no MPTCP");
+        return None;
+    }
+    std::fs::create_dir_all(dir.join("bin")).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
+    Some(World::make(dir, SCRIPT))
+}
+
+const NGINX: &str = "
+daemon off;
+pid nginx.pid;
+error_log stderr;
+worker_processes 1;
+events {}
+http {
+    access_log off;
+    client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp; uwsgi_temp_path tmp;
+    scgi_temp_path tmp;
+    server {
+        listen LISTEN;
+        root web;
+        add_header X-Client \"$proxy_protocol_addr|$remote_addr\";
+        add_header X-Connection $connection;
+    }
+}
+";
+
+/// A web server with some files whose sums are in `web/sums`; nothing in them repeats.
+fn start_nginx(world: &mut World, wrapper: &str, listen: &str, port: u16) {
+    let home = world.dir.join("server");
+    std::fs::create_dir_all(home.join("tmp")).unwrap();
+    std::fs::write(home.join("nginx.conf"), NGINX.replace("LISTEN", listen)).unwrap();
+    world.run(
+        "server",
+        "mkdir -p web && chmod -R a+rwX . && cd web
+        test -e sums && exit
+        for n in {1..50}; do head -c 400000 /dev/urandom > f$n; done
+        head -c 32000000 /dev/urandom > large
+        sha256sum f* large > sums",
+    );
+    world.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
+}
+
+/// The kernel of the client spoke Multipath TCP on so many connections, and none fell back.
+fn used_mptcp(world: &World, connections: u64) {
+    let count = |name: &str| world.counter("client", name);
+    assert!(count("MPTcpExtMPCapableSYNACKRX") >= connections, "no MPTCP was spoken");
+    assert!(count("MPTcpExtMPJoinSynAckRx") >= 1, "the second network was not used");
+    for name in ["MPCapableFallbackSYNACK", "MPCapableFallbackACK", "DSSCorruptionFallback"] {
+        assert_eq!(count(&format!("MPTcpExt{name}")), 0, "{name}");
+    }
+}
+
+#[test]
+fn curl_fetches_from_nginx_which_learns_who_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut world, "", "127.0.0.1:8080 proxy_protocol", 8080);
+    for version in ["v1", "v2"] {
+        let serve = world.start(
+            "server",
+            &format!(
+                "marline serve --listen 0.0.0.0:80 --listen [::]:80 --to 127.0.0.1:8080 \
+                 --proxy-protocol {version} --signal 10.91.2.1 --signal fd91:2::1"
+            ),
+            Until::Says("listening on [::]:80"),
+        );
+        for (name, client) in [("four.example", "10.91.1.2"), ("six.example", "fd91:1::2")] {
+            for wrapper in ["mptcpize run", ""] {
+                let text = world.run(
+                    "client",
+                    &format!(
+                        "{wrapper} curl -sS --fail -D head -o large http://{name}/large
+                        curl -sS --fail -o sums http://{name}/sums
+                        sha256sum --check --ignore-missing sums; cat head"
+                    ),
+                );
+                assert!(text.contains("large: OK"), "{text}");
+                assert!(text.contains(&format!("X-Client: {client}|127.0.0.1")), "{text}");
+            }
+        }
+        world.signal(serve, "TERM");
+        assert!(world.wait(serve), "SIGTERM is an orderly end");
+    }
+    used_mptcp(&world, 4);
+}
+
+#[test]
+fn fifty_streams_of_http_2_share_one_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx", "h2load", "openssl"]) else {
+        return;
+    };
+    world.run(
+        "server",
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem \
+            -out cert.pem -days 1 -subj /CN=four.example 2> /dev/null
+        chmod a+r key.pem",
+    );
+    let listen = "127.0.0.1:8443 ssl http2; ssl_certificate cert.pem; ssl_certificate_key key.pem";
+    start_nginx(&mut world, "", listen, 8443);
+    let serve = "marline serve --listen 10.91.1.1:443 --to 127.0.0.1:8443 --signal 10.91.2.1";
+    world.start("server", serve, Until::Says("listening on"));
+    let text = world.run(
+        "client",
+        "mkdir got
+        fetch='mptcpize run curl -sS --fail --insecure --http2'
+        $fetch -o sums https://four.example/sums
+        $fetch --parallel --parallel-max 50 -D head -o 'got/f#1' 'https://four.example/f[1-50]'
+        cd got
+        sha256sum --check --ignore-missing --quiet ../sums && echo all are right
+        ls | wc -l
+        grep -i x-connection ../head | sort -u | wc -l",
+    );
+    assert!(text.contains("all are right\n50\n1\n"), "{text}");
+    let load = "mptcpize run h2load -n 500 -c 2 -m 50 https://four.example/f7";
+    let text = world.run("client", load);
+    assert!(text.contains("500 succeeded, 0 failed, 0 errored"), "{text}");
+    used_mptcp(&world, 4);
+}
+
+#[test]
+fn iperf3_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["iperf3"]) else { return };
+    world.start("server", "iperf3 -s -B 127.0.0.1 -p 5202", Until::Listens(5202));
+    let serve = "marline serve --listen 10.91.1.1:5201 --to 127.0.0.1:5202 --signal 10.91.2.1";
+    world.start("server", serve, Until::Says("listening on"));
+    for way in ["", "--reverse", "--bidir"] {
+        let command = format!("mptcpize run iperf3 --json -c four.example -p 5201 -t 2 {way}");
+        let text = world.run("client", &command);
+        let report: serde_json::Value = serde_json::from_str(&text).expect("a report");
+        assert!(report.get("error").is_none(), "{text}");
+        let received = report["end"]["sum_received"]["bytes"].as_u64().expect("a sum");
+        let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate");
+        eprintln!("iperf3 {way}: {:.0} Mbit/s", rate / 1e6);
+        assert!(received > 1 << 20, "{way}: {received} bytes");
+    }
+    used_mptcp(&world, 6);
+}
+
+#[test]
+fn ssh_logs_in_and_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
+    support::start_sshd(&mut world, "127.0.0.1", 2222, "");
+    let serve = "marline serve --listen 10.91.1.1:22 --to 127.0.0.1:2222 --signal 10.91.2.1";
+    world.start("server", serve, Until::Says("listening on"));
+    for wrapper in ["mptcpize run", ""] {
+        let text = world.run(
+            "client",
+            &format!(
+                "head -c 3000000 /dev/urandom > sent
+                {wrapper} ssh -F ssh_config server.example 'tee copy | sha256sum' < sent
+                sha256sum < sent
+                {wrapper} ssh -F ssh_config server.example cat copy | sha256sum"
+            ),
+        );
+        let sums: Vec<&str> = text.lines().collect();
+        assert!(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), "{text}");
+    }
+    used_mptcp(&world, 2);
+}
+
+#[test]
+fn ends_of_either_side_reach_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["python3"]) else { return };
+    std::fs::write(world.dir.join("server/service.py"), SERVICE).unwrap();
+    std::fs::write(world.dir.join("client/ends.py"), ENDS).unwrap();
+    world.start("server", "python3 -u service.py", Until::Says("ready"));
+    let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --max-per-source 4";
+    world.start("server", serve, Until::Says("listening on"));
+    for protocol in ["tcp", "mptcp"] {
+        let text = world.run("client", &format!("python3 ends.py {protocol}"));
+        assert_eq!(text, "half closed\nreset by the service\nreset by us\nfull\n", "{protocol}");
+    }
+    assert!(world.counter("client", "MPTcpExtMPFastcloseRx") >= 1);
+    assert!(world.counter("client", "MPTcpExtMPFastcloseTx") >= 1);
+}
+
+/// Answers "count" with the number of bytes up to the end, "reset" by a reset, "heard" with how the
+/// last "listen" ended; other connections wait.
+const SERVICE: &str = "
+import socket, struct, threading
+last = ['nothing']
+gone = threading.Event()
+def serve(s):
+    word = s.recv(6)
+    if word == b'count.':
+        n = 0
+        while True:
+            more = s.recv(65536)
+            if not more: break
+            n += len(more)
+        s.sendall(str(n).encode())
+    elif word == b'reset.':
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    elif word == b'listen':
+        s.sendall(b'.')
+        try:
+            while s.recv(65536): pass
+            last[0] = 'end'
+        except ConnectionResetError:
+            last[0] = 'reset'
+        gone.set()
+    elif word == b'heard?':
+        gone.wait(10); gone.clear()
+        s.sendall(last[0].encode())
+    else:
+        s.recv(1)
+    s.close()
+l = socket.create_server(('127.0.0.1', 8080))
+print('ready')
+while True:
+    s, _ = l.accept()
+    threading.Thread(target=serve, args=(s,), daemon=True).start()
+";
+
+const ENDS: &str = "
+import socket, struct, sys, time
+def connect():
+    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262 if sys.argv[1] == 'mptcp' else 0)
+    s.settimeout(15)
+    s.connect(('10.91.1.1', 80))
+    return s
+def all(s):
+    out = b''
+    while True:
+        more = s.recv(65536)
+        if not more: return out
+        out += more
+s = connect(); s.sendall(b'count.' + bytes(1000000)); s.shutdown(socket.SHUT_WR)
+assert all(s) == b'1000000'; print('half closed')
+s = connect(); s.sendall(b'reset.')
+try: all(s); print('no reset')
+except ConnectionResetError: print('reset by the service')
+s = connect(); s.sendall(b'listen'); s.recv(1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()
+s = connect(); s.sendall(b'heard?'); assert all(s) == b'reset'; print('reset by us')
+s.close(); time.sleep(0.2)
+kept = [connect() for _ in range(4)]
+for s in kept: s.sendall(b'wait..')
+time.sleep(0.2)
+try:
+    s = connect(); s.sendall(b'count.'); all(s); print('a fifth one')
+except ConnectionResetError: print('full')
+for s in kept: s.sendall(b'.'); all(s)
+";

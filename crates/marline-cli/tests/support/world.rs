@@ -1,0 +1,170 @@
+//! Network namespaces for a test: what a shell script builds, and running programs in them.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a program may take to become ready.
+const READY: Duration = Duration::from_secs(20);
+
+/// The namespaces; they end with it, and everything that was started in them before.
+pub(crate) struct World {
+    pub(crate) dir: PathBuf,
+    pids: BTreeMap<String, String>,
+    shell: Child,
+    // Its end is the world's.
+    input: Option<ChildStdin>,
+    background: Vec<Child>,
+}
+
+/// Whether this process may make namespaces.
+pub(crate) fn namespaces_work() -> bool {
+    let status = Command::new("unshare").args(["--net", "--mount", "true"]).status();
+    status.is_ok_and(|status| status.success())
+}
+
+impl World {
+    /// Runs `script` in namespaces of its own. It makes others, tells who can be joined, and lasts as
+    /// long as the world.
+    pub(crate) fn make(dir: &Path, script: &str) -> World {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "bash", script]).arg(dir);
+        let mut shell =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
+        let (input, output) = (shell.stdin.take(), shell.stdout.take().unwrap());
+        let (pids, background) = (BTreeMap::new(), Vec::new());
+        let mut world = World { dir: dir.to_owned(), pids, shell, input, background };
+        let lines = BufReader::new(output).lines().map_while(Result::ok);
+        for line in lines.take_while(|line| line != "ready") {
+            let (role, pid) = line.split_once(' ').expect("ROLE PID");
+            world.pids.insert(role.to_owned(), pid.to_owned());
+        }
+        assert_eq!(world.pids.len(), 2, "the world was not made");
+        for role in world.pids.keys() {
+            std::fs::create_dir_all(world.dir.join(role)).unwrap();
+        }
+        world
+    }
+
+    /// A shell command of this role, in its home directory, for at most `limit_s` seconds.
+    pub(crate) fn command(&self, role: &str, text: &str, limit_s: &str) -> Command {
+        let pid = self.pids.get(role).unwrap_or_else(|| panic!("no role {role}"));
+        let home = self.dir.join(role);
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", limit_s, "nsenter", "--net", "--mount", "--target", pid]);
+        command.args(["bash", "-euc"]).arg(format!("cd ~\n{text}"));
+        command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home);
+        // Daemons live in sbin, which an ordinary user's PATH often leaves out.
+        let bin = self.dir.join("bin");
+        command.env("PATH", format!("{}:{path}:/usr/local/sbin:/usr/sbin", bin.display()));
+        command
+    }
+
+    /// Runs it to its end, which must be a success; gives what it printed.
+    pub(crate) fn run(&self, role: &str, text: &str) -> String {
+        let mut command = self.command(role, text, "60");
+        let output = command.stdin(Stdio::null()).output().expect("timeout");
+        let (out, err) = super::texts(&output);
+        assert!(output.status.success(), "{role}: {text}: {}\n{out}\n{err}", output.status);
+        out
+    }
+
+    /// Starts it, to run as long as the world, and waits until it has said `ready` or, without that,
+    /// until the shell command `until` succeeds. Gives its number.
+    pub(crate) fn start(&mut self, role: &str, text: &str, until: Until<'_>) -> usize {
+        let number = self.background.len();
+        let log = self.dir.join(format!("log-{number}"));
+        let file = std::fs::File::create(&log).unwrap();
+        let mut command = self.command(role, &format!("exec {text}"), "300");
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        self.background.push(command.spawn().unwrap());
+        let deadline = Instant::now() + READY;
+        loop {
+            let said = self.log(number);
+            let ready = match until {
+                Until::Says(word) => said.contains(word),
+                Until::Listens(port) => {
+                    let test = format!("test -n \"$(ss -Hltn sport = :{port})\"");
+                    self.command(role, &test, "5").status().unwrap().success()
+                }
+            };
+            if ready {
+                return number;
+            }
+            assert!(Instant::now() < deadline, "{role}: {text}: not ready\n{said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What a started program has said so far.
+    pub(crate) fn log(&self, number: usize) -> String {
+        std::fs::read_to_string(self.dir.join(format!("log-{number}"))).unwrap_or_default()
+    }
+
+    /// Waits for a started program to say `word`.
+    pub(crate) fn log_with(&self, number: usize, word: &str) -> String {
+        let deadline = Instant::now() + READY;
+        loop {
+            let said = self.log(number);
+            if said.contains(word) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "it did not say {word:?}:\n{said}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// A started program's way to be signalled: the process that `timeout` runs hears it too.
+    pub(crate) fn signal(&self, number: usize, name: &str) {
+        let id = self.background[number].id().to_string();
+        let status = Command::new("kill").args(["-s", name, &id]).status().expect("kill");
+        assert!(status.success());
+    }
+
+    /// Waits for a started program's end; whether it was a success.
+    pub(crate) fn wait(&mut self, number: usize) -> bool {
+        let deadline = Instant::now() + READY;
+        loop {
+            if let Some(status) = self.background[number].try_wait().expect("wait") {
+                return status.success();
+            }
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log(number));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A counter of the kernel there (`MPTcpExt...`, `TcpExt...`), 0 if it is not listed.
+    pub(crate) fn counter(&self, role: &str, name: &str) -> u64 {
+        let text = self.run(role, &format!("nstat -asz {name}"));
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = value.and_then(|rest| rest.split_whitespace().next());
+        value.map_or(0, |value| value.parse().expect("a count"))
+    }
+}
+
+/// When a started program is ready.
+#[derive(Copy, Clone)]
+pub(crate) enum Until<'a> {
+    /// It has said this.
+    Says(&'a str),
+    /// Somebody listens on this TCP port.
+    Listens(u16),
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in &mut self.background {
+            // Not a KILL: `timeout` passes this one on.
+            let id = child.id().to_string();
+            let _ = Command::new("kill").args(["-s", "TERM", &id]).status();
+        }
+        for child in &mut self.background {
+            let _ = child.wait();
+        }
+        drop(self.input.take());
+        let _ = self.shell.wait();
+    }
+}

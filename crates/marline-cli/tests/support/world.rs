@@ -156,7 +156,8 @@ pub(crate) enum Until<'a> {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for child in &mut self.background {
+        let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        for child in self.background.iter_mut().filter_map(|c| runs(c).then_some(c)) {
             // Not a KILL: `timeout` passes this one on.
             let id = child.id().to_string();
             let _ = Command::new("kill").args(["-s", "TERM", &id]).status();

@@ -3,65 +3,8 @@
 
 mod support;
 
-use std::path::Path;
-
-use marline_testkit::need;
-use support::world::{Until, World, namespaces_work};
-
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/native_world.sh");
-
-/// The world, if this machine can have it.
-fn world(dir: &Path, programs: &[&str]) -> Option<World> {
-    for program in ["unshare", "nsenter", "ip", "ss", "nstat", "mptcpize"].iter().chain(programs) {
-        need::program(program)?;
-    }
-    if !namespaces_work() {
-        need::skip("making network namespaces needs root");
-        return None;
-    }
-    if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
-        need::skip("this kernel has no MPTCP");
-        return None;
-    }
-    std::fs::create_dir_all(dir.join("bin")).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
-    Some(World::make(dir, SCRIPT))
-}
-
-const NGINX: &str = "
-daemon off;
-pid nginx.pid;
-error_log stderr;
-worker_processes 1;
-events {}
-http {
-    access_log off;
-    client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp; uwsgi_temp_path tmp;
-    scgi_temp_path tmp;
-    server {
-        listen LISTEN;
-        root web;
-        add_header X-Client \"$proxy_protocol_addr|$remote_addr\";
-        add_header X-Connection $connection;
-    }
-}
-";
-
-/// A web server with some files whose sums are in `web/sums`; nothing in them repeats.
-fn start_nginx(world: &mut World, wrapper: &str, listen: &str, port: u16) {
-    let home = world.dir.join("server");
-    std::fs::create_dir_all(home.join("tmp")).unwrap();
-    std::fs::write(home.join("nginx.conf"), NGINX.replace("LISTEN", listen)).unwrap();
-    world.run(
-        "server",
-        "mkdir -p web && chmod -R a+rwX . && cd web
-        test -e sums && exit
-        for n in {1..50}; do head -c 400000 /dev/urandom > f$n; done
-        head -c 32000000 /dev/urandom > large
-        sha256sum f* large > sums",
-    );
-    world.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
-}
+use support::native::{start_nginx, start_sshd, world};
+use support::world::{Until, World};
 
 /// The kernel of the client spoke Multipath TCP on so many connections, and none fell back.
 fn used_mptcp(world: &World, connections: u64) {
@@ -165,7 +108,7 @@ fn iperf3_both_ways() {
 fn ssh_logs_in_and_copies() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
-    support::start_sshd(&mut world, "127.0.0.1", 2222, "");
+    start_sshd(&mut world, "127.0.0.1", 2222, "");
     let serve = "marline serve --listen 10.91.1.1:22 --to 127.0.0.1:2222 --signal 10.91.2.1";
     world.start("server", serve, Until::Says("listening on"));
     for wrapper in ["mptcpize run", ""] {

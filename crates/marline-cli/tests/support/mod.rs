@@ -3,6 +3,7 @@
 // Each test file uses its part.
 #![allow(dead_code, reason = "every test binary compiles this file and uses a part of it")]
 
+pub(crate) mod native;
 pub(crate) mod world;
 
 use std::io::{BufRead, BufReader, Read};
@@ -185,40 +186,4 @@ pub(crate) fn start_client(
     let mut process = Running::start(dir, &args);
     let address = process.address_after("socks5 listening on ");
     (process, address)
-}
-
-/// Starts sshd in a world with two homes; the client's has what `ssh -F ssh_config` needs.
-pub(crate) fn start_sshd(world: &mut world::World, address: &str, port: u16, wrapper: &str) {
-    let client = world.dir.join("client");
-    let key = client.join("key");
-    let home = world.dir.join("server");
-    let config = format!(
-        "HostKey {home}/host_key\nAuthorizedKeysFile {home}/authorized_keys\n\
-         PermitRootLogin prohibit-password\nPasswordAuthentication no\nStrictModes no\nUsePAM no\n\
-         PidFile none\nForceCommand cd {home} && eval \"$SSH_ORIGINAL_COMMAND\"\n",
-        home = home.display()
-    );
-    std::fs::write(home.join("sshd_config"), config).unwrap();
-    let client_config = format!(
-        "Host *\nUser root\nIdentityFile {key}\nIdentitiesOnly yes\nBatchMode yes\n\
-         UserKnownHostsFile {home}/known_hosts\nHostKeyAlias test\n",
-        key = key.display(),
-        home = client.display()
-    );
-    std::fs::write(client.join("ssh_config"), client_config).unwrap();
-    let make = format!(
-        "mkdir -p /run/sshd
-        ssh-keygen -q -t ed25519 -N '' -f host_key
-        ssh-keygen -q -t ed25519 -N '' -f {key}
-        cp {key}.pub authorized_keys
-        echo \"test $(cut -d ' ' -f 1,2 host_key.pub)\" > {client}/known_hosts",
-        key = key.display(),
-        client = client.display()
-    );
-    world.run("server", &make);
-    let sshd = format!(
-        "{wrapper} $(command -v sshd) -D -e -f {}/sshd_config -o ListenAddress={address} -p {port}",
-        home.display()
-    );
-    world.start("server", &sshd, world::Until::Listens(port));
 }

@@ -1,0 +1,142 @@
+//! `marline client --direct` to real servers: a kernel's Multipath TCP (by `mptcpize`), and plain TCP
+//! by fallback, over two networks between namespaces. Needs root.
+
+mod support;
+
+use support::native::{start_nginx, start_sshd, world};
+use support::world::{Until, World};
+
+const CLIENT: &str = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
+
+/// Fetches by both names through the SOCKS5 port; what comes must be what was there.
+fn fetch(world: &World, port: u16) {
+    for name in ["four.example", "six.example"] {
+        let curl = "curl -sS --fail --socks5-hostname 127.0.0.1:1080";
+        let text = world.run(
+            "client",
+            &format!(
+                "rm -f large sums
+                {curl} -o large http://{name}:{port}/large
+                {curl} -o sums http://{name}:{port}/sums
+                sha256sum --check --ignore-missing sums"
+            ),
+        );
+        assert!(text.contains("large: OK"), "{text}");
+    }
+}
+
+/// The kernel announces its second address and takes joins to both.
+fn announce(world: &World) {
+    world.run(
+        "server",
+        "ip mptcp endpoint add 10.91.2.1 dev eth2 signal
+        ip mptcp endpoint add fd91:2::1 dev eth2 signal",
+    );
+}
+
+#[test]
+fn curl_reaches_a_kernel_that_speaks_mptcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
+    announce(&world);
+    start_nginx(&mut world, "mptcpize run", "[::]:80 ipv6only=off", 80);
+    let client = world.start("client", CLIENT, Until::Says("socks5 listening"));
+    fetch(&world, 80);
+    let count = |name: &str| world.counter("server", name);
+    assert!(count("MPTcpExtMPCapableACKRX") >= 4);
+    assert!(count("MPTcpExtMPJoinAckRx") >= 2, "the second network was not used");
+    assert_eq!(count("MPTcpExtMPCapableFallbackACK"), 0);
+    let log = world.log(client);
+    assert!(log.contains("by Multipath TCP") && !log.contains("by plain TCP"), "{log}");
+}
+
+#[test]
+fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut world, "", "[::]:80 ipv6only=off", 80);
+    let client = world.start("client", CLIENT, Until::Says("socks5 listening"));
+    let events = world.start("client", "marline monitor", Until::Says(""));
+    // It says nothing before something happens; the first fetch may be before it listens.
+    fetch(&world, 80);
+    fetch(&world, 80);
+    assert!(world.log(client).contains("by plain TCP"), "{}", world.log(client));
+    assert!(world.log_with(events, "FALLBACK").contains("FALLBACK"));
+    let text = world.run(
+        "client",
+        "curl -sS --socks5-hostname 127.0.0.1:1080 http://four.example:81/ 2>&1 || echo code $?",
+    );
+    assert!(text.contains("code 97"), "a refused connection is one: {text}");
+}
+
+#[test]
+fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
+    announce(&world);
+    start_sshd(&mut world, "10.91.1.1", 22, "mptcpize run");
+    world.start("client", CLIENT, Until::Says("socks5 listening"));
+    for way in ["--socks5 127.0.0.1:1080", "--direct --path net1 --path net2"] {
+        let text = world.run(
+            "client",
+            &format!(
+                "head -c 3000000 /dev/urandom > sent
+                ssh() {{ command ssh -F ssh_config -o ProxyCommand=\"marline -q connect {way} %h %p\" \
+                    four.example \"$@\"; }}
+                ssh 'tee copy | sha256sum' < sent
+                sha256sum < sent
+                ssh cat copy | sha256sum"
+            ),
+        );
+        let sums: Vec<&str> = text.lines().collect();
+        assert!(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), "{way}: {text}");
+    }
+    assert!(world.counter("server", "MPTcpExtMPCapableACKRX") >= 4);
+    assert!(world.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
+}
+
+#[test]
+fn a_forward_survives_the_loss_of_a_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut world, "mptcpize run", "10.91.1.1:80", 80);
+    let client = "marline client --direct --path net1 --path net2 -L 8080:four.example:80";
+    world.start("client", client, Until::Says("forward listening"));
+    let text = world.run(
+        "client",
+        "curl -sS --fail -o sums http://127.0.0.1:8080/sums
+        curl -sS --fail --limit-rate 8M -o large http://127.0.0.1:8080/large & job=$!
+        sleep 1
+        # What arrives there is lost; nothing says so.
+        ip link set net1 arp off; ip neigh flush dev net1
+        ip neigh replace 10.91.1.1 lladdr 02:00:00:00:00:01 dev net1
+        wait $job
+        sha256sum --check --ignore-missing sums",
+    );
+    assert!(text.contains("large: OK"), "{text}");
+    assert!(world.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
+}
+
+#[test]
+fn the_tunnel_to_our_own_server_can_be_native_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    let serve = "marline server --config s.toml --carrier raw --allow 127.0.0.0/8";
+    let init = "marline server --init --config s.toml --listen 10.91.1.1:443 \
+                --public 10.91.1.1:443";
+    let word = world.run("server", init);
+    support::write_private(&world.dir.join("client/invite"), &word);
+    world.start("server", serve, Until::Says("listening on"));
+    let client = CLIENT.replace("--direct", "--invite-file invite --carrier raw");
+    world.start("client", &client, Until::Says("socks5 listening"));
+    let text = world.run(
+        "client",
+        "curl='curl -sS --fail --socks5-hostname 127.0.0.1:1080'
+        $curl -o sums http://127.0.0.1:8080/sums
+        $curl -o large http://127.0.0.1:8080/large
+        sha256sum --check --ignore-missing sums
+        marline monitor --table --once",
+    );
+    assert!(text.contains("large: OK"), "{text}");
+}

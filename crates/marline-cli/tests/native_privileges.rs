@@ -1,0 +1,135 @@
+//! What the native carrier needs of the system, and what it keeps: CAP_NET_RAW to start, nothing while
+//! it runs. The sandbox of the units in `packaging/` as far as it goes without systemd. Needs root.
+
+mod support;
+
+use std::path::Path;
+
+use marline_testkit::need;
+use support::native::{start_nginx, world};
+use support::world::{Until, World};
+
+const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+
+/// Runs what follows as nobody, with these capabilities and never any others.
+fn as_nobody(capabilities: &str) -> String {
+    let set = if capabilities.is_empty() { "-all".into() } else { format!("-all,{capabilities}") };
+    format!(
+        "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs --inh-caps={set} \
+         --ambient-caps={set} --bounding-set={set}"
+    )
+}
+
+const SERVE: &str = "marline serve --listen 10.91.1.1:8000 --to 127.0.0.1:8080 \
+                     --signal 10.91.2.1 --control ./run/control";
+
+fn serve_fails(world: &World, capabilities: &str, listen: &str) -> String {
+    let nobody = as_nobody(capabilities);
+    let command = format!("{nobody} marline serve --listen {listen} --to 127.0.0.1:8080");
+    let output = world.command("server", &command, "20").output().unwrap();
+    assert!(!output.status.success(), "{command} should fail");
+    support::texts(&output).1
+}
+
+#[test]
+fn one_capability_is_enough_and_none_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
+    // The world's directory is root's alone.
+    world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
+    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    world.run("server", "mkdir run && chown nobody run");
+    let command = format!("{} {SERVE}", as_nobody("+net_raw"));
+    world.start("server", &command, Until::Says("listening on"));
+    let text = world.run(
+        "client",
+        "mptcpize run curl -sS --fail -o large http://10.91.1.1:8000/large
+        curl -sS --fail -o sums http://10.91.1.1:8000/sums
+        sha256sum --check --ignore-missing sums",
+    );
+    assert!(text.contains("large: OK"), "{text}");
+    assert!(world.counter("client", "MPTcpExtMPJoinSynAckRx") >= 1);
+    let text = world.run(
+        "server",
+        "pid=$(pgrep -u nobody -f '^marline serve')
+        cat /proc/$pid/task/*/status | grep -E '^(Cap(Prm|Eff|Inh|Amb)|NoNewPrivs)' | sort -u",
+    );
+    let none = "0000000000000000";
+    let expected = format!(
+        "CapAmb:\t{none}\nCapEff:\t{none}\nCapInh:\t{none}\nCapPrm:\t{none}\nNoNewPrivs:\t1\n"
+    );
+    assert_eq!(text, expected, "every thread is without capabilities");
+}
+
+#[test]
+fn what_is_missing_is_said_with_its_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(world) = world(dir.path(), &["setpriv"]) else { return };
+    world.run("server", &format!("chmod a+rx {0} {0}/*", dir.path().display()));
+    let error = serve_fails(&world, "", "10.91.1.1:8000");
+    for part in ["CAP_NET_RAW", "setcap cap_net_raw+ep", "AmbientCapabilities=CAP_NET_RAW"] {
+        assert!(error.contains(part), "{part} not in {error}");
+    }
+    let error = serve_fails(&world, "+net_raw", "10.91.1.1:80");
+    assert!(error.contains("CAP_NET_BIND_SERVICE") && error.contains(":80"), "{error}");
+    let error = serve_fails(&world, "+net_raw", "192.0.2.1:8000");
+    assert!(error.contains("no such address"), "{error}");
+}
+
+#[test]
+fn files_may_carry_the_capability() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["setpriv", "setcap"]) else { return };
+    let marked = world.command("server", "setcap cap_net_raw+ep ../bin/marline", "10").status();
+    if !marked.unwrap().success() {
+        return need::skip("this file system stores no capabilities");
+    }
+    world.run(
+        "server",
+        &format!("chmod a+rx {0} {0}/bin; mkdir run; chown nobody run", dir.path().display()),
+    );
+    // Without --no-new-privs, which would void the file's.
+    let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all";
+    world.start("server", &format!("{nobody} {SERVE}"), Until::Says("listening on"));
+}
+
+/// systemd's judgement of a unit: 0 nothing exposed, 10 everything.
+fn exposure(unit: &Path) -> f64 {
+    let mut command = std::process::Command::new("systemd-analyze");
+    let output = command.args(["security", "--offline=true"]).arg(unit).output().unwrap();
+    let (text, error) = support::texts(&output);
+    let line = text.lines().rev().find(|line| line.contains("Overall exposure level"));
+    let line = line.unwrap_or_else(|| panic!("no judgement of {}: {error}", unit.display()));
+    let number = line.split(':').nth(1).and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[test]
+fn units_are_valid_and_expose_little() {
+    let Some(_) = need::program("systemd-analyze") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("marline");
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), &program).unwrap();
+    let mut units = 0;
+    for file in std::fs::read_dir(PACKAGING).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_none_or(|end| end != "service") {
+            continue;
+        }
+        // The program is not installed here.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.replace("/usr/local/bin/marline", program.to_str().unwrap());
+        let unit = dir.path().join(file.file_name().unwrap());
+        std::fs::write(&unit, text).unwrap();
+        let mut command = std::process::Command::new("systemd-analyze");
+        let output = command.args(["verify", "--man=no"]).arg(&unit).output().unwrap();
+        let (out, err) = support::texts(&output);
+        let complaint = out + &err;
+        let ours = unit.file_name().unwrap().to_str().unwrap();
+        assert!(output.status.success() && !complaint.contains(ours), "{ours}: {complaint}");
+        let level = exposure(&unit);
+        eprintln!("{ours}: exposure {level}");
+        assert!(level <= 2.0, "{ours}: exposure {level}");
+        units += 1;
+    }
+    assert_eq!(units, 3);
+}

@@ -261,3 +261,20 @@ fn mappings_at_random() {
     println!("200 runs of 200 random mappings over two subflows: {resets} subflows reset");
     assert!(resets > 20);
 }
+
+/// A native carrier hands over what the kernel joined: one segment far beyond any MSS.
+#[test]
+fn joined_segments_are_taken_whole_and_acknowledged_at_once() {
+    let (mut script, mut peer, id) = served(listening(), 1);
+    let joined: Vec<u8> = (0..60_000_u32).map(|i| (i * 7) as u8).collect();
+    for _ in 0..20 {
+        peer.send_data(&mut script, &joined);
+        let acked = Expect::any().pure_ack().at(peer.expected).acking(peer.next);
+        script.expect(&acked);
+        assert!(script.read_all(id) == joined);
+        script.advance(Duration::from_millis(20));
+        peer.hear_all(&mut script);
+    }
+    let info = script.endpoint.info(id).expect("the connection lives");
+    assert_eq!(info.subflows.len(), 1);
+}

@@ -97,3 +97,138 @@ pub(crate) fn tcp_of(packet: &[u8]) -> Option<Arrived<'_>> {
     let ecn = super::ecn_of_bits(ip.ecn);
     Some(Arrived { source, destination: ip.dst, ecn, segment: ip.payload })
 }
+
+#[cfg(test)]
+mod tests {
+    use marline_wire::{Ipv4Header, emit_ip, fill_tcp_checksum};
+
+    use super::*;
+
+    const US: &str = "192.0.2.1:80";
+    const THEM: &str = "198.51.100.7:40000";
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// A carrier that owns port 80 everywhere, without sockets.
+    fn carrier() -> NativeCarrier {
+        let mut carrier = NativeCarrier::raw();
+        carrier.ports.add(at("0.0.0.0:80"));
+        carrier.ports.add(at("[::]:80"));
+        carrier
+    }
+
+    fn segment(from: SocketAddr, to: SocketAddr, payload: usize) -> Vec<u8> {
+        let mut bytes = vec![0; 20 + payload];
+        bytes[..2].copy_from_slice(&from.port().to_be_bytes());
+        bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
+        bytes[12] = 5 << 4;
+        for (at, byte) in bytes[20..].iter_mut().enumerate() {
+            *byte = (at * 31) as u8;
+        }
+        fill_tcp_checksum(Some((from.ip(), to.ip())), &mut bytes);
+        bytes
+    }
+
+    fn receive(carrier: &mut NativeCarrier, from: &str, to: &str, segment: &[u8]) -> bool {
+        let (source, destination) = (at(from), at(to).ip());
+        let arrived = Arrived { source, destination, ecn: Ecn::NotEct, segment };
+        let received = carrier.receive(&arrived);
+        if let Some((meta, bytes)) = received {
+            assert_eq!((meta.path.local, meta.path.remote), (at(to), at(from)));
+            assert!(meta.checksum_verified && bytes == segment);
+        }
+        received.is_some()
+    }
+
+    #[test]
+    fn checksums_are_right_or_unfinished_or_the_segment_is_dropped() {
+        for (us, them) in [(US, THEM), ("[2001:db8::1]:80", "[2001:db8::2]:5")] {
+            let mut carrier = carrier();
+            // A joined segment of nearly 64 kB has them like any other.
+            for payload in [0, 1, 1_448, 65_000] {
+                let whole = segment(at(them), at(us), payload);
+                assert!(receive(&mut carrier, them, us, &whole));
+                let mut unfinished = whole.clone();
+                let bare = tcp_pseudo_header(Some((at(them).ip(), at(us).ip())), whole.len());
+                unfinished[16..18].copy_from_slice(&(!bare.finish()).to_be_bytes());
+                assert!(receive(&mut carrier, them, us, &unfinished));
+                let mut damaged = whole;
+                damaged[4] ^= 1;
+                assert!(!receive(&mut carrier, them, us, &damaged));
+            }
+            let counters = carrier.counters();
+            assert_eq!((counters.unfinished_checksums, counters.bad_checksums), (4, 4));
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_or_from_no_single_host_is_dropped() {
+        let mut carrier = carrier();
+        for (them, us) in [
+            (THEM, "192.0.2.1:81"),
+            ("224.0.0.1:9", US),
+            ("255.255.255.255:9", US),
+            ("0.0.0.0:9", US),
+            (THEM, "239.1.1.1:80"),
+            ("[ff02::1]:9", "[2001:db8::1]:80"),
+        ] {
+            let bytes = segment(at(them), at(us), 10);
+            assert!(!receive(&mut carrier, them, us, &bytes), "{them} to {us}");
+        }
+        assert!(!receive(&mut carrier, THEM, US, &[0; 19]), "too short for a header");
+        let counters = carrier.counters();
+        assert_eq!((counters.unknown, counters.malformed), (6, 1));
+    }
+
+    #[test]
+    fn syns_are_taken_where_somebody_listens() {
+        let mut carrier = NativeCarrier::tun(true);
+        carrier.own_address(at(US).ip());
+        carrier.guard(at("0.0.0.0:80")).unwrap();
+        for (port, flags, taken) in
+            [(80, 0x02, true), (81, 0x02, false), (81, 0x12, true), (81, 0x10, true)]
+        {
+            let us = format!("192.0.2.1:{port}");
+            let mut bytes = segment(at(THEM), at(&us), 0);
+            bytes[13] = flags;
+            fill_tcp_checksum(Some((at(THEM).ip(), at(&us).ip())), &mut bytes);
+            assert_eq!(receive(&mut carrier, THEM, &us, &bytes), taken, "{us}, flags {flags:#x}");
+        }
+        assert_eq!(carrier.counters().syns_refused, 1);
+    }
+
+    #[test]
+    fn ip_options_are_skipped_and_fragments_are_nothing() {
+        let (us, them) = (at(US), at(THEM));
+        let segment = segment(them, us, 100);
+        let mut packet = vec![0; 20];
+        emit_ip((them.ip(), us.ip()), PROTOCOL_TCP, 2, segment.len(), &mut packet).unwrap();
+        packet.extend(&segment);
+        let arrived = tcp_of(&packet).unwrap();
+        assert_eq!((arrived.segment, arrived.ecn), (&segment[..], Ecn::Ect0));
+
+        // Four bytes of options: the header is longer, and so is the packet.
+        let mut optioned = packet.clone();
+        optioned.splice(20..20, [1, 1, 1, 0]);
+        optioned[0] = 0x46;
+        let len = optioned.len() as u16;
+        optioned[2..4].copy_from_slice(&len.to_be_bytes());
+        optioned[10..12].fill(0);
+        let sum = marline_wire::Checksum::of(&optioned[..24]).finish();
+        optioned[10..12].copy_from_slice(&sum.to_be_bytes());
+        assert_eq!(tcp_of(&optioned).unwrap().segment, &segment[..]);
+
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (them.ip(), us.ip()) else { unreachable!() };
+        let whole = Ipv4Header::new(src, dst, PROTOCOL_TCP);
+        for part in [
+            Ipv4Header { more_fragments: true, ..whole },
+            Ipv4Header { fragment_offset: 5, ..whole },
+            Ipv4Header { protocol: 17, ..whole },
+        ] {
+            part.emit(segment.len(), &mut packet).unwrap();
+            assert!(tcp_of(&packet).is_none(), "{part:?}");
+        }
+    }
+}

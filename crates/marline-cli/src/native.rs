@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use marline::{Carrier, RawSockets, ServerConfig};
+use marline::{Carrier, RawSockets, ServerConfig, TunPath};
+use marline_io::Interfaces;
 use serde::{Deserialize, Serialize};
 
 /// How segments travel, as users choose it.
@@ -17,42 +18,76 @@ pub enum CarrierChoice {
     Udp,
     /// As native TCP on raw sockets: CAP_NET_RAW, any Multipath TCP or TCP on the other end.
     Raw,
+    /// As native TCP through TUN interfaces (--tun) behind which Marline is a host of its own.
+    Tun,
 }
 
-impl CarrierChoice {
+/// A carrier that is still to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CarrierPlan {
+    /// UDP datagrams.
+    Udp,
+    /// Raw sockets.
+    Raw,
+    /// These interfaces.
+    Tun(Vec<TunPath>),
+}
+
+impl CarrierPlan {
     /// What firewalls call it.
     #[must_use]
-    pub const fn transport(self) -> &'static str {
+    pub const fn transport(&self) -> &'static str {
         match self {
-            CarrierChoice::Udp => "UDP",
-            CarrierChoice::Raw => "TCP",
+            CarrierPlan::Udp => "UDP",
+            CarrierPlan::Raw | CarrierPlan::Tun(_) => "TCP",
+        }
+    }
+
+    /// Opens what a client needs, and lets go of every capability.
+    /// To be called before there are threads: they keep what they were born with.
+    ///
+    /// # Errors
+    /// A privilege is missing (the error says which, and how to give it).
+    pub fn open(self) -> anyhow::Result<Carrier> {
+        self.open_for(None)
+    }
+
+    /// Opens what a listener needs, reserves its ports, and lets go of every capability.
+    /// To be called before there are threads, too.
+    ///
+    /// # Errors
+    /// A privilege is missing (the error says which, and how to give it), or a port is taken.
+    pub fn listen(self, config: &mut ServerConfig) -> anyhow::Result<()> {
+        config.carrier = self.open_for(Some(config))?;
+        Ok(())
+    }
+
+    fn open_for(self, listener: Option<&mut ServerConfig>) -> anyhow::Result<Carrier> {
+        match self {
+            CarrierPlan::Udp => Ok(Carrier::Udp),
+            CarrierPlan::Raw => {
+                let opened = RawSockets::open();
+                let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
+                if let Some(config) = listener {
+                    reserve(&sockets, config)?;
+                }
+                unprivileged()?;
+                Ok(Carrier::Opened(Arc::new(sockets)))
+            }
+            CarrierPlan::Tun(paths) => {
+                let interfaces = Interfaces::now().context("cannot list interfaces")?;
+                for path in &paths {
+                    check_interface(path, &interfaces)?;
+                }
+                // Interfaces that are there need no privilege.
+                unprivileged()?;
+                Ok(Carrier::Tun(paths))
+            }
         }
     }
 }
 
-/// Opens what a client needs, and lets go of every capability.
-/// To be called before there are threads: they keep what they were born with.
-///
-/// # Errors
-/// A privilege is missing (the error says which, and how to give it).
-pub fn open(choice: CarrierChoice) -> anyhow::Result<Carrier> {
-    if choice == CarrierChoice::Udp {
-        return Ok(Carrier::Udp);
-    }
-    let sockets = RawSockets::open().map_err(|error| explained(error, "a raw socket"))?;
-    unprivileged(sockets)
-}
-
-/// Opens what a listener needs, reserves its ports, and lets go of every capability.
-/// To be called before there are threads, too.
-///
-/// # Errors
-/// A privilege is missing (the error says which, and how to give it), or a port is taken.
-pub fn listen(choice: CarrierChoice, config: &mut ServerConfig) -> anyhow::Result<()> {
-    if choice == CarrierChoice::Udp {
-        return Ok(());
-    }
-    let sockets = RawSockets::open().map_err(|error| explained(error, "a raw socket"))?;
+fn reserve(sockets: &RawSockets, config: &mut ServerConfig) -> anyhow::Result<()> {
     for address in &mut config.listen {
         // The port that the system chose, if it was to.
         let reserved = sockets.reserve(*address);
@@ -68,7 +103,6 @@ pub fn listen(choice: CarrierChoice, config: &mut ServerConfig) -> anyhow::Resul
             sockets.reserve(address).map_err(|error| unreserved(error, address))?;
         }
     }
-    config.carrier = unprivileged(sockets)?;
     Ok(())
 }
 
@@ -78,10 +112,22 @@ fn covers(listen: SocketAddr, address: SocketAddr) -> bool {
     listen.port() == address.port() && (everywhere || listen.ip() == address.ip())
 }
 
-fn unprivileged(sockets: RawSockets) -> anyhow::Result<Carrier> {
-    marline::drop_capabilities().context("cannot let go of capabilities")?;
+/// An interface that nobody made has no routes either: making it here would help nobody.
+fn check_interface(path: &TunPath, interfaces: &Interfaces) -> anyhow::Result<()> {
+    let name = &path.interface;
+    if interfaces.by_name(name).is_some() {
+        return Ok(());
+    }
+    anyhow::bail!(
+        "there is no interface {name}: make it first (ip tuntap add mode tun name {name} user USER; \
+         ip link set {name} up; ip route add {} dev {name}) and let the machine forward",
+        path.address
+    )
+}
+
+fn unprivileged() -> anyhow::Result<()> {
     raise_file_limit();
-    Ok(Carrier::Opened(Arc::new(sockets)))
+    marline::drop_capabilities().context("cannot let go of capabilities")
 }
 
 fn explained(error: io::Error, what: &str) -> anyhow::Error {

@@ -93,6 +93,47 @@ fn files_may_carry_the_capability() {
     world.start("server", &format!("{nobody} {SERVE}"), Until::Says("listening on"));
 }
 
+#[test]
+fn behind_an_interface_of_its_own_it_needs_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
+    if !Path::new("/dev/net/tun").exists() {
+        return need::skip("/dev/net/tun is not there");
+    }
+    world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
+    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    world.run(
+        "server",
+        "# As udev makes it: everyone may open it. What one may do with it is another matter.
+        mkdir dev; mount -t tmpfs -o dev,mode=755 none dev
+        mknod -m 666 dev/tun c 10 200; mount --bind dev/tun /dev/net/tun
+        ip tuntap add mode tun name tun0 user nobody
+        ip addr add 10.91.9.1/24 dev tun0
+        ip link set tun0 up
+        sysctl -qw net.ipv4.ip_forward=1
+        mkdir run; chown nobody run",
+    );
+    let nobody = as_nobody("");
+    let serve = "marline serve --carrier tun --tun tun0=10.91.9.2 --listen 10.91.9.2:80 \
+                 --to 127.0.0.1:8080 --control ./run/control";
+    world.start("server", &format!("{nobody} {serve}"), Until::Says("listening on"));
+    for wrapper in ["mptcpize run", ""] {
+        let text = world.run(
+            "client",
+            &format!(
+                "{wrapper} curl -sS --fail -o large http://10.91.9.2/large
+                curl -sS --fail -o sums http://10.91.9.2/sums
+                sha256sum --check --ignore-missing sums"
+            ),
+        );
+        assert!(text.contains("large: OK"), "{text}");
+    }
+    assert!(world.counter("client", "MPTcpExtMPCapableSYNACKRX") >= 1);
+    let wrong = serve.replace("tun0", "tun7");
+    let output = world.command("server", &format!("{nobody} {wrong}"), "20").output().unwrap();
+    assert!(support::texts(&output).1.contains("ip tuntap add"), "{output:?}");
+}
+
 /// systemd's judgement of a unit: 0 nothing exposed, 10 everything.
 fn exposure(unit: &Path) -> f64 {
     let mut command = std::process::Command::new("systemd-analyze");

@@ -128,6 +128,26 @@ fn ssh_logs_in_and_copies() {
 }
 
 #[test]
+fn a_drain_finishes_what_runs_and_refuses_what_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --drain 30s";
+    let serve = world.start("server", serve, Until::Says("listening on"));
+    world.run("client", "curl -sS --fail -o sums http://four.example/sums");
+    let slow = "mptcpize run curl -sS --fail --limit-rate 10M -o large http://four.example/large";
+    let slow = world.start("client", slow, Until::Says(""));
+    world.run("client", "until test -s large; do sleep 0.05; done");
+    world.signal(serve, "TERM");
+    world.log_with(serve, "stopping");
+    let text = world.run("client", "curl -sS http://four.example/sums 2>&1 || echo code $?");
+    assert!(text.contains("code 56") || text.contains("code 7"), "reset or refused: {text}");
+    assert!(world.wait(slow), "{}", world.log(slow));
+    assert!(world.run("client", "sha256sum --check --ignore-missing sums").contains("large: OK"));
+    assert!(world.wait(serve), "an orderly end");
+}
+
+#[test]
 fn ends_of_either_side_reach_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["python3"]) else { return };

@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 
 use super::watched::watched;
 use crate::control::ClientHandle;
-use crate::native;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::direct::Direct;
 use crate::proxy::client::front::{Front, Service, bind};
@@ -48,7 +47,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
     // Ports first: the likeliest error, and it must not cost a handshake.
     let ports = bind_all(&plan)?;
-    plan.network.carrier = native::open(plan.carrier)?;
+    plan.network.carrier = plan.carrier.clone().open()?;
     Ok(Prepared { plan, ports })
 }
 

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::client::FAREWELL;
-use crate::native::{self, CarrierChoice};
+use crate::native::CarrierChoice;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::direct::Direct;
 use crate::proxy::client::open::Open;
@@ -95,7 +95,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         ..ClientOptions::default()
     };
     let mut plan = flags.with_file(args.config.as_deref())?.plan()?;
-    plan.network.carrier = native::open(plan.carrier)?;
+    plan.network.carrier = plan.carrier.clone().open()?;
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 

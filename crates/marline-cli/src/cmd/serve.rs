@@ -10,7 +10,6 @@ use super::accepting::accept;
 use super::client::FAREWELL;
 use super::watched::watched;
 use crate::control::ServerHandle;
-use crate::native;
 use crate::proxy::config::serve::{ServeOptions, ServePlan};
 use crate::proxy::serve::ServiceFront;
 use crate::proxy::shutdown::Stopper;
@@ -32,7 +31,7 @@ pub struct Args {
 /// What went wrong, in words for the user.
 pub fn prepare(args: Args) -> anyhow::Result<ServePlan> {
     let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
-    native::listen(plan.carrier, &mut plan.network)?;
+    plan.carrier.clone().listen(&mut plan.network)?;
     Ok(plan)
 }
 

@@ -10,7 +10,6 @@ use super::accepting::accept;
 use super::client::FAREWELL;
 use super::watched::watched;
 use crate::control::ServerHandle;
-use crate::native;
 use crate::proxy::config::server::{ServerOptions, ServerPlan};
 use crate::proxy::credentials::Store;
 use crate::proxy::invite::Invite;
@@ -93,7 +92,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<ServerPlan>> {
     }
     let mut plan = options.plan(file)?;
     private_file::check_mode(&plan.key_file)?;
-    native::listen(plan.carrier, &mut plan.network)?;
+    plan.carrier.clone().listen(&mut plan.network)?;
     Ok(Some(plan))
 }
 

@@ -10,7 +10,7 @@ use marline_algos::Registry;
 use super::policies::Choice;
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Forward, InviteWord, Span, Word, beside};
-use crate::native::CarrierChoice;
+use crate::native::{CarrierChoice, CarrierPlan};
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
 
@@ -69,7 +69,7 @@ pub struct ClientPlan {
     /// The way to targets.
     pub route: Route,
     /// How segments travel.
-    pub carrier: CarrierChoice,
+    pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ClientConfig,
     /// SOCKS5 ports.
@@ -187,7 +187,7 @@ impl ClientOptions {
         }
         Ok(ClientPlan {
             route,
-            carrier: options.carrier.unwrap_or(CarrierChoice::Udp),
+            carrier: options.shared().carrier()?,
             network: options.network()?,
             socks5: options.socks5.clone(),
             forwards,

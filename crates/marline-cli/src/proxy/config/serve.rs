@@ -9,7 +9,7 @@ use marline_algos::Registry;
 
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Signal, Span, Word, beside};
-use crate::native::CarrierChoice;
+use crate::native::{CarrierChoice, CarrierPlan};
 use crate::proxy::serve::{Backend, FrontLimits, HeaderVersion};
 
 options! {
@@ -52,7 +52,7 @@ pub struct ServePlan {
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ServerConfig,
     /// How segments travel.
-    pub carrier: CarrierChoice,
+    pub carrier: CarrierPlan,
     /// The service.
     pub backend: Backend,
     /// What it is told of the client.
@@ -120,7 +120,7 @@ impl ServeOptions {
         };
         Ok(ServePlan {
             network: options.network()?,
-            carrier: shared.carrier.unwrap_or(CarrierChoice::Raw),
+            carrier: shared.carrier()?,
             backend,
             header: options.proxy_protocol,
             limits,

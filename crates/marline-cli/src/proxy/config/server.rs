@@ -8,7 +8,7 @@ use marline_algos::Registry;
 
 use super::shared::{Conduct, connections, options};
 use super::{Word, beside};
-use crate::native::CarrierChoice;
+use crate::native::{CarrierChoice, CarrierPlan};
 use crate::proxy::rules::{Cidr, Rules};
 use crate::proxy::server::ServerLimits;
 use crate::proxy::target::Target;
@@ -16,7 +16,7 @@ use crate::proxy::target::Target;
 options! {
     /// Flags of `marline server`, and keys of its file.
     pub struct ServerOptions {
-        /// Answer clients on this address (UDP, or TCP with --carrier raw); again for more
+        /// Answer clients on this address (UDP, or TCP as --carrier has it); again for more
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
         /// Where clients reach it, for invites; again for more [default: the listening address]
@@ -47,7 +47,7 @@ options! {
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
     /// How segments travel.
-    pub carrier: CarrierChoice,
+    pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ServerConfig,
     /// The key's file.
@@ -132,7 +132,7 @@ impl ServerOptions {
         }
         let per_client = connections(options.max_connections)?;
         Ok(ServerPlan {
-            carrier: options.carrier.unwrap_or(CarrierChoice::Udp),
+            carrier: options.shared().carrier()?,
             network: options.network()?,
             rules: options.rules(),
             limits: ServerLimits { per_client, ..ServerLimits::default() },
@@ -155,8 +155,8 @@ impl ServerOptions {
         if !shards.is_power_of_two() || shards > 128 {
             bail!("--shards {shards}: a power of two up to 128");
         }
-        if shards > 1 && self.carrier == Some(CarrierChoice::Raw) {
-            bail!("--shards {shards}: --carrier raw has one");
+        if shards > 1 && self.carrier != Some(CarrierChoice::Udp) {
+            bail!("--shards {shards}: native TCP has one");
         }
         config.shards = shards;
         config.capture_dir = self.shared().capture_dir()?;

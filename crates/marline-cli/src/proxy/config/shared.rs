@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::policies::{Choice, Mode};
-use super::{Span, Word};
-use crate::native::CarrierChoice;
+use super::{Span, Tun, Word};
+use crate::native::{CarrierChoice, CarrierPlan};
 
 /// A field that flags or a file can leave out.
 pub trait Layer: Sized {
@@ -71,6 +71,10 @@ macro_rules! options {
                 /// How segments travel [default: udp, for serve and --direct raw]
                 #[arg(long, value_enum)]
                 carrier: Option<$crate::native::CarrierChoice>,
+                /// A TUN interface for --carrier tun and the address of the host behind it, which is
+                /// Marline; again for more
+                #[arg(long, value_name = "INTERFACE=ADDRESS")]
+                tun: Vec<$crate::proxy::config::Word<$crate::proxy::config::Tun>>,
                 /// Protect data with DSS checksums as well (TLS notices damage too, but ends the
                 /// connection)
                 #[arg(long)]
@@ -150,6 +154,7 @@ pub struct Shared {
     pub congestion: Option<String>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
+    pub tun: Vec<Word<Tun>>,
     pub dss_checksum: bool,
     pub drain: Option<Word<Span>>,
     pub pcap: Option<PathBuf>,
@@ -194,6 +199,25 @@ impl Shared {
         self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
         self.drain.get_or_insert(seconds(5));
         self
+    }
+
+    /// How segments are to travel; the defaults must be filled in.
+    ///
+    /// # Errors
+    /// Interfaces without --carrier tun, or the other way round.
+    pub fn carrier(&self) -> anyhow::Result<CarrierPlan> {
+        let choice = self.carrier.unwrap_or(CarrierChoice::Udp);
+        match (choice, self.tun.is_empty()) {
+            (CarrierChoice::Udp, true) => Ok(CarrierPlan::Udp),
+            (CarrierChoice::Raw, true) => Ok(CarrierPlan::Raw),
+            (CarrierChoice::Tun, false) => {
+                Ok(CarrierPlan::Tun(self.tun.iter().map(|word| word.0.0.clone()).collect()))
+            }
+            (CarrierChoice::Tun, true) => {
+                bail!("--carrier tun needs an interface: --tun INTERFACE=ADDRESS")
+            }
+            (_, false) => bail!("--tun is for --carrier tun"),
+        }
     }
 
     /// Makes the directory for captures, if there are to be any.

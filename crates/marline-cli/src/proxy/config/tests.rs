@@ -5,7 +5,7 @@ use super::policies::Mode;
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
 use super::*;
-use crate::native::CarrierChoice;
+use crate::native::{CarrierChoice, CarrierPlan};
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
 use crate::proxy::secret::Secret;
@@ -237,6 +237,27 @@ fn signals() {
     }
 }
 
+#[test]
+fn tun_interfaces_and_their_carrier_need_each_other() {
+    let words = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let options = ClientOptions {
+        direct: true,
+        carrier: Some(CarrierChoice::Tun),
+        tun: words(&["tun0=10.9.0.2", "tun1=2001:db8::2"]),
+        ..ClientOptions::default()
+    };
+    assert!(
+        matches!(options.clone().plan().unwrap().carrier, CarrierPlan::Tun(paths) if paths.len() == 2)
+    );
+    let raw = ClientOptions { carrier: None, ..options.clone() };
+    assert!(error_of(raw.plan()).contains("--carrier tun"));
+    let none = ClientOptions { tun: Vec::new(), ..options };
+    assert!(error_of(none.plan()).contains("--tun"));
+    for bad in ["", "tun0", "=10.0.0.1", "tun0=host", "a-name-that-is-too-long=10.0.0.1"] {
+        assert!(bad.parse::<Tun>().is_err(), "{bad}");
+    }
+}
+
 fn front(text: &str) -> ServeOptions {
     parse(text).unwrap()
 }
@@ -245,7 +266,7 @@ fn front(text: &str) -> ServeOptions {
 fn a_front_needs_an_address_and_a_service() {
     let fine = "listen = [\"0.0.0.0:80\", \"[::]:80\"]\nto = \"127.0.0.1:8080\"\n";
     let plan = front(fine).plan().unwrap();
-    assert_eq!(plan.carrier, CarrierChoice::Raw);
+    assert_eq!(plan.carrier, CarrierPlan::Raw);
     assert_eq!(plan.network.listen.len(), 2);
     assert_eq!(plan.network.connection.keepalive, Some(marline::Duration::from_secs(120)));
     assert!(error_of(front("to = \"127.0.0.1:80\"").plan()).contains("--listen"));
@@ -275,7 +296,7 @@ fn a_front_needs_an_address_and_a_service() {
 fn direct_and_an_invite_exclude_each_other() {
     let direct = ClientOptions { direct: true, ..ClientOptions::default() };
     let plan = direct.clone().plan().unwrap();
-    assert!(matches!(plan.route, Route::Direct) && plan.carrier == CarrierChoice::Raw);
+    assert!(matches!(plan.route, Route::Direct) && plan.carrier == CarrierPlan::Raw);
     let both = ClientOptions { direct: true, ..with_invite() };
     assert!(error_of(both.plan()).contains("direct"));
     let udp = ClientOptions { carrier: Some(CarrierChoice::Udp), ..direct.clone() };
@@ -285,5 +306,5 @@ fn direct_and_an_invite_exclude_each_other() {
     let file = ClientOptions { direct: true, ..ClientOptions::default() };
     assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
     let plan = with_invite().plan().unwrap();
-    assert_eq!(plan.carrier, CarrierChoice::Udp);
+    assert_eq!(plan.carrier, CarrierPlan::Udp);
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use marline::ServerAddress;
+use marline::{ServerAddress, TunPath};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::proxy::invite::{BadInvite, Invite};
@@ -181,6 +181,31 @@ impl Display for Signal {
             write!(f, "={}", show(public))?;
         }
         f.write_str(if self.0.backup { ",backup" } else { "" })
+    }
+}
+
+/// `INTERFACE=ADDRESS`: a TUN interface and the address of the host behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tun(pub TunPath);
+
+impl FromStr for Tun {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tun, String> {
+        let wrong = || format!("tun {text:?}: write INTERFACE=ADDRESS");
+        let (interface, address) = text.split_once('=').ok_or_else(wrong)?;
+        // Linux: IFNAMSIZ, one byte of which ends the name.
+        if interface.is_empty() || interface.len() > 15 || interface.contains('/') {
+            return Err(format!("tun {text:?}: {interface:?} is no interface's name"));
+        }
+        let address = address.parse().map_err(|_| wrong())?;
+        Ok(Tun(TunPath { interface: interface.to_owned(), address }))
+    }
+}
+
+impl Display for Tun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.0.interface, self.0.address)
     }
 }
 

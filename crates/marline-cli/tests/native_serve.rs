@@ -127,6 +127,44 @@ fn ssh_logs_in_and_copies() {
     used_mptcp(&world, 2);
 }
 
+/// The rules that docs/deploy.md shows.
+fn documented_rules() -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deploy.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = page.split("```nft\n").nth(1).expect("an nft block");
+    block.split("```").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_documented_firewall_lets_marline_through_and_another_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx", "nft"]) else { return };
+    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    for role in ["server", "client"] {
+        std::fs::write(world.dir.join(role).join("rules"), documented_rules()).unwrap();
+        world.run(role, "nft -f rules");
+    }
+    let serve = "marline serve --listen 0.0.0.0:80 --to 127.0.0.1:8080 --signal 10.91.2.1";
+    world.start("server", serve, Until::Says("listening on"));
+    let client = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
+    world.start("client", client, Until::Says("socks5 listening"));
+    for curl in ["mptcpize run curl", "curl --socks5-hostname 127.0.0.1:1080"] {
+        let text = world.run(
+            "client",
+            &format!(
+                "{curl} -sS --fail -o large http://four.example/large
+                {curl} -sS --fail -o sums http://four.example/sums
+                sha256sum --check --ignore-missing sums"
+            ),
+        );
+        assert!(text.contains("large: OK"), "{curl}: {text}");
+    }
+    used_mptcp(&world, 2);
+    world.run("server", "nft flush table inet marline; sed -i /dport/d rules; nft -f rules");
+    let text = world.run("client", "curl -sS -m 3 http://four.example/sums 2>&1 || echo code $?");
+    assert!(text.contains("code 28"), "what is dropped on input never arrives: {text}");
+}
+
 #[test]
 fn a_drain_finishes_what_runs_and_refuses_what_comes() {
     let dir = tempfile::tempdir().unwrap();

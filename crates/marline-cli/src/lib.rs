@@ -5,6 +5,7 @@
 pub mod cmd;
 pub mod control;
 pub mod demo;
+pub mod doctor;
 pub use marline_lab::emulation;
 pub mod metrics_http;
 pub mod native;
@@ -49,6 +50,8 @@ pub enum Command {
     Link(cmd::link::Args),
     /// See it work: two emulated links, one dies; no root, one command.
     Demo(Box<cmd::demo::Args>),
+    /// Say which of all this works on this machine, and what is missing.
+    Doctor(cmd::doctor::Args),
     /// Watch connections and their paths live.
     Monitor(cmd::monitor::Args),
     /// List the paths of a running client, or change one while connections use it.
@@ -99,6 +102,7 @@ fn begin(command: Command) -> anyhow::Result<Work> {
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
         Command::Link(args) => Box::pin(cmd::link::run(args)),
         Command::Demo(args) => Box::pin(cmd::demo::run(*args)),
+        Command::Doctor(args) => Box::pin(cmd::doctor::run(args)),
         Command::Monitor(args) => Box::pin(cmd::monitor::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),

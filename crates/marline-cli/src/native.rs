@@ -130,7 +130,7 @@ fn unprivileged() -> anyhow::Result<()> {
     marline::drop_capabilities().context("cannot let go of capabilities")
 }
 
-fn explained(error: io::Error, what: &str) -> anyhow::Error {
+pub(crate) fn explained(error: io::Error, what: &str) -> anyhow::Error {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return anyhow::Error::new(error).context(format!("cannot open {what}"));
     }

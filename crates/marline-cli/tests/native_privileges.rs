@@ -134,6 +134,41 @@ fn behind_an_interface_of_its_own_it_needs_none() {
     assert!(support::texts(&output).1.contains("ip tuntap add"), "{output:?}");
 }
 
+/// The verdict on `what`, and its text.
+fn verdict(world: &World, wrapper: &str, what: &str) -> (String, String) {
+    let command = format!("{wrapper} marline doctor --json");
+    let output = world.command("server", &command, "30").output().unwrap();
+    let (text, error) = support::texts(&output);
+    let findings: serde_json::Value = serde_json::from_str(&text).expect(&error);
+    let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
+    let found = found.unwrap_or_else(|| panic!("nothing on {what} in {text}"));
+    let word = |key: &str| found[key].as_str().unwrap().to_owned();
+    (word("verdict"), word("text"))
+}
+
+#[test]
+fn the_doctor_finds_what_works_and_what_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(world) = world(dir.path(), &["setpriv", "nft"]) else { return };
+    world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
+    for what in ["raw sockets", "guard", "native TCP", "native MPTCP", "UDP carrier"] {
+        for wrapper in [String::new(), as_nobody("+net_raw")] {
+            let (verdict, text) = verdict(&world, &wrapper, what);
+            assert_eq!(verdict, "works", "{what} {wrapper}: {text}");
+        }
+    }
+    let (without, text) = verdict(&world, &as_nobody(""), "raw sockets");
+    assert!(without == "fails" && text.contains("CAP_NET_RAW"), "{text}");
+    world.run(
+        "server",
+        "nft add table inet t
+        nft add chain inet t strict '{ type filter hook input priority 0; policy drop; }'",
+    );
+    assert_eq!(verdict(&world, "", "native TCP").0, "fails");
+    let (firewall, text) = verdict(&world, "", "firewall");
+    assert!(firewall == "note" && text.contains("t strict"), "{text}");
+}
+
 /// systemd's judgement of a unit: 0 nothing exposed, 10 everything.
 fn exposure(unit: &Path) -> f64 {
     let mut command = std::process::Command::new("systemd-analyze");

@@ -5,6 +5,7 @@ pub mod check_config;
 pub mod client;
 pub mod connect;
 pub mod demo;
+pub mod doctor;
 pub mod link;
 pub mod monitor;
 pub mod path;

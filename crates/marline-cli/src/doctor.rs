@@ -1,0 +1,86 @@
+//! What works on this machine, found out by doing it.
+//!
+//! Each check tries the thing itself where that can be done without touching anything else: native TCP
+//! is judged by a connection over loopback between this process and the kernel's own TCP, once
+//! plain, once Multipath TCP. Settings that only make things worse are read and named. Nothing is
+//! changed, nothing leaves the machine.
+
+mod native;
+mod settings;
+
+use std::net::{Ipv4Addr, UdpSocket};
+
+use marline_io::{Interfaces, PathSpec};
+use serde::Serialize;
+
+/// How a check came out.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It works.
+    Works,
+    /// It works, but could be better; or cannot be known here.
+    Note,
+    /// It does not work.
+    Fails,
+}
+
+/// A check and its outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: &'static str,
+    /// The outcome.
+    pub verdict: Verdict,
+    /// What was seen, and what to do.
+    pub text: String,
+}
+
+impl Finding {
+    fn works(what: &'static str, text: impl Into<String>) -> Finding {
+        Finding { what, verdict: Verdict::Works, text: text.into() }
+    }
+
+    fn note(what: &'static str, text: impl Into<String>) -> Finding {
+        Finding { what, verdict: Verdict::Note, text: text.into() }
+    }
+
+    fn fails(what: &'static str, text: impl Into<String>) -> Finding {
+        Finding { what, verdict: Verdict::Fails, text: text.into() }
+    }
+}
+
+/// Everything there is to say.
+pub async fn examine() -> Vec<Finding> {
+    let mut findings = vec![udp(), paths()];
+    findings.extend(native::examine().await);
+    findings.push(settings::tun());
+    findings.extend(settings::examine());
+    findings
+}
+
+fn udp() -> Finding {
+    const WHAT: &str = "UDP carrier";
+    match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Finding::works(WHAT, "client and server over UDP need nothing else"),
+        Err(error) => Finding::fails(WHAT, format!("no UDP socket: {error}")),
+    }
+}
+
+fn paths() -> Finding {
+    const WHAT: &str = "paths";
+    let interfaces = match Interfaces::now() {
+        Ok(interfaces) => interfaces,
+        Err(error) => return Finding::fails(WHAT, format!("cannot list interfaces: {error}")),
+    };
+    let found = PathSpec::defaults(&interfaces);
+    let names: Vec<String> = found.iter().map(|(spec, _)| spec.to_string()).collect();
+    match names.len() {
+        0 => Finding::note(WHAT, "no interface has a default route: a client must name its paths"),
+        1 => Finding::note(
+            WHAT,
+            format!("only {} has a default route: a client has one path", names[0]),
+        ),
+        _ => Finding::works(WHAT, format!("by default a client uses {}", names.join(", "))),
+    }
+}

@@ -1,0 +1,121 @@
+//! Native TCP, tried out over loopback against this machine's kernel.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use marline::{Carrier, ConnectionConfig, Listener, RawSockets, ServerConfig, default_policies};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::Finding;
+use crate::native::explained;
+
+/// A connection over loopback takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Silence for so long is silence.
+const SILENCE: Duration = Duration::from_millis(300);
+
+const RAW: &str = "raw sockets";
+const GUARD: &str = "guard";
+const PLAIN: &str = "native TCP";
+const MULTIPATH: &str = "native MPTCP";
+
+pub(super) async fn examine() -> Vec<Finding> {
+    let sockets = match RawSockets::open() {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            let why = format!("{:#}", explained(error, "a raw socket"));
+            return vec![Finding::fails(RAW, why)];
+        }
+    };
+    let mut findings = vec![Finding::works(RAW, "serve, --direct and --carrier raw may open them")];
+    let Ok(guard) = tokio::task::spawn_blocking(move || guard(&sockets)).await else {
+        return findings;
+    };
+    findings.push(guard);
+    findings.extend(connections().await);
+    findings
+}
+
+/// Asks the kernel for a connection to a guarded port: it must say nothing.
+fn guard(sockets: &RawSockets) -> Finding {
+    let reserved = match sockets.reserve((Ipv4Addr::LOCALHOST, 0).into()) {
+        Ok(reserved) => reserved,
+        Err(error) => return Finding::fails(GUARD, format!("cannot reserve a port: {error}")),
+    };
+    let answer = std::net::TcpStream::connect_timeout(&reserved, SILENCE);
+    match answer.map_err(|error| error.kind()) {
+        Err(io::ErrorKind::TimedOut) => Finding::works(GUARD, "the kernel keeps quiet"),
+        Err(kind) => Finding::fails(GUARD, format!("a guarded port was answered: {kind}")),
+        Ok(_) => Finding::fails(GUARD, "the kernel accepted a connection to a guarded port"),
+    }
+}
+
+async fn connections() -> Vec<Finding> {
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut config = ServerConfig::new(vec![listen], ConnectionConfig::new(default_policies()));
+    config.carrier = Carrier::Raw;
+    let listener = match Listener::bind(config).await {
+        Ok(listener) => listener,
+        Err(error) => return vec![Finding::fails(PLAIN, error.to_string())],
+    };
+    if let Err(error) = greet(&listener, Protocol::TCP).await {
+        let text = format!(
+            "a connection over loopback fails ({error}): does a firewall rule drop input on loopback? \
+             (nft list ruleset; docs/deploy.md section 6)"
+        );
+        return vec![Finding::fails(PLAIN, text)];
+    }
+    let plain = Finding::works(PLAIN, "the kernel's TCP reaches us over loopback, and we it");
+    let multipath = match greet(&listener, Protocol::MPTCP).await {
+        Ok(true) => Finding::works(MULTIPATH, "the kernel speaks it with us"),
+        Ok(false) => {
+            Finding::note(MULTIPATH, "the kernel has it but used plain TCP, as its programs will")
+        }
+        Err(error) => Finding::note(
+            MULTIPATH,
+            format!("this kernel does not speak it ({error}); Marline's peers need not be here"),
+        ),
+    };
+    vec![plain, multipath]
+}
+
+/// A connection of the kernel to us, some bytes each way; whether it was Multipath TCP.
+async fn greet(listener: &Listener, protocol: Protocol) -> io::Result<bool> {
+    let address = listener.local_addrs()[0];
+    let kernel = tokio::task::spawn_blocking(move || kernel_side(address, protocol));
+    let ours = async {
+        let (mut stream, _) = listener.accept().await.map_err(io::Error::from)?;
+        let mut asked = [0; 4];
+        stream.read_exact(&mut asked).await?;
+        stream.write_all(b"pong").await?;
+        let multipath = stream.fallback().is_none();
+        stream.shutdown().await?;
+        io::Result::Ok(multipath)
+    };
+    tokio::select! {
+        greeted = timeout(PATIENCE, ours) => greeted.map_err(|_| io::ErrorKind::TimedOut)?,
+        // What it could not even begin.
+        failed = failure(kernel) => Err(failed),
+    }
+}
+
+/// Resolves if the kernel's side fails.
+async fn failure(kernel: tokio::task::JoinHandle<io::Result<()>>) -> io::Error {
+    match kernel.await {
+        Ok(Ok(())) => std::future::pending().await,
+        Ok(Err(error)) => error,
+        Err(error) => io::Error::other(error),
+    }
+}
+
+fn kernel_side(address: SocketAddr, protocol: Protocol) -> io::Result<()> {
+    let mut socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
+    socket.connect_timeout(&address.into(), PATIENCE)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.write_all(b"ping")?;
+    let mut answer = [0; 4];
+    socket.read_exact(&mut answer)
+}

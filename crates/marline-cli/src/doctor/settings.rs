@@ -1,0 +1,169 @@
+//! Settings of the system that matter, read and judged.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Finding;
+
+/// A receive buffer that holds a burst while the thread is busy.
+const ENOUGH_BUFFER: u64 = 4 << 20;
+/// CAP_NET_ADMIN's bit.
+const NET_ADMIN: u32 = 12;
+
+pub(super) fn tun() -> Finding {
+    const WHAT: &str = "TUN";
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    match opened {
+        Ok(_) => Finding::works(WHAT, "--carrier tun may use interfaces that belong to this user"),
+        Err(error) => {
+            Finding::note(WHAT, format!("--carrier tun cannot open /dev/net/tun: {error}"))
+        }
+    }
+}
+
+pub(super) fn examine() -> Vec<Finding> {
+    let admin = std::fs::read_to_string("/proc/self/status").is_ok_and(|s| has(&s, NET_ADMIN));
+    let mut findings = vec![buffers(setting("net/core/rmem_max"), admin), exact_guard(admin)];
+    findings.extend(reverse_path(setting("net/ipv4/conf/all/rp_filter")));
+    findings.push(firewall());
+    findings
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
+}
+
+/// Whether `/proc/PID/status` names the capability as effective.
+fn has(status: &str, bit: u32) -> bool {
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok())
+        .is_some_and(|set| set >> bit & 1 == 1)
+}
+
+fn buffers(rmem_max: Option<u64>, admin: bool) -> Finding {
+    const WHAT: &str = "buffers";
+    match rmem_max {
+        _ if admin => Finding::works(WHAT, "may exceed net.core.rmem_max (CAP_NET_ADMIN)"),
+        Some(bytes) if bytes >= ENOUGH_BUFFER => {
+            Finding::works(WHAT, format!("net.core.rmem_max is {bytes}"))
+        }
+        Some(bytes) => Finding::note(
+            WHAT,
+            format!(
+                "net.core.rmem_max is {bytes}: native TCP loses bursts above some 100 Mbit/s \
+                 (sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608)"
+            ),
+        ),
+        None => Finding::note(WHAT, "net.core.rmem_max cannot be read here"),
+    }
+}
+
+fn exact_guard(admin: bool) -> Finding {
+    const WHAT: &str = "guard's filter";
+    match admin {
+        true => Finding::works(WHAT, "exact (CAP_NET_ADMIN)"),
+        false => Finding::works(
+            WHAT,
+            "without CAP_NET_ADMIN new kernels guard by TTL: all but a neighbour that sends with 255",
+        ),
+    }
+}
+
+fn reverse_path(rp_filter: Option<u64>) -> Option<Finding> {
+    (rp_filter == Some(1)).then(|| {
+        Finding::note(
+            "rp_filter",
+            "net.ipv4.conf.all.rp_filter is 1: packets that come in by another interface than the \
+             way back are dropped (2 or 0 on machines with two networks)",
+        )
+    })
+}
+
+/// Chains on input that drop by default; which ports they let through is for people to judge.
+fn firewall() -> Finding {
+    const WHAT: &str = "firewall";
+    let listed = Command::new("nft").args(["--json", "list", "chains"]).output();
+    let chains = match listed {
+        Ok(output) if output.status.success() => output.stdout,
+        Ok(_) => return Finding::note(WHAT, "rules cannot be listed without root"),
+        Err(_) => return Finding::note(WHAT, "nft is not installed: rules were not looked at"),
+    };
+    match serde_json::from_slice::<Value>(&chains) {
+        Ok(listing) => judge(WHAT, &dropping(&listing)),
+        Err(error) => Finding::note(WHAT, format!("what nft says makes no sense: {error}")),
+    }
+}
+
+fn judge(what: &'static str, dropping: &[String]) -> Finding {
+    if dropping.is_empty() {
+        return Finding::works(what, "no chain of nftables drops input by default");
+    }
+    Finding::note(
+        what,
+        format!(
+            "input is dropped by default ({}): Marline's ports must be accepted there, raw sockets \
+             do not see what is dropped (docs/deploy.md section 6)",
+            dropping.join(", ")
+        ),
+    )
+}
+
+/// The chains that see input (or all that arrives) and drop by default.
+fn dropping(listing: &Value) -> Vec<String> {
+    let word = |chain: &Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
+    let entries = listing["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    let chains = entries.iter().filter_map(|entry| entry.get("chain"));
+    chains
+        .filter(|chain| {
+            let hook = word(chain, "hook");
+            word(chain, "policy") == "drop" && (hook == "input" || hook == "prerouting")
+        })
+        .map(|chain| format!("{} {}", word(chain, "table"), word(chain, "name")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn chains_that_drop_input_are_named() {
+        let chain = |name: &str, hook: &str, policy: &str| {
+            json!({"chain": {"family": "inet", "table": "t", "name": name, "hook": hook,
+                             "policy": policy}})
+        };
+        let listing = json!({"nftables": [
+            {"metainfo": {"version": "1.0.6"}},
+            chain("in", "input", "drop"),
+            chain("out", "output", "drop"),
+            chain("open", "input", "accept"),
+            {"chain": {"family": "inet", "table": "t", "name": "helper"}},
+        ]});
+        assert_eq!(dropping(&listing), ["t in"]);
+        assert_eq!(judge("firewall", &dropping(&listing)).verdict, Verdict::Note);
+        assert_eq!(judge("firewall", &dropping(&json!({}))).verdict, Verdict::Works);
+    }
+
+    #[test]
+    fn small_buffers_and_strict_filters_are_noted() {
+        assert_eq!(buffers(Some(212_992), true).verdict, Verdict::Works);
+        let small = buffers(Some(212_992), false);
+        assert!(small.verdict == Verdict::Note && small.text.contains("rmem_max=8388608"));
+        assert_eq!(buffers(Some(8 << 20), false).verdict, Verdict::Works);
+        assert!(reverse_path(Some(1)).is_some_and(|f| f.text.contains("rp_filter")));
+        assert_eq!(reverse_path(Some(2)), None);
+    }
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        let status = |set: &str| format!("Name:\tx\nCapPrm:\t0000000000003000\nCapEff:\t{set}\n");
+        assert!(has(&status("0000000000003000"), NET_ADMIN));
+        assert!(!has(&status("0000000000002000"), NET_ADMIN));
+        assert!(!has("", NET_ADMIN));
+    }
+}

@@ -1,3 +1,142 @@
-//! The interoperability matrix: Marline against the kernel's Multipath TCP, in both roles.
+//! The interoperability matrix: Marline against the kernel's Multipath TCP, in both roles, over
+//! emulated links in namespaces. `cargo xtask interop --help`; docs/interop.md.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cell;
+mod content;
+mod exchange;
+mod judge;
+mod peer;
+mod results;
+mod run;
+mod stage;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+use cell::{Cell, Condition, Pair, Subflows, Workload};
+use results::Results;
+use run::Task;
+use stage::Scale;
+
+/// Runs cells of the matrix; needs root, ip, tcpdump and tshark.
+#[derive(Debug, Parser)]
+#[command(name = "marline-interop", max_term_width = 100)]
+struct Args {
+    /// Every combination, as the matrix is defined, instead of those that cover all pairs of values
+    #[arg(long)]
+    whole: bool,
+    /// Only cells whose name has this in it; may be repeated, all must be in it
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Cells at the same time
+    #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    jobs: u8,
+    /// Where results are kept; cells that were green with the same program are not run again
+    #[arg(long, value_name = "DIR", default_value = "target/interop")]
+    results: PathBuf,
+    /// Run them again
+    #[arg(long)]
+    fresh: bool,
+    /// Print the cells and do not run them
+    #[arg(long)]
+    list: bool,
+    /// Write the summary into this file, between its markers
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Inner>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Inner {
+    /// One end of a cell (the runner starts it)
+    #[command(hide = true)]
+    Peer {
+        /// What to do, in JSON
+        job: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Some(Inner::Peer { job }) => peer(job).map(|()| true),
+        None => matrix(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("marline-interop: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn peer(job: &str) -> anyhow::Result<()> {
+    peer::run(&serde_json::from_str(job).context("the job")?)
+}
+
+/// The cells that were asked for.
+fn tasks(args: &Args) -> Vec<Task> {
+    let scale = if args.whole { Scale::Full } else { Scale::Small };
+    let cells = if args.whole { Cell::all() } else { Cell::pairwise() };
+    let mut tasks: Vec<Task> = cells.into_iter().map(|cell| Task { cell, scale }).collect();
+    if args.whole {
+        let huge = |cell: &Cell| {
+            let bulk = [Workload::Up, Workload::Down, Workload::Both].contains(&cell.workload);
+            let plain = (cell.family, cell.checksum, cell.condition, cell.subflows)
+                == (cell::Family::V4, cell::Checksum::Off, Condition::Clean, Subflows::Two);
+            bulk && plain
+        };
+        debug_assert_eq!(Pair::ALL.len(), 3);
+        let cells = Cell::all().into_iter().filter(huge);
+        tasks.extend(cells.map(|cell| Task { cell, scale: Scale::Huge }));
+    }
+    tasks.retain(|task| args.only.iter().all(|text| task.to_string().contains(text.as_str())));
+    tasks
+}
+
+/// Runs them; `true`: all green.
+fn matrix(args: &Args) -> anyhow::Result<bool> {
+    let tasks = tasks(args);
+    if args.list {
+        tasks.iter().for_each(|task| println!("{task}"));
+        return Ok(true);
+    }
+    let results = Results::open(&args.results, args.fresh)?;
+    let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.is_green(t)).collect();
+    println!("{} cells, {} of them green already", tasks.len(), tasks.len() - waiting.len());
+    let swept = marline_lab::net::sweep();
+    if !swept.is_empty() {
+        println!("removed what earlier runs left: {}", swept.join(", "));
+    }
+    let (total, waiting) = (waiting.len(), Mutex::new(waiting));
+    std::thread::scope(|scope| {
+        for worker in 0..args.jobs {
+            let (results, waiting) = (&results, &waiting);
+            scope.spawn(move || {
+                let instance = format!("iop-{}-{worker}", std::process::id());
+                loop {
+                    let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(task) = next else { return };
+                    let verdict = run::run(task, &instance, &results.directory(&task));
+                    results.keep(&verdict, total);
+                }
+            });
+        }
+    });
+    let summary = results.summary(&tasks)?;
+    print!("{}", summary.text);
+    if let Some(file) = &args.write {
+        results::write_between_markers(file, &summary.markdown)?;
+    }
+    Ok(summary.green)
+}

@@ -27,7 +27,7 @@ use std::path::Path as FilePath;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use ipnet::IpNet;
+pub use ipnet::IpNet;
 use marline_link::DuplexSpec;
 use serde::Deserialize;
 

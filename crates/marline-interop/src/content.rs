@@ -1,0 +1,150 @@
+//! Bytes that both ends can make: what arrives is compared as it comes, so a prefix can be judged as
+//! well as the whole.
+
+use std::fmt::Write as _;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes made and written at once.
+const CHUNK: usize = 64 << 10;
+
+/// An endless stream of bytes by number.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Content {
+    seed: u64,
+}
+
+impl Content {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Content { seed }
+    }
+
+    /// The hash of its first bytes.
+    pub(crate) fn sha256(self, bytes: u64) -> String {
+        let (mut chunk, mut hash, mut offset) = (vec![0; CHUNK], Sha256::new(), 0);
+        while offset < bytes {
+            let len = CHUNK.min(usize::try_from(bytes - offset).unwrap_or(CHUNK));
+            self.fill(offset, &mut chunk[..len]);
+            hash.update(&chunk[..len]);
+            offset += len as u64;
+        }
+        hexadecimal(hash)
+    }
+
+    /// The bytes from `offset`, a multiple of 8, on. (SplitMix64 over the word's number.)
+    fn fill(self, offset: u64, bytes: &mut [u8]) {
+        for (number, word) in (offset / 8..).zip(bytes.chunks_mut(8)) {
+            let mut z = self.seed.wrapping_add((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let made = (z ^ (z >> 31)).to_le_bytes();
+            word.copy_from_slice(&made[..word.len()]);
+        }
+    }
+}
+
+/// What one end received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Received {
+    pub(crate) bytes: u64,
+    pub(crate) sha256: String,
+    /// Every byte was the one expected.
+    pub(crate) matches: bool,
+    pub(crate) end: End,
+}
+
+/// How a stream ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum End {
+    /// The peer finished.
+    Eof,
+    /// Like this.
+    Error(String),
+}
+
+/// Writes `bytes` of it.
+pub(crate) async fn send(
+    to: &mut (impl AsyncWrite + Unpin),
+    content: Content,
+    bytes: u64,
+) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    let mut offset = 0;
+    while offset < bytes {
+        let len = CHUNK.min(usize::try_from(bytes - offset).unwrap_or(CHUNK));
+        content.fill(offset, &mut chunk[..len]);
+        to.write_all(&chunk[..len]).await?;
+        offset += len as u64;
+    }
+    to.flush().await
+}
+
+/// Reads to the end, whatever it is, and compares.
+pub(crate) async fn receive(from: &mut (impl AsyncRead + Unpin), content: Content) -> Received {
+    let (mut got, mut wanted) = (vec![0; CHUNK], vec![0; CHUNK]);
+    let (mut filled, mut offset, mut matches) = (0, 0u64, true);
+    let mut hash = Sha256::new();
+    let end = loop {
+        match from.read(&mut got[filled..]).await {
+            Ok(0) => break End::Eof,
+            Ok(len) => filled += len,
+            Err(error) => break End::Error(error.kind().to_string()),
+        }
+        if filled == CHUNK {
+            judge(content, offset, &got, &mut wanted, (&mut hash, &mut matches));
+            offset += CHUNK as u64;
+            filled = 0;
+        }
+    };
+    judge(content, offset, &got[..filled], &mut wanted, (&mut hash, &mut matches));
+    Received { bytes: offset + filled as u64, sha256: hexadecimal(hash), matches, end }
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    let mut text = String::new();
+    for byte in hash.finalize() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn judge(
+    content: Content,
+    offset: u64,
+    got: &[u8],
+    wanted: &mut [u8],
+    (hash, matches): (&mut Sha256, &mut bool),
+) {
+    let wanted = &mut wanted[..got.len()];
+    content.fill(offset, wanted);
+    *matches &= got == wanted;
+    hash.update(got);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_sent_is_what_is_expected_and_nothing_else_is() {
+        for bytes in [0, 1, 65_535, 65_536, 200_001] {
+            let mut sent = Vec::new();
+            send(&mut sent, Content::new(7), bytes).await.expect("a vector");
+            assert_eq!(sent.len() as u64, bytes);
+            let good = receive(&mut sent.as_slice(), Content::new(7)).await;
+            assert!(good.matches && good.bytes == bytes && good.end == End::Eof);
+            assert_eq!(good.sha256, Content::new(7).sha256(bytes));
+            if bytes > 0 {
+                let other = receive(&mut sent.as_slice(), Content::new(8)).await;
+                assert!(!other.matches && other.sha256 == good.sha256);
+                let last = sent.len() - 1;
+                sent[last] ^= 1;
+                assert!(!receive(&mut sent.as_slice(), Content::new(7)).await.matches);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What the two applications say to each other, written once for every kind of stream.
+//!
+//! The server speaks first, one byte: a kernel client does not join before it has heard data from
+//! its peer. The client then waits a moment, so that the subflows are there before the bytes flow.
+
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::cell::Workload;
+use crate::content::{Content, Received, receive, send};
+
+/// The server's first byte.
+const GREETING: u8 = b'M';
+/// Time for joins: three round trips of the slow path.
+const JOINING: Duration = Duration::from_millis(200);
+/// Messages under way at once.
+const WINDOW: usize = 64;
+/// Longest message, bytes: a little less than a segment.
+const LONGEST_MESSAGE: u64 = 1_400;
+
+/// A connection that can be cut off.
+pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Ends it at once, for both.
+    fn abort(self);
+    /// It runs as plain TCP, and why; `None`: it does not, or that is not known.
+    fn fallback(&self) -> Option<String>;
+}
+
+/// Which end.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) workload: Workload,
+    /// Bytes of a stream.
+    pub(crate) bytes: u64,
+    /// Messages, where there are such.
+    pub(crate) messages: u32,
+    /// How long a slow reader does not read.
+    pub(crate) pause: Duration,
+    pub(crate) seed: u64,
+}
+
+/// What one end has to say of a connection.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// What came, if a stream was expected.
+    pub(crate) received: Option<Received>,
+    /// Messages that came back as they were.
+    pub(crate) echoed: u32,
+    /// What went wrong while writing.
+    pub(crate) send_error: Option<String>,
+    /// Anything else that went wrong.
+    pub(crate) error: Option<String>,
+    pub(crate) fallback: Option<String>,
+    /// This end aborted.
+    pub(crate) aborted: bool,
+}
+
+impl Plan {
+    /// Connections one after the other: what is not symmetric is done both ways.
+    pub(crate) const fn connections(&self) -> usize {
+        match self.workload {
+            Workload::HalfClose | Workload::Abort | Workload::SlowReader => 2,
+            _ => 1,
+        }
+    }
+
+    /// The content that `from` sends.
+    const fn content(&self, from: Role, connection: usize) -> Content {
+        let role = match from {
+            Role::Client => 1,
+            Role::Server => 2,
+        };
+        Content::new(self.seed ^ (role << 32) ^ ((connection as u64) << 40))
+    }
+
+    /// The hash of what `role` is to receive.
+    pub(crate) fn sha256(&self, role: Role, connection: usize, bytes: u64) -> String {
+        let from = if role == Role::Client { Role::Server } else { Role::Client };
+        self.content(from, connection).sha256(bytes)
+    }
+
+    /// Bytes that each side sends, the client's first.
+    pub(crate) const fn streams(&self, connection: usize) -> (u64, u64) {
+        let bytes = self.bytes;
+        match (self.workload, connection) {
+            (Workload::Up, _) => (bytes, 0),
+            (Workload::Down, _) => (0, bytes),
+            (Workload::Abort | Workload::SlowReader, 0) => (bytes, 0),
+            (Workload::Abort | Workload::SlowReader, _) => (0, bytes),
+            (Workload::Messages, _) => (0, 0),
+            (Workload::Both | Workload::HalfClose, _) => (bytes, bytes),
+        }
+    }
+
+    /// Who goes first: aborts, finishes its half, is the one that does not read.
+    const fn first(connection: usize) -> Role {
+        if connection == 0 { Role::Client } else { Role::Server }
+    }
+}
+
+/// Runs one connection at one end.
+pub(crate) async fn run(
+    mut pipe: impl Pipe,
+    role: Role,
+    plan: &Plan,
+    connection: usize,
+) -> Outcome {
+    if let Err(error) = greet(&mut pipe, role).await {
+        let (error, fallback) = (Some(format!("greeting: {error}")), pipe.fallback());
+        return Outcome { error, fallback, ..Outcome::default() };
+    }
+    let mut outcome = match plan.workload {
+        Workload::Messages => messages(&mut pipe, role, plan).await,
+        Workload::Abort if Plan::first(connection) == role => {
+            return abort(pipe, role, plan, connection).await;
+        }
+        _ => streams(&mut pipe, role, plan, connection).await,
+    };
+    outcome.fallback = pipe.fallback();
+    outcome
+}
+
+async fn greet(pipe: &mut impl Pipe, role: Role) -> io::Result<()> {
+    match role {
+        Role::Server => {
+            pipe.write_all(&[GREETING]).await?;
+            pipe.flush().await
+        }
+        Role::Client => {
+            let mut byte = [0];
+            pipe.read_exact(&mut byte).await?;
+            if byte != [GREETING] {
+                return Err(io::Error::other(format!("it is {byte:?}")));
+            }
+            tokio::time::sleep(JOINING).await;
+            Ok(())
+        }
+    }
+}
+
+/// Sends half of what was announced and breaks off.
+async fn abort(mut pipe: impl Pipe, role: Role, plan: &Plan, connection: usize) -> Outcome {
+    let content = plan.content(role, connection);
+    let sent = send(&mut pipe, content, plan.bytes / 2).await;
+    let mut outcome = Outcome { aborted: true, fallback: pipe.fallback(), ..Outcome::default() };
+    outcome.send_error = sent.err().map(|error| error.kind().to_string());
+    pipe.abort();
+    outcome
+}
+
+/// A stream each way, one after the other for half closes, or at once.
+async fn streams(pipe: &mut impl Pipe, role: Role, plan: &Plan, connection: usize) -> Outcome {
+    let (from_client, from_server) = plan.streams(connection);
+    let (out, other) = match role {
+        Role::Client => (from_client, Role::Server),
+        Role::Server => (from_server, Role::Client),
+    };
+    let (mine, theirs) = (plan.content(role, connection), plan.content(other, connection));
+    let goes_first = Plan::first(connection) == role;
+    let slow = plan.workload == Workload::SlowReader && !goes_first;
+    let (mut reader, mut writer) = tokio::io::split(pipe);
+    let read = async {
+        if slow {
+            tokio::time::sleep(plan.pause).await;
+        }
+        receive(&mut reader, theirs).await
+    };
+    let write = async {
+        send(&mut writer, mine, out).await?;
+        writer.shutdown().await
+    };
+    let (received, sent) = if plan.workload == Workload::HalfClose && !goes_first {
+        // Answers only when it has heard all.
+        let received = read.await;
+        (received, write.await)
+    } else {
+        tokio::join!(read, write)
+    };
+    let send_error = sent.err().map(|error| error.kind().to_string());
+    Outcome { received: Some(received), send_error, ..Outcome::default() }
+}
+
+/// Messages with their length in front, each echoed.
+async fn messages(pipe: &mut impl Pipe, role: Role, plan: &Plan) -> Outcome {
+    let (mut reader, mut writer) = tokio::io::split(pipe);
+    let result: io::Result<u32> = match role {
+        Role::Server => {
+            async {
+                let copied = tokio::io::copy(&mut reader, &mut writer).await;
+                let ended = writer.shutdown().await;
+                copied.and(ended).map(|()| 0)
+            }
+            .await
+        }
+        Role::Client => {
+            async {
+                let window = tokio::sync::Semaphore::new(WINDOW);
+                let write = async {
+                    for number in 0..plan.messages {
+                        // Given back by the reader.
+                        if let Ok(place) = window.acquire().await {
+                            place.forget();
+                        }
+                        writer.write_all(&message(plan.seed, number)).await?;
+                    }
+                    writer.shutdown().await
+                };
+                let read = async {
+                    let mut echoed = 0;
+                    for number in 0..plan.messages {
+                        let wanted = message(plan.seed, number);
+                        let mut got = vec![0; wanted.len()];
+                        reader.read_exact(&mut got).await?;
+                        if got != wanted {
+                            return Err(io::Error::other(format!("message {number} differs")));
+                        }
+                        echoed += 1;
+                        window.add_permits(1);
+                    }
+                    match reader.read(&mut [0]).await? {
+                        0 => Ok(echoed),
+                        _ => Err(io::Error::other("more than was sent")),
+                    }
+                };
+                let (echoed, ()) = tokio::try_join!(read, write)?;
+                Ok(echoed)
+            }
+            .await
+        }
+    };
+    match result {
+        Ok(echoed) => Outcome { echoed, ..Outcome::default() },
+        Err(error) => Outcome { error: Some(error.to_string()), ..Outcome::default() },
+    }
+}
+
+/// A message of a length and content that depend on its number.
+fn message(seed: u64, number: u32) -> Vec<u8> {
+    let mixed = (seed ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    let len = 1 + mixed % LONGEST_MESSAGE;
+    let mut bytes = (len as u16).to_be_bytes().to_vec();
+    bytes.extend((0..len).map(|at| (mixed.wrapping_add(at * at)) as u8));
+    bytes
+}

@@ -1,0 +1,232 @@
+//! What must hold in every cell, whatever its combination.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context;
+use marline_lab::net::Counters;
+use marline_lab::scenario::Side;
+
+use crate::cell::{Condition, Workload};
+use crate::content::End;
+use crate::exchange::{Outcome, Role};
+use crate::run::{Evidence, Verdict};
+
+/// Counters of the kernel that say: this was no Multipath TCP, or not a correct one.
+const NEVER: &[&str] = &[
+    "MPCapableFallbackACK",
+    "MPCapableFallbackSYNACK",
+    "MPFallbackTokenInit",
+    "MPCapableDataFallback",
+    "MD5SigFallback",
+    "DssFallback",
+    "SimultConnectFallback",
+    "FallbackFailed",
+    "DSSNotMatching",
+    "DSSCorruptionFallback",
+    "DSSCorruptionReset",
+    "DSSNoMatchTCP",
+    "InfiniteMapTx",
+    "InfiniteMapRx",
+    "DataCsumErr",
+    "MPJoinNoTokenFound",
+    "MPJoinSynAckHMacFailure",
+    "MPJoinAckHMacFailure",
+    "MPJoinRejected",
+    "MPFailTx",
+    "MPFailRx",
+    "TcpInErrs",
+    "TcpInCsumErrors",
+];
+
+/// Judges a cell that ran to its end.
+pub(crate) fn judge(evidence: &Evidence<'_>) -> anyhow::Result<Verdict> {
+    let mut problems = Vec::new();
+    applications(evidence, &mut problems);
+    paths(evidence, &mut problems)?;
+    let pair = evidence.task.cell.pair;
+    let mut counters = Counters::default();
+    for (side, is_kernel) in
+        [(Side::Client, pair.kernel_client()), (Side::Server, pair.kernel_server())]
+    {
+        if is_kernel {
+            counters = evidence.net.counters(side)?;
+            kernel(evidence, &counters, side, &mut problems);
+        }
+    }
+    let words = ["mptcp", "tcp", "warning", "bug:", "rcu", "refcount"];
+    let about_us = |line: &&String| words.iter().any(|word| line.to_lowercase().contains(word));
+    let said = evidence.kernel_said.iter().filter(about_us);
+    problems.extend(said.map(|line| format!("the kernel complains: {line}")));
+    let capture = captures(&evidence.captures, &mut problems)?;
+    let named = |(name, value): (&str, u64)| (name.to_owned(), value);
+    let mut shown: Vec<(String, u64)> = counters.nonzero("MP").map(named).collect();
+    shown.extend(counters.nonzero("TcpRetrans").map(named));
+    Ok(Verdict {
+        task: evidence.task,
+        problems,
+        seconds: 0.0,
+        counters: shown,
+        capture,
+        doubts: evidence.net.doubts()?,
+    })
+}
+
+/// Every byte, and nothing else.
+fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
+    let plan = &evidence.stage.plan;
+    for (role, outcomes) in [(Role::Client, &evidence.client), (Role::Server, &evidence.server)] {
+        if outcomes.len() != plan.connections() {
+            problems.push(format!(
+                "the {role:?} had {} of {} connections",
+                outcomes.len(),
+                plan.connections()
+            ));
+        }
+        for (connection, outcome) in outcomes.iter().enumerate() {
+            let mut say = |what: String| problems.push(format!("{role:?} {connection}: {what}"));
+            if let Some(error) = &outcome.error {
+                say(error.clone());
+            }
+            if let Some(reason) = &outcome.fallback {
+                say(format!("fell back to plain TCP: {reason}"));
+            }
+            one(evidence, role, connection, outcome, &mut say);
+        }
+    }
+}
+
+fn one(
+    evidence: &Evidence<'_>,
+    role: Role,
+    connection: usize,
+    outcome: &Outcome,
+    say: &mut dyn FnMut(String),
+) {
+    let plan = &evidence.stage.plan;
+    if plan.workload == Workload::Messages {
+        if role == Role::Client && outcome.echoed != plan.messages {
+            say(format!("{} of {} messages came back", outcome.echoed, plan.messages));
+        }
+        return;
+    }
+    let (from_client, from_server) = plan.streams(connection);
+    let expected = if role == Role::Client { from_server } else { from_client };
+    if outcome.aborted {
+        return;
+    }
+    let Some(received) = &outcome.received else {
+        return say("says nothing of what it received".to_owned());
+    };
+    if !received.matches {
+        say(format!("received other bytes than were sent ({received:?})"));
+    }
+    if plan.workload == Workload::Abort {
+        if received.bytes > expected / 2 {
+            say(format!("received {} bytes; {} were sent", received.bytes, expected / 2));
+        }
+        if received.end == End::Eof {
+            say(format!("took an abort for the end after {} bytes", received.bytes));
+        }
+        return;
+    }
+    if let Some(error) = &outcome.send_error {
+        say(format!("could not send: {error}"));
+    }
+    if received.bytes != expected || received.end != End::Eof {
+        say(format!("received {} of {expected} bytes, then {:?}", received.bytes, received.end));
+    } else if received.sha256 != plan.sha256(role, connection, expected) {
+        say("SHA-256 differs".to_owned());
+    }
+}
+
+/// Every path that lives was used.
+fn paths(evidence: &Evidence<'_>, problems: &mut Vec<String>) -> anyhow::Result<()> {
+    // A handshake and an acknowledgement.
+    const LEAST: u64 = 2;
+    let dead = usize::from(evidence.task.cell.condition == Condition::FirstDead);
+    for report in evidence.net.report()?.iter().skip(dead) {
+        let (up, down) = (report.up.stats.delivered_packets, report.down.stats.delivered_packets);
+        if up < LEAST || down == 0 {
+            problems.push(format!("path {}: {up} packets up, {down} down", report.name));
+        }
+    }
+    Ok(())
+}
+
+fn kernel(evidence: &Evidence<'_>, counters: &Counters, side: Side, problems: &mut Vec<String>) {
+    for name in NEVER {
+        let count = counters.get(name);
+        if count > 0 {
+            problems.push(format!("the kernel counts {name} {count}"));
+        }
+    }
+    let (capable, joined) = match side {
+        Side::Client => ("MPCapableSYNACKRX", "MPJoinSynAckRx"),
+        Side::Server => ("MPCapableACKRX", "MPJoinAckRx"),
+    };
+    let connections = evidence.stage.plan.connections() as u64;
+    let cell = evidence.task.cell;
+    let least = match (cell.condition, cell.subflows.count() as u64) {
+        (Condition::FirstDead, subflows) => (subflows - 2) * connections,
+        // A lost SYN comes again after a second; the connection may be over by then.
+        (Condition::Loss, subflows) => u64::from(subflows > 1),
+        (_, subflows) => (subflows - 1) * connections,
+    };
+    for (name, least) in [(capable, connections), (joined, least)] {
+        let count = counters.get(name);
+        if count < least {
+            problems.push(format!("the kernel counts {name} {count}, not {least}"));
+        }
+    }
+}
+
+/// What Wireshark and our own checker find.
+fn captures(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<String> {
+    let Some(directory) = files.first().and_then(|file| file.parent()) else {
+        return Ok(String::new());
+    };
+    let merged = directory.join("all.pcapng");
+    let merge = Command::new("mergecap").arg("-w").arg(&merged).args(files).output();
+    let merge = merge.context("cannot run mergecap")?;
+    if !merge.status.success() {
+        problems.push(format!("mergecap: {}", String::from_utf8_lossy(&merge.stderr).trim()));
+    }
+    let mut tshark = Command::new("tshark");
+    for option in ["mptcp.analyze_mptcp", "mptcp.analyze_mappings", "tcp.check_checksum"] {
+        tshark.args(["-o", &format!("{option}:TRUE")]);
+    }
+    tshark.arg("-r").arg(&merged).args(["-T", "fields"]);
+    let fields = [
+        "_ws.malformed",
+        "tcp.checksum.status",
+        "tcp.options.mptcp.sendkey",
+        "mptcp.expected_token",
+        "tcp.options.mptcp.rawdataseqno",
+    ];
+    fields.iter().for_each(|field| {
+        tshark.args(["-e", field]);
+    });
+    let output = tshark.output().context("cannot run tshark")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut counts = [0u64; 5];
+    let mut frames = 0;
+    for line in text.lines() {
+        frames += 1;
+        let mut columns = line.split('\t');
+        for (number, count) in counts.iter_mut().enumerate() {
+            let value = columns.next().unwrap_or_default();
+            // Status 0 is a wrong checksum, 1 a good one.
+            let counted = if number == 1 { value == "0" } else { !value.is_empty() };
+            *count += u64::from(counted);
+        }
+    }
+    let [malformed, bad_checksums, keys, tokens, mappings] = counts;
+    if malformed > 0 || bad_checksums > 0 {
+        problems.push(format!("tshark: {malformed} malformed, {bad_checksums} wrong checksums"));
+    }
+    if keys == 0 || tokens == 0 || mappings == 0 {
+        problems.push(format!("tshark: {keys} keys, {tokens} tokens, {mappings} mappings"));
+    }
+    Ok(format!("{frames} frames, {mappings} mappings"))
+}

@@ -1,0 +1,128 @@
+//! One end of a cell: a process of its own in the namespace of its host.
+//!
+//! It gets its job as one JSON argument, prints `ready` when others may come (the server) and one
+//! JSON line per connection.
+
+mod kernel;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline::{
+    Carrier, Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::exchange::{self, Outcome, Pipe, Plan, Role};
+
+/// Time to say farewell at the end.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Whose TCP.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stack {
+    Kernel,
+    Marline,
+}
+
+/// All an end must know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) stack: Stack,
+    pub(crate) role: Role,
+    /// The server's address.
+    pub(crate) address: SocketAddr,
+    /// Interfaces of a Marline client.
+    pub(crate) paths: Vec<String>,
+    pub(crate) checksum: bool,
+    /// Receive buffer, bytes; none: what is usual.
+    pub(crate) receive_buffer: Option<u32>,
+    pub(crate) plan: Plan,
+}
+
+impl Pipe for marline::Stream {
+    fn abort(self) {
+        marline::Stream::abort(self);
+    }
+
+    fn fallback(&self) -> Option<String> {
+        marline::Stream::fallback(self).map(|reason| format!("{reason:?}"))
+    }
+}
+
+/// Does the job.
+///
+/// # Errors
+/// It could not start; what goes wrong later is in the lines printed.
+pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match (job.stack, job.role) {
+            (Stack::Kernel, Role::Client) => kernel_client(job).await,
+            (Stack::Kernel, Role::Server) => kernel_server(job).await,
+            (Stack::Marline, Role::Client) => marline_client(job).await,
+            (Stack::Marline, Role::Server) => marline_server(job).await,
+        }
+    })
+}
+
+fn tell(outcome: &Outcome) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(outcome)?);
+    Ok(())
+}
+
+async fn kernel_client(job: &Job) -> anyhow::Result<()> {
+    let buffer = job.receive_buffer.map(|bytes| bytes as usize);
+    for connection in 0..job.plan.connections() {
+        let pipe = kernel::connect(job.address, buffer).await.context("connect")?;
+        tell(&exchange::run(pipe, Role::Client, &job.plan, connection).await)?;
+    }
+    Ok(())
+}
+
+async fn kernel_server(job: &Job) -> anyhow::Result<()> {
+    let buffer = job.receive_buffer.map(|bytes| bytes as usize);
+    let listener = kernel::listen(job.address, buffer).context("listen")?;
+    println!("ready");
+    for connection in 0..job.plan.connections() {
+        let pipe = kernel::accept(&listener).await.context("accept")?;
+        tell(&exchange::run(pipe, Role::Server, &job.plan, connection).await)?;
+    }
+    Ok(())
+}
+
+fn connection_config(job: &Job) -> ConnectionConfig {
+    let mut config = ConnectionConfig::new(default_policies());
+    config.dss_checksum = job.checksum;
+    if let Some(bytes) = job.receive_buffer {
+        config.receive_buffer = u64::from(bytes);
+    }
+    config
+}
+
+async fn marline_client(job: &Job) -> anyhow::Result<()> {
+    let mut config = ClientConfig::new(connection_config(job));
+    config.carrier = Carrier::Raw;
+    config.paths = job.paths.iter().map(|path| path.parse()).collect::<Result<_, _>>()?;
+    let client = Client::bind(config).await?;
+    for connection in 0..job.plan.connections() {
+        let stream = client.connect(&[job.address]).await.context("connect")?;
+        tell(&exchange::run(stream, Role::Client, &job.plan, connection).await)?;
+    }
+    client.drained(FAREWELL).await;
+    Ok(())
+}
+
+async fn marline_server(job: &Job) -> anyhow::Result<()> {
+    let mut config = ServerConfig::new(vec![job.address], connection_config(job));
+    config.carrier = Carrier::Raw;
+    let listener = Listener::bind(config).await?;
+    println!("ready");
+    for connection in 0..job.plan.connections() {
+        let (stream, _) = listener.accept().await.context("accept")?;
+        tell(&exchange::run(stream, Role::Server, &job.plan, connection).await)?;
+    }
+    listener.drained(FAREWELL).await;
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Results on disk, so that a run can be continued, and their summary.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::cell::{Condition, Pair};
+use crate::run::{Task, Verdict};
+
+/// Where a document takes the summary.
+const BEGIN: &str = "<!-- interop: generated -->";
+const END: &str = "<!-- interop: end -->";
+
+/// What is kept of a cell.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    /// Which program it was.
+    program: String,
+    verdict: Verdict,
+}
+
+/// A directory of results.
+#[derive(Debug)]
+pub(crate) struct Results {
+    place: PathBuf,
+    program: String,
+    fresh: bool,
+    done: AtomicUsize,
+}
+
+/// What came of all.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    pub(crate) green: bool,
+    pub(crate) text: String,
+    pub(crate) markdown: String,
+}
+
+impl Results {
+    pub(crate) fn open(place: &Path, fresh: bool) -> anyhow::Result<Results> {
+        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
+        // Results of another program say nothing of this one.
+        let own = fs::read(std::env::current_exe()?)?;
+        let mut program = String::new();
+        for byte in &Sha256::digest(&own)[..8] {
+            let _ = write!(program, "{byte:02x}");
+        }
+        let place = place.canonicalize()?;
+        Ok(Results { place, program, fresh, done: AtomicUsize::new(0) })
+    }
+
+    /// Where a cell leaves its files.
+    pub(crate) fn directory(&self, task: &Task) -> PathBuf {
+        self.place.join(format!("{task}-{:?}", task.scale).to_lowercase())
+    }
+
+    pub(crate) fn is_green(&self, task: &Task) -> bool {
+        !self.fresh && self.read(task).is_some_and(|verdict| verdict.problems.is_empty())
+    }
+
+    fn read(&self, task: &Task) -> Option<Verdict> {
+        let text = fs::read_to_string(self.directory(task).join("verdict.json")).ok()?;
+        let kept: Kept = serde_json::from_str(&text).ok()?;
+        (kept.program == self.program && kept.verdict.task == *task).then_some(kept.verdict)
+    }
+
+    /// Notes a result, says it, and throws away the captures of a green cell.
+    pub(crate) fn keep(&self, verdict: &Verdict, total: usize) {
+        let directory = self.directory(&verdict.task);
+        let kept = Kept { program: self.program.clone(), verdict: verdict.clone() };
+        let text = serde_json::to_string_pretty(&kept).unwrap_or_default();
+        if let Err(error) = fs::write(directory.join("verdict.json"), text) {
+            eprintln!("{}: {error}", directory.display());
+        }
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let word = if verdict.problems.is_empty() { "ok    " } else { "FAILED" };
+        println!("{done:4}/{total} {word} {:6.1} s  {}", verdict.seconds, verdict.task);
+        for problem in &verdict.problems {
+            println!("       {problem}");
+        }
+        if verdict.problems.is_empty() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                if name.to_string_lossy().contains(".pcap") {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        } else {
+            println!("       evidence: {}", directory.display());
+            println!("       again: cargo xtask interop --only {}", verdict.task);
+        }
+    }
+
+    pub(crate) fn summary(&self, tasks: &[Task]) -> anyhow::Result<Summary> {
+        let verdicts: Vec<(Task, Option<Verdict>)> =
+            tasks.iter().map(|task| (*task, self.read(task))).collect();
+        let ok = |verdict: &Option<Verdict>| {
+            verdict.as_ref().is_some_and(|verdict| verdict.problems.is_empty())
+        };
+        let green = verdicts.iter().filter(|(_, verdict)| ok(verdict)).count();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let mut markdown = format!(
+            "{green} of {} cells green; kernel {}.\n\n| |{}\n|---|{}\n",
+            tasks.len(),
+            kernel.trim(),
+            Condition::ALL.iter().map(|c| format!(" {c:?} |")).collect::<String>(),
+            "---|".repeat(Condition::ALL.len()),
+        );
+        for pair in Pair::ALL {
+            let _ = write!(markdown, "| {} |", words(*pair));
+            for condition in Condition::ALL {
+                let here = verdicts.iter().filter(|(task, _)| {
+                    task.cell.pair == *pair && task.cell.condition == *condition
+                });
+                let (count, good) = here.fold((0, 0), |(count, good), (_, verdict)| {
+                    (count + 1, good + usize::from(ok(verdict)))
+                });
+                let _ = match count {
+                    0 => write!(markdown, " - |"),
+                    _ => write!(markdown, " {good} of {count} |"),
+                };
+            }
+            markdown.push('\n');
+        }
+        let failed = verdicts.iter().filter(|(_, verdict)| !ok(verdict));
+        for (number, (task, verdict)) in failed.enumerate() {
+            if number == 0 {
+                markdown.push_str("\nNot green:\n\n");
+            }
+            let why = verdict.as_ref().map_or("not run", |verdict| &verdict.problems[0]);
+            let _ = writeln!(markdown, "- `{task}`: {why}");
+        }
+        let seconds: f64 = verdicts.iter().flat_map(|(_, v)| v).map(|v| v.seconds).sum();
+        let text = format!("\n{markdown}\n{seconds:.0} s of cells\n");
+        Ok(Summary { green: green == tasks.len(), text, markdown })
+    }
+}
+
+const fn words(pair: Pair) -> &'static str {
+    match pair {
+        Pair::MarlineKernel => "Marline client, kernel server",
+        Pair::KernelMarline => "kernel client, Marline server",
+        Pair::MarlineMarline => "Marline, Marline",
+    }
+}
+
+/// Replaces what stands between the markers of a document.
+pub(crate) fn write_between_markers(file: &Path, text: &str) -> anyhow::Result<()> {
+    let before = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let (Some(begin), Some(end)) = (before.find(BEGIN), before.find(END)) else {
+        anyhow::bail!("{} has no lines `{BEGIN}` and `{END}`", file.display());
+    };
+    ensure!(begin < end, "{}: the markers are the wrong way round", file.display());
+    let head = &before[..begin + BEGIN.len()];
+    let after = format!("{head}\n\n{}\n\n{}", text.trim(), &before[end..]);
+    fs::write(file, after).with_context(|| file.display().to_string())
+}

@@ -1,0 +1,148 @@
+//! What a cell needs around it: paths, sizes, faults, and how long it may take.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use marline_lab::scenario::{Endpoint, EndpointFlag, Host, Mptcp, Path, Scenario};
+use serde::{Deserialize, Serialize};
+
+use crate::cell::{Cell, Checksum, Condition, Family, Workload};
+use crate::exchange::Plan;
+
+/// The server's port.
+const PORT: u16 = 7_000;
+/// Names of the paths; the first is the one that dies.
+const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
+/// What a reader holds that does not read: small, so that the window is full soon.
+const SLOW_READER_BUFFER: u32 = 256 << 10;
+
+const MIB: u64 = 1 << 20;
+
+/// How much is sent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Scale {
+    /// For every change: a few seconds a cell.
+    Small,
+    /// As the matrix is defined.
+    Full,
+    /// 1 GiB.
+    Huge,
+}
+
+/// When the first path dies, after the client was started, and for how long.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) after: Duration,
+    pub(crate) lasts: Duration,
+}
+
+/// Everything about a cell but its processes.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) scenario: Scenario,
+    pub(crate) server: SocketAddr,
+    pub(crate) plan: Plan,
+    pub(crate) receive_buffer: Option<u32>,
+    pub(crate) fault: Option<Fault>,
+    pub(crate) limit: Duration,
+}
+
+impl Stage {
+    pub(crate) fn of(cell: &Cell, scale: Scale, seed: u64) -> Stage {
+        let plan = plan(cell, scale, seed);
+        let receive_buffer = (cell.workload == Workload::SlowReader).then_some(SLOW_READER_BUFFER);
+        let fault = (cell.condition == Condition::Cut).then(|| Fault {
+            after: Duration::from_millis(600),
+            lasts: Duration::from_secs(if scale == Scale::Small { 1 } else { 3 }),
+        });
+        // A quarter of the slow link, for each direction of each connection, and time for faults.
+        let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);
+        let limit = Duration::from_secs(60 + slowest);
+        let server = SocketAddr::new(address(cell.family, 0, 1), PORT);
+        Stage { scenario: scenario(cell, seed), server, plan, receive_buffer, fault, limit }
+    }
+}
+
+fn plan(cell: &Cell, scale: Scale, seed: u64) -> Plan {
+    let small = scale == Scale::Small;
+    let bulk = match (scale, cell.condition) {
+        (Scale::Huge, _) => 1_024 * MIB,
+        (Scale::Full, Condition::Loss) => 8 * MIB,
+        (Scale::Full, _) => 64 * MIB,
+        // Enough that the path dies under way.
+        (Scale::Small, Condition::Cut) => 8 * MIB,
+        (Scale::Small, Condition::Loss) => 2 * MIB,
+        (Scale::Small, _) => 4 * MIB,
+    };
+    let bytes = match cell.workload {
+        Workload::Up | Workload::Down | Workload::Both => bulk,
+        Workload::HalfClose | Workload::Abort if small => 2 * MIB,
+        Workload::HalfClose | Workload::Abort | Workload::SlowReader => 4 * MIB,
+        Workload::Messages => 0,
+    };
+    let messages = if small { 3_000 } else { 10_000 };
+    let pause = Duration::from_millis(if small { 1_500 } else { 3_000 });
+    Plan { workload: cell.workload, bytes, messages, pause, seed }
+}
+
+fn scenario(cell: &Cell, seed: u64) -> Scenario {
+    let fault = match cell.condition {
+        Condition::Loss => ",loss=1%",
+        Condition::Reordering => ",reorder=1%:20ms",
+        _ => "",
+    };
+    let prefix = if cell.family == Family::V4 { 24 } else { 64 };
+    let path = |(number, name): (usize, &&str)| {
+        let link = if number % 2 == 0 { "rate=20M,delay=10ms" } else { "rate=50M,delay=30ms" };
+        let net = |host| ipnet(address(cell.family, number, host), prefix);
+        Path {
+            name: (*name).to_owned(),
+            link: format!("{link},queue=100ms{fault}"),
+            client: vec![net(2)],
+            server: vec![net(1)],
+            mtu: None,
+        }
+    };
+    let paths: Vec<Path> = NAMES[..cell.subflows.count()].iter().enumerate().map(path).collect();
+    let endpoint = |number: usize| Endpoint {
+        address: address(cell.family, number, 2),
+        path: Some(NAMES[number].to_owned()),
+        port: None,
+        id: None,
+        flags: vec![EndpointFlag::Subflow],
+    };
+    let checksum = cell.checksum == Checksum::On;
+    let host = |endpoints| Host {
+        mptcp: Mptcp { checksum, endpoints, ..Mptcp::default() },
+        ..Host::default()
+    };
+    let client = host((1..paths.len()).map(endpoint).collect());
+    Scenario { seed, paths, client, server: host(Vec::new()), events: Vec::new() }
+}
+
+fn ipnet(address: IpAddr, prefix: u8) -> marline_lab::scenario::IpNet {
+    marline_lab::scenario::IpNet::new_assert(address, prefix)
+}
+
+/// The address of a host on a path.
+fn address(family: Family, path: usize, host: u8) -> IpAddr {
+    let net = path as u8 + 1;
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 0, net, host).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, u16::from(net), 0, 0, 0, 0, 0, host.into()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_has_a_scenario_that_holds() {
+        for cell in Cell::all() {
+            let stage = Stage::of(&cell, Scale::Full, 1);
+            stage.scenario.check().unwrap_or_else(|error| panic!("{cell}: {error:#}"));
+            assert_eq!(stage.scenario.paths.len(), cell.subflows.count());
+        }
+    }
+}

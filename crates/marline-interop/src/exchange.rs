@@ -179,8 +179,10 @@ async fn streams(pipe: &mut impl Pipe, role: Role, plan: &Plan, connection: usiz
         send(&mut writer, mine, out).await?;
         writer.shutdown().await
     };
-    let (received, sent) = if plan.workload == Workload::HalfClose && !goes_first {
-        // Answers only when it has heard all.
+    // The kernel takes no subflow more once it has heard the end of its peer's data: who has nothing
+    // to say stays silent until the other has finished.
+    let waits = out == 0 || plan.workload == Workload::HalfClose && !goes_first;
+    let (received, sent) = if waits {
         let received = read.await;
         (received, write.await)
     } else {

@@ -11,6 +11,7 @@ use crate::cell::{Condition, Workload};
 use crate::content::End;
 use crate::exchange::{Outcome, Role};
 use crate::run::{Evidence, Verdict};
+use crate::stage::PORT;
 
 /// Counters of the kernel that say: this was no Multipath TCP, or not a correct one.
 const NEVER: &[&str] = &[
@@ -196,6 +197,8 @@ fn captures(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<Str
     for option in ["mptcp.analyze_mptcp", "mptcp.analyze_mappings", "tcp.check_checksum"] {
         tshark.args(["-o", &format!("{option}:TRUE")]);
     }
+    // Random bytes on a port that it takes for somebody's protocol are malformed indeed.
+    tshark.args(["-d", &format!("tcp.port=={PORT},data")]);
     tshark.arg("-r").arg(&merged).args(["-T", "fields"]);
     let fields = [
         "_ws.malformed",

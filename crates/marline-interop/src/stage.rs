@@ -10,7 +10,7 @@ use crate::cell::{Cell, Checksum, Condition, Family, Workload};
 use crate::exchange::Plan;
 
 /// The server's port.
-const PORT: u16 = 7_000;
+pub(crate) const PORT: u16 = 7_000;
 /// Names of the paths; the first is the one that dies.
 const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
 /// What a reader holds that does not read: small, so that the window is full soon.

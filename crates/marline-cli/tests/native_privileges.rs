@@ -51,7 +51,7 @@ fn one_capability_is_enough_and_none_is_kept() {
     assert!(world.counter("client", "MPTcpExtMPJoinSynAckRx") >= 1);
     let text = world.run(
         "server",
-        "pid=$(pgrep -u nobody -f '^marline serve')
+        "pid=$(pgrep --ns $$ --nslist net -u nobody -f '^marline serve')
         cat /proc/$pid/task/*/status | grep -E '^(Cap(Prm|Eff|Inh|Amb)|NoNewPrivs)' | sort -u",
     );
     let none = "0000000000000000";

@@ -92,3 +92,26 @@ fn an_abort_reaches_the_peer_even_if_its_reset_is_lost() {
     });
     assert_eq!(closed, Some(CloseReason::PeerReset));
 }
+
+#[test]
+fn who_stopped_accepting_refuses_the_next_and_keeps_what_it_has() {
+    let (mut pair, client, server) = connected(3);
+    pair.endpoint(Side::B).stop_accepting();
+    let now = pair.now();
+    let local = "10.0.0.1:0".parse().expect("an address");
+    let remote = "10.0.0.2:443".parse().expect("an address");
+    let second = pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
+    pair.endpoint(Side::A).write(now, client, b"still here").expect("room");
+    let mut closed = Vec::new();
+    let mut hear = |(side, event): (Side, Event)| {
+        if let Event::Closed { connection, reason } = event {
+            closed.push((side, connection, reason));
+        }
+    };
+    run(&mut pair, Duration::from_secs(1), &mut |_| {}, &mut hear);
+    assert_eq!(closed, [(Side::A, second, CloseReason::Refused)]);
+    let now = pair.now();
+    let mut heard = [0; 32];
+    let read = pair.endpoint(Side::B).read(now, server, &mut heard).expect("data");
+    assert_eq!(&heard[..read], b"still here");
+}

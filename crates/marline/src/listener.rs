@@ -108,9 +108,12 @@ impl Listener {
         Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), peer))
     }
 
-    /// Accepts no further connections: those that wait and those that still come are reset. What was
-    /// accepted goes on.
+    /// Accepts no further connections: those that wait are reset, those that still come refused.
+    /// What was accepted goes on.
     pub fn close(&self) {
+        for shard in &self.inner.shards {
+            shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());
+        }
         self.inner.queue.close();
     }
 

@@ -61,6 +61,11 @@ impl Endpoint {
         self.shared.local_ports = ports;
     }
 
+    /// Refuses connections from now on; those that exist, and what joins them, go on.
+    pub fn stop_accepting(&mut self) {
+        self.shared.config.accept = None;
+    }
+
     /// Whether, since the last call, something could not be opened for want of a local port.
     pub fn take_port_shortage(&mut self) -> bool {
         core::mem::take(&mut self.shared.short_of_ports)

@@ -115,3 +115,41 @@ fn who_stopped_accepting_refuses_the_next_and_keeps_what_it_has() {
     let read = pair.endpoint(Side::B).read(now, server, &mut heard).expect("data");
     assert_eq!(&heard[..read], b"still here");
 }
+
+/// Found against Linux: an abort behind a hole went on for ever, since each RST had the number of the
+/// last byte sent, and the peer takes only the one it expects next (RFC 5961 section 3.2).
+#[test]
+fn an_abort_behind_a_hole_ends_the_peer_too() {
+    let (mut pair, client, server) = connected(2);
+    let (mut resets, mut fastcloses, mut holes, mut closed) = (0, 0, 1, None);
+    let now = pair.now();
+    pair.endpoint(Side::A).write(now, client, &[7; 20_000]).expect("room");
+    let end = now + Duration::from_secs(5);
+    let mut aborted = false;
+    loop {
+        let events = pair.gather(&mut |flight: &mut Flight| {
+            let segment = TcpSegment::parse(&flight.bytes).expect("a segment");
+            if segment.header.flags.contains(TcpFlags::RST) {
+                resets += 1;
+                fastcloses += u32::from(segment.options.mptcp.iter().next().is_some());
+            }
+            if !segment.payload.is_empty() && holes > 0 {
+                holes -= 1;
+                return Fate::Lose;
+            }
+            Fate::Arrive(Duration::from_millis(10))
+        });
+        closed = events.into_iter().fold(closed, |closed, event| match event {
+            (Side::B, Event::Closed { connection, reason }) if connection == server => Some(reason),
+            _ => closed,
+        });
+        if !std::mem::replace(&mut aborted, true) {
+            let now = pair.now();
+            pair.endpoint(Side::A).abort(now, client);
+        } else if !pair.step(end) {
+            break;
+        }
+    }
+    assert_eq!(closed, Some(CloseReason::PeerReset));
+    assert!((2..=30).contains(&resets) && fastcloses == resets, "{resets} RSTs, {fastcloses}");
+}

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use cases::{connection, link};
 use marline_sim::{Amount, Bulk, Capture, Paths, PathsConfig, oracle::stream};
+use marline_testkit::wiretap;
 use marline_time::{Instant, SeedTree};
 
 /// Writes a capture of the client of a small transfer over two paths, both ways.
@@ -73,4 +74,51 @@ fn tshark_finds_nothing_malformed_and_knows_the_connection() {
         );
         std::fs::remove_file(&file).unwrap();
     }
+}
+
+/// The bytes of a capture of a transfer, and what the checker finds.
+fn tapped(checksums: bool) -> (Vec<u8>, wiretap::Findings) {
+    let name = format!("marline-sim-tap-{}-{checksums}.pcapng", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    capture(&file, checksums);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let findings = wiretap::check(&[&bytes]).expect("a capture");
+    (bytes, findings)
+}
+
+#[test]
+fn the_checker_computes_everything_again() {
+    for checksums in [false, true] {
+        let (_, findings) = tapped(checksums);
+        assert!(findings.is_clean(), "{findings}\n{:#?}", findings.faults);
+        for check in ["keys echoed", "tokens of joins", "HMACs of SYN/ACKs", "HMACs of third ACKs"]
+        {
+            assert_eq!(findings.right(check), 1, "{check}: {findings}");
+        }
+        let mapped = if checksums { "DSS checksums" } else { "bytes sent again" };
+        assert!(findings.right(mapped) > 3, "{findings}");
+    }
+}
+
+#[test]
+fn the_checker_finds_one_wrong_byte_and_bears_any_end() {
+    let (bytes, clean) = tapped(true);
+    let last_data = bytes.len() / 2;
+    let mut found = std::collections::BTreeSet::new();
+    for at in (last_data..last_data + 2_000).step_by(97) {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= 0x10;
+        // A block's length may be hit, and then it is no capture.
+        let Ok(findings) = wiretap::check(&[&wrong]) else { continue };
+        found.extend(findings.checks.into_iter().filter(|(_, (_, bad))| *bad > 0).map(|c| c.0));
+    }
+    assert!(found.contains("TCP checksums") && found.contains("DSS checksums"), "{found:?}");
+    for end in (0..bytes.len()).step_by(bytes.len() / 50) {
+        let _ = wiretap::check(&[&bytes[..end]]).map(|f| assert!(f.is_clean(), "{end}: {f}"));
+    }
+    // Two files of the same host are one story.
+    let both = wiretap::check(&[&bytes, &bytes]).expect("captures");
+    assert!(both.is_clean(), "{both}\n{:#?}", both.faults);
+    assert_eq!(both.right("TCP checksums"), 2 * clean.right("TCP checksums"));
 }

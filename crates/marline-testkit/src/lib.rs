@@ -16,6 +16,7 @@ mod peer;
 pub mod scene;
 mod script;
 mod seg;
+pub mod wiretap;
 
 pub use expect::Expect;
 pub use pair::{Fate, Flight, Pair, Side};

@@ -8,7 +8,7 @@
 
 use marline_policy::{DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
 use marline_time::Instant;
-use marline_wire::mptcp::{Dss, MpTcpRst, MptcpOption};
+use marline_wire::mptcp::{Dss, MpFastclose, MpTcpRst, MptcpOption};
 use marline_wire::{TcpOptions, TcpSegment};
 
 use super::leg::{Farewell, Leg};
@@ -310,6 +310,7 @@ impl Connection {
             }
         };
         let owes_ack = answer == Answer::Ack && leg.tcp.owes_ack();
+        let fastclosed = answer == Answer::Rst && matches!(leg.farewell, Farewell::Fastclose);
         let mut options = TcpOptions::default();
         let what = match answer {
             Answer::Ack => Egress::Ack,
@@ -323,6 +324,11 @@ impl Connection {
             header,
             timestamps: options.timestamps,
             dss: (answer == Answer::Ack && self.is_multipath()).then_some(dss),
+            fastclose: self
+                .keys
+                .remote
+                .filter(|_| fastclosed)
+                .map(|key| MpFastclose { receiver_key: key.0 }),
             until,
         };
         if owes_ack {

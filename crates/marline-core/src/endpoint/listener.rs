@@ -121,7 +121,7 @@ impl Endpoint {
         if ended.answer == Answer::Ack && bare_ack {
             return;
         }
-        self.push_stray(now, ended.last_word());
+        self.push_stray(now, ended.answer_to(&segment.header));
     }
 
     pub(super) fn answer_with_reset(

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
-use marline_wire::mptcp::Dss;
-use marline_wire::{TcpHeader, TcpOptions, Timestamps};
+use marline_wire::mptcp::{Dss, MpFastclose, MptcpOption};
+use marline_wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
 use super::demux::{Demux, FlowKey, FlowRef};
 use crate::Event;
@@ -39,15 +39,31 @@ pub(crate) struct Ended {
     pub(crate) timestamps: Option<Timestamps>,
     /// The last DATA_ACK.
     pub(crate) dss: Option<Dss>,
+    /// The RST ended the whole connection.
+    pub(crate) fastclose: Option<MpFastclose>,
     pub(crate) until: Instant,
 }
 
 impl Ended {
     /// The segment that answers a straggler.
     pub(crate) fn last_word(&self) -> Stray {
-        let options =
+        let mut options =
             TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
+        if let Some(fastclose) = self.fastclose {
+            options.mptcp.push(MptcpOption::Fastclose(fastclose));
+        }
         Stray { header: self.header, options, key: self.key }
+    }
+
+    /// The same where the straggler says what its sender expects next. A RST counts only with just
+    /// that number (RFC 5961 section 3.2), which is not ours if something was still under way when
+    /// we reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
+    pub(crate) fn answer_to(&self, straggler: &TcpHeader) -> Stray {
+        let mut stray = self.last_word();
+        if self.answer == Answer::Rst && straggler.flags.contains(TcpFlags::ACK) {
+            stray.header.seq = straggler.ack;
+        }
+        stray
     }
 }
 
@@ -148,7 +164,15 @@ mod tests {
         let key = FlowKey { path, local_flow: 0, peer_flow: 0 };
         let header = TcpHeader::default();
         let until = Instant::from_secs(until);
-        Ended { key, answer: Answer::Ack, header, timestamps: None, dss: None, until }
+        Ended {
+            key,
+            answer: Answer::Ack,
+            header,
+            timestamps: None,
+            dss: None,
+            fastclose: None,
+            until,
+        }
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! Data sequence mappings: their checksums, and that a number always means the same byte.
+
+use std::collections::BTreeMap;
+
+use marline_wire::{Checksum, verify_dss_checksum};
+
+use super::{Findings, Place};
+
+/// Longest mapping: its length has 16 bits.
+const LONGEST: u64 = 65_535;
+
+/// A mapping with its full number.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Mapping {
+    pub(super) dsn: u64,
+    pub(super) ssn: u32,
+    pub(super) length: u16,
+    pub(super) checksum: Option<u16>,
+    pub(super) data_fin: bool,
+    pub(super) at: Place,
+}
+
+impl Mapping {
+    pub(super) fn is_same(&self, other: &Mapping) -> bool {
+        (self.dsn, self.ssn, self.length, self.checksum)
+            == (other.dsn, other.ssn, other.length, other.checksum)
+    }
+
+    pub(super) fn verify(
+        &self,
+        bytes: &BTreeMap<u32, &[u8]>,
+        pieces: &mut BTreeMap<u64, Vec<u8>>,
+        findings: &mut Findings,
+    ) {
+        if self.length == 0 {
+            return findings.see("infinite mappings");
+        }
+        let fin = u16::from(self.data_fin);
+        if self.ssn == 0 {
+            let alone = self.data_fin && self.length == fin;
+            findings.check("lengths of DATA_FIN alone", alone, self.at);
+            return self.verify_checksum(&[], "DSS checksums of DATA_FIN", findings);
+        }
+        let Some(body) = body(bytes, self.ssn, usize::from(self.length - fin.min(self.length)))
+        else {
+            return findings.see("mappings whose bytes are not all captured");
+        };
+        self.verify_checksum(&body, "DSS checksums", findings);
+        self.compare(body, pieces, findings);
+    }
+
+    fn verify_checksum(&self, body: &[u8], name: &'static str, findings: &mut Findings) {
+        let Some(checksum) = self.checksum else {
+            return findings.see("mappings without checksum");
+        };
+        let sum = Checksum::of(body);
+        let right = verify_dss_checksum(self.dsn, self.ssn, self.length, sum, checksum);
+        findings.check(name, right, self.at);
+    }
+
+    /// Compares with what was sent before under the same numbers, and keeps what is new.
+    fn compare(&self, body: Vec<u8>, pieces: &mut BTreeMap<u64, Vec<u8>>, findings: &mut Findings) {
+        let end = self.dsn + body.len() as u64;
+        let mut again = false;
+        let mut equal = true;
+        for (start, piece) in pieces.range(self.dsn.saturating_sub(LONGEST)..end) {
+            let from = self.dsn.max(*start);
+            let to = end.min(*start + piece.len() as u64);
+            if from < to {
+                let of = |first: u64, bytes: &[u8]| {
+                    bytes[(from - first) as usize..(to - first) as usize].to_vec()
+                };
+                again = true;
+                equal &= of(self.dsn, &body) == of(*start, piece);
+            }
+        }
+        if again {
+            findings.check("bytes sent again", equal, self.at);
+        }
+        let known = pieces.entry(self.dsn).or_default();
+        if known.len() < body.len() {
+            *known = body;
+        }
+    }
+}
+
+/// The bytes of a subflow from number `first` on, if all are there.
+fn body(bytes: &BTreeMap<u32, &[u8]>, first: u32, length: usize) -> Option<Vec<u8>> {
+    let mut body = Vec::with_capacity(length);
+    while body.len() < length {
+        let next = first.wrapping_add(body.len() as u32);
+        // Retransmissions may begin elsewhere: the piece that begins last before it and reaches it.
+        let earliest = next.saturating_sub(LONGEST as u32);
+        let mut before = bytes.range(earliest..=next).rev();
+        let (start, piece) = before.find(|(start, p)| ((next - **start) as usize) < p.len())?;
+        let rest = &piece[(next - start) as usize..];
+        body.extend_from_slice(&rest[..rest.len().min(length - body.len())]);
+    }
+    Some(body)
+}

@@ -1,0 +1,175 @@
+//! pcap and pcapng, as far as packets need them.
+
+use core::fmt;
+
+/// A file that is no capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// Which of the files, from 0.
+    pub file: usize,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "capture {}: {}", self.file + 1, self.why)
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// An IP packet of a capture.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Packet<'a> {
+    pub(super) time_ns: u64,
+    pub(super) file: usize,
+    /// Counted from 1, as Wireshark does.
+    pub(super) frame: usize,
+    pub(super) bytes: &'a [u8],
+}
+
+/// Numbers in the byte order of their file.
+#[derive(Copy, Clone)]
+struct Order {
+    little: bool,
+}
+
+impl Order {
+    fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
+        let field = bytes.get(at..at + 2)?.try_into().ok()?;
+        Some(if self.little { u16::from_le_bytes(field) } else { u16::from_be_bytes(field) })
+    }
+
+    fn u32(self, bytes: &[u8], at: usize) -> Option<u32> {
+        let field = bytes.get(at..at + 4)?.try_into().ok()?;
+        Some(if self.little { u32::from_le_bytes(field) } else { u32::from_be_bytes(field) })
+    }
+}
+
+/// The packets of a file in its order.
+pub(super) fn read(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, ReadError> {
+    let fail = |why: String| ReadError { file, why };
+    let magic = bytes.get(..4).ok_or_else(|| fail("shorter than a capture's header".to_owned()))?;
+    let packets = match magic {
+        [0x0a, 0x0d, 0x0d, 0x0a] => pcapng(file, bytes),
+        [0xd4, 0xc3, 0xb2, 0xa1] => pcap(file, bytes, Order { little: true }, 1_000),
+        [0xa1, 0xb2, 0xc3, 0xd4] => pcap(file, bytes, Order { little: false }, 1_000),
+        [0x4d, 0x3c, 0xb2, 0xa1] => pcap(file, bytes, Order { little: true }, 1),
+        [0xa1, 0xb2, 0x3c, 0x4d] => pcap(file, bytes, Order { little: false }, 1),
+        _ => return Err(fail("neither pcap nor pcapng".to_owned())),
+    };
+    packets.map_err(fail)
+}
+
+fn pcap(file: usize, bytes: &[u8], order: Order, tick_ns: u64) -> Result<Vec<Packet<'_>>, String> {
+    const HEADER: usize = 24;
+    const RECORD: usize = 16;
+    let link = order.u32(bytes, 20).ok_or("no link layer in the header")? & 0xffff;
+    let mut packets = Vec::new();
+    let (mut at, mut frame) = (HEADER, 0);
+    // A file that ends in the middle of a record was cut short.
+    while let (Some(seconds), Some(ticks), Some(len)) =
+        (order.u32(bytes, at), order.u32(bytes, at + 4), order.u32(bytes, at + 8))
+    {
+        let start = at + RECORD;
+        let Some(whole) = bytes.get(start..).and_then(|rest| rest.get(..len as usize)) else {
+            break;
+        };
+        frame += 1;
+        let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(ticks) * tick_ns;
+        if let Some(bytes) = ip(link as u16, whole)? {
+            packets.push(Packet { time_ns, file, frame, bytes });
+        }
+        at = start + len as usize;
+    }
+    Ok(packets)
+}
+
+fn pcapng(file: usize, bytes: &[u8]) -> Result<Vec<Packet<'_>>, String> {
+    const SECTION: u32 = 0x0a0d_0d0a;
+    const INTERFACE: u32 = 1;
+    const PACKET: u32 = 6;
+    let mut order = Order { little: true };
+    let mut interfaces: Vec<(u16, u64)> = Vec::new();
+    let mut packets = Vec::new();
+    let (mut at, mut frame) = (0, 0);
+    while let Some(kind) = order.u32(bytes, at) {
+        if kind == SECTION {
+            order = match bytes.get(at + 8..at + 12) {
+                Some([0x4d, 0x3c, 0x2b, 0x1a]) => Order { little: true },
+                Some(_) => Order { little: false },
+                None => break,
+            };
+            interfaces.clear();
+        }
+        let Some(len) = order.u32(bytes, at + 4).map(|len| len as usize) else { break };
+        if len < 12 || len % 4 != 0 {
+            return Err(format!("a block of {len} bytes at offset {at}"));
+        }
+        let Some(block) = bytes.get(at..).and_then(|rest| rest.get(..len)) else { break };
+        if kind == INTERFACE {
+            let link = order.u16(block, 8).unwrap_or(0);
+            interfaces.push((link, tick_ns(order, block)));
+        } else if kind == PACKET {
+            frame += 1;
+            if let Some((link, time_ns, whole)) = enhanced(order, block, &interfaces)
+                && let Some(bytes) = ip(link, whole)?
+            {
+                packets.push(Packet { time_ns, file, frame, bytes });
+            }
+        }
+        at += len;
+    }
+    Ok(packets)
+}
+
+/// Link layer, time and bytes of an enhanced packet block.
+fn enhanced<'a>(
+    order: Order,
+    block: &'a [u8],
+    interfaces: &[(u16, u64)],
+) -> Option<(u16, u64, &'a [u8])> {
+    let (link, tick) = *interfaces.get(order.u32(block, 8)? as usize)?;
+    let time = u64::from(order.u32(block, 12)?) << 32 | u64::from(order.u32(block, 16)?);
+    let len = order.u32(block, 20)? as usize;
+    Some((link, time.saturating_mul(tick), block.get(28..)?.get(..len)?))
+}
+
+/// Nanoseconds per tick of an interface's clock: option if_tsresol, 10^-6 s if there is none. Only
+/// powers of ten down to a nanosecond are known; others count as microseconds.
+fn tick_ns(order: Order, block: &[u8]) -> u64 {
+    const TSRESOL: u16 = 9;
+    let mut at = 16;
+    while let (Some(code), Some(len)) = (order.u16(block, at), order.u16(block, at + 2)) {
+        if code == TSRESOL {
+            let power = u32::from(block.get(at + 4).copied().unwrap_or(6));
+            return if power <= 9 { 10u64.pow(9 - power) } else { 1_000 };
+        }
+        if code == 0 {
+            break;
+        }
+        at += 4 + usize::from(len).next_multiple_of(4);
+    }
+    1_000
+}
+
+/// The IP packet in a frame; `None`: something else.
+fn ip(link: u16, frame: &[u8]) -> Result<Option<&[u8]>, String> {
+    const IPV4: u16 = 0x0800;
+    const IPV6: u16 = 0x86dd;
+    let after = |type_at: usize, header: usize| {
+        let kind = Order { little: false }.u16(frame, type_at);
+        kind.filter(|kind| matches!(*kind, IPV4 | IPV6)).and_then(|_| frame.get(header..))
+    };
+    Ok(match link {
+        // LINKTYPE_RAW and its older number, LINKTYPE_IPV4, LINKTYPE_IPV6.
+        101 | 12 | 228 | 229 => Some(frame),
+        // Ethernet.
+        1 => after(12, 14),
+        // Linux cooked, versions 1 and 2.
+        113 => after(14, 16),
+        276 => after(0, 20),
+        other => return Err(format!("link layer {other} is not known here")),
+    })
+}

@@ -74,6 +74,11 @@ impl Mapping {
                 equal &= of(self.dsn, &body) == of(*start, piece);
             }
         }
+        if again && !equal && body.len() == 1 {
+            // Linux probes a window that is zero with a byte of what comes next under the number of
+            // the last one acknowledged: whoever gets it has that number and drops the byte.
+            return findings.see("probes of a zero window");
+        }
         if again {
             findings.check("bytes sent again", equal, self.at);
         }

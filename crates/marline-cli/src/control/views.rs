@@ -9,48 +9,88 @@ use marline::{
 
 use super::protocol::{Connection, Event, Path, Subflow};
 
+// The pictures are taken apart field by field: one that the core adds must be shown, or left out
+// here in so many words.
+
 impl From<&ConnectionInfo> for Connection {
     fn from(info: &ConnectionInfo) -> Self {
+        let ConnectionInfo {
+            id,
+            fallback,
+            scheduler,
+            path_manager,
+            bytes_written,
+            bytes_read,
+            bytes_acked,
+            buffered,
+            subflows,
+            gone,
+        } = info;
         Connection {
-            connection: info.id.0,
-            fallback: info.fallback.map(|reason| reason.to_string()),
-            scheduler: info.scheduler.clone(),
-            path_manager: info.path_manager.clone(),
-            bytes_written: info.bytes_written,
-            bytes_read: info.bytes_read,
-            bytes_acked: info.bytes_acked,
-            buffered: info.buffered,
-            subflows: info.subflows.iter().map(Subflow::from).collect(),
-            gone: info.gone.iter().map(Subflow::from).collect(),
+            connection: id.0,
+            fallback: fallback.map(|reason| reason.to_string()),
+            scheduler: scheduler.clone(),
+            path_manager: path_manager.clone(),
+            bytes_written: *bytes_written,
+            bytes_read: *bytes_read,
+            bytes_acked: *bytes_acked,
+            buffered: *buffered,
+            subflows: subflows.iter().map(Subflow::from).collect(),
+            gone: gone.iter().map(Subflow::from).collect(),
         }
     }
 }
 
 impl From<&SubflowInfo> for Subflow {
     fn from(info: &SubflowInfo) -> Self {
+        let SubflowInfo {
+            id,
+            path,
+            state,
+            phase,
+            backup,
+            potentially_failed,
+            srtt,
+            rttvar,
+            min_rtt,
+            cwnd,
+            ssthresh: _,
+            in_flight,
+            mss,
+            delivery_rate,
+            bytes_sent,
+            bytes_received,
+            bytes_retransmitted,
+            bytes_reinjected,
+            bytes_duplicate,
+            rtos,
+            probes,
+            undone,
+            last_heard_at: _,
+        } = info;
         Subflow {
-            subflow: info.id.0.into(),
-            local: info.path.local.to_string(),
-            remote: info.path.remote.to_string(),
-            state: state_name(info.state).to_owned(),
-            phase: phase_name(info.phase).to_owned(),
-            backup: info.backup,
-            potentially_failed: info.potentially_failed,
-            srtt_us: info.srtt.map(micros),
-            rttvar_us: micros(info.rttvar),
-            min_rtt_us: info.min_rtt.map(micros),
-            cwnd: info.cwnd,
-            in_flight: info.in_flight,
-            mss: info.mss,
-            rate_bits_per_s: info.delivery_rate.map(|rate| rate.bits_per_s()),
-            bytes_sent: info.bytes_sent,
-            bytes_received: info.bytes_received,
-            bytes_retransmitted: info.bytes_retransmitted,
-            bytes_reinjected: info.bytes_reinjected,
-            bytes_duplicate: info.bytes_duplicate,
-            rtos: info.rtos,
-            probes: info.probes,
-            undone: info.undone,
+            subflow: id.0.into(),
+            local: path.local.to_string(),
+            remote: path.remote.to_string(),
+            state: state_name(*state).to_owned(),
+            phase: phase_name(*phase).to_owned(),
+            backup: *backup,
+            potentially_failed: *potentially_failed,
+            srtt_us: srtt.map(micros),
+            rttvar_us: micros(*rttvar),
+            min_rtt_us: min_rtt.map(micros),
+            cwnd: *cwnd,
+            in_flight: *in_flight,
+            mss: *mss,
+            rate_bits_per_s: delivery_rate.map(|rate| rate.bits_per_s()),
+            bytes_sent: *bytes_sent,
+            bytes_received: *bytes_received,
+            bytes_retransmitted: *bytes_retransmitted,
+            bytes_reinjected: *bytes_reinjected,
+            bytes_duplicate: *bytes_duplicate,
+            rtos: *rtos,
+            probes: *probes,
+            undone: *undone,
         }
     }
 }

@@ -18,7 +18,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 8] = [
+    let steps: [Step<'_>; 9] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
@@ -27,6 +27,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("doc", &doc),
         ("test", &|root| test(root, &[])),
         ("fuzz", &|root| fuzz(root, None)),
+        ("interop", &interop),
     ];
     if let Some(unknown) = wanted.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
         return Err(format!("no step `{unknown}`; there are {}", steps.map(|s| s.0).join(", ")));
@@ -98,6 +99,12 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
         return Err(format!("{FUZZ_MANIFEST} names no [[bin]]"));
     }
     Ok(names)
+}
+
+/// The part of the matrix against the kernel that covers all pairs of values.
+fn interop(root: &Path) -> TaskResult {
+    let cells = ["run", "--release", "-q", "-p", "marline-interop", "--", "--fresh"];
+    cargo(root, &cells)
 }
 
 fn clippy(root: &Path) -> TaskResult {

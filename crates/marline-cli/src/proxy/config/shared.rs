@@ -1,7 +1,7 @@
 //! What all long-running commands can be told, and laying flags over files.
 //!
 //! serde can either flatten a shared struct or refuse unknown keys and say where a file is wrong, not
-//! both; so the macro [`options`] writes the shared fields into each command's struct, and
+//! both; so the macro `options!` writes the shared fields into each command's struct, and
 //! [`Shared`] is those fields by themselves, with what is done to them.
 
 use std::net::SocketAddr;
@@ -145,7 +145,7 @@ macro_rules! options {
 }
 pub(super) use options;
 
-/// The shared fields; their meaning is in [`options`].
+/// The shared fields; their meaning is in `options!`.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the macro above documents them for the users of the flags")]
 pub struct Shared {

@@ -48,6 +48,8 @@ pub enum Command {
     CheckConfig(cmd::check_config::Args),
     /// Be a link: a UDP relay with rate, delay, loss and outages.
     Link(cmd::link::Args),
+    /// Measure in network namespaces over emulated links. Needs root.
+    Lab(cmd::lab::Args),
     /// See it work: two emulated links, one dies; no root, one command.
     Demo(Box<cmd::demo::Args>),
     /// Say which of all this works on this machine, and what is missing.
@@ -101,6 +103,7 @@ fn begin(command: Command) -> anyhow::Result<Work> {
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
         Command::Link(args) => Box::pin(cmd::link::run(args)),
+        Command::Lab(args) => Box::pin(cmd::lab::run(args)),
         Command::Demo(args) => Box::pin(cmd::demo::run(*args)),
         Command::Doctor(args) => Box::pin(cmd::doctor::run(args)),
         Command::Monitor(args) => Box::pin(cmd::monitor::run(args)),

@@ -25,7 +25,7 @@ use marline_time::SeedTree;
 use crate::emulation::script::{self, Order};
 use crate::emulation::traces;
 use crate::scenario::{Scenario, Side};
-pub use claim::{Claim, Owner, claims, sweep};
+pub use claim::{Claim, Owner, claims, release, sweep};
 pub use counters::{Counters, KernelLog};
 
 /// How a net is made.
@@ -136,8 +136,15 @@ impl Net {
     /// # Errors
     /// No such path, or no such command.
     pub fn command(&self, path: &str, order: &str) -> anyhow::Result<()> {
+        self.order(path, order.parse()?)
+    }
+
+    /// The same for an order that has been read already.
+    ///
+    /// # Errors
+    /// No such path, or the order is for other links.
+    pub fn order(&self, path: &str, order: Order) -> anyhow::Result<()> {
         let number = self.scenario.path_number(path)?;
-        let order: Order = order.parse()?;
         let mut specs = self.specs.lock().unwrap_or_else(PoisonError::into_inner);
         let seeds = SeedTree::new(self.scenario.seed).branch(path);
         let resolve =

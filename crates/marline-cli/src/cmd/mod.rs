@@ -6,6 +6,7 @@ pub mod client;
 pub mod connect;
 pub mod demo;
 pub mod doctor;
+pub mod lab;
 pub mod link;
 pub mod monitor;
 pub mod path;

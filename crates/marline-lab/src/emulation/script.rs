@@ -60,6 +60,56 @@ fn side(text: &str) -> anyhow::Result<Side> {
     })
 }
 
+/// A line for links that have names: `down wifi`, `up wifi uplink`, `set lte rate=5M`, `stats`, `quit`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Line {
+    /// An order for the path of this name.
+    Path(String, Order),
+    /// What all did so far.
+    Stats,
+    /// The end.
+    Quit,
+}
+
+impl std::str::FromStr for Line {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Line> {
+        let mut words = text.split_ascii_whitespace();
+        let word = words.next().unwrap_or_default();
+        let Some(path) = words.next() else {
+            return match word.parse() {
+                Ok(Order::Stats) => Ok(Line::Stats),
+                Ok(Order::Quit) => Ok(Line::Quit),
+                Ok(_) => bail!("`{word}` which path? For example: {word} wifi"),
+                Err(_) if word == "set" => bail!("for example: set wifi rate=5M,up.delay=20ms"),
+                Err(error) => Err(error),
+            };
+        };
+        let rest: Vec<&str> = words.collect();
+        let order: Order = format!("{word} {}", rest.join(" ")).parse()?;
+        if matches!(order, Order::Stats | Order::Quit) {
+            bail!("`{word}` stands alone, but `{path}` follows");
+        }
+        Ok(Line::Path(path.to_owned(), order))
+    }
+}
+
+/// A line for a named link and when: `7.5s down wifi`.
+///
+/// # Errors
+/// No time, or no order for a path, with what was found instead.
+pub fn line_at(text: &str) -> anyhow::Result<(Duration, String, Order)> {
+    let (time, line) = text
+        .trim()
+        .split_once(char::is_whitespace)
+        .with_context(|| format!("`{text}` must be a time and a command: `5s down wifi`"))?;
+    match line.parse()? {
+        Line::Path(path, order) => Ok((duration(time)?, path, order)),
+        Line::Stats | Line::Quit => bail!("`{text}`: only down, up and set can be scheduled"),
+    }
+}
+
 /// An order and when: `5s down`.
 ///
 /// # Errors
@@ -137,6 +187,32 @@ mod tests {
         }
         for text in ["down", "5 down", "-1s down", "5s quit", "nans down", "1e300h down"] {
             at(text).expect_err(text);
+        }
+    }
+
+    #[test]
+    fn lines_name_their_path() {
+        let line = |text: &str| text.parse::<Line>().expect("a line");
+        let path = |name: &str, order| Line::Path(name.to_owned(), order);
+        assert_eq!(line("down wifi"), path("wifi", Order::Break(Side::Both)));
+        assert_eq!(line(" up  lte downlink "), path("lte", Order::Restore(Side::Down)));
+        assert_eq!(line("set lte rate=5M"), path("lte", Order::Set("rate=5M".into())));
+        assert_eq!((line("stats"), line("quit")), (Line::Stats, Line::Quit));
+        let at = line_at("7.5s down wifi").expect("at");
+        assert_eq!(at, (Duration::from_millis(7_500), "wifi".into(), Order::Break(Side::Both)));
+        for (text, word) in [
+            ("", "no command"),
+            ("down", "which path"),
+            ("set", "set wifi"),
+            ("set wifi", "what"),
+            ("quit wifi", "alone"),
+            ("down wifi left", "direction"),
+        ] {
+            let error = text.parse::<Line>().expect_err("no line").to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+        for text in ["7s", "7s stats", "down wifi", "7 down wifi"] {
+            line_at(text).expect_err(text);
         }
     }
 

@@ -148,6 +148,35 @@ pub fn sweep() -> Vec<String> {
     swept
 }
 
+/// Ends a net: asks its owner to, and removes what is left of one whose owner is gone.
+///
+/// # Errors
+/// There is no such net, or its owner does not end within 10 s.
+pub fn release(instance: &str) -> anyhow::Result<()> {
+    const OWNER_PATIENCE: Duration = Duration::from_secs(10);
+    let (_, owner) = claims()
+        .into_iter()
+        .find(|(name, _)| name == instance)
+        .with_context(|| format!("there is no net `{instance}`; `marline lab net status`"))?;
+    let held = || claims().iter().any(|(name, by)| name == instance && *by == owner);
+    if owner.is_alive() {
+        let pid = Pid::from_raw(i32::try_from(owner.pid)?).context("no process has the id 0")?;
+        // Gone meanwhile is as good.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    let start = Instant::now();
+    while owner.is_alive() && held() {
+        let pid = owner.pid;
+        ensure!(start.elapsed() < OWNER_PATIENCE, "process {pid} does not end; kill it and sweep");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if held() {
+        remove(instance);
+        let _ = fs::remove_file(Path::new(PLACE).join(format!("{instance}.json")));
+    }
+    Ok(())
+}
+
 fn remove(instance: &str) {
     namespaces(instance).iter().for_each(|namespace| remove_namespace(namespace));
 }

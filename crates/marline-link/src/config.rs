@@ -12,6 +12,8 @@ use crate::trace::{Opportunities, PingTrace};
 pub struct LinkConfig {
     /// How fast the queue empties.
     pub rate: RateConfig,
+    /// What boxes do to TCP segments before they wait.
+    pub middlebox: MiddleboxConfig,
     /// How much may wait.
     pub queue: QueueLimit,
     /// What never arrives.
@@ -62,6 +64,46 @@ impl Default for QueueLimit {
     fn default() -> Self {
         QueueLimit::Time(Duration::from_millis(100))
     }
+}
+
+/// What boxes on the way do to TCP segments by their options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MiddleboxConfig {
+    /// These options are overwritten with no-operations.
+    pub strip: Vec<OptionRule>,
+    /// Segments with these options are dropped.
+    pub block: Vec<OptionRule>,
+}
+
+/// An option in some segments.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct OptionRule {
+    /// Which option.
+    pub option: TcpOption,
+    /// In which segments.
+    pub segments: Segments,
+}
+
+/// A TCP option.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum TcpOption {
+    /// By its kind; 30 is Multipath TCP.
+    Kind(u8),
+    /// Of Multipath TCP, by its subtype (RFC 8684 section 7.2).
+    Mptcp(u8),
+}
+
+/// TCP segments by their flags.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// All.
+    All,
+    /// SYN without ACK.
+    Syn,
+    /// SYN with ACK.
+    SynAck,
+    /// Without SYN.
+    Rest,
 }
 
 /// What is lost. All causes apply together.

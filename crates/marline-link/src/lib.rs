@@ -27,11 +27,11 @@ pub mod trace;
 mod walkout;
 
 pub use config::{
-    DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, Offset, OutageConfig,
-    OutageMode, QueueLimit, RateConfig, Reorder,
+    DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, MiddleboxConfig, Offset,
+    OptionRule, OutageConfig, OutageMode, QueueLimit, RateConfig, Reorder, Segments, TcpOption,
 };
 pub use link::{Link, LinkStats};
-pub use packet::Packet;
+pub use packet::{Packet, tcp_of_ip};
 pub use preset::PRESETS;
 pub use spec::{
     Direction, DuplexConfig, DuplexSpec, LinkSpec, PingRef, RateSpec, ResolveError, SpecError,

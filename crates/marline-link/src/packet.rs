@@ -7,6 +7,34 @@ pub trait Packet: Clone {
 
     /// The bytes that corruption may hit; may be fewer than `wire_len`, may be none.
     fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// The TCP segment in it, header and payload; `None` if it is none or a part of one.
+    fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+/// The TCP segment in an IP packet; `None` if it holds something else, or a fragment. Extension
+/// headers of IPv6 are not looked behind.
+#[must_use]
+pub fn tcp_of_ip(packet: &mut [u8]) -> Option<&mut [u8]> {
+    const TCP: u8 = 6;
+    const IPV6_HEADER: usize = 40;
+    // More fragments, or not the first.
+    const FRAGMENT: u16 = 0x3fff;
+    match packet.first()? >> 4 {
+        4 if packet.len() >= 20 => {
+            let fragment = u16::from_be_bytes([packet[6], packet[7]]) & FRAGMENT != 0;
+            let header = usize::from(packet[0] & 15) * 4;
+            if fragment || packet[9] != TCP || header < 20 {
+                None
+            } else {
+                packet.get_mut(header..)
+            }
+        }
+        6 if packet.get(6) == Some(&TCP) => packet.get_mut(IPV6_HEADER..),
+        _ => None,
+    }
 }
 
 impl Packet for Vec<u8> {
@@ -26,5 +54,33 @@ impl<P: Packet> Packet for Box<P> {
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         (**self).bytes_mut()
+    }
+
+    fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+        (**self).tcp_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_is_found_behind_both_headers() {
+        let mut v4 = vec![0; 30];
+        (v4[0], v4[9], v4[24]) = (0x46, 6, 77);
+        assert_eq!(tcp_of_ip(&mut v4).expect("TCP"), [77, 0, 0, 0, 0, 0]);
+        v4[7] = 1;
+        assert!(tcp_of_ip(&mut v4).is_none(), "a fragment");
+        v4[6..8].copy_from_slice(&[0x40, 0]);
+        assert!(tcp_of_ip(&mut v4).is_some(), "may not be fragmented");
+        v4[9] = 17;
+        assert!(tcp_of_ip(&mut v4).is_none(), "UDP");
+        let mut v6 = vec![0; 42];
+        (v6[0], v6[6], v6[41]) = (0x60, 6, 5);
+        assert_eq!(tcp_of_ip(&mut v6).expect("TCP"), [0, 5]);
+        for length in 0..42 {
+            let _ = tcp_of_ip(&mut v6[..length]);
+        }
     }
 }

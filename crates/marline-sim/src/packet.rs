@@ -40,6 +40,10 @@ impl marline_link::Packet for Packet {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.segment
     }
+
+    fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.segment)
+    }
 }
 
 /// Memory of packets that are gone, for those to come.

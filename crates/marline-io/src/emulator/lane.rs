@@ -31,6 +31,11 @@ impl Packet for Parcel {
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
+
+    fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+        // A datagram between sockets has its headers below: what it holds is not IP.
+        if self.headers == 0 { marline_link::tcp_of_ip(&mut self.bytes) } else { None }
+    }
 }
 
 /// A direction: the link and what is known of its host's punctuality.

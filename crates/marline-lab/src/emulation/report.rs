@@ -43,6 +43,8 @@ fn counts(way: &WayReport, seconds: f64) -> String {
         stats.queue_max_bytes,
     );
     for (count, what) in [
+        (stats.dropped_blocked, "blocked by a middlebox"),
+        (stats.stripped, "stripped of options"),
         (stats.duplicated, "duplicated"),
         (stats.corrupted, "corrupted"),
         (stats.reordered, "reordered"),
@@ -86,6 +88,8 @@ fn way_json(way: &WayReport) -> Value {
         "dropped_queue": stats.dropped_queue,
         "dropped_loss": stats.dropped_loss,
         "dropped_outage": stats.dropped_outage,
+        "dropped_blocked": stats.dropped_blocked,
+        "stripped": stats.stripped,
         "duplicated": stats.duplicated,
         "corrupted": stats.corrupted,
         "reordered": stats.reordered,

@@ -1,7 +1,7 @@
 //! One direction of a link, stage by stage.
 //!
 //! ```text
-//! offer -> [queue] -> rate -> loss -> delay -> faults -> [in flight] -> poll
+//! offer -> middlebox -> [queue] -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
 //! Only the head of the queue has a time at which it will have left; everything behind is decided
@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 
+use crate::stage::middlebox::{self, Verdict};
 use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
 use crate::{LinkConfig, OutageMode, Packet, QueueLimit};
 pub use stats::LinkStats;
@@ -148,7 +149,7 @@ impl<P: Packet> Link<P> {
     }
 
     /// Hands a packet to the link.
-    pub fn offer(&mut self, now: Instant, packet: P) {
+    pub fn offer(&mut self, now: Instant, mut packet: P) {
         self.advance(now);
         let bytes = packet.wire_len() as u64;
         self.stats.offered_packets += 1;
@@ -156,6 +157,14 @@ impl<P: Packet> Link<P> {
         if self.down_since.is_some() && self.config.outage.mode == OutageMode::Kill {
             self.stats.dropped_outage += 1;
             return self.bury(now, packet);
+        }
+        match middlebox::treat(&self.config.middlebox, &mut packet) {
+            Verdict::Passes => {}
+            Verdict::Changed => self.stats.stripped += 1,
+            Verdict::Dropped => {
+                self.stats.dropped_blocked += 1;
+                return self.bury(now, packet);
+            }
         }
         let full = !self.queue.is_empty() && self.queued_bytes + bytes > self.queue_limit(now);
         if full || self.flight.len() >= Self::MAX_IN_FLIGHT {

@@ -19,6 +19,10 @@ pub struct LinkStats {
     pub dropped_loss: u64,
     /// Lost because the link was or went down.
     pub dropped_outage: u64,
+    /// Dropped for a TCP option that a box does not let pass.
+    pub dropped_blocked: u64,
+    /// Passed without some of their TCP options.
+    pub stripped: u64,
     /// Sent on twice.
     pub duplicated: u64,
     /// Sent on with flipped bits.
@@ -35,6 +39,6 @@ impl LinkStats {
     /// Packets that were dropped, whatever the cause.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
-        self.dropped_queue + self.dropped_loss + self.dropped_outage
+        self.dropped_queue + self.dropped_loss + self.dropped_outage + self.dropped_blocked
     }
 }

@@ -54,6 +54,10 @@ impl LinkSpec {
         }
         item(self.faults.duplicate != 0.0, format!("duplicate={}", self.faults.duplicate));
         item(self.faults.corrupt != 0.0, format!("corrupt={}", self.faults.corrupt));
+        for (key, rules) in [("strip", &self.middlebox.strip), ("block", &self.middlebox.block)] {
+            let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+            item(!rules.is_empty(), format!("{key}={}", rules.join("+")));
+        }
         let down = |(from, to): &(_, _)| format!("{}-{}", Time(*from), Time(*to));
         let intervals: Vec<String> = self.outage.intervals.iter().map(down).collect();
         item(!intervals.is_empty(), format!("down={}", intervals.join("+")));

@@ -20,6 +20,8 @@
 //! | `ge=2s:100ms:50%:0` | Gilbert-Elliott: mean good and bad time, loss when bad (1) and good (0) |
 //! | `drop=3+7` | these packets are lost, counted from 1 |
 //! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
+//! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a box overwrites these TCP options |
+//! | `block=mp_join`, `block=mptcp:synack` | a box drops segments with these TCP options |
 //! | `down=10s-15s+20s-21s` | outages |
 //! | `flap=10s:500ms` | random outages: mean time up and down |
 //! | `outage=suspend` | outages keep packets instead of killing them |
@@ -27,6 +29,7 @@
 mod display;
 mod parse;
 mod resolve;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -35,7 +38,7 @@ use core::fmt;
 
 use marline_time::{Duration, Rate};
 
-use crate::{Faults, GilbertElliott, Jitter, OutageConfig, QueueLimit, Steps};
+use crate::{Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, QueueLimit, Steps};
 pub use resolve::{DuplexConfig, ResolveError};
 
 /// One of the two directions of a link.
@@ -81,6 +84,8 @@ pub struct LinkSpec {
     pub drop: Vec<u64>,
     /// Reordering, duplication, corruption.
     pub faults: Faults,
+    /// Boxes that do not like TCP options.
+    pub middlebox: MiddleboxConfig,
     /// Outages.
     pub outage: OutageConfig,
 }

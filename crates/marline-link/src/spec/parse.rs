@@ -6,12 +6,12 @@ use marline_time::{Duration, Rate};
 
 use super::value::{bytes, duration, positive, probability, rate};
 use super::{DuplexSpec, LinkSpec, PingRef, RateSpec, SpecError, TraceRef};
-use crate::{GilbertElliott, Jitter, OutageMode, QueueLimit, Reorder, Steps, preset};
+use crate::{GilbertElliott, Jitter, OptionRule, OutageMode, QueueLimit, Reorder, Steps, preset};
 
 type Words<T> = Result<T, String>;
 
 const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
-                    reorder, duplicate, corrupt, down, flap, outage";
+                    reorder, duplicate, corrupt, strip, block, down, flap, outage";
 
 impl FromStr for DuplexSpec {
     type Err = SpecError;
@@ -80,6 +80,8 @@ impl LinkSpec {
             "reorder" => self.faults.reorder = Some(reorder(value)?),
             "duplicate" => self.faults.duplicate = probability(value)?,
             "corrupt" => self.faults.corrupt = probability(value)?,
+            "strip" => self.middlebox.strip = OptionRule::parse_list(value)?,
+            "block" => self.middlebox.block = OptionRule::parse_list(value)?,
             "down" => self.outage.intervals = intervals(value)?,
             "flap" => {
                 let (up, down) = pair(value, ':', "MEAN-UP:MEAN-DOWN")?;

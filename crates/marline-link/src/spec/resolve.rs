@@ -108,7 +108,8 @@ impl LinkSpec {
             trace: ping(&self.lost)?,
         };
         let (queue, faults, outage) = (self.queue, self.faults, self.outage.clone());
-        Ok(LinkConfig { rate, queue, loss, delay, faults, outage })
+        let middlebox = self.middlebox.clone();
+        Ok(LinkConfig { rate, middlebox, queue, loss, delay, faults, outage })
     }
 }
 

@@ -28,6 +28,7 @@ fn every_item_survives_the_round_trip() {
         "ping=s042:verizon,queue=1.5MB",
         "ge=2s:100ms:50%:0.1%,drop=7+3,reorder=1%:20ms,duplicate=0.1%,corrupt=0.3%",
         "down=10s-15s+20s-21s,flap=10s:500ms,outage=suspend",
+        "strip=mptcp:syn+dss+77:rest,block=mp_join:synack+mss,down.block=none",
         "jitter=normal:2ms,overtaking=yes,up.jitter=none",
         "loss=0.0001,up.loss=12.5%,down.delay=123456789ns,delay=1h",
         "",
@@ -74,6 +75,9 @@ fn mistakes_are_named_exactly() {
     assert!(error("ge=1s").contains("GOOD:BAD"));
     assert!(error("drop=0").contains("from 1"));
     assert!(error("queue=12").contains("neither a time"));
+    assert!(error("strip=mtcp").contains("no TCP option; there are mptcp, mp_capable,"));
+    assert!(error("strip=1").contains("no TCP option"));
+    assert!(error("block=dss:first").contains("there are all, syn, synack, rest"));
     assert!(error("outage=maybe").contains("one of kill, suspend"));
 }
 

@@ -2,6 +2,7 @@
 
 mod delay;
 mod loss;
+pub(crate) mod middlebox;
 mod outage;
 mod random;
 mod shaper;

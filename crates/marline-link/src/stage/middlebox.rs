@@ -1,0 +1,227 @@
+//! Boxes on the way that do not like TCP options: they take them out, or drop the segment.
+//!
+//! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than
+//! later, and taking out more often than dropping. An option is taken out as those boxes do it: its
+//! bytes become no-operations, so that no length changes, and the checksum is updated by what
+//! changed (RFC 1624): a segment that was damaged before stays damaged. What is not TCP passes, as
+//! does what cannot be read as TCP.
+
+use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
+
+/// Bytes of a TCP header without options.
+const HEADER: usize = 20;
+const FLAGS_AT: usize = 13;
+const CHECKSUM_AT: usize = 16;
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+const END: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const MPTCP: u8 = 30;
+
+/// What became of a packet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passes,
+    Changed,
+    Dropped,
+}
+
+/// Applies the rules to a packet.
+pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, packet: &mut P) -> Verdict {
+    if config.strip.is_empty() && config.block.is_empty() {
+        return Verdict::Passes;
+    }
+    let Some(segment) = packet.tcp_mut() else { return Verdict::Passes };
+    let Some(options_end) = options_end(segment) else { return Verdict::Passes };
+    if find(&config.block, segment, HEADER, options_end).is_some() {
+        return Verdict::Dropped;
+    }
+    let (mut from, mut verdict) = (HEADER, Verdict::Passes);
+    while let Some((start, end)) = find(&config.strip, segment, from, options_end) {
+        blank(segment, start, end);
+        (from, verdict) = (end, Verdict::Changed);
+    }
+    verdict
+}
+
+/// Where the options end; `None` for what is no TCP header.
+fn options_end(segment: &[u8]) -> Option<usize> {
+    let end = usize::from(segment.get(12)? >> 4) * 4;
+    (end >= HEADER && end <= segment.len()).then_some(end)
+}
+
+/// The first option from `at` on that one of the rules is about.
+fn find(rules: &[OptionRule], segment: &[u8], mut at: usize, end: usize) -> Option<(usize, usize)> {
+    let flags = segment[FLAGS_AT];
+    while at < end && segment[at] != END {
+        if segment[at] == NO_OPERATION {
+            at += 1;
+            continue;
+        }
+        let length = usize::from(*segment.get(at + 1)?);
+        if length < 2 || at + length > end {
+            return None;
+        }
+        let option = &segment[at..at + length];
+        if rules.iter().any(|rule| rule.is_about(flags, option)) {
+            return Some((at, at + length));
+        }
+        at += length;
+    }
+    None
+}
+
+impl OptionRule {
+    fn is_about(&self, flags: u8, option: &[u8]) -> bool {
+        self.segments.contain(flags) && self.option.is(option)
+    }
+}
+
+impl Segments {
+    const fn contain(self, flags: u8) -> bool {
+        let (syn, ack) = (flags & SYN != 0, flags & ACK != 0);
+        match self {
+            Segments::All => true,
+            Segments::Syn => syn && !ack,
+            Segments::SynAck => syn && ack,
+            Segments::Rest => !syn,
+        }
+    }
+}
+
+impl TcpOption {
+    /// Whether these bytes (kind, length, contents) are one.
+    fn is(self, option: &[u8]) -> bool {
+        match self {
+            TcpOption::Kind(kind) => option[0] == kind,
+            TcpOption::Mptcp(subtype) => {
+                option[0] == MPTCP && option.get(2).is_some_and(|byte| byte >> 4 == subtype)
+            }
+        }
+    }
+}
+
+/// Overwrites bytes with no-operations and brings the checksum up to date.
+fn blank(segment: &mut [u8], start: usize, end: usize) {
+    // Options may begin at any byte, the checksum is one of words. The header ends on one.
+    let words = start & !1..(end + 1) & !1;
+    let before = sum(&segment[words.clone()]);
+    segment[start..end].fill(NO_OPERATION);
+    let after = sum(&segment[words]);
+    let old = u16::from_be_bytes([segment[CHECKSUM_AT], segment[CHECKSUM_AT + 1]]);
+    // Equation 3 of RFC 1624, with the sums of words in the place of one word.
+    let mut total = u32::from(!old) + u32::from(!before) + u32::from(after);
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!(total as u16)).to_be_bytes());
+}
+
+/// The one's complement sum of an even number of bytes.
+fn sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let mut total: u32 = words.sum();
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    total as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    struct Segment(Vec<u8>);
+
+    impl Packet for Segment {
+        fn wire_len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+
+        fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+            Some(&mut self.0)
+        }
+    }
+
+    /// A segment with a good checksum (without the addresses: they do not change).
+    fn segment(flags: u8, options: &[u8]) -> Segment {
+        assert_eq!(options.len() % 4, 0);
+        let mut bytes = vec![0x12; HEADER];
+        bytes[12] = ((HEADER + options.len()) as u8 / 4) << 4;
+        bytes[FLAGS_AT] = flags;
+        bytes.extend_from_slice(options);
+        bytes.extend_from_slice(b"payload!");
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+        let checksum = !sum(&bytes);
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
+        Segment(bytes)
+    }
+
+    fn config(strip: &str, block: &str) -> MiddleboxConfig {
+        let rules = |text| OptionRule::parse_list(text).expect("rules");
+        MiddleboxConfig { strip: rules(strip), block: rules(block) }
+    }
+
+    /// MSS, a no-operation that makes what follows odd, MP_CAPABLE of 12 bytes, timestamps' start.
+    const OPTIONS: [u8; 24] =
+        [2, 4, 5, 180, 1, 30, 12, 0x01, 9, 8, 7, 6, 5, 4, 3, 2, 1, 4, 2, 1, 30, 4, 0x20, 0x85];
+
+    #[test]
+    fn an_option_becomes_no_operations_and_the_checksum_stays_good() {
+        let mut syn = segment(SYN, &OPTIONS);
+        assert_eq!(treat(&config("mp_capable:syn", "none"), &mut syn), Verdict::Changed);
+        let mut expected = OPTIONS;
+        expected[5..17].fill(1);
+        assert_eq!(syn.0[HEADER..HEADER + 24], expected);
+        assert_eq!(sum(&syn.0), 0xffff);
+        // The other one of the same kind goes with a rule for the kind.
+        assert_eq!(treat(&config("mptcp", "none"), &mut syn), Verdict::Changed);
+        assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
+        assert_eq!(sum(&syn.0), 0xffff);
+        assert_eq!(treat(&config("mptcp", "none"), &mut syn), Verdict::Passes);
+    }
+
+    #[test]
+    fn rules_look_at_flags() {
+        for (rule, meant) in
+            [("mptcp:syn", SYN), ("mptcp:synack", SYN | ACK), ("mptcp:rest", ACK | 8)]
+        {
+            for flags in [SYN, SYN | ACK, ACK | 8, ACK, 4] {
+                let hit = flags == meant || (rule == "mptcp:rest" && flags & SYN == 0);
+                let mut packet = segment(flags, &OPTIONS);
+                let expected = if hit { Verdict::Changed } else { Verdict::Passes };
+                assert_eq!(treat(&config(rule, "none"), &mut packet), expected, "{rule} {flags}");
+                let expected = if hit { Verdict::Dropped } else { Verdict::Passes };
+                let mut packet = segment(flags, &OPTIONS);
+                assert_eq!(treat(&config("none", rule), &mut packet), expected, "{rule} {flags}");
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_passes_untouched() {
+        let all = config("2+30+4+8", "none");
+        let mut state = 1u32;
+        for length in 0..80 {
+            let mut packet = Segment((0..length).map(|n| n as u8).collect());
+            let before = packet.0.clone();
+            if treat(&all, &mut packet) == Verdict::Passes {
+                assert_eq!(packet.0, before);
+            }
+            // Random options of a true header: at worst something is blanked, nothing panics.
+            let mut options = [0; 40];
+            for byte in &mut options {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = (state >> 24) as u8 % 32;
+            }
+            let mut packet = segment(SYN, &options);
+            treat(&all, &mut packet);
+            assert_eq!(sum(&packet.0), 0xffff);
+        }
+    }
+}

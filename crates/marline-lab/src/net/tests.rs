@@ -23,6 +23,33 @@ fn namespaces() -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// So many bytes from the client to the server over the kernel's Multipath TCP; each read is
+/// answered by a byte.
+fn upload(net: &Net, bytes: u32) {
+    let server = format!(
+        "import socket\ns=socket.socket(2,1,262)\ns.setsockopt(1,2,1)\n\
+         s.bind(('10.0.1.1',5000))\ns.listen()\n\
+         print('ready',flush=True)\nc,_=s.accept()\nn=0\n\
+         while n<{bytes}:\n n+=len(c.recv(65536))\n c.send(b'x')"
+    );
+    let client = format!(
+        "import socket\ns=socket.socket(2,1,262)\ns.connect(('10.0.1.1',5000))\n\
+         s.sendall(b'y');s.recv(1)\ns.sendall(bytes({}))\nwhile s.recv(65536): pass",
+        bytes - 1
+    );
+    let python = |code: &str| {
+        let mut python = Command::new("python3");
+        python.args(["-c", code]).stdin(Stdio::null()).stdout(Stdio::piped());
+        python
+    };
+    let mut server = net.spawn(Side::Server, &mut python(&server)).expect("server");
+    let mut first = [0; 6];
+    std::io::Read::read_exact(server.stdout.as_mut().expect("piped"), &mut first).expect("ready");
+    let mut client = net.spawn(Side::Client, &mut python(&client)).expect("client");
+    assert!(server.wait().expect("server").success());
+    assert!(client.wait().expect("client").success());
+}
+
 #[test]
 fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
     if !need::root() || need::program("ip").is_none() || need::program("python3").is_none() {
@@ -30,22 +57,7 @@ fn a_net_carries_the_kernels_own_multipath_tcp_and_leaves_nothing() {
     }
     let options = instance("mptcp");
     let net = Net::up(&scenario(), &options).expect("up");
-    let server = "import socket\ns=socket.socket(2,1,262)\ns.bind(('10.0.1.1',5000))\n\
-                  s.listen()\nprint('ready',flush=True)\nc,_=s.accept()\nn=0\n\
-                  while n<4000000:\n n+=len(c.recv(65536))\n c.send(b'x')\nprint(n)";
-    let client = "import socket\ns=socket.socket(2,1,262)\ns.connect(('10.0.1.1',5000))\n\
-                  s.sendall(b'y');s.recv(1)\ns.sendall(bytes(3999999))\nwhile s.recv(65536): pass";
-    let python = |code: &str| {
-        let mut python = Command::new("python3");
-        python.args(["-c", code]).stdin(Stdio::null()).stdout(Stdio::piped());
-        python
-    };
-    let mut server = net.spawn(Side::Server, &mut python(server)).expect("server");
-    let mut first = [0; 6];
-    std::io::Read::read_exact(server.stdout.as_mut().expect("piped"), &mut first).expect("ready");
-    let mut client = net.spawn(Side::Client, &mut python(client)).expect("client");
-    assert!(server.wait().expect("server").success());
-    assert!(client.wait().expect("client").success());
+    upload(&net, 4_000_000);
     let counters = net.counters(Side::Server).expect("counters");
     let joined = (counters.get("MPCapableACKRX"), counters.get("MPJoinAckRx"));
     assert_eq!(joined, (1, 1), "{:?}", counters.nonzero("MP").collect::<Vec<_>>());
@@ -83,4 +95,33 @@ fn what_a_dead_owner_left_is_swept_and_what_lives_is_not() {
     assert!(!left.contains(&dead.instance) && left.contains(&live.instance), "{left}");
     drop(net);
     assert!(!namespaces().contains(&live.instance));
+}
+
+#[test]
+fn boxes_that_strip_options_turn_the_kernel_to_plain_tcp() {
+    if !need::root() || need::program("ip").is_none() || need::program("python3").is_none() {
+        return;
+    }
+    let net = Net::up(&scenario(), &instance("strip")).expect("up");
+    // What a SYN/ACK lacks the client sees, what the third segment lacks the server.
+    const SYNACK: &str = "MPCapableFallbackSYNACK";
+    const ACK: &str = "MPCapableFallbackACK";
+    for (rule, fallbacks) in [
+        ("strip=mptcp:syn", [1, 0]),
+        ("strip=mptcp:synack", [1, 1]),
+        ("strip=mptcp:rest", [0, 1]),
+        ("strip=mptcp", [1, 0]),
+        ("strip=none", [0, 0]),
+    ] {
+        let counters = || [Side::Client, Side::Server].map(|s| net.counters(s).expect("counters"));
+        let before = counters();
+        net.command("wifi", &format!("set {rule}")).expect("command");
+        upload(&net, 20_000);
+        let after = counters();
+        let count = |of: &[Counters; 2], name| of.iter().map(|c| c.get(name)).sum::<u64>();
+        let grown = [SYNACK, ACK].map(|name| count(&after, name) - count(&before, name));
+        assert_eq!(grown, fallbacks, "{rule}");
+    }
+    let wifi = &net.report().expect("report")[0];
+    assert!(wifi.up.stats.stripped > 0 && wifi.down.stats.stripped > 0);
 }

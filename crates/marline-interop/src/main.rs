@@ -136,7 +136,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
     let summary = results.summary(&tasks)?;
     print!("{}", summary.text);
     if let Some(file) = &args.write {
-        results::write_between_markers(file, &summary.markdown)?;
+        marline_lab::keep::write_between_markers(file, "interop", &summary.markdown)?;
     }
     Ok(summary.green)
 }

@@ -5,16 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
+use marline_lab::keep;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::cell::{Condition, Pair};
 use crate::run::{Task, Verdict};
-
-/// Where a document takes the summary.
-const BEGIN: &str = "<!-- interop: generated -->";
-const END: &str = "<!-- interop: end -->";
 
 /// What is kept of a cell.
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,12 +40,7 @@ pub(crate) struct Summary {
 impl Results {
     pub(crate) fn open(place: &Path, fresh: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-        // Results of another program say nothing of this one.
-        let own = fs::read(std::env::current_exe()?)?;
-        let mut program = String::new();
-        for byte in &Sha256::digest(&own)[..8] {
-            let _ = write!(program, "{byte:02x}");
-        }
+        let program = keep::program()?;
         let place = place.canonicalize()?;
         Ok(Results { place, program, fresh, done: AtomicUsize::new(0) })
     }
@@ -103,11 +94,10 @@ impl Results {
             verdict.as_ref().is_some_and(|verdict| verdict.problems.is_empty())
         };
         let green = verdicts.iter().filter(|(_, verdict)| ok(verdict)).count();
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut markdown = format!(
             "{green} of {} cells green; kernel {}.\n\n| |{}\n|---|{}\n",
             tasks.len(),
-            kernel.trim(),
+            keep::kernel_release(),
             Condition::ALL.iter().map(|c| format!(" {c:?} |")).collect::<String>(),
             "---|".repeat(Condition::ALL.len()),
         );
@@ -147,16 +137,4 @@ const fn words(pair: Pair) -> &'static str {
         Pair::KernelMarline => "kernel client, Marline server",
         Pair::MarlineMarline => "Marline, Marline",
     }
-}
-
-/// Replaces what stands between the markers of a document.
-pub(crate) fn write_between_markers(file: &Path, text: &str) -> anyhow::Result<()> {
-    let before = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    let (Some(begin), Some(end)) = (before.find(BEGIN), before.find(END)) else {
-        anyhow::bail!("{} has no lines `{BEGIN}` and `{END}`", file.display());
-    };
-    ensure!(begin < end, "{}: the markers are the wrong way round", file.display());
-    let head = &before[..begin + BEGIN.len()];
-    let after = format!("{head}\n\n{}\n\n{}", text.trim(), &before[end..]);
-    fs::write(file, after).with_context(|| file.display().to_string())
 }

@@ -1,4 +1,4 @@
-//! The kernel's stack: an ordinary socket but for the protocol's number.
+//! The kernel's Multipath TCP as a pipe.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,40 +6,28 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use marline_lab::kernel::Kernel;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::exchange::Pipe;
-
-/// IPPROTO_MPTCP.
-const MPTCP: i32 = 262;
 
 /// A connection of the kernel's.
 pub(super) struct KernelPipe(TcpStream);
 
-fn socket(address: SocketAddr, buffer: Option<usize>) -> io::Result<Socket> {
-    let kind = Type::STREAM.nonblocking().cloexec();
-    let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::from(MPTCP)))?;
-    if let Some(bytes) = buffer {
-        socket.set_recv_buffer_size(bytes)?;
-    }
-    Ok(socket)
+fn kernel(buffer: Option<usize>) -> Kernel {
+    Kernel { receive_buffer: buffer, ..Kernel::MULTIPATH }
 }
 
 /// Connects.
 pub(super) async fn connect(to: SocketAddr, buffer: Option<usize>) -> io::Result<KernelPipe> {
-    let socket = TcpSocket::from_std_stream(socket(to, buffer)?.into());
-    Ok(KernelPipe(socket.connect(to).await?))
+    Ok(KernelPipe(kernel(buffer).connect(None, to).await?))
 }
 
 /// Listens.
 pub(super) fn listen(at: SocketAddr, buffer: Option<usize>) -> io::Result<TcpListener> {
-    let socket = socket(at, buffer)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&at.into())?;
-    socket.listen(16)?;
-    TcpListener::from_std(socket.into())
+    kernel(buffer).listen(at)
 }
 
 /// The next connection.

@@ -1,0 +1,22 @@
+//! Side by side: the kernel's TCP on each path, the kernel's Multipath TCP, and Marline, doing the
+//! same over the same emulated links.
+//!
+//! The measures are those that hurt interactive users with stock Multipath TCP: echoes under loss,
+//! blocks of a stream that needs both paths, bursts during which a path dies, a window that is too
+//! small for the slower path, a handover to a backup. Both ends of a run are processes of their own
+//! in namespaces ([`crate::net`]); Marline's send native TCP through raw sockets. A run whose links
+//! were late is not believed but repeated. Every run leaves a file, so that a table that was
+//! interrupted goes on where it was. `cargo xtask compare`; docs/compare.md.
+
+mod contestant;
+mod end;
+mod row;
+mod session;
+mod statistics;
+mod table;
+
+pub use contestant::Contestant;
+pub use end::{Job, run_end};
+pub use row::{Extent, Row, rows};
+pub use session::{Bench, Sample};
+pub use table::{Claim, Report, report};

@@ -1,0 +1,63 @@
+//! Who takes part.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A way to use the paths.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Contestant {
+    /// The kernel's TCP on the first path alone.
+    FirstPath,
+    /// On the second.
+    SecondPath,
+    /// One TCP connection per path, everything sent on both, whichever is first counts: what an
+    /// ideal redundant scheduler reaches.
+    Duplicate,
+    /// The kernel's Multipath TCP.
+    Kernel,
+    /// Marline as it is shipped.
+    Marline,
+    /// Marline with the scheduler `redundant`.
+    Redundant,
+}
+
+impl Contestant {
+    /// What files and tables call it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Contestant::FirstPath => "first",
+            Contestant::SecondPath => "second",
+            Contestant::Duplicate => "duplicate",
+            Contestant::Kernel => "kernel",
+            Contestant::Marline => "marline",
+            Contestant::Redundant => "redundant",
+        }
+    }
+
+    /// Both ends are Marline's.
+    #[must_use]
+    pub const fn is_marline(self) -> bool {
+        matches!(self, Contestant::Marline | Contestant::Redundant)
+    }
+
+    /// One of them that stands for others: fewer runs are enough.
+    #[must_use]
+    pub const fn is_reference(self) -> bool {
+        matches!(self, Contestant::FirstPath | Contestant::SecondPath)
+    }
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Contestant::FirstPath => "TCP, first path",
+            Contestant::SecondPath => "TCP, second path",
+            Contestant::Duplicate => "two TCP, first answer counts",
+            Contestant::Kernel => "kernel MPTCP",
+            Contestant::Marline => "Marline",
+            Contestant::Redundant => "Marline, redundant",
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! From what two ends noted to what a row is about.
+
+use std::collections::BTreeMap;
+
+use super::row::{Measure, Row};
+use crate::workload::{Log, Mark, Workload};
+
+/// Bursts at the start that are not looked at: slow start, joins.
+const FIRST_BURSTS: u32 = 2;
+
+/// Both logs of a run.
+#[derive(Debug)]
+pub(super) struct Logs {
+    pub(super) client: Log,
+    pub(super) server: Log,
+    pub(super) start_ns: u64,
+    pub(super) fault_ns: Option<u64>,
+}
+
+type Values = BTreeMap<String, Vec<f64>>;
+
+/// What the row wants to know.
+pub(super) fn look(row: &Row, logs: &Logs) -> Values {
+    let from_ns = logs.start_ns + (row.warm_up_ms * 1e6) as u64;
+    let mut values = match row.measure {
+        Measure::Answers => answers(logs, from_ns),
+        Measure::Blocks => blocks(logs, from_ns),
+        Measure::Bursts => bursts(logs),
+        Measure::Goodput => Values::new(),
+        Measure::Handover => handover(logs, from_ns),
+    };
+    if let Workload::Blocks { bytes, lasts_ms } = row.workload {
+        let to_ns = logs.start_ns + lasts_ms * 1_000_000;
+        let within =
+            logs.client.received.iter().filter(|mark| (from_ns..to_ns).contains(&mark.at_ns));
+        let bits = within.count() as f64 * f64::from(bytes) * 8.0;
+        let goodput = bits / ((to_ns - from_ns) as f64 / 1e9) / 1e6;
+        values.insert("goodput_mbit_per_s".to_owned(), vec![goodput]);
+    }
+    values
+}
+
+fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns as f64 - from_ns as f64) / 1e6
+}
+
+/// By stream and index.
+fn by_index(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
+    marks.iter().map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect()
+}
+
+fn answers(logs: &Logs, from_ns: u64) -> Values {
+    let received = by_index(&logs.client.received);
+    let mut values = Values::new();
+    let mut first: BTreeMap<u32, f64> = BTreeMap::new();
+    for sent in logs.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
+        let Some(back_ns) = received.get(&(sent.stream, sent.index)) else { continue };
+        let rtt_ms = ms(sent.at_ns, *back_ns);
+        let name = ["first_path_ms", "second_path_ms"][usize::from(sent.stream.min(1))];
+        values.entry(name.to_owned()).or_default().push(rtt_ms);
+        let best = first.entry(sent.index).or_insert(f64::INFINITY);
+        *best = best.min(rtt_ms);
+    }
+    values.insert("answer_ms".to_owned(), first.into_values().collect());
+    values
+}
+
+fn blocks(logs: &Logs, from_ns: u64) -> Values {
+    let received = by_index(&logs.client.received);
+    let taken = logs.server.sent.iter().filter(|mark| mark.at_ns >= from_ns);
+    let latency = taken.filter_map(|mark| {
+        received.get(&(mark.stream, mark.index)).map(|read_ns| ms(mark.at_ns, *read_ns))
+    });
+    Values::from([("block_ms".to_owned(), latency.collect())])
+}
+
+fn bursts(logs: &Logs) -> Values {
+    let received = by_index(&logs.client.received);
+    let mut values = Values::new();
+    let mut hit: Option<u32> = None;
+    for sent in &logs.server.sent {
+        let Some(read_ns) = received.get(&(0, sent.index)) else { continue };
+        let before = logs.fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
+        let name = match hit {
+            None if before && sent.index < FIRST_BURSTS => continue,
+            None if before => "calm_ms",
+            None => {
+                hit = Some(sent.index);
+                "hit_ms"
+            }
+            Some(hit) if sent.index == hit + 1 => "second_ms",
+            Some(_) => "later_ms",
+        };
+        values.entry(name.to_owned()).or_default().push(ms(sent.at_ns, *read_ns));
+    }
+    values
+}
+
+fn handover(logs: &Logs, from_ns: u64) -> Values {
+    let received = by_index(&logs.client.received);
+    let (mut delays, mut times) = (Vec::new(), Vec::new());
+    for sent in logs.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
+        if let Some(back_ns) = received.get(&(sent.stream, sent.index)) {
+            delays.push(ms(sent.at_ns, *back_ns));
+            times.push(*back_ns);
+        }
+    }
+    times.sort_unstable();
+    let gaps = times.windows(2).map(|pair| ms(pair[0], pair[1]));
+    let gap = gaps.fold(0.0, f64::max);
+    let worst = delays.iter().copied().fold(0.0, f64::max);
+    Values::from([
+        ("gap_ms".to_owned(), vec![gap]),
+        ("worst_ms".to_owned(), vec![worst]),
+        ("answer_ms".to_owned(), delays),
+    ])
+}
+
+/// A quantile, 0 to 1, of values; NaN of none.
+pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() as f64 * q).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+/// The middle of values; of an even number the mean of the two in the middle.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => f64::NAN,
+        (len, middle) if len % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_seen() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let at = |q| quantile(&values, q);
+        assert_eq!((at(0.5), at(0.95), at(0.99), at(1.0)), (50.0, 95.0, 99.0, 100.0));
+        assert!(quantile(&[], 0.5).is_nan());
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+    }
+
+    #[test]
+    fn the_burst_that_is_hit_is_the_first_not_read_before_the_fault() {
+        let mark = |index, at_ms: u64| Mark { stream: 0, index, at_ns: at_ms * 1_000_000 };
+        let sent = (0..6).map(|n| mark(n, 100 * u64::from(n))).collect();
+        let read = [10, 110, 210, 310, 800, 820];
+        let received = read.iter().zip(0..).map(|(at, n)| mark(n, *at)).collect();
+        let logs = Logs {
+            client: Log { sent: Vec::new(), received },
+            server: Log { sent, received: Vec::new() },
+            start_ns: 0,
+            fault_ns: Some(405_000_000),
+        };
+        let values = bursts(&logs);
+        assert_eq!(values["calm_ms"], [10.0, 10.0]);
+        assert_eq!(values["hit_ms"], [400.0]);
+        assert_eq!(values["second_ms"], [320.0]);
+        assert!(!values.contains_key("later_ms"));
+    }
+}

@@ -1,0 +1,207 @@
+//! The table: what every contestant showed, and whether Marline did what it must.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::contestant::Contestant;
+use super::row::{Measure, Row};
+use super::session::{Bench, Sample};
+use super::statistics::{median, quantile};
+use crate::keep;
+
+mod claims;
+
+pub use claims::Claim;
+
+/// Everything, for people.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// In markdown.
+    pub markdown: String,
+    /// What must hold.
+    pub claims: Vec<Claim>,
+}
+
+/// All runs of one contestant in one row.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    values: BTreeMap<String, Vec<f64>>,
+    wire_bytes: Vec<f64>,
+    runs: usize,
+    doubtful: usize,
+    failed: Vec<String>,
+}
+
+/// Rows with what was measured.
+pub(super) type Pools<'a> = Vec<(&'a Row, BTreeMap<Contestant, Pool>)>;
+
+impl Pool {
+    fn add(&mut self, sample: Sample) {
+        if let Some(error) = sample.error {
+            self.failed.push(error);
+            return;
+        }
+        self.runs += 1;
+        self.doubtful += usize::from(!sample.doubts.is_empty());
+        self.wire_bytes.push(sample.wire_bytes as f64);
+        for (name, values) in sample.values {
+            self.values.entry(name).or_default().extend(values);
+        }
+    }
+
+    pub(super) fn of(&self, name: &str) -> &[f64] {
+        self.values.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn quantile(&self, name: &str, q: f64) -> f64 {
+        quantile(self.of(name), q)
+    }
+
+    pub(super) fn median(&self, name: &str) -> f64 {
+        median(self.of(name))
+    }
+
+    /// Median with least and greatest.
+    fn spread(&self, name: &str) -> String {
+        let values = self.of(name);
+        let (least, most) = (quantile(values, 0.0), quantile(values, 1.0));
+        format!("{} ({}-{})", number(median(values)), number(least), number(most))
+    }
+}
+
+/// Three digits that matter.
+pub(super) fn number(value: f64) -> String {
+    match value {
+        v if v.is_nan() => "-".to_owned(),
+        v if v.abs() >= 100.0 => format!("{v:.0}"),
+        v if v.abs() >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+/// Makes the table of what was kept.
+#[must_use]
+pub fn report(bench: &Bench, rows: &[Row]) -> Report {
+    let mut pools: Pools<'_> = Vec::new();
+    for row in rows {
+        let mut by = BTreeMap::new();
+        for contestant in &row.contestants {
+            let pool: &mut Pool = by.entry(*contestant).or_default();
+            for repeat in 0..row.repeats_of(*contestant) {
+                if let Some(sample) = bench.latest(row, *contestant, repeat) {
+                    pool.add(sample);
+                }
+            }
+        }
+        pools.push((row, by));
+    }
+    let claims = claims::claims(&pools);
+    let mut markdown = claims::table(&claims);
+    for measure in
+        [Measure::Answers, Measure::Blocks, Measure::Bursts, Measure::Handover, Measure::Goodput]
+    {
+        let these: Vec<_> = pools.iter().filter(|(row, _)| row.measure == measure).collect();
+        if !these.is_empty() {
+            markdown.push_str(&details(measure, &these));
+        }
+    }
+    let _ = writeln!(markdown, "\nKernel {}, cubic.", keep::kernel_release());
+    Report { markdown, claims }
+}
+
+fn columns(measure: Measure) -> &'static [&'static str] {
+    match measure {
+        Measure::Answers => &["answers", "p50", "p95", "p99", "worst"],
+        Measure::Blocks => &["blocks", "p50", "p95", "p99", "worst", "goodput"],
+        Measure::Bursts => &["calm p50", "calm worst", "hit", "second", "later p50"],
+        Measure::Handover => &["longest gap", "worst delay", "p50"],
+        Measure::Goodput => &["goodput"],
+    }
+}
+
+const fn unit(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Answers => "ms from request to answer",
+        Measure::Blocks => "ms from taken to read; Mbit/s",
+        Measure::Bursts => "ms from the start of writing to the end of reading; median (range)",
+        Measure::Handover => "ms; median (range)",
+        Measure::Goodput => "Mbit/s; median (range)",
+    }
+}
+
+fn cells(measure: Measure, pool: &Pool) -> Vec<String> {
+    let four = |name: &str| {
+        let quantiles = [0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q)));
+        let count = pool.of(name).len().to_string();
+        std::iter::once(count).chain(quantiles).collect::<Vec<_>>()
+    };
+    match measure {
+        Measure::Answers => four("answer_ms"),
+        Measure::Blocks => {
+            let mut cells = four("block_ms");
+            cells.push(number(pool.median("goodput_mbit_per_s")));
+            cells
+        }
+        Measure::Bursts => vec![
+            number(pool.quantile("calm_ms", 0.5)),
+            number(pool.quantile("calm_ms", 1.0)),
+            pool.spread("hit_ms"),
+            pool.spread("second_ms"),
+            number(pool.quantile("later_ms", 0.5)),
+        ],
+        Measure::Handover => vec![
+            pool.spread("gap_ms"),
+            pool.spread("worst_ms"),
+            number(pool.quantile("answer_ms", 0.5)),
+        ],
+        Measure::Goodput => vec![pool.spread("goodput_mbit_per_s")],
+    }
+}
+
+fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> String {
+    let names = columns(measure);
+    let mut text = format!(
+        "\n| {} | | runs | {} | bytes on the links, per run |\n|---|---|---|{}---|\n",
+        unit(measure),
+        names.join(" | "),
+        "---|".repeat(names.len()),
+    );
+    for (row, pools) in rows {
+        for (number_in_row, (contestant, pool)) in pools.iter().enumerate() {
+            let title = if number_in_row == 0 {
+                format!("{}: {}", row.key, row.title)
+            } else {
+                String::new()
+            };
+            let mut runs = pool.runs.to_string();
+            if pool.doubtful > 0 {
+                let _ = write!(runs, " ({} doubtful)", pool.doubtful);
+            }
+            if !pool.failed.is_empty() {
+                let _ = write!(runs, " ({} failed)", pool.failed.len());
+            }
+            let bytes = median(&pool.wire_bytes);
+            let bytes = if bytes.is_nan() { "-".into() } else { format!("{:.0} kB", bytes / 1e3) };
+            let cells = cells(measure, pool).join(" | ");
+            let _ = writeln!(text, "| {title} | {contestant} | {runs} | {cells} | {bytes} |");
+            if *contestant == Contestant::Duplicate {
+                text.push_str(&alone(pool, names.len()));
+            }
+        }
+    }
+    text
+}
+
+/// Of two connections that did the same: each by itself.
+fn alone(pool: &Pool, columns: usize) -> String {
+    let mut text = String::new();
+    for (name, title) in
+        [("first_path_ms", "its first path alone"), ("second_path_ms", "its second path alone")]
+    {
+        let mut cells = vec![pool.of(name).len().to_string()];
+        cells.extend([0.5, 0.95, 0.99, 1.0].map(|q| number(pool.quantile(name, q))));
+        cells.truncate(columns);
+        let _ = writeln!(text, "| | {title} | | {} | |", cells.join(" | "));
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! What Marline must do, and whether it did.
+
+use std::fmt::Write as _;
+
+use super::{Contestant, Measure, Pool, Pools, number};
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Of which row.
+    pub row: String,
+    /// What was measured, with its unit.
+    pub what: String,
+    /// What Marline showed.
+    pub ours: f64,
+    /// What the kernel's Multipath TCP showed.
+    pub kernel: f64,
+    /// What one path alone (or the ideal) showed, and whose that is.
+    pub alone: (f64, &'static str),
+    /// The bound.
+    pub bound: f64,
+    /// More is better.
+    pub more: bool,
+    /// Where the bound comes from.
+    pub must: String,
+}
+
+impl Claim {
+    /// It holds; what was not measured does not.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        if self.more { self.ours >= self.bound } else { self.ours <= self.bound }
+    }
+}
+
+/// The table of claims.
+pub(super) fn table(claims: &[Claim]) -> String {
+    let mut text = "| row | measure | Marline | kernel MPTCP | ratio | alone | must | holds |\n\
+                    |---|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for claim in claims {
+        let ratio = claim.ours / claim.kernel;
+        let alone = match claim.alone {
+            (value, _) if value.is_nan() => String::new(),
+            (value, whose) => format!("{} ({whose})", number(value)),
+        };
+        let holds = if claim.holds() { "yes" } else { "**no**" };
+        let sign = if claim.more { ">=" } else { "<=" };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {alone} | {sign} {} ({}) | {holds} |",
+            claim.row,
+            claim.what,
+            number(claim.ours),
+            number(claim.kernel),
+            number(ratio),
+            number(claim.bound),
+            claim.must,
+        );
+    }
+    text
+}
+
+/// Everything that is claimed of rows that were asked for.
+pub(super) fn claims(pools: &Pools<'_>) -> Vec<Claim> {
+    let none = Pool::default();
+    let mut claims = Vec::new();
+    for (row, by) in pools {
+        let get = |contestant| by.get(&contestant).unwrap_or(&none);
+        let side = Side {
+            row: &row.key,
+            marline: get(Contestant::Marline),
+            kernel: get(Contestant::Kernel),
+            first: get(Contestant::FirstPath),
+            second: get(Contestant::SecondPath),
+        };
+        match row.measure {
+            Measure::Answers => {
+                let (ideal, redundant) = (get(Contestant::Duplicate), get(Contestant::Redundant));
+                claims.extend(side.answers(ideal, redundant));
+            }
+            Measure::Blocks => claims.extend(side.blocks()),
+            Measure::Bursts => claims.extend(side.bursts()),
+            Measure::Handover => claims.extend(side.handover()),
+            Measure::Goodput if row.key == "bulk" => claims.push(side.goodput()),
+            Measure::Goodput => {}
+        }
+    }
+    claims.extend(worst_small_window(pools));
+    claims
+}
+
+struct Side<'a> {
+    row: &'a str,
+    marline: &'a Pool,
+    kernel: &'a Pool,
+    first: &'a Pool,
+    second: &'a Pool,
+}
+
+impl Side<'_> {
+    /// Of a measure that both have: at most the kernel's.
+    fn claim(&self, what: &str, value: impl Fn(&Pool) -> f64) -> Claim {
+        Claim {
+            row: self.row.to_owned(),
+            what: what.to_owned(),
+            ours: value(self.marline),
+            kernel: value(self.kernel),
+            alone: (f64::NAN, ""),
+            bound: value(self.kernel),
+            more: false,
+            must: "the kernel's".to_owned(),
+        }
+    }
+
+    fn answers(&self, ideal: &Pool, redundant: &Pool) -> Vec<Claim> {
+        let p99 = |pool: &Pool| pool.quantile("answer_ms", 0.99);
+        let p50 = |pool: &Pool| pool.quantile("answer_ms", 0.5);
+        let wifi = ideal.quantile("first_path_ms", 0.5);
+        let lte = ideal.quantile("second_path_ms", 0.99);
+        vec![
+            Claim {
+                ours: p99(redundant),
+                alone: (p99(ideal), "ideal duplicate"),
+                bound: 1.1 * p99(ideal),
+                must: "1.1 x the ideal duplicate".to_owned(),
+                ..self.claim("redundant, p99 ms", p99)
+            },
+            Claim {
+                alone: (wifi, "WiFi"),
+                bound: 1.05 * wifi,
+                must: "1.05 x WiFi's".to_owned(),
+                ..self.claim("p50 ms", p50)
+            },
+            Claim {
+                alone: (lte, "LTE"),
+                bound: 300.0,
+                must: "fixed".to_owned(),
+                ..self.claim("p99 ms", p99)
+            },
+        ]
+    }
+
+    fn blocks(&self) -> Vec<Claim> {
+        let p95 = |pool: &Pool| pool.quantile("block_ms", 0.95);
+        vec![
+            Claim { alone: (p95(self.first), "WiFi"), ..self.claim("p95 ms", p95) },
+            self.goodput(),
+        ]
+    }
+
+    fn goodput(&self) -> Claim {
+        let goodput = |pool: &Pool| pool.median("goodput_mbit_per_s");
+        let claim = self.claim("goodput Mbit/s", goodput);
+        Claim { more: true, alone: (goodput(self.first), "first path"), ..claim }
+    }
+
+    fn bursts(&self) -> Vec<Claim> {
+        let hit = |pool: &Pool| pool.median("hit_ms");
+        let calm = |pool: &Pool| pool.quantile("calm_ms", 0.5);
+        let mut failing = Claim {
+            alone: (calm(self.second), "LTE from the start"),
+            ..self.claim("burst that is hit, ms", hit)
+        };
+        if self.row == "2c-netflix" {
+            failing = Claim { bound: 1_200.0, must: "fixed".to_owned(), ..failing };
+        }
+        let wifi = calm(self.first);
+        let mut claims = vec![failing];
+        if self.row != "2c-docs" {
+            let must = format!("the kernel's; later 1.25 x WiFi's, {}", number(1.25 * wifi));
+            let claim = self.claim("nothing failing, p50 ms", calm);
+            claims.push(Claim { alone: (wifi, "WiFi"), must, ..claim });
+        }
+        claims
+    }
+
+    fn handover(&self) -> Vec<Claim> {
+        let fixed = |bound: f64, claim: Claim| Claim { bound, must: "fixed".to_owned(), ..claim };
+        vec![
+            fixed(450.0, self.claim("longest gap, ms", |pool| pool.median("gap_ms"))),
+            fixed(600.0, self.claim("worst delay, ms", |pool| pool.median("worst_ms"))),
+        ]
+    }
+}
+
+/// The worst of the ten rows, as a share of the better path alone.
+fn worst_small_window(pools: &Pools<'_>) -> Option<Claim> {
+    let of = |key: &str, contestant: Contestant| {
+        let (_, by) = pools.iter().find(|(row, _)| row.key == key)?;
+        Some(by.get(&contestant)?.median("goodput_mbit_per_s"))
+    };
+    let alone = of("2d-alone", Contestant::FirstPath)?;
+    let worst = |contestant| {
+        let rows = pools.iter().filter(|(row, _)| {
+            row.key.starts_with("2d-") && row.key != "2d-alone"
+        });
+        let all = rows.filter_map(|(row, _)| of(&row.key, contestant));
+        all.reduce(f64::min).map(|worst| 100.0 * worst / alone)
+    };
+    Some(Claim {
+        row: "2d".to_owned(),
+        what: "small window, worst of the rows, % of the better path".to_owned(),
+        ours: worst(Contestant::Marline)?,
+        kernel: worst(Contestant::Kernel)?,
+        alone: (100.0, "the better path"),
+        bound: 26.0,
+        more: true,
+        must: "the PAPD paper's min-RTT".to_owned(),
+    })
+}

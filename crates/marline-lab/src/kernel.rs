@@ -1,0 +1,80 @@
+//! The kernel's stack: ordinary sockets, but for the protocol's number.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// IPPROTO_MPTCP.
+const MPTCP: i32 = 262;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// How the kernel's sockets are made.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Multipath TCP instead of TCP.
+    pub mptcp: bool,
+    /// SO_SNDBUF, bytes. The kernel doubles it, for its own needs. `None`: it tunes itself.
+    pub send_buffer: Option<usize>,
+    /// SO_RCVBUF likewise.
+    pub receive_buffer: Option<usize>,
+}
+
+impl Kernel {
+    /// Multipath TCP that tunes its buffers itself.
+    pub const MULTIPATH: Kernel = Kernel { mptcp: true, send_buffer: None, receive_buffer: None };
+
+    fn socket(&self, address: SocketAddr) -> io::Result<Socket> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let protocol = if self.mptcp { Protocol::from(MPTCP) } else { Protocol::TCP };
+        let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+        self.prepare(SockRef::from(&socket))?;
+        Ok(socket)
+    }
+
+    fn prepare(&self, socket: SockRef<'_>) -> io::Result<()> {
+        if let Some(bytes) = self.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = self.send_buffer {
+            socket.set_send_buffer_size(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Connects, from a local address if one is given.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub async fn connect(&self, from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = self.socket(to)?;
+        if let Some(from) = from {
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+        }
+        TcpSocket::from_std_stream(socket.into()).connect(to).await
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
+        let socket = self.socket(at)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&at.into())?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub async fn accept(&self, listener: &TcpListener) -> io::Result<TcpStream> {
+        let (stream, _) = listener.accept().await?;
+        self.prepare(SockRef::from(&stream))?;
+        Ok(stream)
+    }
+}

@@ -1,0 +1,352 @@
+//! What applications do, written once for every kind of stream, with the time of everything noted.
+//!
+//! Both ends take their times from one schedule that grows from a seed, relative to a start that
+//! they were given: an open loop, where a late answer does not delay the next question. Times are
+//! the machine's monotonic clock, which all its namespaces share, so that the log of one end can be
+//! laid beside the other's: latencies here are one-way where it says so.
+
+use std::io;
+use std::time::Duration;
+
+use marline_time::{Rng, SeedTree};
+use serde::{Deserialize, Serialize};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split,
+};
+use tokio::time::timeout;
+
+/// Longest the last answers are waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Bytes read at once.
+const CHUNK: usize = 64 << 10;
+
+/// A connection, whoever's it is.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+
+/// A stream of any stack.
+pub type Stream = Box<dyn Duplex>;
+
+/// Times between one thing and the next: uniform between two bounds.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Shortest, ms.
+    pub least_ms: f64,
+    /// Longest, ms.
+    pub most_ms: f64,
+}
+
+/// What is done.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Workload {
+    /// The client sends requests, each on all its streams; the server answers each.
+    Ask {
+        /// Of a request.
+        request_bytes: u32,
+        /// Of an answer.
+        answer_bytes: u32,
+        /// Between requests.
+        gap: Gap,
+        /// How many.
+        count: u32,
+    },
+    /// The server writes blocks as fast as they are taken.
+    Blocks {
+        /// Of a block.
+        bytes: u32,
+        /// How long, ms.
+        lasts_ms: u64,
+    },
+    /// The server writes bursts at their times.
+    Bursts {
+        /// Of a burst.
+        bytes: u32,
+        /// From the start of one to that of the next.
+        gap: Gap,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// Something that happened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// On which of the streams.
+    pub stream: u8,
+    /// Which request, block or burst.
+    pub index: u32,
+    /// When, ns of the monotonic clock.
+    pub at_ns: u64,
+}
+
+/// What one end saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Log {
+    /// When it began to write something (blocks: when it was taken).
+    pub sent: Vec<Mark>,
+    /// When the last byte of something had been read.
+    pub received: Vec<Mark>,
+}
+
+/// The monotonic clock, ns.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Neither is negative on this clock.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// Waits until a time of the monotonic clock.
+pub async fn until(at_ns: u64) {
+    let left = at_ns.saturating_sub(now_ns());
+    if left > 0 {
+        tokio::time::sleep(Duration::from_nanos(left)).await;
+    }
+}
+
+impl Workload {
+    /// When requests or bursts begin, ns after the start. Empty for what has no schedule.
+    #[must_use]
+    pub fn times_ns(&self, seed: u64) -> Vec<u64> {
+        let (gap, count) = match *self {
+            Workload::Ask { gap, count, .. } | Workload::Bursts { gap, count, .. } => (gap, count),
+            Workload::Blocks { .. } => return Vec::new(),
+        };
+        let mut rng = SeedTree::new(seed).stream("workload");
+        let mut at_ms = 0.0;
+        let mut next = |_| {
+            let at = at_ms;
+            at_ms += (gap.most_ms - gap.least_ms).mul_add(rng.unit(), gap.least_ms);
+            (at * 1e6) as u64
+        };
+        (0..count).map(&mut next).collect()
+    }
+
+    /// How long it takes on links that do their duty, after the start.
+    #[must_use]
+    pub fn lasts(&self, seed: u64) -> Duration {
+        match *self {
+            Workload::Blocks { lasts_ms, .. } => Duration::from_millis(lasts_ms),
+            _ => Duration::from_nanos(self.times_ns(seed).last().copied().unwrap_or(0)),
+        }
+    }
+
+    /// The client's part.
+    ///
+    /// # Errors
+    /// A stream failed, or answers did not come.
+    pub async fn client(&self, streams: Vec<Stream>, start_ns: u64, seed: u64) -> io::Result<Log> {
+        let mut log = Log::default();
+        let (readers, mut writers): (Vec<_>, Vec<_>) = streams.into_iter().map(split).unzip();
+        let deadline_ns = start_ns + (self.lasts(seed) + PATIENCE).as_nanos() as u64;
+        let (bytes, count) = match *self {
+            Workload::Ask { answer_bytes, count, .. } => (answer_bytes, Some(count)),
+            Workload::Bursts { bytes, count, .. } => (bytes, Some(count)),
+            Workload::Blocks { bytes, .. } => (bytes, None),
+        };
+        let end_ns = start_ns + self.lasts(seed).as_nanos() as u64;
+        let mut reading = tokio::task::JoinSet::new();
+        for (number, reader) in readers.into_iter().enumerate() {
+            let until_ns = if count.is_some() { deadline_ns } else { end_ns };
+            reading.spawn(read_units(reader, number as u8, bytes, count, until_ns));
+        }
+        if let Workload::Ask { request_bytes, .. } = *self {
+            let times = self.times_ns(seed);
+            ask(&mut writers, request_bytes, &times, start_ns, &mut log.sent).await?;
+        }
+        while let Some(marks) = reading.join_next().await {
+            log.received.extend(marks.map_err(io::Error::other)??);
+        }
+        Ok(log)
+    }
+
+    /// The server's part.
+    ///
+    /// # Errors
+    /// A stream failed before everything was written.
+    pub async fn server(&self, streams: Vec<Stream>, start_ns: u64, seed: u64) -> io::Result<Log> {
+        let mut log = Log::default();
+        match *self {
+            Workload::Ask { request_bytes, answer_bytes, .. } => {
+                let mut answering = tokio::task::JoinSet::new();
+                for stream in streams {
+                    answering.spawn(answer(stream, request_bytes, answer_bytes));
+                }
+                while let Some(ended) = answering.join_next().await {
+                    ended.map_err(io::Error::other)??;
+                }
+            }
+            Workload::Blocks { bytes, lasts_ms } => {
+                let end_ns = start_ns + lasts_ms * 1_000_000;
+                until(start_ns).await;
+                let [mut stream] = one(streams)?;
+                write_blocks(&mut stream, bytes, end_ns, &mut log.sent).await?;
+            }
+            Workload::Bursts { bytes, .. } => {
+                let [mut stream] = one(streams)?;
+                let content = vec![0x5a; bytes as usize];
+                for (index, at_ns) in self.times_ns(seed).into_iter().enumerate() {
+                    until(start_ns + at_ns).await;
+                    log.sent.push(Mark { stream: 0, index: index as u32, at_ns: now_ns() });
+                    stream.write_all(&content).await?;
+                    stream.flush().await?;
+                }
+                // The client closes when it has everything.
+                let _ = timeout(PATIENCE, stream.read(&mut [0])).await;
+            }
+        }
+        Ok(log)
+    }
+}
+
+fn one(streams: Vec<Stream>) -> io::Result<[Stream; 1]> {
+    streams.try_into().map_err(|_| io::Error::other("this workload has one stream"))
+}
+
+async fn ask(
+    writers: &mut [WriteHalf<Stream>],
+    bytes: u32,
+    times: &[u64],
+    start_ns: u64,
+    sent: &mut Vec<Mark>,
+) -> io::Result<()> {
+    let content = vec![0xa5; bytes as usize];
+    for (index, at_ns) in times.iter().enumerate() {
+        until(start_ns + at_ns).await;
+        for (stream, writer) in writers.iter_mut().enumerate() {
+            let at_ns = now_ns();
+            writer.write_all(&content).await?;
+            writer.flush().await?;
+            sent.push(Mark { stream: stream as u8, index: index as u32, at_ns });
+        }
+    }
+    Ok(())
+}
+
+/// Answers until the client ends.
+async fn answer(mut stream: Stream, request_bytes: u32, answer_bytes: u32) -> io::Result<()> {
+    let mut request = vec![0; request_bytes as usize];
+    let content = vec![0x5a; answer_bytes as usize];
+    loop {
+        match stream.read_exact(&mut request).await {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            read => read?,
+        };
+        stream.write_all(&content).await?;
+        stream.flush().await?;
+    }
+}
+
+/// Writes blocks until a time. What then is under way is not waited for.
+async fn write_blocks(
+    stream: &mut Stream,
+    bytes: u32,
+    end_ns: u64,
+    sent: &mut Vec<Mark>,
+) -> io::Result<()> {
+    let content = vec![0x5a; bytes as usize];
+    for index in 0.. {
+        let left = end_ns.saturating_sub(now_ns());
+        let written = timeout(Duration::from_nanos(left), async {
+            stream.write_all(&content).await?;
+            stream.flush().await
+        });
+        match written.await {
+            Ok(Ok(())) => sent.push(Mark { stream: 0, index, at_ns: now_ns() }),
+            // Its time is over and the client has gone.
+            Ok(Err(_)) if now_ns() + 500_000_000 > end_ns => break,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// Reads things of a size until there were as many, or until a time.
+async fn read_units(
+    mut reader: ReadHalf<Stream>,
+    stream: u8,
+    bytes: u32,
+    count: Option<u32>,
+    until_ns: u64,
+) -> io::Result<Vec<Mark>> {
+    let mut marks = Vec::new();
+    let mut buffer = vec![0; CHUNK];
+    let (mut total, unit) = (0u64, u64::from(bytes));
+    while count.is_none_or(|count| marks.len() < count as usize) {
+        let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
+        let read = match timeout(left, reader.read(&mut buffer)).await {
+            Err(_) if count.is_none() => break,
+            Err(_) => {
+                let missing = format!("only {} answers or bursts came", marks.len());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, missing));
+            }
+            Ok(read) => read?,
+        };
+        if read == 0 && count.is_some() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if read == 0 {
+            break;
+        }
+        total += read as u64;
+        let at_ns = now_ns();
+        while (marks.len() as u64 + 1) * unit <= total {
+            marks.push(Mark { stream, index: marks.len() as u32, at_ns });
+        }
+    }
+    Ok(marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVEN: Gap = Gap { least_ms: 20.0, most_ms: 30.0 };
+
+    async fn both(workload: Workload, streams: usize) -> (Log, Log) {
+        let pairs = (0..streams).map(|_| tokio::io::duplex(4_096));
+        let (near, far): (Vec<_>, Vec<_>) = pairs
+            .map(|(near, far)| (Box::new(near) as Stream, Box::new(far) as Stream))
+            .unzip();
+        let start_ns = now_ns();
+        let (client, server) =
+            tokio::join!(workload.client(near, start_ns, 7), workload.server(far, start_ns, 7));
+        (client.unwrap(), server.unwrap())
+    }
+
+    #[tokio::test]
+    async fn requests_go_on_all_streams_and_are_answered() {
+        let workload =
+            Workload::Ask { request_bytes: 200, answer_bytes: 1_000, gap: EVEN, count: 5 };
+        let (client, server) = both(workload, 2).await;
+        assert_eq!((client.sent.len(), client.received.len()), (10, 10));
+        assert_eq!(server, Log::default());
+        for sent in &client.sent {
+            let same = |mark: &&Mark| (mark.stream, mark.index) == (sent.stream, sent.index);
+            let back = client.received.iter().find(same).expect("an answer");
+            assert!(back.at_ns >= sent.at_ns);
+        }
+    }
+
+    #[tokio::test]
+    async fn bursts_begin_at_their_times() {
+        let workload = Workload::Bursts { bytes: 100_000, gap: EVEN, count: 4 };
+        let (client, server) = both(workload, 1).await;
+        assert_eq!((server.sent.len(), client.received.len()), (4, 4));
+        let times = workload.times_ns(7);
+        for (sent, planned) in server.sent.iter().zip(&times) {
+            let gap = sent.at_ns - server.sent[0].at_ns;
+            assert!(gap + 2_000_000 >= planned - times[0]);
+        }
+    }
+
+    #[tokio::test]
+    async fn blocks_flow_until_their_time_is_over() {
+        let workload = Workload::Blocks { bytes: 8_192, lasts_ms: 60 };
+        let (client, server) = both(workload, 1).await;
+        assert!(!client.received.is_empty());
+        assert!(server.sent.len() >= client.received.len());
+    }
+}

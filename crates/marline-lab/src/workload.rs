@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use marline_time::{Rng, SeedTree};
 use serde::{Deserialize, Serialize};
-use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split,
-};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
 /// Longest the last answers are waited for.
@@ -307,9 +305,8 @@ mod tests {
 
     async fn both(workload: Workload, streams: usize) -> (Log, Log) {
         let pairs = (0..streams).map(|_| tokio::io::duplex(4_096));
-        let (near, far): (Vec<_>, Vec<_>) = pairs
-            .map(|(near, far)| (Box::new(near) as Stream, Box::new(far) as Stream))
-            .unzip();
+        let (near, far): (Vec<_>, Vec<_>) =
+            pairs.map(|(near, far)| (Box::new(near) as Stream, Box::new(far) as Stream)).unzip();
         let start_ns = now_ns();
         let (client, server) =
             tokio::join!(workload.client(near, start_ns, 7), workload.server(far, start_ns, 7));

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use super::contestant::Contestant::{self, Duplicate, FirstPath, Kernel, Marline, Redundant, SecondPath};
+use super::contestant::Contestant::{
+    self, Duplicate, FirstPath, Kernel, Marline, Redundant, SecondPath,
+};
 use crate::scenario::{Endpoint, EndpointFlag, Host, Mptcp, Path, Scenario};
 use crate::workload::{Gap, Workload};
 
@@ -166,10 +168,7 @@ fn echo(key: &str, what: &str, wifi: &str, lte: &str) -> Row {
 }
 
 fn blocks() -> Row {
-    let links = [
-        ("wifi", "rate=8M,delay=10ms,queue=80ms"),
-        ("3g", "rate=2M,delay=75ms,queue=2s"),
-    ];
+    let links = [("wifi", "rate=8M,delay=10ms,queue=80ms"), ("3g", "rate=2M,delay=75ms,queue=2s")];
     let workload = Workload::Blocks { bytes: 8_192, lasts_ms: 30_000 };
     let title = "blocks of 8 KiB, send buffer of 100k".to_owned();
     Row {

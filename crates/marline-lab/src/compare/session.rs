@@ -111,9 +111,7 @@ impl Bench {
         for attempt in 0..ATTEMPTS {
             sample = match one(row, contestant, repeat + 1_000 * attempt, instance) {
                 Ok(sample) => sample,
-                Err(error) => {
-                    Sample { error: Some(format!("{error:#}")), ..Sample::default() }
-                }
+                Err(error) => Sample { error: Some(format!("{error:#}")), ..Sample::default() },
             };
             if sample.error.is_none() && sample.doubts.is_empty() {
                 break;
@@ -210,10 +208,8 @@ fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::
     let report = net.report()?;
     let server = server.log(deadline)?;
     let logs = Logs { client, server, start_ns, fault_ns };
-    let wire_bytes = report
-        .iter()
-        .map(|path| path.up.stats.offered_bytes + path.down.stats.offered_bytes)
-        .sum();
+    let wire_bytes =
+        report.iter().map(|path| path.up.stats.offered_bytes + path.down.stats.offered_bytes).sum();
     let doubts = net.doubts()?;
     Ok(Sample { values: look(row, &logs), wire_bytes, doubts, error: None })
 }

@@ -64,6 +64,9 @@ impl Pool {
     /// Median with least and greatest.
     fn spread(&self, name: &str) -> String {
         let values = self.of(name);
+        if values.is_empty() {
+            return "-".to_owned();
+        }
         let (least, most) = (quantile(values, 0.0), quantile(values, 1.0));
         format!("{} ({}-{})", number(median(values)), number(least), number(most))
     }

@@ -1,5 +1,6 @@
 //! `marline lab`: scenarios in network namespaces, over emulated links. One file per subcommand.
 
+pub mod compare;
 pub mod net;
 
 use std::process::ExitCode;
@@ -17,6 +18,14 @@ pub struct Args {
 pub enum Lab {
     /// Make and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),
+    /// Marline beside the kernel's TCP and Multipath TCP over emulated links. Needs root.
+    Compare(compare::Args),
+    /// One end of such a run (the comparison starts it).
+    #[command(hide = true)]
+    End {
+        /// What to do, in JSON.
+        job: String,
+    },
 }
 
 /// Runs the subcommand.
@@ -26,5 +35,11 @@ pub enum Lab {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Lab::Net(args) => net::run(args).await,
+        // Both block, and an end has a runtime of its own with a single thread.
+        Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
+        Lab::End { job } => {
+            tokio::task::spawn_blocking(move || marline_lab::compare::run_end(&job)).await??;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }

@@ -192,9 +192,8 @@ fn worst_small_window(pools: &Pools<'_>) -> Option<Claim> {
     };
     let alone = of("2d-alone", Contestant::FirstPath)?;
     let worst = |contestant| {
-        let rows = pools.iter().filter(|(row, _)| {
-            row.key.starts_with("2d-") && row.key != "2d-alone"
-        });
+        let rows =
+            pools.iter().filter(|(row, _)| row.key.starts_with("2d-") && row.key != "2d-alone");
         let all = rows.filter_map(|(row, _)| of(&row.key, contestant));
         all.reduce(f64::min).map(|worst| 100.0 * worst / alone)
     };

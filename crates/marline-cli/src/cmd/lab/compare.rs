@@ -1,0 +1,182 @@
+//! `marline lab compare`: Marline beside the kernel's TCP and Multipath TCP.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use anyhow::{Context, ensure};
+use marline_lab::compare::{Bench, Contestant, Extent, Row, Sample, report, rows};
+use marline_lab::keep::write_between_markers;
+use marline_lab::net::sweep;
+
+use crate::cmd::monitor::print;
+
+/// Arguments of `marline lab compare`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these rows, by the beginning of their names.
+    #[arg(value_name = "ROW")]
+    pub rows: Vec<String>,
+    /// Ten runs of everything, also of what takes long.
+    #[arg(long)]
+    pub full: bool,
+    /// So many runs of everything instead.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: Option<u32>,
+    /// Processors to use: so many runs at once as these carry. Default: all.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub processors: Option<u32>,
+    /// Where results are kept; what is there of this program is not run again.
+    #[arg(long, value_name = "DIR", default_value = "target/compare")]
+    pub results: PathBuf,
+    /// Run it again.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Print the rows and do not run them.
+    #[arg(long)]
+    pub list: bool,
+    /// Only the table of what is there.
+    #[arg(long)]
+    pub table: bool,
+    /// Write the table into this file too, between its markers.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
+/// Runs what was asked for and prints the table; success: everything that must hold does.
+///
+/// # Errors
+/// Nothing can be run here.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let rows = chosen(args)?;
+    if args.list {
+        let list: String =
+            rows.iter().map(|row| format!("{:12} {}\n", row.key, row.title)).collect();
+        print(&list)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bench = Bench::open(&args.results, args.fresh)?;
+    if !args.table {
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "this makes network namespaces: run it as root"
+        );
+        let swept = sweep();
+        if !swept.is_empty() {
+            eprintln!("removed what earlier runs left: {}", swept.join(", "));
+        }
+        let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        run_all(&bench, &rows, args.processors.unwrap_or(all))?;
+    }
+    let report = report(&bench, &rows);
+    print(&report.markdown)?;
+    if let Some(file) = &args.write {
+        write_between_markers(file, "compare", &report.markdown)?;
+    }
+    let holds = report.claims.iter().all(marline_lab::compare::Claim::holds);
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
+    let all = rows(if args.full { Extent::Full } else { Extent::Cover });
+    let wanted = |row: &Row| {
+        args.rows.is_empty() || args.rows.iter().any(|name| row.key.starts_with(name.as_str()))
+    };
+    let names: Vec<String> = all.iter().map(|row| row.key.clone()).collect();
+    let mut rows: Vec<Row> = all.into_iter().filter(wanted).collect();
+    ensure!(!rows.is_empty(), "no such row; there are {}", names.join(", "));
+    if let Some(repeats) = args.repeats {
+        rows.iter_mut().for_each(|row| row.repeats = repeats);
+    }
+    Ok(rows)
+}
+
+/// A run that waits.
+type Waiting<'a> = (&'a Row, Contestant, u32);
+
+/// Runs that wait, and halves of processors that are free.
+struct Queue<'a> {
+    state: Mutex<(VecDeque<Waiting<'a>>, u32)>,
+    changed: Condvar,
+}
+
+impl<'a> Queue<'a> {
+    /// The next run there is room for; `None`: there is no more.
+    fn next(&self) -> Option<Waiting<'a>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (waiting, free) = &mut *state;
+            if waiting.is_empty() {
+                return None;
+            }
+            if let Some(at) = waiting.iter().position(|(row, ..)| row.weight <= *free) {
+                let run = waiting.remove(at)?;
+                *free -= run.0.weight;
+                return Some(run);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self, row: &Row) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1 += row.weight;
+        self.changed.notify_all();
+    }
+}
+
+fn run_all(bench: &Bench, rows: &[Row], processors: u32) -> anyhow::Result<()> {
+    let waiting: VecDeque<Waiting<'_>> = rows
+        .iter()
+        .flat_map(|row| bench.missing(row).into_iter().map(move |(c, repeat)| (row, c, repeat)))
+        .collect();
+    // The heaviest must fit.
+    let heaviest = rows.iter().map(|row| row.weight).max().unwrap_or(1);
+    let halves = (2 * processors).max(heaviest);
+    let total = waiting.len();
+    eprintln!("{total} runs, on {processors} processors");
+    let queue = Queue { state: Mutex::new((waiting, halves)), changed: Condvar::new() };
+    let done = Mutex::new(0);
+    std::thread::scope(|scope| {
+        let work = |worker: u32| -> anyhow::Result<()> {
+            let instance = format!("cmp-{}-{worker}", std::process::id());
+            while let Some((row, contestant, repeat)) = queue.next() {
+                let result = bench.run(row, contestant, repeat, &instance);
+                queue.done(row);
+                let sample = result?;
+                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                *done += 1;
+                eprintln!(
+                    "{done:4}/{total} {:12} {:10} {repeat:2} {}",
+                    row.key,
+                    contestant.key(),
+                    told(&sample)
+                );
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..halves).map(|worker| scope.spawn(move || work(worker))).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no panic in a run"))
+    })
+    .context("a result cannot be kept")
+}
+
+/// A run in a few words.
+fn told(sample: &Sample) -> String {
+    if let Some(error) = &sample.error {
+        return format!("FAILED: {error}");
+    }
+    let values = sample.values.iter().map(|(name, values)| {
+        let worst = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        match values.as_slice() {
+            [one] => format!("{name} {one:.1}"),
+            _ => format!("{name} at most {worst:.1} ({})", values.len()),
+        }
+    });
+    let mut text = values.collect::<Vec<_>>().join(", ");
+    for doubt in &sample.doubts {
+        text.push_str("; doubtful: ");
+        text.push_str(doubt);
+    }
+    text
+}

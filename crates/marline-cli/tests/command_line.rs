@@ -146,3 +146,9 @@ fn a_server_that_is_not_set_up_says_how() {
     let error = run_err(dir.path(), &["server", "--config", "nothing.toml"]);
     assert!(error.contains("--init"), "{error}");
 }
+
+#[test]
+fn every_subcommand_is_consistent() {
+    use clap::CommandFactory as _;
+    marline_cli::Cli::command().debug_assert();
+}

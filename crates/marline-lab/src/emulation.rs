@@ -3,4 +3,5 @@
 
 pub mod report;
 pub mod script;
+pub mod settings;
 pub mod traces;

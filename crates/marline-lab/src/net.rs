@@ -8,25 +8,23 @@
 mod claim;
 mod configure;
 mod counters;
+mod links;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::process::{Child, Command};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_io::emulator::{Emulator, LinkCommand, LinkEnds, RelayReport, TunnelConfig, TunnelEnd};
+use marline_io::emulator::RelayReport;
 use marline_io::netns;
-use marline_link::DuplexSpec;
-use marline_time::SeedTree;
 
-use crate::emulation::script::{self, Order};
-use crate::emulation::traces;
-use crate::scenario::{Scenario, Side};
+use crate::emulation::script::Order;
+use crate::scenario::{Event, Scenario, Side};
 pub use claim::{Claim, Owner, claims, release, sweep};
 pub use counters::{Counters, KernelLog};
+pub use links::{LinkOptions, Links, Scheduled};
 
 /// How a net is made.
 #[derive(Clone, Debug)]
@@ -52,11 +50,9 @@ impl Options {
 #[derive(Debug)]
 pub struct Net {
     // In this order: the links end before the namespaces go.
-    emulator: Emulator,
+    links: Links,
     claim: Claim,
     scenario: Scenario,
-    specs: Mutex<Vec<DuplexSpec>>,
-    options: Options,
 }
 
 impl Net {
@@ -71,44 +67,20 @@ impl Net {
         for side in [Side::Client, Side::Server] {
             configure::make_namespace(claim.namespace(side))?;
         }
-        let seeds = SeedTree::new(scenario.seed);
-        let mut links = Vec::new();
-        for path in &scenario.paths {
-            let mut spec = path.spec()?;
-            let seeds = seeds.branch(&path.name);
-            let resolve = |spec: &DuplexSpec| {
-                traces::resolve(spec, options.trace_dir.as_deref(), &seeds)
-                    .with_context(|| format!("path `{}`", path.name))
-            };
-            let link = resolve(&spec)?;
-            let mut schedule = Vec::new();
-            for event in scenario.events.iter().filter(|event| event.path == path.name) {
-                let (at, order) = event.parse()?;
-                schedule.push((at, command(order, &mut spec, &resolve)?));
-            }
-            let end = |side| TunnelEnd {
-                namespace: Some(claim.namespace(side).to_owned()),
-                interface: path.name.clone(),
-            };
-            let (client, server) = (end(Side::Client), end(Side::Server));
-            let name = path.name.clone();
-            links.push(LinkEnds::Tunnel(TunnelConfig {
-                name,
-                client,
-                server,
-                link,
-                seeds,
-                schedule,
-            }));
-        }
-        let emulator = Emulator::start_links(links, options.spin)?;
+        let named = |event: &Event| {
+            let (at, order) = event.parse()?;
+            Ok(Scheduled { at, path: event.path.clone(), order })
+        };
+        let schedule = scenario.events.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
+        let (trace_dir, spin) = (options.trace_dir.clone(), options.spin);
+        let made = LinkOptions { seed: scenario.seed, trace_dir, spin };
+        let hosts = [Side::Client, Side::Server].map(|side| claim.namespace(side));
+        let links = Links::join(hosts, &scenario.paths, schedule, &made)?;
         for side in [Side::Client, Side::Server] {
             configure::configure(scenario, side, claim.namespace(side))
                 .with_context(|| format!("namespace {}", claim.namespace(side)))?;
         }
-        let specs = scenario.paths.iter().map(|path| path.spec()).collect::<Result<_, _>>()?;
-        let (scenario, options) = (scenario.clone(), options.clone());
-        Ok(Net { emulator, claim, scenario, specs: Mutex::new(specs), options })
+        Ok(Net { links, claim, scenario: scenario.clone() })
     }
 
     /// What it was made from.
@@ -136,22 +108,15 @@ impl Net {
     /// # Errors
     /// No such path, or no such command.
     pub fn command(&self, path: &str, order: &str) -> anyhow::Result<()> {
-        self.order(path, order.parse()?)
+        self.order(path, &order.parse()?)
     }
 
     /// The same for an order that has been read already.
     ///
     /// # Errors
     /// No such path, or the order is for other links.
-    pub fn order(&self, path: &str, order: Order) -> anyhow::Result<()> {
-        let number = self.scenario.path_number(path)?;
-        let mut specs = self.specs.lock().unwrap_or_else(PoisonError::into_inner);
-        let seeds = SeedTree::new(self.scenario.seed).branch(path);
-        let resolve =
-            |spec: &DuplexSpec| traces::resolve(spec, self.options.trace_dir.as_deref(), &seeds);
-        let command = command(order, &mut specs[number], &resolve)?;
-        self.emulator.command(number, command)?;
-        Ok(())
+    pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
+        self.links.order(path, order)
     }
 
     /// What the links did so far, in the order of the paths.
@@ -159,7 +124,7 @@ impl Net {
     /// # Errors
     /// The emulator is gone.
     pub fn report(&self) -> anyhow::Result<Vec<RelayReport>> {
-        Ok(self.emulator.report()?)
+        self.links.report()
     }
 
     /// Reasons not to believe what was measured here.
@@ -181,22 +146,4 @@ impl Net {
     pub fn counters(&self, side: Side) -> anyhow::Result<Counters> {
         Counters::read(self.namespace(side))
     }
-}
-
-fn command(
-    order: Order,
-    spec: &mut DuplexSpec,
-    resolve: &dyn Fn(&DuplexSpec) -> anyhow::Result<marline_link::DuplexConfig>,
-) -> anyhow::Result<LinkCommand> {
-    Ok(match order {
-        Order::Break(side) => LinkCommand::Break(side),
-        Order::Restore(side) => LinkCommand::Restore(side),
-        Order::Set(items) => {
-            *spec = script::amend(spec, &items)?;
-            LinkCommand::Set(Box::new(resolve(spec)?))
-        }
-        Order::Rebind | Order::Stats | Order::Quit => {
-            anyhow::bail!("a path between namespaces knows down, up and set")
-        }
-    })
 }

@@ -20,6 +20,8 @@
 //!
 //! The first path has the default route; each address leaves by the interface it is on.
 
+mod path_text;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -254,11 +256,7 @@ impl Scenario {
     /// # Errors
     /// There is none; the names there are.
     pub fn path_number(&self, name: &str) -> anyhow::Result<usize> {
-        let found = self.paths.iter().position(|path| path.name == name);
-        found.with_context(|| {
-            let names: Vec<&str> = self.paths.iter().map(|path| path.name.as_str()).collect();
-            format!("no path is called `{name}`; there are {}", names.join(", "))
-        })
+        path_number(&self.paths, name)
     }
 
     /// Checks what the types do not.
@@ -317,7 +315,16 @@ impl Scenario {
     }
 }
 
-fn check_name(name: &str) -> anyhow::Result<()> {
+/// The number of the path of this name.
+pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
+    let found = paths.iter().position(|path| path.name == name);
+    found.with_context(|| {
+        let names: Vec<&str> = paths.iter().map(|path| path.name.as_str()).collect();
+        format!("no path is called `{name}`; there are {}", names.join(", "))
+    })
+}
+
+pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
     let fits = !name.is_empty() && name.len() <= MAX_NAME;
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     ensure!(fits && plain && name != "lo", "`{name}` cannot be the name of an interface");

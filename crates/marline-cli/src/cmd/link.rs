@@ -1,29 +1,42 @@
-//! `marline link`: the link model as a UDP relay between real sockets.
+//! `marline link`: the link model in real time, as a UDP relay between sockets or as interfaces
+//! between two network namespaces.
 
-mod running;
+mod between;
+mod relay;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::Context;
+use marline_lab::scenario::Path;
 
-use super::monitor::print;
-use crate::control;
-use crate::emulation::{report, script};
-use running::{Running, serve};
+use super::conduct::{ConductArgs, Conductor};
+use between::Between;
+use relay::Relay;
 
 /// Arguments of `marline link`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where clients send to; port 0 lets the system choose.
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub listen: SocketAddr,
+    #[arg(long, value_name = "ADDR:PORT", requires = "to", required_unless_present = "between")]
+    pub listen: Option<SocketAddr>,
     /// Where their datagrams go.
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub to: SocketAddr,
+    #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
+    pub to: Option<SocketAddr>,
+    /// Join two network namespaces instead (the client's and the server's, by the names `ip netns`
+    /// knows): each path is an interface in both. Needs root.
+    #[arg(
+        long, num_args = 2, value_names = ["CLIENT-NS", "SERVER-NS"],
+        conflicts_with_all = ["listen", "to", "spec", "uplink", "downlink", "name"],
+        requires = "path"
+    )]
+    pub between: Vec<String>,
+    /// A path between the namespaces: name, client's and server's address, link; for example
+    /// `wifi,10.0.1.2/24,10.0.1.1/24,rate=8M,delay=10ms`. May be repeated.
+    #[arg(long, value_name = "PATH", requires = "between")]
+    pub path: Vec<Path>,
     /// What reports call the link.
     #[arg(long, default_value = "link")]
     pub name: String,
@@ -43,74 +56,34 @@ pub struct Args {
     /// Seed of everything random on the link.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// A command at a time after the start: `5s down`, `8s up`, `10s set rate=1M`; may be repeated.
+    /// A command at a time after the start: `5s down`, `10s set rate=1M`, between namespaces
+    /// `5s down wifi`; may be repeated.
     #[arg(long, value_name = "TIME COMMAND")]
     pub at: Vec<String>,
-    /// Take commands here too: a unix socket, one command a line, one JSON object back.
-    #[arg(long, value_name = "PATH")]
-    pub control: Option<PathBuf>,
-    /// End after so many seconds instead of running until interrupted.
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<f64>,
     /// Client addresses at the same time.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub max_clients: u32,
-    /// Spin so long before a datagram is due instead of sleeping: precision for processor time.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    pub spin_us: u64,
-    /// The final statistics as one JSON object.
-    #[arg(long)]
-    pub json: bool,
+    /// How it is told what to do.
+    #[command(flatten)]
+    pub conduct: ConductArgs,
 }
 
 /// Runs the link until it is interrupted, told to quit or its time is over, and prints what it did.
 ///
 /// # Errors
-/// The description cannot be understood, a trace is missing or a socket cannot be bound.
+/// The description cannot be understood, a trace is missing, a socket cannot be bound or an
+/// interface not made.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let running = std::sync::Arc::new(Running::start(&args)?);
-    eprintln!("link {} listening on {}, to {}", args.name, running.local_addr()?, args.to);
-    let quit = std::sync::Arc::new(tokio::sync::Notify::new());
-    let _control = match &args.control {
-        Some(path) => Some(serve(path, running.clone(), quit.clone())?),
-        None => None,
-    };
-    let mut terminated = signal(SignalKind::terminate())?;
-    let time = args.seconds.map(Duration::try_from_secs_f64).transpose()?;
-    let over = async {
-        match time {
-            Some(time) => tokio::time::sleep(time).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        signal = tokio::signal::ctrl_c() => signal?,
-        _ = terminated.recv() => {}
-        () = over => {}
-        () = quit.notified() => {}
-        () = obey_standard_input(&running) => {}
+    let conductor = Conductor::new(&args.conduct)?;
+    if let [client, server] = &args.between[..] {
+        let between = Between::start(&args)?;
+        eprintln!("link between {client} and {server}: {}", between.names());
+        conductor.run(Arc::new(between), &args.conduct).await?;
+    } else {
+        let (listen, to) = args.listen.zip(args.to).context("--listen and --to are missing")?;
+        let relay = Relay::start(&args, listen, to)?;
+        eprintln!("link {} listening on {}, to {to}", args.name, relay.local_addr()?);
+        conductor.run(Arc::new(relay), &args.conduct).await?;
     }
-    let report = running.report()?;
-    let text =
-        if args.json { format!("{}\n", report::to_json(&report)) } else { report::text(&report) };
-    // A reader that went away has seen enough.
-    let _ = print(&text);
     Ok(ExitCode::SUCCESS)
-}
-
-/// Obeys commands on standard input; returns at `quit`. At its end the link goes on.
-async fn obey_standard_input(running: &Running) {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if line.trim().is_empty() {
-            continue;
-        }
-        match line.parse().and_then(|order| running.obey(&order)) {
-            Ok(running::Answer::Done) => {}
-            Ok(running::Answer::Stats(report)) => eprint!("{}", report::text(&report)),
-            Ok(running::Answer::Quit) => return,
-            Err(error) => eprintln!("marline link: {error:#}"),
-        }
-    }
-    std::future::pending().await
 }

@@ -3,6 +3,7 @@
 mod accepting;
 pub mod check_config;
 pub mod client;
+pub mod conduct;
 pub mod connect;
 pub mod demo;
 pub mod doctor;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use ipnet::IpNet;
 use marline_io::netns;
 
-use crate::scenario::{Endpoint, Scenario, Side};
+use crate::scenario::{Endpoint, Path, Scenario, Side};
 
 /// Packets that may wait for the link's thread: it reads within microseconds, but a burst of a
 /// whole window must not be lost before the model sees it.
@@ -73,15 +73,8 @@ pub(super) fn configure(scenario: &Scenario, side: Side, namespace: &str) -> any
 fn script(scenario: &Scenario, side: Side) -> String {
     let mut lines = "link set lo up\n".to_owned();
     for (number, path) in scenario.paths.iter().enumerate() {
-        let name = &path.name;
-        let mtu = path.mtu.map_or(String::new(), |mtu| format!(" mtu {mtu}"));
-        // Writing to a String cannot fail.
-        let _ = writeln!(lines, "link set {name} txqueuelen {QUEUE_PACKETS}{mtu} up");
-        for net in path.addresses(side) {
-            let nodad = if net.addr().is_ipv6() { " nodad" } else { "" };
-            let _ = writeln!(lines, "addr add {net} dev {name}{nodad}");
-        }
-        routes(&mut lines, side, number, name, path.addresses(side));
+        interface(&mut lines, side, path);
+        routes(&mut lines, side, number, &path.name, path.addresses(side));
     }
     let mptcp = &scenario.host(side).mptcp;
     let (subflows, accepted) = (mptcp.subflows, mptcp.add_addr_accepted);
@@ -90,6 +83,25 @@ fn script(scenario: &Scenario, side: Side) -> String {
         let _ = writeln!(lines, "{}", endpoint_line(endpoint));
     }
     lines
+}
+
+/// An interface with its addresses, up.
+fn interface(lines: &mut String, side: Side, path: &Path) {
+    let name = &path.name;
+    let mtu = path.mtu.map_or(String::new(), |mtu| format!(" mtu {mtu}"));
+    // Writing to a String cannot fail.
+    let _ = writeln!(lines, "link set {name} txqueuelen {QUEUE_PACKETS}{mtu} up");
+    for net in path.addresses(side) {
+        let nodad = if net.addr().is_ipv6() { " nodad" } else { "" };
+        let _ = writeln!(lines, "addr add {net} dev {name}{nodad}");
+    }
+}
+
+/// Sets up the interfaces of one side and nothing else.
+pub(super) fn set_up(namespace: &str, side: Side, paths: &[Path]) -> anyhow::Result<()> {
+    let mut lines = String::new();
+    paths.iter().for_each(|path| interface(&mut lines, side, path));
+    batch(namespace, &lines)
 }
 
 /// The client's packets leave by the interface of their source, the server's by that of their

@@ -2,17 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_lab::net::{Net, Options, claims, release, sweep};
+use marline_lab::net::{Net, Options, Owner, claims, release, sweep};
 use marline_lab::scenario::{Scenario, Side};
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::signal::unix::{SignalKind, signal};
 
+use crate::cmd::conduct::{Answer, ConductArgs, Conducted, Conductor, Stats};
 use crate::cmd::monitor::print;
-use crate::emulation::report;
 use crate::emulation::script::Line;
 
 /// Arguments of `marline lab net`.
@@ -55,15 +54,9 @@ pub struct Up {
     /// Directory of traces; else MARLINE_TRACE_DIR.
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
-    /// End after so many seconds instead of standing until interrupted.
-    #[arg(long = "for", value_name = "SECONDS")]
-    pub seconds: Option<f64>,
-    /// Spin so long before a packet is due instead of sleeping: precision for processor time.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    pub spin_us: u64,
-    /// The final statistics as one JSON array.
-    #[arg(long)]
-    pub json: bool,
+    /// How it is told what to do: `down wifi`, `up wifi`, `set wifi rate=5M`, `stats`, `quit`.
+    #[command(flatten)]
+    pub conduct: ConductArgs,
 }
 
 /// Runs the subcommand.
@@ -90,15 +83,14 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn status(json: bool) -> String {
     let nets = claims();
     if json {
-        let each = |(name, owner): &(String, marline_lab::net::Owner)| json!({ "name": name, "pid": owner.pid, "alive": owner.is_alive() });
-        let list: Vec<serde_json::Value> = nets.iter().map(each).collect();
-        return format!("{}\n", serde_json::Value::from(list));
+        let each = |(name, owner): (String, Owner)| json!({ "name": name, "pid": owner.pid, "alive": owner.is_alive() });
+        return format!("{}\n", nets.into_iter().map(each).collect::<serde_json::Value>());
     }
-    let line = |(name, owner): &(String, marline_lab::net::Owner)| match owner.is_alive() {
+    let line = |(name, owner): (String, Owner)| match owner.is_alive() {
         true => format!("{name}: held by process {}\n", owner.pid),
         false => format!("{name}: its process {} is gone; `sweep` removes it\n", owner.pid),
     };
-    nets.iter().map(line).collect()
+    nets.into_iter().map(line).collect()
 }
 
 async fn stand(args: Up) -> anyhow::Result<()> {
@@ -112,35 +104,30 @@ async fn stand(args: Up) -> anyhow::Result<()> {
     };
     let mut options = Options::new(&name);
     options.trace_dir.clone_from(&args.trace_dir);
-    options.spin = Duration::from_micros(args.spin_us);
+    options.spin = Duration::from_micros(args.conduct.spin_us);
     // Before the net stands: a signal at any later time takes it down in order.
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
-    let time = args.seconds.map(Duration::try_from_secs_f64).transpose()?;
+    let conductor = Conductor::new(&args.conduct)?;
     let net = Net::up(&scenario, &options)?;
     eprint!("{}", welcome(&net));
-    let over = async {
-        match time {
-            Some(time) => tokio::time::sleep(time).await,
-            None => std::future::pending().await,
+    conductor.run(Arc::new(Standing(net)), &args.conduct).await
+}
+
+/// A net that stands.
+struct Standing(Net);
+
+impl Conducted for Standing {
+    fn obey(&self, line: &str) -> anyhow::Result<Answer> {
+        match line.parse()? {
+            Line::Path(path, order) => self.0.order(&path, &order)?,
+            Line::Stats => return self.stats().map(Answer::Stats),
+            Line::Quit => return Ok(Answer::Quit),
         }
-    };
-    tokio::select! {
-        _ = interrupted.recv() => {}
-        _ = terminated.recv() => {}
-        () = over => {}
-        () = obey_standard_input(&net) => {}
+        Ok(Answer::Done)
     }
-    let reports = net.report()?;
-    let text = match args.json {
-        true => {
-            let list: Vec<serde_json::Value> = reports.iter().map(report::to_json).collect();
-            format!("{}\n", serde_json::Value::from(list))
-        }
-        false => reports.iter().map(report::text).collect(),
-    };
-    let _ = print(&text);
-    Ok(())
+
+    fn stats(&self) -> anyhow::Result<Stats> {
+        self.0.report().map(Stats::Many)
+    }
 }
 
 /// How to enter the hosts, and what there is.
@@ -159,27 +146,4 @@ fn welcome(net: &Net) -> String {
         text += &format!("path {name}: {client} - {server}: {link}\n");
     }
     text
-}
-
-/// Obeys commands on standard input; returns at `quit`. At its end the net goes on standing.
-async fn obey_standard_input(net: &Net) {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if line.trim().is_empty() {
-            continue;
-        }
-        match line.parse() {
-            Ok(Line::Path(path, order)) => match net.order(&path, order) {
-                Ok(()) => {}
-                Err(error) => eprintln!("marline lab net: {error:#}"),
-            },
-            Ok(Line::Stats) => match net.report() {
-                Ok(reports) => eprint!("{}", reports.iter().map(report::text).collect::<String>()),
-                Err(error) => eprintln!("marline lab net: {error:#}"),
-            },
-            Ok(Line::Quit) => return,
-            Err(error) => eprintln!("marline lab net: {error:#}"),
-        }
-    }
-    std::future::pending().await
 }

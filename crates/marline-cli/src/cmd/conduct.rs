@@ -1,0 +1,216 @@
+//! Links that run until they are told to end, and who tells them: signals, a time, standard input,
+//! a control socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline_io::emulator::RelayReport;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Notify, Semaphore};
+
+use super::monitor::print;
+use crate::control;
+use crate::emulation::report;
+
+/// Longest command in bytes.
+const MAX_LINE: u64 = 4_096;
+
+/// Control connections at the same time.
+const MAX_PEERS: usize = 8;
+
+/// How links are told what to do, and when to end.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ConductArgs {
+    /// Take commands here too: a unix socket, one command a line, one JSON object back.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// End after so many seconds instead of running until interrupted.
+    #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// Spin so long before a packet is due instead of sleeping: precision for processor time.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub spin_us: u64,
+    /// The final statistics as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What an order leads to.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Done,
+    Stats(Stats),
+    Quit,
+}
+
+/// What links did.
+#[derive(Debug)]
+pub(super) enum Stats {
+    One(Box<RelayReport>),
+    Many(Vec<RelayReport>),
+}
+
+impl Stats {
+    fn text(&self) -> String {
+        match self {
+            Stats::One(one) => report::text(one),
+            Stats::Many(many) => many.iter().map(report::text).collect(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Stats::One(one) => report::to_json(one),
+            Stats::Many(many) => many.iter().map(report::to_json).collect(),
+        }
+    }
+}
+
+/// Links that run.
+pub(super) trait Conducted: Send + Sync + 'static {
+    /// Does what a line says.
+    fn obey(&self, line: &str) -> anyhow::Result<Answer>;
+
+    /// What they did so far.
+    fn stats(&self) -> anyhow::Result<Stats>;
+}
+
+/// Ready to catch the signals that end links: to be made before there is something to clean up.
+#[derive(Debug)]
+pub(super) struct Conductor {
+    terminated: Signal,
+    interrupted: Signal,
+    time: Option<Duration>,
+}
+
+impl Conductor {
+    pub(super) fn new(args: &ConductArgs) -> anyhow::Result<Conductor> {
+        let time = args.seconds.map(Duration::try_from_secs_f64).transpose();
+        Ok(Conductor {
+            terminated: signal(SignalKind::terminate())?,
+            interrupted: signal(SignalKind::interrupt())?,
+            time: time.context("--for")?,
+        })
+    }
+
+    /// Lets the links run until somebody or the time ends them; prints what they did.
+    pub(super) async fn run(
+        mut self,
+        running: Arc<impl Conducted>,
+        args: &ConductArgs,
+    ) -> anyhow::Result<()> {
+        let quit = Arc::new(Notify::new());
+        let _control = match &args.control {
+            Some(path) => Some(serve(path, running.clone(), quit.clone())?),
+            None => None,
+        };
+        let over = async {
+            match self.time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupted.recv() => {}
+            _ = self.terminated.recv() => {}
+            () = over => {}
+            () = quit.notified() => {}
+            () = obey_standard_input(&*running) => {}
+        }
+        let stats = running.stats()?;
+        let text = if args.json { format!("{}\n", stats.json()) } else { stats.text() };
+        // A reader that went away has seen enough.
+        let _ = print(&text);
+        Ok(())
+    }
+}
+
+/// Obeys commands on standard input; returns at `quit`. At its end the links go on.
+async fn obey_standard_input(running: &impl Conducted) {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if line.trim().is_empty() {
+            continue;
+        }
+        match running.obey(&line) {
+            Ok(Answer::Done) => {}
+            Ok(Answer::Stats(stats)) => eprint!("{}", stats.text()),
+            Ok(Answer::Quit) => return,
+            Err(error) => eprintln!("marline: {error:#}"),
+        }
+    }
+    std::future::pending().await
+}
+
+/// A control socket that goes away with this value.
+#[derive(Debug)]
+struct Control {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Takes orders at a unix socket.
+fn serve(path: &Path, running: Arc<impl Conducted>, quit: Arc<Notify>) -> anyhow::Result<Control> {
+    let listener = control::listen(path)
+        .with_context(|| format!("cannot listen at --control {}", path.display()))?;
+    let task = tokio::spawn(accept(listener, running, quit));
+    Ok(Control { path: path.to_path_buf(), task })
+}
+
+async fn accept(listener: UnixListener, running: Arc<impl Conducted>, quit: Arc<Notify>) {
+    let places = Arc::new(Semaphore::new(MAX_PEERS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors: wait for some to come back.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        if control::is_allowed(&stream) {
+            let (running, quit) = (running.clone(), quit.clone());
+            tokio::spawn(async move {
+                // A peer that went away is not our problem.
+                let _ = converse(stream, &*running, &quit).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn converse(
+    stream: UnixStream,
+    running: &impl Conducted,
+    quit: &Notify,
+) -> std::io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    loop {
+        let mut line = String::new();
+        if (&mut reader).take(MAX_LINE).read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        let answer = running.obey(&line);
+        let reply = match &answer {
+            Ok(Answer::Stats(stats)) => json!({ "ok": stats.json() }),
+            Ok(_) => json!({ "ok": true }),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        };
+        writer.write_all(format!("{reply}\n").as_bytes()).await?;
+        if matches!(answer, Ok(Answer::Quit)) {
+            quit.notify_one();
+        }
+    }
+}

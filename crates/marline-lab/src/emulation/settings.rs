@@ -1,0 +1,129 @@
+//! What is in force on a link, now and by schedule: `set` names only what changes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline_io::emulator::LinkCommand;
+use marline_link::{DuplexConfig, DuplexSpec};
+use marline_time::SeedTree;
+
+use super::script::{self, Order};
+use super::traces;
+
+/// The descriptions of one link in order of the time from which on they hold.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    specs: Vec<(Duration, DuplexSpec)>,
+    trace_dir: Option<PathBuf>,
+    seeds: SeedTree,
+}
+
+impl Settings {
+    /// Those of a link that begins with this description.
+    #[must_use]
+    pub fn new(spec: DuplexSpec, trace_dir: Option<&Path>, seeds: SeedTree) -> Settings {
+        let specs = vec![(Duration::ZERO, spec)];
+        Settings { specs, trace_dir: trace_dir.map(Path::to_path_buf), seeds }
+    }
+
+    /// Randomness of the link.
+    #[must_use]
+    pub const fn seeds(&self) -> SeedTree {
+        self.seeds
+    }
+
+    /// What the link begins with, before there was a command.
+    ///
+    /// # Errors
+    /// A trace is missing.
+    pub fn first(&self) -> anyhow::Result<DuplexConfig> {
+        let (_, spec) = self.specs.first().context("the link has no description")?;
+        self.resolve(spec)
+    }
+
+    /// Orders at times, as the link takes them. Each `set` amends what the ones before it made.
+    ///
+    /// # Errors
+    /// Not an order that can be scheduled, or a description that cannot be understood.
+    pub fn schedule(
+        &mut self,
+        mut orders: Vec<(Duration, Order)>,
+    ) -> anyhow::Result<Vec<(Duration, LinkCommand)>> {
+        orders.sort_by_key(|(at, _)| *at);
+        let mut commands = Vec::new();
+        for (at, order) in orders {
+            commands.push((at, self.translate(at, &order)?));
+        }
+        Ok(commands)
+    }
+
+    /// An order at a time since the link's start. A `set` amends what is in force then: of the
+    /// scheduled changes, those that have happened.
+    ///
+    /// # Errors
+    /// Not an order for a link, or a description that cannot be understood.
+    pub fn command(&mut self, now: Duration, order: &Order) -> anyhow::Result<LinkCommand> {
+        let command = self.translate(now, order)?;
+        // What is over is not asked for again.
+        let past = self.specs.partition_point(|(at, _)| *at <= now);
+        self.specs.drain(..past.saturating_sub(1));
+        Ok(command)
+    }
+
+    fn translate(&mut self, at: Duration, order: &Order) -> anyhow::Result<LinkCommand> {
+        Ok(match order {
+            Order::Break(side) => LinkCommand::Break(*side),
+            Order::Restore(side) => LinkCommand::Restore(*side),
+            Order::Rebind => LinkCommand::Rebind,
+            Order::Set(items) => {
+                let past = self.specs.partition_point(|(from, _)| *from <= at);
+                let (_, current) = self.specs[..past].last().context("before the link's start")?;
+                let spec = script::amend(current, items)?;
+                let config = self.resolve(&spec)?;
+                self.specs.insert(past, (at, spec));
+                LinkCommand::Set(Box::new(config))
+            }
+            Order::Stats | Order::Quit => bail!("this is not for a link alone"),
+        })
+    }
+
+    fn resolve(&self, spec: &DuplexSpec) -> anyhow::Result<DuplexConfig> {
+        traces::resolve(spec, self.trace_dir.as_deref(), &self.seeds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn set(items: &str) -> Order {
+        Order::Set(items.to_owned())
+    }
+
+    /// The base delays in milliseconds, up and down, that a command leads to.
+    fn delays(command: &LinkCommand) -> (u128, u128) {
+        let LinkCommand::Set(config) = command else { panic!("{command:?}") };
+        (config.up.delay.base.as_millis(), config.down.delay.base.as_millis())
+    }
+
+    #[test]
+    fn each_change_builds_on_what_is_in_force_at_its_time() {
+        let spec = "delay=1ms".parse().expect("spec");
+        let mut settings = Settings::new(spec, None, SeedTree::new(1));
+        let orders = vec![(4 * SECOND, set("up.delay=4ms")), (2 * SECOND, set("down.delay=2ms"))];
+        let commands = settings.schedule(orders).expect("schedule");
+        assert_eq!(commands.iter().map(|(at, _)| at.as_secs()).collect::<Vec<_>>(), [2, 4]);
+        assert_eq!((delays(&commands[0].1), delays(&commands[1].1)), ((1, 2), (4, 2)));
+        let first = settings.first().expect("first");
+        assert_eq!(first.down.delay.base.as_millis(), 1);
+        let by_hand = settings.command(3 * SECOND, &set("up.delay=9ms")).expect("command");
+        assert_eq!(delays(&by_hand), (9, 2));
+        let later = settings.command(5 * SECOND, &set("down.delay=7ms")).expect("command");
+        assert_eq!(delays(&later), (4, 7));
+        settings.command(6 * SECOND, &set("speed=9")).expect_err("no such item");
+        settings.command(6 * SECOND, &Order::Quit).expect_err("not for a link");
+    }
+}

@@ -1,0 +1,142 @@
+//! Named links between two namespaces, that take orders while they run.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use marline_io::emulator::{
+    DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, TunnelConfig, TunnelEnd,
+};
+use marline_time::SeedTree;
+
+use super::configure;
+use crate::emulation::script::Order;
+use crate::emulation::settings::Settings;
+use crate::scenario::{Path, Side, path_number};
+
+/// How links are made.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Where traces are.
+    pub trace_dir: Option<PathBuf>,
+    /// Spin so long before a packet is due instead of sleeping.
+    pub spin: Duration,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        LinkOptions { seed: 1, trace_dir: None, spin: DEFAULT_SPIN }
+    }
+}
+
+/// An order for a path at a time after the start.
+#[derive(Clone, Debug)]
+pub struct Scheduled {
+    /// When.
+    pub at: Duration,
+    /// The path's name.
+    pub path: String,
+    /// What.
+    pub order: Order,
+}
+
+/// Running links. Dropping it ends them and their interfaces.
+#[derive(Debug)]
+pub struct Links {
+    emulator: Emulator,
+    namespaces: [String; 2],
+    started: Instant,
+    paths: Vec<Path>,
+    settings: Mutex<Vec<Settings>>,
+}
+
+impl Links {
+    /// Makes an interface with the path's name in each namespace and the link between them. The
+    /// interfaces have no addresses yet and are down.
+    ///
+    /// # Errors
+    /// A description or an order cannot be understood, or the interfaces cannot be made.
+    pub fn join(
+        [client, server]: [&str; 2],
+        paths: &[Path],
+        schedule: Vec<Scheduled>,
+        options: &LinkOptions,
+    ) -> anyhow::Result<Links> {
+        let seeds = SeedTree::new(options.seed);
+        let mut orders: Vec<Vec<(Duration, Order)>> = vec![Vec::new(); paths.len()];
+        for Scheduled { at, path, order } in schedule {
+            refuse_rebind(&order)?;
+            orders[path_number(paths, &path)?].push((at, order));
+        }
+        let (mut links, mut settings) = (Vec::new(), Vec::new());
+        for (path, orders) in paths.iter().zip(orders) {
+            let named = || format!("path `{}`", path.name);
+            let seeds = seeds.branch(&path.name);
+            let mut set = Settings::new(path.spec()?, options.trace_dir.as_deref(), seeds);
+            let end = |namespace: &str| TunnelEnd {
+                namespace: Some(namespace.to_owned()),
+                interface: path.name.clone(),
+            };
+            links.push(LinkEnds::Tunnel(TunnelConfig {
+                name: path.name.clone(),
+                client: end(client),
+                server: end(server),
+                link: set.first().with_context(named)?,
+                seeds: set.seeds(),
+                schedule: set.schedule(orders).with_context(named)?,
+            }));
+            settings.push(set);
+        }
+        let emulator = Emulator::start_links(links, options.spin)?;
+        let (started, paths) = (Instant::now(), paths.to_vec());
+        let namespaces = [client, server].map(str::to_owned);
+        Ok(Links { emulator, namespaces, started, paths, settings: Mutex::new(settings) })
+    }
+
+    /// Gives the interfaces their addresses and takes them up; routes are the caller's business.
+    /// Needs `ip`.
+    ///
+    /// # Errors
+    /// What `ip` said.
+    pub fn set_up(&self) -> anyhow::Result<()> {
+        for (side, namespace) in [Side::Client, Side::Server].into_iter().zip(&self.namespaces) {
+            configure::set_up(namespace, side, &self.paths)
+                .with_context(|| format!("namespace {namespace}"))?;
+        }
+        Ok(())
+    }
+
+    /// The paths, in the order of the reports.
+    #[must_use]
+    pub fn paths(&self) -> &[Path] {
+        &self.paths
+    }
+
+    /// Tells a path what to do.
+    ///
+    /// # Errors
+    /// No such path, or the order is not for links between namespaces.
+    pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
+        refuse_rebind(order)?;
+        let number = path_number(&self.paths, path)?;
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let command = settings[number].command(self.started.elapsed(), order)?;
+        Ok(self.emulator.command(number, command)?)
+    }
+
+    /// What the links did so far, in the order of the paths.
+    ///
+    /// # Errors
+    /// The emulator is gone.
+    pub fn report(&self) -> anyhow::Result<Vec<RelayReport>> {
+        Ok(self.emulator.report()?)
+    }
+}
+
+fn refuse_rebind(order: &Order) -> anyhow::Result<()> {
+    ensure!(*order != Order::Rebind, "a path between namespaces has no ports to rebind");
+    Ok(())
+}

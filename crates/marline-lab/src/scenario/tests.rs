@@ -55,3 +55,17 @@ fn what_is_wrong_is_named() {
         assert!(said.contains(word), "{text}\n{said}");
     }
 }
+
+#[test]
+fn those_of_the_repository_can_be_read() {
+    let folder = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("scenarios").flatten() {
+        let scenario =
+            Scenario::from_file(&entry.path()).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(scenario.paths.len() > 1);
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    assert_eq!(names, ["backup.toml", "dual-stack.toml", "four-paths.toml", "wifi-lte.toml"]);
+}

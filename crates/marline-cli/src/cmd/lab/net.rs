@@ -83,8 +83,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn status(json: bool) -> String {
     let nets = claims();
     if json {
-        let each = |(name, owner): (String, Owner)| json!({ "name": name, "pid": owner.pid, "alive": owner.is_alive() });
-        return format!("{}\n", nets.into_iter().map(each).collect::<serde_json::Value>());
+        let describe = |(name, owner): (String, Owner)| {
+            let alive = owner.is_alive();
+            json!({ "name": name, "pid": owner.pid, "alive": alive })
+        };
+        return format!("{}\n", nets.into_iter().map(describe).collect::<serde_json::Value>());
     }
     let line = |(name, owner): (String, Owner)| match owner.is_alive() {
         true => format!("{name}: held by process {}\n", owner.pid),

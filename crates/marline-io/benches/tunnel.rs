@@ -3,18 +3,18 @@
 //!
 //! `cargo bench -p marline-io --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter.
 
+#[path = "../tests/namespaces/mod.rs"]
+mod namespaces;
+
 use std::io::{self, IoSliceMut, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use marline_io::emulator::{
-    DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, TunnelConfig, TunnelEnd,
-};
+use marline_io::emulator::{DEFAULT_SPIN, RelayReport};
 use marline_io::netns;
 use marline_link::{DuplexSpec, RateSpec};
-use marline_time::SeedTree;
+use namespaces::{World, processor_time};
 use quinn_udp::{RecvMeta, UdpSocketState};
 
 const PAYLOAD: usize = 1_400;
@@ -63,85 +63,9 @@ fn keep_to_processors() -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &kept)?)
 }
 
-/// Two namespaces and the links between them. Path number n has 10.90.n.2 and 10.90.n.1.
-struct World {
-    emulator: Emulator,
-    names: Names,
-}
-
-/// Removed at the end, also by a panic.
-struct Names([String; 2]);
-
-impl Drop for Names {
-    fn drop(&mut self) {
-        for name in &self.0 {
-            let _ = ip(&["netns", "del", name]);
-        }
-    }
-}
-
-fn ip(words: &[&str]) -> io::Result<()> {
-    let output = Command::new("ip").args(words).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(io::Error::other(format!("ip {}: {said}", words.join(" "))))
-}
-
-impl World {
-    fn new(paths: usize, spec: &str, spin: Duration) -> io::Result<World> {
-        let names = ["c", "s"].map(|side| format!("emu-{}-{side}", std::process::id()));
-        names.iter().try_for_each(|name| ip(&["netns", "add", name]))?;
-        let names = Names(names);
-        let spec: DuplexSpec = spec.parse().map_err(io::Error::other)?;
-        let mut links = Vec::new();
-        for path in 0..paths {
-            let seeds = SeedTree::new(1).branch(&format!("path{path}"));
-            let link = spec.resolve(&seeds, &mut |_| None).map_err(io::Error::other)?;
-            let [client, server] = names.0.clone().map(|namespace| TunnelEnd {
-                namespace: Some(namespace),
-                interface: format!("path{path}"),
-            });
-            let (name, schedule) = (format!("path{path}"), Vec::new());
-            links.push(LinkEnds::Tunnel(TunnelConfig {
-                name,
-                client,
-                server,
-                link,
-                seeds,
-                schedule,
-            }));
-        }
-        let emulator = Emulator::start_links(links, spin)?;
-        for (namespace, host) in names.0.iter().zip([2, 1]) {
-            for path in 0..paths {
-                let (device, address) = (format!("path{path}"), format!("10.90.{path}.{host}/24"));
-                let up = ["-n", namespace, "link", "set", &device, "txqueuelen", "10000", "up"];
-                ip(&up)?;
-                ip(&["-n", namespace, "addr", "add", &address, "dev", &device])?;
-            }
-        }
-        Ok(World { emulator, names })
-    }
-
-    fn client(&self) -> &str {
-        &self.names.0[0]
-    }
-
-    fn server(&self) -> &str {
-        &self.names.0[1]
-    }
-}
-
 fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Result<()> {
-    let world = World::new(1, spec, spin)?;
-    let to: SocketAddr = ([10, 90, 0, 1], 5_000).into();
-    let server = netns::within(world.server(), || UdpSocket::bind(to))?;
-    let client = netns::within(world.client(), || {
-        let socket = UdpSocket::bind("10.90.0.2:0")?;
-        socket.connect(to).map(|()| socket)
-    })?;
+    let world = World::new("p", 1, spec, spin, &mut |_| None)?;
+    let (client, server) = world.sockets()?;
     let state = UdpSocketState::new((&server).into())?;
     server.set_nonblocking(false)?;
     server.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -208,23 +132,10 @@ fn quantiles(mut values_us: Vec<f64>) -> String {
     )
 }
 
-/// What the emulator's thread used so far.
-fn processor_time() -> io::Result<Duration> {
-    for entry in std::fs::read_dir("/proc/self/task")?.flatten() {
-        let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        if name.trim() == "marline-link" {
-            let text = std::fs::read_to_string(entry.path().join("schedstat"))?;
-            let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
-            return Ok(Duration::from_nanos(first.unwrap_or(0)));
-        }
-    }
-    Err(io::ErrorKind::NotFound.into())
-}
-
 fn throughput(spec: &str, time: Duration) -> io::Result<()> {
     /// Before this, TCP looks for the rate.
     const WARM_UP: Duration = Duration::from_millis(500);
-    let world = World::new(2, spec, DEFAULT_SPIN)?;
+    let world = World::new("t", 2, spec, DEFAULT_SPIN, &mut |_| None)?;
     let over = AtomicBool::new(false);
     let received = std::thread::scope(|scope| -> io::Result<u64> {
         let mut readers = Vec::new();

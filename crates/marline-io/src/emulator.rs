@@ -23,12 +23,13 @@ mod priority;
 mod relay;
 mod report;
 mod socket;
+mod starvation;
 #[cfg(test)]
 mod tests;
 mod tunnel;
 
 pub use command::{LinkCommand, Side};
-pub use report::{Lateness, RelayReport, WayReport};
+pub use report::{Lateness, RelayReport, Starved, WayReport};
 pub use tunnel::{TunnelConfig, TunnelEnd};
 
 use std::io::{self, Write};

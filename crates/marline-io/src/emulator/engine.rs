@@ -13,6 +13,7 @@ use super::command::LinkCommand;
 use super::member::{Member, Source};
 use super::report::RelayReport;
 use super::socket::ReceiveBuffers;
+use super::starvation::Starvation;
 
 /// How often idle clients are looked for; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -114,11 +115,12 @@ impl Engine {
     pub(super) fn run(mut self) {
         #[cfg(target_os = "linux")]
         super::priority::raise();
-        while self.take_orders() {
+        let mut starvation = Starvation::of_this_thread(self.clock.now());
+        while self.take_orders(&mut starvation) {
             for relay in &mut self.relays {
                 relay.advance(&self.clock);
             }
-            self.sweep();
+            self.sweep(&mut starvation);
             self.wait();
             for (relay, source) in self.ready.drain(..) {
                 self.relays[relay].receive(source, &self.clock, &mut self.buffers);
@@ -127,7 +129,7 @@ impl Engine {
     }
 
     /// False when it is time to stop.
-    fn take_orders(&mut self) -> bool {
+    fn take_orders(&mut self, starvation: &mut Starvation) -> bool {
         loop {
             let order = match self.inbox.try_recv() {
                 Ok(order) => order,
@@ -140,7 +142,9 @@ impl Engine {
                 Order::Stop => return false,
                 Order::Report { reply } => {
                     let age = now.since(Instant::ZERO);
-                    let _ = reply.send(self.relays.iter().map(|r| r.report(age)).collect());
+                    let starved = starvation.report();
+                    let reports = self.relays.iter().map(|relay| relay.report(age, starved));
+                    let _ = reply.send(reports.collect());
                 }
                 Order::Command { relay, command, reply } => {
                     let _ = reply.send(match self.relays.get_mut(relay) {
@@ -152,12 +156,13 @@ impl Engine {
         }
     }
 
-    fn sweep(&mut self) {
+    fn sweep(&mut self, starvation: &mut Starvation) {
         let now = self.clock.now();
         if now < self.next_sweep {
             return;
         }
         self.next_sweep = now + SWEEP;
+        starvation.look(now);
         for relay in &mut self.relays {
             relay.expire(now);
         }

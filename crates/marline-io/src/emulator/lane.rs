@@ -62,10 +62,10 @@ impl Lane {
         }
     }
 
-    /// A datagram that reached the machine `age` before `now`.
-    pub(super) fn offer(&mut self, now: Instant, age: Duration, parcel: Parcel) {
-        self.waited.record(age);
-        self.clock = self.clock.max(now - age);
+    /// A packet that reached the machine `age` before `now`, if that is known.
+    pub(super) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: Parcel) {
+        age.iter().for_each(|age| self.waited.record(*age));
+        self.clock = self.clock.max(now - age.unwrap_or_default());
         self.link.offer(self.clock, parcel);
     }
 

@@ -10,7 +10,7 @@ use super::LinkEnds;
 use super::command::LinkCommand;
 use super::engine::Clock;
 use super::relay::{Port, Relay};
-use super::report::RelayReport;
+use super::report::{RelayReport, Starved};
 use super::socket::ReceiveBuffers;
 use super::tunnel::{End, Tunnel};
 
@@ -54,7 +54,9 @@ impl Member {
             }
             Member::Tunnel(tunnel) => {
                 for end in [End::Client, End::Server] {
-                    each(Source::End(end), tunnel.tun(end).as_fd());
+                    if let Some(tun) = tunnel.tun(end) {
+                        each(Source::End(end), tun.as_fd());
+                    }
                 }
             }
         }
@@ -100,10 +102,10 @@ impl Member {
         }
     }
 
-    pub(super) fn report(&self, age: Duration) -> RelayReport {
+    pub(super) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
         match self {
-            Member::Relay(relay) => relay.report(age),
-            Member::Tunnel(tunnel) => tunnel.report(age),
+            Member::Relay(relay) => relay.report(age, starved),
+            Member::Tunnel(tunnel) => tunnel.report(age, starved),
         }
     }
 }

@@ -10,7 +10,7 @@ use quinn_udp::EcnCodepoint;
 use super::command::{LinkCommand, Side};
 use super::flows::Flows;
 use super::lane::{FlowKey, Lane, Parcel};
-use super::report::RelayReport;
+use super::report::{RelayReport, Starved};
 use super::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 use super::{RelayConfig, engine::Clock};
 
@@ -121,7 +121,11 @@ impl Relay {
                         return;
                     };
                     let bytes = fill(pool, datagram.bytes);
-                    up.offer(now, datagram.age, Parcel { flow, ecn: datagram.ecn, headers, bytes });
+                    up.offer(
+                        now,
+                        Some(datagram.age),
+                        Parcel { flow, ecn: datagram.ecn, headers, bytes },
+                    );
                 });
             }
             Port::Upstream(slot) => {
@@ -130,7 +134,11 @@ impl Relay {
                 let _ = entry.upstream.receive(buffers, |datagram| {
                     let bytes = fill(pool, datagram.bytes);
                     let ecn = datagram.ecn;
-                    down.offer(clock.now(), datagram.age, Parcel { flow, ecn, headers, bytes });
+                    down.offer(
+                        clock.now(),
+                        Some(datagram.age),
+                        Parcel { flow, ecn, headers, bytes },
+                    );
                 });
                 flows.answered(slot, now);
             }
@@ -227,13 +235,15 @@ impl Relay {
         self.flows.expire(now);
     }
 
-    pub(super) fn report(&self, age: Duration) -> RelayReport {
+    pub(super) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
         RelayReport {
             name: self.name.clone(),
             running: age,
             flows: self.flows.len(),
             flows_refused: self.flows.refused,
             rebinds: self.flows.rebinds,
+            lost_interfaces: Vec::new(),
+            starved,
             kernel_drops: kernel_drops(&self.listen).unwrap_or(0) + self.flows.kernel_drops(),
             up: self.up.report(),
             down: self.down.report(),

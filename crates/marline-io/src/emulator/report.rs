@@ -56,6 +56,15 @@ impl fmt::Display for Lateness {
     }
 }
 
+/// How long the emulator's thread waited for a processor.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Starved {
+    /// Since the start, microseconds.
+    pub total_us: u64,
+    /// In the worst second, microseconds.
+    pub worst_second_us: u64,
+}
+
 /// One direction of a relay.
 #[derive(Clone, Debug)]
 pub struct WayReport {
@@ -91,6 +100,10 @@ pub struct RelayReport {
     pub rebinds: u64,
     /// Datagrams the kernel dropped before the link model saw them.
     pub kernel_drops: u64,
+    /// Interfaces that somebody removed while the link ran.
+    pub lost_interfaces: Vec<String>,
+    /// What others left to the emulator's thread, whose links all share it.
+    pub starved: Starved,
     /// From the client.
     pub up: WayReport,
     /// To the client.
@@ -100,6 +113,11 @@ pub struct RelayReport {
 impl RelayReport {
     /// Lateness above this at the 99th percentile is a link that was not asked for.
     pub const DOUBTFUL_P99_US: u64 = 1_000;
+    /// One packet that left later than this is a stall that worst values and tails show.
+    pub const DOUBTFUL_MAX_US: u64 = 20_000;
+    /// A thread that waited longer than this for a processor within a second read packets late, and
+    /// nothing else would say so.
+    pub const DOUBTFUL_STARVED_US: u64 = 20_000;
 
     /// Reasons not to believe a result measured over this relay; empty if there are none.
     #[must_use]
@@ -107,22 +125,93 @@ impl RelayReport {
         let mut doubts = Vec::new();
         if self.kernel_drops > 0 {
             doubts.push(format!(
-                "the kernel dropped {} datagrams before the link saw them (overload)",
+                "the kernel dropped {} packets before the link saw them (overload)",
                 self.kernel_drops
             ));
+        }
+        for name in &self.lost_interfaces {
+            doubts.push(format!("the interface {name} was removed while the link ran"));
+        }
+        let starved_us = self.starved.worst_second_us;
+        if starved_us > Self::DOUBTFUL_STARVED_US {
+            doubts.push(format!("the link waited {starved_us} us of a second for a processor"));
         }
         for (way, name) in [(&self.up, "up"), (&self.down, "down")] {
             // Of a handful, one late datagram is no percentile.
             if way.late.count >= 100 && way.late.p99_us > Self::DOUBTFUL_P99_US {
                 doubts.push(format!(
-                    "1 % of the datagrams {name} left more than {} us late",
+                    "1 % of the packets {name} left more than {} us late",
                     way.late.p99_us
                 ));
+            } else if way.late.max_us > Self::DOUBTFUL_MAX_US {
+                doubts.push(format!("a packet {name} left {} us late", way.late.max_us));
             }
             if way.send_blocked > 0 {
-                doubts.push(format!("{} datagrams {name} found a full socket", way.send_blocked));
+                doubts.push(format!("{} packets {name} found a full socket", way.send_blocked));
             }
         }
         doubts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(late_us: &[u64]) -> WayReport {
+        let mut late = Micros::new();
+        late_us.iter().for_each(|us| late.record(Duration::from_micros(*us)));
+        WayReport {
+            stats: marline_link::LinkStats::default(),
+            up: true,
+            queued_bytes: 0,
+            waited: Lateness::default(),
+            late: late.summary(),
+            send_errors: 0,
+            send_blocked: 0,
+        }
+    }
+
+    fn report(late_us: &[u64]) -> RelayReport {
+        RelayReport {
+            name: "wifi".to_owned(),
+            running: Duration::from_secs(9),
+            flows: 0,
+            flows_refused: 0,
+            rebinds: 0,
+            kernel_drops: 0,
+            lost_interfaces: Vec::new(),
+            starved: Starved::default(),
+            up: way(late_us),
+            down: way(&[]),
+        }
+    }
+
+    #[test]
+    fn each_reason_to_doubt_is_named_once() {
+        let mut lates = vec![20; 1_000];
+        lates.extend([900; 20]);
+        assert_eq!(report(&lates).doubts(), Vec::<String>::new());
+        // A few late ones of many are a stall only if they are very late.
+        lates.extend([19_000; 5]);
+        assert_eq!(report(&lates).doubts(), Vec::<String>::new());
+        lates.push(25_000);
+        let said = |report: &RelayReport| report.doubts().join("; ");
+        assert!(said(&report(&lates)).contains("a packet up left 25"), "{}", said(&report(&lates)));
+        let slow = report(&[1_500; 100]);
+        assert!(said(&slow).contains("1 % of the packets up"), "{}", said(&slow));
+        // Of a handful there is no percentile.
+        assert_eq!(report(&[1_500; 99]).doubts(), Vec::<String>::new());
+        let mut other = report(&[]);
+        other.kernel_drops = 3;
+        other.starved = Starved { total_us: 90_000, worst_second_us: 30_000 };
+        other.lost_interfaces.push("lte".to_owned());
+        other.down.send_blocked = 2;
+        let doubts = other.doubts();
+        let words = ["dropped 3", "lte was removed", "30000 us of a second", "full socket"];
+        assert_eq!(doubts.len(), words.len(), "{doubts:?}");
+        for (doubt, word) in doubts.iter().zip(words) {
+            assert!(doubt.contains(word), "{doubt}");
+        }
     }
 }

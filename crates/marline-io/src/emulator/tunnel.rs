@@ -15,7 +15,7 @@ use marline_time::{Duration, Instant, SeedTree};
 use super::command::{LinkCommand, Side};
 use super::engine::Clock;
 use super::lane::{FlowKey, Lane, Parcel};
-use super::report::RelayReport;
+use super::report::{RelayReport, Starved};
 use crate::netns;
 use crate::sys::tun::Tun;
 
@@ -66,6 +66,8 @@ struct OpenEnd {
     interface: String,
     /// The namespace's table of interfaces: what the kernel dropped before we could read it.
     table: Option<File>,
+    /// Somebody removed the interface, or its namespace.
+    lost: bool,
 }
 
 /// A running tunnel.
@@ -98,11 +100,13 @@ impl Tunnel {
         })
     }
 
-    pub(super) fn tun(&self, end: End) -> &Tun {
-        match end {
-            End::Client => &self.client.tun,
-            End::Server => &self.server.tun,
-        }
+    /// The interface at an end, if it is still there: one that is gone would always be ready.
+    pub(super) fn tun(&self, end: End) -> Option<&Tun> {
+        let end = match end {
+            End::Client => &self.client,
+            End::Server => &self.server,
+        };
+        (!end.lost).then_some(&end.tun)
     }
 
     /// When this tunnel wants to be called again.
@@ -114,18 +118,25 @@ impl Tunnel {
     /// Reads some packets of one end into the link.
     pub(super) fn receive(&mut self, end: End, clock: &Clock) {
         let Tunnel { client, server, up, down, pool, buffer, .. } = self;
-        let (tun, lane) = match end {
-            End::Client => (&client.tun, up),
-            End::Server => (&server.tun, down),
+        let (open, lane) = match end {
+            End::Client => (client, up),
+            End::Server => (server, down),
         };
         for _ in 0..READ_AT_ONCE {
-            // Nothing to read, or the interface is down for now: both pass.
-            let Ok(len) = tun.read(buffer) else { return };
+            let len = match open.tun.read(buffer) {
+                Ok(len) => len,
+                Err(error) => {
+                    // One that is down is silent; only one that does not exist any more complains.
+                    let passes = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                    open.lost = !passes.contains(&error.kind());
+                    return;
+                }
+            };
             let mut bytes = pool.pop().unwrap_or_default();
             bytes.clear();
             bytes.extend_from_slice(&buffer[..len]);
-            // When a packet came in is not known; it is read within microseconds.
-            lane.offer(clock.now(), Duration::ZERO, parcel(bytes));
+            // When a packet came in is not known; a thread that is let run reads it within microseconds.
+            lane.offer(clock.now(), None, parcel(bytes));
         }
     }
 
@@ -177,14 +188,18 @@ impl Tunnel {
         }
     }
 
-    pub(super) fn report(&self, age: Duration) -> RelayReport {
+    pub(super) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+        let ends = [&self.client, &self.server];
+        let lost = ends.into_iter().filter(|end| end.lost);
         RelayReport {
             name: self.name.clone(),
             running: age,
             flows: 0,
             flows_refused: 0,
             rebinds: 0,
-            kernel_drops: [&self.client, &self.server].map(OpenEnd::drops).iter().sum(),
+            kernel_drops: ends.map(OpenEnd::drops).iter().sum(),
+            lost_interfaces: lost.map(|end| end.interface.clone()).collect(),
+            starved,
             up: self.up.report(),
             down: self.down.report(),
         }
@@ -230,7 +245,7 @@ fn open(end: &TunnelEnd) -> io::Result<OpenEnd> {
     let open = move || -> io::Result<OpenEnd> {
         let tun = Tun::open(&interface)?;
         let table = File::open("/proc/thread-self/net/dev").ok();
-        Ok(OpenEnd { tun, interface, table })
+        Ok(OpenEnd { tun, interface, table, lost: false })
     };
     let opened = match &end.namespace {
         None => open(),

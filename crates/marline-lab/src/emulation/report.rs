@@ -10,13 +10,18 @@ use serde_json::{Value, json};
 pub fn text(report: &RelayReport) -> String {
     let seconds = report.running.as_secs_f64();
     // Writing to a String cannot fail.
-    let mut text = format!(
-        "link {}: {seconds:.1} s, {} clients, {} rebinds\n",
-        report.name, report.flows, report.rebinds
-    );
+    let mut text = format!("link {}: {seconds:.1} s", report.name);
+    if report.flows > 0 || report.rebinds > 0 {
+        let _ = write!(text, ", {} clients, {} rebinds", report.flows, report.rebinds);
+    }
+    text.push('\n');
     for (way, name) in [(&report.up, "up  "), (&report.down, "down")] {
         let _ = writeln!(text, "  {name} {}", counts(way, seconds));
-        let _ = writeln!(text, "       left late: {}; was read late: {}", way.late, way.waited);
+        let _ = write!(text, "       left late: {}", way.late);
+        if way.waited.count > 0 {
+            let _ = write!(text, "; was read late: {}", way.waited);
+        }
+        text.push('\n');
     }
     if report.flows_refused > 0 {
         let _ = writeln!(text, "  {} datagrams of too many clients refused", report.flows_refused);
@@ -71,6 +76,9 @@ pub fn to_json(report: &RelayReport) -> Value {
         "refused": report.flows_refused,
         "rebinds": report.rebinds,
         "kernel_drops": report.kernel_drops,
+        "lost_interfaces": report.lost_interfaces,
+        "starved_us": report.starved.total_us,
+        "starved_worst_second_us": report.starved.worst_second_us,
         "up": way_json(&report.up),
         "down": way_json(&report.down),
         "doubts": report.doubts(),

@@ -1,0 +1,250 @@
+//! Links between namespaces, measured by the kernels at their ends. Needs root.
+//!
+//! What is judged by time is judged only in runs that the emulator itself does not doubt; a machine on
+//! which it doubts every one of them fails the test.
+
+mod namespaces;
+
+use std::io::IoSliceMut;
+use std::net::UdpSocket;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use marline_io::emulator::{DEFAULT_SPIN, LinkCommand, RelayReport, Side};
+use marline_link::DuplexSpec;
+use marline_testkit::need;
+use marline_time::SeedTree;
+use namespaces::{World, ip, processor_time};
+use quinn_udp::{RecvMeta, UdpSocketState};
+
+/// Bytes of IPv4 and UDP header.
+const HEADERS: usize = 28;
+
+/// One at a time: they measure time and processor time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn ready() -> bool {
+    need::root() && need::program("ip").is_some()
+}
+
+fn world(tag: &str, spec: &str) -> World {
+    World::new(tag, 1, spec, DEFAULT_SPIN, &mut |_| None).expect("namespaces")
+}
+
+fn report(world: &World) -> RelayReport {
+    world.emulator.report().expect("report").remove(0)
+}
+
+/// Waits until the link has dealt with so many packets from the client.
+fn settled(world: &World, packets: u64) -> RelayReport {
+    for _ in 0..4_000 {
+        let report = report(world);
+        let stats = &report.up.stats;
+        if stats.delivered_packets + stats.dropped() >= packets {
+            return report;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("not settled: {:?}", report(world).up);
+}
+
+/// Times, in seconds, at which the kernel received so many datagrams.
+fn arrivals(server: &UdpSocket, count: usize) -> Vec<f64> {
+    let state = UdpSocketState::new(server.into()).expect("socket");
+    server.set_nonblocking(false).expect("blocking");
+    server.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+    let (mut bytes, mut meta) = ([0; 2_048], [RecvMeta::default()]);
+    let mut times = Vec::new();
+    while times.len() < count {
+        let mut slots = [IoSliceMut::new(&mut bytes)];
+        state.recv(server.into(), &mut slots, &mut meta).expect("a datagram");
+        times.push(meta[0].timestamp.expect("the kernel's time").as_secs_f64());
+    }
+    times
+}
+
+/// The time that so many datagrams took from the first to the last, by the kernel's clock.
+fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> f64 {
+    let mut doubts = Vec::new();
+    for _ in 0..5 {
+        let mut read = |name: &str| (name == "t.up").then(|| trace.as_bytes().to_vec());
+        let world = World::new("rate", 1, spec, DEFAULT_SPIN, &mut read).expect("namespaces");
+        let (client, server) = world.sockets().expect("sockets");
+        for _ in 0..count {
+            client.send(&vec![0; wire - HEADERS]).expect("send");
+        }
+        let times = arrivals(&server, count);
+        doubts = report(&world).doubts();
+        if doubts.is_empty() {
+            return times[count - 1] - times[0];
+        }
+    }
+    panic!("no run to be believed: {doubts:?}");
+}
+
+fn assert_within_2_percent(span: f64, expected: f64) {
+    assert!((span / expected - 1.0).abs() < 0.02, "took {span} s, not {expected} s");
+}
+
+#[test]
+fn the_rate_holds_within_2_percent() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    let span = span_s("rate=8M,delay=3ms,queue=1MB", 1_000, 401, "");
+    assert_within_2_percent(span, 400.0 * 1_000.0 * 8.0 / 8e6);
+}
+
+#[test]
+fn a_trace_is_the_rate() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    // Three packets in 40 ms, ten times: wherever in the trace it begins.
+    let span = span_s("up.trace=t,queue=1MB", 1_500, 31, "10\n10\n40\n");
+    assert_within_2_percent(span, 0.4);
+}
+
+#[test]
+fn losses_are_as_frequent_as_asked_and_all_are_counted() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    let world = world("loss", "loss=10%,delay=1ms");
+    let (client, _server) = world.sockets().expect("sockets");
+    for _ in 0..5_000 {
+        client.send(&[0; 100]).expect("send");
+    }
+    let report = settled(&world, 5_000);
+    let stats = report.up.stats;
+    assert_eq!((stats.offered_packets, report.kernel_drops), (5_000, 0));
+    assert_eq!(stats.delivered_packets + stats.dropped_loss, 5_000);
+    // Five standard deviations.
+    assert!((395..=605).contains(&stats.dropped_loss), "{stats:?}");
+}
+
+#[test]
+fn a_queue_is_bounded_in_bytes_or_time() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    // 80 ms of 1 Mbit/s are 10,000 bytes: nine packets of 1,028, and one that is being sent is of them.
+    for spec in ["rate=1M,queue=10kB", "rate=1M,queue=80ms"] {
+        let world = world("queue", spec);
+        let (client, _server) = world.sockets().expect("sockets");
+        for _ in 0..40 {
+            client.send(&[0; 1_000]).expect("send");
+        }
+        let stats = settled(&world, 40).up.stats;
+        assert_eq!(stats.queue_max_bytes, 9 * 1_028, "{spec}: {stats:?}");
+        // While they were sent the queue took some more, 8 ms each.
+        assert!((9..20).contains(&stats.delivered_packets), "{spec}: {stats:?}");
+    }
+}
+
+#[test]
+fn commands_break_restore_and_change_a_link() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    let world = world("down", "delay=1ms");
+    let (client, server) = world.sockets().expect("sockets");
+    server.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+    let tell = |command| world.emulator.command(0, command).expect("command");
+    let mut buffer = [0; 16];
+    tell(LinkCommand::Break(Side::Up));
+    client.send(b"lost").expect("send");
+    assert_eq!(settled(&world, 1).up.stats.dropped_outage, 1);
+    assert!(!report(&world).up.up && report(&world).down.up);
+    tell(LinkCommand::Restore(Side::Up));
+    client.send(b"heard").expect("send");
+    assert_eq!(server.recv(&mut buffer).expect("recv"), 5);
+    let spec: DuplexSpec = "loss=100%".parse().expect("spec");
+    let config = spec.resolve(&SeedTree::new(1), &mut |_| None).expect("link");
+    tell(LinkCommand::Set(Box::new(config)));
+    client.send(b"lost").expect("send");
+    assert_eq!(settled(&world, 3).up.stats.dropped_loss, 1);
+    assert_eq!(report(&world).doubts(), Vec::<String>::new());
+}
+
+/// The share of a processor that the emulator's thread used for 300 ms.
+fn load() -> f64 {
+    const TIME: Duration = Duration::from_millis(300);
+    let before = processor_time().expect("processor time");
+    std::thread::sleep(TIME);
+    let used = processor_time().expect("processor time") - before;
+    used.as_secs_f64() / TIME.as_secs_f64()
+}
+
+#[test]
+fn an_interface_may_go_down_and_up_again() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    let world = world("updown", "delay=1ms");
+    let (client, server) = world.sockets().expect("sockets");
+    server.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+    for namespace in [world.client(), world.server()] {
+        let set = |state| ip(&["-n", namespace, "link", "set", "path0", state]).expect("ip");
+        set("down");
+        // At the client it is the kernel that refuses, at the server the interface.
+        let _ = client.send(b"lost");
+        assert!(load() < 0.5, "the thread spins over an interface that is down");
+        set("up");
+        client.send(b"heard").expect("send");
+        assert_eq!(server.recv(&mut [0; 16]).expect("recv"), 5);
+    }
+    let report = report(&world);
+    assert_eq!(report.up.send_errors, 1);
+    assert_eq!(report.doubts(), Vec::<String>::new());
+}
+
+#[test]
+fn an_interface_that_is_removed_is_reported_and_costs_nothing() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    let world = world("gone", "delay=1ms");
+    ip(&["-n", world.client(), "link", "del", "path0"]).expect("ip");
+    assert!(load() < 0.5, "the thread spins over an interface that is gone");
+    let report = report(&world);
+    assert_eq!(report.lost_interfaces, ["path0"]);
+    assert!(report.doubts()[0].contains("path0 was removed"));
+}
+
+#[test]
+fn an_idle_emulator_sleeps_and_no_packet_gets_lost_unseen() {
+    let _alone = alone();
+    if !ready() {
+        return;
+    }
+    let world = world("flood", "rate=1G,delay=1ms,queue=100kB");
+    let (client, _server) = world.sockets().expect("sockets");
+    assert!(load() < 0.1, "the thread is busy with nothing");
+    const FLOOD: u64 = 60_000;
+    for _ in 0..FLOOD {
+        client.send(&[0; 1_200]).expect("send");
+    }
+    let mut seen = 0;
+    for _ in 0..1_000 {
+        let report = report(&world);
+        seen = report.up.stats.offered_packets + report.kernel_drops;
+        if seen == FLOOD {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(seen, FLOOD, "{:?}", report(&world));
+    assert!(load() < 0.1, "the thread is busy with nothing");
+}

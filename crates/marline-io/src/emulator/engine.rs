@@ -115,13 +115,13 @@ impl Engine {
     pub(super) fn run(mut self) {
         #[cfg(target_os = "linux")]
         super::priority::raise();
-        let mut starvation = Starvation::of_this_thread(self.clock.now());
+        let mut starvation = Starvation::of_this_thread();
         while self.take_orders(&mut starvation) {
             for relay in &mut self.relays {
                 relay.advance(&self.clock);
             }
             self.sweep(&mut starvation);
-            self.wait();
+            self.wait(&mut starvation);
             for (relay, source) in self.ready.drain(..) {
                 self.relays[relay].receive(source, &self.clock, &mut self.buffers);
             }
@@ -162,14 +162,14 @@ impl Engine {
             return;
         }
         self.next_sweep = now + SWEEP;
-        starvation.look(now);
+        starvation.look();
         for relay in &mut self.relays {
             relay.expire(now);
         }
     }
 
     /// Waits until a socket can be read or something is due soon, and notes the former in `ready`.
-    fn wait(&mut self) {
+    fn wait(&mut self, starvation: &mut Starvation) {
         let due = self.relays.iter().filter_map(Member::next_event).min();
         let now = self.clock.now();
         let spin = self.spin.allowed(now);
@@ -189,7 +189,11 @@ impl Engine {
             tv_nsec: sleep.subsec_nanos().into(),
         };
         // Interrupted by a signal: the next round waits again.
-        if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
+        let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
+        if self.clock.now().since(now) > Starvation::WORTH_A_LOOK {
+            starvation.look();
+        }
+        if count == 0 {
             return;
         }
         let woken = !fds[0].revents().is_empty();

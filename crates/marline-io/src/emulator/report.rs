@@ -61,8 +61,8 @@ impl fmt::Display for Lateness {
 pub struct Starved {
     /// Since the start, microseconds.
     pub total_us: u64,
-    /// In the worst second, microseconds.
-    pub worst_second_us: u64,
+    /// At one go, microseconds.
+    pub longest_us: u64,
 }
 
 /// One direction of a relay.
@@ -115,9 +115,9 @@ impl RelayReport {
     pub const DOUBTFUL_P99_US: u64 = 1_000;
     /// One packet that left later than this is a stall that worst values and tails show.
     pub const DOUBTFUL_MAX_US: u64 = 20_000;
-    /// A thread that waited longer than this for a processor within a second read packets late, and
-    /// nothing else would say so.
-    pub const DOUBTFUL_STARVED_US: u64 = 20_000;
+    /// A thread that waited longer than this for a processor read packets late, and nothing else would
+    /// say so.
+    pub const DOUBTFUL_WAIT_US: u64 = 20_000;
 
     /// Reasons not to believe a result measured over this relay; empty if there are none.
     #[must_use]
@@ -132,9 +132,9 @@ impl RelayReport {
         for name in &self.lost_interfaces {
             doubts.push(format!("the interface {name} was removed while the link ran"));
         }
-        let starved_us = self.starved.worst_second_us;
-        if starved_us > Self::DOUBTFUL_STARVED_US {
-            doubts.push(format!("the link waited {starved_us} us of a second for a processor"));
+        let wait_us = self.starved.longest_us;
+        if wait_us > Self::DOUBTFUL_WAIT_US {
+            doubts.push(format!("the link waited {wait_us} us for a processor"));
         }
         for (way, name) in [(&self.up, "up"), (&self.down, "down")] {
             // Of a handful, one late datagram is no percentile.
@@ -204,11 +204,11 @@ mod tests {
         assert_eq!(report(&[1_500; 99]).doubts(), Vec::<String>::new());
         let mut other = report(&[]);
         other.kernel_drops = 3;
-        other.starved = Starved { total_us: 90_000, worst_second_us: 30_000 };
+        other.starved = Starved { total_us: 90_000, longest_us: 30_000 };
         other.lost_interfaces.push("lte".to_owned());
         other.down.send_blocked = 2;
         let doubts = other.doubts();
-        let words = ["dropped 3", "lte was removed", "30000 us of a second", "full socket"];
+        let words = ["dropped 3", "lte was removed", "30000 us for a processor", "full socket"];
         assert_eq!(doubts.len(), words.len(), "{doubts:?}");
         for (doubt, word) in doubts.iter().zip(words) {
             assert!(doubt.contains(word), "{doubt}");

@@ -78,7 +78,7 @@ pub fn to_json(report: &RelayReport) -> Value {
         "kernel_drops": report.kernel_drops,
         "lost_interfaces": report.lost_interfaces,
         "starved_us": report.starved.total_us,
-        "starved_worst_second_us": report.starved.worst_second_us,
+        "starved_longest_us": report.starved.longest_us,
         "up": way_json(&report.up),
         "down": way_json(&report.down),
         "doubts": report.doubts(),

@@ -20,6 +20,7 @@ const ROWS: &[(&str, &str)] = &[
     ("bulk", "run --release -q -p marline --example bulk"),
     ("memory", "bench -q -p marline-core --bench memory"),
     ("echo", "run --release -q -p marline --example echo"),
+    ("links", "bench -q -p marline-io --bench tunnel"),
     ("captures", "test --release -q -p marline-sim --test capture -- --nocapture"),
     ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),
 ];

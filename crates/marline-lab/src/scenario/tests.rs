@@ -69,3 +69,35 @@ fn those_of_the_repository_can_be_read() {
     names.sort();
     assert_eq!(names, ["backup.toml", "dual-stack.toml", "four-paths.toml", "wifi-lte.toml"]);
 }
+
+/// The repository's documentation.
+fn docs(name: &str) -> String {
+    let file = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(file).expect(name)
+}
+
+#[test]
+fn the_documented_file_can_be_read_and_its_defaults_are_the_defaults() {
+    let text = docs("lab.md");
+    let (_, rest) = text.split_once("```toml\n").expect("a block");
+    let (block, _) = rest.split_once("```").expect("its end");
+    let scenario = Scenario::from_toml(block).expect("documented");
+    let (said, default) = (&scenario.client.mptcp, Mptcp::default());
+    assert_eq!((said.enabled, said.checksum), (default.enabled, default.checksum));
+    let limits = |of: &Mptcp| (of.subflows, of.add_addr_accepted);
+    assert_eq!(limits(said), limits(&default));
+}
+
+#[test]
+fn every_documented_item_of_a_link_can_be_read() {
+    let text = docs("link.md");
+    let mut items = 0;
+    for row in text.lines().filter(|line| line.starts_with("| `") && line.contains('=')) {
+        let first = row.split('|').nth(1).expect("a cell");
+        for item in first.split('`').skip(1).step_by(2).filter(|item| !item.starts_with("set ")) {
+            item.parse::<DuplexSpec>().unwrap_or_else(|error| panic!("{item}: {error}"));
+            items += 1;
+        }
+    }
+    assert!(items > 25, "the table is not where it was");
+}

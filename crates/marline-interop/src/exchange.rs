@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) messages: u32,
     /// How long a slow reader does not read.
     pub(crate) pause: Duration,
+    /// The client's second connection begins no sooner after the first's beginning.
+    pub(crate) apart: Duration,
     pub(crate) seed: u64,
 }
 

@@ -6,7 +6,7 @@
 mod kernel;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use marline::{
@@ -72,9 +72,17 @@ fn tell(outcome: &Outcome) -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn await_turn(job: &Job, connection: usize, began: Instant) {
+    if connection > 0 {
+        tokio::time::sleep_until((began + job.plan.apart).into()).await;
+    }
+}
+
 async fn kernel_client(job: &Job) -> anyhow::Result<()> {
     let buffer = job.receive_buffer.map(|bytes| bytes as usize);
+    let began = Instant::now();
     for connection in 0..job.plan.connections() {
+        await_turn(job, connection, began).await;
         let pipe = kernel::connect(job.address, buffer).await.context("connect")?;
         tell(&exchange::run(pipe, Role::Client, &job.plan, connection).await)?;
     }
@@ -106,7 +114,9 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     config.carrier = Carrier::Raw;
     config.paths = job.paths.iter().map(|path| path.parse()).collect::<Result<_, _>>()?;
     let client = Client::bind(config).await?;
+    let began = Instant::now();
     for connection in 0..job.plan.connections() {
+        await_turn(job, connection, began).await;
         let stream = client.connect(&[job.address]).await.context("connect")?;
         tell(&exchange::run(stream, Role::Client, &job.plan, connection).await)?;
     }

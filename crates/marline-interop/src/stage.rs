@@ -49,12 +49,15 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn of(cell: &Cell, scale: Scale, seed: u64) -> Stage {
-        let plan = plan(cell, scale, seed);
+        let mut plan = plan(cell, scale, seed);
         let receive_buffer = (cell.workload == Workload::SlowReader).then_some(SLOW_READER_BUFFER);
         let fault = (cell.condition == Condition::Cut).then(|| Fault {
             after: Duration::from_millis(600),
             lasts: Duration::from_secs(if scale == Scale::Small { 1 } else { 3 }),
         });
+        // A connection that begins on a dead path is another condition; and a kernel whose SYNs are
+        // not answered rightly tries without options.
+        plan.apart = fault.map_or(Duration::ZERO, |fault| fault.after + fault.lasts);
         // A quarter of the slow link, for each direction of each connection, and time for faults.
         let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);
         let limit = Duration::from_secs(60 + slowest);
@@ -82,7 +85,8 @@ fn plan(cell: &Cell, scale: Scale, seed: u64) -> Plan {
     };
     let messages = if small { 3_000 } else { 10_000 };
     let pause = Duration::from_millis(if small { 1_500 } else { 3_000 });
-    Plan { workload: cell.workload, bytes, messages, pause, seed }
+    let apart = Duration::ZERO;
+    Plan { workload: cell.workload, bytes, messages, pause, apart, seed }
 }
 
 fn scenario(cell: &Cell, seed: u64) -> Scenario {

@@ -103,6 +103,7 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         bursts("2c-netflix", 1_000_000, (2_000.0, 2_000.0), 4, Fault::InBurst(4, 0.0, 180.0)),
         handover(),
         bulk(),
+        loss(),
     ];
     rows.extend(small_windows(extent));
     rows
@@ -224,6 +225,22 @@ fn bulk() -> Row {
     }
 }
 
+/// One path: how TCP itself stands beside the kernel's.
+fn loss() -> Row {
+    let link = ("wifi", "rate=50M,delay=10ms,queue=100ms,loss=0.1%");
+    let mut scenario = two_paths([link, link], &[]);
+    scenario.paths.truncate(1);
+    scenario.client.mptcp.endpoints.clear();
+    let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 30_000 };
+    let title = "bulk over one path of 50 Mbit/s, RTT 20 ms, 0.1 % loss each way".to_owned();
+    Row {
+        warm_up_ms: 3_000.0,
+        weight: 2,
+        contestants: vec![FirstPath, Marline],
+        ..row("loss", title, scenario, workload, Measure::Goodput)
+    }
+}
+
 /// RTT of the second path, ms, and its loss, %.
 const SMALL_WINDOWS: [(u32, &str); 10] = [
     (100, "0.1"),
@@ -276,7 +293,8 @@ impl Row {
     /// How often a contestant runs.
     #[must_use]
     pub fn repeats_of(&self, contestant: Contestant) -> u32 {
-        let few = contestant.is_reference() && self.key != "2d-alone";
+        let measured = self.contestants.iter().all(|other| *other != Contestant::Kernel);
+        let few = contestant.is_reference() && !measured;
         if few { self.repeats.min(3) } else { self.repeats }
     }
 

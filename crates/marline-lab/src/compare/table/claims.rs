@@ -33,13 +33,19 @@ impl Claim {
     }
 }
 
+/// A number that may not be there.
+fn known(value: f64) -> String {
+    if value.is_nan() { String::new() } else { number(value) }
+}
+
 /// The table of claims.
 pub(super) fn table(claims: &[Claim]) -> String {
     let mut text = "| row | measure | Marline | kernel MPTCP | ratio | alone | must | holds |\n\
                     |---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for claim in claims {
-        let ratio = claim.ours / claim.kernel;
+        let peer = if claim.kernel.is_nan() { claim.alone.0 } else { claim.kernel };
+        let ratio = claim.ours / peer;
         let alone = match claim.alone {
             (value, _) if value.is_nan() => String::new(),
             (value, whose) => format!("{} ({whose})", number(value)),
@@ -52,8 +58,8 @@ pub(super) fn table(claims: &[Claim]) -> String {
             claim.row,
             claim.what,
             number(claim.ours),
-            number(claim.kernel),
-            number(ratio),
+            known(claim.kernel),
+            known(ratio),
             number(claim.bound),
             claim.must,
         );
@@ -83,6 +89,7 @@ pub(super) fn claims(pools: &Pools<'_>) -> Vec<Claim> {
             Measure::Bursts => claims.extend(side.bursts()),
             Measure::Handover => claims.extend(side.handover()),
             Measure::Goodput if row.key == "bulk" => claims.push(side.goodput()),
+            Measure::Goodput if row.key == "loss" => claims.push(side.one_path()),
             Measure::Goodput => {}
         }
     }
@@ -153,6 +160,17 @@ impl Side<'_> {
         let goodput = |pool: &Pool| pool.median("goodput_mbit_per_s");
         let claim = self.claim("goodput Mbit/s", goodput);
         Claim { more: true, alone: (goodput(self.first), "first path"), ..claim }
+    }
+
+    /// Within 10 % of the kernel's TCP on the same path, or better.
+    fn one_path(&self) -> Claim {
+        let alone = self.first.median("goodput_mbit_per_s");
+        Claim {
+            kernel: f64::NAN,
+            bound: 0.9 * alone,
+            must: "0.9 x the kernel's TCP".to_owned(),
+            ..self.goodput()
+        }
     }
 
     fn bursts(&self) -> Vec<Claim> {

@@ -96,6 +96,29 @@ fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
 }
 
 #[test]
+fn dead_families_and_dead_paths_do_not_keep_anybody_from_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "nginx", "nft"]) else { return };
+    start_nginx(&mut world, "mptcpize run", "[::]:80 ipv6only=off", 80);
+    world.start("client", CLIENT, Until::Says("socks5 listening"));
+    let curl = "curl -sS --fail -m 10 --socks5-hostname 127.0.0.1:1080 -o /dev/null";
+    let fetch = format!("{curl} http://server.example/sums && echo done");
+    world.run(
+        "server",
+        "nft add table inet t
+        nft add chain inet t dead '{ type filter hook prerouting priority 0; policy accept; }'",
+    );
+    for dead in ["meta nfproto ipv6", "meta nfproto ipv4", "iifname eth1", "iifname eth2"] {
+        world.run(
+            "server",
+            &format!("nft flush chain inet t dead; nft add rule inet t dead {dead} drop"),
+        );
+        let text = world.run("client", &fetch);
+        assert_eq!(text, "done\n", "{dead}");
+    }
+}
+
+#[test]
 fn a_forward_survives_the_loss_of_a_network() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };

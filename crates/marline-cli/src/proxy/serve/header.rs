@@ -1,9 +1,9 @@
 //! The PROXY protocol: one header before the first byte, by which a service learns who its client is.
 //!
-//! After haproxy's "The PROXY protocol, versions 1 & 2". Version 1 is a line of text, version 2 is
-//! binary; nginx, Apache, haproxy, Dovecot, Postfix and many others read both. A service must be told
-//! to expect it, and then must be reachable through the front alone: whoever else connects could
-//! claim any address.
+//! After haproxy's "The PROXY protocol, versions 1 & 2", section 2 (the tests let nginx read it).
+//! Version 1 is a line of text, version 2 is binary; nginx, Apache, haproxy, Dovecot, Postfix and many
+//! others read both. A service must be told to expect it, and then must be reachable through the front
+//! alone: whoever else connects could claim any address.
 
 use std::net::SocketAddr;
 

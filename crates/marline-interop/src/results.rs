@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cell::{Condition, Pair};
 use crate::run::{Task, Verdict};
+use crate::stage::Scale;
 
 /// What is kept of a cell.
 #[derive(Debug, Serialize, Deserialize)]
@@ -83,7 +84,8 @@ impl Results {
             }
         } else {
             println!("       evidence: {}", directory.display());
-            println!("       again: cargo xtask interop --only {}", verdict.task);
+            let scale = if verdict.task.scale == Scale::Small { "--small " } else { "" };
+            println!("       again: cargo xtask interop {scale}--only {}", verdict.task);
         }
     }
 

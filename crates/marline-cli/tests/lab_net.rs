@@ -211,4 +211,12 @@ fn a_link_between_namespaces_obeys_and_reports_per_path() {
     assert!(count(1, "up", "offered_bytes") >= 1_028, "{report}");
     assert_eq!(count(1, "up", "delivered_packets"), 0, "{report}");
     assert!(count(0, "down", "delivered_bytes") >= 53, "{report}");
+    // Its interfaces go with it, even if it is killed.
+    let mut link = Running::start(&["link", "--between", client, server, "--path", "wifi"]);
+    link.wait_for("link between");
+    let interfaces = || output(Command::new("ip").args(["-n", client, "-brief", "link"]));
+    assert!(interfaces().contains("wifi"));
+    link.child.kill().expect("kill");
+    link.child.wait().expect("end");
+    assert!(!interfaces().contains("wifi"));
 }

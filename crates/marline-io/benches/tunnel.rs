@@ -74,12 +74,10 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     let idle = processor_time()?.saturating_sub(idle).as_secs_f64() / 0.5;
     let (began, before) = (Instant::now(), processor_time()?);
     let sender = std::thread::spawn(move || -> io::Result<()> {
-        let origin = Instant::now();
         let mut datagram = [0; PAYLOAD];
-        for n in 0..packets {
-            while origin.elapsed() < gap * n {
-                std::thread::sleep((gap * n).saturating_sub(origin.elapsed()));
-            }
+        for _ in 0..packets {
+            // Never closer, or a sender that overslept would measure the link's queue.
+            std::thread::sleep(gap);
             datagram[..8].copy_from_slice(&wall_ns().to_be_bytes());
             client.send(&datagram)?;
         }

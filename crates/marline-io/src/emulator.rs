@@ -23,6 +23,7 @@ mod priority;
 mod relay;
 mod report;
 mod socket;
+mod spin;
 mod starvation;
 #[cfg(test)]
 mod tests;
@@ -90,8 +91,8 @@ pub enum LinkEnds {
     Tunnel(TunnelConfig),
 }
 
-/// How long before a deadline the thread stops sleeping and spins: what a wake-up costs on a
-/// machine that was idle.
+/// How long before a deadline the thread stops sleeping and spins, at most: what a wake-up costs on
+/// a machine that was idle. Where sleeps end earlier it spins less.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
 
 /// Running relays. Dropping it stops them.

@@ -32,7 +32,7 @@ pub struct ConductArgs {
     /// End after so many seconds instead of running until interrupted.
     #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Spin so long before a packet is due instead of sleeping: precision for processor time.
+    /// Spin at most so long before a packet is due instead of sleeping: precision for processor time.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub spin_us: u64,
     /// The final statistics as JSON.

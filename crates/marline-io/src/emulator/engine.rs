@@ -13,6 +13,7 @@ use super::command::LinkCommand;
 use super::member::{Member, Source};
 use super::report::RelayReport;
 use super::socket::ReceiveBuffers;
+use super::spin::Spin;
 use super::starvation::Starvation;
 
 /// How often idle clients are looked for; also the longest sleep.
@@ -34,42 +35,6 @@ pub(super) enum Order {
     Command { relay: usize, command: Box<LinkCommand>, reply: Sender<io::Result<()>> },
     Report { reply: Sender<Vec<RelayReport>> },
     Stop,
-}
-
-/// How much the thread may spin. Where packets are due more often than a spin is long it would never
-/// sleep: at real-time priority that keeps others off its processor, and then the kernel stops it
-/// for 50 ms of each second, which is worse than being 50 us late.
-#[derive(Debug)]
-struct Spin {
-    length: Duration,
-    budget: Duration,
-    last: Instant,
-    spinning: bool,
-}
-
-impl Spin {
-    /// Spinning may take one part in so many of the time.
-    const SHARE: u32 = 3;
-    /// Unused time is kept up to this.
-    const MOST: Duration = Duration::from_millis(2);
-
-    fn new(length: Duration) -> Self {
-        Spin { length, budget: Self::MOST, last: Instant::ZERO, spinning: false }
-    }
-
-    /// How long before a deadline to spin, at `now`. To be asked once a round: a round that was
-    /// allowed to spin and was short did so.
-    fn allowed(&mut self, now: Instant) -> Duration {
-        let round = now.since(self.last);
-        self.last = now;
-        if self.spinning && round < self.length {
-            self.budget = self.budget.saturating_sub(round);
-        }
-        self.budget = (self.budget + round / Self::SHARE).min(Self::MOST);
-        // Some in stock, so that it does not stop in the middle of each wait.
-        self.spinning = self.budget > self.length;
-        if self.spinning { self.length } else { Duration::ZERO }
-    }
 }
 
 /// Everything the thread owns.
@@ -190,8 +155,12 @@ impl Engine {
         };
         // Interrupted by a signal: the next round waits again.
         let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
-        if self.clock.now().since(now) > Starvation::WORTH_A_LOOK {
+        let woke = self.clock.now();
+        if woke.since(now) > Starvation::WORTH_A_LOOK {
             starvation.look();
+        }
+        if count == 0 && !sleep.is_zero() && woke >= deadline {
+            self.spin.overslept(woke.since(deadline));
         }
         if count == 0 {
             return;
@@ -204,28 +173,5 @@ impl Engine {
             // What it says is in the inbox.
             let _ = (&self.wakened).read(&mut [0; 64]);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Rounds of `round` for a second; the share of them that were allowed to spin.
-    fn share(length_us: u64, round_us: u64) -> f64 {
-        let mut spin = Spin::new(Duration::from_micros(length_us));
-        let rounds = 1_000_000 / round_us;
-        let at = |number: u64| Instant::from_micros(number * round_us);
-        let allowed = (0..rounds).filter(|n| !spin.allowed(at(*n)).is_zero()).count();
-        allowed as f64 / rounds as f64
-    }
-
-    #[test]
-    fn a_thread_that_would_never_sleep_spins_a_third_of_the_time() {
-        assert!((0.30..0.36).contains(&share(60, 1)), "{}", share(60, 1));
-        assert!((0.30..0.36).contains(&share(60, 40)), "{}", share(60, 40));
-        // Rounds that sleep cost nothing.
-        assert_eq!(share(60, 500), 1.0);
-        assert_eq!(share(0, 500), 0.0);
     }
 }

@@ -10,6 +10,7 @@ mod random;
 mod report;
 mod request;
 mod stream;
+mod units;
 
 use core::fmt::Debug;
 
@@ -21,6 +22,7 @@ pub use echo::{Echo, EchoServer};
 pub use random::{Random, RandomPlan};
 pub use report::{Hole, Report};
 pub use request::{RequestResponse, ResponseServer};
+pub use units::{Pace, Units};
 
 /// An application on one connection.
 pub trait App: Debug {

@@ -33,6 +33,10 @@ pub struct Report {
     pub pausing: bool,
     /// Latency of each message or response, in the order of arrival.
     pub latencies: Vec<Duration>,
+    /// When each unit was written, for applications that write units.
+    pub sent: Vec<Instant>,
+    /// When each of the peer's units had been read, likewise.
+    pub received: Vec<Instant>,
     /// When the write side was shut down.
     pub shutdown_at: Option<Instant>,
     /// When the end of the peer's stream was read.

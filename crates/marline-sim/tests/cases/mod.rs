@@ -7,6 +7,7 @@
 pub mod bulk;
 pub mod death;
 pub mod pairs;
+pub mod rows;
 pub mod sleep;
 pub mod speed;
 pub mod worlds;

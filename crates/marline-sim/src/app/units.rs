@@ -1,0 +1,107 @@
+//! Units: things of one size, written at times of a schedule or as fast as they are taken, with the
+//! time at which each was written and each of the peer's had been read.
+
+use marline_time::Instant;
+
+use super::stream::Stream;
+use super::{App, Report, Socket};
+
+/// When units are written.
+#[derive(Clone, Debug)]
+pub enum Pace {
+    /// Never: it only reads.
+    Never,
+    /// Each at its time, or when the one before has been taken.
+    At {
+        /// Of a unit, at least 1.
+        bytes: u64,
+        /// The times, in order.
+        times: Vec<Instant>,
+    },
+    /// One after the other as the connection takes them.
+    Flood {
+        /// Of a unit, at least 1.
+        bytes: u64,
+        /// When the first is written.
+        from: Instant,
+        /// No more from then on.
+        until: Instant,
+    },
+}
+
+/// Writes units at a pace and takes note of what comes. Never shuts down by itself.
+#[derive(Debug)]
+pub struct Units {
+    pace: Pace,
+    read_bytes: u64,
+    begun: usize,
+    /// A unit was taken in part: the socket tells when there is room for more.
+    blocked: bool,
+    stream: Stream,
+}
+
+impl Units {
+    /// Writes at this pace; the peer's units have `read_bytes` (at least 1); seeds are (write, read).
+    /// In the report, `sent` holds when the writing of each unit began ([`Pace::Flood`]: when it had
+    /// been taken), and `received` when the last byte of each of the peer's had been read.
+    #[must_use]
+    pub fn new(pace: Pace, read_bytes: u64, seeds: (u64, u64)) -> Self {
+        let stream = Stream::new(seeds.0, seeds.1);
+        Units { pace, read_bytes: read_bytes.max(1), begun: 0, blocked: false, stream }
+    }
+
+    fn write_due(&mut self, socket: &mut Socket<'_>) {
+        while self.finish(socket) && self.due().is_some_and(|at| at <= socket.now()) {
+            self.begun += 1;
+            if matches!(self.pace, Pace::At { .. }) {
+                self.stream.report.sent.push(socket.now());
+            }
+        }
+    }
+
+    /// Writes the rest of what was begun; whether all of it was taken.
+    fn finish(&mut self, socket: &mut Socket<'_>) -> bool {
+        let bytes = match &self.pace {
+            Pace::Never => 0,
+            Pace::At { bytes, .. } | Pace::Flood { bytes, .. } => *bytes,
+        };
+        self.blocked = !self.stream.write_to(socket, self.begun as u64 * bytes);
+        if matches!(self.pace, Pace::Flood { .. }) && !self.blocked {
+            self.stream.report.sent.resize(self.begun, socket.now());
+        }
+        !self.blocked
+    }
+
+    /// When the next unit is due.
+    fn due(&self) -> Option<Instant> {
+        match &self.pace {
+            Pace::Never => None,
+            Pace::At { times, .. } => times.get(self.begun).copied(),
+            Pace::Flood { from, until, .. } => {
+                Some(self.stream.report.sent.last().map_or(*from, |last| *from.max(last)))
+                    .filter(|at| at < until)
+            }
+        }
+    }
+}
+
+impl App for Units {
+    fn wake(&mut self, socket: &mut Socket<'_>) {
+        if !self.stream.begin(socket) {
+            return;
+        }
+        self.stream.read(socket, u64::MAX);
+        let complete = (self.stream.report.read / self.read_bytes) as usize;
+        self.stream.report.received.resize(complete, socket.now());
+        self.write_due(socket);
+        self.stream.release_if_finished(socket);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.due().filter(|_| !self.blocked).and_then(|at| self.stream.timer(at))
+    }
+
+    fn report(&self) -> &Report {
+        &self.stream.report
+    }
+}

@@ -1,0 +1,157 @@
+//! The side-by-side table in virtual time: the links and workloads beside which the kernel's
+//! Multipath TCP was measured, and what Marline must reach on them. Both ends are Marline with one
+//! default policy, unless a row says redundant. `marline lab compare` runs the same live.
+
+mod echo;
+mod failure;
+mod stream;
+
+use marline_core::ConnectionConfig;
+use marline_sim::{App, Pace, Paths, PathsConfig, Units};
+use marline_time::{Duration, Instant, Rng, SeedTree};
+
+use super::{connection, link};
+
+pub use echo::{echo_default, echo_redundant};
+pub use failure::{bursts, handover};
+pub use stream::{blocks, bulk, small_windows};
+
+/// When the workload starts: by then all paths are joined.
+pub const START: Instant = Instant::from_secs(1);
+
+/// A figure and what it must be.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Row and measure.
+    pub what: String,
+    /// What was measured, in the unit of `what`.
+    pub value: f64,
+    /// What it must be at least or at most; `None`: only shown.
+    pub limit: Option<Limit>,
+}
+
+/// A bound.
+#[derive(Copy, Clone, Debug)]
+pub enum Limit {
+    /// At most this.
+    Most(f64),
+    /// At least this.
+    Least(f64),
+}
+
+impl Claim {
+    /// A figure that must be no larger.
+    pub fn at_most(what: impl Into<String>, value: f64, limit: f64) -> Self {
+        Claim { what: what.into(), value, limit: Some(Limit::Most(limit)) }
+    }
+
+    /// A figure that must be no smaller.
+    pub fn at_least(what: impl Into<String>, value: f64, limit: f64) -> Self {
+        Claim { what: what.into(), value, limit: Some(Limit::Least(limit)) }
+    }
+
+    /// A figure that is only shown.
+    pub fn shown(what: impl Into<String>, value: f64) -> Self {
+        Claim { what: what.into(), value, limit: None }
+    }
+
+    /// Whether it is as it must be.
+    pub fn holds(&self) -> bool {
+        match self.limit {
+            None => true,
+            Some(Limit::Most(limit)) => self.value <= limit,
+            Some(Limit::Least(limit)) => self.value >= limit,
+        }
+    }
+}
+
+impl std::fmt::Display for Claim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (sign, limit) = match self.limit {
+            None => return write!(f, "{:62} {:9.1}", self.what, self.value),
+            Some(Limit::Most(limit)) => ("<=", limit),
+            Some(Limit::Least(limit)) => (">=", limit),
+        };
+        let verdict = if self.holds() { "holds" } else { "DOES NOT HOLD" };
+        write!(f, "{:62} {:9.1} {sign} {limit:8.1}  {verdict}", self.what, self.value)
+    }
+}
+
+/// A value between two, evenly.
+fn between(rng: &mut impl Rng, least_ms: f64, most_ms: f64) -> Duration {
+    let ms = (most_ms - least_ms).mul_add(rng.unit(), least_ms);
+    Duration::from_nanos((ms * 1e6) as u64)
+}
+
+/// `count` times from [`START`] on, that far apart.
+fn schedule(seed: u64, gap_ms: (f64, f64), count: usize) -> Vec<Instant> {
+    let mut rng = SeedTree::new(seed).stream("workload");
+    let mut at = START;
+    (0..count)
+        .map(|_| {
+            let this = at;
+            at += between(&mut rng, gap_ms.0, gap_ms.1);
+            this
+        })
+        .collect()
+}
+
+/// The scene of a row.
+fn scene(links: [&str; 2], config: ConnectionConfig, backup: bool, seed: u64) -> Paths {
+    let mut scene = PathsConfig::new(links.map(link).to_vec(), config);
+    scene.backup = vec![false, backup];
+    Paths::new(&scene, SeedTree::new(seed))
+}
+
+/// The server writes units of `bytes` at a pace, the client reads them.
+fn download(paths: &mut Paths, pace: Pace, bytes: u64) {
+    let mut pace = Some(pace);
+    paths.listen(Box::new(move |_| -> Box<dyn App> {
+        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+    }));
+    let client = Units::new(Pace::Never, bytes, (8, 7));
+    paths.connect(0, Box::new(client)).expect("a connection");
+}
+
+fn default_connection() -> ConnectionConfig {
+    ConnectionConfig::new(marline_algos::default_policies())
+}
+
+fn redundant_connection() -> ConnectionConfig {
+    connection("redundant")
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Time from each unit's writing to its being read, ms, for those written from a time on.
+fn latencies(sent: &[Instant], received: &[Instant], from: Instant) -> Vec<f64> {
+    let pairs = sent.iter().zip(received).filter(|(sent, _)| **sent >= from);
+    pairs.map(|(sent, received)| ms(received.since(*sent))).collect()
+}
+
+/// The value below or at which that share lies.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+/// The middle; of an even number the mean of the two in the middle.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => f64::NAN,
+        (len, middle) if len % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// Bytes that the links carried in both directions.
+fn carried(paths: &Paths) -> u64 {
+    let links = paths.up.iter().chain(&paths.down);
+    links.map(|link| paths.world.link(*link).stats().delivered_bytes).sum()
+}

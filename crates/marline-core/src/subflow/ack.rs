@@ -236,12 +236,16 @@ impl Subflow {
         });
     }
 
-    /// Karn's rule: segments that were sent once, else what the timestamp says.
+    /// Karn's rule: segments that were sent once, else what the timestamp says. It says nothing on an
+    /// ACK that reports a duplicate: the first ACK was lost, the repeat provoked this one, and what it
+    /// echoes is the first transmission (RFC 7323 section 5.3: a segment outside the window does not
+    /// move the echo). The sample would be as long as the silence was, and a scheduler that goes by
+    /// RTT would shun the path until it is used again, which it then is not.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
         let ambiguous = tally.retransmitted && !self.tx.sack_enabled;
         let sent_at = match tally.newest_original {
             Some(sent_at) if !ambiguous => sent_at,
-            _ if tally.delivered > 0 && tally.cumulative > 0 => {
+            _ if tally.cumulative > 0 && input.sack.dsack.is_none() => {
                 let tick_end = self.timestamps.sent_at(now, input.echo?)?;
                 tick_end - Duration::from_nanos(999_999)
             }

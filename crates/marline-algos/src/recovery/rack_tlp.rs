@@ -87,7 +87,7 @@ impl LossRecovery for RackTlp {
             self.rack.on_sent(sent, cx);
         }
         match sent.kind {
-            SentKind::New => self.tlp.schedule(cx, cx.phase),
+            SentKind::New => self.tlp.on_new(sent.start, cx),
             SentKind::Retransmission => self.tlp.on_repeat(cx),
             SentKind::ProbeNew => self.tlp.on_probe(cx, false),
             SentKind::ProbeRepeat => self.tlp.on_probe(cx, true),
@@ -107,7 +107,7 @@ impl LossRecovery for RackTlp {
         } else {
             self.no_sack.on_ack(ack, cx, lost);
         }
-        let verdict = self.tlp.on_ack(ack);
+        let verdict = self.tlp.on_ack(ack, cx);
         if lost.len() > before {
             self.tlp.cancel();
         } else if ack.una > ack.prior_una || !ack.delivered.is_empty() {

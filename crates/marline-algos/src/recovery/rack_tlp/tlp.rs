@@ -4,7 +4,13 @@
 //! is being repaired. [`Eagerness::Adaptive`] takes the variation into account as RFC 9002 section 6.2
 //! does: on a steady path silence means something after a quarter of a round trip more than usual,
 //! and on a path that jitters the RFC's value holds. It is never later than the RFC's. It also probes
-//! during recovery, where a lost last ACK would otherwise cost a whole RTO.
+//! during recovery, where a lost last ACK would otherwise cost a whole RTO. Its timer does not start
+//! anew with each new segment, only with each ACK: who writes a message every round trip would put
+//! off the probe for the first as long as he writes.
+//!
+//! How long the peer sits on the ACK of a lone segment is learned: what such ACKs took beyond the
+//! shortest RTT, its largest value of late. On a thin stream, where every segment is a lone one, the
+//! allowance would otherwise be most of what a lost message waits.
 
 use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, Ssn};
 use marline_time::{Duration, Instant};
@@ -41,13 +47,39 @@ pub(super) struct Tlp {
     pto_at: Option<Instant>,
     episode: Option<Episode>,
     peer_ack_delay: Duration,
+    lone: LoneAcks,
     /// RTT samples there were when the last probe was sent.
     samples_at_probe: u64,
 }
 
+/// What the ACKs of lone segments took beyond the shortest RTT.
+#[derive(Copy, Clone, Debug, Default)]
+struct LoneAcks {
+    /// The lone segment under way: its start.
+    waiting: Option<Ssn>,
+    samples: u32,
+    /// The largest of late.
+    excess: Duration,
+}
+
+impl LoneAcks {
+    /// As few samples are believed.
+    const ENOUGH: u32 = 4;
+
+    fn on_sample(&mut self, excess: Duration) {
+        self.samples = self.samples.saturating_add(1);
+        self.excess = excess.max(self.excess * 15 / 16);
+    }
+
+    fn known(&self) -> Option<Duration> {
+        (self.samples >= Self::ENOUGH).then_some(self.excess)
+    }
+}
+
 impl Tlp {
     pub(super) const fn new(eagerness: Eagerness, peer_ack_delay: Duration) -> Self {
-        Tlp { eagerness, pto_at: None, episode: None, peer_ack_delay, samples_at_probe: 0 }
+        let lone = LoneAcks { waiting: None, samples: 0, excess: Duration::ZERO };
+        Tlp { eagerness, pto_at: None, episode: None, peer_ack_delay, lone, samples_at_probe: 0 }
     }
 
     pub(super) const fn set_peer_ack_delay(&mut self, delay: Duration) {
@@ -64,6 +96,16 @@ impl Tlp {
             let at = cx.now + self.pto(cx);
             cx.rto_at.map_or(at, |rto_at| at.min(rto_at))
         });
+    }
+
+    /// New data went out.
+    pub(super) fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
+        self.lone.waiting = (cx.board.len() == 1).then_some(start);
+        let before = self.pto_at;
+        self.schedule(cx, cx.phase);
+        if self.eagerness == Eagerness::Adaptive {
+            self.pto_at = self.pto_at.map(|at| before.map_or(at, |before| at.min(before)));
+        }
     }
 
     fn may_probe(&self, cx: &RecoveryContext<'_>, phase: Phase) -> bool {
@@ -85,7 +127,8 @@ impl Tlp {
             Eagerness::Rfc8985 => rfc,
             Eagerness::Adaptive => {
                 let usual = (srtt + cx.rtt.rttvar() * 4).max(srtt * 5 / 4);
-                (usual + delay.min((srtt / 2).max(MIN_PTO * 2))).min(rfc)
+                let learned = self.lone.known().unwrap_or(Duration::MAX);
+                (usual + delay.min(learned).min((srtt / 2).max(MIN_PTO * 2))).min(rfc)
             }
         };
         pto.max(MIN_PTO)
@@ -128,7 +171,14 @@ impl Tlp {
     }
 
     /// TLP_process_ack (section 7.4).
-    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>) -> AckVerdict {
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckVerdict {
+        let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone.waiting);
+        if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
+            self.lone.waiting = None;
+            if !segment.retransmitted {
+                self.lone.on_sample(cx.now.since(segment.sent_at).saturating_sub(least));
+            }
+        }
         let mut verdict = AckVerdict::default();
         let Some(episode) = &mut self.episode else { return verdict };
         let sign_of_life = ack.una > ack.prior_una

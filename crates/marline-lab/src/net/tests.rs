@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use marline_testkit::need;
@@ -26,14 +27,20 @@ fn namespaces() -> String {
 /// So many bytes from the client to the server over the kernel's Multipath TCP; each read is
 /// answered by a byte.
 fn upload(net: &Net, bytes: u32) {
+    upload_to(net, "10.0.1.1", bytes);
+}
+
+fn upload_to(net: &Net, address: &str, bytes: u32) {
+    // AF_INET6 or AF_INET.
+    let family = if address.contains(':') { 10 } else { 2 };
     let server = format!(
-        "import socket\ns=socket.socket(2,1,262)\ns.setsockopt(1,2,1)\n\
-         s.bind(('10.0.1.1',5000))\ns.listen()\n\
+        "import socket\ns=socket.socket({family},1,262)\ns.setsockopt(1,2,1)\n\
+         s.bind(('{address}',5000))\ns.listen()\n\
          print('ready',flush=True)\nc,_=s.accept()\nn=0\n\
          while n<{bytes}:\n n+=len(c.recv(65536))\n c.send(b'x')"
     );
     let client = format!(
-        "import socket\ns=socket.socket(2,1,262)\ns.connect(('10.0.1.1',5000))\n\
+        "import socket\ns=socket.socket({family},1,262)\ns.connect(('{address}',5000))\n\
          s.sendall(b'y');s.recv(1)\ns.sendall(bytes({}))\nwhile s.recv(65536): pass",
         bytes - 1
     );
@@ -124,4 +131,32 @@ fn boxes_that_strip_options_turn_the_kernel_to_plain_tcp() {
     }
     let wifi = &net.report().expect("report")[0];
     assert!(wifi.up.stats.stripped > 0 && wifi.down.stats.stripped > 0);
+}
+
+#[test]
+fn the_kernel_joins_over_all_paths_of_the_repositorys_scenarios() {
+    if !need::root() || need::program("ip").is_none() || need::program("python3").is_none() {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    for (file, address, joins) in [
+        ("wifi-lte", "10.0.1.1", 1),
+        ("backup", "10.0.1.1", 1),
+        ("dual-stack", "10.0.1.1", 1),
+        ("dual-stack", "fd00:1::1", 1),
+        ("four-paths", "10.0.1.1", 3),
+    ] {
+        let scenario = Scenario::from_file(&folder.join(file).with_extension("toml"));
+        let net = Net::up(&scenario.expect(file), &instance("all")).expect("up");
+        let mut seen = 0;
+        // A join needs two round trips, of up to half a second: one upload may be over before.
+        for _ in 0..10 {
+            upload_to(&net, address, 1_500_000);
+            seen = net.counters(Side::Server).expect("counters").get("MPJoinAckRx");
+            if seen >= joins {
+                break;
+            }
+        }
+        assert!(seen >= joins, "{file} at {address}: {seen} joins");
+    }
 }

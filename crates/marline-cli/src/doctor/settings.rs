@@ -11,6 +11,8 @@ use super::Finding;
 const ENOUGH_BUFFER: u64 = 4 << 20;
 /// CAP_NET_ADMIN's bit.
 const NET_ADMIN: u32 = 12;
+/// CAP_SYS_ADMIN's.
+const SYS_ADMIN: u32 = 21;
 
 pub(super) fn tun() -> Finding {
     const WHAT: &str = "TUN";
@@ -24,10 +26,13 @@ pub(super) fn tun() -> Finding {
 }
 
 pub(super) fn examine() -> Vec<Finding> {
-    let admin = std::fs::read_to_string("/proc/self/status").is_ok_and(|s| has(&s, NET_ADMIN));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let admin = has(&status, NET_ADMIN);
     let mut findings = vec![buffers(setting("net/core/rmem_max"), admin), exact_guard(admin)];
     findings.extend(reverse_path(setting("net/ipv4/conf/all/rp_filter")));
     findings.push(firewall());
+    let ip = Command::new("ip").arg("-V").output().is_ok();
+    findings.push(lab(admin && has(&status, SYS_ADMIN), ip));
     findings
 }
 
@@ -68,6 +73,23 @@ fn exact_guard(admin: bool) -> Finding {
             WHAT,
             "without CAP_NET_ADMIN new kernels guard by TTL: all but a neighbour that sends with 255",
         ),
+    }
+}
+
+/// What `marline lab` and `marline link --between` need.
+fn lab(may: bool, ip: bool) -> Finding {
+    const WHAT: &str = "lab";
+    let device = Path::new("/dev/net/tun").exists();
+    let needed = [
+        (may, "root (CAP_NET_ADMIN and CAP_SYS_ADMIN)"),
+        (ip, "the program `ip` (iproute2)"),
+        (device, "/dev/net/tun"),
+    ];
+    let missing: Vec<&str> =
+        needed.iter().filter(|(there, _)| !there).map(|(_, what)| *what).collect();
+    match missing.is_empty() {
+        true => Finding::works(WHAT, "namespaces and links between them can be made"),
+        false => Finding::note(WHAT, format!("namespaces need {}", missing.join(", "))),
     }
 }
 
@@ -130,6 +152,14 @@ mod tests {
 
     use super::*;
     use crate::doctor::Verdict;
+
+    #[test]
+    fn what_the_lab_lacks_is_named() {
+        let ip_and_rights = lab(false, false);
+        assert_eq!(ip_and_rights.verdict, Verdict::Note);
+        assert!(ip_and_rights.text.contains("CAP_SYS_ADMIN"), "{ip_and_rights:?}");
+        assert!(ip_and_rights.text.contains("`ip`"), "{ip_and_rights:?}");
+    }
 
     #[test]
     fn chains_that_drop_input_are_named() {

@@ -179,6 +179,9 @@ pub struct Faults {
     /// Probability to arrive with one to three bits of one 16-bit word flipped, which the Internet
     /// checksum always notices.
     pub corrupt: f64,
+    /// Probability that a TCP segment arrives with a byte of its payload changed and a checksum that
+    /// is right, as behind an application gateway. Only a checksum of the layer above notices.
+    pub rewrite: f64,
 }
 
 /// What a link that goes down does with the packets it holds.

@@ -160,3 +160,20 @@ fn the_kernel_joins_over_all_paths_of_the_repositorys_scenarios() {
         assert!(seen >= joins, "{file} at {address}: {seen} joins");
     }
 }
+
+#[test]
+fn a_rewritten_payload_is_noticed_by_the_kernels_own_checksum() {
+    if !need::root() || need::program("ip").is_none() || need::program("python3").is_none() {
+        return;
+    }
+    let mut scenario = scenario();
+    (scenario.client.mptcp.checksum, scenario.server.mptcp.checksum) = (true, true);
+    scenario.client.mptcp.endpoints.clear();
+    let net = Net::up(&scenario, &instance("rewrite")).expect("up");
+    net.command("wifi", "set up.rewrite=100%").expect("command");
+    upload(&net, 20_000);
+    let counters = net.counters(Side::Server).expect("counters");
+    let seen = counters.nonzero("").filter(|(name, _)| name.contains("DataCsumErr"));
+    assert_eq!(seen.count(), 1, "{:?}", counters.nonzero("MP").collect::<Vec<_>>());
+    assert!(net.report().expect("report")[0].up.stats.rewritten > 0);
+}

@@ -53,6 +53,7 @@ pub struct Link<P> {
     reorders: PcgRng,
     duplicates: PcgRng,
     corruptions: PcgRng,
+    rewrites: PcgRng,
     flight: VecDeque<InFlight<P>>,
     last_arrival: Instant,
     commanded_down: bool,
@@ -83,6 +84,7 @@ impl<P: Packet> Link<P> {
             reorders: seeds.stream("faults/reorder"),
             duplicates: seeds.stream("faults/duplicate"),
             corruptions: seeds.stream("faults/corrupt"),
+            rewrites: seeds.stream("faults/rewrite"),
             config,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -258,6 +260,13 @@ impl<P: Packet> Link<P> {
     fn send_off(&mut self, now: Instant, mut packet: P) {
         if self.chance(|faults| faults.corrupt, |link| &mut link.corruptions) {
             self.corrupt(now, &mut packet);
+        }
+        if self.chance(|faults| faults.rewrite, |link| &mut link.rewrites) {
+            let (pick, change) = (self.rewrites.below(1 << 16), 1 + self.rewrites.below(255) as u8);
+            if middlebox::rewrite(&mut packet, pick, change) {
+                self.stats.rewritten += 1;
+                self.stats.last_fault_at = Some(now);
+            }
         }
         let mut at = self.delay.arrival(now);
         if !self.config.delay.overtaking {

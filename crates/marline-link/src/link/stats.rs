@@ -27,6 +27,8 @@ pub struct LinkStats {
     pub duplicated: u64,
     /// Sent on with flipped bits.
     pub corrupted: u64,
+    /// Sent on with a changed payload and a good checksum.
+    pub rewritten: u64,
     /// Held back past their followers.
     pub reordered: u64,
     /// When a packet was last dropped or damaged.

@@ -169,6 +169,7 @@ fn faults_hit_at_their_rates() {
         reorder: Some(Reorder { probability: 0.05, extra: DUR(3) }),
         duplicate: 0.03,
         corrupt: 0.02,
+        ..Faults::default()
     };
     let mut link = link(LinkConfig { faults, ..twelve_mbit(DUR(1), QueueLimit::Bytes(1 << 20)) });
     let (mut damaged, mut late, mut last) = (0, 0, 0u64);

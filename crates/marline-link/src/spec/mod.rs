@@ -20,6 +20,7 @@
 //! | `ge=2s:100ms:50%:0` | Gilbert-Elliott: mean good and bad time, loss when bad (1) and good (0) |
 //! | `drop=3+7` | these packets are lost, counted from 1 |
 //! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
+//! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |
 //! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a box overwrites these TCP options |
 //! | `block=mp_join`, `block=mptcp:synack` | a box drops segments with these TCP options |
 //! | `down=10s-15s+20s-21s` | outages |

@@ -11,7 +11,7 @@ use crate::{GilbertElliott, Jitter, OptionRule, OutageMode, QueueLimit, Reorder,
 type Words<T> = Result<T, String>;
 
 const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
-                    reorder, duplicate, corrupt, strip, block, down, flap, outage";
+                    reorder, duplicate, corrupt, rewrite, strip, block, down, flap, outage";
 
 impl FromStr for DuplexSpec {
     type Err = SpecError;
@@ -80,6 +80,7 @@ impl LinkSpec {
             "reorder" => self.faults.reorder = Some(reorder(value)?),
             "duplicate" => self.faults.duplicate = probability(value)?,
             "corrupt" => self.faults.corrupt = probability(value)?,
+            "rewrite" => self.faults.rewrite = probability(value)?,
             "strip" => self.middlebox.strip = OptionRule::parse_list(value)?,
             "block" => self.middlebox.block = OptionRule::parse_list(value)?,
             "down" => self.outage.intervals = intervals(value)?,

@@ -28,7 +28,7 @@ fn every_item_survives_the_round_trip() {
         "ping=s042:verizon,queue=1.5MB",
         "ge=2s:100ms:50%:0.1%,drop=7+3,reorder=1%:20ms,duplicate=0.1%,corrupt=0.3%",
         "down=10s-15s+20s-21s,flap=10s:500ms,outage=suspend",
-        "strip=mptcp:syn+dss+77:rest,block=mp_join:synack+mss,down.block=none",
+        "rewrite=2%,strip=mptcp:syn+dss+77:rest,block=mp_join:synack+mss,down.block=none",
         "jitter=normal:2ms,overtaking=yes,up.jitter=none",
         "loss=0.0001,up.loss=12.5%,down.delay=123456789ns,delay=1h",
         "",

@@ -44,6 +44,24 @@ pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, packet: &mut P) -> Verd
     verdict
 }
 
+/// Changes the payload's byte number `pick` (counted around) by adding `change`, and brings the
+/// checksum up to date. False for what has no TCP payload.
+pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool {
+    let Some(segment) = packet.tcp_mut() else { return false };
+    let Some(payload) = options_end(segment).filter(|end| *end < segment.len()) else {
+        return false;
+    };
+    let at = payload + (pick % (segment.len() - payload) as u64) as usize;
+    // A last odd byte has a zero behind it in the checksum's eyes.
+    let word = at & !1;
+    let end = (word + 2).min(segment.len());
+    let before = sum(&segment[word..end]);
+    segment[at] = segment[at].wrapping_add(change);
+    let after = sum(&segment[word..end]);
+    update_checksum(segment, before, after);
+    true
+}
+
 /// Where the options end; `None` for what is no TCP header.
 fn options_end(segment: &[u8]) -> Option<usize> {
     let end = usize::from(segment.get(12)? >> 4) * 4;
@@ -108,6 +126,11 @@ fn blank(segment: &mut [u8], start: usize, end: usize) {
     let before = sum(&segment[words.clone()]);
     segment[start..end].fill(NO_OPERATION);
     let after = sum(&segment[words]);
+    update_checksum(segment, before, after);
+}
+
+/// After words that summed up to `before` were replaced by some that sum up to `after`.
+fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
     let old = u16::from_be_bytes([segment[CHECKSUM_AT], segment[CHECKSUM_AT + 1]]);
     // Equation 3 of RFC 1624, with the sums of words in the place of one word.
     let mut total = u32::from(!old) + u32::from(!before) + u32::from(after);
@@ -117,9 +140,10 @@ fn blank(segment: &mut [u8], start: usize, end: usize) {
     segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!(total as u16)).to_be_bytes());
 }
 
-/// The one's complement sum of an even number of bytes.
+/// The one's complement sum; a last odd byte is the high one of its word.
 fn sum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let word = |word: &[u8]| u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
+    let words = bytes.chunks(2).map(|bytes| u32::from(word(bytes)));
     let mut total: u32 = words.sum();
     while total > 0xffff {
         total = (total & 0xffff) + (total >> 16);
@@ -201,6 +225,29 @@ mod tests {
                 assert_eq!(treat(&config("none", rule), &mut packet), expected, "{rule} {flags}");
             }
         }
+    }
+
+    #[test]
+    fn a_rewritten_payload_has_a_good_checksum() {
+        for odd in [false, true] {
+            for pick in 0..20 {
+                let mut packet = segment(ACK, &[1; 4]);
+                if odd {
+                    // Without its last byte, as if it had been sent so.
+                    let last = packet.0.pop().expect("a byte");
+                    update_checksum(&mut packet.0, u16::from_be_bytes([0, last]), 0);
+                }
+                assert_eq!(sum(&packet.0), 0xffff);
+                let before = packet.0.clone();
+                assert!(rewrite(&mut packet, pick, 0x55));
+                let changed = packet.0.iter().zip(&before).filter(|(a, b)| a != b).count();
+                assert!(packet.0[24..] != before[24..] && changed <= 3, "{pick}");
+                assert_eq!(sum(&packet.0), 0xffff, "{pick}, odd {odd}");
+            }
+        }
+        let mut pure = segment(ACK, &[1; 4]);
+        pure.0.truncate(24);
+        assert!(!rewrite(&mut pure, 3, 1));
     }
 
     #[test]

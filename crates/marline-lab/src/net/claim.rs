@@ -89,11 +89,7 @@ impl Claim {
             let _ = fs::remove_file(&file);
         }
         let record = Record { instance: instance.to_owned(), owner: Owner::this()? };
-        let mut options = fs::OpenOptions::new();
-        let opened = options.write(true).create_new(true).mode(0o600).open(&file);
-        opened
-            .and_then(|mut opened| opened.write_all(serde_json::to_string(&record)?.as_bytes()))
-            .with_context(|| format!("cannot claim {}", file.display()))?;
+        publish(&file, &record).with_context(|| format!("cannot claim {}", file.display()))?;
         Ok(Claim { file, namespaces: namespaces(instance) })
     }
 
@@ -114,6 +110,20 @@ impl Drop for Claim {
     }
 }
 
+/// Writes a claim that was not there. It appears as a whole or not at all: half of one would say
+/// nothing about its owner and be in the way for ever.
+fn publish(file: &Path, record: &Record) -> io::Result<()> {
+    let draft = file.with_extension(format!("{}.draft", record.owner.pid));
+    let _ = fs::remove_file(&draft);
+    let mut options = fs::OpenOptions::new();
+    let mut opened = options.write(true).create_new(true).mode(0o600).open(&draft)?;
+    opened.write_all(serde_json::to_string(record)?.as_bytes())?;
+    // Unlike a rename this does not replace what somebody else has claimed meanwhile.
+    let linked = fs::hard_link(&draft, file);
+    let _ = fs::remove_file(&draft);
+    linked
+}
+
 fn namespaces(instance: &str) -> [String; 2] {
     [Side::Client, Side::Server].map(|side| format!("ml-{instance}-{side}"))
 }
@@ -127,7 +137,9 @@ fn read(file: &Path) -> Option<Record> {
 pub fn claims() -> Vec<(String, Owner)> {
     let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
     let mut found: Vec<(String, Owner)> = entries
-        .filter_map(|entry| read(&entry.path()))
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .filter_map(|path| read(&path))
         .map(|record| (record.instance, record.owner))
         .collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));

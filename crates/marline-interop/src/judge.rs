@@ -6,9 +6,9 @@ use std::process::Command;
 use anyhow::Context;
 use marline_lab::net::Counters;
 use marline_lab::scenario::Side;
-use marline_testkit::wiretap;
+use marline_testkit::wiretap::{self, Findings};
 
-use crate::cell::{Condition, Workload};
+use crate::cell::{Cell, Condition, Workload};
 use crate::content::End;
 use crate::exchange::{Outcome, Role};
 use crate::run::{Evidence, Verdict};
@@ -41,41 +41,53 @@ const NEVER: &[&str] = &[
 ];
 
 /// Judges a cell that ran to its end.
-pub(crate) fn judge(evidence: &Evidence<'_>) -> anyhow::Result<Verdict> {
+pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<Verdict> {
     let mut problems = Vec::new();
     applications(evidence, &mut problems);
-    paths(evidence, &mut problems)?;
-    let pair = evidence.task.cell.pair;
+    for (role, connection, reason) in evidence.fallbacks() {
+        problems.push(format!("{role:?} {connection}: fell back to plain TCP: {reason}"));
+    }
+    paths(cell, evidence, &mut problems)?;
+    let pair = cell.pair;
     let mut counters = Counters::default();
     for (side, is_kernel) in
         [(Side::Client, pair.kernel_client()), (Side::Server, pair.kernel_server())]
     {
         if is_kernel {
             counters = evidence.net.counters(side)?;
-            kernel(evidence, &counters, side, &mut problems);
+            kernel(cell, evidence, &counters, side, &mut problems);
         }
     }
-    let words = ["mptcp", "tcp", "warning", "bug:", "rcu", "refcount"];
-    let about_us = |line: &&String| words.iter().any(|word| line.to_lowercase().contains(word));
-    let said = evidence.kernel_said.iter().filter(about_us);
-    problems.extend(said.map(|line| format!("the kernel complains: {line}")));
-    let capture = captures(&evidence.captures, &mut problems)?;
-    let named = |(name, value): (&str, u64)| (name.to_owned(), value);
-    let mut shown: Vec<(String, u64)> = counters.nonzero("MP").map(named).collect();
-    shown.extend(counters.nonzero("TcpRetrans").map(named));
+    complaints(&evidence.kernel_said, &mut problems);
+    let (capture, _) = captures(&evidence.captures, true, &mut problems)?;
     Ok(Verdict {
-        task: evidence.task,
         problems,
-        seconds: 0.0,
-        counters: shown,
+        counters: shown(&counters),
         capture,
         doubts: evidence.net.doubts()?,
+        ..Verdict::default()
     })
 }
 
+/// What the kernel's log has to say of us.
+pub(crate) fn complaints(said: &[String], problems: &mut Vec<String>) {
+    let words = ["mptcp", "tcp", "warning", "bug:", "rcu", "refcount"];
+    let about_us = |line: &&String| words.iter().any(|word| line.to_lowercase().contains(word));
+    let said = said.iter().filter(about_us);
+    problems.extend(said.map(|line| format!("the kernel complains: {line}")));
+}
+
+/// The counters worth keeping.
+pub(crate) fn shown(counters: &Counters) -> Vec<(String, u64)> {
+    let named = |(name, value): (&str, u64)| (name.to_owned(), value);
+    let mut shown: Vec<(String, u64)> = counters.nonzero("MP").map(named).collect();
+    shown.extend(counters.nonzero("TcpRetrans").map(named));
+    shown
+}
+
 /// Every byte, and nothing else.
-fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
-    let plan = &evidence.stage.plan;
+pub(crate) fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
+    let plan = evidence.plan;
     for (role, outcomes) in [(Role::Client, &evidence.client), (Role::Server, &evidence.server)] {
         if outcomes.len() != plan.connections() {
             problems.push(format!(
@@ -89,9 +101,6 @@ fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
             if let Some(error) = &outcome.error {
                 say(error.clone());
             }
-            if let Some(reason) = &outcome.fallback {
-                say(format!("fell back to plain TCP: {reason}"));
-            }
             one(evidence, role, connection, outcome, &mut say);
         }
     }
@@ -104,7 +113,7 @@ fn one(
     outcome: &Outcome,
     say: &mut dyn FnMut(String),
 ) {
-    let plan = &evidence.stage.plan;
+    let plan = evidence.plan;
     if plan.workload == Workload::Messages {
         if role == Role::Client && outcome.echoed != plan.messages {
             say(format!("{} of {} messages came back", outcome.echoed, plan.messages));
@@ -142,10 +151,10 @@ fn one(
 }
 
 /// Every path that lives was used.
-fn paths(evidence: &Evidence<'_>, problems: &mut Vec<String>) -> anyhow::Result<()> {
+fn paths(cell: Cell, evidence: &Evidence<'_>, problems: &mut Vec<String>) -> anyhow::Result<()> {
     // A handshake and an acknowledgement.
     const LEAST: u64 = 2;
-    let dead = usize::from(evidence.task.cell.condition == Condition::FirstDead);
+    let dead = usize::from(cell.condition == Condition::FirstDead);
     for report in evidence.net.report()?.iter().skip(dead) {
         let (up, down) = (report.up.stats.delivered_packets, report.down.stats.delivered_packets);
         if up < LEAST || down == 0 {
@@ -155,22 +164,32 @@ fn paths(evidence: &Evidence<'_>, problems: &mut Vec<String>) -> anyhow::Result<
     Ok(())
 }
 
-fn kernel(evidence: &Evidence<'_>, counters: &Counters, side: Side, problems: &mut Vec<String>) {
+/// Counters that stand for what must not be, but for those that are expected.
+pub(crate) fn never(counters: &Counters, expected: &[&str], problems: &mut Vec<String>) {
     // A SYN-ACK that comes again, since the ACK of the first was lost, counts as an error too.
     let harmless =
         |name: &str| if name == "TcpInErrs" { counters.get("TCPSYNChallenge") } else { 0 };
-    for name in NEVER {
+    for name in NEVER.iter().filter(|name| !expected.contains(*name)) {
         let count = counters.get(name).saturating_sub(harmless(name));
         if count > 0 {
             problems.push(format!("the kernel counts {name} {count}"));
         }
     }
+}
+
+fn kernel(
+    cell: Cell,
+    evidence: &Evidence<'_>,
+    counters: &Counters,
+    side: Side,
+    problems: &mut Vec<String>,
+) {
+    never(counters, &[], problems);
     let (capable, joined) = match side {
         Side::Client => ("MPCapableSYNACKRX", "MPJoinSynAckRx"),
         Side::Server => ("MPCapableACKRX", "MPJoinAckRx"),
     };
-    let connections = evidence.stage.plan.connections() as u64;
-    let cell = evidence.task.cell;
+    let connections = evidence.plan.connections() as u64;
     // A path that comes back after we have said all is refused by the kernel: nothing to be done.
     let rejected = counters.get("MPJoinRejected");
     if rejected > 0 && cell.condition != Condition::Cut {
@@ -190,10 +209,14 @@ fn kernel(evidence: &Evidence<'_>, counters: &Counters, side: Side, problems: &m
     }
 }
 
-/// What Wireshark and our own checker find.
-fn captures(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<String> {
+/// What Wireshark and our own checker find; `multipath`: there must be keys, tokens and mappings.
+pub(crate) fn captures(
+    files: &[PathBuf],
+    multipath: bool,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<(String, Findings)> {
     let Some(directory) = files.first().and_then(|file| file.parent()) else {
-        return Ok(String::new());
+        return Ok((String::new(), Findings::default()));
     };
     let merged = directory.join("all.pcapng");
     let merge = Command::new("mergecap").arg("-w").arg(&merged).args(files).output();
@@ -232,7 +255,7 @@ fn captures(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<Str
     if malformed > 0 {
         problems.push(format!("tshark: {malformed} malformed frames"));
     }
-    if keys == 0 || tokens == 0 || mappings == 0 {
+    if multipath && (keys == 0 || tokens == 0 || mappings == 0) {
         problems.push(format!("tshark: {keys} keys, {tokens} tokens, {mappings} mappings"));
     }
     // The checksums are our checker's: the kernel sends ffff for 0 now and then, which is right by
@@ -240,5 +263,5 @@ fn captures(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<Str
     let files = files.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>()?;
     let findings = wiretap::check(&files.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     problems.extend(findings.faults.iter().take(3).map(|fault| format!("wrong: {fault}")));
-    Ok(format!("{frames} frames, {mappings} mappings; {findings}"))
+    Ok((format!("{frames} frames, {mappings} mappings; {findings}"), findings))
 }

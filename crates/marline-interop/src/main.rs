@@ -10,6 +10,7 @@ mod judge;
 mod peer;
 mod results;
 mod run;
+mod special;
 mod stage;
 
 use std::collections::VecDeque;
@@ -88,7 +89,7 @@ fn peer(job: &str) -> anyhow::Result<()> {
 fn tasks(args: &Args) -> Vec<Task> {
     let scale = if args.small { Scale::Small } else { Scale::Full };
     let cells = if args.small { Cell::pairwise() } else { Cell::all() };
-    let mut tasks: Vec<Task> = cells.into_iter().map(|cell| Task { cell, scale }).collect();
+    let mut tasks: Vec<Task> = cells.into_iter().map(|cell| Task::Cell(cell, scale)).collect();
     if !args.small {
         let huge = |cell: &Cell| {
             let bulk = [Workload::Up, Workload::Down, Workload::Both].contains(&cell.workload);
@@ -98,8 +99,9 @@ fn tasks(args: &Args) -> Vec<Task> {
         };
         debug_assert_eq!(Pair::ALL.len(), 3);
         let cells = Cell::all().into_iter().filter(huge);
-        tasks.extend(cells.map(|cell| Task { cell, scale: Scale::Huge }));
+        tasks.extend(cells.map(|cell| Task::Cell(cell, Scale::Huge)));
     }
+    tasks.extend(special::all().iter().map(Task::Special));
     tasks.retain(|task| args.only.iter().all(|text| task.to_string().contains(text.as_str())));
     tasks
 }
@@ -128,7 +130,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
                     let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(task) = next else { return };
                     let verdict = run::run(task, &instance, &results.directory(&task));
-                    results.keep(&verdict, total);
+                    results.keep(&task, &verdict, total);
                 }
             });
         }

@@ -10,11 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use marline::{
-    Carrier, Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies,
+    Carrier, Client, ClientConfig, ConnectionConfig, Listener, PathChange, ServerAddress,
+    ServerConfig, default_policies,
 };
+use marline_lab::kernel::Kernel;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::{self, Outcome, Pipe, Plan, Role};
+use kernel::KernelPipe;
 
 /// Time to say farewell at the end.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -23,7 +26,31 @@ const FAREWELL: Duration = Duration::from_secs(10);
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Stack {
     Kernel,
+    /// The kernel's TCP without Multipath TCP.
+    Tcp,
     Marline,
+}
+
+/// What a case of its own asks of Marline's end.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Extra {
+    /// Addresses the server announces.
+    pub(crate) announced: Vec<Announced>,
+    /// Forbid joins to the first address (flag C).
+    pub(crate) deny_join_id0: bool,
+    /// Subflows per connection.
+    pub(crate) subflows: Option<usize>,
+    /// What the client does with its paths, ms after it has connected: `up`, `down`, `backup`,
+    /// `primary`.
+    pub(crate) changes: Vec<(u64, String, String)>,
+}
+
+/// An address that a server announces.
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Announced {
+    pub(crate) address: SocketAddr,
+    /// By which clients reach it, if that is another one.
+    pub(crate) advertised: Option<SocketAddr>,
 }
 
 /// All an end must know.
@@ -39,6 +66,7 @@ pub(crate) struct Job {
     /// Receive buffer, bytes; none: what is usual.
     pub(crate) receive_buffer: Option<u32>,
     pub(crate) plan: Plan,
+    pub(crate) extra: Extra,
 }
 
 impl Pipe for marline::Stream {
@@ -59,8 +87,8 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match (job.stack, job.role) {
-            (Stack::Kernel, Role::Client) => kernel_client(job).await,
-            (Stack::Kernel, Role::Server) => kernel_server(job).await,
+            (Stack::Kernel | Stack::Tcp, Role::Client) => kernel_client(job).await,
+            (Stack::Kernel | Stack::Tcp, Role::Server) => kernel_server(job).await,
             (Stack::Marline, Role::Client) => marline_client(job).await,
             (Stack::Marline, Role::Server) => marline_server(job).await,
         }
@@ -72,6 +100,11 @@ fn tell(outcome: &Outcome) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn kernel(job: &Job) -> Kernel {
+    let receive_buffer = job.receive_buffer.map(|bytes| bytes as usize);
+    Kernel { mptcp: job.stack == Stack::Kernel, receive_buffer, send_buffer: None }
+}
+
 async fn await_turn(job: &Job, connection: usize, began: Instant) {
     if connection > 0 {
         tokio::time::sleep_until((began + job.plan.apart).into()).await;
@@ -79,22 +112,22 @@ async fn await_turn(job: &Job, connection: usize, began: Instant) {
 }
 
 async fn kernel_client(job: &Job) -> anyhow::Result<()> {
-    let buffer = job.receive_buffer.map(|bytes| bytes as usize);
+    let kernel = kernel(job);
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
         await_turn(job, connection, began).await;
-        let pipe = kernel::connect(job.address, buffer).await.context("connect")?;
+        let pipe = KernelPipe(kernel.connect(None, job.address).await.context("connect")?);
         tell(&exchange::run(pipe, Role::Client, &job.plan, connection).await)?;
     }
     Ok(())
 }
 
 async fn kernel_server(job: &Job) -> anyhow::Result<()> {
-    let buffer = job.receive_buffer.map(|bytes| bytes as usize);
-    let listener = kernel::listen(job.address, buffer).context("listen")?;
+    let kernel = kernel(job);
+    let listener = kernel.listen(job.address).context("listen")?;
     println!("ready");
     for connection in 0..job.plan.connections() {
-        let pipe = kernel::accept(&listener).await.context("accept")?;
+        let pipe = KernelPipe(kernel.accept(&listener).await.context("accept")?);
         tell(&exchange::run(pipe, Role::Server, &job.plan, connection).await)?;
     }
     Ok(())
@@ -103,6 +136,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<()> {
 fn connection_config(job: &Job) -> ConnectionConfig {
     let mut config = ConnectionConfig::new(default_policies());
     config.dss_checksum = job.checksum;
+    config.deny_join_id0 = job.extra.deny_join_id0;
     if let Some(bytes) = job.receive_buffer {
         config.receive_buffer = u64::from(bytes);
     }
@@ -113,20 +147,46 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     let mut config = ClientConfig::new(connection_config(job));
     config.carrier = Carrier::Raw;
     config.paths = job.paths.iter().map(|path| path.parse()).collect::<Result<_, _>>()?;
+    config.limits.subflows = job.extra.subflows.unwrap_or(config.limits.subflows);
     let client = Client::bind(config).await?;
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
         await_turn(job, connection, began).await;
         let stream = client.connect(&[job.address]).await.context("connect")?;
-        tell(&exchange::run(stream, Role::Client, &job.plan, connection).await)?;
+        let exchange = exchange::run(stream, Role::Client, &job.plan, connection);
+        let (outcome, changed) = tokio::join!(exchange, change_paths(&client, &job.extra.changes));
+        changed?;
+        tell(&outcome)?;
     }
     client.drained(FAREWELL).await;
+    Ok(())
+}
+
+fn announced(announced: &Announced) -> ServerAddress {
+    ServerAddress { advertised: announced.advertised, ..ServerAddress::new(announced.address) }
+}
+
+async fn change_paths(client: &Client, changes: &[(u64, String, String)]) -> anyhow::Result<()> {
+    let began = Instant::now();
+    for (after_ms, path, change) in changes {
+        tokio::time::sleep_until((began + Duration::from_millis(*after_ms)).into()).await;
+        let change = match change.as_str() {
+            "up" => PathChange::Up,
+            "down" => PathChange::Down,
+            "backup" => PathChange::Backup,
+            "primary" => PathChange::Primary,
+            other => anyhow::bail!("no change of a path is called {other}"),
+        };
+        client.set_path(path, change)?;
+    }
     Ok(())
 }
 
 async fn marline_server(job: &Job) -> anyhow::Result<()> {
     let mut config = ServerConfig::new(vec![job.address], connection_config(job));
     config.carrier = Carrier::Raw;
+    config.limits.subflows = job.extra.subflows.unwrap_or(config.limits.subflows);
+    config.addresses = job.extra.announced.iter().map(announced).collect();
     let listener = Listener::bind(config).await?;
     println!("ready");
     for connection in 0..job.plan.connections() {

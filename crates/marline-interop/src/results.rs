@@ -18,6 +18,8 @@ use crate::stage::Scale;
 struct Kept {
     /// Which program it was.
     program: String,
+    /// Which cell, and how much was sent.
+    name: String,
     verdict: Verdict,
 }
 
@@ -48,7 +50,7 @@ impl Results {
 
     /// Where a cell leaves its files.
     pub(crate) fn directory(&self, task: &Task) -> PathBuf {
-        self.place.join(format!("{task}-{:?}", task.scale).to_lowercase())
+        self.place.join(name(task))
     }
 
     pub(crate) fn is_green(&self, task: &Task) -> bool {
@@ -58,20 +60,21 @@ impl Results {
     fn read(&self, task: &Task) -> Option<Verdict> {
         let text = fs::read_to_string(self.directory(task).join("verdict.json")).ok()?;
         let kept: Kept = serde_json::from_str(&text).ok()?;
-        (kept.program == self.program && kept.verdict.task == *task).then_some(kept.verdict)
+        (kept.program == self.program && kept.name == name(task)).then_some(kept.verdict)
     }
 
     /// Notes a result, says it, and throws away the captures of a green cell.
-    pub(crate) fn keep(&self, verdict: &Verdict, total: usize) {
-        let directory = self.directory(&verdict.task);
-        let kept = Kept { program: self.program.clone(), verdict: verdict.clone() };
+    pub(crate) fn keep(&self, task: &Task, verdict: &Verdict, total: usize) {
+        let directory = self.directory(task);
+        let (program, name) = (self.program.clone(), name(task));
+        let kept = Kept { program, name, verdict: verdict.clone() };
         let text = serde_json::to_string_pretty(&kept).unwrap_or_default();
         if let Err(error) = fs::write(directory.join("verdict.json"), text) {
             eprintln!("{}: {error}", directory.display());
         }
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         let word = if verdict.problems.is_empty() { "ok    " } else { "FAILED" };
-        println!("{done:4}/{total} {word} {:6.1} s  {}", verdict.seconds, verdict.task);
+        println!("{done:4}/{total} {word} {:6.1} s  {task}", verdict.seconds);
         for problem in &verdict.problems {
             println!("       {problem}");
         }
@@ -84,8 +87,8 @@ impl Results {
             }
         } else {
             println!("       evidence: {}", directory.display());
-            let scale = if verdict.task.scale == Scale::Small { "--small " } else { "" };
-            println!("       again: cargo xtask interop {scale}--only {}", verdict.task);
+            let scale = if task.scale() == Scale::Small { "--small " } else { "" };
+            println!("       again: cargo xtask interop {scale}--only {task}");
         }
     }
 
@@ -107,7 +110,8 @@ impl Results {
             let _ = write!(markdown, "| {} |", words(*pair));
             for condition in Condition::ALL {
                 let here = verdicts.iter().filter(|(task, _)| {
-                    task.cell.pair == *pair && task.cell.condition == *condition
+                    matches!(task, Task::Cell(cell, _)
+                        if cell.pair == *pair && cell.condition == *condition)
                 });
                 let (count, good) = here.fold((0, 0), |(count, good), (_, verdict)| {
                     (count + 1, good + usize::from(ok(verdict)))
@@ -118,6 +122,16 @@ impl Results {
                 };
             }
             markdown.push('\n');
+        }
+        let specials: Vec<_> =
+            verdicts.iter().filter(|(task, _)| matches!(task, Task::Special(_))).collect();
+        if !specials.is_empty() {
+            let good = specials.iter().filter(|(_, verdict)| ok(verdict)).count();
+            let _ = writeln!(
+                markdown,
+                "\nPath management and fallback: {good} of {} cases green.",
+                specials.len()
+            );
         }
         let failed = verdicts.iter().filter(|(_, verdict)| !ok(verdict));
         for (number, (task, verdict)) in failed.enumerate() {
@@ -131,6 +145,11 @@ impl Results {
         let text = format!("\n{markdown}\n{seconds:.0} s of cells\n");
         Ok(Summary { green: green == tasks.len(), text, markdown })
     }
+}
+
+/// What its directory is called.
+fn name(task: &Task) -> String {
+    format!("{task}-{:?}", task.scale()).to_lowercase()
 }
 
 const fn words(pair: Pair) -> &'static str {

@@ -13,9 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, Condition};
-use crate::exchange::{Outcome, Role};
+use crate::exchange::{Outcome, Plan, Role};
 use crate::judge;
-use crate::peer::{Job, Stack};
+use crate::peer::{Extra, Job, Stack};
+use crate::special::Special;
 use crate::stage::{Scale, Stage};
 
 /// Packets captured per path: enough for what begins and ends, not gigabytes.
@@ -26,23 +27,37 @@ const READY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What to run.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Task {
-    pub(crate) cell: Cell,
-    pub(crate) scale: Scale,
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Task {
+    /// A cell of the matrix.
+    Cell(Cell, Scale),
+    /// A case of its own.
+    Special(&'static Special),
+}
+
+impl Task {
+    /// How much is sent.
+    pub(crate) const fn scale(&self) -> Scale {
+        match self {
+            Task::Cell(_, scale) => *scale,
+            Task::Special(_) => Scale::Small,
+        }
+    }
 }
 
 impl std::fmt::Display for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.cell)?;
-        if self.scale == Scale::Huge { f.write_str("-1g") } else { Ok(()) }
+        match self {
+            Task::Cell(cell, Scale::Huge) => write!(f, "{cell}-1g"),
+            Task::Cell(cell, _) => cell.fmt(f),
+            Task::Special(special) => f.write_str(special.name),
+        }
     }
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    pub(crate) task: Task,
     /// Everything that is not as it must be; empty: green.
     pub(crate) problems: Vec<String>,
     pub(crate) seconds: f64,
@@ -57,13 +72,25 @@ pub(crate) struct Verdict {
 /// What the judge gets to see.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
-    pub(crate) task: Task,
-    pub(crate) stage: &'a Stage,
+    pub(crate) plan: &'a Plan,
     pub(crate) client: Vec<Outcome>,
     pub(crate) server: Vec<Outcome>,
     pub(crate) net: &'a Net,
     pub(crate) captures: Vec<PathBuf>,
     pub(crate) kernel_said: Vec<String>,
+}
+
+impl Evidence<'_> {
+    /// Connections that run as plain TCP, as far as the ends know.
+    pub(crate) fn fallbacks(&self) -> Vec<(Role, usize, String)> {
+        let ends = [(Role::Client, &self.client), (Role::Server, &self.server)];
+        let named = |(role, outcomes): (Role, &Vec<Outcome>)| {
+            let numbered = outcomes.iter().enumerate();
+            let fallen = numbered.filter_map(move |(n, o)| Some((role, n, o.fallback.clone()?)));
+            fallen.collect::<Vec<_>>()
+        };
+        ends.into_iter().flat_map(named).collect()
+    }
 }
 
 /// A process that does not outlive its use.
@@ -79,54 +106,99 @@ impl Drop for Running {
     }
 }
 
-/// Runs a cell in `directory`, which keeps what it leaves.
+/// Runs something in `directory`, which keeps what it leaves.
 pub(crate) fn run(task: Task, instance: &str, directory: &Path) -> Verdict {
     let started = Instant::now();
-    let result = attempt(task, instance, directory);
+    let made = std::fs::create_dir_all(directory).context("its directory");
+    let result = made.and_then(|()| match task {
+        Task::Cell(cell, scale) => attempt(cell, scale, instance, directory),
+        Task::Special(special) => special.run(instance, directory),
+    });
     let seconds = started.elapsed().as_secs_f64();
     match result {
         Ok(verdict) => Verdict { seconds, ..verdict },
-        Err(error) => Verdict {
-            task,
-            problems: vec![format!("{error:#}")],
-            seconds,
-            counters: Vec::new(),
-            capture: String::new(),
-            doubts: Vec::new(),
-        },
+        Err(error) => {
+            Verdict { problems: vec![format!("{error:#}")], seconds, ..Verdict::default() }
+        }
     }
 }
 
-fn attempt(task: Task, instance: &str, directory: &Path) -> anyhow::Result<Verdict> {
-    let cell = task.cell;
-    std::fs::create_dir_all(directory)?;
-    let seed = cell.to_string().bytes().fold(7u64, |h, b| h.wrapping_mul(31) ^ u64::from(b));
-    let stage = Stage::of(&cell, task.scale, seed);
-    let mut log = KernelLog::from_now();
+fn attempt(cell: Cell, scale: Scale, instance: &str, directory: &Path) -> anyhow::Result<Verdict> {
+    let stage = Stage::of(&cell, scale, seed(&cell.to_string()));
+    let log = KernelLog::from_now();
     let net = Net::up(&stage.scenario, &Options::new(instance))?;
-    let watched = if cell.pair.kernel_client() { Side::Client } else { Side::Server };
-    let (mut captures, mut sniffers) = (Vec::new(), Vec::new());
-    for path in &stage.scenario.paths {
-        let file = directory.join(format!("{}.pcap", path.name));
-        sniffers.push(sniff(&net, watched, &path.name, &file)?);
-        captures.push(file);
-    }
+    let first = &stage.scenario.paths[0].name;
     if cell.condition == Condition::FirstDead {
-        net.command(&stage.scenario.paths[0].name, "down")?;
+        net.command(first, "down")?;
     }
-    let mut server = start(&net, Side::Server, &job(&cell, &stage, Role::Server), directory)?;
-    await_line(&directory.join("server.out"), "ready", &mut server)?;
-    let mut client = start(&net, Side::Client, &job(&cell, &stage, Role::Client), directory)?;
-    wait(&net, &stage, [&mut client, &mut server], directory)?;
-    let outcomes = |name: &str| outcomes(&directory.join(name));
-    let (client, server) = (outcomes("client.out")?, outcomes("server.out")?);
-    for sniffer in &mut sniffers {
-        stop(sniffer);
+    let mut faults: Vec<(Duration, &str)> = stage
+        .fault
+        .iter()
+        .flat_map(|fault| [(fault.after + fault.lasts, "up"), (fault.after, "down")])
+        .collect();
+    let mut act = |elapsed: Duration| {
+        if faults.last().is_some_and(|(at, _)| elapsed >= *at)
+            && let Some((_, order)) = faults.pop()
+        {
+            net.command(first, order)?;
+        }
+        Ok(())
+    };
+    let play = Play {
+        net: &net,
+        directory,
+        watched: if cell.pair.kernel_client() { Side::Client } else { Side::Server },
+        jobs: [job(&cell, &stage, Role::Client), job(&cell, &stage, Role::Server)],
+        limit: stage.limit,
+    };
+    let evidence = play.perform(log, &mut act)?;
+    judge::judge(cell, &evidence)
+}
+
+/// A number of a name.
+pub(crate) fn seed(name: &str) -> u64 {
+    name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(byte))
+}
+
+/// Two ends on a net, and what is captured.
+pub(crate) struct Play<'a> {
+    pub(crate) net: &'a Net,
+    pub(crate) directory: &'a Path,
+    /// Where captures are taken.
+    pub(crate) watched: Side,
+    /// The client's and the server's.
+    pub(crate) jobs: [Job; 2],
+    pub(crate) limit: Duration,
+}
+
+impl<'a> Play<'a> {
+    /// Runs both ends to their end. `act` is asked again and again what is to be done, with the time
+    /// since the client was started.
+    pub(crate) fn perform(
+        &'a self,
+        mut log: KernelLog,
+        act: &mut dyn FnMut(Duration) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Evidence<'a>> {
+        let (net, directory) = (self.net, self.directory);
+        let (mut captures, mut sniffers) = (Vec::new(), Vec::new());
+        for path in &net.scenario().paths {
+            let file = directory.join(format!("{}.pcap", path.name));
+            sniffers.push(sniff(net, self.watched, &path.name, &file)?);
+            captures.push(file);
+        }
+        let [client_job, server_job] = &self.jobs;
+        let mut server = start(net, Side::Server, server_job, directory)?;
+        await_line(&directory.join("server.out"), "ready", &mut server)?;
+        let mut client = start(net, Side::Client, client_job, directory)?;
+        wait(self.limit, [&mut client, &mut server], directory, act)?;
+        let read = |name: &str| outcomes(&directory.join(name));
+        let (client, server) = (read("client.out")?, read("server.out")?);
+        for sniffer in &mut sniffers {
+            stop(sniffer);
+        }
+        let kernel_said = log.complaints();
+        Ok(Evidence { plan: &client_job.plan, client, server, net, captures, kernel_said })
     }
-    let kernel_said = log.complaints();
-    let evidence =
-        Evidence { task, stage: &stage, client, server, net: &net, captures, kernel_said };
-    judge::judge(&evidence)
 }
 
 fn job(cell: &Cell, stage: &Stage, role: Role) -> Job {
@@ -142,6 +214,7 @@ fn job(cell: &Cell, stage: &Stage, role: Role) -> Job {
         checksum: cell.checksum == crate::cell::Checksum::On,
         receive_buffer: stage.receive_buffer,
         plan: stage.plan.clone(),
+        extra: Extra::default(),
     }
 }
 
@@ -185,26 +258,16 @@ fn await_line(file: &Path, text: &str, from: &mut Running) -> anyhow::Result<()>
     }
 }
 
-/// Waits for both ends, and breaks and mends the first path when it is time.
+/// Waits for both ends, and does what is to be done meanwhile.
 fn wait(
-    net: &Net,
-    stage: &Stage,
+    limit: Duration,
     mut running: [&mut Running; 2],
     directory: &Path,
+    act: &mut dyn FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let start = Instant::now();
-    let first = &stage.scenario.paths[0].name;
-    let mut faults: Vec<(Duration, &str)> = stage
-        .fault
-        .iter()
-        .flat_map(|fault| [(fault.after + fault.lasts, "up"), (fault.after, "down")])
-        .collect();
     loop {
-        if faults.last().is_some_and(|(at, _)| start.elapsed() >= *at)
-            && let Some((_, order)) = faults.pop()
-        {
-            net.command(first, order)?;
-        }
+        act(start.elapsed())?;
         let mut ended: Vec<ExitStatus> = Vec::new();
         for end in &mut running {
             if let Some(status) = end.child.try_wait()? {
@@ -219,12 +282,12 @@ fn wait(
         if ended.len() == running.len() {
             return Ok(());
         }
-        if start.elapsed() > stage.limit {
+        if start.elapsed() > limit {
             let waits = |end: &mut &mut Running| {
                 matches!(end.child.try_wait(), Ok(None)).then_some(end.name)
             };
             let names: Vec<&str> = running.iter_mut().filter_map(waits).collect();
-            bail!("after {:?} still running: {}", stage.limit, names.join(", "));
+            bail!("after {limit:?} still running: {}", names.join(", "));
         }
         std::thread::sleep(LOOK);
     }

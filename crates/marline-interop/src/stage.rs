@@ -124,12 +124,12 @@ fn scenario(cell: &Cell, seed: u64) -> Scenario {
     Scenario { seed, paths, client, server: host(Vec::new()), events: Vec::new() }
 }
 
-fn ipnet(address: IpAddr, prefix: u8) -> marline_lab::scenario::IpNet {
+pub(crate) fn ipnet(address: IpAddr, prefix: u8) -> marline_lab::scenario::IpNet {
     marline_lab::scenario::IpNet::new_assert(address, prefix)
 }
 
 /// The address of a host on a path.
-fn address(family: Family, path: usize, host: u8) -> IpAddr {
+pub(crate) fn address(family: Family, path: usize, host: u8) -> IpAddr {
     let net = path as u8 + 1;
     match family {
         Family::V4 => Ipv4Addr::new(10, 0, net, host).into(),

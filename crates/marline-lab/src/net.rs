@@ -17,7 +17,6 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_io::emulator::RelayReport;
 use marline_io::netns;
 
 use crate::emulation::script::Order;
@@ -25,6 +24,7 @@ use crate::scenario::{Event, Scenario, Side};
 pub use claim::{Claim, Owner, claims, release, sweep};
 pub use counters::{Counters, KernelLog};
 pub use links::{LinkOptions, Links, Scheduled};
+pub use marline_io::emulator::RelayReport;
 
 /// How a net is made.
 #[derive(Clone, Debug)]

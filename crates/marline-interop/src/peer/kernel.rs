@@ -1,39 +1,18 @@
-//! The kernel's Multipath TCP as a pipe.
+//! A connection of the kernel's as a pipe.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use marline_lab::kernel::Kernel;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::exchange::Pipe;
 
 /// A connection of the kernel's.
-pub(super) struct KernelPipe(TcpStream);
-
-fn kernel(buffer: Option<usize>) -> Kernel {
-    Kernel { receive_buffer: buffer, ..Kernel::MULTIPATH }
-}
-
-/// Connects.
-pub(super) async fn connect(to: SocketAddr, buffer: Option<usize>) -> io::Result<KernelPipe> {
-    Ok(KernelPipe(kernel(buffer).connect(None, to).await?))
-}
-
-/// Listens.
-pub(super) fn listen(at: SocketAddr, buffer: Option<usize>) -> io::Result<TcpListener> {
-    kernel(buffer).listen(at)
-}
-
-/// The next connection.
-pub(super) async fn accept(listener: &TcpListener) -> io::Result<KernelPipe> {
-    Ok(KernelPipe(listener.accept().await?.0))
-}
+pub(super) struct KernelPipe(pub(super) TcpStream);
 
 impl Pipe for KernelPipe {
     fn abort(self) {

@@ -1,0 +1,376 @@
+//! Cases that are no cells of the matrix: path management and fallback, each a story of its own.
+//!
+//! Every case moves bytes both ways, which are compared as in the matrix; the captures are checked;
+//! and then the case asks what it is about: the kernel's counters, and which path carried how much
+//! before and after something happened.
+
+mod fallback;
+mod paths;
+mod priority;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path as FilePath;
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use marline_lab::net::{Counters, KernelLog, Net, Options, RelayReport};
+use marline_lab::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
+use marline_testkit::wiretap::Findings;
+
+use crate::cell::{Family, Workload};
+use crate::exchange::{Plan, Role};
+use crate::judge;
+use crate::peer::{Announced, Extra, Job, Stack};
+use crate::run::{Evidence, Play, Verdict, seed};
+use crate::stage::{PORT, address, ipnet};
+
+/// The two paths of most cases.
+const WIFI: &str = "wifi";
+const LTE: &str = "lte";
+/// Their links.
+const LINKS: [&str; 2] = ["rate=20M,delay=10ms,queue=100ms", "rate=20M,delay=20ms,queue=100ms"];
+/// Enough for every path to be used.
+const SHORT: u64 = 4 << 20;
+/// Seven seconds on one path: things happen meanwhile.
+const LONG: u64 = 16 << 20;
+/// Longest a case may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Something that is done from outside.
+#[derive(Copy, Clone, Debug)]
+enum Act {
+    /// Everything is counted.
+    Note,
+    /// A path gets a command.
+    Path(&'static str, &'static str),
+    /// A program runs on a host.
+    Run(Side, &'static str),
+}
+
+/// A case.
+pub(crate) struct Special {
+    pub(crate) name: &'static str,
+    client: Stack,
+    server: Stack,
+    scenario: Scenario,
+    /// Where the client connects.
+    to: SocketAddr,
+    /// The paths of a Marline client, as its command line has them.
+    paths: Vec<&'static str>,
+    extra: Extra,
+    bytes: u64,
+    /// Before the ends are started.
+    before: Vec<Act>,
+    /// Ms after the client was started, in order.
+    acts: Vec<(u64, Act)>,
+    /// Counters that must not move elsewhere.
+    expected: &'static [&'static str],
+    /// It is about plain TCP.
+    plain: bool,
+    check: fn(&mut Found<'_>),
+}
+
+impl std::fmt::Debug for Special {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What was counted at some moment.
+struct Noted {
+    /// Bytes that a path has delivered up and down.
+    delivered: Vec<(String, u64, u64)>,
+    client: Counters,
+    server: Counters,
+}
+
+impl Noted {
+    fn take(net: &Net) -> anyhow::Result<Noted> {
+        let bytes = |report: RelayReport| {
+            let (up, down) = (report.up.stats.delivered_bytes, report.down.stats.delivered_bytes);
+            (report.name, up, down)
+        };
+        Ok(Noted {
+            delivered: net.report()?.into_iter().map(bytes).collect(),
+            client: net.counters(Side::Client)?,
+            server: net.counters(Side::Server)?,
+        })
+    }
+}
+
+/// What a case left, and what is wrong with it.
+struct Found<'a> {
+    evidence: &'a Evidence<'a>,
+    /// At each [`Act::Note`], and at the end.
+    notes: Vec<Noted>,
+    capture: Findings,
+    problems: Vec<String>,
+}
+
+impl Found<'_> {
+    /// What was counted at a note, from 0; the last is the end.
+    fn note(&self, number: usize) -> &Noted {
+        &self.notes[number.min(self.notes.len() - 1)]
+    }
+
+    fn counted(&self, side: Side, name: &str) -> u64 {
+        let end = self.note(usize::MAX);
+        if side == Side::Client { end.client.get(name) } else { end.server.get(name) }
+    }
+
+    /// The kernel on a side has counted so many at least.
+    fn at_least(&mut self, side: Side, name: &str, least: u64) {
+        let count = self.counted(side, name);
+        if count < least {
+            self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {least}"));
+        }
+    }
+
+    /// Exactly so many.
+    fn exactly(&mut self, side: Side, name: &str, wanted: u64) {
+        let count = self.counted(side, name);
+        if count != wanted {
+            self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {wanted}"));
+        }
+    }
+
+    /// The captures show so many at least.
+    fn seen(&mut self, name: &str, least: u64) {
+        let seen = self.capture.seen.get(name).copied().unwrap_or(0) + self.capture.right(name);
+        if seen < least {
+            self.problems.push(format!("the captures show {seen} {name}, not {least}"));
+        }
+    }
+
+    /// Bytes that a path delivered between two notes, counted from 1; 0 is the start: up, down.
+    fn between(&self, path: &str, from: usize, to: usize) -> (u64, u64) {
+        let at = |number: usize| {
+            let Some(before) = number.checked_sub(1) else { return (0, 0) };
+            let mut paths = self.note(before).delivered.iter();
+            paths.find(|(name, ..)| name == path).map_or((0, 0), |(_, up, down)| (*up, *down))
+        };
+        let (from, to) = (at(from), at(to));
+        (to.0 - from.0, to.1 - from.1)
+    }
+
+    /// Payload flowed on a path between two notes, in the ways that are asked for, or did not.
+    fn carried(&mut self, path: &str, (from, to): (usize, usize), way: Way, wanted: bool) {
+        // What is left when no data flows: acknowledgements, handshakes, probes.
+        const IDLE: u64 = 60_000;
+        let (up, down) = self.between(path, from, to);
+        let bytes = if way == Way::Up { up } else { down };
+        if (bytes > IDLE) != wanted {
+            let word = if wanted { "only " } else { "" };
+            self.problems.push(format!("{path} carried {word}{bytes} bytes {way:?}"));
+        }
+    }
+
+    /// Marline's end says that it runs as plain TCP.
+    fn fell_back(&mut self, role: Role, wanted: bool) {
+        let fallen = self.evidence.fallbacks();
+        let reason = fallen.iter().find(|(at, ..)| *at == role);
+        match (reason, wanted) {
+            (Some((_, _, reason)), false) => {
+                self.problems.push(format!("{role:?}: fell back to plain TCP: {reason}"));
+            }
+            (None, true) => self.problems.push(format!("{role:?}: says nothing of plain TCP")),
+            _ => {}
+        }
+    }
+}
+
+/// From the client, or to it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// Every case.
+pub(crate) fn all() -> &'static [Special] {
+    static ALL: LazyLock<Vec<Special>> = LazyLock::new(|| {
+        [paths::cases(), priority::cases(), fallback::cases()].into_iter().flatten().collect()
+    });
+    &ALL
+}
+
+fn v4(path: usize, host: u8) -> IpAddr {
+    address(Family::V4, path, host)
+}
+
+fn v6(path: usize, host: u8) -> IpAddr {
+    address(Family::V6, path, host)
+}
+
+fn at(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, PORT)
+}
+
+fn endpoint(address: IpAddr, path: &str, flags: &[EndpointFlag]) -> Endpoint {
+    Endpoint { address, path: Some(path.to_owned()), port: None, id: None, flags: flags.to_vec() }
+}
+
+/// Two paths with IPv4 and IPv6 each, and nothing that the kernels know of them.
+fn dual_stack() -> Scenario {
+    let path = |(number, name): (usize, &str)| Path {
+        name: name.to_owned(),
+        link: LINKS[number].to_owned(),
+        client: vec![ipnet(v4(number, 2), 24), ipnet(v6(number, 2), 64)],
+        server: vec![ipnet(v4(number, 1), 24), ipnet(v6(number, 1), 64)],
+        mtu: None,
+    };
+    Scenario {
+        seed: 1,
+        paths: [WIFI, LTE].into_iter().enumerate().map(path).collect(),
+        ..Scenario::default()
+    }
+}
+
+/// A case with what most have.
+fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'_>)) -> Special {
+    Special {
+        name,
+        client,
+        server,
+        scenario: dual_stack(),
+        to: at(v4(0, 1)),
+        paths: vec![WIFI, LTE],
+        extra: Extra::default(),
+        bytes: SHORT,
+        before: Vec::new(),
+        acts: Vec::new(),
+        expected: &[],
+        plain: false,
+        check,
+    }
+}
+
+fn announced(address: SocketAddr) -> Announced {
+    Announced { address, advertised: None }
+}
+
+impl Special {
+    /// Runs it in `directory`, which keeps what it leaves.
+    ///
+    /// # Errors
+    /// It did not come to its end.
+    pub(crate) fn run(&self, instance: &str, directory: &FilePath) -> anyhow::Result<Verdict> {
+        let log = KernelLog::from_now();
+        let net = Net::up(&self.scenario, &Options::new(instance))?;
+        let mut notes = Vec::new();
+        for act in &self.before {
+            perform(*act, &net, &mut notes)?;
+        }
+        let play = Play {
+            net: &net,
+            directory,
+            watched: if self.client == Stack::Marline { Side::Server } else { Side::Client },
+            jobs: [self.job(Role::Client), self.job(Role::Server)],
+            limit: LIMIT,
+        };
+        let mut left = self.acts.iter().peekable();
+        let mut act = |elapsed: Duration| {
+            while let Some((_, act)) =
+                left.next_if(|(at_ms, _)| elapsed >= Duration::from_millis(*at_ms))
+            {
+                perform(*act, &net, &mut notes)?;
+            }
+            Ok(())
+        };
+        let evidence = play.perform(log, &mut act)?;
+        ensure!(left.peek().is_none(), "it was over before everything had happened");
+        notes.push(Noted::take(&net)?);
+        self.judge(&evidence, notes)
+    }
+
+    fn judge(&self, evidence: &Evidence<'_>, notes: Vec<Noted>) -> anyhow::Result<Verdict> {
+        let mut problems = Vec::new();
+        judge::applications(evidence, &mut problems);
+        judge::complaints(&evidence.kernel_said, &mut problems);
+        let (text, capture) = judge::captures(&evidence.captures, !self.plain, &mut problems)?;
+        let mut found = Found { evidence, notes, capture, problems };
+        for (side, stack) in [(Side::Client, self.client), (Side::Server, self.server)] {
+            let end = found.note(usize::MAX);
+            let counters = if side == Side::Client { &end.client } else { &end.server };
+            if stack != Stack::Marline {
+                judge::never(&counters.clone(), self.expected, &mut found.problems);
+            }
+        }
+        if !self.plain {
+            found.fell_back(Role::Client, false);
+            found.fell_back(Role::Server, false);
+        }
+        (self.check)(&mut found);
+        let end = found.note(usize::MAX);
+        let kernel = if self.client == Stack::Marline { &end.server } else { &end.client };
+        Ok(Verdict {
+            counters: judge::shown(kernel),
+            capture: text,
+            doubts: evidence.net.doubts()?,
+            problems: found.problems,
+            ..Verdict::default()
+        })
+    }
+
+    fn job(&self, role: Role) -> Job {
+        let plan = Plan {
+            workload: Workload::Both,
+            bytes: self.bytes,
+            messages: 0,
+            pause: Duration::ZERO,
+            apart: Duration::ZERO,
+            seed: seed(self.name),
+        };
+        // A kernel's server takes joins to other addresses only if it listens there.
+        let mut address = self.to;
+        if role == Role::Server && self.server != Stack::Marline {
+            address.set_ip(match self.to.ip() {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            });
+        }
+        Job {
+            stack: if role == Role::Client { self.client } else { self.server },
+            role,
+            address,
+            paths: self.paths.iter().map(|path| (*path).to_owned()).collect(),
+            checksum: false,
+            receive_buffer: None,
+            plan,
+            extra: self.extra.clone(),
+        }
+    }
+}
+
+fn perform(act: Act, net: &Net, notes: &mut Vec<Noted>) -> anyhow::Result<()> {
+    match act {
+        Act::Note => notes.push(Noted::take(net)?),
+        Act::Path(path, order) => net.command(path, order)?,
+        Act::Run(side, line) => {
+            let mut words = line.split_ascii_whitespace();
+            let mut command = Command::new(words.next().context("no program")?);
+            command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let output = net.spawn(side, &mut command)?.wait_with_output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "`{line}`: {}", said.trim());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_a_scenario_that_holds() {
+        let mut names = std::collections::BTreeSet::new();
+        for special in all() {
+            assert!(names.insert(special.name), "{}", special.name);
+            special.scenario.check().unwrap_or_else(|error| panic!("{}: {error:#}", special.name));
+            assert!(special.acts.is_sorted_by_key(|(at_ms, _)| *at_ms), "{}", special.name);
+        }
+    }
+}

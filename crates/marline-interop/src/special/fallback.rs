@@ -1,0 +1,78 @@
+//! Peers and paths without Multipath TCP: plain TCP, and every byte (RFC 8684, 3.7).
+
+use marline_lab::scenario::Side;
+
+use super::{Act, Found, LTE, Special, WIFI, Way, case};
+use crate::exchange::Role;
+use crate::peer::Stack::{self, Kernel, Marline, Tcp};
+
+/// What the kernel counts when it is left alone with its Multipath TCP.
+const FALLBACKS: &[&str] = &[
+    "MPCapableFallbackACK",
+    "MPCapableFallbackSYNACK",
+    "MPFallbackTokenInit",
+    "MPCapableDataFallback",
+    "DssFallback",
+];
+
+fn plain(
+    name: &'static str,
+    (client, server): (Stack, Stack),
+    box_on_the_way: Option<&'static str>,
+    check: fn(&mut Found<'_>),
+) -> Special {
+    Special {
+        before: box_on_the_way.map(|order| Act::Path(WIFI, order)).into_iter().collect(),
+        expected: FALLBACKS,
+        plain: true,
+        ..case(name, client, server, check)
+    }
+}
+
+fn client_fell_back(found: &mut Found<'_>) {
+    found.fell_back(Role::Client, true);
+    found.carried(LTE, (0, 1), Way::Down, false);
+}
+
+fn server_fell_back(found: &mut Found<'_>) {
+    found.fell_back(Role::Server, true);
+    found.carried(LTE, (0, 1), Way::Down, false);
+}
+
+fn both_fell_back(found: &mut Found<'_>) {
+    client_fell_back(found);
+    server_fell_back(found);
+}
+
+pub(super) fn cases() -> Vec<Special> {
+    let (syn, synack, rest) =
+        ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
+    let disabled = |side, name, ends, check| {
+        let off = Act::Run(side, "sysctl -q -w net.mptcp.enabled=0");
+        Special { before: vec![off], ..plain(name, ends, None, check) }
+    };
+    let mut cases = vec![
+        plain("mk-plain-server", (Marline, Tcp), None, client_fell_back),
+        plain("km-plain-client", (Tcp, Marline), None, server_fell_back),
+        disabled(Side::Server, "mk-disabled", (Marline, Tcp), client_fell_back),
+        plain("mk-strip-syn", (Marline, Kernel), Some(syn), client_fell_back),
+        plain("mk-strip-synack", (Marline, Kernel), Some(synack), client_fell_back),
+        plain("mk-strip-data", (Marline, Kernel), Some(rest), client_fell_back),
+        plain("km-strip-syn", (Kernel, Marline), Some(syn), server_fell_back),
+        plain("km-strip-synack", (Kernel, Marline), Some(synack), server_fell_back),
+        plain("km-strip-data", (Kernel, Marline), Some(rest), server_fell_back),
+        plain("mm-strip-syn", (Marline, Marline), Some(syn), both_fell_back),
+        plain("mm-strip-synack", (Marline, Marline), Some(synack), both_fell_back),
+        plain("mm-strip-data", (Marline, Marline), Some(rest), both_fell_back),
+    ];
+    // A path whose box lets no join through is not used; the connection stays what it is.
+    cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
+        Special {
+            before: vec![Act::Path(LTE, "set strip=mptcp")],
+            ..case(name, Marline, server, |found| {
+                found.carried(LTE, (0, 1), Way::Down, false);
+            })
+        }
+    }));
+    cases
+}

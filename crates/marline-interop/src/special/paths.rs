@@ -1,0 +1,305 @@
+//! Addresses that are announced, joined, refused and removed (RFC 8684, 3.2, 3.4).
+
+use std::net::SocketAddr;
+
+use marline_lab::scenario::EndpointFlag::{Fullmesh, Signal, Subflow};
+use marline_lab::scenario::{Endpoint, Scenario, Side};
+
+use super::{
+    Act, LONG, LTE, Special, WIFI, Way, announced, at, case, dual_stack, endpoint, v4, v6,
+};
+use crate::peer::Stack::{Kernel, Marline};
+use crate::peer::{Announced, Extra};
+
+/// A port that is not the one of the first subflow.
+const OTHER_PORT: u16 = 7_777;
+
+pub(super) fn cases() -> Vec<Special> {
+    [announcing_kernel(), announcing_marline(), announcing_afar(), refusing(), removing()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn with_server_endpoint(endpoint: Endpoint) -> Scenario {
+    let mut scenario = dual_stack();
+    scenario.server.mptcp.endpoints.push(endpoint);
+    scenario
+}
+
+fn with_client_endpoint(endpoint: Endpoint) -> Scenario {
+    let mut scenario = dual_stack();
+    scenario.client.mptcp.endpoints.push(endpoint);
+    scenario
+}
+
+/// A kernel's server announces; our client answers and joins.
+fn announcing_kernel() -> Vec<Special> {
+    let port = |mut endpoint: Endpoint| {
+        endpoint.port = Some(OTHER_PORT);
+        endpoint
+    };
+    let lte = endpoint(v4(1, 1), LTE, &[Signal]);
+    let lte6 = endpoint(v6(1, 1), LTE, &[Signal]);
+    vec![
+        Special {
+            scenario: with_server_endpoint(lte.clone()),
+            ..case("mk-signal-v4", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "AddAddrTx", 1);
+                found.at_least(Side::Server, "EchoAdd", 1);
+                // From LTE to the first address, from each to the second.
+                found.at_least(Side::Server, "MPJoinAckRx", 3);
+                found.seen("HMACs of ADD_ADDR", 1);
+            })
+        },
+        Special {
+            scenario: with_server_endpoint(lte6.clone()),
+            to: at(v6(0, 1)),
+            ..case("mk-signal-v6", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "EchoAdd", 1);
+                found.at_least(Side::Server, "MPJoinAckRx", 3);
+                found.seen("HMACs of ADD_ADDR", 1);
+            })
+        },
+        Special {
+            scenario: with_server_endpoint(port(lte.clone())),
+            ..case("mk-signal-v4-port", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "EchoAdd", 1);
+                found.at_least(Side::Server, "MPJoinPortAckRx", 1);
+            })
+        },
+        Special {
+            scenario: with_server_endpoint(port(lte6)),
+            to: at(v6(0, 1)),
+            ..case("mk-signal-v6-port", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "EchoAdd", 1);
+                found.at_least(Side::Server, "MPJoinPortAckRx", 1);
+            })
+        },
+        // Connected by IPv6, joined by IPv4: the kernel does that with IPv6 sockets only.
+        Special {
+            scenario: with_server_endpoint(lte),
+            to: at(v6(0, 1)),
+            ..case("mk-mixed", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "EchoAdd", 1);
+                found.at_least(Side::Server, "MPJoinAckRx", 2);
+                found.carried(LTE, (0, 1), Way::Down, true);
+            })
+        },
+    ]
+}
+
+fn serving(address: SocketAddr) -> Extra {
+    Extra { announced: vec![announced(address)], ..Extra::default() }
+}
+
+/// Our server announces; a kernel's client answers and joins.
+fn announcing_marline() -> Vec<Special> {
+    let mut other = at(v4(1, 1));
+    other.set_port(OTHER_PORT);
+    let mut other6 = at(v6(1, 1));
+    other6.set_port(OTHER_PORT);
+    vec![
+        Special {
+            extra: serving(at(v4(1, 1))),
+            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+            ..case("km-signal-v4", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "AddAddr", 1);
+                found.at_least(Side::Client, "EchoAddTx", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 2);
+                found.seen("ADD_ADDR echoes", 1);
+                found.seen("HMACs of ADD_ADDR", 1);
+            })
+        },
+        Special {
+            extra: serving(at(v6(1, 1))),
+            scenario: with_client_endpoint(endpoint(v6(1, 2), LTE, &[Subflow])),
+            to: at(v6(0, 1)),
+            ..case("km-signal-v6", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "AddAddr", 1);
+                found.at_least(Side::Client, "EchoAddTx", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 2);
+            })
+        },
+        Special {
+            extra: serving(other),
+            ..case("km-signal-v4-port", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "PortAdd", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+            })
+        },
+        // Port and HMAC leave no room for timestamps.
+        Special {
+            extra: serving(other6),
+            to: at(v6(0, 1)),
+            ..case("km-signal-v6-port", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "PortAdd", 1);
+                found.at_least(Side::Client, "EchoAddTx", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+            })
+        },
+    ]
+}
+
+/// The same with other families, full mesh and translators.
+fn announcing_afar() -> Vec<Special> {
+    vec![
+        Special {
+            extra: serving(at(v4(1, 1))),
+            to: at(v6(0, 1)),
+            ..case("km-mixed", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "AddAddr", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.carried(LTE, (0, 1), Way::Down, true);
+            })
+        },
+        Special {
+            extra: serving(at(v4(1, 1))),
+            scenario: {
+                let mut scenario = with_client_endpoint(endpoint(v4(0, 2), WIFI, &[Fullmesh]));
+                let lte = endpoint(v4(1, 2), LTE, &[Subflow, Fullmesh]);
+                scenario.client.mptcp.endpoints.push(lte);
+                scenario.client.mptcp.endpoints[0].flags.push(Subflow);
+                scenario
+            },
+            ..case("km-fullmesh", Kernel, Marline, |found| {
+                // All four pairs but the first.
+                found.at_least(Side::Client, "MPJoinSynAckRx", 3);
+            })
+        },
+        // Behind a translator: the announced address is none of the server's own.
+        Special {
+            extra: Extra {
+                announced: vec![Announced {
+                    address: at(v4(1, 1)),
+                    advertised: Some(at(v4(1, 9))),
+                }],
+                ..Extra::default()
+            },
+            before: vec![
+                Act::Run(Side::Server, "nft add table ip t"),
+                Act::Run(
+                    Side::Server,
+                    "nft add chain ip t in { type nat hook prerouting priority -100 ; }",
+                ),
+                Act::Run(Side::Server, "nft add rule ip t in ip daddr 10.0.2.9 dnat to 10.0.2.1"),
+            ],
+            ..case("km-advertised", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "AddAddr", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                found.carried(LTE, (0, 1), Way::Down, true);
+            })
+        },
+    ]
+}
+
+/// Joins that are not wanted, at all or to the first address.
+fn refusing() -> Vec<Special> {
+    let flag_c = |mut scenario: Scenario| {
+        let key = "net.mptcp.allow_join_initial_addr_port".to_owned();
+        scenario.server.sysctl.insert(key, "0".to_owned());
+        scenario
+    };
+    vec![
+        Special {
+            scenario: flag_c(with_server_endpoint(endpoint(v4(1, 1), LTE, &[Signal]))),
+            ..case("mk-flag-c", Marline, Kernel, |found| {
+                // From each path to the second address; none from LTE to the first.
+                found.exactly(Side::Server, "MPJoinSynRx", 2);
+                found.at_least(Side::Server, "MPJoinAckRx", 2);
+            })
+        },
+        Special {
+            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+            extra: Extra {
+                announced: vec![announced(at(v4(1, 1)))],
+                deny_join_id0: true,
+                ..Extra::default()
+            },
+            ..case("km-flag-c", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "AddAddr", 1);
+                found.exactly(Side::Client, "MPJoinSynTx", 1);
+                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+            })
+        },
+        Special {
+            before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 0")],
+            ..case("mk-refused", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "MPJoinSynRx", 1);
+                found.exactly(Side::Server, "MPJoinAckRx", 0);
+                found.carried(LTE, (0, 1), Way::Down, false);
+            })
+        },
+        Special {
+            scenario: with_client_endpoint(endpoint(v4(1, 2), LTE, &[Subflow])),
+            extra: Extra { subflows: Some(1), ..Extra::default() },
+            ..case("km-refused", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "MPJoinSynTx", 1);
+                found.exactly(Side::Client, "MPJoinSynAckRx", 0);
+            })
+        },
+    ]
+}
+
+/// Addresses that go away.
+fn removing() -> Vec<Special> {
+    let named = |mut endpoint: Endpoint| {
+        endpoint.id = Some(5);
+        endpoint
+    };
+    vec![
+        Special {
+            scenario: with_client_endpoint(named(endpoint(v4(1, 2), LTE, &[Subflow]))),
+            bytes: LONG,
+            acts: vec![
+                (1_500, Act::Note),
+                (1_500, Act::Run(Side::Client, "ip mptcp endpoint delete id 5")),
+                (2_000, Act::Note),
+            ],
+            ..case("km-removed", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "RmAddrTx", 1);
+                found.seen("REMOVE_ADDR", 1);
+                found.carried(LTE, (0, 1), Way::Down, true);
+                found.carried(LTE, (2, 3), Way::Down, false);
+            })
+        },
+        Special {
+            scenario: with_server_endpoint(named(endpoint(v4(1, 1), LTE, &[Signal]))),
+            bytes: LONG,
+            acts: vec![
+                (1_500, Act::Note),
+                (1_500, Act::Run(Side::Server, "ip mptcp endpoint delete id 5")),
+            ],
+            ..case("mk-server-removed", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "RmAddrTx", 1);
+                found.at_least(Side::Server, "EchoAdd", 1);
+            })
+        },
+        Special {
+            bytes: LONG,
+            acts: vec![
+                (1_500, Act::Note),
+                (1_500, Act::Run(Side::Client, "ip address del 10.0.2.2/24 dev lte")),
+                (2_200, Act::Note),
+            ],
+            ..case("mk-address-lost", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "RmAddr", 1);
+                found.carried(LTE, (0, 1), Way::Down, true);
+                found.carried(LTE, (2, 3), Way::Down, false);
+            })
+        },
+        Special {
+            bytes: LONG,
+            extra: Extra {
+                changes: vec![(1_500, LTE.to_owned(), "down".to_owned())],
+                ..Extra::default()
+            },
+            acts: vec![(1_400, Act::Note), (2_300, Act::Note)],
+            ..case("mk-removed", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "RmAddr", 1);
+                found.carried(LTE, (0, 1), Way::Down, true);
+                found.carried(LTE, (2, 3), Way::Down, false);
+            })
+        },
+    ]
+}

@@ -1,0 +1,105 @@
+//! Backups, and MP_PRIO both ways (RFC 8684, 3.3.8).
+
+use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
+use marline_lab::scenario::{Scenario, Side};
+
+use super::{Act, Found, LONG, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
+use crate::peer::Extra;
+use crate::peer::Stack::{Kernel, Marline};
+
+fn lte(backup: bool) -> Scenario {
+    let flags = if backup { &[Subflow, Backup][..] } else { &[Subflow] };
+    let mut scenario = dual_stack();
+    let mut endpoint = endpoint(v4(1, 2), LTE, flags);
+    endpoint.id = Some(5);
+    scenario.client.mptcp.endpoints.push(endpoint);
+    scenario
+}
+
+/// WiFi lives until the note and is then cut.
+fn cut() -> Vec<(u64, Act)> {
+    vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
+}
+
+/// Nothing on the backup before, everything after.
+fn took_over(found: &mut Found<'_>) {
+    for way in [Way::Up, Way::Down] {
+        found.carried(LTE, (0, 1), way, false);
+        found.carried(LTE, (1, 2), way, true);
+    }
+}
+
+pub(super) fn cases() -> Vec<Special> {
+    let changes = |word: &str, back: &str| {
+        let change = |at_ms, word: &str| (at_ms, LTE.to_owned(), word.to_owned());
+        let changes = vec![change(1_200, word), change(2_400, back)];
+        Extra { changes, ..Extra::default() }
+    };
+    let notes = vec![(1_300, Act::Note), (2_000, Act::Note), (2_400, Act::Note)];
+    vec![
+        Special {
+            paths: vec![WIFI, "lte,backup"],
+            bytes: LONG,
+            acts: cut(),
+            ..case("mk-backup", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "MPJoinSynBackupRx", 1);
+                took_over(found);
+            })
+        },
+        Special {
+            scenario: lte(true),
+            bytes: LONG,
+            acts: cut(),
+            ..case("km-backup", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "MPJoinSynAckRx", 1);
+                took_over(found);
+            })
+        },
+        Special {
+            paths: vec![WIFI, "lte,backup"],
+            bytes: LONG,
+            acts: cut(),
+            ..case("mm-backup", Marline, Marline, took_over)
+        },
+        // Ours to the kernel's server: it stops, and goes on.
+        Special {
+            bytes: LONG,
+            extra: changes("backup", "primary"),
+            acts: notes.clone(),
+            ..case("mk-prio", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "MPPrioRx", 2);
+                found.carried(LTE, (0, 1), Way::Down, true);
+                found.carried(LTE, (2, 3), Way::Down, false);
+                found.carried(LTE, (3, 4), Way::Down, true);
+            })
+        },
+        Special {
+            bytes: LONG,
+            extra: changes("backup", "primary"),
+            acts: notes,
+            ..case("mm-prio", Marline, Marline, |found| {
+                found.seen("MP_PRIO", 2);
+                found.carried(LTE, (2, 3), Way::Down, false);
+                found.carried(LTE, (3, 4), Way::Down, true);
+            })
+        },
+        // The kernel's client to our server.
+        Special {
+            scenario: lte(false),
+            bytes: LONG,
+            acts: vec![
+                (1_200, Act::Note),
+                (1_200, Act::Run(Side::Client, "ip mptcp endpoint change id 5 backup")),
+                (1_900, Act::Note),
+                (2_500, Act::Note),
+                (2_500, Act::Run(Side::Client, "ip mptcp endpoint change id 5 nobackup")),
+            ],
+            ..case("km-prio", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "MPPrioTx", 2);
+                found.carried(LTE, (0, 1), Way::Down, true);
+                found.carried(LTE, (2, 3), Way::Down, false);
+                found.carried(LTE, (3, 4), Way::Down, true);
+            })
+        },
+    ]
+}

@@ -200,6 +200,26 @@ fn spurious_retransmissions_are_taken_back_by_dsack() {
 }
 
 #[test]
+fn a_lost_ack_does_not_make_the_path_look_slow() {
+    let mut pair = Pair::established(config());
+    pair.client.written = 100;
+    pair.run_for(Duration::from_secs(1));
+    let before = pair.client.tcp.srtt().expect("measured");
+    // The next message arrives; the first ACK after it is lost, and the repeat provokes another.
+    let mut lost = 0;
+    pair.set_filter(move |_, packet| {
+        let ack = packet.to == 0 && packet.payload.is_empty();
+        lost += u32::from(ack);
+        if ack && lost == 1 { Fate::Drop } else { Fate::Pass }
+    });
+    pair.client.written = 200;
+    pair.run_for(Duration::from_secs(3));
+    assert_eq!(pair.server().received, 200);
+    assert!(pair.client.tcp.snd_una().0 > 200, "acknowledged in the end");
+    assert_eq!(pair.client.tcp.srtt(), Some(before));
+}
+
+#[test]
 fn a_peer_that_takes_back_its_sacks_is_believed_again() {
     let mut pair = Pair::established(config());
     pair.set_filter(drop_data(&[0]));

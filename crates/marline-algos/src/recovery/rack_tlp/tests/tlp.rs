@@ -176,3 +176,35 @@ fn an_eager_prober_watches_over_repairs_too() {
     s.with(|recovery, cx| recovery.on_sent(&notice, cx));
     assert!(s.recovery.next_timeout().is_some());
 }
+
+#[test]
+fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
+    let mut s = Sender::with_rule(Eagerness::Adaptive, 100);
+    let mut probe_after = |late_ms: u64, rounds: u64| {
+        let mut left = Duration::ZERO;
+        for _ in 0..rounds {
+            s.send(1);
+            left = s.recovery.next_timeout().expect("a probe").since(s.now);
+            s.wait(100 + late_ms);
+            s.ack((s.snd_nxt - 1) / SEGMENT + 1, &[]);
+        }
+        left
+    };
+    // After four of them; before that 40 ms are allowed.
+    assert_eq!(probe_after(0, 1), ms(165));
+    assert_eq!(probe_after(0, 4), ms(125));
+    // One is late: as much is allowed at once, and less from time to time.
+    assert_eq!(probe_after(10, 2), ms(135));
+    assert_eq!(probe_after(0, 400), ms(125));
+}
+
+#[test]
+fn writing_on_does_not_put_off_an_eager_prober() {
+    for (rule, due) in [(Eagerness::Adaptive, ms(85)), (Eagerness::Rfc8985, ms(200))] {
+        let mut s = Sender::with_rule(rule, 100);
+        s.send(2);
+        s.wait(40);
+        s.send(1);
+        assert_eq!(s.recovery.next_timeout().map(|at| at.since(s.now)), Some(due), "{rule:?}");
+    }
+}

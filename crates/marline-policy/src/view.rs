@@ -66,7 +66,8 @@ pub struct SubflowView {
     pub rttvar: Duration,
     /// Smallest RTT of the last minutes.
     pub min_rtt: Option<Duration>,
-    /// Latest delivery rate that was not limited by the application.
+    /// Largest delivery rate of the last second or two (five to ten round trips on long paths), as far
+    /// as it was not limited by lack of data.
     pub delivery_rate: Option<Rate>,
     /// Bytes acknowledged since the last loss (OLIA's l1).
     pub bytes_since_loss: u64,

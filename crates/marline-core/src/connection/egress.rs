@@ -262,9 +262,15 @@ impl Connection {
 
     /// Nothing may go now: the rate sampler and the scheduler should know why.
     fn nothing_to_send(&mut self, now: Instant) {
-        let drained = self.mappings.end() == self.send.end() && self.reinjections.is_empty();
-        if drained {
-            for leg in self.legs.iter_mut().flatten().filter(|leg| leg.up) {
+        // Whoever has room and gets nothing is held up by others: the application, the peer's window,
+        // the scheduler. What it delivers now is less than what it could.
+        let dry = self.unsent().is_empty() && self.reinjections.is_empty();
+        for (slot, leg) in self.legs.iter_mut().enumerate() {
+            let Some(leg) = leg.as_deref_mut().filter(|leg| leg.up) else { continue };
+            let ready = |view: &marline_policy::SubflowView| {
+                usize::from(view.id.0) == slot && view.is_ready()
+            };
+            if dry || self.views.iter().any(ready) {
                 leg.tcp.set_app_limited();
             }
         }

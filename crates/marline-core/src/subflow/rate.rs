@@ -5,6 +5,10 @@
 //! delivered when it left; when it is delivered, the difference over the longer of the send and the
 //! ACK phase is the rate. Samples of a sender that had nothing to send are marked: they are a lower
 //! bound only.
+//!
+//! What the path can do is the largest of the last samples, over one to two seconds or five to ten
+//! round trips, whichever is longer: a sample taken while the pipe fills again after a pause shows
+//! the pause. Marked samples count only if they are larger than what is known.
 
 use marline_policy::{RateSample, RateStamp};
 use marline_time::{Duration, Instant, Rate};
@@ -18,7 +22,35 @@ pub(super) struct RateSampler {
     /// Samples of segments sent before this many bytes were delivered are app-limited; 0: none.
     app_limited_until: u64,
     newest: Option<(Instant, RateStamp)>,
-    latest: Option<Rate>,
+    peak: Peak,
+}
+
+/// The largest of the last samples, kept for two spans.
+#[derive(Copy, Clone, Debug, Default)]
+struct Peak {
+    now: Option<Rate>,
+    before: Option<Rate>,
+    span_ends_at: Instant,
+}
+
+impl Peak {
+    const LEAST_SPAN: Duration = Duration::from_secs(1);
+    const SPAN_RTTS: u32 = 5;
+
+    fn get(&self) -> Option<Rate> {
+        self.now.max(self.before)
+    }
+
+    fn on_sample(&mut self, now: Instant, rate: Rate, limited: bool, rtt: Duration) {
+        if limited && self.get().is_some_and(|known| rate <= known) {
+            return;
+        }
+        if now >= self.span_ends_at {
+            self.before = self.now.take();
+            self.span_ends_at = now + (rtt * Self::SPAN_RTTS).max(Self::LEAST_SPAN);
+        }
+        self.now = self.now.max(Some(rate));
+    }
 }
 
 impl RateSampler {
@@ -64,9 +96,7 @@ impl RateSampler {
         }
         let delivered = self.delivered - stamp.delivered;
         let rate = rate_over(delivered, interval);
-        if !stamp.app_limited || self.latest.is_none_or(|latest| rate > latest) {
-            self.latest = Some(rate);
-        }
+        self.peak.on_sample(now, rate, stamp.app_limited, now.since(sent_at));
         Some(RateSample {
             rate,
             delivered,
@@ -81,9 +111,9 @@ impl RateSampler {
         self.delivered
     }
 
-    /// The latest rate that was not held down by the application.
-    pub(super) const fn latest(&self) -> Option<Rate> {
-        self.latest
+    /// What the path can do, as far as it was asked of late.
+    pub(super) fn peak(&self) -> Option<Rate> {
+        self.peak.get()
     }
 }
 
@@ -137,5 +167,20 @@ mod tests {
         assert!(sample.app_limited);
         let stamp = sampler.stamp(ms(20), 0);
         assert!(!stamp.app_limited);
+    }
+
+    #[test]
+    fn the_largest_of_late_counts_and_a_pause_does_not_hide_it() {
+        let rtt = Duration::from_millis(50);
+        let mbit = |n| Rate::from_mbit(n);
+        let mut peak = Peak::default();
+        peak.on_sample(ms(100), mbit(80), false, rtt);
+        peak.on_sample(ms(900), mbit(7), false, rtt);
+        peak.on_sample(ms(1_200), mbit(7), false, rtt);
+        assert_eq!(peak.get(), Some(mbit(80)));
+        peak.on_sample(ms(9_000), mbit(7), true, rtt);
+        assert_eq!(peak.get(), Some(mbit(80)), "a lower bound says nothing");
+        peak.on_sample(ms(9_000), mbit(6), false, rtt);
+        assert_eq!(peak.get(), Some(mbit(7)), "the path has become slower");
     }
 }

@@ -80,11 +80,13 @@ pub(crate) struct Stream {
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) data_una: u64,
     pub(crate) written: u64,
+    /// The peer's window and the send buffer.
+    pub(crate) window: u64,
 }
 
 impl Stream {
     pub(crate) fn new(written: u64) -> Self {
-        Stream { written, ..Stream::default() }
+        Stream { written, window: 100 << 20, ..Stream::default() }
     }
 
     pub(crate) fn sent(&self) -> u64 {
@@ -102,7 +104,8 @@ impl Stream {
             unsent: self.unsent(),
             written: Dsn(self.written),
             data_una: Dsn(self.data_una),
-            window_end: Dsn(self.written),
+            window_end: Dsn(self.data_una + self.window),
+            send_limit: self.window,
             mappings: self,
         }
     }

@@ -43,6 +43,8 @@ pub struct SchedulerContext<'a> {
     pub data_una: Dsn,
     /// First byte beyond the peer's window.
     pub window_end: Dsn,
+    /// Bytes that may be written and not DATA_ACKed: the send buffer at its largest.
+    pub send_limit: u64,
     /// Who carries what.
     pub mappings: &'a dyn MappingIndex,
 }

@@ -15,6 +15,9 @@
 //! *Differences.*
 //! - If all subflows are suspect, data goes to the one heard of last, instead of nowhere.
 //! - A subflow without an RTT sample comes last, not first.
+//! - Under a bounded window or send buffer a slower subflow takes only what comes home before the
+//!   faster ones would have to wait for it (`blocking.rs`). Without that, all that the slow one took
+//!   of a small buffer was sent again on the fast one.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
 //!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
 //!   (ECF, BLEST) are separate.
@@ -23,8 +26,8 @@ use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
 };
 
-use super::classes;
 use super::opportunistic::Opportunistic;
+use super::{blocking, classes};
 
 /// Prefers the subflow with the lowest smoothed RTT.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +42,8 @@ impl Scheduler for MinRtt {
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let candidates = || classes::members(cx.subflows, class);
-        classes::pick(candidates(), class).map_or_else(
+        let picked = classes::pick(candidates(), class);
+        picked.filter(|view| !blocking::would_block(view, cx)).map_or_else(
             || classes::wait(candidates()),
             |view| Decision::Send { subflow: view.id, range: cx.unsent },
         )

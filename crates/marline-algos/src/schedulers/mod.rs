@@ -1,5 +1,6 @@
 //! Schedulers: which data goes on which subflow.
 
+mod blocking;
 pub mod classes;
 mod min_rtt;
 mod opportunistic;

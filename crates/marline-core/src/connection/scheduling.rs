@@ -66,6 +66,7 @@ impl Connection {
             written: self.send.end(),
             data_una: self.send.una(),
             window_end: self.window_end,
+            send_limit: self.send.max_space(),
             mappings: &self.mappings,
         }
     }

@@ -1,0 +1,95 @@
+//! Head-of-line blocking under a bounded buffer: what a slow subflow takes must not stop the faster
+//! ones.
+//!
+//! *Problem.* All subflows share one receive window, and one send buffer holds what is not DATA_ACKed.
+//! What a slow subflow takes comes late; until then everything the faster ones bring waits behind
+//! it. If they can bring more in that time than the bound allows, they stand still, or repeat what
+//! the slow one carries, and then it carried nothing.
+//!
+//! *How.* A segment given to slow subflow S now is freed after D: S's RTT with its present queue, but
+//! for the way back, which the DATA_ACK takes on the fastest. In D the faster ones bring their rate
+//! times D. If that and what S holds exceed the bound, S takes nothing now. As S's queue grows, D
+//! does, so S is kept as full as the bound allows and no fuller: a slow path's deep queue stays empty.
+//!
+//! *Source.* The idea is that of BLEST (Ferlin et al., IFIP Networking 2016), which weighs the same
+//! two quantities.
+//!
+//! *Differences.* BLEST takes the windows of the fast path for its rate and S's whole RTT for D, with
+//! a factor that is learned from how often it blocks; that shuns S although much of what it carries
+//! would come in time. Here the rate is the measured one if that is lower, and D ends with the
+//! DATA_ACK. BLEST looks at the peer's window only; here the send buffer's largest size counts too.
+
+use marline_policy::{SchedulerContext, SubflowView};
+use marline_time::{Duration, Rate};
+
+use super::classes::{Class, members, rank};
+
+/// Whether data given to `slow` now would leave the faster subflows of its class without room before
+/// it is acknowledged.
+pub(super) fn would_block(slow: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
+    let (Some(class), Some(slow_rtt)) = (Class::of(slow), slow.srtt) else { return false };
+    let faster = || members(cx.subflows, class).filter(|view| rank(view) < rank(slow));
+    let Some(way_back) = faster().filter_map(|view| view.min_rtt).min() else { return false };
+    let queued = slow.delivery_rate.map_or(Duration::ZERO, |rate| {
+        if rate == Rate::ZERO { Duration::ZERO } else { rate.time_for(slow.bytes_in_flight) }
+    });
+    let slow_way_back = slow.min_rtt.unwrap_or(slow_rtt) / 2;
+    let late = slow_rtt.max(queued.min(slow_rtt * 2)).saturating_sub(slow_way_back) + way_back / 2;
+    let brought: u64 = faster().map(|view| rate(view).bytes_in(late)).sum();
+    let bound = cx.window_end.since(cx.data_una).min(cx.send_limit);
+    brought + slow.bytes_in_flight + u64::from(slow.mss) > bound
+}
+
+/// What a subflow brings home: as measured, but never more than its window allows.
+fn rate(view: &SubflowView) -> Rate {
+    let by_window = view.srtt.map_or(Rate::ZERO, |srtt| Rate::over(view.cwnd, srtt));
+    view.delivery_rate.map_or(by_window, |measured| measured.min(by_window))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MSS, Stream, full, view};
+
+    /// 8 Mbit/s at 20 ms beside 2 Mbit/s at 150 ms.
+    fn pair() -> [SubflowView; 2] {
+        let fast = SubflowView { delivery_rate: Some(Rate::from_mbit(8)), ..full(view(0, 20)) };
+        let slow = SubflowView { delivery_rate: Some(Rate::from_mbit(2)), ..view(1, 150) };
+        [fast, slow]
+    }
+
+    fn blocks(pair: &[SubflowView; 2], window: u64) -> bool {
+        let stream = Stream { window, ..Stream::new(50_000) };
+        would_block(&pair[1], &stream.context(pair))
+    }
+
+    #[test]
+    fn the_slow_path_carries_what_comes_before_the_bound_is_reached() {
+        let mut pair = pair();
+        // 85 ms until the DATA_ACK; the fast one brings 85,000 bytes in that time.
+        assert!(blocks(&pair, 85_000) && !blocks(&pair, 85_000 + u64::from(MSS)));
+        pair[1].bytes_in_flight = 30_000;
+        assert!(blocks(&pair, 110_000) && !blocks(&pair, 120_000));
+        // A queue makes it later.
+        pair[1].srtt = Some(Duration::from_millis(200));
+        assert!(blocks(&pair, 160_000) && !blocks(&pair, 170_000));
+    }
+
+    #[test]
+    fn the_fastest_never_blocks_and_the_unmeasured_is_judged_by_its_window() {
+        let mut pair = pair();
+        let stream = Stream { window: 1_000, ..Stream::new(50_000) };
+        assert!(!would_block(&pair[0], &stream.context(&pair)));
+        pair[0].delivery_rate = None;
+        pair[0].cwnd = 10_000;
+        // 10,000 bytes in 20 ms are 42,500 in 85 ms.
+        assert!(blocks(&pair, 43_000) && !blocks(&pair, 44_000));
+    }
+
+    #[test]
+    fn a_suspect_is_not_waited_for() {
+        let mut pair = pair();
+        pair[0].potentially_failed = true;
+        assert!(!blocks(&pair, 1_000));
+    }
+}

@@ -14,19 +14,20 @@ mod cases;
 use std::env;
 use std::time::Instant as Clock;
 
-use cases::rows::{self, Claim};
+use cases::rows::{Claim, echo, failure, stream};
 
 fn main() {
     let words: Vec<String> = env::args().skip(1).collect();
     let seeds = env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(10);
-    let all: [(&str, fn(u64) -> Vec<Claim>); 7] = [
-        ("2a redundant", rows::echo_redundant),
-        ("2a default", rows::echo_default),
-        ("2b", rows::blocks),
-        ("2c", rows::bursts),
-        ("2d", rows::small_windows),
-        ("2e", rows::handover),
-        ("bulk", rows::bulk),
+    type Row = fn(u64) -> Vec<Claim>;
+    let all: [(&str, Row); 7] = [
+        ("2a redundant", echo::redundant),
+        ("2a default", echo::default),
+        ("2b", stream::blocks),
+        ("2c", failure::bursts),
+        ("2d", stream::small_windows),
+        ("2e", failure::handover),
+        ("bulk", stream::bulk),
     ];
     let mut missed = 0;
     for (name, row) in all {

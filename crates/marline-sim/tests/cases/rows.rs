@@ -2,19 +2,15 @@
 //! Multipath TCP was measured, and what Marline must reach on them. Both ends are Marline with one
 //! default policy, unless a row says redundant. `marline lab compare` runs the same live.
 
-mod echo;
-mod failure;
-mod stream;
+pub mod echo;
+pub mod failure;
+pub mod stream;
 
 use marline_core::ConnectionConfig;
 use marline_sim::{App, Pace, Paths, PathsConfig, Units};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
 use super::{connection, link};
-
-pub use echo::{echo_default, echo_redundant};
-pub use failure::{bursts, handover};
-pub use stream::{blocks, bulk, small_windows};
 
 /// When the workload starts: by then all paths are joined.
 pub const START: Instant = Instant::from_secs(1);

@@ -79,7 +79,7 @@ fn single_path() -> ConnectionConfig {
 }
 
 /// The redundant scheduler against two connections that carry everything twice.
-pub fn echo_redundant(seeds: u64) -> Vec<Claim> {
+pub fn redundant(seeds: u64) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (name, links) in LINKS {
         let (ideal, _) = pooled(links, &single_path(), &[0, 1], seeds);
@@ -94,7 +94,7 @@ pub fn echo_redundant(seeds: u64) -> Vec<Claim> {
 }
 
 /// The default policy against WiFi alone and against a bound.
-pub fn echo_default(seeds: u64) -> Vec<Claim> {
+pub fn default(seeds: u64) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (name, links) in LINKS {
         let (wifi, alone_bytes) = pooled(links, &single_path(), &[0], seeds);

@@ -74,7 +74,9 @@ impl Connection {
         }
     }
 
-    /// A tail loss probe: new data if there is any, else the last segment again.
+    /// A tail loss probe: new data if there is any, else the last segment again. While a healthy
+    /// subflow is there, new data is not risked on one that is silent: it would wait there for a
+    /// timeout, and everything behind it.
     fn emit_probe(
         &mut self,
         now: Instant,
@@ -86,7 +88,8 @@ impl Connection {
                 continue;
             }
             let range = self.unsent();
-            if !range.is_empty() && self.leg(id).is_some_and(super::Leg::is_usable) {
+            let alone = self.healthy().is_empty();
+            if alone && !range.is_empty() && self.leg(id).is_some_and(super::Leg::is_usable) {
                 let choice = Choice { subflow: id, range, repeat: false };
                 self.decided = None;
                 if let Some(sent) = self.emit_data(now, sh, &choice, usize::MAX, buf) {

@@ -131,7 +131,7 @@ impl Connection {
     }
 
     /// Subflows that carry data and are not suspected.
-    fn healthy(&self) -> SubflowSet {
+    pub(super) fn healthy(&self) -> SubflowSet {
         let mut set = SubflowSet::EMPTY;
         for id in self.leg_ids() {
             let healthy = |leg: &super::Leg| {

@@ -1,7 +1,8 @@
 //! How precise and how fast links between namespaces are, as the kernels at their ends see it: one-way
 //! delay errors of UDP packets, and TCP of the kernel over two shaped paths, all on two processors.
 //!
-//! `cargo bench -p marline-io --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter.
+//! `cargo bench -p marline-io --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words
+//! choose the links that contain one of them: `-- rate=1G`.
 
 #[path = "../tests/namespaces/mod.rs"]
 mod namespaces;
@@ -28,6 +29,8 @@ fn main() -> io::Result<()> {
         return Ok(());
     }
     let quick = std::env::args().any(|word| word == "--quick");
+    let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
+    let chosen = |spec: &str| words.is_empty() || words.iter().any(|word| spec.contains(word));
     let scale = if quick { 4 } else { 1 };
     keep_to_processors()?;
     println!("links, senders and receivers on {PROCESSORS} processors");
@@ -37,7 +40,7 @@ fn main() -> io::Result<()> {
         ("rate=20M,delay=10ms", 4_000, 1_000),
         ("rate=20M,delay=42.5ms", 1_000, 5_000),
     ] {
-        for spin in [Duration::ZERO, DEFAULT_SPIN] {
+        for spin in [Duration::ZERO, DEFAULT_SPIN].into_iter().filter(|_| chosen(spec)) {
             precision(spec, packets / scale, Duration::from_micros(gap_us), spin)?;
         }
     }
@@ -49,7 +52,9 @@ fn main() -> io::Result<()> {
         "rate=500M,delay=5ms,queue=20ms",
         "rate=1G,delay=5ms,queue=20ms",
     ] {
-        throughput(spec, Duration::from_secs(seconds))?;
+        if chosen(spec) {
+            throughput(spec, Duration::from_secs(seconds))?;
+        }
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ mod member;
 mod priority;
 mod relay;
 mod report;
+mod rest;
 mod socket;
 mod spin;
 mod starvation;

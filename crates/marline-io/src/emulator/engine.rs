@@ -12,6 +12,7 @@ use super::LinkEnds;
 use super::command::LinkCommand;
 use super::member::{Member, Source};
 use super::report::RelayReport;
+use super::rest::Rest;
 use super::socket::ReceiveBuffers;
 use super::spin::Spin;
 use super::starvation::Starvation;
@@ -43,6 +44,9 @@ pub(super) struct Engine {
     clock: Clock,
     relays: Vec<Member>,
     spin: Spin,
+    /// Of a real-time thread.
+    rest: Option<Rest>,
+    last_wake: Instant,
     inbox: Receiver<Order>,
     wakened: UnixStream,
     buffers: ReceiveBuffers,
@@ -63,6 +67,8 @@ impl Engine {
             clock,
             relays: relays.collect::<io::Result<Vec<Member>>>()?,
             spin: Spin::new(spin),
+            rest: None,
+            last_wake: Instant::ZERO,
             inbox,
             wakened,
             buffers: ReceiveBuffers::new(),
@@ -79,7 +85,10 @@ impl Engine {
     /// Runs until it is told to stop or its owner is gone.
     pub(super) fn run(mut self) {
         #[cfg(target_os = "linux")]
-        super::priority::raise();
+        let real_time = super::priority::raise();
+        #[cfg(not(target_os = "linux"))]
+        let real_time = false;
+        self.rest = real_time.then(Rest::default);
         let mut starvation = Starvation::of_this_thread();
         while self.take_orders(&mut starvation) {
             for relay in &mut self.relays {
@@ -156,8 +165,16 @@ impl Engine {
         // Interrupted by a signal: the next round waits again.
         let count = poll(&mut fds, Some(&timeout)).unwrap_or(0);
         let woke = self.clock.now();
-        if woke.since(now) > Starvation::WORTH_A_LOOK {
+        let slept = woke.since(now);
+        if slept > Starvation::WORTH_A_LOOK {
             starvation.look();
+        }
+        let round = woke.since(self.last_wake);
+        self.last_wake = woke;
+        // A poll that finds something at once takes a microsecond or two.
+        let slept = slept.saturating_sub(Duration::from_micros(2));
+        if let Some(owed) = self.rest.as_mut().and_then(|rest| rest.after(round, slept)) {
+            std::thread::sleep(owed);
         }
         if count == 0 && !sleep.is_zero() && woke >= deadline {
             self.spin.overslept(woke.since(deadline));

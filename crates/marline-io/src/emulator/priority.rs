@@ -6,13 +6,15 @@ use std::num::NonZeroU64;
 const NICE: i32 = -15;
 
 /// Gives the calling thread the precision and the priority that the system grants this user. What is
-/// refused shows in the reported lateness; nothing here is an error.
-pub(super) fn raise() {
+/// refused shows in the reported lateness; nothing here is an error. Whether it is a real-time thread.
+pub(super) fn raise() -> bool {
     // The default of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    if !real_time() {
+    let real_time = real_time();
+    if !real_time {
         let _ = rustix::process::setpriority_process(None, NICE);
     }
+    real_time
 }
 
 /// The lowest real-time priority: ahead of everything ordinary, behind everything of the system's

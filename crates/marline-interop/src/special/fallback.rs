@@ -1,8 +1,9 @@
 //! Peers and paths without Multipath TCP: plain TCP, and every byte (RFC 8684, 3.7).
 
+use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
-use super::{Act, Found, LTE, Special, WIFI, Way, case};
+use super::{Act, Found, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
 use crate::exchange::Role;
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
@@ -44,6 +45,34 @@ fn both_fell_back(found: &mut Found<'_>) {
     server_fell_back(found);
 }
 
+/// A gateway on the second path changes payload and repairs TCP's checksum: only that of the mapping
+/// tells. The subflow ends, the connection goes on, and no wrong byte arrives.
+fn rewritten(
+    name: &'static str,
+    (client, server): (Stack, Stack),
+    order: &'static str,
+    check: fn(&mut Found<'_>),
+) -> Special {
+    let mut scenario = dual_stack();
+    scenario.client.mptcp.endpoints.push(endpoint(v4(1, 2), LTE, &[Subflow]));
+    scenario.client.mptcp.checksum = true;
+    scenario.server.mptcp.checksum = true;
+    Special {
+        scenario,
+        before: vec![Act::Path(LTE, order)],
+        expected: &["DataCsumErr", "MPFailTx", "MPFailRx", "DSSCorruptionReset"],
+        checksum: true,
+        tampered: true,
+        ..case(name, client, server, check)
+    }
+}
+
+fn kept_to_wifi(found: &mut Found<'_>) {
+    found.seen("MP_FAIL", 1);
+    found.carried(WIFI, (0, 1), Way::Up, true);
+    found.carried(WIFI, (0, 1), Way::Down, true);
+}
+
 pub(super) fn cases() -> Vec<Special> {
     let (syn, synack, rest) =
         ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
@@ -65,6 +94,24 @@ pub(super) fn cases() -> Vec<Special> {
         plain("mm-strip-synack", (Marline, Marline), Some(synack), both_fell_back),
         plain("mm-strip-data", (Marline, Marline), Some(rest), both_fell_back),
     ];
+    cases.extend([
+        rewritten("mk-rewrite-down", (Marline, Kernel), "set down.rewrite=100%", |found| {
+            found.at_least(Side::Server, "MPFailRx", 1);
+            kept_to_wifi(found);
+        }),
+        rewritten("mk-rewrite-up", (Marline, Kernel), "set up.rewrite=100%", |found| {
+            found.at_least(Side::Server, "DataCsumErr", 1);
+            kept_to_wifi(found);
+        }),
+        rewritten("km-rewrite-down", (Kernel, Marline), "set down.rewrite=100%", |found| {
+            found.at_least(Side::Client, "DataCsumErr", 1);
+            kept_to_wifi(found);
+        }),
+        rewritten("km-rewrite-up", (Kernel, Marline), "set up.rewrite=100%", |found| {
+            found.at_least(Side::Client, "MPFailRx", 1);
+            kept_to_wifi(found);
+        }),
+    ]);
     // A path whose box lets no join through is not used; the connection stays what it is.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
         Special {

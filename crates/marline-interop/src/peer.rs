@@ -43,6 +43,8 @@ pub(crate) struct Extra {
     /// What the client does with its paths, ms after it has connected: `up`, `down`, `backup`,
     /// `primary`.
     pub(crate) changes: Vec<(u64, String, String)>,
+    /// The same of the server with its addresses, ms after it has accepted.
+    pub(crate) readdressed: Vec<(u64, SocketAddr, String)>,
 }
 
 /// An address that a server announces.
@@ -51,6 +53,7 @@ pub(crate) struct Announced {
     pub(crate) address: SocketAddr,
     /// By which clients reach it, if that is another one.
     pub(crate) advertised: Option<SocketAddr>,
+    pub(crate) backup: bool,
 }
 
 /// All an end must know.
@@ -163,21 +166,37 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
 }
 
 fn announced(announced: &Announced) -> ServerAddress {
-    ServerAddress { advertised: announced.advertised, ..ServerAddress::new(announced.address) }
+    let Announced { address, advertised, backup } = *announced;
+    ServerAddress { advertised, backup, ..ServerAddress::new(address) }
 }
 
 async fn change_paths(client: &Client, changes: &[(u64, String, String)]) -> anyhow::Result<()> {
     let began = Instant::now();
     for (after_ms, path, change) in changes {
         tokio::time::sleep_until((began + Duration::from_millis(*after_ms)).into()).await;
-        let change = match change.as_str() {
-            "up" => PathChange::Up,
-            "down" => PathChange::Down,
-            "backup" => PathChange::Backup,
-            "primary" => PathChange::Primary,
-            other => anyhow::bail!("no change of a path is called {other}"),
-        };
-        client.set_path(path, change)?;
+        client.set_path(path, path_change(change)?)?;
+    }
+    Ok(())
+}
+
+fn path_change(word: &str) -> anyhow::Result<PathChange> {
+    Ok(match word {
+        "up" => PathChange::Up,
+        "down" => PathChange::Down,
+        "backup" => PathChange::Backup,
+        "primary" => PathChange::Primary,
+        other => anyhow::bail!("no change of a path is called {other}"),
+    })
+}
+
+async fn change_addresses(
+    listener: &Listener,
+    changes: &[(u64, SocketAddr, String)],
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    for (after_ms, address, change) in changes {
+        tokio::time::sleep_until((began + Duration::from_millis(*after_ms)).into()).await;
+        listener.set_address(*address, path_change(change)?)?;
     }
     Ok(())
 }
@@ -191,7 +210,11 @@ async fn marline_server(job: &Job) -> anyhow::Result<()> {
     println!("ready");
     for connection in 0..job.plan.connections() {
         let (stream, _) = listener.accept().await.context("accept")?;
-        tell(&exchange::run(stream, Role::Server, &job.plan, connection).await)?;
+        let exchange = exchange::run(stream, Role::Server, &job.plan, connection);
+        let changes = change_addresses(&listener, &job.extra.readdressed);
+        let (outcome, changed) = tokio::join!(exchange, changes);
+        changed?;
+        tell(&outcome)?;
     }
     listener.drained(FAREWELL).await;
     Ok(())

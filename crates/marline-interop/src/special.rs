@@ -5,8 +5,10 @@
 //! before and after something happened.
 
 mod fallback;
+mod limits;
 mod paths;
 mod priority;
+mod servers;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path as FilePath;
@@ -195,7 +197,14 @@ enum Way {
 /// Every case.
 pub(crate) fn all() -> &'static [Special] {
     static ALL: LazyLock<Vec<Special>> = LazyLock::new(|| {
-        [paths::cases(), priority::cases(), fallback::cases()].into_iter().flatten().collect()
+        let cases = [
+            paths::cases(),
+            limits::cases(),
+            priority::cases(),
+            servers::cases(),
+            fallback::cases(),
+        ];
+        cases.into_iter().flatten().collect()
     });
     &ALL
 }
@@ -254,7 +263,7 @@ fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
 }
 
 fn announced(address: SocketAddr) -> Announced {
-    Announced { address, advertised: None }
+    Announced { address, advertised: None, backup: false }
 }
 
 impl Special {

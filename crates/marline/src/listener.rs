@@ -1,7 +1,7 @@
 //! The accepting side.
 
 use core::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent};
 use marline_io::{AcceptQueue, Captures, Shard, ShardConfig, ShardHandle, SocketOptions};
@@ -10,7 +10,8 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::client::{MONITOR_CAPACITY, io_error, set_path_manager, set_scheduler};
-use crate::{Error, LONGEST_KEEPALIVE, ServerConfig, Stream, UnknownPolicy, native};
+use crate::native::Announced;
+use crate::{Error, LONGEST_KEEPALIVE, PathChange, ServerConfig, Stream, UnknownPolicy, native};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
 const MAX_SHARDS: usize = 128;
@@ -29,6 +30,8 @@ struct Inner {
     monitor: broadcast::Sender<MonitorEvent>,
     /// Where it listens, ports resolved.
     listen: Vec<SocketAddr>,
+    /// What native carriers announce.
+    addresses: Arc<Mutex<Vec<Announced>>>,
     /// Follows the interfaces that have the announced addresses.
     watch: Option<AbortHandle>,
 }
@@ -69,8 +72,9 @@ impl Listener {
         }
         if config.carrier.is_native() {
             let listen = native::listen(&config, &shards[0])?;
-            let watch = native::follow_addresses(&config, &shards[0]);
-            let inner = Inner { shards, queue, config, monitor, listen, watch };
+            let addresses = Arc::new(Mutex::new(Announced::of(&config)));
+            let watch = native::follow_addresses(&config, &shards[0], &addresses);
+            let inner = Inner { shards, queue, config, monitor, listen, addresses, watch };
             return Ok(Listener { inner: Arc::new(inner) });
         }
         let mut listen = config.listen.clone();
@@ -93,9 +97,9 @@ impl Listener {
                 tracing::warn!(%error, "the kernel does not spread by flow: shards hand over");
             }
         }
-        Ok(Listener {
-            inner: Arc::new(Inner { shards, queue, config, monitor, listen, watch: None }),
-        })
+        let addresses = Arc::default();
+        let inner = Inner { shards, queue, config, monitor, listen, addresses, watch: None };
+        Ok(Listener { inner: Arc::new(inner) })
     }
 
     /// The next connection and its peer's address (that of the first subflow). Safe to cancel.
@@ -121,6 +125,16 @@ impl Listener {
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.inner.listen.clone()
+    }
+
+    /// Changes an address that is announced by hand, for all connections: `Down` withdraws it
+    /// (REMOVE_ADDR) and closes the subflows to it, `Up` announces it again, `Backup` and `Primary`
+    /// say whether subflows to it carry data while others can (MP_PRIO). Native carriers only.
+    ///
+    /// # Errors
+    /// `address` is none of [`ServerConfig::addresses`], port included.
+    pub fn set_address(&self, address: SocketAddr, change: PathChange) -> Result<(), Error> {
+        native::change(&self.inner.shards[0], &self.inner.addresses, address, change)
     }
 
     /// Monitor events, if the configuration asked for them.

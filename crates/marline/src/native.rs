@@ -1,7 +1,7 @@
 //! Native carriers: what a client and a listener do before they can use them.
 
 use core::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use marline_io::{CarrierKind, Interfaces, RawSockets, Shard, ShardHandle, Watcher};
 use marline_policy::{AddressId, LocalAddress};
@@ -9,7 +9,7 @@ use marline_time::Duration;
 use tokio::task::AbortHandle;
 
 use crate::client::io_error;
-use crate::{Carrier, Error, ServerConfig, TunPath};
+use crate::{Carrier, Error, PathChange, ServerAddress, ServerConfig, TunPath};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
 const MAX_ADDRESSES: usize = 254;
@@ -69,11 +69,72 @@ pub(crate) fn listen(config: &ServerConfig, shard: &Shard) -> Result<Vec<SocketA
     Ok(listen)
 }
 
+/// What a listener announces: as its machine has it, and as it was told by hand.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    /// As the configuration names it.
+    named: SocketAddr,
+    /// As the core knows it.
+    local: LocalAddress,
+    /// The machine has it.
+    present: bool,
+    taken_down: bool,
+}
+
+impl Announced {
+    /// The addresses of a configuration that went through [`announce`].
+    pub(crate) fn of(config: &ServerConfig) -> Vec<Announced> {
+        let locals = &config.connection.local_addresses;
+        let first = locals.len() - config.addresses.len();
+        let pairs = config.addresses.iter().zip(&locals[first..]);
+        let announced = |(named, local): (&ServerAddress, &LocalAddress)| Announced {
+            named: named.address,
+            local: *local,
+            present: true,
+            taken_down: false,
+        };
+        pairs.map(announced).collect()
+    }
+
+    /// Tells the core, if it does not know yet.
+    fn tell(&mut self, shard: &Shard, backup: bool) {
+        let up = self.present && !self.taken_down;
+        if (up, backup) != (self.local.up, self.local.backup) {
+            (self.local.up, self.local.backup) = (up, backup);
+            let local = self.local;
+            shard.with_endpoint(|endpoint, at| endpoint.set_local_address(at, None, local));
+        }
+    }
+}
+
+/// Changes an announced address by hand.
+pub(crate) fn change(
+    shard: &Shard,
+    addresses: &Mutex<Vec<Announced>>,
+    named: SocketAddr,
+    change: PathChange,
+) -> Result<(), Error> {
+    let mut addresses = lock(addresses);
+    let Some(announced) = addresses.iter_mut().find(|known| known.named == named) else {
+        return Err(Error::Config(format!("{named} is none of the addresses to announce")));
+    };
+    let mut backup = announced.local.backup;
+    match change {
+        PathChange::Up => announced.taken_down = false,
+        PathChange::Down => announced.taken_down = true,
+        PathChange::Backup => backup = true,
+        PathChange::Primary => backup = false,
+    }
+    announced.tell(shard, backup);
+    Ok(())
+}
+
 /// Tells the core when addresses that are announced go away and come back with their interfaces.
 /// Does not keep the shard running. `None`: there is nothing to follow.
 pub(crate) fn follow_addresses(
     config: &ServerConfig,
     shard: &Arc<ShardHandle>,
+    addresses: &Arc<Mutex<Vec<Announced>>>,
 ) -> Option<AbortHandle> {
     if config.addresses.is_empty() || matches!(config.carrier, Carrier::Tun(_)) {
         return None;
@@ -85,12 +146,15 @@ pub(crate) fn follow_addresses(
             return None;
         }
     };
-    let addresses = config.connection.local_addresses.clone();
-    let task = tokio::spawn(follow(Arc::downgrade(shard), watcher, addresses));
+    let task = tokio::spawn(follow(Arc::downgrade(shard), watcher, Arc::clone(addresses)));
     Some(task.abort_handle())
 }
 
-async fn follow(shard: Weak<ShardHandle>, mut watcher: Watcher, mut known: Vec<LocalAddress>) {
+async fn follow(
+    shard: Weak<ShardHandle>,
+    mut watcher: Watcher,
+    addresses: Arc<Mutex<Vec<Announced>>>,
+) {
     let mut interfaces = Interfaces::now();
     loop {
         let now = match interfaces {
@@ -101,17 +165,19 @@ async fn follow(shard: Weak<ShardHandle>, mut watcher: Watcher, mut known: Vec<L
             }
         };
         let Some(shard) = shard.upgrade() else { return };
-        for local in &mut known {
-            let interface = now.by_address(local.address.ip());
-            let up = interface.is_some_and(|interface| interface.up || interface.loopback);
-            if up != local.up {
-                local.up = up;
-                shard.with_endpoint(|endpoint, at| endpoint.set_local_address(at, None, *local));
-            }
+        for announced in lock(&addresses).iter_mut() {
+            let interface = now.by_address(announced.local.address.ip());
+            announced.present = interface.is_some_and(|found| found.up || found.loopback);
+            let backup = announced.local.backup;
+            announced.tell(&shard, backup);
         }
         drop(shard);
         interfaces = watcher.changed().await;
     }
+}
+
+fn lock(addresses: &Mutex<Vec<Announced>>) -> MutexGuard<'_, Vec<Announced>> {
+    addresses.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes the addresses to announce into the connections' configuration.

@@ -112,6 +112,7 @@ pub(super) fn cases() -> Vec<Special> {
             kept_to_wifi(found);
         }),
     ]);
+    cases.extend(one_way());
     // A path whose box lets no join through is not used; the connection stays what it is.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
         Special {
@@ -122,4 +123,14 @@ pub(super) fn cases() -> Vec<Special> {
         }
     }));
     cases
+}
+
+/// Boxes that take the options away in one direction only.
+fn one_way() -> Vec<Special> {
+    let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
+    vec![
+        plain("mk-strip-data-up", (Marline, Kernel), Some(up), client_fell_back),
+        plain("km-strip-data-up", (Kernel, Marline), Some(up), server_fell_back),
+        plain("km-strip-data-down", (Kernel, Marline), Some(down), server_fell_back),
+    ]
 }

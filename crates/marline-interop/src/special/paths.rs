@@ -176,6 +176,7 @@ fn announcing_afar() -> Vec<Special> {
                 announced: vec![Announced {
                     address: at(v4(1, 1)),
                     advertised: Some(at(v4(1, 9))),
+                    backup: false,
                 }],
                 ..Extra::default()
             },

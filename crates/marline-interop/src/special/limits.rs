@@ -1,0 +1,86 @@
+//! Joins that find no place, and the same when there is one again (RFC 8684, 3.2).
+
+use marline_lab::scenario::EndpointFlag::Subflow;
+use marline_lab::scenario::{Path, Scenario, Side};
+
+use super::{Act, Found, LINKS, LONG, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
+use crate::peer::Extra;
+use crate::peer::Stack::{Kernel, Marline};
+use crate::stage::ipnet;
+
+/// A third path.
+const THIRD: &str = "lte2";
+
+fn three_paths() -> Scenario {
+    let mut scenario = dual_stack();
+    scenario.paths.push(Path {
+        name: THIRD.to_owned(),
+        link: LINKS[1].to_owned(),
+        client: vec![ipnet(v4(2, 2), 24)],
+        server: vec![ipnet(v4(2, 1), 24)],
+        mtu: None,
+    });
+    scenario
+}
+
+/// One of two carried data, whichever was first; after both were closed the third path could join.
+fn one_then_the_third(found: &mut Found<'_>) {
+    let used = [LTE, THIRD].map(|path| found.between(path, 0, 1).1 > 60_000);
+    if used[0] == used[1] {
+        found.problems.push(format!("with room for one of two more paths, used: {used:?}"));
+    }
+    found.carried(THIRD, (2, 3), Way::Down, true);
+    found.carried(LTE, (2, 3), Way::Down, false);
+}
+
+pub(super) fn cases() -> Vec<Special> {
+    let change = |after_ms, path: &str, word: &str| (after_ms, path.to_owned(), word.to_owned());
+    let mut both = three_paths();
+    for (number, path) in [(1, LTE), (2, THIRD)] {
+        let mut endpoint = endpoint(v4(number, 2), path, &[Subflow]);
+        endpoint.id = Some(number as u8 + 4);
+        both.client.mptcp.endpoints.push(endpoint);
+    }
+    vec![
+        Special {
+            scenario: three_paths(),
+            paths: vec![WIFI, LTE, THIRD],
+            bytes: LONG,
+            before: vec![Act::Run(Side::Server, "ip mptcp limits set subflows 1")],
+            extra: Extra {
+                changes: vec![
+                    change(1_000, LTE, "down"),
+                    change(1_000, THIRD, "down"),
+                    change(1_600, THIRD, "up"),
+                ],
+                ..Extra::default()
+            },
+            acts: vec![(1_000, Act::Note), (1_800, Act::Note)],
+            ..case("mk-room-again", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "MPJoinSynRx", 3);
+                found.exactly(Side::Server, "MPJoinAckRx", 2);
+                one_then_the_third(found);
+            })
+        },
+        Special {
+            scenario: both,
+            bytes: LONG,
+            extra: Extra { subflows: Some(2), ..Extra::default() },
+            acts: vec![
+                (1_000, Act::Note),
+                (1_000, Act::Run(Side::Client, "ip mptcp endpoint delete id 5")),
+                (1_000, Act::Run(Side::Client, "ip mptcp endpoint delete id 6")),
+                (
+                    1_600,
+                    Act::Run(Side::Client, "ip mptcp endpoint add 10.0.3.2 dev lte2 id 6 subflow"),
+                ),
+                (1_800, Act::Note),
+            ],
+            ..case("km-room-again", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "MPJoinSynTx", 3);
+                found.exactly(Side::Client, "MPJoinSynAckRx", 2);
+                one_then_the_third(found);
+            })
+        },
+    ]
+}

@@ -1,0 +1,199 @@
+//! What a server does with the addresses it has announced: backups, MP_PRIO, REMOVE_ADDR and the same
+//! address once more (RFC 8684, 3.3.8, 3.4).
+
+use std::net::SocketAddr;
+
+use marline_lab::scenario::EndpointFlag::{self, Backup, Signal};
+use marline_lab::scenario::{Scenario, Side};
+
+use super::{
+    Act, Found, LONG, LTE, Special, WIFI, Way, announced, at, case, dual_stack, endpoint, v4, v6,
+};
+use crate::peer::Extra;
+use crate::peer::Stack::{self, Kernel, Marline};
+
+pub(super) fn cases() -> Vec<Special> {
+    [backups(), priorities(), removing(), announcing()].into_iter().flatten().collect()
+}
+
+/// The address that is announced; everything on LTE goes to it.
+fn lte() -> SocketAddr {
+    at(v4(1, 1))
+}
+
+/// A kernel's server that announces it and takes no joins to the first address: LTE is there for
+/// nothing else.
+fn kernel_server(flags: &[EndpointFlag]) -> Scenario {
+    let mut scenario = dual_stack();
+    let mut endpoint = endpoint(lte().ip(), LTE, flags);
+    endpoint.id = Some(5);
+    scenario.server.mptcp.endpoints.push(endpoint);
+    let key = "net.mptcp.allow_join_initial_addr_port".to_owned();
+    scenario.server.sysctl.insert(key, "0".to_owned());
+    scenario
+}
+
+/// Our server that does the same, and changes its mind after so many ms.
+fn our_server(changes: &[(u64, &str)]) -> Extra {
+    let change = |(after_ms, word): &(u64, &str)| (*after_ms, lte(), (*word).to_owned());
+    Extra {
+        announced: vec![announced(lte())],
+        deny_join_id0: true,
+        readdressed: changes.iter().map(change).collect(),
+        ..Extra::default()
+    }
+}
+
+/// Nothing on LTE before WiFi was cut, everything after.
+fn took_over(found: &mut Found<'_>) {
+    for way in [Way::Up, Way::Down] {
+        found.carried(LTE, (0, 1), way, false);
+        found.carried(LTE, (1, 2), way, true);
+    }
+}
+
+fn backups() -> Vec<Special> {
+    let acts = || {
+        vec![(1_500, Act::Note), (1_500, Act::Path(WIFI, "down")), (6_000, Act::Path(WIFI, "up"))]
+    };
+    let ours = || {
+        let mut extra = our_server(&[]);
+        extra.announced[0].backup = true;
+        extra
+    };
+    vec![
+        Special {
+            scenario: kernel_server(&[Signal, Backup]),
+            bytes: LONG,
+            acts: acts(),
+            ..case("mk-server-backup", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "MPJoinAckRx", 1);
+                took_over(found);
+            })
+        },
+        Special {
+            extra: ours(),
+            bytes: LONG,
+            acts: acts(),
+            ..case("km-server-backup", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "MPJoinSynAckBackupRx", 1);
+                took_over(found);
+            })
+        },
+        Special {
+            extra: ours(),
+            bytes: LONG,
+            acts: acts(),
+            ..case("mm-server-backup", Marline, Marline, took_over)
+        },
+    ]
+}
+
+/// LTE carried, stopped, and went on, both ways.
+fn paused(found: &mut Found<'_>) {
+    for way in [Way::Up, Way::Down] {
+        found.carried(LTE, (0, 1), way, true);
+        found.carried(LTE, (2, 3), way, false);
+        found.carried(LTE, (3, 4), way, true);
+    }
+}
+
+/// Counted before the change, when what was under way has arrived, and before the change back.
+fn notes() -> Vec<(u64, Act)> {
+    vec![(1_200, Act::Note), (2_000, Act::Note), (2_500, Act::Note)]
+}
+
+fn priorities() -> Vec<Special> {
+    let ours = |name, client: Stack, check| Special {
+        extra: our_server(&[(1_200, "backup"), (2_700, "primary")]),
+        bytes: LONG,
+        acts: notes(),
+        ..case(name, client, Marline, check)
+    };
+    vec![
+        Special {
+            scenario: kernel_server(&[Signal]),
+            bytes: LONG,
+            // Of the subflows to an address the kernel changes one: there must be no other.
+            before: vec![
+                Act::Run(Side::Server, "nft add table ip t"),
+                Act::Run(
+                    Side::Server,
+                    "nft add chain ip t in { type filter hook input priority 0 ; }",
+                ),
+                Act::Run(Side::Server, "nft add rule ip t in iifname wifi ip daddr 10.0.2.1 drop"),
+            ],
+            acts: vec![
+                (1_200, Act::Note),
+                (1_200, Act::Run(Side::Server, "ip mptcp endpoint change id 5 backup")),
+                (2_000, Act::Note),
+                (2_500, Act::Note),
+                (2_500, Act::Run(Side::Server, "ip mptcp endpoint change id 5 nobackup")),
+            ],
+            ..case("mk-server-prio", Marline, Kernel, |found| {
+                found.at_least(Side::Server, "MPPrioTx", 2);
+                paused(found);
+            })
+        },
+        ours("km-server-prio", Kernel, |found| {
+            found.at_least(Side::Client, "MPPrioRx", 2);
+            paused(found);
+        }),
+        ours("mm-server-prio", Marline, |found| {
+            found.seen("MP_PRIO", 2);
+            paused(found);
+        }),
+    ]
+}
+
+fn removing() -> Vec<Special> {
+    let ours = |name, client: Stack, check| Special {
+        extra: our_server(&[(1_200, "down"), (2_700, "up")]),
+        bytes: LONG,
+        acts: notes(),
+        ..case(name, client, Marline, check)
+    };
+    vec![
+        ours("km-server-removed", Kernel, |found| {
+            found.at_least(Side::Client, "RmAddr", 1);
+            found.at_least(Side::Client, "AddAddr", 2);
+            found.at_least(Side::Client, "MPJoinSynAckRx", 2);
+            paused(found);
+        }),
+        ours("mm-server-removed", Marline, |found| {
+            found.seen("REMOVE_ADDR", 1);
+            paused(found);
+        }),
+        Special {
+            extra: our_server(&[]),
+            bytes: LONG,
+            acts: vec![
+                (1_200, Act::Note),
+                (1_200, Act::Run(Side::Server, "ip address del 10.0.2.1/24 dev lte")),
+                (2_000, Act::Note),
+                (2_500, Act::Note),
+                (2_500, Act::Run(Side::Server, "ip address add 10.0.2.1/24 dev lte")),
+            ],
+            ..case("km-server-address-lost", Kernel, Marline, |found| {
+                found.at_least(Side::Client, "RmAddr", 1);
+                found.at_least(Side::Client, "AddAddr", 2);
+                paused(found);
+            })
+        },
+    ]
+}
+
+/// The longest announcement between two of ours.
+fn announcing() -> Vec<Special> {
+    let mut other = at(v6(1, 1));
+    other.set_port(7_777);
+    vec![Special {
+        extra: Extra { announced: vec![announced(other)], ..Extra::default() },
+        to: at(v6(0, 1)),
+        ..case("mm-signal-v6-port", Marline, Marline, |found| {
+            found.seen("HMACs of ADD_ADDR", 1);
+            found.seen("ADD_ADDR echoes", 1);
+            found.carried(LTE, (0, 1), Way::Down, true);
+        })
+    }]
+}

@@ -236,16 +236,20 @@ impl Subflow {
         });
     }
 
-    /// Karn's rule: segments that were sent once, else what the timestamp says. It says nothing on an
-    /// ACK that reports a duplicate: the first ACK was lost, the repeat provoked this one, and what it
-    /// echoes is the first transmission (RFC 7323 section 5.3: a segment outside the window does not
-    /// move the echo). The sample would be as long as the silence was, and a scheduler that goes by
-    /// RTT would shun the path until it is used again, which it then is not.
+    /// Karn's rule: segments that were sent once, else what the timestamp says. No sample is taken of an
+    /// ACK that reports a duplicate: a repeat provoked it, so what it newly acknowledges had arrived
+    /// long before and its ACKs were lost, and what it echoes is older still (RFC 7323 section 5.3: a
+    /// segment outside the window does not move the echo). The sample would be as long as the
+    /// silence was: after an outage the timeout would be seconds, and a scheduler that goes by RTT
+    /// would shun the path until it is used again, which it then is not.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
+        if input.sack.dsack.is_some() {
+            return None;
+        }
         let ambiguous = tally.retransmitted && !self.tx.sack_enabled;
         let sent_at = match tally.newest_original {
             Some(sent_at) if !ambiguous => sent_at,
-            _ if tally.cumulative > 0 && input.sack.dsack.is_none() => {
+            _ if tally.cumulative > 0 => {
                 let tick_end = self.timestamps.sent_at(now, input.echo?)?;
                 tick_end - Duration::from_nanos(999_999)
             }

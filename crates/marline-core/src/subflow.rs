@@ -241,6 +241,11 @@ impl Subflow {
         self.tx.una
     }
 
+    /// The peer's window, bytes, as of its newest segment: relative to SND.UNA.
+    pub(crate) const fn peer_window(&self) -> u64 {
+        self.tx.window
+    }
+
     pub(crate) fn rcv_nxt(&self) -> Ssn {
         self.rx.nxt
     }

@@ -8,7 +8,6 @@ use marline_wire::unwrap32;
 use super::{Connection, Mode};
 use crate::Event;
 use crate::shared::Shared;
-use crate::subflow::Ingress;
 
 impl Connection {
     pub(super) fn on_data_ack(&mut self, now: Instant, sh: &mut Shared, ack: DataAck, window: u64) {
@@ -28,17 +27,12 @@ impl Connection {
     }
 
     /// Plain TCP: the subflow's ACK is the connection's.
-    pub(super) fn on_plain_ack(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        ingress: &Ingress,
-    ) {
+    pub(super) fn on_plain_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         let Mode::Plain { tx: (ssn, dsn), .. } = self.mode else { return };
         let Some(leg) = self.leg(id) else { return };
         let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.mappings.end());
-        self.advance_una(now, sh, acked, ingress.window);
+        let window = leg.tcp.peer_window();
+        self.advance_una(now, sh, acked, window);
     }
 
     fn advance_una(&mut self, now: Instant, sh: &mut Shared, acked: Dsn, window: u64) {

@@ -71,7 +71,7 @@ impl Connection {
         let was_at_end = self.receive.fin_reached();
         let before = self.receive.next();
         if self.is_plain() {
-            self.on_plain_ack(now, sh, id, ingress);
+            self.on_plain_ack(now, sh, id);
             for option in segment.options.mptcp.iter() {
                 if let MptcpOption::Fail(fail) = option {
                     self.on_mp_fail(now, sh, id, fail);

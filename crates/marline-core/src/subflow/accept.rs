@@ -136,7 +136,7 @@ impl Subflow {
             accepted: true,
             una_advanced: self.tx.una > prior_una,
             newly_acked: self.tx.una.since(prior_una),
-            window: self.tx.window,
+            window: self.window_of(segment),
             ..Ingress::default()
         };
         let start = if is_syn { place.start.plus(1) } else { place.start };
@@ -266,11 +266,15 @@ impl Subflow {
         if !newer {
             return;
         }
-        let is_syn = segment.header.flags.contains(TcpFlags::SYN);
-        let shift = if is_syn { 0 } else { self.tx.window_shift };
-        self.tx.window = u64::from(segment.header.window) << shift;
+        self.tx.window = self.window_of(segment);
         self.tx.max_window = self.tx.max_window.max(self.tx.window);
         self.rx.window_seen_at = start;
+    }
+
+    fn window_of(&self, segment: &TcpSegment<'_>) -> u64 {
+        let is_syn = segment.header.flags.contains(TcpFlags::SYN);
+        let shift = if is_syn { 0 } else { self.tx.window_shift };
+        u64::from(segment.header.window) << shift
     }
 
     fn echo_of(&self, segment: &TcpSegment<'_>) -> Option<u32> {

@@ -13,7 +13,8 @@ pub(crate) struct Ingress {
     pub(crate) una_advanced: bool,
     /// Octets newly acknowledged, cumulatively.
     pub(crate) newly_acked: u64,
-    /// The peer's window in bytes, scaled. What it is relative to is the connection's business.
+    /// The window of this very segment in bytes, scaled. With a DATA_ACK it is relative to that, and
+    /// a repeated segment has a new pair of both: what is old to the subflow is news to the connection.
     pub(crate) window: u64,
     /// The part of the payload that is now in order, without what was there already.
     pub(crate) in_order: Option<(Ssn, Range<usize>)>,

@@ -4,12 +4,16 @@ mod cases;
 
 use cases::{parallel, worlds};
 
+/// Worlds beyond the first ones that once went wrong: a DATA_ACK with another segment's window, and
+/// an outage taken for a round trip.
+const ONCE_WRONG: [u64; 5] = [8_787, 10_047, 16_767, 7_849, 8_448];
+
 #[test]
 fn random_worlds_end_well_and_twice_alike() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect(name));
     let seeds: Vec<u64> = match number("SEED") {
         Some(seed) => vec![seed],
-        None => (1..=number("MARLINE_WORLDS").unwrap_or(2_000)).collect(),
+        None => (1..=number("MARLINE_WORLDS").unwrap_or(2_000)).chain(ONCE_WRONG).collect(),
     };
     let outcomes = parallel(&seeds, |seed| (worlds::run(*seed), worlds::run(*seed).digest));
     let mut failures = Vec::new();

@@ -243,7 +243,7 @@ impl Subflow {
     /// silence was: after an outage the timeout would be seconds, and a scheduler that goes by RTT
     /// would shun the path until it is used again, which it then is not.
     fn sample_rtt(&mut self, now: Instant, input: &AckInput, tally: &Tally) -> Option<Duration> {
-        if input.sack.dsack.is_some() {
+        if input.sack.dsack.is_some() || self.is_late_news(input, tally) {
             return None;
         }
         let ambiguous = tally.retransmitted && !self.tx.sack_enabled;
@@ -258,6 +258,15 @@ impl Subflow {
         let rtt = now.since(sent_at).max(LEAST_RTT);
         self.tx.rtt.on_sample(rtt, now);
         Some(rtt)
+    }
+
+    /// After a timeout a single ACK acknowledges much that was sent before it: the ACKs that came at
+    /// their time were lost, as after an outage. A path that only became slow has them come one by one.
+    fn is_late_news(&self, input: &AckInput, tally: &Tally) -> bool {
+        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
+        self.tx.phase == Phase::Loss
+            && tally.cumulative > 2 * u64::from(self.tx.mss)
+            && self.tx.undo.as_ref().is_some_and(before)
     }
 
     /// SACKed data right at SND.UNA should have been acknowledged: unless an ACK says so soon, the

@@ -177,3 +177,27 @@ fn an_abort_says_fastclose_on_every_subflow() {
         assert!(named, "the receiver's key is not in {:?}", mine[0].seg);
     }
 }
+
+/// Its SYN would be repeated for a minute; nothing is left that it could be good for.
+#[test]
+fn a_join_that_nobody_answers_does_not_outlive_the_connection() {
+    let swallow = |p: &mut Packet<'_>| if p.path == 1 { Verdict::Drop } else { Verdict::Pass };
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), swallow, 1);
+    hosts.run_ms(500);
+    assert_eq!(hosts.info(Side::A).subflows.len(), 2, "the join is under way");
+    for side in [Side::A, Side::B] {
+        hosts.write(side, &bytes(100, 3));
+        hosts.shutdown(side);
+    }
+    hosts.run_ms(1_000);
+    for side in [Side::A, Side::B] {
+        assert_eq!(hosts.end(side).closed, Some(CloseReason::Finished));
+        let id = hosts.id(side);
+        let now = hosts.pair.now();
+        hosts.pair.endpoint(side).release(now, id);
+    }
+    hosts.run_ms(1_000);
+    for side in [Side::A, Side::B] {
+        assert!(hosts.pair.endpoint(side).connections().is_empty(), "{side:?} waits for nobody");
+    }
+}

@@ -110,6 +110,7 @@ impl Connection {
         if sent_all && self.receive.fin_reached() {
             self.close_subflows();
             self.finish(now, sh, CloseReason::Finished);
+            self.drop_unanswered(now, sh);
         }
     }
 
@@ -139,6 +140,16 @@ impl Connection {
         for leg in self.legs.iter_mut().flatten() {
             leg.shut = true;
             leg.tcp.close();
+        }
+    }
+
+    /// Joins whose SYN nobody has answered were closed without a word: there is nothing to wait for.
+    fn drop_unanswered(&mut self, now: Instant, sh: &mut Shared) {
+        let silent = |leg: &Leg| leg.tcp.state() == SubflowState::Closed && !leg.up && !leg.was_up;
+        let ids: Vec<SubflowId> =
+            self.leg_ids().filter(|id| self.leg(*id).is_some_and(silent)).collect();
+        for id in ids {
+            self.drop_leg(now, sh, id, CloseReason::Finished);
         }
     }
 

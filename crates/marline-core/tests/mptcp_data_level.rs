@@ -126,3 +126,37 @@ fn the_same_data_on_both_subflows() {
     second.send_data(&mut script, b"for all");
     assert_eq!(read(&mut script), b"once and for all");
 }
+
+/// A repeated segment is old to its subflow, whose window it does not move. Its DATA_ACK may be new, and
+/// then goes with the window of the same segment (RFC 8684 section 3.3.1), not with the subflow's.
+#[test]
+fn a_data_ack_goes_with_the_window_of_its_own_segment() {
+    let syn = Seg::syn().mss(1_400).window(WINDOW);
+    let (mut script, mut peer) = served_by(endpoint_config(Some(config())), syn);
+    let una = peer.expected_dsn;
+    let edge = una + u64::from(WINDOW);
+    let highest = |script: &mut Script| {
+        let end = |sent: &marline_testkit::Sent| {
+            let mapping = sent.seg.dss().mapping?;
+            Some(mapping.dsn.unwrap_near(una).expect("near") + u64::from(mapping.length))
+        };
+        script.take_sent().iter().filter_map(end).max()
+    };
+    write(&mut script, &bytes(100_000, 1));
+    script.advance(Duration::from_millis(20));
+    assert!(highest(&mut script).is_some_and(|end| end <= edge && end + 1_400 > edge));
+    // The first of two segments is late. By then the peer has 3,000 bytes, from elsewhere.
+    let late = peer.mapped(b"first").data_ack(una + 3_000).window(WINDOW - 3_000);
+    let late = peer.stamp(late);
+    (peer.next, peer.next_dsn) = (peer.next.add(5), peer.next_dsn + 5);
+    let second = peer.mapped(b"second").window(WINDOW);
+    peer.send(&mut script, second);
+    peer.inject(&mut script, late);
+    script.advance(Duration::from_millis(20));
+    assert!(highest(&mut script) <= Some(edge), "beyond the window");
+    // What the peer offers beyond that is taken.
+    let more = Seg::ack().data_ack(una + 3_000).window(WINDOW);
+    peer.send(&mut script, more);
+    script.advance(Duration::from_millis(20));
+    assert!(highest(&mut script).is_some_and(|end| end > edge && end <= edge + 3_000));
+}

@@ -12,7 +12,7 @@ use crate::cell::{Cell, Condition, Workload};
 use crate::content::End;
 use crate::exchange::{Outcome, Role};
 use crate::run::{Evidence, Verdict};
-use crate::stage::PORT;
+use crate::stage::{OTHER_PORT, PORT};
 
 /// Counters of the kernel that say: this was no Multipath TCP, or not a correct one.
 const NEVER: &[&str] = &[
@@ -228,8 +228,10 @@ pub(crate) fn captures(
     for option in ["mptcp.analyze_mptcp", "mptcp.analyze_mappings"] {
         tshark.args(["-o", &format!("{option}:TRUE")]);
     }
-    // Random bytes on a port that it takes for somebody's protocol are malformed indeed.
-    tshark.args(["-d", &format!("tcp.port=={PORT},data")]);
+    // Random bytes on ports that it takes for somebody's protocol are malformed indeed.
+    for port in [PORT, OTHER_PORT] {
+        tshark.args(["-d", &format!("tcp.port=={port},data")]);
+    }
     tshark.arg("-r").arg(&merged).args(["-T", "fields"]);
     let fields = [
         "_ws.malformed",

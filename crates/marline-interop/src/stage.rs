@@ -11,6 +11,8 @@ use crate::exchange::Plan;
 
 /// The server's port.
 pub(crate) const PORT: u16 = 7_000;
+/// Another one, of addresses that are announced with a port.
+pub(crate) const OTHER_PORT: u16 = 7_777;
 /// Names of the paths; the first is the one that dies.
 const NAMES: [&str; 4] = ["wifi", "lte", "wifi2", "lte2"];
 /// What a reader holds that does not read: small, so that the window is full soon.

@@ -10,9 +10,7 @@ use super::{
 };
 use crate::peer::Stack::{Kernel, Marline};
 use crate::peer::{Announced, Extra};
-
-/// A port that is not the one of the first subflow.
-const OTHER_PORT: u16 = 7_777;
+use crate::stage::OTHER_PORT;
 
 pub(super) fn cases() -> Vec<Special> {
     [announcing_kernel(), announcing_marline(), announcing_afar(), refusing(), removing()]

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
+use crate::stage::OTHER_PORT;
 
 pub(super) fn cases() -> Vec<Special> {
     [backups(), priorities(), removing(), announcing()].into_iter().flatten().collect()
@@ -186,7 +187,7 @@ fn removing() -> Vec<Special> {
 /// The longest announcement between two of ours.
 fn announcing() -> Vec<Special> {
     let mut other = at(v6(1, 1));
-    other.set_port(7_777);
+    other.set_port(OTHER_PORT);
     vec![Special {
         extra: Extra { announced: vec![announced(other)], ..Extra::default() },
         to: at(v6(0, 1)),

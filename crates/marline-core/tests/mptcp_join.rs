@@ -4,13 +4,13 @@ mod two_hosts;
 
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, FourTuple};
+use marline_core::{ConnectionConfig, FourTuple, MonitorKind};
 use marline_policy::LocalAddress;
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use two_hosts::{
-    Packet, TwoHosts, Verdict, bytes, closed, local_address, read, reset_reason, served,
+    Packet, TwoHosts, Verdict, by_turns, bytes, closed, local_address, read, reset_reason, served,
     served_path, two_paths, write,
 };
 
@@ -308,4 +308,29 @@ fn a_join_after_everything_is_gone() {
     hosts.run_ms(5_000);
     assert!(hosts.ends[1].received == bytes(SIZE, 1));
     hosts.exchange_and_close(Side::B, &bytes(SIZE, 3), &bytes(SIZE, 4));
+}
+
+/// A router's word, or a send that failed once, is a suspicion like any other: what is heard on the
+/// subflow takes it back, although no timer of its own ever went off.
+#[test]
+fn an_unreachable_path_that_is_heard_is_trusted_again() {
+    let mut hosts = TwoHosts::new(two_paths(config()), by_turns(config()), |_| Verdict::Pass, 3);
+    hosts.run_ms(500);
+    let subflow = &hosts.info(Side::A).subflows[1];
+    let (id, path) = (subflow.id, subflow.path);
+    let now = hosts.pair.now();
+    hosts.pair.endpoint(Side::A).path_unreachable(now, path.local, path.remote);
+    hosts.write(Side::B, &bytes(SIZE, 1));
+    hosts.run_ms(3_000);
+    let told: Vec<bool> = hosts
+        .end(Side::A)
+        .monitor
+        .iter()
+        .filter_map(|kind| match kind {
+            MonitorKind::SubflowSuspected { id: of, suspected } if *of == id => Some(*suspected),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [true, false]);
+    assert!(!hosts.info(Side::A).subflows[1].potentially_failed);
 }

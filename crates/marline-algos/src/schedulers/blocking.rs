@@ -27,7 +27,11 @@ use super::classes::{Class, members, rank};
 /// Whether data given to `slow` now would leave the faster subflows of its class without room before
 /// it is acknowledged.
 pub(super) fn would_block(slow: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
-    let (Some(class), Some(slow_rtt)) = (Class::of(slow), slow.srtt) else { return false };
+    let (Some(class), Some(srtt)) = (Class::of(slow), slow.srtt) else { return false };
+    // With nothing under way, srtt tells of another time: were it believed, a path that has been bad
+    // once would never be asked again whether it still is. What can be hoped for is its smallest RTT.
+    let idle = slow.bytes_in_flight == 0;
+    let slow_rtt = if idle { slow.min_rtt.unwrap_or(srtt) } else { srtt };
     let faster = || members(cx.subflows, class).filter(|view| rank(view) < rank(slow));
     let Some(way_back) = faster().filter_map(|view| view.min_rtt).min() else { return false };
     let queued = slow.delivery_rate.map_or(Duration::ZERO, |rate| {
@@ -84,6 +88,15 @@ mod tests {
         pair[0].cwnd = 10_000;
         // 10,000 bytes in 20 ms are 42,500 in 85 ms.
         assert!(blocks(&pair, 43_000) && !blocks(&pair, 44_000));
+    }
+
+    #[test]
+    fn a_bad_time_is_not_held_against_an_idle_path() {
+        let mut pair = pair();
+        pair[1].srtt = Some(Duration::from_secs(3));
+        assert!(!blocks(&pair, 90_000), "nothing is under way: who knows");
+        pair[1].bytes_in_flight = u64::from(MSS);
+        assert!(blocks(&pair, 90_000), "the answer is awaited");
     }
 
     #[test]

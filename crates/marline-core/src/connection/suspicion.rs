@@ -55,8 +55,10 @@ impl Connection {
 
     /// The carrier says that nothing gets through there.
     pub(crate) fn on_unreachable(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
-        let Some(leg) = self.leg(id) else { return };
+        let Some(leg) = self.leg_mut(id) else { return };
         if leg.is_usable() {
+            // What takes the suspicion back is a segment that the subflow hears: it must know of it.
+            leg.tcp.suspect();
             self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
         } else if leg.tcp.state() == SubflowState::SynSent && !self.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an

@@ -142,7 +142,7 @@ impl Subflow {
     }
 
     /// Nothing was heard for a while although something should have been.
-    pub(super) fn suspect(&mut self) {
+    pub(crate) fn suspect(&mut self) {
         self.potentially_failed = true;
     }
 

@@ -90,7 +90,7 @@ fn what_a_killed_net_leaves_is_swept() {
     if !need::root() || need::program("ip").is_none() {
         return;
     }
-    let name = format!("cli-{}", std::process::id());
+    let name = format!("cli-kill-{}", std::process::id());
     let mut net = Running::start(&["lab", "net", "up", &scenario("dual-stack"), "--name", &name]);
     assert!(net.wait_for("client").contains(&format!("ip netns exec ml-{name}-client")));
     net.wait_for("path lte");

@@ -6,6 +6,7 @@
 use std::io;
 use std::time::Duration;
 
+use marline_lab::scenario::Side;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -27,13 +28,6 @@ pub(crate) trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {
     fn abort(self);
     /// It runs as plain TCP, and why; `None`: it does not, or that is not known.
     fn fallback(&self) -> Option<String>;
-}
-
-/// Which end.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Role {
-    Client,
-    Server,
 }
 
 /// What is to be done.
@@ -77,17 +71,17 @@ impl Plan {
     }
 
     /// The content that `from` sends.
-    const fn content(&self, from: Role, connection: usize) -> Content {
-        let role = match from {
-            Role::Client => 1,
-            Role::Server => 2,
+    const fn content(&self, from: Side, connection: usize) -> Content {
+        let side = match from {
+            Side::Client => 1,
+            Side::Server => 2,
         };
-        Content::new(self.seed ^ (role << 32) ^ ((connection as u64) << 40))
+        Content::new(self.seed ^ (side << 32) ^ ((connection as u64) << 40))
     }
 
-    /// The hash of what `role` is to receive.
-    pub(crate) fn sha256(&self, role: Role, connection: usize, bytes: u64) -> String {
-        let from = if role == Role::Client { Role::Server } else { Role::Client };
+    /// The hash of what `side` is to receive.
+    pub(crate) fn sha256(&self, side: Side, connection: usize, bytes: u64) -> String {
+        let from = if side == Side::Client { Side::Server } else { Side::Client };
         self.content(from, connection).sha256(bytes)
     }
 
@@ -105,40 +99,40 @@ impl Plan {
     }
 
     /// Who goes first: aborts, finishes its half, is the one that does not read.
-    const fn first(connection: usize) -> Role {
-        if connection == 0 { Role::Client } else { Role::Server }
+    const fn first(connection: usize) -> Side {
+        if connection == 0 { Side::Client } else { Side::Server }
     }
 }
 
 /// Runs one connection at one end.
 pub(crate) async fn run(
     mut pipe: impl Pipe,
-    role: Role,
+    side: Side,
     plan: &Plan,
     connection: usize,
 ) -> Outcome {
-    if let Err(error) = greet(&mut pipe, role).await {
+    if let Err(error) = greet(&mut pipe, side).await {
         let (error, fallback) = (Some(format!("greeting: {error}")), pipe.fallback());
         return Outcome { error, fallback, ..Outcome::default() };
     }
     let mut outcome = match plan.workload {
-        Workload::Messages => messages(&mut pipe, role, plan).await,
-        Workload::Abort if Plan::first(connection) == role => {
-            return abort(pipe, role, plan, connection).await;
+        Workload::Messages => messages(&mut pipe, side, plan).await,
+        Workload::Abort if Plan::first(connection) == side => {
+            return abort(pipe, side, plan, connection).await;
         }
-        _ => streams(&mut pipe, role, plan, connection).await,
+        _ => streams(&mut pipe, side, plan, connection).await,
     };
     outcome.fallback = pipe.fallback();
     outcome
 }
 
-async fn greet(pipe: &mut impl Pipe, role: Role) -> io::Result<()> {
-    match role {
-        Role::Server => {
+async fn greet(pipe: &mut impl Pipe, side: Side) -> io::Result<()> {
+    match side {
+        Side::Server => {
             pipe.write_all(&[GREETING]).await?;
             pipe.flush().await
         }
-        Role::Client => {
+        Side::Client => {
             let mut byte = [0];
             pipe.read_exact(&mut byte).await?;
             if byte != [GREETING] {
@@ -151,8 +145,8 @@ async fn greet(pipe: &mut impl Pipe, role: Role) -> io::Result<()> {
 }
 
 /// Sends half of what was announced and breaks off.
-async fn abort(mut pipe: impl Pipe, role: Role, plan: &Plan, connection: usize) -> Outcome {
-    let content = plan.content(role, connection);
+async fn abort(mut pipe: impl Pipe, side: Side, plan: &Plan, connection: usize) -> Outcome {
+    let content = plan.content(side, connection);
     let sent = send(&mut pipe, content, plan.bytes / 2).await;
     let mut outcome = Outcome { aborted: true, fallback: pipe.fallback(), ..Outcome::default() };
     outcome.send_error = sent.err().map(|error| error.kind().to_string());
@@ -161,14 +155,14 @@ async fn abort(mut pipe: impl Pipe, role: Role, plan: &Plan, connection: usize) 
 }
 
 /// A stream each way, one after the other for half closes, or at once.
-async fn streams(pipe: &mut impl Pipe, role: Role, plan: &Plan, connection: usize) -> Outcome {
+async fn streams(pipe: &mut impl Pipe, side: Side, plan: &Plan, connection: usize) -> Outcome {
     let (from_client, from_server) = plan.streams(connection);
-    let (out, other) = match role {
-        Role::Client => (from_client, Role::Server),
-        Role::Server => (from_server, Role::Client),
+    let (out, other) = match side {
+        Side::Client => (from_client, Side::Server),
+        Side::Server => (from_server, Side::Client),
     };
-    let (mine, theirs) = (plan.content(role, connection), plan.content(other, connection));
-    let goes_first = Plan::first(connection) == role;
+    let (mine, theirs) = (plan.content(side, connection), plan.content(other, connection));
+    let goes_first = Plan::first(connection) == side;
     let slow = plan.workload == Workload::SlowReader && !goes_first;
     let (mut reader, mut writer) = tokio::io::split(pipe);
     let read = async {
@@ -195,10 +189,10 @@ async fn streams(pipe: &mut impl Pipe, role: Role, plan: &Plan, connection: usiz
 }
 
 /// Messages with their length in front, each echoed.
-async fn messages(pipe: &mut impl Pipe, role: Role, plan: &Plan) -> Outcome {
+async fn messages(pipe: &mut impl Pipe, side: Side, plan: &Plan) -> Outcome {
     let (mut reader, mut writer) = tokio::io::split(pipe);
-    let result: io::Result<u32> = match role {
-        Role::Server => {
+    let result: io::Result<u32> = match side {
+        Side::Server => {
             async {
                 let copied = tokio::io::copy(&mut reader, &mut writer).await;
                 let ended = writer.shutdown().await;
@@ -206,7 +200,7 @@ async fn messages(pipe: &mut impl Pipe, role: Role, plan: &Plan) -> Outcome {
             }
             .await
         }
-        Role::Client => {
+        Side::Client => {
             async {
                 let window = tokio::sync::Semaphore::new(WINDOW);
                 let write = async {

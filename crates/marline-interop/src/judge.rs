@@ -10,7 +10,7 @@ use marline_testkit::wiretap::{self, Findings};
 
 use crate::cell::{Cell, Condition, Workload};
 use crate::content::End;
-use crate::exchange::{Outcome, Role};
+use crate::exchange::Outcome;
 use crate::run::{Evidence, Verdict};
 use crate::stage::{OTHER_PORT, PORT};
 
@@ -44,8 +44,8 @@ const NEVER: &[&str] = &[
 pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<Verdict> {
     let mut problems = Vec::new();
     applications(evidence, &mut problems);
-    for (role, connection, reason) in evidence.fallbacks() {
-        problems.push(format!("{role:?} {connection}: fell back to plain TCP: {reason}"));
+    for (side, connection, reason) in evidence.fallbacks() {
+        problems.push(format!("{side:?} {connection}: fell back to plain TCP: {reason}"));
     }
     paths(cell, evidence, &mut problems)?;
     let pair = cell.pair;
@@ -88,40 +88,40 @@ pub(crate) fn shown(counters: &Counters) -> Vec<(String, u64)> {
 /// Every byte, and nothing else.
 pub(crate) fn applications(evidence: &Evidence<'_>, problems: &mut Vec<String>) {
     let plan = evidence.plan;
-    for (role, outcomes) in [(Role::Client, &evidence.client), (Role::Server, &evidence.server)] {
+    for (side, outcomes) in [(Side::Client, &evidence.client), (Side::Server, &evidence.server)] {
         if outcomes.len() != plan.connections() {
             problems.push(format!(
-                "the {role:?} had {} of {} connections",
+                "the {side:?} had {} of {} connections",
                 outcomes.len(),
                 plan.connections()
             ));
         }
         for (connection, outcome) in outcomes.iter().enumerate() {
-            let mut say = |what: String| problems.push(format!("{role:?} {connection}: {what}"));
+            let mut say = |what: String| problems.push(format!("{side:?} {connection}: {what}"));
             if let Some(error) = &outcome.error {
                 say(error.clone());
             }
-            one(evidence, role, connection, outcome, &mut say);
+            one(evidence, side, connection, outcome, &mut say);
         }
     }
 }
 
 fn one(
     evidence: &Evidence<'_>,
-    role: Role,
+    side: Side,
     connection: usize,
     outcome: &Outcome,
     say: &mut dyn FnMut(String),
 ) {
     let plan = evidence.plan;
     if plan.workload == Workload::Messages {
-        if role == Role::Client && outcome.echoed != plan.messages {
+        if side == Side::Client && outcome.echoed != plan.messages {
             say(format!("{} of {} messages came back", outcome.echoed, plan.messages));
         }
         return;
     }
     let (from_client, from_server) = plan.streams(connection);
-    let expected = if role == Role::Client { from_server } else { from_client };
+    let expected = if side == Side::Client { from_server } else { from_client };
     if outcome.aborted {
         return;
     }
@@ -145,7 +145,7 @@ fn one(
     }
     if received.bytes != expected || received.end != End::Eof {
         say(format!("received {} of {expected} bytes, then {:?}", received.bytes, received.end));
-    } else if received.sha256 != plan.sha256(role, connection, expected) {
+    } else if received.sha256 != plan.sha256(side, connection, expected) {
         say("SHA-256 differs".to_owned());
     }
 }

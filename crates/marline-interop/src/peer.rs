@@ -14,9 +14,10 @@ use marline::{
     ServerConfig, default_policies,
 };
 use marline_lab::kernel::Kernel;
+use marline_lab::scenario::Side;
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{self, Outcome, Pipe, Plan, Role};
+use crate::exchange::{self, Outcome, Pipe, Plan};
 use kernel::KernelPipe;
 
 /// Time to say farewell at the end.
@@ -60,7 +61,7 @@ pub(crate) struct Announced {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) stack: Stack,
-    pub(crate) role: Role,
+    pub(crate) side: Side,
     /// The server's address.
     pub(crate) address: SocketAddr,
     /// Interfaces of a Marline client.
@@ -89,11 +90,11 @@ impl Pipe for marline::Stream {
 pub(crate) fn run(job: &Job) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        match (job.stack, job.role) {
-            (Stack::Kernel | Stack::Tcp, Role::Client) => kernel_client(job).await,
-            (Stack::Kernel | Stack::Tcp, Role::Server) => kernel_server(job).await,
-            (Stack::Marline, Role::Client) => marline_client(job).await,
-            (Stack::Marline, Role::Server) => marline_server(job).await,
+        match (job.stack, job.side) {
+            (Stack::Kernel | Stack::Tcp, Side::Client) => kernel_client(job).await,
+            (Stack::Kernel | Stack::Tcp, Side::Server) => kernel_server(job).await,
+            (Stack::Marline, Side::Client) => marline_client(job).await,
+            (Stack::Marline, Side::Server) => marline_server(job).await,
         }
     })
 }
@@ -120,7 +121,7 @@ async fn kernel_client(job: &Job) -> anyhow::Result<()> {
     for connection in 0..job.plan.connections() {
         await_turn(job, connection, began).await;
         let pipe = KernelPipe(kernel.connect(None, job.address).await.context("connect")?);
-        tell(&exchange::run(pipe, Role::Client, &job.plan, connection).await)?;
+        tell(&exchange::run(pipe, Side::Client, &job.plan, connection).await)?;
     }
     Ok(())
 }
@@ -131,7 +132,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<()> {
     println!("ready");
     for connection in 0..job.plan.connections() {
         let pipe = KernelPipe(kernel.accept(&listener).await.context("accept")?);
-        tell(&exchange::run(pipe, Role::Server, &job.plan, connection).await)?;
+        tell(&exchange::run(pipe, Side::Server, &job.plan, connection).await)?;
     }
     Ok(())
 }
@@ -156,7 +157,7 @@ async fn marline_client(job: &Job) -> anyhow::Result<()> {
     for connection in 0..job.plan.connections() {
         await_turn(job, connection, began).await;
         let stream = client.connect(&[job.address]).await.context("connect")?;
-        let exchange = exchange::run(stream, Role::Client, &job.plan, connection);
+        let exchange = exchange::run(stream, Side::Client, &job.plan, connection);
         let (outcome, changed) = tokio::join!(exchange, change_paths(&client, &job.extra.changes));
         changed?;
         tell(&outcome)?;
@@ -210,7 +211,7 @@ async fn marline_server(job: &Job) -> anyhow::Result<()> {
     println!("ready");
     for connection in 0..job.plan.connections() {
         let (stream, _) = listener.accept().await.context("accept")?;
-        let exchange = exchange::run(stream, Role::Server, &job.plan, connection);
+        let exchange = exchange::run(stream, Side::Server, &job.plan, connection);
         let changes = change_addresses(&listener, &job.extra.readdressed);
         let (outcome, changed) = tokio::join!(exchange, changes);
         changed?;

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Cell, Condition};
-use crate::exchange::{Outcome, Plan, Role};
+use crate::exchange::{Outcome, Plan};
 use crate::judge;
 use crate::peer::{Extra, Job, Stack};
 use crate::special::Special;
@@ -82,11 +82,11 @@ pub(crate) struct Evidence<'a> {
 
 impl Evidence<'_> {
     /// Connections that run as plain TCP, as far as the ends know.
-    pub(crate) fn fallbacks(&self) -> Vec<(Role, usize, String)> {
-        let ends = [(Role::Client, &self.client), (Role::Server, &self.server)];
-        let named = |(role, outcomes): (Role, &Vec<Outcome>)| {
+    pub(crate) fn fallbacks(&self) -> Vec<(Side, usize, String)> {
+        let ends = [(Side::Client, &self.client), (Side::Server, &self.server)];
+        let named = |(side, outcomes): (Side, &Vec<Outcome>)| {
             let numbered = outcomes.iter().enumerate();
-            let fallen = numbered.filter_map(move |(n, o)| Some((role, n, o.fallback.clone()?)));
+            let fallen = numbered.filter_map(move |(n, o)| Some((side, n, o.fallback.clone()?)));
             fallen.collect::<Vec<_>>()
         };
         ends.into_iter().flat_map(named).collect()
@@ -148,7 +148,7 @@ fn attempt(cell: Cell, scale: Scale, instance: &str, directory: &Path) -> anyhow
         net: &net,
         directory,
         watched: if cell.pair.kernel_client() { Side::Client } else { Side::Server },
-        jobs: [job(&cell, &stage, Role::Client), job(&cell, &stage, Role::Server)],
+        jobs: [job(&cell, &stage, Side::Client), job(&cell, &stage, Side::Server)],
         limit: stage.limit,
     };
     let evidence = play.perform(log, &mut act)?;
@@ -187,9 +187,9 @@ impl<'a> Play<'a> {
             captures.push(file);
         }
         let [client_job, server_job] = &self.jobs;
-        let mut server = start(net, Side::Server, server_job, directory)?;
+        let mut server = start(net, server_job, directory)?;
         await_line(&directory.join("server.out"), "ready", &mut server)?;
-        let mut client = start(net, Side::Client, client_job, directory)?;
+        let mut client = start(net, client_job, directory)?;
         wait(self.limit, [&mut client, &mut server], directory, act)?;
         let read = |name: &str| outcomes(&directory.join(name));
         let (client, server) = (read("client.out")?, read("server.out")?);
@@ -201,14 +201,14 @@ impl<'a> Play<'a> {
     }
 }
 
-fn job(cell: &Cell, stage: &Stage, role: Role) -> Job {
-    let kernel = match role {
-        Role::Client => cell.pair.kernel_client(),
-        Role::Server => cell.pair.kernel_server(),
+fn job(cell: &Cell, stage: &Stage, side: Side) -> Job {
+    let kernel = match side {
+        Side::Client => cell.pair.kernel_client(),
+        Side::Server => cell.pair.kernel_server(),
     };
     Job {
         stack: if kernel { Stack::Kernel } else { Stack::Marline },
-        role,
+        side,
         address: stage.server,
         paths: stage.scenario.paths.iter().map(|path| path.name.clone()).collect(),
         checksum: cell.checksum == crate::cell::Checksum::On,
@@ -219,13 +219,14 @@ fn job(cell: &Cell, stage: &Stage, role: Role) -> Job {
 }
 
 /// Starts one end; its words go to files.
-fn start(net: &Net, side: Side, job: &Job, directory: &Path) -> anyhow::Result<Running> {
-    let name = if side == Side::Client { "client" } else { "server" };
+fn start(net: &Net, job: &Job, directory: &Path) -> anyhow::Result<Running> {
+    let name = if job.side == Side::Client { "client" } else { "server" };
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("peer").arg(serde_json::to_string(job)?).stdin(Stdio::null());
     command.stdout(File::create(directory.join(format!("{name}.out")))?);
     command.stderr(File::create(directory.join(format!("{name}.err")))?);
-    let child = net.spawn(side, &mut command).with_context(|| format!("cannot start {name}"))?;
+    let child =
+        net.spawn(job.side, &mut command).with_context(|| format!("cannot start {name}"))?;
     Ok(Running { child, name })
 }
 

@@ -22,7 +22,7 @@ use marline_lab::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
 use marline_testkit::wiretap::Findings;
 
 use crate::cell::{Family, Workload};
-use crate::exchange::{Plan, Role};
+use crate::exchange::Plan;
 use crate::judge;
 use crate::peer::{Announced, Extra, Job, Stack};
 use crate::run::{Evidence, Play, Verdict, seed};
@@ -121,9 +121,14 @@ impl Found<'_> {
         &self.notes[number.min(self.notes.len() - 1)]
     }
 
-    fn counted(&self, side: Side, name: &str) -> u64 {
+    /// What a side's kernel counted from its beginning to the end.
+    fn counters(&self, side: Side) -> &Counters {
         let end = self.note(usize::MAX);
-        if side == Side::Client { end.client.get(name) } else { end.server.get(name) }
+        if side == Side::Client { &end.client } else { &end.server }
+    }
+
+    fn counted(&self, side: Side, name: &str) -> u64 {
+        self.counters(side).get(name)
     }
 
     /// The kernel on a side has counted so many at least.
@@ -174,14 +179,14 @@ impl Found<'_> {
     }
 
     /// Marline's end says that it runs as plain TCP.
-    fn fell_back(&mut self, role: Role, wanted: bool) {
+    fn fell_back(&mut self, side: Side, wanted: bool) {
         let fallen = self.evidence.fallbacks();
-        let reason = fallen.iter().find(|(at, ..)| *at == role);
+        let reason = fallen.iter().find(|(at, ..)| *at == side);
         match (reason, wanted) {
             (Some((_, _, reason)), false) => {
-                self.problems.push(format!("{role:?}: fell back to plain TCP: {reason}"));
+                self.problems.push(format!("{side:?}: fell back to plain TCP: {reason}"));
             }
-            (None, true) => self.problems.push(format!("{role:?}: says nothing of plain TCP")),
+            (None, true) => self.problems.push(format!("{side:?}: says nothing of plain TCP")),
             _ => {}
         }
     }
@@ -282,7 +287,7 @@ impl Special {
             net: &net,
             directory,
             watched: if self.client == Stack::Marline { Side::Server } else { Side::Client },
-            jobs: [self.job(Role::Client), self.job(Role::Server)],
+            jobs: [self.job(Side::Client), self.job(Side::Server)],
             limit: LIMIT,
         };
         let mut left = self.acts.iter().peekable();
@@ -312,21 +317,19 @@ impl Special {
         }
         let mut found = Found { evidence, notes, capture, problems };
         for (side, stack) in [(Side::Client, self.client), (Side::Server, self.server)] {
-            let end = found.note(usize::MAX);
-            let counters = if side == Side::Client { &end.client } else { &end.server };
             if stack != Stack::Marline {
-                judge::never(&counters.clone(), self.expected, &mut found.problems);
+                let counters = found.counters(side).clone();
+                judge::never(&counters, self.expected, &mut found.problems);
             }
         }
         if !self.plain {
-            found.fell_back(Role::Client, false);
-            found.fell_back(Role::Server, false);
+            found.fell_back(Side::Client, false);
+            found.fell_back(Side::Server, false);
         }
         (self.check)(&mut found);
-        let end = found.note(usize::MAX);
-        let kernel = if self.client == Stack::Marline { &end.server } else { &end.client };
+        let kernel = if self.client == Stack::Marline { Side::Server } else { Side::Client };
         Ok(Verdict {
-            counters: judge::shown(kernel),
+            counters: judge::shown(found.counters(kernel)),
             capture: text,
             doubts: evidence.net.doubts()?,
             problems: found.problems,
@@ -334,7 +337,7 @@ impl Special {
         })
     }
 
-    fn job(&self, role: Role) -> Job {
+    fn job(&self, side: Side) -> Job {
         let plan = Plan {
             workload: Workload::Both,
             bytes: self.bytes,
@@ -345,15 +348,15 @@ impl Special {
         };
         // A kernel's server takes joins to other addresses only if it listens there.
         let mut address = self.to;
-        if role == Role::Server && self.server != Stack::Marline {
+        if side == Side::Server && self.server != Stack::Marline {
             address.set_ip(match self.to.ip() {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             });
         }
         Job {
-            stack: if role == Role::Client { self.client } else { self.server },
-            role,
+            stack: if side == Side::Client { self.client } else { self.server },
+            side,
             address,
             paths: self.paths.iter().map(|path| (*path).to_owned()).collect(),
             checksum: self.checksum,

@@ -46,6 +46,12 @@ impl Options {
     }
 }
 
+impl AsRef<Links> for Net {
+    fn as_ref(&self) -> &Links {
+        &self.links
+    }
+}
+
 /// A scenario that stands. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Net {

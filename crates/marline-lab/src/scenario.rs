@@ -31,7 +31,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 pub use ipnet::IpNet;
 use marline_link::DuplexSpec;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::emulation::script::{self, Order};
 
@@ -43,7 +43,7 @@ const MAX_NAME: usize = 15;
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=65_535;
 
 /// Which host.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Side {
     /// Who connects.
     Client,

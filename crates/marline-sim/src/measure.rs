@@ -20,9 +20,7 @@ impl Samples {
     /// zero without samples.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {
-        let rank = (quantile * self.values.len() as f64).ceil() as usize;
-        let index = rank.clamp(1, self.values.len().max(1)) - 1;
-        self.values.get(index).copied().unwrap_or_default()
+        nearest_rank(&self.values, quantile).unwrap_or_default()
     }
 
     /// The largest.
@@ -41,6 +39,36 @@ impl Samples {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
+    }
+}
+
+/// The value below or at which that share (0 to 1) of sorted values lies.
+fn nearest_rank<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// The value below or at which the share `quantile` (0 to 1) of the values lies (nearest rank); NaN of
+/// none.
+#[must_use]
+pub fn quantile(values: &[f64], quantile: f64) -> f64 {
+    nearest_rank(&sorted(values), quantile).unwrap_or(f64::NAN)
+}
+
+/// The middle of values; of an even number the mean of the two in the middle; NaN of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let sorted = sorted(values);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => f64::NAN,
+        (len, middle) if len % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
     }
 }
 
@@ -65,5 +93,14 @@ mod tests {
         assert_eq!(samples.quantile(0.0), Duration::from_millis(1));
         assert_eq!(Samples::default().quantile(0.5), Duration::ZERO);
         assert_eq!(link_goodput(Rate::from_mbit(15), 1_000, 1_500), Rate::from_mbit(10));
+    }
+
+    #[test]
+    fn quantiles_are_values_that_were_seen() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let at = |q| quantile(&values, q);
+        assert_eq!((at(0.5), at(0.95), at(0.99), at(1.0)), (50.0, 95.0, 99.0, 100.0));
+        assert!(quantile(&[], 0.5).is_nan());
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
     }
 }

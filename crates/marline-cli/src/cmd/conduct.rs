@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use marline_io::emulator::RelayReport;
+use marline_lab::net::Links;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -16,6 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::monitor::print;
 use crate::control;
 use crate::emulation::report;
+use crate::emulation::script::Line;
 
 /// Longest command in bytes.
 const MAX_LINE: u64 = 4_096;
@@ -78,6 +80,25 @@ pub(super) trait Conducted: Send + Sync + 'static {
 
     /// What they did so far.
     fn stats(&self) -> anyhow::Result<Stats>;
+}
+
+/// Links whose commands begin with the name of a path: those of a net, or between two namespaces.
+#[derive(Debug)]
+pub(super) struct Named<T>(pub(super) T);
+
+impl<T: AsRef<Links> + Send + Sync + 'static> Conducted for Named<T> {
+    fn obey(&self, line: &str) -> anyhow::Result<Answer> {
+        match line.parse()? {
+            Line::Path(path, order) => self.0.as_ref().order(&path, &order)?,
+            Line::Stats => return self.stats().map(Answer::Stats),
+            Line::Quit => return Ok(Answer::Quit),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn stats(&self) -> anyhow::Result<Stats> {
+        self.0.as_ref().report().map(Stats::Many)
+    }
 }
 
 /// Ready to catch the signals that end links: to be made before there is something to clean up.

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use marline_lab::scenario::Path;
 
-use super::conduct::{ConductArgs, Conductor};
-use between::Between;
+use super::conduct::{ConductArgs, Conductor, Named};
 use relay::Relay;
 
 /// Arguments of `marline link`.
@@ -76,9 +75,9 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let conductor = Conductor::new(&args.conduct)?;
     if let [client, server] = &args.between[..] {
-        let between = Between::start(&args)?;
-        eprintln!("link between {client} and {server}: {}", between.names());
-        conductor.run(Arc::new(between), &args.conduct).await?;
+        let links = between::start(&args, [client, server])?;
+        eprintln!("link between {client} and {server}: {}", between::names(&links));
+        conductor.run(Arc::new(Named(links)), &args.conduct).await?;
     } else {
         let (listen, to) = args.listen.zip(args.to).context("--listen and --to are missing")?;
         let relay = Relay::start(&args, listen, to)?;

@@ -4,7 +4,6 @@ use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::Side;
 
 use super::{Act, Found, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
-use crate::exchange::Role;
 use crate::peer::Stack::{self, Kernel, Marline, Tcp};
 
 /// What the kernel counts when it is left alone with its Multipath TCP.
@@ -31,12 +30,12 @@ fn plain(
 }
 
 fn client_fell_back(found: &mut Found<'_>) {
-    found.fell_back(Role::Client, true);
+    found.fell_back(Side::Client, true);
     found.carried(LTE, (0, 1), Way::Down, false);
 }
 
 fn server_fell_back(found: &mut Found<'_>) {
-    found.fell_back(Role::Server, true);
+    found.fell_back(Side::Server, true);
     found.carried(LTE, (0, 1), Way::Down, false);
 }
 
@@ -76,14 +75,13 @@ fn kept_to_wifi(found: &mut Found<'_>) {
 pub(super) fn cases() -> Vec<Special> {
     let (syn, synack, rest) =
         ("set strip=mptcp:syn", "set strip=mptcp:synack", "set strip=mptcp:rest");
-    let disabled = |side, name, ends, check| {
-        let off = Act::Run(side, "sysctl -q -w net.mptcp.enabled=0");
-        Special { before: vec![off], ..plain(name, ends, None, check) }
-    };
     let mut cases = vec![
         plain("mk-plain-server", (Marline, Tcp), None, client_fell_back),
         plain("km-plain-client", (Tcp, Marline), None, server_fell_back),
-        disabled(Side::Server, "mk-disabled", (Marline, Tcp), client_fell_back),
+        Special {
+            before: vec![Act::Run(Side::Server, "sysctl -q -w net.mptcp.enabled=0")],
+            ..plain("mk-disabled", (Marline, Tcp), None, client_fell_back)
+        },
         plain("mk-strip-syn", (Marline, Kernel), Some(syn), client_fell_back),
         plain("mk-strip-synack", (Marline, Kernel), Some(synack), client_fell_back),
         plain("mk-strip-data", (Marline, Kernel), Some(rest), client_fell_back),

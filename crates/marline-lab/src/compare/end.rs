@@ -43,8 +43,8 @@ pub struct PathUse {
 /// All an end must know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Which end, `true`: the server.
-    pub server: bool,
+    /// Which end.
+    pub side: Side,
     /// Whose stack.
     pub contestant: Contestant,
     /// The server's address.
@@ -71,8 +71,7 @@ pub fn run_end(job: &str) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let log = runtime.block_on(async {
-        let side = if job.server { Side::Server } else { Side::Client };
-        match (job.contestant.is_marline(), side) {
+        match (job.contestant.is_marline(), job.side) {
             (true, Side::Client) => marline_client(&job).await,
             (true, Side::Server) => marline_server(&job).await,
             (false, Side::Client) => kernel_client(&job).await,

@@ -140,7 +140,8 @@ impl Drop for End {
 }
 
 impl End {
-    fn start(net: &Net, side: Side, job: &Job) -> anyhow::Result<End> {
+    fn start(net: &Net, job: &Job) -> anyhow::Result<End> {
+        let side = job.side;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["lab", "end"]).arg(serde_json::to_string(job)?);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -190,13 +191,13 @@ fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::
     let seed = u64::from(seed) + 1;
     let net = Net::up(&row.seeded(seed), &Options::new(instance))?;
     let start_ns = now_ns() + LEAD.as_nanos() as u64;
-    let mut server = End::start(&net, Side::Server, &job(row, contestant, start_ns, seed, true))?;
+    let mut server = End::start(&net, &job(row, contestant, start_ns, seed, Side::Server))?;
     let mut ready = String::new();
     server.lines.read_line(&mut ready)?;
     if ready.trim() != "ready" {
         bail!("the server is not ready: {}", server.complaint());
     }
-    let mut client = End::start(&net, Side::Client, &job(row, contestant, start_ns, seed, false))?;
+    let mut client = End::start(&net, &job(row, contestant, start_ns, seed, Side::Client))?;
     let lasts = row.workload.lasts(seed);
     let fault_ns = match (row.fault, contestant.is_reference()) {
         (Some(fault), false) => Some(strike(row, fault, &net, start_ns, seed)?),
@@ -214,7 +215,7 @@ fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::
     Ok(Sample { values: look(row, &logs), wire_bytes, doubts, error: None })
 }
 
-fn job(row: &Row, contestant: Contestant, start_ns: u64, seed: u64, server: bool) -> Job {
+fn job(row: &Row, contestant: Contestant, start_ns: u64, seed: u64, side: Side) -> Job {
     let buffers = &row.buffers;
     let (send_buffer, receive_buffer) = if contestant.is_marline() {
         (buffers.marline_send, buffers.marline_receive)
@@ -231,7 +232,7 @@ fn job(row: &Row, contestant: Contestant, start_ns: u64, seed: u64, server: bool
         PathUse { interface: path.name.clone(), address, backup }
     };
     Job {
-        server,
+        side,
         contestant,
         address: SocketAddr::new(row.scenario.paths[0].server[0].addr(), PORT),
         paths: row.scenario.paths.iter().map(path).collect(),

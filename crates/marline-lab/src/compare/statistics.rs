@@ -116,37 +116,9 @@ fn handover(logs: &Logs, from_ns: u64) -> Values {
     ])
 }
 
-/// A quantile, 0 to 1, of values; NaN of none.
-pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = (sorted.len() as f64 * q).ceil() as usize;
-    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
-}
-
-/// The middle of values; of an even number the mean of the two in the middle.
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.len(), sorted.len() / 2) {
-        (0, _) => f64::NAN,
-        (len, middle) if len % 2 == 1 => sorted[middle],
-        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_values_that_were_seen() {
-        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        let at = |q| quantile(&values, q);
-        assert_eq!((at(0.5), at(0.95), at(0.99), at(1.0)), (50.0, 95.0, 99.0, 100.0));
-        assert!(quantile(&[], 0.5).is_nan());
-        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
-    }
 
     #[test]
     fn the_burst_that_is_hit_is_the_first_not_read_before_the_fault() {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use marline_sim::{median, quantile};
+
 use super::contestant::Contestant;
 use super::row::{Measure, Row};
 use super::session::{Bench, Sample};
-use super::statistics::{median, quantile};
 use crate::keep;
 
 mod claims;

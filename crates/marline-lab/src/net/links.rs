@@ -53,6 +53,12 @@ pub struct Links {
     settings: Mutex<Vec<Settings>>,
 }
 
+impl AsRef<Links> for Links {
+    fn as_ref(&self) -> &Links {
+        self
+    }
+}
+
 impl Links {
     /// Makes an interface with the path's name in each namespace and the link between them. The
     /// interfaces have no addresses yet and are down.

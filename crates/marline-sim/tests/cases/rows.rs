@@ -7,7 +7,7 @@ pub mod failure;
 pub mod stream;
 
 use marline_core::ConnectionConfig;
-use marline_sim::{App, Pace, Paths, PathsConfig, Units};
+use marline_sim::{App, Pace, Paths, PathsConfig, Units, median, quantile};
 use marline_time::{Duration, Instant, Rng, SeedTree};
 
 use super::{connection, link};
@@ -125,25 +125,6 @@ fn ms(duration: Duration) -> f64 {
 fn latencies(sent: &[Instant], received: &[Instant], from: Instant) -> Vec<f64> {
     let pairs = sent.iter().zip(received).filter(|(sent, _)| **sent >= from);
     pairs.map(|(sent, received)| ms(received.since(*sent))).collect()
-}
-
-/// The value below or at which that share lies.
-pub fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
-}
-
-/// The middle; of an even number the mean of the two in the middle.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.len(), sorted.len() / 2) {
-        (0, _) => f64::NAN,
-        (len, middle) if len % 2 == 1 => sorted[middle],
-        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
-    }
 }
 
 /// Bytes that the links carried in both directions.

@@ -10,9 +10,8 @@ use marline_lab::net::{Net, Options, Owner, claims, release, sweep};
 use marline_lab::scenario::{Scenario, Side};
 use serde_json::json;
 
-use crate::cmd::conduct::{Answer, ConductArgs, Conducted, Conductor, Stats};
+use crate::cmd::conduct::{ConductArgs, Conductor, Named};
 use crate::cmd::monitor::print;
-use crate::emulation::script::Line;
 
 /// Arguments of `marline lab net`.
 #[derive(Debug, clap::Args)]
@@ -112,25 +111,7 @@ async fn stand(args: Up) -> anyhow::Result<()> {
     let conductor = Conductor::new(&args.conduct)?;
     let net = Net::up(&scenario, &options)?;
     eprint!("{}", welcome(&net));
-    conductor.run(Arc::new(Standing(net)), &args.conduct).await
-}
-
-/// A net that stands.
-struct Standing(Net);
-
-impl Conducted for Standing {
-    fn obey(&self, line: &str) -> anyhow::Result<Answer> {
-        match line.parse()? {
-            Line::Path(path, order) => self.0.order(&path, &order)?,
-            Line::Stats => return self.stats().map(Answer::Stats),
-            Line::Quit => return Ok(Answer::Quit),
-        }
-        Ok(Answer::Done)
-    }
-
-    fn stats(&self) -> anyhow::Result<Stats> {
-        self.0.report().map(Stats::Many)
-    }
+    conductor.run(Arc::new(Named(net)), &args.conduct).await
 }
 
 /// How to enter the hosts, and what there is.

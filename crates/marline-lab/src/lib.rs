@@ -3,6 +3,7 @@
 
 pub mod compare;
 pub mod emulation;
+pub mod experiment;
 pub mod keep;
 pub mod kernel;
 pub mod net;

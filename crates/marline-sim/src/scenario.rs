@@ -21,6 +21,9 @@ pub const SERVER_PORT: u16 = 443;
 pub struct PathsConfig {
     /// A link for each address of the client; up is from the client.
     pub links: Vec<DuplexConfig>,
+    /// Names of the links. A named one draws its chances by its name, as a live one does, whatever
+    /// other links there are: what it loses with others it loses alone.
+    pub names: Vec<String>,
     /// Backup flag of each address; missing ones are not backup.
     pub backup: Vec<bool>,
     /// Connections of the client; `local_addresses` is filled in.
@@ -41,6 +44,7 @@ impl PathsConfig {
     pub fn new(links: Vec<DuplexConfig>, connection: ConnectionConfig) -> Self {
         PathsConfig {
             links,
+            names: Vec::new(),
             backup: Vec::new(),
             client: connection.clone(),
             server: connection,
@@ -117,12 +121,26 @@ impl Paths {
             renumbered: vec![0; config.links.len()],
         };
         for (path, link) in config.links.iter().enumerate() {
-            let (up, down) = (link.up.clone(), link.down.clone());
-            let (up, down) = paths.world.connect(ips[path], server_address, up, down);
-            paths.up.push(up);
-            paths.down.push(down);
+            let ends = (ips[path], server_address);
+            paths.join(ends, link.clone(), config.names.get(path).map(|name| seeds.branch(name)));
         }
         paths
+    }
+
+    /// Adds the link between two addresses.
+    fn join(&mut self, ends: (IpAddr, IpAddr), link: DuplexConfig, seeds: Option<SeedTree>) {
+        let (up, down) = match seeds {
+            None => self.world.connect(ends.0, ends.1, link.up, link.down),
+            Some(seeds) => {
+                let up = self.world.add_seeded_link(link.up, &seeds.branch("up"));
+                let down = self.world.add_seeded_link(link.down, &seeds.branch("down"));
+                self.world.route(ends.0, ends.1, up);
+                self.world.route(ends.1, ends.0, down);
+                (up, down)
+            }
+        };
+        self.up.push(up);
+        self.down.push(down);
     }
 
     /// The client's address on a path after so many changes of it.

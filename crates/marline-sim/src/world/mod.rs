@@ -130,9 +130,15 @@ impl<N: Node> World<N> {
 
     /// Adds one direction of a link; its random streams are named by its number.
     pub fn add_link(&mut self, config: LinkConfig) -> LinkId {
+        let seeds = self.seeds.branch(&format!("link/{}", self.links.len()));
+        self.add_seeded_link(config, &seeds)
+    }
+
+    /// The same with random streams of the caller's choice: those of a live link, or of a link that
+    /// another world has under another number.
+    pub fn add_seeded_link(&mut self, config: LinkConfig, seeds: &SeedTree) -> LinkId {
         let id = LinkId(self.links.len() as u32);
-        let seeds = self.seeds.branch(&format!("link/{}", id.0));
-        self.links.push(Slot::new(Link::new(config, &seeds, self.now)));
+        self.links.push(Slot::new(Link::new(config, seeds, self.now)));
         id
     }
 

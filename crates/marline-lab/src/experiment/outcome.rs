@@ -1,0 +1,100 @@
+//! What a run showed.
+
+use std::collections::BTreeMap;
+
+use marline_link::LinkStats;
+
+use crate::workload::{Log, Mark, Workload};
+
+/// What both directions of a path did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathTotals {
+    /// Its name.
+    pub name: String,
+    /// From the client.
+    pub up: LinkStats,
+    /// To the client.
+    pub down: LinkStats,
+}
+
+/// A request with its answer, a block or a burst.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Message {
+    /// Its number.
+    pub index: u32,
+    /// When it began (blocks: when it had been taken), ms after the start.
+    pub sent_ms: f64,
+    /// Until its last byte (requests: that of its answer) had been read, ms.
+    pub latency_ms: f64,
+}
+
+/// What a run showed. Times of the logs are on the clock of whoever made it; `start_ns` on it is when
+/// the workload began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What the client noted.
+    pub client: Log,
+    /// What the server noted.
+    pub server: Log,
+    /// When the workload began.
+    pub start_ns: u64,
+    /// The paths that were used.
+    pub paths: Vec<PathTotals>,
+    /// Bytes of payload that both ends sent again on another subflow.
+    pub reinjected_bytes: u64,
+    /// Why it is not complete: messages that never came.
+    pub incomplete: Option<String>,
+}
+
+impl Outcome {
+    /// Messages that came, in their order.
+    #[must_use]
+    pub fn messages(&self, workload: &Workload) -> Vec<Message> {
+        let sent = match workload {
+            Workload::Ask { .. } => &self.client.sent,
+            Workload::Blocks { .. } | Workload::Bursts { .. } => &self.server.sent,
+        };
+        let read: BTreeMap<(u8, u32), u64> = self
+            .client
+            .received
+            .iter()
+            .map(|mark| ((mark.stream, mark.index), mark.at_ns))
+            .collect();
+        let message = |mark: &Mark| {
+            let read_ns = read.get(&(mark.stream, mark.index))?;
+            let sent_ms = ms(self.start_ns, mark.at_ns);
+            Some(Message { index: mark.index, sent_ms, latency_ms: ms(mark.at_ns, *read_ns) })
+        };
+        sent.iter().filter_map(message).collect()
+    }
+
+    /// Latencies of the messages that began at least so long after the start, ms.
+    #[must_use]
+    pub fn latencies_ms(&self, workload: &Workload, warm_up: std::time::Duration) -> Vec<f64> {
+        let from_ms = warm_up.as_secs_f64() * 1e3;
+        let messages = self.messages(workload).into_iter();
+        messages.filter(|message| message.sent_ms >= from_ms).map(|m| m.latency_ms).collect()
+    }
+
+    /// Rate at which the client read whole messages between two times after the start, Mbit/s.
+    #[must_use]
+    pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
+        let bytes = match *workload {
+            Workload::Ask { answer_bytes, .. } => answer_bytes,
+            Workload::Blocks { bytes, .. } | Workload::Bursts { bytes, .. } => bytes,
+        };
+        let within = |mark: &&Mark| (from_ms..to_ms).contains(&ms(self.start_ns, mark.at_ns));
+        let count = self.client.received.iter().filter(within).count();
+        count as f64 * f64::from(bytes) * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
+    }
+
+    /// Bytes offered to all links, both ways, headers included.
+    #[must_use]
+    pub fn wire_bytes(&self) -> u64 {
+        self.paths.iter().map(|path| path.up.offered_bytes + path.down.offered_bytes).sum()
+    }
+}
+
+fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns as f64 - from_ns as f64) / 1e6
+}

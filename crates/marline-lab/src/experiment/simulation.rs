@@ -1,0 +1,188 @@
+//! An experiment in virtual time.
+
+use anyhow::Context;
+use marline_io::emulator::{LinkCommand, Side};
+use marline_sim::{App, Pace, Paths, PathsConfig, Report, ResponseServer, Units};
+use marline_time::{Duration, Instant, SeedTree};
+
+use super::{Experiment, Outcome, PathTotals, Variant};
+use crate::emulation::settings::Settings;
+use crate::scenario::{Path, path_number};
+use crate::workload::{Log, Mark, Workload};
+
+/// When the workload starts: by then all paths are joined.
+pub const START: Instant = Instant::from_secs(1);
+/// Progress is looked for so often.
+const STEP: Duration = Duration::from_millis(500);
+
+/// Runs an experiment once. One seed is one run, bit for bit.
+///
+/// # Errors
+/// A policy, a path, a link or an event is not understood; bytes came that were not sent; or a
+/// link's trace is missing. Messages that do not come are told in the outcome.
+pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
+    let mut paths = stage(experiment, variant, seed)?;
+    let workload = &experiment.workload;
+    let end = START + workload.lasts(seed);
+    paths.world.run_until(end);
+    let deadline = end + experiment.patience;
+    while missing(&paths, workload) > 0 && paths.world.now() < deadline {
+        let next = (paths.world.now() + STEP).min(deadline);
+        paths.world.run_until(next);
+    }
+    outcome(&paths, experiment, variant)
+}
+
+/// The world of a run before its first moment, for callers that watch it. What the client and the
+/// server saw are their reports number 0.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
+    let seeds = SeedTree::new(seed);
+    let used = used(experiment, variant)?;
+    let mut settings = Vec::new();
+    for path in &used {
+        let trace_dir = experiment.trace_dir.as_deref();
+        settings.push(Settings::new(path.spec()?, trace_dir, seeds.branch(&path.name)));
+    }
+    let links: anyhow::Result<Vec<_>> = settings.iter().map(Settings::first).collect();
+    let mut scene = PathsConfig::new(links?, variant.connection()?);
+    scene.names = used.iter().map(|path| path.name.clone()).collect();
+    scene.backup = used.iter().map(|path| variant.backup.contains(&path.name)).collect();
+    let mut paths = Paths::new(&scene, seeds);
+    for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
+        schedule(&mut paths, number, &path.name, experiment, settings)?;
+    }
+    begin(&mut paths, &experiment.workload, seed)?;
+    Ok(paths)
+}
+
+/// The variant's paths, in its order.
+fn used<'a>(experiment: &'a Experiment, variant: &Variant) -> anyhow::Result<Vec<&'a Path>> {
+    let all = &experiment.scenario.paths;
+    for name in &variant.backup {
+        path_number(all, name)?;
+    }
+    if variant.paths.is_empty() {
+        return Ok(all.iter().collect());
+    }
+    let find = |name: &String| path_number(all, name).map(|number| &all[number]);
+    let found: anyhow::Result<Vec<&Path>> = variant.paths.iter().map(find).collect();
+    found.with_context(|| format!("variant `{}`", variant.name))
+}
+
+/// What happens to a path.
+fn schedule(
+    paths: &mut Paths,
+    number: usize,
+    name: &str,
+    experiment: &Experiment,
+    settings: &mut Settings,
+) -> anyhow::Result<()> {
+    let events = experiment.scenario.events.iter().filter(|event| event.path == name);
+    let orders: anyhow::Result<Vec<_>> = events.map(|event| event.parse()).collect();
+    let (up, down) = (paths.up[number], paths.down[number]);
+    for (at, command) in settings.schedule(orders?).with_context(|| format!("path `{name}`"))? {
+        paths.world.at(START + at, move |world| match command {
+            LinkCommand::Break(side) | LinkCommand::Restore(side) => {
+                let works = matches!(command, LinkCommand::Restore(_));
+                if side != Side::Down {
+                    world.set_link_up(up, works);
+                }
+                if side != Side::Up {
+                    world.set_link_up(down, works);
+                }
+            }
+            LinkCommand::Set(config) => {
+                world.set_link(up, config.up);
+                world.set_link(down, config.down);
+            }
+            // No address is translated here: a flow cannot be forgotten.
+            LinkCommand::Rebind => {}
+        });
+    }
+    Ok(())
+}
+
+/// The applications of both ends.
+fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()> {
+    let times = || workload.times_ns(seed).into_iter().map(|ns| START + Duration::from_nanos(ns));
+    let (client, mut server): (Units, Option<Box<dyn App>>) = match *workload {
+        Workload::Ask { request_bytes, answer_bytes, .. } => {
+            let (request, answer) = (u64::from(request_bytes), u64::from(answer_bytes));
+            let pace = Pace::At { bytes: request, times: times().collect() };
+            let server = ResponseServer::new((request, answer), (6, 5));
+            (Units::new(pace, answer, (5, 6)), Some(Box::new(server)))
+        }
+        Workload::Bursts { bytes, .. } => {
+            let bytes = u64::from(bytes);
+            let server = Units::new(Pace::At { bytes, times: times().collect() }, 1, (7, 8));
+            (Units::new(Pace::Never, bytes, (8, 7)), Some(Box::new(server)))
+        }
+        Workload::Blocks { bytes, lasts_ms } => {
+            let bytes = u64::from(bytes);
+            let until = START + Duration::from_millis(lasts_ms);
+            let server = Units::new(Pace::Flood { bytes, from: START, until }, 1, (7, 8));
+            (Units::new(Pace::Never, bytes, (8, 7)), Some(Box::new(server)))
+        }
+    };
+    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };
+    paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
+    paths.connect(0, Box::new(client)).map(drop).context("connect")
+}
+
+/// Messages that have not come.
+fn missing(paths: &Paths, workload: &Workload) -> usize {
+    let wanted = match *workload {
+        Workload::Ask { count, .. } | Workload::Bursts { count, .. } => count as usize,
+        Workload::Blocks { .. } => return 0,
+    };
+    wanted.saturating_sub(paths.client_report(0).map_or(0, |report| report.received.len()))
+}
+
+fn outcome(paths: &Paths, experiment: &Experiment, variant: &Variant) -> anyhow::Result<Outcome> {
+    let client = paths.client_report(0).context("the client has no connection")?;
+    let silent = Report::default();
+    let server = paths.server_report(0).unwrap_or(&silent);
+    for (side, report) in [("client", client), ("server", server)] {
+        let wrong = report.wrong_at;
+        anyhow::ensure!(wrong.is_none(), "the {side} read a wrong byte at {wrong:?}");
+    }
+    let missing = missing(paths, &experiment.workload);
+    let mut totals = Vec::new();
+    for (number, path) in used(experiment, variant)?.iter().enumerate() {
+        let stats = |link| *paths.world.link(link).stats();
+        let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));
+        totals.push(PathTotals { name: path.name.clone(), up, down });
+    }
+    Ok(Outcome {
+        client: log(client),
+        server: log(server),
+        start_ns: START.as_nanos(),
+        paths: totals,
+        reinjected_bytes: reinjected(paths),
+        incomplete: (missing > 0).then(|| format!("{missing} messages did not come")),
+    })
+}
+
+fn log(report: &Report) -> Log {
+    let marks = |times: &[Instant]| {
+        let mark = |(index, at): (u32, &Instant)| Mark { stream: 0, index, at_ns: at.as_nanos() };
+        (0..).zip(times).map(mark).collect()
+    };
+    Log { sent: marks(&report.sent), received: marks(&report.received) }
+}
+
+/// By both ends.
+fn reinjected(paths: &Paths) -> u64 {
+    let host = |node| {
+        let host = paths.world.node(node);
+        let infos = host.connections().filter_map(|(id, _)| host.endpoint().info(id));
+        infos
+            .flat_map(|info| info.subflows.into_iter().chain(info.gone))
+            .map(|subflow| subflow.bytes_reinjected)
+            .sum::<u64>()
+    };
+    host(paths.client) + host(paths.server)
+}

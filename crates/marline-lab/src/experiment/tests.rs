@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use super::*;
+use crate::scenario::Event;
+use crate::workload::Gap;
+
+fn bursts() -> Experiment {
+    let gap = Gap { least_ms: 300.0, most_ms: 500.0 };
+    let workload = Workload::Bursts { bytes: 20_000, gap, count: 20 };
+    let links = [("wifi", "rate=20M,delay=5ms,loss=2%"), ("lte", "rate=10M,delay=40ms")];
+    Experiment::over(&links, workload)
+}
+
+#[test]
+fn one_seed_is_one_run_and_every_message_comes() {
+    let experiment = bursts();
+    let run = |seed| simulate(&experiment, &Variant::new("default"), seed).expect("run");
+    let first = run(7);
+    assert_eq!((first.incomplete.as_deref(), first == run(7)), (None, true));
+    assert_ne!(first, run(8));
+    let messages = first.messages(&experiment.workload);
+    assert_eq!(messages.len(), 20);
+    // 20,000 bytes at 20 Mbit/s and 5 ms.
+    assert!(messages.iter().all(|message| message.latency_ms >= 13.0), "{messages:?}");
+    let later = first.latencies_ms(&experiment.workload, Duration::from_secs(2));
+    assert!((10..20).contains(&later.len()));
+}
+
+#[test]
+fn a_link_draws_its_chances_by_its_name() {
+    let experiment = bursts();
+    let run = |experiment: &Experiment, variant: &Variant| {
+        simulate(experiment, variant, 3).expect("run").messages(&experiment.workload)
+    };
+    let alone = run(&experiment, &Variant::alone("wifi", "wifi"));
+    // The other link stands beside it, with the lower number, and carries nothing.
+    let mut beside = experiment.clone();
+    beside.scenario.paths.swap(0, 1);
+    let idle =
+        Variant { plain: true, paths: vec!["wifi".into(), "lte".into()], ..Variant::default() };
+    assert_eq!(alone, run(&beside, &idle));
+    let mut renamed = experiment;
+    renamed.scenario.paths[0].name = "wlan".to_owned();
+    assert_ne!(alone, run(&renamed, &Variant::alone("wlan", "wlan")));
+}
+
+#[test]
+fn events_count_from_the_start_of_the_workload() {
+    let mut experiment = bursts();
+    let command = "down".to_owned();
+    experiment.scenario.events =
+        vec![Event { at: "2s".to_owned(), path: "wifi".to_owned(), command }];
+    let default = simulate(&experiment, &Variant::new("default"), 1).expect("run");
+    assert_eq!(default.incomplete, None);
+    assert!(default.paths[0].down.dropped_outage > 0, "{:?}", default.paths);
+    let alone = simulate(&experiment, &Variant::alone("wifi", "wifi"), 1).expect("run");
+    let messages = alone.messages(&experiment.workload);
+    assert!(messages.iter().all(|message| message.sent_ms < 2_000.0), "{messages:?}");
+    assert!(alone.incomplete.is_some_and(|why| why.contains("did not come")));
+}
+
+#[test]
+fn what_does_not_exist_is_named() {
+    let experiment = bursts();
+    let error = |variant: &Variant| {
+        format!("{:#}", simulate(&experiment, variant, 1).expect_err("refused"))
+    };
+    assert!(error(&Variant::alone("x", "umts")).contains("there are wifi, lte"));
+    assert!(error(&Variant::new("x").scheduler("fastest")).contains("min-rtt"));
+}

@@ -1,0 +1,100 @@
+//! Who takes part: policies, paths and buffers.
+
+use marline::policy::PolicySet;
+use marline::{ConnectionConfig, Registry, default_policies};
+
+/// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Variant {
+    /// What tables call it.
+    pub name: String,
+    /// The paths it uses, by name, the first first; empty: all.
+    pub paths: Vec<String>,
+    /// Paths that carry data only if no other can.
+    pub backup: Vec<String>,
+    /// Plain TCP on the first of its paths.
+    pub plain: bool,
+    /// The scheduler.
+    pub scheduler: Option<String>,
+    /// The path manager.
+    pub path_manager: Option<String>,
+    /// The congestion control.
+    pub congestion: Option<String>,
+    /// The loss recovery.
+    pub recovery: Option<String>,
+    /// Largest send buffer, bytes of payload.
+    pub send_buffer: Option<u64>,
+    /// Largest receive buffer, bytes of payload.
+    pub receive_buffer: Option<u64>,
+}
+
+impl Variant {
+    /// Marline as it is shipped.
+    #[must_use]
+    pub fn new(name: &str) -> Variant {
+        Variant { name: name.to_owned(), ..Variant::default() }
+    }
+
+    /// Plain TCP on one path.
+    #[must_use]
+    pub fn alone(name: &str, path: &str) -> Variant {
+        Variant { paths: vec![path.to_owned()], plain: true, ..Variant::new(name) }
+    }
+
+    /// With this scheduler.
+    #[must_use]
+    pub fn scheduler(self, spec: &str) -> Variant {
+        Variant { scheduler: Some(spec.to_owned()), ..self }
+    }
+
+    /// With this congestion control.
+    #[must_use]
+    pub fn congestion(self, spec: &str) -> Variant {
+        Variant { congestion: Some(spec.to_owned()), ..self }
+    }
+
+    /// With this loss recovery.
+    #[must_use]
+    pub fn recovery(self, spec: &str) -> Variant {
+        Variant { recovery: Some(spec.to_owned()), ..self }
+    }
+
+    /// With buffers of at most so many bytes of payload.
+    #[must_use]
+    pub fn buffers(self, send: Option<u64>, receive: Option<u64>) -> Variant {
+        Variant { send_buffer: send, receive_buffer: receive, ..self }
+    }
+
+    /// The policies, by the names the registry knows.
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub fn policies(&self) -> anyhow::Result<PolicySet> {
+        let (registry, mut set) = (Registry::default(), default_policies());
+        if let Some(spec) = &self.scheduler {
+            set.scheduler = registry.scheduler(spec)?;
+        }
+        if let Some(spec) = &self.path_manager {
+            set.path_manager = registry.path_manager(spec)?;
+        }
+        if let Some(spec) = &self.congestion {
+            set.congestion = registry.congestion(spec)?;
+        }
+        if let Some(spec) = &self.recovery {
+            set.recovery = registry.recovery(spec)?;
+        }
+        Ok(set)
+    }
+
+    /// The connections of both ends.
+    ///
+    /// # Errors
+    /// A policy's name is not known.
+    pub fn connection(&self) -> anyhow::Result<ConnectionConfig> {
+        let mut config = ConnectionConfig::new(self.policies()?);
+        config.mptcp = !self.plain;
+        config.send_buffer = self.send_buffer.unwrap_or(config.send_buffer);
+        config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
+        Ok(config)
+    }
+}

@@ -22,8 +22,9 @@ pub mod schedulers;
 pub mod slow_start;
 
 pub use registry::{
-    NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler, PolicyKind, RegisterError,
-    Registry, UnknownPolicy, default_policies,
+    NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler, ParameterError,
+    ParameterInfo, ParameterProblem, Parameters, PolicyError, PolicyKind, RegisterError, Registry,
+    UnknownPolicy, default_policies,
 };
 
 #[cfg(test)]

@@ -1,146 +1,34 @@
-//! Policies by name: the built-in ones and everybody's own, on the same footing.
+//! Policies by spec: the built-in ones and everybody's own, on the same footing.
 
+mod built_in;
+mod kind;
 mod named;
+mod parameters;
+mod spec;
+mod table;
 
-use core::fmt;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use marline_policy::{
-    CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
+    CongestionController, CongestionFactory, LossRecovery, PathManager, PathManagerFactory,
+    PolicySet, RecoveryFactory, Scheduler, SchedulerFactory,
 };
+use marline_time::Instant;
 
+pub use kind::{PolicyKind, RegisterError, UnknownPolicy};
 pub use named::{NamedCongestion, NamedPathManager, NamedRecovery, NamedScheduler};
+pub use parameters::{ParameterError, ParameterInfo, ParameterProblem, Parameters};
+pub use spec::PolicyError;
+use table::Table;
 
-use crate::congestion::{Cubic, Reno};
-use crate::path_managers::{Backup, FullMesh, Manual};
+use crate::congestion::Cubic;
+use crate::path_managers::FullMesh;
 use crate::recovery::RackTlp;
-use crate::schedulers::{MinRtt, Redundant, RoundRobin};
+use crate::schedulers::MinRtt;
 use crate::slow_start::SlowStartKind;
 
-/// The four kinds of policy.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// Which data on which subflow.
-    Scheduler,
-    /// Which subflows exist.
-    PathManager,
-    /// How much in flight.
-    Congestion,
-    /// What is lost.
-    Recovery,
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PolicyKind::Scheduler => "scheduler",
-            PolicyKind::PathManager => "path manager",
-            PolicyKind::Congestion => "congestion control",
-            PolicyKind::Recovery => "loss recovery",
-        })
-    }
-}
-
-/// Nothing of this kind has that name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownPolicy {
-    /// What was looked for.
-    pub kind: PolicyKind,
-    /// The name that is not known.
-    pub name: String,
-    /// The names that are, sorted.
-    pub known: Vec<String>,
-}
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let UnknownPolicy { kind, name, known } = self;
-        write!(f, "unknown {kind} `{name}`; known: {}", known.join(", "))
-    }
-}
-
-impl core::error::Error for UnknownPolicy {}
-
-/// A policy cannot be registered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RegisterError {
-    /// Another one of its kind has the name.
-    NameTaken {
-        /// What was registered.
-        kind: PolicyKind,
-        /// The name.
-        name: String,
-    },
-    /// Names are made of lower-case letters, digits and `-`, and begin with a letter.
-    BadName {
-        /// What was registered.
-        kind: PolicyKind,
-        /// The name.
-        name: String,
-    },
-}
-
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegisterError::NameTaken { kind, name } => {
-                write!(f, "a {kind} named `{name}` is registered already")
-            }
-            RegisterError::BadName { kind, name } => write!(
-                f,
-                "`{name}` cannot name a {kind}: use lower-case letters, digits and `-`, and begin \
-                 with a letter"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for RegisterError {}
-
-/// The factories of one kind by name.
-#[derive(Debug)]
-struct Table<F: ?Sized> {
-    kind: PolicyKind,
-    by_name: BTreeMap<String, Arc<F>>,
-}
-
-// Not derived: that would ask for `F: Clone`.
-impl<F: ?Sized> Clone for Table<F> {
-    fn clone(&self) -> Self {
-        Table { kind: self.kind, by_name: self.by_name.clone() }
-    }
-}
-
-impl<F: ?Sized> Table<F> {
-    const fn new(kind: PolicyKind) -> Self {
-        Table { kind, by_name: BTreeMap::new() }
-    }
-
-    fn insert(&mut self, name: &str, factory: Arc<F>) -> Result<(), RegisterError> {
-        let (kind, name) = (self.kind, name.to_owned());
-        let good = name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-        if !good {
-            return Err(RegisterError::BadName { kind, name });
-        }
-        if self.by_name.contains_key(&name) {
-            return Err(RegisterError::NameTaken { kind, name });
-        }
-        self.by_name.insert(name, factory);
-        Ok(())
-    }
-
-    fn get(&self, name: &str) -> Result<Arc<F>, UnknownPolicy> {
-        self.by_name.get(name).map(Arc::clone).ok_or_else(|| UnknownPolicy {
-            kind: self.kind,
-            name: name.to_owned(),
-            known: self.by_name.keys().cloned().collect(),
-        })
-    }
-}
-
-/// Policies by name. [`Registry::default`] knows the built-in ones; cloning is cheap.
+/// Policies by spec: `name`, `name,key=value,...`, and for schedulers and congestion controls with
+/// wrappers: `name+wrapper,key=value`. [`Registry::default`] knows the built-in ones.
 #[derive(Clone, Debug)]
 pub struct Registry {
     schedulers: Table<dyn SchedulerFactory>,
@@ -149,15 +37,16 @@ pub struct Registry {
     recoveries: Table<dyn RecoveryFactory>,
 }
 
+/// Policies without parameters.
 impl Registry {
     /// A registry that knows nothing.
     #[must_use]
     pub const fn empty() -> Self {
         Registry {
-            schedulers: Table::new(PolicyKind::Scheduler),
-            path_managers: Table::new(PolicyKind::PathManager),
-            congestions: Table::new(PolicyKind::Congestion),
-            recoveries: Table::new(PolicyKind::Recovery),
+            schedulers: Table::new(PolicyKind::Scheduler, Some(PolicyKind::SchedulerWrapper)),
+            path_managers: Table::new(PolicyKind::PathManager, None),
+            congestions: Table::new(PolicyKind::Congestion, Some(PolicyKind::CongestionWrapper)),
+            recoveries: Table::new(PolicyKind::Recovery, None),
         }
     }
 
@@ -208,63 +97,216 @@ impl Registry {
         let name = factory.name().to_owned();
         self.recoveries.insert(&name, Arc::new(factory))
     }
+}
 
-    /// The scheduler of this name.
+/// Policies with parameters, and wrappers. `read` is called when a spec is looked up: it reads
+/// its parameters and returns what builds one per connection or subflow.
+impl Registry {
+    /// Adds a scheduler with parameters.
+    ///
+    /// ```
+    /// # use marline_algos::Registry;
+    /// # use marline_algos::schedulers::MinRtt;
+    /// # let mut registry = Registry::default();
+    /// registry.register_scheduler_with("patient", |parameters| {
+    ///     let patient = parameters.on_off("patient", true);
+    ///     move || {
+    ///         assert!(!patient, "chosen as `patient,patient=off`");
+    ///         Box::<MinRtt>::default()
+    ///     }
+    /// })?;
+    /// registry.scheduler("patient,patient=off").expect("known").build();
+    /// # Ok::<(), marline_algos::RegisterError>(())
+    /// ```
     ///
     /// # Errors
-    /// If there is none; the error lists those that exist.
-    pub fn scheduler(&self, name: &str) -> Result<Arc<dyn SchedulerFactory>, UnknownPolicy> {
-        self.schedulers.get(name)
+    /// If another scheduler has the name, or if it is no good name.
+    pub fn register_scheduler_with<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn() -> Box<dyn Scheduler> + Send + Sync + 'static,
+    {
+        self.schedulers.insert_parametric(name, move |parameters| {
+            let build = read(parameters);
+            Box::new(|text| Arc::new(NamedScheduler::new(text, build)))
+        })
     }
 
-    /// The path manager of this name.
+    /// Adds a wrapper: what it builds around a scheduler is a scheduler again. Chosen by
+    /// `scheduler+name,key=value`.
     ///
     /// # Errors
-    /// If there is none; the error lists those that exist.
-    pub fn path_manager(&self, name: &str) -> Result<Arc<dyn PathManagerFactory>, UnknownPolicy> {
-        self.path_managers.get(name)
+    /// If another wrapper has the name, or if it is no good name.
+    pub fn register_scheduler_wrapper<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn(Box<dyn Scheduler>) -> Box<dyn Scheduler> + Send + Sync + 'static,
+    {
+        self.schedulers.insert_wrapper(name, move |parameters| {
+            let wrap = read(parameters);
+            Box::new(|inner, text| Arc::new(NamedScheduler::new(text, move || wrap(inner.build()))))
+        })
     }
 
-    /// The congestion control of this name.
+    /// Adds a path manager with parameters.
     ///
     /// # Errors
-    /// If there is none; the error lists those that exist.
-    pub fn congestion(&self, name: &str) -> Result<Arc<dyn CongestionFactory>, UnknownPolicy> {
-        self.congestions.get(name)
+    /// If another path manager has the name, or if it is no good name.
+    pub fn register_path_manager_with<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn() -> Box<dyn PathManager> + Send + Sync + 'static,
+    {
+        self.path_managers.insert_parametric(name, move |parameters| {
+            let build = read(parameters);
+            Box::new(|text| Arc::new(NamedPathManager::new(text, build)))
+        })
     }
 
-    /// The loss recovery of this name.
+    /// Adds a congestion control with parameters; `read` returns a closure over MSS, initial window
+    /// (bytes) and time.
     ///
     /// # Errors
-    /// If there is none; the error lists those that exist.
-    pub fn recovery(&self, name: &str) -> Result<Arc<dyn RecoveryFactory>, UnknownPolicy> {
-        self.recoveries.get(name)
+    /// If another congestion control has the name, or if it is no good name.
+    pub fn register_congestion_with<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn(u32, u64, Instant) -> Box<dyn CongestionController> + Send + Sync + 'static,
+    {
+        self.congestions.insert_parametric(name, move |parameters| {
+            let build = read(parameters);
+            Box::new(|text| Arc::new(NamedCongestion::new(text, build)))
+        })
+    }
+
+    /// Adds a wrapper around congestion controls: a closure over the inner one and the MSS. Chosen by
+    /// `cubic+name,key=value`.
+    ///
+    /// # Errors
+    /// If another wrapper has the name, or if it is no good name.
+    pub fn register_congestion_wrapper<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn(Box<dyn CongestionController>, u32) -> Box<dyn CongestionController>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.congestions.insert_wrapper(name, move |parameters| {
+            let wrap = read(parameters);
+            Box::new(|inner, text| {
+                Arc::new(NamedCongestion::new(text, move |mss, window, now| {
+                    wrap(inner.build(mss, window, now), mss)
+                }))
+            })
+        })
+    }
+
+    /// Adds a loss recovery with parameters.
+    ///
+    /// # Errors
+    /// If another loss recovery has the name, or if it is no good name.
+    pub fn register_recovery_with<B>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Parameters<'_>) -> B + Send + Sync + 'static,
+    ) -> Result<(), RegisterError>
+    where
+        B: Fn() -> Box<dyn LossRecovery> + Send + Sync + 'static,
+    {
+        self.recoveries.insert_parametric(name, move |parameters| {
+            let build = read(parameters);
+            Box::new(|text| Arc::new(NamedRecovery::new(text, build)))
+        })
+    }
+}
+
+/// Choosing.
+impl Registry {
+    /// The scheduler that a spec describes.
+    ///
+    /// # Errors
+    /// A name, key or value that is not known; the error lists those that are.
+    pub fn scheduler(&self, spec: &str) -> Result<Arc<dyn SchedulerFactory>, PolicyError> {
+        self.schedulers.get(spec)
+    }
+
+    /// The path manager that a spec describes.
+    ///
+    /// # Errors
+    /// A name, key or value that is not known; the error lists those that are.
+    pub fn path_manager(&self, spec: &str) -> Result<Arc<dyn PathManagerFactory>, PolicyError> {
+        self.path_managers.get(spec)
+    }
+
+    /// The congestion control that a spec describes.
+    ///
+    /// # Errors
+    /// A name, key or value that is not known; the error lists those that are.
+    pub fn congestion(&self, spec: &str) -> Result<Arc<dyn CongestionFactory>, PolicyError> {
+        self.congestions.get(spec)
+    }
+
+    /// The loss recovery that a spec describes.
+    ///
+    /// # Errors
+    /// A name, key or value that is not known; the error lists those that are.
+    pub fn recovery(&self, spec: &str) -> Result<Arc<dyn RecoveryFactory>, PolicyError> {
+        self.recoveries.get(spec)
     }
 
     /// All names of a kind, sorted.
+    #[must_use]
     pub fn names(&self, kind: PolicyKind) -> Vec<&str> {
-        fn keys<F: ?Sized>(table: &Table<F>) -> Vec<&str> {
-            table.by_name.keys().map(String::as_str).collect()
-        }
         match kind {
-            PolicyKind::Scheduler => keys(&self.schedulers),
-            PolicyKind::PathManager => keys(&self.path_managers),
-            PolicyKind::Congestion => keys(&self.congestions),
-            PolicyKind::Recovery => keys(&self.recoveries),
+            PolicyKind::Scheduler => self.schedulers.names(),
+            PolicyKind::SchedulerWrapper => self.schedulers.wrapper_names(),
+            PolicyKind::PathManager => self.path_managers.names(),
+            PolicyKind::Congestion => self.congestions.names(),
+            PolicyKind::CongestionWrapper => self.congestions.wrapper_names(),
+            PolicyKind::Recovery => self.recoveries.names(),
         }
     }
 
-    /// The four choices of a connection, by name.
+    /// The parameters of a policy, in the order it reads them; `None` if the name is not known.
+    #[must_use]
+    pub fn parameters(&self, kind: PolicyKind, name: &str) -> Option<Vec<ParameterInfo>> {
+        match kind {
+            PolicyKind::Scheduler => self.schedulers.parameters(name),
+            PolicyKind::SchedulerWrapper => self.schedulers.wrapper_parameters(name),
+            PolicyKind::PathManager => self.path_managers.parameters(name),
+            PolicyKind::Congestion => self.congestions.parameters(name),
+            PolicyKind::CongestionWrapper => self.congestions.wrapper_parameters(name),
+            PolicyKind::Recovery => self.recoveries.parameters(name),
+        }
+    }
+
+    /// The four choices of a connection, by spec.
     ///
     /// # Errors
-    /// The first name that is not known.
+    /// The first one that cannot be chosen.
     pub fn policy_set(
         &self,
         scheduler: &str,
         path_manager: &str,
         congestion: &str,
         recovery: &str,
-    ) -> Result<PolicySet, UnknownPolicy> {
+    ) -> Result<PolicySet, PolicyError> {
         Ok(PolicySet {
             scheduler: self.scheduler(scheduler)?,
             path_manager: self.path_manager(path_manager)?,
@@ -272,41 +314,12 @@ impl Registry {
             recovery: self.recovery(recovery)?,
         })
     }
-
-    fn add_built_in(&mut self) -> Result<(), RegisterError> {
-        self.register_scheduler(NamedScheduler::new("min-rtt", || Box::<MinRtt>::default()))?;
-        self.register_scheduler(NamedScheduler::new("round-robin", || {
-            Box::<RoundRobin>::default()
-        }))?;
-        self.register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
-        self.register_path_manager(NamedPathManager::new("full-mesh", || {
-            Box::<FullMesh>::default()
-        }))?;
-        self.register_path_manager(NamedPathManager::new("backup", || Box::<Backup>::default()))?;
-        self.register_path_manager(NamedPathManager::new("manual", || Box::new(Manual)))?;
-        for (name, slow_start) in
-            [("cubic", SlowStartKind::HyStart), ("cubic-classic", SlowStartKind::Classic)]
-        {
-            self.register_congestion(NamedCongestion::new(name, move |mss, window, _| {
-                Box::new(Cubic::new(mss, window, slow_start))
-            }))?;
-        }
-        for (name, slow_start) in
-            [("reno", SlowStartKind::Classic), ("reno-hystart", SlowStartKind::HyStart)]
-        {
-            self.register_congestion(NamedCongestion::new(name, move |mss, window, _| {
-                Box::new(Reno::new(mss, window, slow_start))
-            }))?;
-        }
-        self.register_recovery(NamedRecovery::new("rack-tlp", || Box::<RackTlp>::default()))?;
-        self.register_recovery(NamedRecovery::new("rack-tlp-rfc", || Box::new(RackTlp::rfc8985())))
-    }
 }
 
 impl Default for Registry {
     fn default() -> Self {
         let mut registry = Registry::empty();
-        let added = registry.add_built_in();
+        let added = built_in::add(&mut registry);
         debug_assert!(added.is_ok(), "two built-in policies have one name: {added:?}");
         registry
     }

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use crate::path_table::{PathChange, PathStatus, PathTable};
 use crate::race::{FailureKind, Race, verdict};
 use crate::{
-    Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, Registry, Stream, UnknownPolicy, native,
+    Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, PolicyError, Registry, Stream, native,
 };
 
 /// Monitor events a slow reader may lag behind.
@@ -175,17 +175,17 @@ impl Client {
     /// Changes the scheduler of a running connection.
     ///
     /// # Errors
-    /// No scheduler has this name.
-    pub fn set_scheduler(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
-        set_scheduler(&self.inner.config.registry, &self.inner.shard, id, name)
+    /// The text names no scheduler, or a parameter is wrong.
+    pub fn set_scheduler(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
+        set_scheduler(&self.inner.config.registry, &self.inner.shard, id, spec)
     }
 
     /// Changes the path manager of a running connection.
     ///
     /// # Errors
-    /// No path manager has this name.
-    pub fn set_path_manager(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
-        set_path_manager(&self.inner.config.registry, &self.inner.shard, id, name)
+    /// The text names no path manager, or a parameter is wrong.
+    pub fn set_path_manager(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
+        set_path_manager(&self.inner.config.registry, &self.inner.shard, id, spec)
     }
 
     /// Counts of the core and of the carrier.
@@ -221,9 +221,9 @@ pub(crate) fn set_scheduler(
     registry: &Registry,
     shard: &Shard,
     id: ConnectionId,
-    name: &str,
-) -> Result<(), UnknownPolicy> {
-    let factory = registry.scheduler(name)?;
+    spec: &str,
+) -> Result<(), PolicyError> {
+    let factory = registry.scheduler(spec)?;
     let (_, id) = Shard::split_id(id);
     shard.with_endpoint(|endpoint, now| endpoint.set_scheduler(now, id, factory));
     Ok(())
@@ -233,9 +233,9 @@ pub(crate) fn set_path_manager(
     registry: &Registry,
     shard: &Shard,
     id: ConnectionId,
-    name: &str,
-) -> Result<(), UnknownPolicy> {
-    let factory = registry.path_manager(name)?;
+    spec: &str,
+) -> Result<(), PolicyError> {
+    let factory = registry.path_manager(spec)?;
     let (_, id) = Shard::split_id(id);
     shard.with_endpoint(|endpoint, now| endpoint.set_path_manager(now, id, factory));
     Ok(())

@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::io;
 
-use marline_algos::UnknownPolicy;
+use marline_algos::PolicyError;
 use marline_core::{CloseReason, ConnectError};
 
 /// An error of a [`Client`](crate::Client) or a [`Listener`](crate::Listener).
@@ -46,8 +46,8 @@ pub enum Error {
     Closed(CloseReason),
     /// The core refused to start a connection.
     Connect(ConnectError),
-    /// No policy of this name is registered.
-    UnknownPolicy(UnknownPolicy),
+    /// A policy cannot be chosen by this text.
+    Policy(PolicyError),
     /// The driver is gone: its runtime was shut down.
     Stopped,
     /// Another system error.
@@ -76,7 +76,7 @@ impl fmt::Display for Error {
             }
             Error::Closed(reason) => write!(f, "connection ended: {reason}"),
             Error::Connect(error) => write!(f, "cannot connect: {error}"),
-            Error::UnknownPolicy(error) => error.fmt(f),
+            Error::Policy(error) => error.fmt(f),
             Error::Stopped => f.write_str("the network driver has stopped"),
             Error::Io { what, source } => write!(f, "{what}: {source}"),
         }
@@ -102,7 +102,7 @@ impl From<Error> for io::Error {
             Error::NoSuchPath { .. } | Error::NoPath => io::ErrorKind::AddrNotAvailable,
             Error::NoRoute { .. } => io::ErrorKind::HostUnreachable,
             Error::Bind { source, .. } | Error::Io { source, .. } => source.kind(),
-            Error::Config(_) | Error::UnknownPolicy(_) => io::ErrorKind::InvalidInput,
+            Error::Config(_) | Error::Policy(_) => io::ErrorKind::InvalidInput,
             Error::Unreachable { .. } => io::ErrorKind::TimedOut,
             Error::Closed(reason) => marline_io::error_kind(*reason),
             Error::Connect(_) => io::ErrorKind::AddrInUse,
@@ -118,8 +118,8 @@ impl From<ConnectError> for Error {
     }
 }
 
-impl From<UnknownPolicy> for Error {
-    fn from(error: UnknownPolicy) -> Self {
-        Error::UnknownPolicy(error)
+impl From<PolicyError> for Error {
+    fn from(error: PolicyError) -> Self {
+        Error::Policy(error)
     }
 }

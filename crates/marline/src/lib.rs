@@ -59,7 +59,7 @@ pub use client::Client;
 pub use config::{Carrier, ClientConfig, LONGEST_KEEPALIVE, ServerAddress, ServerConfig, TunPath};
 pub use error::Error;
 pub use listener::Listener;
-pub use marline_algos::{Registry, UnknownPolicy, default_policies};
+pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
     CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Counters,
     FallbackReason, FourTuple, Limits, Linger, MonitorEvent, MonitorKind, SubflowInfo,

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::client::{MONITOR_CAPACITY, io_error, set_path_manager, set_scheduler};
 use crate::native::Announced;
-use crate::{Error, LONGEST_KEEPALIVE, PathChange, ServerConfig, Stream, UnknownPolicy, native};
+use crate::{Error, LONGEST_KEEPALIVE, PathChange, PolicyError, ServerConfig, Stream, native};
 
 /// Shards that may share a port: the flow id's top byte tells them apart.
 const MAX_SHARDS: usize = 128;
@@ -152,19 +152,19 @@ impl Listener {
     /// Changes the scheduler of a running connection.
     ///
     /// # Errors
-    /// No scheduler has this name.
-    pub fn set_scheduler(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
+    /// The text names no scheduler, or a parameter is wrong.
+    pub fn set_scheduler(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
         let Some(shard) = self.shard_of(id) else { return Ok(()) };
-        set_scheduler(&self.inner.config.registry, shard, id, name)
+        set_scheduler(&self.inner.config.registry, shard, id, spec)
     }
 
     /// Changes the path manager of a running connection.
     ///
     /// # Errors
-    /// No path manager has this name.
-    pub fn set_path_manager(&self, id: ConnectionId, name: &str) -> Result<(), UnknownPolicy> {
+    /// The text names no path manager, or a parameter is wrong.
+    pub fn set_path_manager(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
         let Some(shard) = self.shard_of(id) else { return Ok(()) };
-        set_path_manager(&self.inner.config.registry, shard, id, name)
+        set_path_manager(&self.inner.config.registry, shard, id, spec)
     }
 
     /// Counts of the core and of the carrier, per shard.

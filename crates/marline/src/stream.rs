@@ -9,7 +9,7 @@ use std::sync::Arc;
 use marline_core::{ConnectionId, ConnectionInfo, FallbackReason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{Registry, UnknownPolicy};
+use crate::{PolicyError, Registry};
 
 /// A connection. Reading ends (0 bytes) after the peer's DATA_FIN; `shutdown` sends ours; dropping
 /// lets go of it: what was written still goes out, unread or further incoming data aborts it.
@@ -57,9 +57,9 @@ impl Stream {
     /// Changes the scheduler.
     ///
     /// # Errors
-    /// No scheduler has this name.
-    pub fn set_scheduler(&self, name: &str) -> Result<(), UnknownPolicy> {
-        let factory = self.registry.scheduler(name)?;
+    /// The text names no scheduler, or a parameter is wrong.
+    pub fn set_scheduler(&self, spec: &str) -> Result<(), PolicyError> {
+        let factory = self.registry.scheduler(spec)?;
         self.inner.command(|endpoint, now, id| endpoint.set_scheduler(now, id, factory));
         Ok(())
     }
@@ -67,9 +67,9 @@ impl Stream {
     /// Changes the path manager.
     ///
     /// # Errors
-    /// No path manager has this name.
-    pub fn set_path_manager(&self, name: &str) -> Result<(), UnknownPolicy> {
-        let factory = self.registry.path_manager(name)?;
+    /// The text names no path manager, or a parameter is wrong.
+    pub fn set_path_manager(&self, spec: &str) -> Result<(), PolicyError> {
+        let factory = self.registry.path_manager(spec)?;
         self.inner.command(|endpoint, now, id| endpoint.set_path_manager(now, id, factory));
         Ok(())
     }

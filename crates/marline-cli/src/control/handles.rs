@@ -1,6 +1,6 @@
 //! A running client and a running server as the control socket sees them.
 
-use marline::{Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, UnknownPolicy};
+use marline::{Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, PolicyError};
 use tokio::sync::broadcast;
 
 use super::Handle;
@@ -89,7 +89,7 @@ impl Handle for ServerHandle {
 fn change_each(
     all: &[ConnectionInfo],
     wanted: Option<u64>,
-    change: impl Fn(ConnectionId) -> Result<(), UnknownPolicy>,
+    change: impl Fn(ConnectionId) -> Result<(), PolicyError>,
 ) -> Result<u64, String> {
     let mut changed = 0;
     for info in all.iter().filter(|info| wanted.is_none_or(|number| info.id.0 == number)) {

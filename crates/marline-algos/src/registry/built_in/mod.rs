@@ -1,0 +1,15 @@
+//! The policies that [`Registry::default`](super::Registry::default) knows, one file per kind.
+
+mod congestions;
+mod path_managers;
+mod recoveries;
+mod schedulers;
+
+use super::{RegisterError, Registry};
+
+pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
+    schedulers::add(registry)?;
+    path_managers::add(registry)?;
+    congestions::add(registry)?;
+    recoveries::add(registry)
+}

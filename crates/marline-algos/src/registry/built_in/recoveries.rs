@@ -1,0 +1,10 @@
+//! Loss recoveries.
+
+use super::{RegisterError, Registry};
+use crate::NamedRecovery;
+use crate::recovery::RackTlp;
+
+pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
+    registry.register_recovery(NamedRecovery::new("rack-tlp", || Box::<RackTlp>::default()))?;
+    registry.register_recovery(NamedRecovery::new("rack-tlp-rfc", || Box::new(RackTlp::rfc8985())))
+}

@@ -1,0 +1,270 @@
+//! The parameters of one policy in a spec: `key=value,...`, read once, key by key.
+//!
+//! *Problem.* A policy's variants must be choosable by text, and a misspelt key or value must not be
+//! ignored: a measurement with the wrong parameter is worse than none.
+//!
+//! *How.* The policy's reader asks for each key it has, with the default. What it asked for is thereby
+//! known, so that the message about a key that it did not ask for can list those there are; and
+//! [`Registry::parameters`](super::Registry::parameters) can list keys and defaults without a second
+//! table that would go stale. Errors are kept until all is read: a reader is a plain
+//! struct literal without a `?`.
+
+use core::fmt;
+use core::ops::RangeInclusive;
+
+use marline_time::Duration;
+
+use super::PolicyKind;
+
+/// A parameter that a policy knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterInfo {
+    /// What it is called.
+    pub key: String,
+    /// Its value when left out.
+    pub default: String,
+    /// What may stand there, in words.
+    pub expected: String,
+}
+
+/// A parameter is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterError {
+    /// The kind of the policy that it was given to.
+    pub kind: PolicyKind,
+    /// The policy's name.
+    pub policy: String,
+    /// The parameter.
+    pub key: String,
+    /// What is wrong with it.
+    pub problem: ParameterProblem,
+}
+
+/// What is wrong with a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParameterProblem {
+    /// The policy has none of that name.
+    Unknown {
+        /// Those that it has, in the order it reads them.
+        known: Vec<String>,
+    },
+    /// It was given twice.
+    Repeated,
+    /// The value cannot be read, or is out of range.
+    BadValue {
+        /// What was given.
+        given: String,
+        /// What may stand there, in words.
+        expected: String,
+    },
+}
+
+impl fmt::Display for ParameterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ParameterError { kind, policy, key, problem } = self;
+        match problem {
+            ParameterProblem::Unknown { known } if known.is_empty() => {
+                write!(f, "{kind} `{policy}` has no parameter `{key}`; it has none at all")
+            }
+            ParameterProblem::Unknown { known } => {
+                let known = known.join(", ");
+                write!(f, "{kind} `{policy}` has no parameter `{key}`; known: {known}")
+            }
+            ParameterProblem::Repeated => {
+                write!(f, "{kind} `{policy}`: parameter `{key}` is given twice")
+            }
+            ParameterProblem::BadValue { given, expected } => {
+                write!(f, "{kind} `{policy}`: `{key}={given}`: expected {expected}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ParameterError {}
+
+/// Reads the parameters of one policy. Every method takes a key and the value it has when it is left
+/// out. A value that cannot be read yields that default, and the registry the error.
+#[derive(Debug)]
+pub struct Parameters<'a> {
+    kind: PolicyKind,
+    policy: &'a str,
+    given: &'a [(&'a str, &'a str)],
+    asked: Vec<ParameterInfo>,
+    error: Option<ParameterError>,
+}
+
+/// Nanoseconds of each unit of time; the same spelling as in links.
+const TIME_UNITS: [(&str, f64); 6] =
+    [("min", 60e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("h", 3_600e9), ("s", 1e9)];
+const BYTE_UNITS: [(&str, f64); 4] = [("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("B", 1.0)];
+
+impl<'a> Parameters<'a> {
+    pub(super) const fn new(
+        kind: PolicyKind,
+        policy: &'a str,
+        given: &'a [(&'a str, &'a str)],
+    ) -> Self {
+        Parameters { kind, policy, given, asked: Vec::new(), error: None }
+    }
+
+    /// A value of one's own: `default` as it would be written, what is `expected` in words, and how
+    /// it is read.
+    ///
+    /// # Panics
+    /// In debug builds, if the default itself cannot be read or the key is asked for twice.
+    pub fn custom<T>(
+        &mut self,
+        key: &str,
+        default: &str,
+        expected: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        debug_assert!(self.asked.iter().all(|info| info.key != key), "`{key}` is read twice");
+        self.asked.push(ParameterInfo {
+            key: key.to_owned(),
+            default: default.to_owned(),
+            expected: expected.to_owned(),
+        });
+        let given = self.given.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+        let value = read(given.unwrap_or(default));
+        debug_assert!(value.is_some() || given.is_some(), "default `{key}={default}`");
+        if let (None, Some(given)) = (&value, given) {
+            let (given, expected) = (given.to_owned(), expected.to_owned());
+            self.fail(key, ParameterProblem::BadValue { given, expected });
+            return read(default);
+        }
+        value
+    }
+
+    /// `on` or `off`.
+    pub fn on_off(&mut self, key: &str, default: bool) -> bool {
+        self.word(key, if default { "on" } else { "off" }, &[("on", true), ("off", false)])
+    }
+
+    /// One of the words, as the value beside it.
+    ///
+    /// # Panics
+    /// If the default is none of the words.
+    pub fn word<T: Copy>(&mut self, key: &str, default: &str, words: &[(&str, T)]) -> T {
+        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        let find = |text: &str| words.iter().find(|(name, _)| *name == text).map(|(_, t)| *t);
+        self.custom(key, default, &format!("one of {}", names.join(", ")), find)
+            .expect("the default is one of the words")
+    }
+
+    /// A duration such as `200ms`; `0` needs no unit.
+    pub fn duration(&mut self, key: &str, default: Duration) -> Duration {
+        let expected = "a duration such as `200ms`";
+        self.custom(key, &spell_duration(default), expected, read_duration).unwrap_or(default)
+    }
+
+    /// A duration such as `200ms`, or `off`.
+    pub fn duration_or_off(&mut self, key: &str, default: Option<Duration>) -> Option<Duration> {
+        let text = default.map_or_else(|| "off".to_owned(), spell_duration);
+        let read = |text: &str| match text {
+            "off" => Some(None),
+            text => read_duration(text).map(Some),
+        };
+        self.custom(key, &text, "a duration such as `200ms`, or `off`", read).unwrap_or(default)
+    }
+
+    /// A number, also as a percentage: `0.25` and `25%` are the same.
+    pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
+        let expected =
+            format!("a number from {} to {}, or a percentage", range.start(), range.end());
+        let read = |text: &str| read_number(text).filter(|number| range.contains(number));
+        self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
+    }
+
+    /// A whole number.
+    pub fn count(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let read = |text: &str| text.parse().ok().filter(|number| range.contains(number));
+        self.custom(key, &default.to_string(), &expected, read).unwrap_or(default)
+    }
+
+    /// A number of bytes such as `64kB` or `1500B`.
+    pub fn bytes(&mut self, key: &str, default: u64) -> u64 {
+        let read = |text: &str| read_scaled(text, &BYTE_UNITS).map(|bytes| bytes as u64);
+        let expected = "a number of bytes such as `64kB` or `1500B`";
+        self.custom(key, &spell_bytes(default), expected, read).unwrap_or(default)
+    }
+
+    /// Refuses a value that can be read but does not fit the others.
+    pub fn refuse(&mut self, key: &str, expected: &str) {
+        let given = self.given.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value);
+        let (given, expected) = (given.to_owned(), expected.to_owned());
+        self.fail(key, ParameterProblem::BadValue { given, expected });
+    }
+
+    fn fail(&mut self, key: &str, problem: ParameterProblem) {
+        let (kind, policy, key) = (self.kind, self.policy.to_owned(), key.to_owned());
+        self.error.get_or_insert(ParameterError { kind, policy, key, problem });
+    }
+
+    /// What was asked for, or the first thing that was wrong. A key that nobody asked for comes
+    /// before a value that cannot be read.
+    pub(super) fn finish(mut self) -> Result<Vec<ParameterInfo>, ParameterError> {
+        let given = self.given;
+        for (at, (key, _)) in given.iter().enumerate() {
+            let problem = if self.asked.iter().all(|info| info.key != *key) {
+                let known = self.asked.iter().map(|info| info.key.clone()).collect();
+                ParameterProblem::Unknown { known }
+            } else if given[..at].iter().any(|(earlier, _)| earlier == key) {
+                ParameterProblem::Repeated
+            } else {
+                continue;
+            };
+            self.error = None;
+            self.fail(key, problem);
+            break;
+        }
+        self.error.map_or(Ok(self.asked), Err)
+    }
+}
+
+/// A decimal number, no signs but `-`, no infinities.
+fn read_plain(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'-');
+    text.parse().ok().filter(|number: &f64| plain && number.is_finite())
+}
+
+fn read_number(text: &str) -> Option<f64> {
+    match text.strip_suffix('%') {
+        Some(percent) => read_plain(percent).map(|number| number / 100.0),
+        None => read_plain(text),
+    }
+}
+
+fn read_scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = units.iter().find(|(unit, _)| *unit == &text[digits.len()..])?.1;
+    let value = (read_plain(digits)? * scale).round();
+    (0.0..9e18).contains(&value).then_some(value)
+}
+
+fn read_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    read_scaled(text, &TIME_UNITS).map(|nanos| Duration::from_nanos(nanos as u64))
+}
+
+/// In the largest unit that leaves no fraction.
+fn spell_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
+    let fits = units.iter().find(|(_, scale)| nanos > 0 && nanos.is_multiple_of(*scale));
+    let (unit, scale) = fits.copied().unwrap_or(("ns", 1));
+    if nanos == 0 { "0".to_owned() } else { format!("{}{unit}", nanos / scale) }
+}
+
+fn spell_bytes(bytes: u64) -> String {
+    let units = [("MB", 1_000_000), ("kB", 1_000)];
+    let fits = units.iter().find(|(_, scale)| bytes > 0 && bytes.is_multiple_of(*scale));
+    let (unit, scale) = fits.copied().unwrap_or(("B", 1));
+    format!("{}{unit}", bytes / scale)
+}
+
+#[cfg(test)]
+mod tests;

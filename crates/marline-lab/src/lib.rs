@@ -1,5 +1,5 @@
 //! The lab: scenarios in network namespaces over emulated links, and Marline measured beside the
-//! kernel's own TCP and MPTCP.
+//! kernel's own TCP and MPTCP; published measurements, done again in virtual time.
 
 pub mod compare;
 pub mod emulation;
@@ -7,5 +7,7 @@ pub mod experiment;
 pub mod keep;
 pub mod kernel;
 pub mod net;
+pub mod papers;
+pub mod parallel;
 pub mod scenario;
 pub mod workload;

@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod net;
+pub mod paper;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,8 @@ pub enum Lab {
     Net(net::Args),
     /// Marline beside the kernel's TCP and Multipath TCP over emulated links. Needs root.
     Compare(compare::Args),
+    /// Published measurements, done again in virtual time: paper, ours, verdict.
+    Paper(paper::Args),
     /// One end of such a run (the comparison starts it).
     #[command(hide = true)]
     End {
@@ -37,6 +40,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Net(args) => net::run(args).await,
         // Both block, and an end has a runtime of its own with a single thread.
         Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
+        Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {
             tokio::task::spawn_blocking(move || marline_lab::compare::run_end(&job)).await??;
             Ok(ExitCode::SUCCESS)

@@ -1,0 +1,131 @@
+//! Published measurements, done again: `marline lab paper KEY`.
+//!
+//! A paper is a file `papers/KEY.toml` in the repository (what was published, what we assume where
+//! the text is silent, the buffers, the tolerances) and a module here that runs the same experiment
+//! and says, row by row, what the paper has, what we have, what is asked, and whether it is met
+//! ([`Row`]). What is not met stays in the table and makes the command fail. Tables without a
+//! counterpart in the paper are [`Grid`]s.
+//!
+//! A new key: write the file and the module, implement [`Paper`], add it to [`all`].
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+mod file;
+mod judge;
+mod output;
+mod table;
+
+pub use file::PaperFile;
+pub use judge::{Row, Verdict};
+pub use output::{Machine, RunInfo, load, store};
+pub use table::{Column, Figure, Grid, Reproduction, Table, Value, number};
+
+use crate::parallel::parallel;
+
+/// A published measurement that can be done again.
+pub trait Paper: Sync {
+    /// Its name: of its file `papers/KEY.toml`, its module, and what is said on the command line.
+    fn key(&self) -> &'static str;
+
+    /// The text of its file, built into the program.
+    fn text(&self) -> &'static str;
+
+    /// Whether `paper all` runs it: nothing but processor time is needed. The others need root and
+    /// real time.
+    fn in_virtual_time(&self) -> bool {
+        true
+    }
+
+    /// Does it again. One context, one result: nothing may depend on the clock or on the number of
+    /// threads.
+    ///
+    /// # Errors
+    /// Something is missing (traces), or a run failed. A result that is not what the paper says is
+    /// not an error but a row.
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction>;
+}
+
+/// All there are, in the order in which they are run and shown.
+#[must_use]
+pub fn all() -> Vec<&'static dyn Paper> {
+    vec![]
+}
+
+/// The paper of this key.
+///
+/// # Errors
+/// There is none; the keys there are.
+pub fn find(key: &str) -> anyhow::Result<&'static dyn Paper> {
+    all().into_iter().find(|paper| paper.key() == key).with_context(|| {
+        let keys: Vec<&str> = all().iter().map(|paper| paper.key()).collect();
+        format!("no paper `{key}`; there are {}", keys.join(", "))
+    })
+}
+
+/// What a reproduction is given.
+#[derive(Copy, Clone)]
+pub struct Context<'a> {
+    /// Root of everything random.
+    pub seed: u64,
+    /// Share of the full number of runs, above 0; 1 is what verdicts are about. Less is for a look.
+    pub scale: f64,
+    /// Threads.
+    pub jobs: usize,
+    /// Directory of this key's results; it exists. For what can be continued after an interruption.
+    pub results: &'a std::path::Path,
+    /// Where recorded traces lie.
+    pub traces: Option<&'a std::path::Path>,
+    /// Told after every run: what is run, how many are done, of how many.
+    pub progress: &'a (dyn Fn(&str, usize, usize) + Sync),
+}
+
+impl Context<'_> {
+    /// `full` runs at scale 1, fewer at less, at least one.
+    #[must_use]
+    pub fn runs(&self, full: usize) -> usize {
+        ((full as f64 * self.scale).round() as usize).max(1)
+    }
+
+    /// Does `run` with each item on all threads, in the order of the items, and tells how far it is
+    /// under the name of `what`.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub fn parallel<T: Sync, R: Send>(
+        &self,
+        what: &str,
+        items: &[T],
+        run: impl Fn(&T) -> anyhow::Result<R> + Sync,
+    ) -> anyhow::Result<Vec<R>> {
+        let done = std::sync::atomic::AtomicUsize::new(0);
+        let results = parallel(self.jobs, items, |item| {
+            let result = run(item);
+            let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            (self.progress)(what, done, items.len());
+            result
+        });
+        results.into_iter().collect()
+    }
+
+    /// The directory with recorded traces.
+    ///
+    /// # Errors
+    /// Nobody said where they are.
+    pub fn traces(&self) -> anyhow::Result<&std::path::Path> {
+        self.traces.context("recorded traces are needed: --trace-dir DIR or MARLINE_TRACE_DIR")
+    }
+}
+
+/// Where recorded traces lie: `MARLINE_TRACE_DIR`, or `shared/traces` beside the directory this is
+/// run in; `None` where neither exists.
+#[must_use]
+pub fn trace_directory() -> Option<PathBuf> {
+    let named = std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty());
+    let places = named.map(PathBuf::from).into_iter().chain([PathBuf::from("../shared/traces")]);
+    places.into_iter().find(|place| place.is_dir())
+}
+
+#[cfg(test)]
+mod tests;

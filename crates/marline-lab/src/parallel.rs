@@ -1,0 +1,68 @@
+//! Independent runs on several threads.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many threads this machine carries at once.
+#[must_use]
+pub fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Does `run` with each item on at most `jobs` threads (at least one). The results have the order of
+/// the items, whoever was ready first, so that nothing depends on the number of threads.
+///
+/// # Panics
+/// When `run` does; the other items may or may not have been run.
+pub fn parallel<T: Sync, R: Send>(
+    jobs: usize,
+    items: &[T],
+    run: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
+    std::thread::scope(|scope| {
+        let work = || {
+            // The order in which items are taken needs no other memory to be visible.
+            while let Some((index, item)) = {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                items.get(index).map(|item| (index, item))
+            } {
+                let result = run(item);
+                done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+            }
+        };
+        for _ in 0..jobs.clamp(1, items.len().max(1)) {
+            scope.spawn(work);
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_have_the_order_of_the_items() {
+        let items: Vec<u64> = (0..200).collect();
+        let slow_first = |item: &u64| {
+            std::thread::sleep(std::time::Duration::from_micros(200 - item));
+            item * 3
+        };
+        for jobs in [0, 1, 4, 500] {
+            let expected: Vec<u64> = items.iter().map(|item| item * 3).collect();
+            assert_eq!(parallel(jobs, &items, slow_first), expected);
+        }
+        assert!(parallel(3, &[], slow_first).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "scoped thread panicked")]
+    fn a_panic_is_not_swallowed() {
+        parallel(2, &[1, 2, 3], |item| assert!(*item != 2));
+    }
+}

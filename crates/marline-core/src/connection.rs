@@ -29,7 +29,9 @@ mod timers;
 mod views;
 mod wiring;
 
-use marline_policy::{Dsn, PathManager, Role, Scheduler, Ssn, SubflowId, SubflowView, Token};
+use marline_policy::{
+    Dsn, PathManager, Role, Scheduler, Ssn, SubflowId, SubflowSet, SubflowView, Token,
+};
 use marline_time::{Duration, Instant};
 
 use self::addresses::Addresses;
@@ -239,8 +241,9 @@ impl Connection {
     /// Slots in use, in order.
     fn leg_ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
         let used = self.legs.iter().enumerate().filter(|(_, leg)| leg.is_some());
-        let set = used.fold(0u32, |set, (i, _)| set | 1 << i);
-        (0..32).filter(move |i| set & 1 << i != 0).map(SubflowId)
+        let mut set = SubflowSet::EMPTY;
+        used.for_each(|(slot, _)| set.insert(SubflowId(slot as u8)));
+        set.iter()
     }
 
     fn usable_legs(&self) -> usize {

@@ -73,7 +73,14 @@ impl SubflowSet {
     }
 
     /// The members in ascending order.
-    pub fn iter(self) -> impl Iterator<Item = SubflowId> {
-        (0..Self::CAPACITY).map(SubflowId).filter(move |id| self.contains(*id))
+    pub fn iter(self) -> impl Iterator<Item = SubflowId> + use<> {
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let lowest = SubflowId(left.trailing_zeros() as u8);
+            (left != 0).then(|| {
+                left &= left - 1;
+                lowest
+            })
+        })
     }
 }

@@ -1,5 +1,5 @@
 //! The simulator's rows of the table of figures, whole: `cargo run --release -p marline-sim --example
-//! numbers [ROW ...]`. Rows: clean, loss, death, sleep, pairs, worlds, speed. `SEED=n` replays one
+//! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds. `SEED=n` replays one
 //! random world, `MARLINE_WORLDS=n` runs so many; `MARLINE_TRACE_DIR` is where traces lie.
 
 #![allow(
@@ -19,8 +19,9 @@ use marline_time::{Duration, Instant, Rate};
 
 fn main() {
     let wanted: Vec<String> = env::args().skip(1).collect();
-    let rows: [(&str, fn()); 7] = [
+    let rows: [(&str, fn()); 8] = [
         ("speed", speed_row),
+        ("cost", cost_row),
         ("clean", clean_row),
         ("loss", loss_row),
         ("death", death_row),
@@ -44,6 +45,28 @@ fn speed_row() {
         let got = speed::run(2_000_000, description);
         let ns = begun.elapsed().as_nanos() as f64 / 2e6;
         println!("{description}: {ns:.0} ns per packet, {got} arrived");
+    }
+}
+
+/// What simulating a bulk transfer costs: the whole core at both ends, every byte written and checked.
+fn cost_row() {
+    let link_text = "rate=100M,delay=10ms,queue=20ms";
+    for paths in [1, 2] {
+        let length = Duration::from_secs(20);
+        let links = vec![link(link_text); paths];
+        let begun = Clock::now();
+        let outcome = bulk::run(links, "min-rtt", length, 1);
+        let wall_s = begun.elapsed().as_secs_f64();
+        let sent: u64 = outcome.sent.iter().sum();
+        let data_packets = sent as f64 / f64::from(outcome.mss[0]);
+        println!(
+            "{paths} x {link_text}: {:.0} simulated s per wall s, {:.2} us per data packet \
+             ({:.2} us per packet), {}",
+            length.as_secs_f64() / wall_s,
+            wall_s * 1e6 / data_packets,
+            wall_s * 1e6 / outcome.packets as f64,
+            outcome.goodput,
+        );
     }
 }
 

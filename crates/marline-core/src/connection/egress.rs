@@ -50,8 +50,9 @@ impl Connection {
         for _ in 0..self.legs.len() {
             let index = self.next_leg % self.legs.len();
             let id = SubflowId(index as u8);
-            let room = self.repeat_room(id);
-            let leg = self.leg_mut(id);
+            let owes = self.leg(id).is_some_and(|leg| leg.tcp.owes_more_than_ack());
+            let room = if owes { self.repeat_room(id) } else { 0 };
+            let leg = self.leg_mut(id).filter(|_| owes);
             if let Some(egress) = leg.and_then(|l| l.tcp.next_egress_but_ack(now, room)) {
                 let transmit = self.emit(now, sh, id, &egress, None, buf);
                 self.drain_subflow_events(now, sh, id);
@@ -290,6 +291,10 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         for id in self.leg_ids() {
+            let owes = |leg: &super::Leg| leg.tcp.owes_ack() || leg.tcp.owes_more_than_ack();
+            if !self.leg(id).is_some_and(owes) {
+                continue;
+            }
             let room = self.repeat_room(id);
             if let Some(egress) = self.leg_mut(id).and_then(|l| l.tcp.next_egress(now, room)) {
                 return self.emit(now, sh, id, &egress, None, buf);

@@ -55,6 +55,17 @@ impl Subflow {
         core::mem::take(&mut self.owed.probe).then_some(Egress::Probe)
     }
 
+    /// Whether [`next_egress_but_ack`](Self::next_egress_but_ack) can have anything: cheap, for it is
+    /// asked at every turn.
+    pub(crate) fn owes_more_than_ack(&self) -> bool {
+        self.owed.rst.is_some()
+            || self.owed.probe
+            || self.fin_wanted
+            || self.state.is_handshake()
+            || self.tx.probe == Probe::RepeatLast
+            || self.tx.board.bytes_lost() > 0
+    }
+
     fn next_ack(&mut self) -> Option<Egress> {
         let open = !self.dead && !self.state.is_handshake() && !self.state.is(SubflowState::Closed);
         (open && self.ack.owed()).then_some(Egress::Ack)

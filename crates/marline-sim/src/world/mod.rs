@@ -92,6 +92,9 @@ impl<N> fmt::Debug for World<N> {
     }
 }
 
+/// Of each packet so much goes into the digest: the header and all its options.
+const DIGEST_BYTES: usize = 60;
+
 impl<N: Node> World<N> {
     /// Most events at one instant.
     const MAX_EVENTS_AT_ONCE: u64 = 1_000_000;
@@ -267,7 +270,8 @@ impl<N: Node> World<N> {
                 self.stats.delivered += 1;
                 self.digest.time(self.now);
                 self.digest.number(u64::from(link.0));
-                self.digest.bytes(&packet.segment);
+                // Payloads are checked by who reads them, byte for byte.
+                self.digest.bytes(&packet.segment[..packet.segment.len().min(DIGEST_BYTES)]);
                 let sighting = Sighting::Delivered { node, link };
                 for observer in &mut self.observers {
                     observer.on_packet(self.now, sighting, &packet);

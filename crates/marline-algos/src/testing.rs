@@ -94,7 +94,7 @@ impl Stream {
     }
 
     pub(crate) fn unsent(&self) -> DataRange {
-        range(self.sent(), self.written)
+        range(self.sent(), self.written.min(self.data_una + self.window))
     }
 
     pub(crate) fn context<'a>(&'a self, subflows: &'a [SubflowView]) -> SchedulerContext<'a> {
@@ -170,6 +170,21 @@ impl MappingIndex for Stream {
     fn newest(&self) -> Option<Mapping> {
         self.mappings.last().copied()
     }
+}
+
+/// Asks until the scheduler waits; which subflow sent what, in order.
+pub(crate) fn drain(
+    scheduler: &mut dyn marline_policy::Scheduler,
+    stream: &mut Stream,
+    subflows: &[SubflowView],
+) -> Vec<(u8, u64, u64)> {
+    let mut sent = Vec::new();
+    while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows)) {
+        let cut = stream.apply(subflow, range);
+        sent.push((subflow.0, cut.start.0, cut.end.0));
+        assert!(sent.len() < 10_000, "it never waits");
+    }
+    sent
 }
 
 /// An ACK of `delivered` bytes for a sender whose window is the limit.

@@ -8,7 +8,9 @@ use marline_time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::classes::{Class, best_class};
-use super::{MinRtt, Redundant, RoundRobin};
+use super::{
+    BurstEnd, MinRtt, OpportunisticRedundant, Probing, Redundant, RedundantIdle, RoundRobin,
+};
 use crate::testing::{MSS, Stream, set, view};
 
 fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
@@ -50,8 +52,16 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn schedulers() -> [Box<dyn Scheduler>; 3] {
-    [Box::<MinRtt>::default(), Box::<RoundRobin>::default(), Box::<Redundant>::default()]
+fn schedulers() -> Vec<Box<dyn Scheduler>> {
+    vec![
+        Box::<MinRtt>::default(),
+        Box::<RoundRobin>::default(),
+        Box::<Redundant>::default(),
+        Box::<OpportunisticRedundant>::default(),
+        Box::<RedundantIdle>::default(),
+        Box::<BurstEnd>::default(),
+        Box::<Probing>::default(),
+    ]
 }
 
 fn check(subflows: &[SubflowView], decision: Decision) {

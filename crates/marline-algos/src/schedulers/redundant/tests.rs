@@ -1,22 +1,7 @@
 use marline_time::Instant;
 
 use super::*;
-use crate::testing::{Stream, backup, full, gone, paced, range, set, suspect, view};
-
-/// Asks until the scheduler waits; which subflow sent what, in order.
-fn drain(
-    scheduler: &mut Redundant,
-    stream: &mut Stream,
-    subflows: &[SubflowView],
-) -> Vec<(u8, u64, u64)> {
-    let mut sent = Vec::new();
-    while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows)) {
-        let cut = stream.apply(subflow, range);
-        sent.push((subflow.0, cut.start.0, cut.end.0));
-        assert!(sent.len() < 10_000, "it never waits");
-    }
-    sent
-}
+use crate::testing::{Stream, backup, drain, full, gone, paced, range, set, suspect, view};
 
 fn bytes_on(sent: &[(u8, u64, u64)], id: u8) -> u64 {
     sent.iter().filter(|(on, ..)| *on == id).map(|(_, start, end)| end - start).sum()

@@ -1,0 +1,144 @@
+//! Lowest RTT with copies: new data goes where `min-rtt` sends it, and a rule says which of it is
+//! sent a second time, on which other subflow, and when.
+//!
+//! *Problem.* Full redundancy costs every byte twice. Much of what it wins comes from few of the
+//! copies: the ones of data behind which nothing follows that would reveal its loss, the ones made
+//! while a path is bad. The degrees of redundancy between none and all differ only in the rule, so
+//! the rule is all that each of them is made of (`redundant_idle`, `burst_end`, `probing`,
+//! `hedged`, `auto_redundant`).
+//!
+//! What holds for every rule:
+//! - New data first: a copy is made once there is no new data to send, or no subflow for it.
+//! - Only subflows of the best class carry copies, and backups never: they cost somebody. Suspects
+//!   get none while a healthy subflow exists: what is put on a dead path must be delivered on it when
+//!   it returns, before anything newer.
+//! - A subflow carries data once. The core sees to it that nothing acknowledged is repeated.
+
+use core::fmt::Debug;
+
+use marline_policy::{
+    DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
+    SchedulerEvent, SubflowId, SubflowView,
+};
+
+use super::MinRtt;
+use super::classes::{self, Class};
+
+/// Which data is sent again, where, and when.
+pub(super) trait CopyRule: Debug + Send {
+    /// New data from `start` on goes to `on`. The core may cut it.
+    fn on_new(&mut self, _on: &SubflowView, _start: Dsn, _cx: &SchedulerContext<'_>) {}
+
+    /// The next copy on a subflow of this class that has room. Asked when there is no new data to
+    /// send, or none can be.
+    fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision;
+
+    /// Something happened.
+    fn on_event(&mut self, _event: SchedulerEvent, _cx: &SchedulerContext<'_>) {}
+}
+
+/// Min-RTT, and a rule for copies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WithCopies<R> {
+    base: MinRtt,
+    pub(super) rule: R,
+}
+
+impl<R> WithCopies<R> {
+    pub(super) fn new(rule: R) -> Self {
+        WithCopies { base: MinRtt::default(), rule }
+    }
+}
+
+impl<R: CopyRule> Scheduler for WithCopies<R> {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        let decision = self.base.next_send(cx);
+        if let Decision::Send { subflow, range } = decision {
+            if let Some(view) = cx.subflow(subflow) {
+                self.rule.on_new(view, range.start, cx);
+            }
+            return decision;
+        }
+        let Some(class) = copying_class(cx.subflows) else { return decision };
+        match self.rule.next_copy(class, cx) {
+            Decision::Wait => decision,
+            Decision::WaitUntil(at) => match decision {
+                Decision::WaitUntil(opens) => Decision::WaitUntil(at.min(opens)),
+                _ => Decision::WaitUntil(at),
+            },
+            copy @ Decision::Send { .. } => copy,
+        }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        classes::reinject(item, cx)
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        cx: &SchedulerContext<'_>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        self.base.on_event(event, cx, out);
+        self.rule.on_event(event, cx);
+    }
+}
+
+/// The class whose members carry copies: the best one, unless it is one of backups.
+pub(super) fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
+    let class = classes::best_class(subflows)?;
+    matches!(class, Class::Regular | Class::Suspect).then_some(class)
+}
+
+/// Everything that was written is under way.
+pub(super) fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
+    cx.unsent.is_empty() && cx.unsent.start >= cx.written
+}
+
+/// The first data at or after `from` that this subflow did not carry and the peer does not have.
+pub(super) fn not_on(id: SubflowId, from: Dsn, cx: &SchedulerContext<'_>) -> Option<DataRange> {
+    let from = from.max(cx.data_una);
+    let mapping = cx.mappings.next_not_on(id, from)?;
+    let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
+    (!range.is_empty()).then_some(range)
+}
+
+/// A copy of the oldest data at or after `from` that some subflow with room did not carry, on the
+/// fastest such subflow.
+pub(super) fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) -> Option<Decision> {
+    classes::members(cx.subflows, class)
+        .filter(|view| view.is_ready())
+        .filter_map(|view| Some((view, not_on(view.id, from, cx)?)))
+        .min_by_key(|(view, range)| (range.start, classes::rank(view)))
+        .map(|(view, range)| Decision::Send { subflow: view.id, range })
+}
+
+/// Makes a wrapper around [`WithCopies`] the scheduler it wraps.
+macro_rules! delegate {
+    ($scheduler:ty) => {
+        impl Scheduler for $scheduler {
+            fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+                self.0.next_send(cx)
+            }
+
+            fn next_reinjection(
+                &mut self,
+                item: &Reinjection,
+                cx: &SchedulerContext<'_>,
+            ) -> Decision {
+                self.0.next_reinjection(item, cx)
+            }
+
+            fn on_event(
+                &mut self,
+                event: SchedulerEvent,
+                cx: &SchedulerContext<'_>,
+                out: &mut Vec<SchedulerAction>,
+            ) {
+                self.0.on_event(event, cx, out);
+            }
+        }
+    };
+}
+pub(super) use delegate;

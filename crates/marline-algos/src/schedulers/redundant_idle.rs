@@ -1,0 +1,44 @@
+//! Redundant when idle: copies of whatever is not acknowledged, but only while there is nothing new
+//! to send.
+//!
+//! *Problem.* Redundancy halves what two paths can carry together. While there is new data, every
+//! bit of room is worth more for it; only when all of it is under way, room is left over.
+//!
+//! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as ever. Once everything written
+//! is under way, the oldest data that is not DATA_ACKed goes also on the fastest subflow with room
+//! that did not carry it, segment by segment, until all subflows carried all of it or are full. A
+//! message that fits the windows is on all paths at once, as with `redundant`; the end of a long
+//! transfer is, too.
+//!
+//! *Source.* "Redundant if no new data" of the ProgMP scheduler collection (Frömmgen et al.,
+//! Middleware 2017); written anew from a description of its behaviour.
+//!
+//! *Extra bytes:* for small messages as many as `redundant`; for bulk, the last window.
+//! *p99 of a small message:* as `redundant`, unless it queues behind bulk data.
+
+use marline_policy::{Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext};
+use marline_policy::{Dsn, SchedulerEvent};
+
+use super::classes::Class;
+use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+
+#[derive(Clone, Debug, Default)]
+struct WhenIdle;
+
+impl CopyRule for WhenIdle {
+    fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
+        if !queue_is_empty(cx) {
+            return Decision::Wait;
+        }
+        oldest_copy(class, Dsn(0), cx).unwrap_or(Decision::Wait)
+    }
+}
+
+/// Min-RTT; copies of all that is not acknowledged when there is nothing new.
+#[derive(Clone, Debug, Default)]
+pub struct RedundantIdle(WithCopies<WhenIdle>);
+
+super::copies::delegate!(RedundantIdle);
+
+#[cfg(test)]
+mod tests;

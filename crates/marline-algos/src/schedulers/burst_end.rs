@@ -15,8 +15,9 @@
 //!
 //! *p99 of a small message:* as `redundant`. Of a burst: a loss in the middle costs a round trip.
 
-use marline_policy::{Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext};
-use marline_policy::{Dsn, SchedulerEvent};
+use marline_policy::{
+    Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+};
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
@@ -34,7 +35,7 @@ impl Default for BurstEndConfig {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct Tail {
     config: BurstEndConfig,
 }
@@ -51,18 +52,10 @@ impl CopyRule for Tail {
 }
 
 /// Min-RTT; the end of each burst on all subflows.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct BurstEnd(WithCopies<Tail>);
 
-impl BurstEnd {
-    /// Copies what `config` says.
-    #[must_use]
-    pub fn new(config: BurstEndConfig) -> Self {
-        BurstEnd(WithCopies::new(Tail { config }))
-    }
-}
-
-super::copies::delegate!(BurstEnd);
+super::copies::delegate!(BurstEnd, BurstEndConfig, |config| Tail { config });
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! Lowest RTT with copies: new data goes where `min-rtt` sends it, and a rule says which of it is
-//! sent a second time, on which other subflow, and when.
+//! A scheduler with copies: new data goes where the scheduler (`min-rtt` unless another is wrapped)
+//! sends it, and a rule says which of it is sent a second time, on which other subflow, and when.
 //!
 //! *Problem.* Full redundancy costs every byte twice. Much of what it wins comes from few of the
 //! copies: the ones of data behind which nothing follows that would reveal its loss, the ones made
@@ -20,8 +20,8 @@ use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
     SchedulerEvent, SubflowId, SubflowView,
 };
+use marline_time::Duration;
 
-use super::MinRtt;
 use super::classes::{self, Class};
 
 /// Which data is sent again, where, and when.
@@ -37,16 +37,16 @@ pub(super) trait CopyRule: Debug + Send {
     fn on_event(&mut self, _event: SchedulerEvent, _cx: &SchedulerContext<'_>) {}
 }
 
-/// Min-RTT, and a rule for copies.
-#[derive(Clone, Debug, Default)]
+/// A scheduler for new data, and a rule for copies.
+#[derive(Debug)]
 pub(super) struct WithCopies<R> {
-    base: MinRtt,
-    pub(super) rule: R,
+    base: Box<dyn Scheduler>,
+    rule: R,
 }
 
 impl<R> WithCopies<R> {
-    pub(super) fn new(rule: R) -> Self {
-        WithCopies { base: MinRtt::default(), rule }
+    pub(super) fn new(base: Box<dyn Scheduler>, rule: R) -> Self {
+        WithCopies { base, rule }
     }
 }
 
@@ -71,7 +71,7 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        classes::reinject(item, cx)
+        self.base.next_reinjection(item, cx)
     }
 
     fn on_event(
@@ -82,6 +82,10 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     ) {
         self.base.on_event(event, cx, out);
         self.rule.on_event(event, cx);
+    }
+
+    fn probe_patience(&self) -> Option<Duration> {
+        self.base.probe_patience()
     }
 }
 
@@ -114,9 +118,29 @@ pub(super) fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) ->
         .map(|(view, range)| Decision::Send { subflow: view.id, range })
 }
 
-/// Makes a wrapper around [`WithCopies`] the scheduler it wraps.
+/// Makes a wrapper around [`WithCopies`] the scheduler it wraps, with `min-rtt` as its default base.
 macro_rules! delegate {
-    ($scheduler:ty) => {
+    ($scheduler:ident, $config:ty, $rule:expr) => {
+        impl $scheduler {
+            /// Copies as `config` says what `base` sends.
+            #[must_use]
+            pub fn around(base: Box<dyn Scheduler>, config: $config) -> Self {
+                $scheduler($crate::schedulers::copies::WithCopies::new(base, $rule(config)))
+            }
+
+            /// Around `min-rtt`.
+            #[must_use]
+            pub fn new(config: $config) -> Self {
+                Self::around(Box::<$crate::schedulers::MinRtt>::default(), config)
+            }
+        }
+
+        impl Default for $scheduler {
+            fn default() -> Self {
+                Self::new(Default::default())
+            }
+        }
+
         impl Scheduler for $scheduler {
             fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
                 self.0.next_send(cx)
@@ -137,6 +161,10 @@ macro_rules! delegate {
                 out: &mut Vec<SchedulerAction>,
             ) {
                 self.0.on_event(event, cx, out);
+            }
+
+            fn probe_patience(&self) -> Option<marline_time::Duration> {
+                self.0.probe_patience()
             }
         }
     };

@@ -16,8 +16,10 @@
 //! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:*
 //! that of `min-rtt`, with an RTT for each path that is never older than the traffic.
 
-use marline_policy::{Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext};
-use marline_policy::{SchedulerEvent, SubflowView};
+use marline_policy::{
+    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+    SubflowView,
+};
 use marline_time::Instant;
 
 use super::classes::{self, Class};
@@ -42,7 +44,7 @@ impl ProbingConfig {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct IdlePaths {
     config: ProbingConfig,
 }
@@ -61,18 +63,10 @@ impl CopyRule for IdlePaths {
 }
 
 /// Min-RTT; the end of a burst also on idle subflows.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Probing(WithCopies<IdlePaths>);
 
-impl Probing {
-    /// Probes as `config` says.
-    #[must_use]
-    pub fn new(config: ProbingConfig) -> Self {
-        Probing(WithCopies::new(IdlePaths { config }))
-    }
-}
-
-super::copies::delegate!(Probing);
+super::copies::delegate!(Probing, ProbingConfig, |config| IdlePaths { config });
 
 #[cfg(test)]
 mod tests;

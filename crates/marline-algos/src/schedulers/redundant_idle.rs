@@ -16,8 +16,9 @@
 //! *Extra bytes:* for small messages as many as `redundant`; for bulk, the last window.
 //! *p99 of a small message:* as `redundant`, unless it queues behind bulk data.
 
-use marline_policy::{Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext};
-use marline_policy::{Dsn, SchedulerEvent};
+use marline_policy::{
+    Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+};
 
 use super::classes::Class;
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
@@ -35,10 +36,10 @@ impl CopyRule for WhenIdle {
 }
 
 /// Min-RTT; copies of all that is not acknowledged when there is nothing new.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct RedundantIdle(WithCopies<WhenIdle>);
 
-super::copies::delegate!(RedundantIdle);
+super::copies::delegate!(RedundantIdle, (), |()| WhenIdle);
 
 #[cfg(test)]
 mod tests;

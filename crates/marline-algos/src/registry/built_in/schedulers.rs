@@ -1,12 +1,58 @@
 //! Schedulers and their wrappers.
 
 use super::{RegisterError, Registry};
-use crate::NamedScheduler;
-use crate::schedulers::{MinRtt, Redundant, RoundRobin};
+use crate::schedulers::{
+    BurstEnd, BurstEndConfig, MinRtt, OpportunisticRedundant, Probing, ProbingConfig, Redundant,
+    RedundantIdle, RoundRobin,
+};
+use crate::{NamedScheduler, Parameters};
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     registry.register_scheduler(NamedScheduler::new("min-rtt", || Box::<MinRtt>::default()))?;
     registry
         .register_scheduler(NamedScheduler::new("round-robin", || Box::<RoundRobin>::default()))?;
-    registry.register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))
+    registry
+        .register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
+    add_degrees_of_redundancy(registry)
+}
+
+/// Each as a scheduler over `min-rtt`, and those that only add copies also as wrappers.
+fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterError> {
+    registry.register_scheduler(NamedScheduler::new("opportunistic-redundant", || {
+        Box::<OpportunisticRedundant>::default()
+    }))?;
+    registry.register_scheduler(NamedScheduler::new("redundant-idle", || {
+        Box::<RedundantIdle>::default()
+    }))?;
+    registry.register_scheduler_wrapper("redundant-idle", |_| {
+        |inner| Box::new(RedundantIdle::around(inner, ()))
+    })?;
+    registry.register_scheduler_with("burst-end", |parameters| {
+        let config = burst_end(parameters);
+        move || Box::new(BurstEnd::new(config))
+    })?;
+    registry.register_scheduler_wrapper("burst-end", |parameters| {
+        let config = burst_end(parameters);
+        move |inner| Box::new(BurstEnd::around(inner, config))
+    })?;
+    registry.register_scheduler_with("probing", |parameters| {
+        let config = probing(parameters);
+        move || Box::new(Probing::new(config))
+    })?;
+    registry.register_scheduler_wrapper("probing", |parameters| {
+        let config = probing(parameters);
+        move |inner| Box::new(Probing::around(inner, config))
+    })
+}
+
+fn burst_end(parameters: &mut Parameters<'_>) -> BurstEndConfig {
+    let default = BurstEndConfig::default();
+    let segments = parameters.count("segments", default.segments.into(), 1..=1_000);
+    BurstEndConfig { segments: segments as u32 }
+}
+
+fn probing(parameters: &mut Parameters<'_>) -> ProbingConfig {
+    let default = ProbingConfig::default();
+    let idle_rtts = parameters.count("idle", default.idle_rtts.into(), 1..=1_000);
+    ProbingConfig { idle_rtts: idle_rtts as u32 }
 }

@@ -1,8 +1,12 @@
 //! Congestion control: how much each subflow may have in flight.
 
+mod bbr;
+mod coupled;
 mod cubic;
 mod reno;
 mod window;
 
+pub use bbr::{Bbr, BbrConfig};
+pub use coupled::{Balia, Lia, Olia};
 pub use cubic::Cubic;
 pub use reno::Reno;

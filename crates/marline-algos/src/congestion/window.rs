@@ -92,6 +92,11 @@ impl Window {
         self.cwnd = self.cwnd.max(bytes);
     }
 
+    /// Change of congestion avoidance of a controller that may give back (OLIA); one segment stays.
+    pub(super) fn set(&mut self, bytes: f64) {
+        self.cwnd = bytes.max(self.mss);
+    }
+
     pub(super) fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }

@@ -25,6 +25,7 @@ fn the_built_in_policies_are_there() {
     expect(PolicyKind::Scheduler, &["min-rtt", "redundant", "round-robin"]);
     expect(PolicyKind::PathManager, &["backup", "full-mesh", "manual"]);
     expect(PolicyKind::Congestion, &["cubic", "cubic-classic", "reno", "reno-hystart"]);
+    expect(PolicyKind::Congestion, &["bbr", "lia", "olia", "balia"]);
     expect(PolicyKind::Recovery, &["rack-tlp", "rack-tlp-rfc"]);
 }
 

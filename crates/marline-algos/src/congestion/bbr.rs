@@ -1,0 +1,346 @@
+//! BBR version 1: a window and a pace from a model of the path instead of from losses.
+//!
+//! *Problem.* Loss-based controllers fill the bottleneck's queue before they learn anything (latency),
+//! and take every random loss for congestion (throughput on radio). What they should know is the
+//! path's rate and its RTT without a queue; together these say how much belongs in flight.
+//!
+//! *How.* The rate is the largest delivery rate of the last ten rounds, the RTT the smallest of the
+//! last ten seconds. Both cannot be measured at once: a higher rate shows only with more in flight
+//! than fits, the true RTT only with less. So the controller cycles: one RTT at 1.25 of the rate, one
+//! at 0.75, six at 1; and if the RTT has not been as small for ten seconds, 200 ms with four segments
+//! in flight (`states.rs`). Sending is paced at gain x rate; the window is twice rate x RTT, so that
+//! delayed and clumped ACKs do not stall it. Samples taken while the application had nothing to
+//! send count only if they raise the estimate (`filter.rs`).
+//!
+//! *Losses* do not change the model. In the first round of a recovery as much is sent as is
+//! delivered; afterwards the window grows back to what the model says. A timeout starts from one
+//! segment and does the same. When recovery is over the window is what it was.
+//!
+//! *Source.* Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016, and
+//! draft-cardwell-iccrg-bbr-congestion-control-00 (2017). This is what the multipath kernels from
+//! v0.93 on ran on each subflow, without any coupling.
+//!
+//! *Choices and differences.*
+//! - The long-term estimate for token-bucket policers and the allowance for aggregated ACKs (added to
+//!   Linux in 2016 and 2018) are not part of this: neither is in the paper.
+//! - `ssthresh` is unknown until Startup is over and then one rate x RTT, as in Linux. A scheduler can
+//!   thus see, for any controller, whether a subflow still looks for its path's rate.
+//! - Where Linux draws the first phase of the cycle at random, the time of the start decides it.
+//! - A scheduler's penalty halves the window once; the model grows it back within a round or two,
+//!   as it did in Linux. ECN marks are ignored (version 1 knows nothing of them).
+//! - The pace lies 1 % below the measured rate, as in Linux, so that a queue drains in the end.
+
+mod filter;
+mod states;
+
+use marline_policy::{
+    AckSample, CongestionController, CongestionSignal, RateSample, SubflowId, SubflowView,
+};
+use marline_time::{Duration, Instant, Rate};
+
+use filter::{LeastRtt, MaxRate, Rounds};
+use states::{Cycle, FullPipe, PhaseTest, ProbeRtt, STARTUP_GAIN, State};
+
+/// Fewest segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
+const LEAST_SEGMENTS: u64 = 4;
+/// What is left of the measured rate for the pace.
+const PACING_MARGIN: f64 = 0.99;
+
+/// The numbers of BBR that can be chosen.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct BbrConfig {
+    /// Rounds over which the largest delivery rate counts.
+    pub rate_rounds: u32,
+    /// Time for which the smallest RTT counts.
+    pub rtt_window: Duration,
+    /// How long so little is in flight that the RTT shows.
+    pub probe_rtt: Duration,
+    /// Window in multiples of rate x RTT while probing for bandwidth.
+    pub window_gain: f64,
+}
+
+impl Default for BbrConfig {
+    fn default() -> Self {
+        BbrConfig {
+            rate_rounds: 10,
+            rtt_window: Duration::from_secs(10),
+            probe_rtt: Duration::from_millis(200),
+            window_gain: 2.0,
+        }
+    }
+}
+
+/// How a loss shapes the window.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Repair {
+    /// It does not.
+    No,
+    /// First round: as much as is delivered.
+    Conserve,
+    /// Later rounds: back towards the model.
+    Grow,
+}
+
+/// BBR congestion control of one subflow.
+#[derive(Debug)]
+pub struct Bbr {
+    config: BbrConfig,
+    mss: u64,
+    initial_window: u64,
+    state: State,
+    rounds: Rounds,
+    rate: MaxRate,
+    rtt: LeastRtt,
+    pipe: FullPipe,
+    window: u64,
+    /// The window to return to after recovery or ProbeRtt.
+    saved_window: u64,
+    repair: Repair,
+    pace: Option<Rate>,
+    ssthresh: u64,
+    /// Samples of segments sent before so much was delivered show ProbeRtt, not the path.
+    held_back_until: u64,
+    /// The latest sample was app-limited.
+    app_limited: bool,
+    in_flight: u64,
+    delivered: u64,
+    /// Sending began again with nothing in flight: no time for ProbeRtt, and no reason for one.
+    after_idle: bool,
+}
+
+impl Bbr {
+    /// A controller that starts with `initial_window` bytes.
+    #[must_use]
+    pub fn new(mss: u32, initial_window: u64, now: Instant, config: BbrConfig) -> Self {
+        Bbr {
+            config,
+            mss: u64::from(mss.max(1)),
+            initial_window,
+            state: State::Startup,
+            rounds: Rounds::default(),
+            rate: MaxRate::new(u64::from(config.rate_rounds.max(1))),
+            rtt: LeastRtt::new(config.rtt_window, now),
+            pipe: FullPipe::default(),
+            window: initial_window.max(u64::from(mss.max(1))),
+            saved_window: 0,
+            repair: Repair::No,
+            pace: None,
+            ssthresh: u64::MAX,
+            held_back_until: 0,
+            app_limited: false,
+            in_flight: 0,
+            delivered: 0,
+            after_idle: false,
+        }
+    }
+
+    const fn least_window(&self) -> u64 {
+        LEAST_SEGMENTS * self.mss
+    }
+
+    /// Bytes in flight that `gain` x the model says.
+    fn model(&self, gain: f64) -> u64 {
+        let Some(rtt) = self.rtt.get() else { return self.initial_window };
+        if self.rate.get() == Rate::ZERO {
+            return self.initial_window;
+        }
+        (self.rate.get().bytes_in(rtt) as f64 * gain) as u64
+    }
+
+    /// The model with room for what is under way in clumps: a burst in the pacer, one on the link, and
+    /// one behind a delayed ACK.
+    fn target(&self, gain: f64) -> u64 {
+        let burst = self.pace.map_or(0, |pace| pace.bytes_in(Duration::from_millis(1)));
+        let probing = matches!(self.state, State::ProbeBw(cycle) if cycle.is_probing());
+        let more = if probing { 2 * self.mss } else { 0 };
+        self.model(gain) + 3 * burst.max(2 * self.mss) + more
+    }
+
+    /// Rate and rounds. Returns whether a round ended.
+    fn measure(&mut self, ack: &AckSample, sample: &RateSample) -> bool {
+        let ended = self.rounds.on_sample(sample, ack.total_delivered);
+        self.app_limited = sample.app_limited || sample.prior_delivered < self.held_back_until;
+        if !self.app_limited || sample.rate >= self.rate.get() {
+            self.rate.on_sample(self.rounds.count(), sample.rate);
+        }
+        if ended {
+            if self.repair == Repair::Conserve {
+                self.repair = Repair::Grow;
+            }
+            if !self.app_limited {
+                self.pipe.on_round(self.rate.get());
+            }
+        }
+        ended
+    }
+
+    fn advance(&mut self, ack: &AckSample) {
+        let bdp = self.model(1.0);
+        match &mut self.state {
+            State::Startup if self.pipe.is_full() => {
+                self.state = State::Drain;
+                self.ssthresh = bdp.max(self.least_window());
+            }
+            State::ProbeBw(cycle) => cycle.advance(&PhaseTest {
+                now: ack.now,
+                min_rtt: self.rtt.get().unwrap_or_default(),
+                in_flight_before: ack.prior_in_flight,
+                lost: ack.lost > 0,
+                bdp,
+            }),
+            _ => {}
+        }
+        if self.state == State::Drain && ack.bytes_in_flight <= self.target(1.0) {
+            self.state = State::ProbeBw(Cycle::start(ack.now));
+        }
+    }
+
+    fn watch_rtt(&mut self, ack: &AckSample, new_round: bool) {
+        let expired = self.rtt.on_sample(ack.now, ack.rtt);
+        let probing = matches!(self.state, State::ProbeRtt(_));
+        if expired && !self.after_idle && !probing && !self.config.probe_rtt.is_zero() {
+            self.save_window();
+            self.state = State::ProbeRtt(ProbeRtt::default());
+        }
+        let least = self.least_window();
+        if let State::ProbeRtt(probe) = &mut self.state {
+            self.held_back_until = ack.total_delivered + ack.bytes_in_flight;
+            let small = ack.bytes_in_flight <= least;
+            let (count, over) = probe.on_ack(ack.now, self.config.probe_rtt, small, new_round);
+            if count {
+                self.rounds.restart(ack.total_delivered);
+            }
+            if over {
+                self.leave_probe_rtt(ack.now);
+            }
+        }
+        self.after_idle &= ack.delivered == 0;
+    }
+
+    fn leave_probe_rtt(&mut self, now: Instant) {
+        self.rtt.confirm(now);
+        self.window = self.window.max(self.saved_window);
+        self.state =
+            if self.pipe.is_full() { State::ProbeBw(Cycle::start(now)) } else { State::Startup };
+    }
+
+    /// The window worth returning to: not one that is small because of what is just being done.
+    fn save_window(&mut self) {
+        let probing = matches!(self.state, State::ProbeRtt(_));
+        self.saved_window = if self.repair == Repair::No && !probing {
+            self.window
+        } else {
+            self.saved_window.max(self.window)
+        };
+    }
+
+    fn set_pace(&mut self, srtt: Option<Duration>) {
+        let measured = self.rate.get();
+        let pace = if measured == Rate::ZERO {
+            let Some(srtt) = srtt.filter(|srtt| !srtt.is_zero()) else { return };
+            Rate::over((self.initial_window as f64 * STARTUP_GAIN) as u64, srtt)
+        } else {
+            let bits = measured.bits_per_s() as f64 * self.state.pacing_gain() * PACING_MARGIN;
+            Rate::from_bits_per_s(bits as u64)
+        };
+        // Before the rate is known, the first samples are too small rather than too large.
+        if self.pipe.is_full() || self.pace.is_none_or(|known| pace > known) {
+            self.pace = Some(pace);
+        }
+    }
+
+    fn set_window(&mut self, ack: &AckSample) {
+        let conserved = ack.bytes_in_flight + ack.delivered;
+        self.window = self.window.saturating_sub(ack.lost).max(self.mss);
+        if self.repair == Repair::Conserve {
+            self.window = self.window.max(conserved);
+        } else {
+            let target = self.target(self.state.window_gain(self.config.window_gain));
+            let grown = self.window + ack.delivered;
+            if self.pipe.is_full() {
+                self.window = grown.min(target);
+            } else if self.window < target || ack.total_delivered < self.initial_window {
+                self.window = grown;
+            }
+            self.window = self.window.max(self.least_window());
+        }
+        if matches!(self.state, State::ProbeRtt(_)) {
+            self.window = self.window.min(self.least_window());
+        }
+    }
+}
+
+impl CongestionController for Bbr {
+    fn on_sent(&mut self, bytes: u64, _now: Instant) {
+        self.after_idle |= self.in_flight == 0 && self.app_limited;
+        self.in_flight += bytes;
+    }
+
+    fn on_ack(&mut self, ack: &AckSample, _me: SubflowId, _group: &[SubflowView]) {
+        self.in_flight = ack.bytes_in_flight;
+        self.delivered = ack.total_delivered;
+        let new_round = ack.rate.is_some_and(|sample| self.measure(ack, &sample));
+        self.advance(ack);
+        self.watch_rtt(ack, new_round);
+        self.set_pace(ack.srtt);
+        self.set_window(ack);
+    }
+
+    fn on_signal(
+        &mut self,
+        signal: CongestionSignal,
+        _now: Instant,
+        _me: SubflowId,
+        _group: &[SubflowView],
+    ) {
+        match signal {
+            CongestionSignal::Loss { .. } => {
+                self.save_window();
+                self.repair = Repair::Conserve;
+                self.rounds.restart(self.delivered);
+                self.window = self.mss;
+            }
+            CongestionSignal::Rto { first, .. } => {
+                if first {
+                    self.save_window();
+                    self.pipe.reconsider();
+                }
+                self.repair = Repair::Grow;
+                self.window = self.mss;
+            }
+            CongestionSignal::Spurious | CongestionSignal::RecoveryDone => {
+                if self.repair != Repair::No {
+                    self.repair = Repair::No;
+                    self.window = self.window.max(self.saved_window);
+                }
+            }
+            CongestionSignal::Penalty => {
+                self.window = (self.window / 2).max(self.mss);
+            }
+            CongestionSignal::Ecn { .. } | CongestionSignal::Idle => {}
+        }
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.ssthresh
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        self.pace
+    }
+
+    fn on_mss_change(&mut self, mss: u32) {
+        self.mss = u64::from(mss.max(1));
+    }
+
+    fn holds_window_in_recovery(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! BBR's memory: the largest delivery rate of the last rounds, the smallest RTT of the last seconds,
+//! and the clock of rounds itself.
+
+use marline_policy::RateSample;
+use marline_time::{Duration, Instant, Rate};
+
+/// Counts round trips by delivered bytes: a round ends when a segment is delivered that was sent after
+/// the previous one ended. No timer, so it holds whatever the RTT does.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Rounds {
+    count: u64,
+    /// A segment sent when this much was delivered, or later, ends the round.
+    ends_at_delivered: u64,
+}
+
+impl Rounds {
+    /// Reads a sample; whether a new round began.
+    pub(super) fn on_sample(&mut self, sample: &RateSample, total_delivered: u64) -> bool {
+        let ended = sample.prior_delivered >= self.ends_at_delivered;
+        if ended {
+            self.count += 1;
+            self.restart(total_delivered);
+        }
+        ended
+    }
+
+    /// A round begins now, whatever the last one was.
+    pub(super) const fn restart(&mut self, total_delivered: u64) {
+        self.ends_at_delivered = total_delivered;
+    }
+
+    /// How many have ended.
+    pub(super) const fn count(self) -> u64 {
+        self.count
+    }
+}
+
+/// The largest rate of the last `window` rounds, exact to a third of the window: the best, the best
+/// since it, and the best since that are kept, each younger than the one before.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct MaxRate {
+    window: u64,
+    best: [(u64, Rate); 3],
+}
+
+impl MaxRate {
+    pub(super) const fn new(window: u64) -> Self {
+        MaxRate { window, best: [(0, Rate::ZERO); 3] }
+    }
+
+    pub(super) const fn get(&self) -> Rate {
+        self.best[0].1
+    }
+
+    /// A sample of this round. Rounds never go back.
+    pub(super) fn on_sample(&mut self, round: u64, rate: Rate) {
+        let new = (round, rate);
+        let all_old = round.saturating_sub(self.best[2].0) > self.window;
+        if rate >= self.best[0].1 || all_old {
+            self.best = [new; 3];
+            return;
+        }
+        if rate >= self.best[1].1 {
+            self.best[1] = new;
+            self.best[2] = new;
+        } else if rate >= self.best[2].1 {
+            self.best[2] = new;
+        }
+        self.forget(new);
+    }
+
+    /// Lets the next best take the place of one that is too old, and makes sure that a best of every
+    /// third of the window is known.
+    fn forget(&mut self, new: (u64, Rate)) {
+        let age = new.0 - self.best[0].0;
+        if age > self.window {
+            self.best = [self.best[1], self.best[2], new];
+            if new.0 - self.best[0].0 > self.window {
+                self.best = [self.best[1], new, new];
+            }
+        } else if self.best[1].0 == self.best[0].0 && age > self.window / 4 {
+            self.best[1] = new;
+            self.best[2] = new;
+        } else if self.best[2].0 == self.best[1].0 && age > self.window / 2 {
+            self.best[2] = new;
+        }
+    }
+}
+
+/// The smallest RTT of the last seconds, and when it was seen.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct LeastRtt {
+    window: Duration,
+    least: Option<Duration>,
+    seen_at: Instant,
+}
+
+impl LeastRtt {
+    pub(super) const fn new(window: Duration, now: Instant) -> Self {
+        LeastRtt { window, least: None, seen_at: now }
+    }
+
+    pub(super) const fn get(&self) -> Option<Duration> {
+        self.least
+    }
+
+    /// Reads a sample; whether the window had passed without one as small.
+    pub(super) fn on_sample(&mut self, now: Instant, rtt: Option<Duration>) -> bool {
+        let expired = now.since(self.seen_at) > self.window;
+        if let Some(rtt) = rtt
+            && (expired || self.least.is_none_or(|least| rtt <= least))
+        {
+            self.least = Some(rtt);
+            self.seen_at = now;
+        }
+        expired
+    }
+
+    /// It was measured with an empty pipe just now: it holds for another window.
+    pub(super) const fn confirm(&mut self, now: Instant) {
+        self.seen_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mbit(n: u64) -> Rate {
+        Rate::from_mbit(n)
+    }
+
+    #[test]
+    fn the_largest_of_the_last_rounds_and_no_older() {
+        let mut filter = MaxRate::new(10);
+        filter.on_sample(1, mbit(80));
+        for round in 2..=11 {
+            filter.on_sample(round, mbit(50));
+            assert_eq!(filter.get(), mbit(80), "round {round}");
+        }
+        filter.on_sample(12, mbit(40));
+        assert_eq!(filter.get(), mbit(50), "80 is forgotten");
+        filter.on_sample(13, mbit(90));
+        assert_eq!(filter.get(), mbit(90), "a larger one counts at once");
+        filter.on_sample(100, mbit(10));
+        assert_eq!(filter.get(), mbit(10), "nothing of long ago");
+    }
+
+    /// Against the definition, allowing what is kept of each third.
+    #[test]
+    fn never_above_the_window_s_maximum_and_never_below_what_is_recent() {
+        let mut filter = MaxRate::new(12);
+        let mut history: Vec<u64> = Vec::new();
+        let mut state = 1_u64;
+        for round in 0..2_000_u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let rate = 10 + (state >> 58);
+            history.push(rate);
+            filter.on_sample(round, mbit(rate));
+            let last = |rounds: usize| {
+                history[history.len().saturating_sub(rounds)..].iter().max().copied().unwrap_or(0)
+            };
+            let got = filter.get().bits_per_s() / 1_000_000;
+            assert!(got <= last(13), "round {round}: {got} of {:?}", last(13));
+            assert!(got >= last(4), "round {round}: {got} below {:?}", last(4));
+        }
+    }
+
+    #[test]
+    fn rounds_end_with_what_was_sent_after_they_began() {
+        let sample = |prior_delivered| RateSample {
+            rate: mbit(1),
+            delivered: 1,
+            interval: Duration::from_millis(1),
+            app_limited: false,
+            prior_delivered,
+        };
+        let mut rounds = Rounds::default();
+        assert!(rounds.on_sample(&sample(0), 1_000));
+        assert!(!rounds.on_sample(&sample(0), 2_000));
+        assert!(!rounds.on_sample(&sample(999), 10_000));
+        assert!(rounds.on_sample(&sample(1_000), 11_000));
+        assert!(!rounds.on_sample(&sample(10_000), 12_000));
+        assert_eq!(rounds.count(), 2);
+    }
+
+    #[test]
+    fn the_smallest_rtt_is_replaced_when_it_is_old() {
+        let ms = Duration::from_millis;
+        let mut least = LeastRtt::new(Duration::from_secs(10), Instant::ZERO);
+        assert!(!least.on_sample(Instant::from_secs(1), Some(ms(50))));
+        assert!(!least.on_sample(Instant::from_secs(5), Some(ms(60))));
+        assert_eq!(least.get(), Some(ms(50)));
+        assert!(least.on_sample(Instant::from_millis(11_001), Some(ms(60))));
+        assert_eq!(least.get(), Some(ms(60)));
+        least.confirm(Instant::from_secs(20));
+        assert!(!least.on_sample(Instant::from_secs(30), None));
+    }
+}

@@ -1,0 +1,178 @@
+//! BBR's states: what each sends at, and when it ends.
+//!
+//! ```text
+//! Startup --(no growth for 3 rounds)--> Drain --(queue gone)--> ProbeBw --+
+//!                                                                  ^      | 10 s without a smaller RTT
+//!                                                                  |      v
+//!                                                                  +-- ProbeRtt (4 segments, 200 ms)
+//! ```
+
+use marline_time::{Duration, Instant, Rate};
+
+/// 2 / ln 2: the smallest gain at which the sent data doubles every round trip.
+pub(super) const STARTUP_GAIN: f64 = 2.885_390_081_777_926_8;
+/// Its inverse: what Startup queued in one round trip is gone after one.
+const DRAIN_GAIN: f64 = 1.0 / STARTUP_GAIN;
+/// One round trip faster, one slower to drain what that queued, six at the measured rate.
+const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Rounds without growth by [`GROWTH`] after which the pipe counts as full.
+const FULL_ROUNDS: u32 = 3;
+const GROWTH: f64 = 1.25;
+
+/// Where BBR stands.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Doubles every round trip until the rate grows no more.
+    Startup,
+    /// Empties the queue that Startup made.
+    Drain,
+    /// Holds the measured rate, and asks for more once in eight round trips.
+    ProbeBw(Cycle),
+    /// Lets the queue run empty to see the path's own RTT.
+    ProbeRtt(ProbeRtt),
+}
+
+impl State {
+    /// What is sent relative to the measured rate.
+    pub(super) fn pacing_gain(self) -> f64 {
+        match self {
+            State::Startup => STARTUP_GAIN,
+            State::Drain => DRAIN_GAIN,
+            State::ProbeBw(cycle) => cycle.gain(),
+            State::ProbeRtt(_) => 1.0,
+        }
+    }
+
+    /// What may be in flight relative to rate x RTT; `steady` in [`State::ProbeBw`].
+    pub(super) const fn window_gain(self, steady: f64) -> f64 {
+        match self {
+            State::Startup | State::Drain => STARTUP_GAIN,
+            State::ProbeBw(_) => steady,
+            State::ProbeRtt(_) => 1.0,
+        }
+    }
+}
+
+/// Whether Startup has found the path's rate.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct FullPipe {
+    best: f64,
+    rounds: u32,
+}
+
+impl FullPipe {
+    /// A round ended with this rate as the largest.
+    pub(super) fn on_round(&mut self, rate: Rate) {
+        let rate = rate.bits_per_s() as f64;
+        if self.is_full() {
+            return;
+        }
+        if rate >= self.best * GROWTH {
+            self.best = rate;
+            self.rounds = 0;
+        } else {
+            self.rounds += 1;
+        }
+    }
+
+    /// The next rounds decide anew, though a pipe that was full stays so.
+    pub(super) const fn reconsider(&mut self) {
+        if !self.is_full() {
+            self.best = 0.0;
+            self.rounds = 0;
+        }
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.rounds >= FULL_ROUNDS
+    }
+}
+
+/// The place in the eight phases of ProbeBw.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cycle {
+    phase: u8,
+    since: Instant,
+}
+
+/// What decides whether a phase has lasted long enough.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct PhaseTest {
+    pub(super) now: Instant,
+    pub(super) min_rtt: Duration,
+    pub(super) in_flight_before: u64,
+    pub(super) lost: bool,
+    /// Bytes in flight at gain 1.
+    pub(super) bdp: u64,
+}
+
+impl Cycle {
+    /// Starts anywhere but in the draining phase. Flows that start together should not probe together;
+    /// the time of the start is as good as a die for that, and the same for one seed.
+    pub(super) const fn start(now: Instant) -> Self {
+        let die = now.as_nanos().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let phase = (die % (CYCLE.len() as u64 - 1)) as u8;
+        Cycle { phase: if phase == 0 { 0 } else { phase + 1 }, since: now }
+    }
+
+    pub(super) const fn gain(self) -> f64 {
+        CYCLE[self.phase as usize]
+    }
+
+    pub(super) const fn is_probing(self) -> bool {
+        self.phase == 0
+    }
+
+    /// Goes on to the next phase if this one is over: one RTT each; probing for more goes on until that
+    /// much is in flight (or was lost), draining ends as soon as nothing is queued.
+    pub(super) fn advance(&mut self, test: &PhaseTest) {
+        let long_enough = test.now.since(self.since) > test.min_rtt;
+        let gain = self.gain();
+        let over = if gain > 1.0 {
+            let wanted = (test.bdp as f64 * gain) as u64;
+            long_enough && (test.lost || test.in_flight_before >= wanted)
+        } else if gain < 1.0 {
+            long_enough || test.in_flight_before <= test.bdp
+        } else {
+            long_enough
+        };
+        if over {
+            self.phase = (self.phase + 1) % CYCLE.len() as u8;
+            self.since = test.now;
+        }
+    }
+}
+
+/// How far the measurement of the RTT has come.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ProbeRtt {
+    /// When it may end; `None` until so little is in flight.
+    done_at: Option<Instant>,
+    /// A round trip has passed since.
+    round_done: bool,
+}
+
+impl ProbeRtt {
+    /// An ACK came. `small` says that no more than the minimum is in flight, `new_round` that a round
+    /// ended. Returns whether a round must be started to be counted, and whether all is over.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        length: Duration,
+        small: bool,
+        new_round: bool,
+    ) -> (bool, bool) {
+        match self.done_at {
+            None if small => {
+                self.done_at = Some(now + length);
+                self.round_done = false;
+                (true, false)
+            }
+            None => (false, false),
+            Some(done_at) => {
+                self.round_done |= new_round;
+                (false, self.round_done && now >= done_at)
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! BALIA, the "balanced linked adaptation" (Peng, Walid, Hwang, Low, 2013).
+//!
+//! *Problem.* LIA is unfriendly to single-path TCPs, OLIA slow to notice that a path has become free.
+//!
+//! *How.* With `x = w / rtt` and `a_r = max(x) / x_r`: for each segment acknowledged on subflow r
+//! `(x_r / rtt_r) / (sum x)^2 * (1 + a_r)/2 * (4 + a_r)/5`; a loss takes
+//! `w_r / 2 * min(a_r, 1.5)`. The best path behaves like a TCP; a worse one grows faster than LIA
+//! would let it and falls further.
+//!
+//! *Source.* Peng et al., "Multipath TCP: Analysis, Design and Implementation", 2013, and
+//! draft-walid-mptcp-congestion-control. The out-of-tree kernel truncates a_r to an integer, which
+//! makes every cut 1/2 or 3/4; the fraction is kept here.
+
+use super::{Coupling, Group};
+
+/// Largest `a` that a decrease counts with.
+const MOST: f64 = 1.5;
+
+/// The rule of BALIA.
+#[derive(Debug, Default)]
+pub(crate) struct Balanced;
+
+impl Coupling for Balanced {
+    fn increase(group: &Group) -> f64 {
+        let Some(me) = group.me() else { return 0.0 };
+        let (a, rate) = (ratio(group), group.total_rate());
+        me.rate() / me.rtt / (rate * rate) * (f64::midpoint(1.0, a)) * ((4.0 + a) / 5.0)
+    }
+
+    fn keeps(group: &Group) -> f64 {
+        1.0 - ratio(group).min(MOST) / 2.0
+    }
+}
+
+/// How much faster the fastest subflow is.
+fn ratio(group: &Group) -> f64 {
+    let largest = group.members.iter().map(super::Member::rate).fold(0.0, f64::max);
+    group.me().map_or(1.0, |me| largest / me.rate())
+}
+
+super::controller!(
+    /// BALIA congestion control of one subflow.
+    Balia,
+    Balanced
+);
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{group, member};
+    use super::*;
+
+    #[test]
+    fn equal_paths_share_one_tcp_s_growth_and_halve() {
+        let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
+        assert!((Balanced::increase(&group) - 1.0 / 40.0).abs() < 1e-12);
+        assert!((Balanced::keeps(&group) - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_slower_path_grows_faster_and_falls_further() {
+        // Rates 300 and 100: a is 1 for the first and 3 for the second.
+        let fast = group([member(30.0, 0.1), member(10.0, 0.1)]);
+        let slow = group([member(10.0, 0.1), member(30.0, 0.1)]);
+        let sum = 400.0 * 400.0;
+        assert!((Balanced::increase(&fast) - 3_000.0 / sum).abs() < 1e-12);
+        assert!((Balanced::increase(&slow) - 1_000.0 / sum * 2.0 * 7.0 / 5.0).abs() < 1e-12);
+        assert!((Balanced::keeps(&fast) - 0.5).abs() < 1e-12);
+        assert!((Balanced::keeps(&slow) - 0.25).abs() < 1e-12, "a counts as 1.5 at most");
+    }
+
+    #[test]
+    fn the_fraction_of_a_is_kept() {
+        let slow = group([member(10.0, 0.1), member(12.0, 0.1)]);
+        assert!((Balanced::keeps(&slow) - 0.4).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,77 @@
+//! LIA, the "linked increases" of RFC 6356.
+//!
+//! *How.* For each segment acknowledged on subflow i its window grows by
+//! `min(alpha / w_total, 1 / w_i)` segments, with
+//! `alpha = w_total * max(w / rtt^2) / (sum(w / rtt))^2`. All subflows grow by the same amount per
+//! segment, so windows end up in proportion to how little each path loses; alpha is what makes the
+//! total rate that of a TCP on the best path. The second term keeps every subflow from being more
+//! aggressive than a TCP of its own would be. Losses halve.
+//!
+//! *Source.* Raiciu, Handley, Wischik, RFC 6356 (2011), equations 1 and 2, here in segments of each
+//! subflow instead of bytes, which makes no difference when segments are of one size.
+//!
+//! *Differences.* alpha is computed for each ACK instead of once per window: it costs two divisions a
+//! subflow and is never out of date.
+
+use super::{Coupling, Group, Member};
+
+/// The rule of RFC 6356.
+#[derive(Debug, Default)]
+pub(crate) struct Linked;
+
+impl Coupling for Linked {
+    fn increase(group: &Group) -> f64 {
+        let own = group.me().map_or(1.0, |me| me.window);
+        let total: f64 = group.members.iter().map(|member| member.window).sum();
+        (alpha(group) / total).min(1.0 / own)
+    }
+}
+
+fn alpha(group: &Group) -> f64 {
+    let total: f64 = group.members.iter().map(|member| member.window).sum();
+    let best = group.members.iter().map(speed).fold(0.0, f64::max);
+    let rate = group.total_rate();
+    total * best / (rate * rate)
+}
+
+fn speed(member: &Member) -> f64 {
+    member.window / (member.rtt * member.rtt)
+}
+
+super::controller!(
+    /// LIA congestion control (RFC 6356) of one subflow.
+    Lia,
+    Linked
+);
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{group, member};
+    use super::*;
+
+    #[test]
+    fn two_equal_paths_grow_half_as_much_each_and_one_tcp_together() {
+        let group = group([member(10.0, 0.1), member(10.0, 0.1)]);
+        // alpha = 20 * 1000 / 200^2 = 1/2: each grows by 1/40 per segment, 1/4 a round trip.
+        assert!((alpha(&group) - 0.5).abs() < 1e-12);
+        assert!((Linked::increase(&group) - 0.5 / 20.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn never_more_aggressive_than_a_tcp_of_its_own() {
+        // A small window on a short path: alpha / w_total would be more than 1 / w.
+        let group = group([member(50.0, 0.5), member(20.0, 0.01)]);
+        // alpha = 70 * 200000 / 2100^2 = 3.17; /70 = 0.045; 1/50 is less.
+        let alpha = 70.0 * 20.0 / 0.000_1 / (2_100.0 * 2_100.0);
+        assert!((super::alpha(&group) - alpha).abs() < 1e-9 && alpha / 70.0 > 1.0 / 50.0);
+        assert!((Linked::increase(&group) - 1.0 / 50.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_hand_computed_case_of_unequal_paths() {
+        let group = group([member(30.0, 0.1), member(10.0, 0.2)]);
+        // rates 300 and 50; w/rtt^2 3000 and 250: alpha = 40 * 3000 / 350^2 = 0.9796.
+        assert!((alpha(&group) - 40.0 * 3_000.0 / 122_500.0).abs() < 1e-12);
+        assert!((Linked::increase(&group) - 3_000.0 / 122_500.0).abs() < 1e-12);
+    }
+}

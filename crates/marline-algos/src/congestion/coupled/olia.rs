@@ -1,0 +1,121 @@
+//! OLIA, the "opportunistic linked increases" (Khalili et al., CoNEXT 2012).
+//!
+//! *Problem.* LIA keeps traffic on congested paths it does not need, to be able to probe them, and so
+//! takes from others without gain for itself.
+//!
+//! *How.* For each segment acknowledged on subflow r:
+//! `(w_r / rtt_r^2) / (sum(w / rtt))^2 + e_r / w_r`. The first term alone is Pareto-optimal but may
+//! flap between paths; the second moves traffic to where it is due. The best paths are those with the
+//! largest `l / rtt^2`, l the bytes between losses (1/p, so this is the square of a TCP's rate there).
+//! If a best path has not the largest window, the best ones without get `e = 1 / (n * how many)` and
+//! the paths with the largest windows minus as much; else all e are zero.
+//!
+//! *Source.* Khalili et al., "MPTCP is not Pareto-optimal", CoNEXT 2012; `l` as its later draft and the
+//! out-of-tree kernel have it: the larger of the bytes since the last loss and between the last
+//! two. Losses halve. A decrease by e never goes below one segment.
+
+use super::{Coupling, Group, Member};
+
+/// The rule of OLIA.
+#[derive(Debug, Default)]
+pub(crate) struct Opportunistic;
+
+impl Coupling for Opportunistic {
+    fn increase(group: &Group) -> f64 {
+        let Some(me) = group.me() else { return 0.0 };
+        let rate = group.total_rate();
+        me.window / (me.rtt * me.rtt) / (rate * rate) + shift(group, me) / me.window
+    }
+}
+
+/// Qualities this close count as equal: they come from floats.
+const EQUAL: f64 = 1e-9;
+
+fn quality(member: &Member) -> f64 {
+    member.between_losses / (member.rtt * member.rtt)
+}
+
+/// The term that moves windows from the largest ones to the best paths.
+fn shift(group: &Group, me: &Member) -> f64 {
+    let members = &group.members;
+    // In whole segments: equal windows would take turns in being the largest by a fraction of one.
+    let whole = |member: &Member| member.window as u64;
+    let largest = members.iter().map(whole).max().unwrap_or(0);
+    let best = members.iter().map(quality).fold(f64::MIN_POSITIVE, f64::max) * (1.0 - EQUAL);
+    let has_largest = |member: &Member| whole(member) == largest;
+    let collects = |member: &Member| quality(member) >= best && !has_largest(member);
+    let collecting = members.iter().filter(|member| collects(member)).count();
+    if collecting == 0 {
+        return 0.0;
+    }
+    let all = members.len() as f64;
+    if collects(me) {
+        1.0 / (all * collecting as f64)
+    } else if has_largest(me) {
+        let giving = members.iter().filter(|member| has_largest(member)).count();
+        -1.0 / (all * giving as f64)
+    } else {
+        0.0
+    }
+}
+
+super::controller!(
+    /// OLIA congestion control of one subflow.
+    Olia,
+    Opportunistic
+);
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{group, member};
+    use super::*;
+
+    fn with_history(window: f64, rtt: f64, between_losses: f64) -> Member {
+        Member { between_losses, ..member(window, rtt) }
+    }
+
+    #[test]
+    fn equal_paths_share_one_tcp_s_growth() {
+        let group = group([with_history(10.0, 0.1, 1e5), with_history(10.0, 0.1, 1e5)]);
+        // (10 / 0.01) / 200^2 = 1/40, and nothing to move.
+        assert!((Opportunistic::increase(&group) - 1.0 / 40.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_best_path_with_the_smaller_window_collects_from_the_largest() {
+        let small_and_good = with_history(5.0, 0.1, 9e5);
+        let large_and_bad = with_history(20.0, 0.1, 1e5);
+        let base = |window: f64| window / 0.01 / (250.0 * 250.0);
+        let mine = group([small_and_good, large_and_bad]);
+        assert!((Opportunistic::increase(&mine) - (base(5.0) + 0.5 / 5.0)).abs() < 1e-12);
+        let other = group([large_and_bad, small_and_good]);
+        assert!((Opportunistic::increase(&other) - (base(20.0) - 0.5 / 20.0)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_third_path_is_left_alone_and_several_share() {
+        let members = [
+            with_history(5.0, 0.1, 9e5),
+            with_history(4.0, 0.1, 9e5),
+            with_history(20.0, 0.1, 1e5),
+        ];
+        let shift_of = |me: usize| {
+            let mut group = group(members);
+            group.members.iter_mut().enumerate().for_each(|(i, m)| m.is_me = i == me);
+            shift(&group, group.me().unwrap())
+        };
+        assert!((shift_of(0) - 1.0 / 6.0).abs() < 1e-12);
+        assert!((shift_of(1) - 1.0 / 6.0).abs() < 1e-12);
+        assert!((shift_of(2) + 1.0 / 3.0).abs() < 1e-12);
+        let all: f64 = (0..3).map(shift_of).sum();
+        assert!(all.abs() < 1e-12, "what one gets others give");
+    }
+
+    #[test]
+    fn the_rtt_counts_squared_in_what_is_best() {
+        // Twice the bytes between losses on twice the RTT is half as good.
+        let near = with_history(5.0, 0.1, 1e5);
+        let far = with_history(20.0, 0.2, 2e5);
+        assert!(shift(&group([near, far]), &Member { is_me: true, ..near }) > 0.0);
+    }
+}

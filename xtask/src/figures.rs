@@ -10,6 +10,7 @@ use crate::run::{command, run};
 
 /// A name to choose the row by, and the arguments of cargo. A row may need several commands.
 const ROWS: &[(&str, &str)] = &[
+    ("cost", "run --release -q -p marline-sim --example numbers cost"),
     ("clean", "run --release -q -p marline-sim --example numbers clean"),
     ("loss", "run --release -q -p marline-sim --example numbers loss"),
     ("pairs", "run --release -q -p marline-sim --example numbers pairs"),
@@ -42,6 +43,29 @@ pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
             println!("{error}");
             failed.push(*name);
         }
+        if *name == "cost"
+            && let Err(error) = beside_ns3(root)
+        {
+            println!("{error}");
+            failed.push(*name);
+        }
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("rows that failed: {}", failed.join(", "))) }
+}
+
+/// The same transfer in ns-3, where that is installed.
+fn beside_ns3(root: &Path) -> TaskResult {
+    if !Path::new("/usr/include/ns3/core-module.h").exists() {
+        println!("ns-3: not installed (Debian: libns3-dev, g++)");
+        return Ok(());
+    }
+    let source = root.join("crates/marline-sim/examples/peers/ns3_bulk.cc");
+    let program = std::env::temp_dir().join(format!("marline-ns3-bulk-{}", std::process::id()));
+    let libraries = ["core", "network", "internet", "point-to-point", "applications"];
+    let mut compiler = command(root, "g++", &["-O2", "-std=c++17", "-o"]);
+    compiler.arg(&program).arg(source).args(libraries.map(|name| format!("-lns3-{name}")));
+    let compiled = run(&mut compiler);
+    let ran = compiled.and_then(|()| run(&mut command(root, &program.to_string_lossy(), &[])));
+    let _ = std::fs::remove_file(&program);
+    ran
 }

@@ -175,6 +175,32 @@ impl Paths {
         self.world.node_mut(self.client).connect(now, config, local, remote, app)
     }
 
+    /// Opens a connection of another configuration over a path, beside the others; its paths are those
+    /// of the client.
+    ///
+    /// # Errors
+    /// The endpoint's.
+    pub fn connect_as(
+        &mut self,
+        mut config: ConnectionConfig,
+        path: usize,
+        app: Box<dyn App>,
+    ) -> Result<ConnectionId, ConnectError> {
+        config.local_addresses.clone_from(&self.connection.local_addresses);
+        let usual = core::mem::replace(&mut self.connection, config);
+        let connected = self.connect(path, app);
+        self.connection = usual;
+        connected
+    }
+
+    /// From now on the packets of a path take the link of another: both meet in one bottleneck.
+    pub fn share_link(&mut self, path: usize, with: usize) {
+        let address = Self::address(path, self.renumbered[path]);
+        (self.up[path], self.down[path]) = (self.up[with], self.down[with]);
+        self.world.route(address, Self::server_address(), self.up[path]);
+        self.world.route(Self::server_address(), address, self.down[path]);
+    }
+
     /// Takes both directions of a path down or up; nobody is told.
     pub fn set_path_up(&mut self, path: usize, up: bool) {
         self.world.set_link_up(self.up[path], up);

@@ -147,6 +147,23 @@ fn fastclose_on_a_reset_ends_everything() {
     assert!(sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST)));
 }
 
+/// The kernel aborts with data of its own under way that was lost: its RST lies behind a hole, and no
+/// second one will come.
+#[test]
+fn fastclose_on_a_reset_behind_a_hole_ends_everything() {
+    let (mut script, first, second) = two_subflows();
+    let behind = |key| first.stamp(Seg::rst().mptcp(fastclose(key))).at(first.next.add(3_000));
+    first.inject(&mut script, behind(first.their_key ^ 1));
+    assert_eq!(closed(&mut script), None, "a wrong key proves nothing");
+    let challenge = script.take_sent();
+    assert!(challenge.iter().all(|s| s.path == first.path) && challenge.len() == 1);
+    first.inject(&mut script, behind(first.their_key));
+    assert_eq!(closed(&mut script), Some(CloseReason::PeerReset));
+    let sent = script.take_sent();
+    assert!(sent.iter().all(|s| s.path == second.path), "no answer to a RST: {sent:?}");
+    assert!(sent.iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST)));
+}
+
 #[test]
 fn fastclose_with_a_wrong_key_is_ignored() {
     let (mut script, mut first, mut second) = two_subflows();

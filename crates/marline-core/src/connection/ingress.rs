@@ -29,8 +29,14 @@ impl Connection {
         }
         let window = self.receive.window_size();
         self.refresh_group(now, id);
+        let key = self.keys.local.0;
         let Some(leg) = self.leg_mut(id) else { return };
-        let ingress = leg.tcp.on_segment(now, segment, ecn, window);
+        let mut ingress = leg.tcp.on_segment(now, segment, ecn, window);
+        // RFC 5961 challenges a RST behind a hole; but an aborting peer may have no state left to
+        // repeat it at the right place, and its key proves what the number does not.
+        if ingress.challenge && is_proven_abort(segment, key) {
+            ingress = leg.tcp.accept_reset();
+        }
         if ingress.challenge {
             if sh.challenges.take(now, sh.rng.as_mut()) {
                 sh.counters.challenge_acks += 1;
@@ -412,4 +418,11 @@ impl Connection {
         self.scheduler_event(now, marline_policy::SchedulerEvent::SubflowUp(id));
         self.path_event(now, sh, marline_policy::PathEvent::SubflowUp(id));
     }
+}
+
+/// A RST with MP_FASTCLOSE and our key: who knows that is the peer.
+fn is_proven_abort(segment: &TcpSegment<'_>, key: u64) -> bool {
+    let knows =
+        |option: MptcpOption| matches!(option, MptcpOption::Fastclose(f) if f.receiver_key == key);
+    segment.header.flags.contains(TcpFlags::RST) && segment.options.mptcp.iter().any(knows)
 }

@@ -85,10 +85,7 @@ impl Subflow {
             Check::Drop => return Ingress::default(),
             Check::Challenge => return self.challenge(now, segment),
             Check::Duplicate => return self.on_duplicate(now, segment, &place),
-            Check::Reset => {
-                self.finish(SubflowEvent::Reset);
-                return Ingress { accepted: true, ..Ingress::default() };
-            }
+            Check::Reset => return self.accept_reset(),
         }
         let ack = match self.check_ack(segment) {
             Ok(ack) => ack,
@@ -96,6 +93,12 @@ impl Subflow {
             Err(_) => return Ingress::default(),
         };
         self.take_accepted(now, segment, ecn, (place, ack))
+    }
+
+    /// The peer has reset this subflow, and it was the peer.
+    pub(crate) fn accept_reset(&mut self) -> Ingress {
+        self.finish(SubflowEvent::Reset);
+        Ingress { accepted: true, ..Ingress::default() }
     }
 
     fn take_accepted(

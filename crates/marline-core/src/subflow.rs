@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 
 use marline_policy::{
     CongestionController, CongestionFactory, CongestionSignal, DataRange, DeliveredSegment,
-    LossRecovery, RecoveryFactory, SentSegment, Ssn, SubflowId, SubflowView,
+    LossRecovery, Penalty, RecoveryFactory, SentSegment, Ssn, SubflowId, SubflowView,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::SeqNum;
@@ -300,8 +300,8 @@ impl Subflow {
     }
 
     /// A scheduler wants it to slow down.
-    pub(crate) fn penalise(&mut self, now: Instant) {
-        self.congestion.on_signal(CongestionSignal::Penalty, now, self.id, &self.group);
+    pub(crate) fn penalise(&mut self, now: Instant, penalty: Penalty) {
+        self.congestion.on_signal(CongestionSignal::Penalty(penalty), now, self.id, &self.group);
     }
 
     /// What was sent and is not cumulatively acknowledged, oldest first.

@@ -50,6 +50,16 @@ pub struct AckSample {
     pub in_recovery: bool,
 }
 
+/// How a scheduler slows a subflow down that held up others (NSDI'12 penalisation).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Penalty {
+    /// Half the window; half of ssthresh, too, unless in slow start, which goes on (the later
+    /// out-of-tree Linux).
+    Window,
+    /// Half the window, and that is ssthresh as well: slow start ends (the paper, and Linux of 2012).
+    WindowAndThreshold,
+}
+
 /// What makes a controller slow down, or take a slow-down back.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CongestionSignal {
@@ -75,7 +85,7 @@ pub enum CongestionSignal {
     /// Recovery ended.
     RecoveryDone,
     /// A scheduler penalises the subflow.
-    Penalty,
+    Penalty(Penalty),
     /// Sending starts again after a pause longer than the RTO.
     Idle,
 }

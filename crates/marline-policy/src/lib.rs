@@ -18,7 +18,7 @@ mod scheduler;
 mod scoreboard;
 mod view;
 
-pub use congestion::{AckSample, CongestionController, CongestionSignal, RateSample};
+pub use congestion::{AckSample, CongestionController, CongestionSignal, Penalty, RateSample};
 pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };

@@ -4,7 +4,7 @@ use core::fmt::Debug;
 
 use marline_time::{Duration, Instant};
 
-use crate::{DataRange, Dsn, SubflowId, SubflowSet, SubflowView};
+use crate::{DataRange, Dsn, Penalty, SubflowId, SubflowSet, SubflowView};
 
 /// Data that was handed to subflows and is not DATA_ACKed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -145,7 +145,12 @@ pub enum SchedulerAction {
         on: SubflowId,
     },
     /// Tell the subflow's congestion controller to slow down (NSDI'12 penalisation).
-    Penalise(SubflowId),
+    Penalise {
+        /// The subflow.
+        subflow: SubflowId,
+        /// How.
+        penalty: Penalty,
+    },
 }
 
 /// Chooses the subflow for data. Its per-subflow state is its own.

@@ -314,7 +314,7 @@ impl CongestionController for Bbr {
                     self.window = self.window.max(self.saved_window);
                 }
             }
-            CongestionSignal::Penalty => {
+            CongestionSignal::Penalty(_) => {
                 self.window = (self.window / 2).max(self.mss);
             }
             CongestionSignal::Ecn { .. } | CongestionSignal::Idle => {}

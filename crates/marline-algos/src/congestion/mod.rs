@@ -1,12 +1,14 @@
 //! Congestion control: how much each subflow may have in flight.
 
 mod bbr;
+mod capped;
 mod coupled;
 mod cubic;
 mod reno;
 mod window;
 
 pub use bbr::{Bbr, BbrConfig};
+pub use capped::Capped;
 pub use coupled::{Balia, Lia, Olia};
 pub use cubic::Cubic;
 pub use reno::Reno;

@@ -17,7 +17,7 @@
 //! - In slow start the window counts as the limit if half of it was in flight (as in Linux): a paced
 //!   sender whose window doubles is behind it nearly all the time.
 
-use marline_policy::{AckSample, CongestionSignal};
+use marline_policy::{AckSample, CongestionSignal, Penalty};
 
 use crate::slow_start::{SlowStart, SlowStartKind};
 
@@ -169,7 +169,7 @@ impl Window {
                 self.in_episode = false;
                 Change::None
             }
-            CongestionSignal::Penalty => self.penalise(),
+            CongestionSignal::Penalty(penalty) => self.penalise(penalty),
             CongestionSignal::Idle => self.restart(),
         }
     }
@@ -203,16 +203,19 @@ impl Window {
         Change::Undone
     }
 
-    /// NSDI'12 penalisation as the Linux scheduler of 2018 did it: halve the window; halve ssthresh
-    /// too unless in slow start. Not on top of a reduction that is under way.
-    fn penalise(&mut self) -> Change {
+    /// Never on top of a reduction that is under way.
+    fn penalise(&mut self, penalty: Penalty) -> Change {
         if self.in_episode {
             return Change::None;
         }
-        if self.cwnd >= self.ssthresh {
-            self.ssthresh = (self.ssthresh / 2.0).max(MIN_SSTHRESH_SEGMENTS * self.mss);
-        }
+        let least = MIN_SSTHRESH_SEGMENTS * self.mss;
+        let slow_start_goes_on = penalty == Penalty::Window && self.in_slow_start();
         self.cwnd = (self.cwnd / 2.0).max(self.mss);
+        match penalty {
+            Penalty::Window if slow_start_goes_on => {}
+            Penalty::Window => self.ssthresh = (self.ssthresh / 2.0).max(least),
+            Penalty::WindowAndThreshold => self.ssthresh = self.cwnd.max(least),
+        }
         Change::Moved
     }
 

@@ -21,18 +21,72 @@
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
 //!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
 //!   (ECF, BLEST) are separate.
+//! - Data of a subflow whose probe stays unanswered goes out elsewhere at once, not after its
+//!   retransmission timeout.
+//!
+//! Each but the first two is a parameter, and all of them off is `lowest-rtt`: what the studies of
+//! Multipath TCP call the default scheduler, without opportunistic retransmission unless `+orp` is put
+//! around it.
 
 use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
 };
+use marline_time::Duration;
 
-use super::opportunistic::Opportunistic;
+use super::opportunistic::{Opportunistic, OpportunisticRules};
 use super::{blocking, classes};
 
+/// What a [`MinRtt`] does beyond choosing the lowest RTT.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MinRttConfig {
+    /// Keep data from slow subflows that would block the faster ones.
+    pub avoids_blocking: bool,
+    /// What is done when a window blocks nevertheless.
+    pub opportunistic: OpportunisticRules,
+    /// An unanswered probe is enough for data to be sent elsewhere; else it takes a retransmission
+    /// timeout.
+    pub reinjects_on_probe: bool,
+}
+
+impl Default for MinRttConfig {
+    /// `min-rtt`: all of it.
+    fn default() -> Self {
+        MinRttConfig {
+            avoids_blocking: true,
+            opportunistic: OpportunisticRules::WIDE,
+            reinjects_on_probe: true,
+        }
+    }
+}
+
+impl MinRttConfig {
+    /// `lowest-rtt`: none of it.
+    pub const BARE: Self = MinRttConfig {
+        avoids_blocking: false,
+        opportunistic: OpportunisticRules::OFF,
+        reinjects_on_probe: false,
+    };
+}
+
 /// Prefers the subflow with the lowest smoothed RTT.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct MinRtt {
+    config: MinRttConfig,
     opportunistic: Opportunistic,
+}
+
+impl MinRtt {
+    /// With these choices.
+    #[must_use]
+    pub const fn new(config: MinRttConfig) -> Self {
+        MinRtt { config, opportunistic: Opportunistic::new(config.opportunistic) }
+    }
+}
+
+impl Default for MinRtt {
+    fn default() -> Self {
+        MinRtt::new(MinRttConfig::default())
+    }
 }
 
 impl Scheduler for MinRtt {
@@ -43,7 +97,8 @@ impl Scheduler for MinRtt {
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let candidates = || classes::members(cx.subflows, class);
         let picked = classes::pick(candidates(), class);
-        picked.filter(|view| !blocking::would_block(view, cx)).map_or_else(
+        let blocks = |view| self.config.avoids_blocking && blocking::would_block(view, cx);
+        picked.filter(|view| !blocks(view)).map_or_else(
             || classes::wait(candidates()),
             |view| Decision::Send { subflow: view.id, range: cx.unsent },
         )
@@ -60,6 +115,10 @@ impl Scheduler for MinRtt {
         out: &mut Vec<SchedulerAction>,
     ) {
         self.opportunistic.on_event(event, cx, out);
+    }
+
+    fn probe_patience(&self) -> Option<Duration> {
+        self.config.reinjects_on_probe.then_some(Duration::ZERO)
     }
 }
 

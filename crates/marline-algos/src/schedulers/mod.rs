@@ -1,24 +1,31 @@
 //! Schedulers: which data goes on which subflow.
 
+mod blest;
 mod blocking;
 mod burst_end;
 pub mod classes;
 mod copies;
+mod ecf;
 mod min_rtt;
 mod opportunistic;
 mod opportunistic_redundant;
+mod orp;
 mod probing;
 mod redundant;
 mod redundant_idle;
 mod round_robin;
 
+pub use blest::{Blest, BlestConfig};
 pub use burst_end::{BurstEnd, BurstEndConfig};
-pub use min_rtt::MinRtt;
+pub use ecf::{Ecf, EcfConfig};
+pub use min_rtt::{MinRtt, MinRttConfig};
+pub use opportunistic::{OpportunisticRules, Penalise, Retransmit};
 pub use opportunistic_redundant::OpportunisticRedundant;
+pub use orp::Orp;
 pub use probing::{Probing, ProbingConfig};
 pub use redundant::Redundant;
 pub use redundant_idle::RedundantIdle;
-pub use round_robin::RoundRobin;
+pub use round_robin::{RoundRobin, RoundRobinConfig};
 
 #[cfg(test)]
 mod properties;

@@ -4,22 +4,35 @@
 //! slow subflow, the window fills behind it and the fast subflow idles, though it has room.
 //!
 //! *How.* When the window blocks the next segment and the fast subflow F has room, the oldest
-//! outstanding segment, if F did not carry it, is sent on F as well. The subflows that held it up are
-//! penalised, at most once per RTT of F: their window is halved, so that they hold less of the window
-//! next time. When only the send buffer is exhausted, the retransmission happens without penalty.
+//! outstanding segment, if F did not carry it, is sent on F as well (M1). The subflows that held it up
+//! are penalised: their window is halved, so that they hold less of the receive window next time (M2).
+//! Each is a choice by itself:
 //!
-//! *Source.* Rules as in the out-of-tree Linux scheduler: a slow subflow S is worth repeating if its
-//! window is down to 4 segments or if its RTT is more than 4 times F's; it is penalised if its RTT
-//! is larger than F's and it is not repairing losses. Written anew.
+//! | retransmit | what is repeated on F |
+//! |---|---|
+//! | `paper` | the oldest segment, whoever holds it |
+//! | `kernel` | the oldest, if its first holder has 4 segments of window or less, or more than 4 times F's RTT |
+//! | `wide` | the same, and then all that subflows with more than 4 times F's RTT hold, as far as F has room |
 //!
-//! *Differences.* Linux repeats one segment and waits for its DATA_ACK: one segment per RTT of F, and
-//! a path whose rate collapses drags the connection down to that. Here F repeats as much of what
-//! much slower subflows hold as it has room for. Linux also penalises when the send buffer is
-//! exhausted and memory is short; the send buffer here grows by itself, so that case is none.
+//! | penalise | who pays, how often | how |
+//! |---|---|---|
+//! | `paper` | the first holder S, if its window over RTT is less than F's; once per RTT of S | ssthresh is the halved window, too |
+//! | `kernel` | every holder whose RTT is longer than F's and that repairs no loss; once per RTT of F | slow start goes on |
+//!
+//! *Source.* The paper; its first code (2012) for `penalise=paper`; the out-of-tree Linux scheduler as
+//! it was later for `kernel`. Written anew from descriptions.
+//!
+//! *Left open, and chosen.* The paper has no condition for the retransmission, all code has: `paper` is
+//! the paper's word, `kernel` what was measured in 2014 and after. Linux asks its questions only about
+//! the segment at the trailing edge and waits for its DATA_ACK: one segment per RTT of F, and a path
+//! whose rate collapses drags the connection down to that; `wide` (what `min-rtt` does) lets F repeat
+//! as much as it has room for. When only the send buffer is exhausted, Linux repeats, and penalises if
+//! no memory is left; the same here, where that means that the buffer is full at its largest. (`wide`
+//! does not penalise then: it never did.)
 
 use marline_policy::{
-    Dsn, Eligibility, Phase, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowId,
-    SubflowSet, SubflowView,
+    Dsn, Eligibility, Mapping, Penalty, Phase, SchedulerAction, SchedulerContext, SchedulerEvent,
+    SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::{Duration, Instant};
 
@@ -32,14 +45,81 @@ const RTT_RATIO: u32 = 4;
 /// Ranges repeated in one go.
 const MAX_RANGES: usize = 64;
 
+/// What is repeated on the fast subflow when it is held up.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Retransmit {
+    /// Nothing.
+    Off,
+    /// The oldest segment, whoever holds it.
+    Paper,
+    /// The oldest segment, if its holder's window is tiny or its RTT more than 4 times as long.
+    Kernel,
+    /// The same, and then all that such subflows hold, as far as there is room.
+    Wide,
+}
+
+/// Which subflow is slowed down for holding up the fast one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Penalise {
+    /// None.
+    Off,
+    /// The first holder if its throughput is lower, once per RTT of its own; ends slow start.
+    Paper,
+    /// Every holder with a longer RTT, once per RTT of the fast one; slow start goes on.
+    Kernel,
+}
+
+/// Which rules are in force.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct OpportunisticRules {
+    /// M1.
+    pub retransmit: Retransmit,
+    /// M2.
+    pub penalise: Penalise,
+    /// Retransmit also when only the send buffer is exhausted.
+    pub for_send_buffer: bool,
+    /// Penalise then, too, if the buffer is full at its largest.
+    pub penalise_for_send_buffer: bool,
+}
+
+impl OpportunisticRules {
+    /// What `min-rtt` does.
+    pub const WIDE: Self = OpportunisticRules {
+        retransmit: Retransmit::Wide,
+        penalise: Penalise::Kernel,
+        for_send_buffer: true,
+        penalise_for_send_buffer: false,
+    };
+    /// The rules of the out-of-tree Linux scheduler, later versions.
+    pub const KERNEL: Self = OpportunisticRules {
+        retransmit: Retransmit::Kernel,
+        penalise: Penalise::Kernel,
+        for_send_buffer: true,
+        penalise_for_send_buffer: true,
+    };
+    /// Nothing at all.
+    pub const OFF: Self = OpportunisticRules {
+        retransmit: Retransmit::Off,
+        penalise: Penalise::Off,
+        for_send_buffer: false,
+        penalise_for_send_buffer: false,
+    };
+}
+
 /// The state of both mechanisms, one per connection.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Opportunistic {
-    /// When each fast subflow last had others penalised. A subflow's first RTT is free of it.
+    rules: OpportunisticRules,
+    /// By subflow: when it last had others penalised (`kernel`; its first RTT is free of it), or was
+    /// penalised itself (`paper`).
     last_penalty: [Option<Instant>; SubflowSet::CAPACITY as usize],
 }
 
 impl Opportunistic {
+    pub(super) const fn new(rules: OpportunisticRules) -> Self {
+        Opportunistic { rules, last_penalty: [None; SubflowSet::CAPACITY as usize] }
+    }
+
     pub(super) fn on_event(
         &mut self,
         event: SchedulerEvent,
@@ -47,17 +127,24 @@ impl Opportunistic {
         out: &mut Vec<SchedulerAction>,
     ) {
         match event {
-            SchedulerEvent::SubflowUp(id) => *self.stamp(id) = Some(cx.now),
+            SchedulerEvent::SubflowUp(id) => {
+                let spared = self.rules.penalise == Penalise::Kernel;
+                *self.stamp(id) = spared.then_some(cx.now);
+            }
             SchedulerEvent::SubflowDown(id) => *self.stamp(id) = None,
             SchedulerEvent::PeerWindowBlocked { picked } => self.unblock(picked, true, cx, out),
-            SchedulerEvent::SendBufferBlocked => {
+            SchedulerEvent::SendBufferBlocked if self.rules.for_send_buffer => {
                 let Some(class) = classes::best_class(cx.subflows) else { return };
                 let members = classes::members(cx.subflows, class);
+                let full = cx.written.since(cx.data_una) >= cx.send_limit;
+                let penalise = self.rules.penalise_for_send_buffer && full;
                 if let Some(picked) = classes::pick(members, class).map(|view| view.id) {
-                    self.unblock(picked, false, cx, out);
+                    self.unblock(picked, penalise, cx, out);
                 }
             }
-            SchedulerEvent::ProbeTimeout(_) | SchedulerEvent::SubflowRto(_) => {}
+            SchedulerEvent::SendBufferBlocked
+            | SchedulerEvent::ProbeTimeout(_)
+            | SchedulerEvent::SubflowRto(_) => {}
         }
     }
 
@@ -74,59 +161,117 @@ impl Opportunistic {
     ) {
         let (Some(fast), Some(oldest)) = (cx.subflow(picked), cx.mappings.oldest()) else { return };
         let Some(fast_srtt) = fast.srtt else { return };
-        let holders =
-            || cx.subflows.iter().filter(|s| s.id != picked && oldest.carried_by.contains(s.id));
-        let due = self.stamp(picked).is_none_or(|last| cx.now.since(last) >= fast_srtt);
-        if penalise && due {
-            let slow = |s: &&SubflowView| {
-                s.phase == Phase::Open && s.srtt.is_some_and(|srtt| fast_srtt < srtt)
-            };
-            let before = out.len();
-            out.extend(holders().filter(slow).map(|s| SchedulerAction::Penalise(s.id)));
-            if out.len() > before {
-                *self.stamp(picked) = Some(cx.now);
+        let held_up = HeldUp { fast, fast_srtt, oldest, cx };
+        if penalise {
+            match self.rules.penalise {
+                Penalise::Off => {}
+                Penalise::Paper => self.penalise_as_2012(&held_up, out),
+                Penalise::Kernel => self.penalise_as_later(&held_up, out),
             }
         }
-        // A backup may help out of this only if backups carry data anyway.
-        let may_carry =
-            Class::of(fast).is_some() && Class::of(fast) == classes::best_class(cx.subflows);
-        let worth = holders().next().is_some_and(|slow| {
-            slow.cwnd <= SMALL_WINDOW_SEGMENTS * u64::from(slow.mss)
-                || slow.srtt.is_none_or(|srtt| fast_srtt * RTT_RATIO < srtt)
-        });
-        if worth && may_carry && fast.is_ready() && !oldest.carried_by.contains(picked) {
-            let range = oldest.range.prefix(u64::from(fast.mss));
-            out.push(SchedulerAction::Reinject { range, on: picked });
-            repeat_what_much_slower_ones_hold(fast, fast_srtt, range.end, cx, out);
+        held_up.repeat(self.rules.retransmit, out);
+    }
+
+    /// The holder of the trailing edge, if it brings home less, once per round trip of its own.
+    fn penalise_as_2012(&mut self, held_up: &HeldUp<'_>, out: &mut Vec<SchedulerAction>) {
+        let Some(slow) = held_up.holders().next() else { return };
+        let Some(slow_srtt) = slow.srtt else { return };
+        // window / RTT compared without a division.
+        let brings = |view: &SubflowView, other_srtt: Duration| {
+            u128::from(view.cwnd) * other_srtt.as_nanos()
+        };
+        let slower = brings(slow, held_up.fast_srtt) < brings(held_up.fast, slow_srtt);
+        let now = held_up.cx.now;
+        let due = self.stamp(slow.id).is_none_or(|last| now.since(last) >= slow_srtt);
+        if slower && due {
+            *self.stamp(slow.id) = Some(now);
+            let penalty = Penalty::WindowAndThreshold;
+            out.push(SchedulerAction::Penalise { subflow: slow.id, penalty });
+        }
+    }
+
+    /// Every holder with a longer round trip, once per round trip of the fast subflow.
+    fn penalise_as_later(&mut self, held_up: &HeldUp<'_>, out: &mut Vec<SchedulerAction>) {
+        let (now, fast_srtt) = (held_up.cx.now, held_up.fast_srtt);
+        let stamp = self.stamp(held_up.fast.id);
+        if stamp.is_some_and(|last| now.since(last) < fast_srtt) {
+            return;
+        }
+        let slow = |s: &&SubflowView| {
+            s.phase == Phase::Open && s.srtt.is_some_and(|srtt| fast_srtt < srtt)
+        };
+        let before = out.len();
+        out.extend(held_up.holders().filter(slow).map(|s| {
+            let (subflow, penalty) = (s.id, Penalty::Window);
+            SchedulerAction::Penalise { subflow, penalty }
+        }));
+        if out.len() > before {
+            *stamp = Some(now);
         }
     }
 }
 
-/// Beyond the oldest segment: as far as the fast subflow has room and only subflows with a much longer
-/// RTT hold the data.
-fn repeat_what_much_slower_ones_hold(
-    fast: &SubflowView,
+/// A fast subflow has room, and the oldest data is elsewhere.
+struct HeldUp<'a> {
+    fast: &'a SubflowView,
     fast_srtt: Duration,
-    from: Dsn,
-    cx: &SchedulerContext<'_>,
-    out: &mut Vec<SchedulerAction>,
-) {
-    let Eligibility::Ready { room } = fast.eligibility else { return };
-    let mut left = room.saturating_sub(u64::from(fast.mss));
-    let mut at = from;
-    for _ in 0..MAX_RANGES {
-        let Some(next) = cx.mappings.next_not_on(fast.id, at).filter(|_| left > 0) else { return };
-        let slow = |id| {
-            let holder = cx.subflow(id);
-            holder.is_none_or(|s| s.srtt.is_none_or(|srtt| fast_srtt * RTT_RATIO < srtt))
+    oldest: Mapping,
+    cx: &'a SchedulerContext<'a>,
+}
+
+impl HeldUp<'_> {
+    /// Who else carries the oldest data.
+    fn holders(&self) -> impl Iterator<Item = &SubflowView> {
+        let holds =
+            |s: &&SubflowView| s.id != self.fast.id && self.oldest.carried_by.contains(s.id);
+        self.cx.subflows.iter().filter(holds)
+    }
+
+    fn repeat(&self, rule: Retransmit, out: &mut Vec<SchedulerAction>) {
+        let much_slower = |slow: &SubflowView| {
+            slow.cwnd <= SMALL_WINDOW_SEGMENTS * u64::from(slow.mss)
+                || slow.srtt.is_none_or(|srtt| self.fast_srtt * RTT_RATIO < srtt)
         };
-        if !next.carried_by.iter().all(slow) {
-            return;
+        let worth = match rule {
+            Retransmit::Off => false,
+            Retransmit::Paper => true,
+            Retransmit::Kernel | Retransmit::Wide => self.holders().next().is_some_and(much_slower),
+        };
+        let fast = self.fast;
+        // A backup may help out of this only if backups carry data anyway.
+        let class = Class::of(fast);
+        let may_carry = class.is_some() && class == classes::best_class(self.cx.subflows);
+        if worth && may_carry && fast.is_ready() && !self.oldest.carried_by.contains(fast.id) {
+            let range = self.oldest.range.prefix(u64::from(fast.mss));
+            out.push(SchedulerAction::Reinject { range, on: fast.id });
+            if rule == Retransmit::Wide {
+                self.repeat_what_much_slower_ones_hold(range.end, out);
+            }
         }
-        let range = next.range.prefix(left);
-        out.push(SchedulerAction::Reinject { range, on: fast.id });
-        left -= range.len();
-        at = range.end;
+    }
+
+    /// Beyond the oldest segment: as far as the fast subflow has room and only subflows with a much
+    /// longer RTT hold the data.
+    fn repeat_what_much_slower_ones_hold(&self, from: Dsn, out: &mut Vec<SchedulerAction>) {
+        let HeldUp { fast, fast_srtt, cx, .. } = *self;
+        let Eligibility::Ready { room } = fast.eligibility else { return };
+        let mut left = room.saturating_sub(u64::from(fast.mss));
+        let mut at = from;
+        for _ in 0..MAX_RANGES {
+            let next = cx.mappings.next_not_on(fast.id, at).filter(|_| left > 0);
+            let Some(next) = next else { return };
+            let slow = |id| {
+                let holder = cx.subflow(id);
+                holder.is_none_or(|s| s.srtt.is_none_or(|srtt| fast_srtt * RTT_RATIO < srtt))
+            };
+            if !next.carried_by.iter().all(slow) {
+                return;
+            }
+            let range = next.range.prefix(left);
+            out.push(SchedulerAction::Reinject { range, on: fast.id });
+            left -= range.len();
+            at = range.end;
+        }
     }
 }
 

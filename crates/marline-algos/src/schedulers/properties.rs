@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::classes::{Class, best_class};
 use super::{
-    BurstEnd, MinRtt, OpportunisticRedundant, Probing, Redundant, RedundantIdle, RoundRobin,
+    Blest, BurstEnd, Ecf, MinRtt, MinRttConfig, OpportunisticRedundant, OpportunisticRules, Orp,
+    Probing, Redundant, RedundantIdle, RoundRobin,
 };
 use crate::testing::{MSS, Stream, set, view};
 
@@ -55,12 +56,16 @@ fn any_step() -> impl Strategy<Value = Step> {
 fn schedulers() -> Vec<Box<dyn Scheduler>> {
     vec![
         Box::<MinRtt>::default(),
+        Box::new(MinRtt::new(MinRttConfig::BARE)),
         Box::<RoundRobin>::default(),
         Box::<Redundant>::default(),
         Box::<OpportunisticRedundant>::default(),
         Box::<RedundantIdle>::default(),
         Box::<BurstEnd>::default(),
         Box::<Probing>::default(),
+        Box::<Blest>::default(),
+        Box::<Ecf>::default(),
+        Box::new(Orp::new(Box::<Ecf>::default(), OpportunisticRules::KERNEL)),
     ]
 }
 

@@ -4,10 +4,10 @@
 //! paths is worth something, and the quickest way to see that all paths work.
 //!
 //! *How.* Among the subflows of the best class (`classes.rs`) that have room, the next one after
-//! the last used, in slot order, takes one full segment. Subflows without room are passed over, so
-//! under load the turns follow the ACKs and each path carries what it can (the behaviour of the
-//! out-of-tree Linux round robin with its `cwnd_limited` switch on; off, it would wait for the full
-//! one, which helps nobody).
+//! the last used, in slot order, takes one full segment, or as many as are said. Subflows without room
+//! are passed over, so under load the turns follow the ACKs and each path carries what it can. With
+//! `skip-full=off` it waits for the one whose turn it is instead (the out-of-tree Linux round robin has
+//! both, too, by its switch `cwnd_limited`): then all paths go at the pace of the slowest.
 //!
 //! *Difference.* The Linux one knew no backups; this one keeps them for need, as RFC 8684 asks.
 //!
@@ -17,10 +17,36 @@ use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, Subflow
 
 use super::classes;
 
+/// What a turn is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RoundRobinConfig {
+    /// Segments per turn.
+    pub segments: u32,
+    /// A subflow without room loses its turn, instead of being waited for.
+    pub skips_full: bool,
+}
+
+impl Default for RoundRobinConfig {
+    fn default() -> Self {
+        RoundRobinConfig { segments: 1, skips_full: true }
+    }
+}
+
 /// Gives each subflow with room one segment in turn.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
+    config: RoundRobinConfig,
     last: Option<SubflowId>,
+    /// Segments that the last one may still have in its turn.
+    left: u32,
+}
+
+impl RoundRobin {
+    /// With these turns.
+    #[must_use]
+    pub const fn new(config: RoundRobinConfig) -> Self {
+        RoundRobin { config, last: None, left: 0 }
+    }
 }
 
 impl Scheduler for RoundRobin {
@@ -30,9 +56,15 @@ impl Scheduler for RoundRobin {
         }
         let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
         let candidates = || classes::members(cx.subflows, class);
-        let Some(next) = next_in_turn(candidates().filter(|v| v.is_ready()), self.last) else {
-            return classes::wait(candidates());
-        };
+        let may = |view: &&SubflowView| view.is_ready() || !self.config.skips_full;
+        let goes_on = |view: &&SubflowView| self.left > 0 && Some(view.id) == self.last;
+        let same = candidates().filter(may).find(goes_on);
+        let next = same.or_else(|| next_in_turn(candidates().filter(may), self.last));
+        let Some(next) = next else { return classes::wait(candidates()) };
+        if !next.is_ready() {
+            return classes::wait(core::iter::once(next));
+        }
+        self.left = if same.is_some() { self.left } else { self.config.segments.max(1) } - 1;
         self.last = Some(next.id);
         Decision::Send { subflow: next.id, range: cx.unsent.prefix(u64::from(next.mss)) }
     }

@@ -154,9 +154,9 @@ impl Connection {
 
     fn apply(&mut self, now: Instant, action: SchedulerAction) {
         match action {
-            SchedulerAction::Penalise(id) => {
-                if let Some(leg) = self.leg_mut(id) {
-                    leg.tcp.penalise(now);
+            SchedulerAction::Penalise { subflow, penalty } => {
+                if let Some(leg) = self.leg_mut(subflow) {
+                    leg.tcp.penalise(now, penalty);
                 }
             }
             SchedulerAction::Reinject { range, on } => {

@@ -1,5 +1,7 @@
 //! BBR against a pipe of known rate and RTT.
 
+use marline_policy::Penalty;
+
 use super::*;
 use crate::testing::{MSS, ack, ms};
 
@@ -217,7 +219,7 @@ fn a_penalty_halves_once_and_the_model_grows_it_back() {
     let mut path = Path::new();
     let mut bbr = settled(&mut path);
     let window = bbr.window();
-    signal(&mut bbr, &path, CongestionSignal::Penalty);
+    signal(&mut bbr, &path, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!(bbr.window(), window / 2);
     path.rounds(&mut bbr, 3);
     assert!(bbr.window() >= window * 9 / 10, "{} of {window}", bbr.window());

@@ -1,3 +1,5 @@
+use marline_policy::Penalty;
+
 use super::*;
 use crate::testing::{Bulk, MSS, ack, ms};
 
@@ -130,7 +132,7 @@ fn a_penalty_is_not_given_back_within_a_round_trip() {
     let mut cc = after_loss_at(100);
     let mut bulk = Bulk::new(100);
     (0..40).for_each(|_| bulk.round(&mut cc));
-    signal(&mut cc, CongestionSignal::Penalty);
+    signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     let reduced = segments(&cc);
     bulk.round(&mut cc);
     assert!(segments(&cc) < reduced * 1.15, "{} from {reduced}", segments(&cc));

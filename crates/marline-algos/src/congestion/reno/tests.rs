@@ -1,3 +1,5 @@
+use marline_policy::Penalty;
+
 use super::*;
 use crate::testing::{Bulk, MSS, ack, ms};
 
@@ -87,7 +89,7 @@ fn a_timeout_in_recovery_reduces_only_once() {
         (5 * SEGMENT, 5 * SEGMENT),
         "the timeout was spurious, the loss before it was not"
     );
-    signal(&mut cc, CongestionSignal::Penalty);
+    signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!(cc.window(), 2_500, "the episode is over");
 }
 
@@ -106,15 +108,15 @@ fn undo_restores_once_and_ecn_is_not_undone() {
 #[test]
 fn penalty_halves_and_spares_ssthresh_in_slow_start() {
     let mut cc = reno();
-    signal(&mut cc, CongestionSignal::Penalty);
+    signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!((cc.window(), cc.ssthresh()), (5 * SEGMENT, u64::MAX));
     signal(&mut cc, LOSS);
-    signal(&mut cc, CongestionSignal::Penalty);
+    signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!(cc.window(), 2_500, "not on top of a reduction under way");
     signal(&mut cc, CongestionSignal::RecoveryDone);
-    signal(&mut cc, CongestionSignal::Penalty);
+    signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!((cc.window(), cc.ssthresh()), (1_250, 2 * SEGMENT));
-    signal(&mut cc, CongestionSignal::Penalty);
+    signal(&mut cc, CongestionSignal::Penalty(Penalty::Window));
     assert_eq!(cc.window(), SEGMENT, "never below one segment");
 }
 
@@ -137,4 +139,16 @@ fn windows_count_segments_when_the_mss_changes() {
     signal(&mut cc, LOSS);
     cc.on_mss_change(MSS / 2);
     assert_eq!((cc.window(), cc.ssthresh()), (2_500, 2_500));
+}
+
+#[test]
+fn the_penalty_of_2012_ends_slow_start() {
+    let hard = CongestionSignal::Penalty(Penalty::WindowAndThreshold);
+    let mut cc = reno();
+    signal(&mut cc, hard);
+    assert_eq!((cc.window(), cc.ssthresh()), (5 * SEGMENT, 5 * SEGMENT));
+    for _ in 0..3 {
+        signal(&mut cc, hard);
+    }
+    assert_eq!((cc.window(), cc.ssthresh()), (SEGMENT, 2 * SEGMENT), "the floors");
 }

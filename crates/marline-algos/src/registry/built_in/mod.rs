@@ -1,5 +1,6 @@
 //! The policies that [`Registry::default`](super::Registry::default) knows, one file per kind.
 
+mod baselines;
 mod congestions;
 mod path_managers;
 mod recoveries;

@@ -1,16 +1,14 @@
 //! Schedulers and their wrappers.
 
-use super::{RegisterError, Registry};
+use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
-    BurstEnd, BurstEndConfig, MinRtt, OpportunisticRedundant, Probing, ProbingConfig, Redundant,
-    RedundantIdle, RoundRobin,
+    BurstEnd, BurstEndConfig, OpportunisticRedundant, Probing, ProbingConfig, Redundant,
+    RedundantIdle,
 };
 use crate::{NamedScheduler, Parameters};
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_scheduler(NamedScheduler::new("min-rtt", || Box::<MinRtt>::default()))?;
-    registry
-        .register_scheduler(NamedScheduler::new("round-robin", || Box::<RoundRobin>::default()))?;
+    baselines::add(registry)?;
     registry
         .register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
     add_degrees_of_redundancy(registry)

@@ -52,3 +52,26 @@ fn a_burst_smaller_than_the_fast_window_stays_on_the_fast_path() {
     }
     assert_eq!(stream.sent(), 10_000);
 }
+
+#[test]
+fn the_bare_one_neither_estimates_nor_repeats_nor_hurries() {
+    let stream = Stream { window: 20_000, ..Stream::new(50_000) };
+    let slow = [full(view(0, 20)), view(1, 500)];
+    let mut cx = stream.context(&slow);
+    cx.unsent = cx.unsent.prefix(20_000);
+    let mut bare = MinRtt::new(MinRttConfig::BARE);
+    assert_eq!(MinRtt::default().next_send(&cx), Decision::Wait, "it would block the fast one");
+    assert_eq!(bare.next_send(&cx), send(1, 0, 20_000));
+    let mut held_up = Stream::new(5_000);
+    held_up.apply(SubflowId(1), held_up.unsent());
+    let both = [view(0, 20), view(1, 500)];
+    let actions = |scheduler: &mut MinRtt| {
+        let mut out = Vec::new();
+        let event = SchedulerEvent::PeerWindowBlocked { picked: SubflowId(0) };
+        scheduler.on_event(event, &held_up.context(&both), &mut out);
+        out.len()
+    };
+    assert_eq!((actions(&mut MinRtt::default()), actions(&mut bare)), (2, 0));
+    assert_eq!(bare.probe_patience(), None);
+    assert_eq!(MinRtt::default().probe_patience(), Some(Duration::ZERO));
+}

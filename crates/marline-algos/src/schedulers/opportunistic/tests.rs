@@ -27,6 +27,8 @@ fn ask(
     out
 }
 
+const PENALTY: SchedulerAction =
+    SchedulerAction::Penalise { subflow: SLOW, penalty: Penalty::Window };
 const RESEND: SchedulerAction = SchedulerAction::Reinject { range: range_of_first(), on: FAST };
 
 const fn range_of_first() -> marline_policy::DataRange {
@@ -35,45 +37,47 @@ const fn range_of_first() -> marline_policy::DataRange {
 
 #[test]
 fn the_segment_that_blocks_is_sent_on_the_fast_path_and_the_slow_one_pays() {
-    let (mut state, stream) = (Opportunistic::default(), held_up());
+    let (mut state, stream) = (Opportunistic::new(OpportunisticRules::WIDE), held_up());
     let subflows = [view(0, 20), view(1, 100)];
     let first = ask(&mut state, BLOCKED, &stream, &subflows, 1_000);
-    assert_eq!(first, vec![SchedulerAction::Penalise(SLOW), RESEND]);
+    assert_eq!(first, vec![PENALTY, RESEND]);
     let soon = ask(&mut state, BLOCKED, &stream, &subflows, 1_019);
     assert_eq!(soon, vec![RESEND], "one penalty per fast RTT");
     let later = ask(&mut state, BLOCKED, &stream, &subflows, 1_020);
-    assert_eq!(later, vec![SchedulerAction::Penalise(SLOW), RESEND]);
+    assert_eq!(later, vec![PENALTY, RESEND]);
 }
 
 #[test]
 fn what_the_fast_path_carried_is_not_sent_there_again() {
-    let (mut state, mut stream) = (Opportunistic::default(), held_up());
+    let (mut state, mut stream) = (Opportunistic::new(OpportunisticRules::WIDE), held_up());
     stream.apply(FAST, range(0, 1_000));
     let subflows = [view(0, 20), view(1, 100)];
     let actions = ask(&mut state, BLOCKED, &stream, &subflows, 1_000);
-    assert_eq!(actions, vec![SchedulerAction::Penalise(SLOW)]);
+    assert_eq!(actions, vec![PENALTY]);
 }
 
 #[test]
 fn a_path_not_much_slower_is_not_bypassed_unless_its_window_is_tiny() {
     let stream = held_up();
     let mild = [view(0, 20), view(1, 60)];
-    let actions = ask(&mut Opportunistic::default(), BLOCKED, &stream, &mild, 1_000);
-    assert_eq!(actions, vec![SchedulerAction::Penalise(SLOW)]);
+    let actions =
+        ask(&mut Opportunistic::new(OpportunisticRules::WIDE), BLOCKED, &stream, &mild, 1_000);
+    assert_eq!(actions, vec![PENALTY]);
     let tiny = [view(0, 20), SubflowView { cwnd: 4 * u64::from(MSS), ..view(1, 60) }];
-    let actions = ask(&mut Opportunistic::default(), BLOCKED, &stream, &tiny, 1_000);
-    assert_eq!(actions, vec![SchedulerAction::Penalise(SLOW), RESEND]);
+    let actions =
+        ask(&mut Opportunistic::new(OpportunisticRules::WIDE), BLOCKED, &stream, &tiny, 1_000);
+    assert_eq!(actions, vec![PENALTY, RESEND]);
 }
 
 #[test]
 fn no_penalty_in_the_first_round_trip_in_recovery_or_for_the_send_buffer() {
     let stream = held_up();
     let subflows = [view(0, 20), view(1, 100)];
-    let mut young = Opportunistic::default();
+    let mut young = Opportunistic::new(OpportunisticRules::WIDE);
     ask(&mut young, SchedulerEvent::SubflowUp(FAST), &stream, &subflows, 990);
     assert_eq!(ask(&mut young, BLOCKED, &stream, &subflows, 1_000), vec![RESEND]);
     let repairing = [view(0, 20), SubflowView { phase: Phase::Recovery, ..view(1, 100) }];
-    let mut state = Opportunistic::default();
+    let mut state = Opportunistic::new(OpportunisticRules::WIDE);
     assert_eq!(ask(&mut state, BLOCKED, &stream, &repairing, 1_000), vec![RESEND]);
     let event = SchedulerEvent::SendBufferBlocked;
     assert_eq!(ask(&mut state, event, &stream, &subflows, 1_000), vec![RESEND]);
@@ -83,15 +87,105 @@ fn no_penalty_in_the_first_round_trip_in_recovery_or_for_the_send_buffer() {
 fn a_backup_does_not_help_out_while_a_regular_subflow_is_there() {
     let stream = held_up();
     let subflows = [backup(view(0, 20)), view(1, 100)];
-    let actions = ask(&mut Opportunistic::default(), BLOCKED, &stream, &subflows, 1_000);
-    assert_eq!(actions, vec![SchedulerAction::Penalise(SLOW)]);
+    let actions =
+        ask(&mut Opportunistic::new(OpportunisticRules::WIDE), BLOCKED, &stream, &subflows, 1_000);
+    assert_eq!(actions, vec![PENALTY]);
     let event = SchedulerEvent::SendBufferBlocked;
-    assert_eq!(ask(&mut Opportunistic::default(), event, &stream, &subflows, 1_000), vec![]);
+    assert_eq!(
+        ask(&mut Opportunistic::new(OpportunisticRules::WIDE), event, &stream, &subflows, 1_000),
+        vec![]
+    );
 }
 
 #[test]
 fn nothing_outstanding_means_nothing_to_do() {
     let stream = Stream::new(0);
     let subflows = [view(0, 20), SubflowView { srtt: Some(ms(500)), ..view(1, 1) }];
-    assert_eq!(ask(&mut Opportunistic::default(), BLOCKED, &stream, &subflows, 1_000), vec![]);
+    assert_eq!(
+        ask(&mut Opportunistic::new(OpportunisticRules::WIDE), BLOCKED, &stream, &subflows, 1_000),
+        vec![]
+    );
+}
+
+fn rules(retransmit: Retransmit, penalise: Penalise) -> Opportunistic {
+    Opportunistic::new(OpportunisticRules { retransmit, penalise, ..OpportunisticRules::KERNEL })
+}
+
+#[test]
+fn each_mechanism_is_switched_by_itself() {
+    let stream = held_up();
+    let subflows = [view(0, 20), view(1, 100)];
+    let asked = |retransmit, penalise| {
+        ask(&mut rules(retransmit, penalise), BLOCKED, &stream, &subflows, 1_000)
+    };
+    assert_eq!(asked(Retransmit::Kernel, Penalise::Off), [RESEND]);
+    assert_eq!(asked(Retransmit::Off, Penalise::Kernel), [PENALTY]);
+    assert_eq!(asked(Retransmit::Off, Penalise::Off), []);
+}
+
+#[test]
+fn the_paper_repeats_whoever_holds_the_segment_code_only_what_is_much_slower() {
+    let stream = held_up();
+    let mild = [view(0, 20), view(1, 30)];
+    let asked =
+        |retransmit| ask(&mut rules(retransmit, Penalise::Off), BLOCKED, &stream, &mild, 1_000);
+    assert_eq!(asked(Retransmit::Paper), [RESEND]);
+    assert_eq!(asked(Retransmit::Kernel), []);
+}
+
+#[test]
+fn linux_repeats_one_segment_min_rtt_all_that_the_slow_one_holds() {
+    let mut stream = Stream::new(5_000);
+    (0..3).for_each(|_| _ = stream.apply(SLOW, stream.unsent()));
+    stream.apply(FAST, stream.unsent());
+    stream.apply(SLOW, stream.unsent());
+    let subflows = [view(0, 20), view(1, 100)];
+    let repeated = |retransmit| -> Vec<(u64, u64)> {
+        let actions = ask(&mut rules(retransmit, Penalise::Off), BLOCKED, &stream, &subflows, 9);
+        let range = |action: &SchedulerAction| match action {
+            SchedulerAction::Reinject { range, on: FAST } => (range.start.0, range.end.0),
+            other => panic!("{other:?}"),
+        };
+        actions.iter().map(range).collect()
+    };
+    assert_eq!(repeated(Retransmit::Kernel), [(0, 1_000)]);
+    assert_eq!(repeated(Retransmit::Paper), [(0, 1_000)]);
+    let wide = [(0, 1_000), (1_000, 2_000), (2_000, 3_000), (4_000, 5_000)];
+    assert_eq!(repeated(Retransmit::Wide), wide);
+}
+
+#[test]
+fn in_2012_the_slow_subflow_paid_once_per_round_trip_of_its_own_and_left_slow_start() {
+    let hard = SchedulerAction::Penalise { subflow: SLOW, penalty: Penalty::WindowAndThreshold };
+    let (mut state, stream) = (rules(Retransmit::Off, Penalise::Paper), held_up());
+    let subflows = [view(0, 20), view(1, 100)];
+    ask(&mut state, SchedulerEvent::SubflowUp(SLOW), &stream, &subflows, 990);
+    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_000), [hard], "at once");
+    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_099), []);
+    assert_eq!(ask(&mut state, BLOCKED, &stream, &subflows, 1_100), [hard]);
+}
+
+#[test]
+fn in_2012_throughput_decided_later_the_round_trip() {
+    let stream = held_up();
+    // Five times the RTT, but six times the window: it brings home more.
+    let subflows = [view(0, 20), SubflowView { cwnd: 600 * u64::from(MSS), ..view(1, 100) }];
+    let asked =
+        |penalise| ask(&mut rules(Retransmit::Off, penalise), BLOCKED, &stream, &subflows, 1_000);
+    assert_eq!(asked(Penalise::Paper), []);
+    assert_eq!(asked(Penalise::Kernel), [PENALTY]);
+}
+
+#[test]
+fn an_exhausted_send_buffer_penalises_only_if_it_cannot_grow() {
+    let mut stream = held_up();
+    let subflows = [view(0, 20), view(1, 100)];
+    let event = SchedulerEvent::SendBufferBlocked;
+    let mut asked = |window: u64| {
+        stream.window = window;
+        let mut state = rules(Retransmit::Kernel, Penalise::Kernel);
+        ask(&mut state, event, &stream, &subflows, 1_000)
+    };
+    assert_eq!(asked(10_001), [RESEND]);
+    assert_eq!(asked(10_000), [PENALTY, RESEND]);
 }

@@ -3,8 +3,11 @@ use crate::testing::{Stream, backup, full, gone, suspect, view};
 
 /// Which subflows take the next segments.
 fn turns(subflows: &[SubflowView], count: usize) -> Vec<u8> {
+    turns_of(RoundRobin::default(), subflows, count)
+}
+
+fn turns_of(mut scheduler: RoundRobin, subflows: &[SubflowView], count: usize) -> Vec<u8> {
     let mut stream = Stream::new(1_000_000);
-    let mut scheduler = RoundRobin::default();
     let mut order = Vec::new();
     while order.len() < count {
         let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows))
@@ -37,4 +40,30 @@ fn full_gone_suspect_and_backup_subflows_are_passed_over() {
 #[test]
 fn all_full_waits() {
     assert!(turns(&[full(view(0, 10)), backup(view(1, 10))], 1).is_empty());
+}
+
+#[test]
+fn a_turn_may_have_more_segments() {
+    let three = || RoundRobin::new(RoundRobinConfig { segments: 3, ..RoundRobinConfig::default() });
+    let all = [view(0, 10), view(1, 10)];
+    assert_eq!(turns_of(three(), &all, 8), [0, 0, 0, 1, 1, 1, 0, 0]);
+    // A full one loses what is left of its turn.
+    let mut scheduler = three();
+    let stream = Stream::new(1_000_000);
+    let mut next = |subflows: &[SubflowView]| match scheduler.next_send(&stream.context(subflows)) {
+        Decision::Send { subflow, .. } => Some(subflow.0),
+        _ => None,
+    };
+    assert_eq!(next(&all), Some(0));
+    assert_eq!(next(&[full(view(0, 10)), view(1, 10)]), Some(1));
+    assert_eq!(next(&all), Some(1));
+}
+
+#[test]
+fn a_full_one_may_be_waited_for() {
+    let strict = || RoundRobin::new(RoundRobinConfig { segments: 1, skips_full: false });
+    let all = [view(0, 10), full(view(1, 10)), view(2, 10)];
+    assert_eq!(turns_of(strict(), &all, 4), [0], "everybody waits for the second");
+    let all = [view(0, 10), gone(view(1, 10)), view(2, 10)];
+    assert_eq!(turns_of(strict(), &all, 4), [0, 2, 0, 2], "nobody waits for the dead");
 }

@@ -77,7 +77,7 @@ impl CongestionController for RenoWindow {
             }
             CongestionSignal::Spurious => (self.window, self.ssthresh) = self.before,
             CongestionSignal::Idle => self.window = self.window.min(10 * self.mss),
-            CongestionSignal::RecoveryDone | CongestionSignal::Penalty => {}
+            CongestionSignal::RecoveryDone | CongestionSignal::Penalty(_) => {}
         }
     }
 

@@ -4,6 +4,7 @@
 pub mod compare;
 pub mod emulation;
 pub mod experiment;
+pub mod figure;
 pub mod keep;
 pub mod kernel;
 pub mod net;

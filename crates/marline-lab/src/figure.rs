@@ -1,0 +1,31 @@
+//! Drawings as SVG: the few kinds that measurements of networks need.
+//!
+//! | kind | for |
+//! |---|---|
+//! | [`Plot`] | curves: distributions ([`cdf`], [`density`]), something over something, points with intervals |
+//! | [`Bars`] | values of several contestants in several cases, with intervals |
+//! | [`HeatMap`] | a number for every pair of two lists |
+//! | [`TimingDiagram`] | which segment went over which path, when, and whether it came ([`SegmentLog`]) |
+//!
+//! The same data is the same text, byte by byte. Colours are those of Okabe and Ito, which the
+//! colour-blind tell apart, and series also differ by dashes and marks; where the reader's system is
+//! dark, so is the drawing. Nothing outside of the text is needed to show it.
+
+mod axis;
+mod bars;
+mod curve;
+mod heat_map;
+mod plot;
+mod segment_log;
+mod svg;
+mod timing;
+
+pub use bars::Bars;
+pub use curve::{cdf, density, mean_interval};
+pub use heat_map::HeatMap;
+pub use plot::{Plot, Point};
+pub use segment_log::{Fate, Segment, SegmentLog};
+pub use timing::TimingDiagram;
+
+#[cfg(test)]
+mod tests;

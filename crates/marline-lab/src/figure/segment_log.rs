@@ -1,0 +1,237 @@
+//! Every segment of a simulated run: over which path, when, what it carried, whether it came.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hasher as _;
+use std::net::SocketAddr;
+
+use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
+use marline_time::Instant;
+use marline_wire::mptcp::{DataAck, MptcpOption, WireDsn};
+use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment};
+
+/// What became of a segment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrived then.
+    Arrived(Instant),
+    /// It had not arrived when the run ended: lost, or on its way.
+    Lost,
+}
+
+/// A segment.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// The path's number in the scene.
+    pub path: usize,
+    /// Whether the client sent it.
+    pub from_client: bool,
+    /// When it was sent.
+    pub sent: Instant,
+    /// What became of it.
+    pub fate: Fate,
+    /// Its header, as sent.
+    pub header: TcpHeader,
+    /// Its options.
+    pub options: TcpOptions,
+    /// Bytes of payload.
+    pub payload: u32,
+    /// Place of the payload's first byte in its subflow, from 0.
+    pub subflow_offset: u32,
+    /// Place of the payload's first byte in the connection's stream, from 0; `None`: nothing maps it.
+    pub stream_offset: Option<u64>,
+    /// What it acknowledges of the other side's subflow, bytes.
+    pub acked: u32,
+    /// What it acknowledges of the other side's stream, bytes.
+    pub data_acked: Option<u64>,
+}
+
+impl Segment {
+    /// In a few words: `SYN`, `2800+1400` (place in the stream and length), `ack 4200` (of the
+    /// subflow) with ` sack` if something is missing.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let flags = self.header.flags;
+        if flags.contains(TcpFlags::RST) {
+            return "RST".to_owned();
+        }
+        if flags.contains(TcpFlags::SYN) {
+            let ack = if flags.contains(TcpFlags::ACK) { "SYN ACK" } else { "SYN" };
+            return ack.to_owned();
+        }
+        let mut text = match (self.payload, self.stream_offset) {
+            (0, _) => format!("ack {}", self.acked),
+            (bytes, Some(offset)) => format!("{offset}+{bytes}"),
+            (bytes, None) => format!("({}+{bytes})", self.subflow_offset),
+        };
+        if self.payload == 0 && !self.options.sack.as_slice().is_empty() {
+            text.push_str(" sack");
+        }
+        if flags.contains(TcpFlags::FIN) {
+            text.push_str(" FIN");
+        }
+        text
+    }
+}
+
+/// One direction of the connection. Numbers are followed by their low 32 bits, which every option has.
+#[derive(Debug)]
+struct Stream {
+    /// DSN of its first byte.
+    start: u32,
+    /// The last place seen.
+    seen: u64,
+}
+
+impl Stream {
+    /// The place in the stream that a DSN means.
+    fn place(&mut self, dsn: u32) -> Option<u64> {
+        let place = marline_wire::unwrap32(dsn.wrapping_sub(self.start), self.seen)?;
+        self.seen = place;
+        Some(place)
+    }
+}
+
+/// Notes every segment of a scene while it runs.
+///
+/// ```
+/// use marline_lab::experiment::{Experiment, Variant, stage};
+/// use marline_lab::figure::SegmentLog;
+/// use marline_lab::workload::{Gap, Workload};
+/// let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
+/// let bursts = Workload::Bursts { bytes: 5_000, gap, count: 1 };
+/// let experiment = Experiment::over(&[("wlan", "rate=20M,delay=6ms")], bursts);
+/// let mut paths = stage(&experiment, &Variant::new("default"), 1).unwrap();
+/// let log = SegmentLog::of(&paths);
+/// paths.world.observe(Box::new(log));
+/// paths.world.run_until(marline_time::Instant::from_secs(2));
+/// let log = paths.world.observer::<SegmentLog>().unwrap();
+/// assert!(log.segments().iter().any(|segment| segment.describe() == "SYN"));
+/// ```
+#[derive(Debug)]
+pub struct SegmentLog {
+    /// Path and whether it leads away from the client.
+    links: BTreeMap<LinkId, (usize, bool)>,
+    segments: Vec<Segment>,
+    /// Per link, what is on its way: hash of its bytes, and which segment it is.
+    pending: BTreeMap<LinkId, VecDeque<(u64, usize)>>,
+    /// Sequence number of the first byte, by sender and receiver.
+    subflow_starts: BTreeMap<(SocketAddr, SocketAddr), SeqNum>,
+    /// The stream of each direction; true: from the client.
+    streams: BTreeMap<bool, Stream>,
+}
+
+impl SegmentLog {
+    /// A log for this scene, which has one connection.
+    #[must_use]
+    pub fn of(paths: &Paths) -> SegmentLog {
+        let up = paths.up.iter().enumerate().map(|(path, link)| (*link, (path, true)));
+        let down = paths.down.iter().enumerate().map(|(path, link)| (*link, (path, false)));
+        SegmentLog {
+            links: up.chain(down).collect(),
+            segments: Vec::new(),
+            pending: BTreeMap::new(),
+            subflow_starts: BTreeMap::new(),
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// The segments in the order in which they were sent.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    fn sent(&mut self, now: Instant, link: LinkId, packet: &Packet) {
+        let Some((path, from_client)) = self.links.get(&link).copied() else { return };
+        let Ok(tcp) = TcpSegment::parse(&packet.segment) else { return };
+        let key = (packet.path.local, packet.path.remote);
+        if tcp.header.flags.contains(TcpFlags::SYN) {
+            let first = SeqNum(tcp.header.seq.0.wrapping_add(1));
+            self.subflow_starts.insert(key, first);
+        }
+        let relative =
+            |from: Option<&SeqNum>, to: SeqNum| from.map_or(0, |first| to.0.wrapping_sub(first.0));
+        let subflow_offset = relative(self.subflow_starts.get(&key), tcp.header.seq);
+        let acked = relative(self.subflow_starts.get(&(key.1, key.0)), tcp.header.ack);
+        let (stream_offset, data_acked) = self.data(from_client, subflow_offset, &tcp);
+        let segment = Segment {
+            path,
+            from_client,
+            sent: now,
+            fate: Fate::Lost,
+            header: tcp.header,
+            options: tcp.options.clone(),
+            payload: tcp.payload.len() as u32,
+            subflow_offset,
+            stream_offset,
+            acked,
+            data_acked,
+        };
+        let pending = self.pending.entry(link).or_default();
+        pending.push_back((hash(&packet.segment), self.segments.len()));
+        self.segments.push(segment);
+    }
+
+    /// Where its payload belongs in the stream, and what it acknowledges of the other.
+    fn data(&mut self, up: bool, offset: u32, tcp: &TcpSegment<'_>) -> (Option<u64>, Option<u64>) {
+        let capable = |option: MptcpOption| matches!(option, MptcpOption::Capable(_));
+        if !tcp.payload.is_empty() && tcp.options.mptcp.iter().any(capable) {
+            // The first bytes of all: mapped by MP_CAPABLE itself.
+            return (Some(u64::from(offset)), None);
+        }
+        let Some(dss) = tcp.options.dss else { return (None, None) };
+        let mapped = dss.mapping.filter(|mapping| mapping.ssn > 0).and_then(|mapping| {
+            let dsn = match mapping.dsn {
+                WireDsn::Long(dsn) => dsn as u32,
+                WireDsn::Short(dsn) => dsn,
+            };
+            // The first mapping there is tells where the stream starts: nothing but what
+            // MP_CAPABLE mapped is before it on its subflow.
+            let start = dsn.wrapping_sub(mapping.ssn - 1);
+            let stream = self.streams.entry(up).or_insert(Stream { start, seen: 0 });
+            // Relative numbers of subflows count the SYN.
+            let dsn = dsn.wrapping_add(offset + 1).wrapping_sub(mapping.ssn);
+            stream.place(dsn)
+        });
+        let acked = dss.data_ack.and_then(|ack| {
+            let ack = match ack {
+                DataAck::Long(ack) => ack as u32,
+                DataAck::Short(ack) => ack,
+            };
+            self.streams.get_mut(&!up)?.place(ack)
+        });
+        (mapped.filter(|_| !tcp.payload.is_empty()), acked)
+    }
+
+    fn delivered(&mut self, now: Instant, link: LinkId, packet: &Packet) {
+        let Some(pending) = self.pending.get_mut(&link) else { return };
+        let wanted = hash(&packet.segment);
+        // Links reorder and lose, but two segments with the same bytes are one as good as the other.
+        if let Some(at) = pending.iter().position(|(hash, _)| *hash == wanted) {
+            let index = pending[at].1;
+            pending.remove(at);
+            self.segments[index].fate = Fate::Arrived(now);
+        }
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    // With fixed keys: the same everywhere.
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+impl Observer for SegmentLog {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+        match sighting {
+            Sighting::Sent { link: Some(link), .. } => self.sent(now, link, packet),
+            Sighting::Delivered { link, .. } => self.delivered(now, link, packet),
+            Sighting::Sent { link: None, .. } => {}
+        }
+    }
+
+    fn as_any(&self) -> &dyn core::any::Any {
+        self
+    }
+}

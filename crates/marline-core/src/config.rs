@@ -105,6 +105,22 @@ impl Default for Limits {
     }
 }
 
+/// How large the buffers of a connection are below their bounds (NSDI 2012, mechanism M3).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum BufferTuning {
+    /// As large as they may be, from the start: what an application gets that sets `SO_SNDBUF` and
+    /// `SO_RCVBUF`.
+    Fixed,
+    /// The send buffer follows twice the sum of all congestion windows, the receive window twice what
+    /// the application reads in a round trip of the slowest subflow.
+    #[default]
+    Windows,
+    /// The same, but the send buffer follows twice the sum of all rates times the longest RTT: what the
+    /// paper asks for, and what no path need wait for, however slow another one is. With unequal RTTs
+    /// that is more, and as long as the buffer is full, the more of it, the later comes what is written.
+    Rates,
+}
+
 /// How long a connection without any path is kept.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
@@ -146,6 +162,8 @@ pub struct ConnectionConfig {
     pub send_buffer: u64,
     /// Largest receive buffer, payload bytes (autotuned below it).
     pub receive_buffer: u64,
+    /// How large they are below that.
+    pub buffer_tuning: BufferTuning,
     /// RTO bounds.
     pub rtt: RttConfig,
     /// Initial window in segments (RFC 6928: 10).
@@ -188,6 +206,7 @@ impl ConnectionConfig {
             advertised: Vec::new(),
             send_buffer: 4 << 20,
             receive_buffer: 6 << 20,
+            buffer_tuning: BufferTuning::default(),
             rtt: RttConfig::default(),
             initial_window: 10,
             ack_delay: Duration::from_millis(40),

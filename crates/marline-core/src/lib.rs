@@ -23,7 +23,8 @@ mod subflow;
 mod transmit;
 
 pub use config::{
-    Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, Limits, Linger, Shard,
+    BufferTuning, Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, Limits, Linger,
+    Shard,
 };
 pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};

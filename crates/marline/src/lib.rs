@@ -61,8 +61,8 @@ pub use error::Error;
 pub use listener::Listener;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
-    CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Counters,
-    FallbackReason, FourTuple, Limits, Linger, MonitorEvent, MonitorKind, SubflowInfo,
+    BufferTuning, CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo,
+    Counters, FallbackReason, FourTuple, Limits, Linger, MonitorEvent, MonitorKind, SubflowInfo,
     SubflowState,
 };
 pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets, drop_capabilities};

@@ -1,13 +1,13 @@
 //! DATA_ACK: what the peer has, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
 
 use marline_policy::{Dsn, SubflowId};
-use marline_time::Instant;
+use marline_time::{Instant, Rate};
 use marline_wire::mptcp::DataAck;
 use marline_wire::unwrap32;
 
 use super::{Connection, Mode};
-use crate::Event;
 use crate::shared::Shared;
+use crate::{BufferTuning, Event};
 
 impl Connection {
     pub(super) fn on_data_ack(&mut self, now: Instant, sh: &mut Shared, ack: DataAck, window: u64) {
@@ -50,11 +50,25 @@ impl Connection {
         // Who takes data has not been silent about its end.
         self.timers.fin_count = self.timers.fin_count.min(1);
         self.rearm_data_rto(now);
-        let windows: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.cwnd()).sum();
-        self.send.tune(windows);
+        self.send.tune(self.wanted_buffer());
         if self.send.take_writable() && !self.closing.released {
             sh.events.push_back(Event::Writable(self.id));
         }
+    }
+
+    /// What all subflows together want to have under way, bytes.
+    fn wanted_buffer(&self) -> u64 {
+        let legs = || self.legs.iter().flatten();
+        if self.config.buffer_tuning != BufferTuning::Rates {
+            return legs().map(|leg| leg.tcp.cwnd()).sum();
+        }
+        let usable = || legs().filter(|leg| leg.is_usable());
+        let longest = usable().filter_map(|leg| leg.tcp.srtt()).max().unwrap_or_default();
+        let in_longest = |leg: &super::Leg| {
+            let srtt = leg.tcp.srtt().filter(|srtt| !srtt.is_zero()).unwrap_or(longest);
+            Rate::over(leg.tcp.cwnd(), srtt).bytes_in(longest).max(leg.tcp.cwnd())
+        };
+        usable().map(|leg| in_longest(leg)).sum()
     }
 
     /// First DSN that is not DATA_ACKed, our DATA_FIN counted.

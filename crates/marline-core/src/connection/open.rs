@@ -17,7 +17,7 @@ use crate::crypto::Key;
 use crate::endpoint::demux::{FlowKey, FlowRef};
 use crate::shared::Shared;
 use crate::subflow::{Subflow, SubflowConfig};
-use crate::{ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind};
+use crate::{BufferTuning, ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind};
 
 /// Where a connection starts from.
 pub(crate) struct Origin {
@@ -83,6 +83,7 @@ impl Connection {
     ) -> Self {
         let policies = &config.policies;
         let (scheduler, path_manager) = (policies.scheduler.build(), policies.path_manager.build());
+        let fixed = config.buffer_tuning == BufferTuning::Fixed;
         Connection {
             id: origin.id,
             role,
@@ -95,11 +96,12 @@ impl Connection {
             dsn_span_start: (Instant::ZERO, Dsn(0)),
             infinite_from: None,
             legs: Vec::new(),
-            send: SendBuffer::new(config.send_buffer, sh.pool.clone()),
+            send: SendBuffer::new(config.send_buffer, fixed, sh.pool.clone()),
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
             receive: ReceiveBuffer::new(
                 config.receive_buffer,
+                fixed,
                 sh.config.limits.out_of_order_ranges,
                 sh.pool.clone(),
             ),

@@ -55,8 +55,9 @@ pub(crate) struct Inserted {
 }
 
 impl ReceiveBuffer {
-    pub(crate) fn new(max_window: u64, max_ranges: usize, pool: ChunkPool) -> Self {
-        let window = INITIAL_WINDOW.min(max_window);
+    /// `fixed`: the largest window from the start.
+    pub(crate) fn new(max_window: u64, fixed: bool, max_ranges: usize, pool: ChunkPool) -> Self {
+        let window = if fixed { max_window } else { INITIAL_WINDOW.min(max_window) };
         ReceiveBuffer {
             chunks: Chunks::new(pool),
             read: Dsn(0),

@@ -28,12 +28,13 @@ pub(crate) struct SendBuffer {
 }
 
 impl SendBuffer {
-    pub(crate) fn new(max_space: u64, pool: ChunkPool) -> Self {
+    /// `fixed`: all the space at once, instead of what [`tune`](Self::tune) finds.
+    pub(crate) fn new(max_space: u64, fixed: bool, pool: ChunkPool) -> Self {
         SendBuffer {
             chunks: Chunks::new(pool),
             una: Dsn(0),
             end: Dsn(0),
-            space: BASE_SPACE.min(max_space),
+            space: if fixed { max_space } else { BASE_SPACE.min(max_space) },
             max_space,
             blocked: false,
         }
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_application_is_woken_once_an_eighth_is_free() {
-        let mut buffer = SendBuffer::new(1 << 20, ChunkPool::default());
+        let mut buffer = SendBuffer::new(1 << 20, false, ChunkPool::default());
         let big = vec![7; 300_000];
         let n = buffer.write(&big);
         assert_eq!(n as u64, BASE_SPACE);
@@ -140,8 +141,14 @@ mod tests {
     }
 
     #[test]
+    fn a_fixed_buffer_has_all_its_space_at_once() {
+        let mut buffer = SendBuffer::new(200_000, true, ChunkPool::default());
+        assert_eq!(buffer.write(&vec![7; 300_000]), 200_000);
+    }
+
+    #[test]
     fn pinned_bytes_survive_the_data_ack() {
-        let mut buffer = SendBuffer::new(1 << 20, ChunkPool::default());
+        let mut buffer = SendBuffer::new(1 << 20, false, ChunkPool::default());
         buffer.write(&[1, 2, 3, 4]);
         buffer.pin(DataRange::new(Dsn(0), Dsn(4)));
         buffer.ack(Dsn(4));

@@ -1,7 +1,7 @@
 use super::*;
 
 fn buffer() -> ReceiveBuffer {
-    ReceiveBuffer::new(1 << 20, 4, ChunkPool::default())
+    ReceiveBuffer::new(1 << 20, false, 4, ChunkPool::default())
 }
 
 fn pattern(start: u64, len: usize) -> Vec<u8> {
@@ -44,7 +44,7 @@ fn ranges_are_bounded_but_the_head_is_always_taken() {
 
 #[test]
 fn nothing_beyond_the_advertised_edge_is_taken() {
-    let mut b = ReceiveBuffer::new(1_000, 4, ChunkPool::default());
+    let mut b = ReceiveBuffer::new(1_000, false, 4, ChunkPool::default());
     assert_eq!(b.insert(Dsn(0), &pattern(0, 1_500)).new, 1_000);
     assert_eq!((b.data_ack(), b.window()), (Dsn(1_000), 0));
     assert_eq!(read_all(&mut b), pattern(0, 1_000));
@@ -67,7 +67,7 @@ fn the_fin_is_acknowledged_only_in_order() {
 
 #[test]
 fn a_filled_window_doubles_while_the_application_keeps_up() {
-    let mut b = ReceiveBuffer::new(4 << 20, 64, ChunkPool::default());
+    let mut b = ReceiveBuffer::new(4 << 20, false, 64, ChunkPool::default());
     let before = b.window_size();
     let mut at = 0;
     for _ in 0..100 {
@@ -77,9 +77,17 @@ fn a_filled_window_doubles_while_the_application_keeps_up() {
         read_all(&mut b);
     }
     assert!(b.window_size() > before);
-    let mut lazy = ReceiveBuffer::new(4 << 20, 64, ChunkPool::default());
+    let mut lazy = ReceiveBuffer::new(4 << 20, false, 64, ChunkPool::default());
     for i in 0..256 {
         lazy.insert(Dsn(i * 1_024), &pattern(i * 1_024, 1_024));
     }
     assert_eq!((lazy.window_size(), lazy.window()), (before, 0));
+}
+
+#[test]
+fn a_fixed_window_is_the_largest_from_the_start() {
+    let fixed = ReceiveBuffer::new(700_000, true, 64, ChunkPool::default());
+    assert_eq!((fixed.window(), fixed.window_size()), (700_000, 700_000));
+    let tuned = ReceiveBuffer::new(700_000, false, 64, ChunkPool::default());
+    assert_eq!(tuned.window(), INITIAL_WINDOW);
 }

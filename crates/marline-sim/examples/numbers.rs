@@ -1,6 +1,7 @@
 //! The simulator's rows of the table of figures, whole: `cargo run --release -p marline-sim --example
 //! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds. `SEED=n` replays one
-//! random world, `MARLINE_WORLDS=n` runs so many; `MARLINE_TRACE_DIR` is where traces lie.
+//! random world, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` runs so many;
+//! `MARLINE_TRACE_DIR` is where traces lie.
 
 #![allow(
     clippy::disallowed_types,
@@ -175,7 +176,13 @@ fn pairs_row() {
 fn worlds_row() {
     let count = env::var("MARLINE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let seeds: Vec<u64> = match env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
-        Some(seed) => vec![seed],
+        Some(seed) => {
+            if let Some(file) = env::var_os("CAPTURE") {
+                let bytes = worlds::capture(seed, Duration::from_secs(30));
+                std::fs::write(file, bytes).expect("the capture");
+            }
+            vec![seed]
+        }
         None => (1..=count).collect(),
     };
     let outcomes = parallel(&seeds, |seed| (worlds::run(*seed), worlds::run(*seed).digest));

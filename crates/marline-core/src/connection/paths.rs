@@ -114,6 +114,9 @@ impl Connection {
         }
         if new.up && (moved || old.is_none_or(|o| !o.up)) {
             self.keep_address(new.id);
+            for leg in self.legs.iter_mut().flatten().filter(|leg| leg.local_id == new.id) {
+                leg.tcp.retry_now(now);
+            }
             self.path_event(now, sh, PathEvent::LocalUp(new.id));
         }
     }

@@ -47,6 +47,16 @@ impl Subflow {
         }
     }
 
+    /// The way out is back. What was repeated into nothing says nothing of the path: the timer fires
+    /// now instead of at the end of a backoff that may be as long again as the outage was.
+    pub(crate) fn retry_now(&mut self, now: Instant) {
+        let rto = &mut self.tx.rto;
+        if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
+            rto.deadline = Some(now);
+            rto.count -= 1;
+        }
+    }
+
     /// The timer fired while data was unacknowledged.
     pub(super) fn on_rto(&mut self, now: Instant) {
         self.tx.rto.deadline = None;

@@ -7,7 +7,7 @@ use marline_link::{
     DuplexConfig, GilbertElliott, Jitter, LinkConfig, QueueLimit, RateConfig, Reorder,
 };
 use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
-use marline_sim::{Amount, App, Bulk, Paths, PathsConfig, Random, RandomPlan};
+use marline_sim::{Amount, App, Bulk, Capture, Paths, PathsConfig, Random, RandomPlan};
 use marline_time::{Duration, Instant, PcgRng, Rate, Rng, SeedTree};
 
 use super::connection;
@@ -172,6 +172,15 @@ pub fn run(seed: u64) -> Outcome {
             complaint: Some(format!("panicked: {}", words.unwrap_or_default())),
         }
     })
+}
+
+/// The first seconds of a world as the client's packets, for Wireshark.
+pub fn capture(seed: u64, length: Duration) -> Vec<u8> {
+    let (mut paths, _) = build(seed);
+    let addresses: Vec<_> = (0..paths.up.len()).map(|path| Paths::address(path, 0)).collect();
+    paths.world.observe(Box::new(Capture::new(paths.client, &addresses, 256 << 20)));
+    paths.world.run_until(Instant::ZERO + length);
+    paths.world.observer::<Capture>().map(|capture| capture.bytes().to_vec()).unwrap_or_default()
 }
 
 /// The world of a seed before anything has happened, and the complaint of its connecting.

@@ -64,6 +64,37 @@ pub enum Workload {
         /// How many.
         count: u32,
     },
+    /// The server writes bursts of random sizes at their times.
+    RandomBursts {
+        /// Of the smallest there may be.
+        least_bytes: u32,
+        /// Of the largest.
+        most_bytes: u32,
+        /// From the start of one to that of the next.
+        gap: Gap,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// Sizes of what the client reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// All the same, bytes.
+    Even(u32),
+    /// Each its own.
+    Each(Vec<u32>),
+}
+
+impl Sizes {
+    /// Of one of them, bytes; 0 for one that does not exist.
+    #[must_use]
+    pub fn of(&self, index: u32) -> u32 {
+        match self {
+            Sizes::Even(bytes) => *bytes,
+            Sizes::Each(sizes) => sizes.get(index as usize).copied().unwrap_or(0),
+        }
+    }
 }
 
 /// Something that happened.
@@ -107,7 +138,9 @@ impl Workload {
     #[must_use]
     pub fn times_ns(&self, seed: u64) -> Vec<u64> {
         let (gap, count) = match *self {
-            Workload::Ask { gap, count, .. } | Workload::Bursts { gap, count, .. } => (gap, count),
+            Workload::Ask { gap, count, .. }
+            | Workload::Bursts { gap, count, .. }
+            | Workload::RandomBursts { gap, count, .. } => (gap, count),
             Workload::Blocks { .. } => return Vec::new(),
         };
         let mut rng = SeedTree::new(seed).stream("workload");
@@ -118,6 +151,32 @@ impl Workload {
             (at * 1e6) as u64
         };
         (0..count).map(&mut next).collect()
+    }
+
+    /// How many messages there are to come; `None`: as many as fit into the time.
+    #[must_use]
+    pub const fn count(&self) -> Option<u32> {
+        match *self {
+            Workload::Ask { count, .. }
+            | Workload::Bursts { count, .. }
+            | Workload::RandomBursts { count, .. } => Some(count),
+            Workload::Blocks { .. } => None,
+        }
+    }
+
+    /// Sizes of answers, blocks or bursts. Random ones are uniform, from the seed.
+    #[must_use]
+    pub fn sizes(&self, seed: u64) -> Sizes {
+        match *self {
+            Workload::Ask { answer_bytes: bytes, .. }
+            | Workload::Blocks { bytes, .. }
+            | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
+            Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
+                let mut rng = SeedTree::new(seed).stream("sizes");
+                let span = u64::from(most_bytes.saturating_sub(least_bytes)) + 1;
+                Sizes::Each((0..count).map(|_| least_bytes + rng.below(span) as u32).collect())
+            }
+        }
     }
 
     /// How long it takes on links that do their duty, after the start.
@@ -137,16 +196,12 @@ impl Workload {
         let mut log = Log::default();
         let (readers, mut writers): (Vec<_>, Vec<_>) = streams.into_iter().map(split).unzip();
         let deadline_ns = start_ns + (self.lasts(seed) + PATIENCE).as_nanos() as u64;
-        let (bytes, count) = match *self {
-            Workload::Ask { answer_bytes, count, .. } => (answer_bytes, Some(count)),
-            Workload::Bursts { bytes, count, .. } => (bytes, Some(count)),
-            Workload::Blocks { bytes, .. } => (bytes, None),
-        };
+        let (sizes, count) = (self.sizes(seed), self.count());
         let end_ns = start_ns + self.lasts(seed).as_nanos() as u64;
         let mut reading = tokio::task::JoinSet::new();
         for (number, reader) in readers.into_iter().enumerate() {
             let until_ns = if count.is_some() { deadline_ns } else { end_ns };
-            reading.spawn(read_units(reader, number as u8, bytes, count, until_ns));
+            reading.spawn(read_units(reader, number as u8, sizes.clone(), count, until_ns));
         }
         if let Workload::Ask { request_bytes, .. } = *self {
             let times = self.times_ns(seed);
@@ -180,12 +235,13 @@ impl Workload {
                 let [mut stream] = one(streams)?;
                 write_blocks(&mut stream, bytes, end_ns, &mut log.sent).await?;
             }
-            Workload::Bursts { bytes, .. } => {
+            Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
                 let [mut stream] = one(streams)?;
-                let content = vec![0x5a; bytes as usize];
-                for (index, at_ns) in self.times_ns(seed).into_iter().enumerate() {
+                let sizes = self.sizes(seed);
+                for (index, at_ns) in (0..).zip(self.times_ns(seed)) {
+                    let content = vec![0x5a; sizes.of(index) as usize];
                     until(start_ns + at_ns).await;
-                    log.sent.push(Mark { stream: 0, index: index as u32, at_ns: now_ns() });
+                    log.sent.push(Mark { stream: 0, index, at_ns: now_ns() });
                     stream.write_all(&content).await?;
                     stream.flush().await?;
                 }
@@ -261,17 +317,17 @@ async fn write_blocks(
     Ok(())
 }
 
-/// Reads things of a size until there were as many, or until a time.
+/// Reads things of these sizes until there were as many, or until a time.
 async fn read_units(
     mut reader: ReadHalf<Stream>,
     stream: u8,
-    bytes: u32,
+    sizes: Sizes,
     count: Option<u32>,
     until_ns: u64,
 ) -> io::Result<Vec<Mark>> {
     let mut marks = Vec::new();
     let mut buffer = vec![0; CHUNK];
-    let (mut total, unit) = (0u64, u64::from(bytes));
+    let (mut total, mut end) = (0u64, u64::from(sizes.of(0)));
     while count.is_none_or(|count| marks.len() < count as usize) {
         let left = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
         let read = match timeout(left, reader.read(&mut buffer)).await {
@@ -290,60 +346,13 @@ async fn read_units(
         }
         total += read as u64;
         let at_ns = now_ns();
-        while (marks.len() as u64 + 1) * unit <= total {
+        while end <= total && count.is_none_or(|count| marks.len() < count as usize) {
             marks.push(Mark { stream, index: marks.len() as u32, at_ns });
+            end += u64::from(sizes.of(marks.len() as u32));
         }
     }
     Ok(marks)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const EVEN: Gap = Gap { least_ms: 20.0, most_ms: 30.0 };
-
-    async fn both(workload: Workload, streams: usize) -> (Log, Log) {
-        let pairs = (0..streams).map(|_| tokio::io::duplex(4_096));
-        let (near, far): (Vec<_>, Vec<_>) =
-            pairs.map(|(near, far)| (Box::new(near) as Stream, Box::new(far) as Stream)).unzip();
-        let start_ns = now_ns();
-        let (client, server) =
-            tokio::join!(workload.client(near, start_ns, 7), workload.server(far, start_ns, 7));
-        (client.unwrap(), server.unwrap())
-    }
-
-    #[tokio::test]
-    async fn requests_go_on_all_streams_and_are_answered() {
-        let workload =
-            Workload::Ask { request_bytes: 200, answer_bytes: 1_000, gap: EVEN, count: 5 };
-        let (client, server) = both(workload, 2).await;
-        assert_eq!((client.sent.len(), client.received.len()), (10, 10));
-        assert_eq!(server, Log::default());
-        for sent in &client.sent {
-            let same = |mark: &&Mark| (mark.stream, mark.index) == (sent.stream, sent.index);
-            let back = client.received.iter().find(same).expect("an answer");
-            assert!(back.at_ns >= sent.at_ns);
-        }
-    }
-
-    #[tokio::test]
-    async fn bursts_begin_at_their_times() {
-        let workload = Workload::Bursts { bytes: 100_000, gap: EVEN, count: 4 };
-        let (client, server) = both(workload, 1).await;
-        assert_eq!((server.sent.len(), client.received.len()), (4, 4));
-        let times = workload.times_ns(7);
-        for (sent, planned) in server.sent.iter().zip(&times) {
-            let gap = sent.at_ns - server.sent[0].at_ns;
-            assert!(gap + 2_000_000 >= planned - times[0]);
-        }
-    }
-
-    #[tokio::test]
-    async fn blocks_flow_until_their_time_is_over() {
-        let workload = Workload::Blocks { bytes: 8_192, lasts_ms: 60 };
-        let (client, server) = both(workload, 1).await;
-        assert!(!client.received.is_empty());
-        assert!(server.sent.len() >= client.received.len());
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use marline_time::{Duration, Instant, SeedTree};
 use super::{Experiment, Outcome, PathTotals, Variant};
 use crate::emulation::settings::Settings;
 use crate::scenario::{Path, path_number};
-use crate::workload::{Log, Mark, Workload};
+use crate::workload::{Log, Mark, Sizes, Workload};
 
 /// When the workload starts: by then all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
@@ -120,6 +120,13 @@ fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()
             let server = Units::new(Pace::At { bytes, times: times().collect() }, 1, (7, 8));
             (Units::new(Pace::Never, bytes, (8, 7)), Some(Box::new(server)))
         }
+        Workload::RandomBursts { .. } => {
+            let Sizes::Each(sizes) = workload.sizes(seed) else { anyhow::bail!("no sizes") };
+            let sizes: Vec<u64> = sizes.into_iter().map(u64::from).collect();
+            let units = times().zip(sizes.iter().copied()).collect();
+            let server = Units::new(Pace::Sized { units }, 1, (7, 8));
+            (Units::new(Pace::Never, 1, (8, 7)).reading(&sizes), Some(Box::new(server)))
+        }
         Workload::Blocks { bytes, lasts_ms } => {
             let bytes = u64::from(bytes);
             let until = START + Duration::from_millis(lasts_ms);
@@ -134,11 +141,8 @@ fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()
 
 /// Messages that have not come.
 fn missing(paths: &Paths, workload: &Workload) -> usize {
-    let wanted = match *workload {
-        Workload::Ask { count, .. } | Workload::Bursts { count, .. } => count as usize,
-        Workload::Blocks { .. } => return 0,
-    };
-    wanted.saturating_sub(paths.client_report(0).map_or(0, |report| report.received.len()))
+    let Some(wanted) = workload.count() else { return 0 };
+    (wanted as usize).saturating_sub(paths.client_report(0).map_or(0, |report| report.received.len()))
 }
 
 fn outcome(paths: &Paths, experiment: &Experiment, variant: &Variant) -> anyhow::Result<Outcome> {

@@ -18,6 +18,11 @@ pub enum Pace {
         /// The times, in order.
         times: Vec<Instant>,
     },
+    /// The same with a size of its own (at least 1) for each.
+    Sized {
+        /// Times, in order, and bytes.
+        units: Vec<(Instant, u64)>,
+    },
     /// One after the other as the connection takes them.
     Flood {
         /// Of a unit, at least 1.
@@ -29,11 +34,41 @@ pub enum Pace {
     },
 }
 
+/// The peer's units.
+#[derive(Debug)]
+enum Reads {
+    /// All of this size.
+    Even(u64),
+    /// Bytes of everything up to each, it included.
+    Ends(Vec<u64>),
+}
+
+impl Reads {
+    /// How many are whole among so many bytes.
+    fn complete(&self, bytes: u64) -> usize {
+        match self {
+            Reads::Even(each) => (bytes / each) as usize,
+            Reads::Ends(ends) => ends.partition_point(|end| *end <= bytes),
+        }
+    }
+}
+
+/// The running sum.
+fn ends(sizes: impl Iterator<Item = u64>) -> Vec<u64> {
+    let sum = |total: &mut u64, bytes| {
+        *total += bytes;
+        Some(*total)
+    };
+    sizes.scan(0, sum).collect()
+}
+
 /// Writes units at a pace and takes note of what comes. Never shuts down by itself.
 #[derive(Debug)]
 pub struct Units {
     pace: Pace,
-    read_bytes: u64,
+    reads: Reads,
+    /// Bytes of everything up to each unit of [`Pace::Sized`], it included.
+    ends: Vec<u64>,
     begun: usize,
     /// A unit was taken in part: the socket tells when there is room for more.
     blocked: bool,
@@ -47,13 +82,24 @@ impl Units {
     #[must_use]
     pub fn new(pace: Pace, read_bytes: u64, seeds: (u64, u64)) -> Self {
         let stream = Stream::new(seeds.0, seeds.1);
-        Units { pace, read_bytes: read_bytes.max(1), begun: 0, blocked: false, stream }
+        let ends = match &pace {
+            Pace::Sized { units } => ends(units.iter().map(|(_, bytes)| *bytes)),
+            _ => Vec::new(),
+        };
+        let reads = Reads::Even(read_bytes.max(1));
+        Units { pace, reads, ends, begun: 0, blocked: false, stream }
+    }
+
+    /// The peer's units have these sizes instead.
+    #[must_use]
+    pub fn reading(self, sizes: &[u64]) -> Self {
+        Units { reads: Reads::Ends(ends(sizes.iter().copied())), ..self }
     }
 
     fn write_due(&mut self, socket: &mut Socket<'_>) {
         while self.finish(socket) && self.due().is_some_and(|at| at <= socket.now()) {
             self.begun += 1;
-            if matches!(self.pace, Pace::At { .. }) {
+            if matches!(self.pace, Pace::At { .. } | Pace::Sized { .. }) {
                 self.stream.report.sent.push(socket.now());
             }
         }
@@ -61,11 +107,12 @@ impl Units {
 
     /// Writes the rest of what was begun; whether all of it was taken.
     fn finish(&mut self, socket: &mut Socket<'_>) -> bool {
-        let bytes = match &self.pace {
+        let target = match &self.pace {
             Pace::Never => 0,
-            Pace::At { bytes, .. } | Pace::Flood { bytes, .. } => *bytes,
+            Pace::At { bytes, .. } | Pace::Flood { bytes, .. } => self.begun as u64 * bytes,
+            Pace::Sized { .. } => self.begun.checked_sub(1).map_or(0, |last| self.ends[last]),
         };
-        self.blocked = !self.stream.write_to(socket, self.begun as u64 * bytes);
+        self.blocked = !self.stream.write_to(socket, target);
         if matches!(self.pace, Pace::Flood { .. }) && !self.blocked {
             self.stream.report.sent.resize(self.begun, socket.now());
         }
@@ -77,6 +124,7 @@ impl Units {
         match &self.pace {
             Pace::Never => None,
             Pace::At { times, .. } => times.get(self.begun).copied(),
+            Pace::Sized { units } => units.get(self.begun).map(|(at, _)| *at),
             Pace::Flood { from, until, .. } => {
                 Some(self.stream.report.sent.last().map_or(*from, |last| *from.max(last)))
                     .filter(|at| at < until)
@@ -91,7 +139,7 @@ impl App for Units {
             return;
         }
         self.stream.read(socket, u64::MAX);
-        let complete = (self.stream.report.read / self.read_bytes) as usize;
+        let complete = self.reads.complete(self.stream.report.read);
         self.stream.report.received.resize(complete, socket.now());
         self.write_due(socket);
         self.stream.release_if_finished(socket);

@@ -1,0 +1,62 @@
+use super::*;
+
+const EVEN: Gap = Gap { least_ms: 20.0, most_ms: 30.0 };
+
+async fn both(workload: Workload, streams: usize) -> (Log, Log) {
+    let pairs = (0..streams).map(|_| tokio::io::duplex(4_096));
+    let (near, far): (Vec<_>, Vec<_>) =
+        pairs.map(|(near, far)| (Box::new(near) as Stream, Box::new(far) as Stream)).unzip();
+    let start_ns = now_ns();
+    let (client, server) =
+        tokio::join!(workload.client(near, start_ns, 7), workload.server(far, start_ns, 7));
+    (client.unwrap(), server.unwrap())
+}
+
+#[tokio::test]
+async fn requests_go_on_all_streams_and_are_answered() {
+    let workload =
+        Workload::Ask { request_bytes: 200, answer_bytes: 1_000, gap: EVEN, count: 5 };
+    let (client, server) = both(workload, 2).await;
+    assert_eq!((client.sent.len(), client.received.len()), (10, 10));
+    assert_eq!(server, Log::default());
+    for sent in &client.sent {
+        let same = |mark: &&Mark| (mark.stream, mark.index) == (sent.stream, sent.index);
+        let back = client.received.iter().find(same).expect("an answer");
+        assert!(back.at_ns >= sent.at_ns);
+    }
+}
+
+#[tokio::test]
+async fn bursts_begin_at_their_times() {
+    let workload = Workload::Bursts { bytes: 100_000, gap: EVEN, count: 4 };
+    let (client, server) = both(workload, 1).await;
+    assert_eq!((server.sent.len(), client.received.len()), (4, 4));
+    let times = workload.times_ns(7);
+    for (sent, planned) in server.sent.iter().zip(&times) {
+        let gap = sent.at_ns - server.sent[0].at_ns;
+        assert!(gap + 2_000_000 >= planned - times[0]);
+    }
+}
+
+#[tokio::test]
+async fn blocks_flow_until_their_time_is_over() {
+    let workload = Workload::Blocks { bytes: 8_192, lasts_ms: 60 };
+    let (client, server) = both(workload, 1).await;
+    assert!(!client.received.is_empty());
+    assert!(server.sent.len() >= client.received.len());
+}
+
+#[tokio::test]
+async fn bursts_of_random_sizes_are_told_apart() {
+    let workload =
+        Workload::RandomBursts { least_bytes: 1_000, most_bytes: 50_000, gap: EVEN, count: 6 };
+    let Sizes::Each(sizes) = workload.sizes(7) else { panic!("sizes of their own") };
+    assert!(sizes.iter().all(|bytes| (1_000..=50_000).contains(bytes)), "{sizes:?}");
+    assert!(sizes.windows(2).any(|pair| pair[0] != pair[1]));
+    assert_ne!(workload.sizes(7), workload.sizes(8));
+    let (client, server) = both(workload, 1).await;
+    assert_eq!((server.sent.len(), client.received.len()), (6, 6));
+    for (sent, read) in server.sent.iter().zip(&client.received) {
+        assert!(read.at_ns >= sent.at_ns && sent.index == read.index);
+    }
+}

@@ -9,14 +9,12 @@
 //! interrupted goes on where it was. `cargo xtask compare`; docs/compare.md.
 
 mod contestant;
-mod end;
 mod row;
 mod session;
 mod statistics;
 mod table;
 
 pub use contestant::Contestant;
-pub use end::{Job, run_end};
 pub use row::{Extent, Row, rows};
 pub use session::{Bench, Sample};
 pub use table::{Claim, Report, report};

@@ -4,18 +4,31 @@
 //! links. Chances are drawn by the names of the links, so that a run with one seed loses the same
 //! packets of a link whoever uses it: in virtual time or live, with other links or alone.
 
+mod end;
+mod live;
 mod outcome;
+mod process;
+mod script;
 mod simulation;
+mod stack;
 mod variant;
 
+pub use end::run_end;
+pub use live::{run_live, weight};
 pub use outcome::{Message, Outcome, PathTotals};
+pub use script::{Fault, Happening, Moment, can_be_restored};
 pub use simulation::{START, simulate, stage};
+pub use stack::Stack;
 pub use variant::Variant;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::scenario::{Path, Scenario};
+use anyhow::Context;
+use ipnet::IpNet;
+
+use crate::scenario::{Path, Scenario, path_number};
 use crate::workload::Workload;
 
 /// Paths and what is done on them.
@@ -25,6 +38,8 @@ pub struct Experiment {
     pub scenario: Scenario,
     /// What is done.
     pub workload: Workload,
+    /// What happens to paths at moments that are drawn for each run.
+    pub faults: Vec<Fault>,
     /// What begins earlier than this after the start is not looked at.
     pub warm_up: Duration,
     /// After the workload's planned end a run goes on for so long, at most.
@@ -46,10 +61,67 @@ impl Experiment {
         Experiment {
             scenario: Scenario { seed: 1, paths, ..Scenario::default() },
             workload,
+            faults: Vec::new(),
             warm_up: Duration::ZERO,
             patience: Duration::from_secs(30),
             trace_dir: None,
         }
+    }
+
+    /// Runs it once.
+    ///
+    /// # Errors
+    /// Those of [`simulate`] and [`run_live`].
+    pub fn run(
+        &self,
+        stack: Stack,
+        variant: &Variant,
+        seed: u64,
+        instance: &str,
+    ) -> anyhow::Result<Outcome> {
+        match stack {
+            Stack::Sim => simulate(self, variant, seed),
+            _ => run_live(self, stack, variant, seed, instance),
+        }
+    }
+
+    /// Its scenario; paths that have no addresses get 10.0.N.2 and 10.0.N.1.
+    #[must_use]
+    pub fn hosts(&self) -> Scenario {
+        let mut scenario = self.scenario.clone();
+        for (number, path) in (1..).zip(&mut scenario.paths) {
+            let net = |host| IpNet::new_assert(Ipv4Addr::new(10, 0, number, host).into(), 24);
+            if path.client.is_empty() && path.server.is_empty() {
+                (path.client, path.server) = (vec![net(2)], vec![net(1)]);
+            }
+        }
+        scenario
+    }
+
+    /// Looks whether it can be run at all.
+    ///
+    /// # Errors
+    /// A path, a link, an event or a fault is wrong.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.hosts().check()?;
+        self.script(self.scenario.seed).map(drop)
+    }
+
+    /// The paths of a variant, in its order.
+    ///
+    /// # Errors
+    /// It names one that does not exist.
+    pub fn used(&self, variant: &Variant) -> anyhow::Result<Vec<&Path>> {
+        let all = &self.scenario.paths;
+        for name in &variant.backup {
+            path_number(all, name)?;
+        }
+        if variant.paths.is_empty() {
+            return Ok(all.iter().collect());
+        }
+        let find = |name: &String| path_number(all, name).map(|number| &all[number]);
+        let found: anyhow::Result<Vec<&Path>> = variant.paths.iter().map(find).collect();
+        found.with_context(|| format!("variant `{}`", variant.name))
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Stack;
+
 /// A way to use the paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Contestant {
@@ -18,8 +20,8 @@ pub enum Contestant {
     Kernel,
     /// Marline as it is shipped.
     Marline,
-    /// Marline with the scheduler `redundant`.
-    Redundant,
+    /// Marline with the policies that are best for the row.
+    Best,
 }
 
 impl Contestant {
@@ -32,14 +34,25 @@ impl Contestant {
             Contestant::Duplicate => "duplicate",
             Contestant::Kernel => "kernel",
             Contestant::Marline => "marline",
-            Contestant::Redundant => "redundant",
+            Contestant::Best => "best",
         }
     }
 
     /// Both ends are Marline's.
     #[must_use]
     pub const fn is_marline(self) -> bool {
-        matches!(self, Contestant::Marline | Contestant::Redundant)
+        matches!(self, Contestant::Marline | Contestant::Best)
+    }
+
+    /// Whose TCP that is.
+    #[must_use]
+    pub const fn stack(self) -> Stack {
+        match self {
+            Contestant::FirstPath | Contestant::SecondPath => Stack::Tcp,
+            Contestant::Duplicate => Stack::Duplicate,
+            Contestant::Kernel => Stack::Mptcp,
+            Contestant::Marline | Contestant::Best => Stack::Live,
+        }
     }
 
     /// One of them that stands for others: fewer runs are enough.
@@ -57,7 +70,7 @@ impl fmt::Display for Contestant {
             Contestant::Duplicate => "two TCP, first answer counts",
             Contestant::Kernel => "kernel MPTCP",
             Contestant::Marline => "Marline",
-            Contestant::Redundant => "Marline, redundant",
+            Contestant::Best => "Marline, best policies",
         })
     }
 }

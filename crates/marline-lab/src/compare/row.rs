@@ -1,13 +1,11 @@
 //! The rows: links, what is done on them, what is measured.
 
-use std::net::{IpAddr, Ipv4Addr};
-
-use ipnet::IpNet;
+use std::time::Duration;
 
 use super::contestant::Contestant::{
-    self, Duplicate, FirstPath, Kernel, Marline, Redundant, SecondPath,
+    self, Best, Duplicate, FirstPath, Kernel, Marline, SecondPath,
 };
-use crate::scenario::{Endpoint, EndpointFlag, Host, Mptcp, Path, Scenario};
+use crate::experiment::{Experiment, Fault, Moment, Stack, Variant};
 use crate::workload::{Gap, Workload};
 
 /// What of a run is looked at.
@@ -26,24 +24,13 @@ pub enum Measure {
     Handover,
 }
 
-/// When the first path dies.
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub enum Fault {
-    /// Between so many ms after the start.
-    Between(f64, f64),
-    /// In this burst, between so many ms after its beginning.
-    InBurst(usize, f64, f64),
-    /// Somewhere between this burst's beginning and the next's.
-    AroundBurst(usize),
-}
-
 /// Buffers, bytes; `None`: they tune themselves.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Buffers {
     /// What the kernel is told (SO_SNDBUF): it doubles it, for its own needs.
-    pub kernel_send: Option<usize>,
+    pub kernel_send: Option<u64>,
     /// SO_RCVBUF likewise.
-    pub kernel_receive: Option<usize>,
+    pub kernel_receive: Option<u64>,
     /// What Marline is told: payload.
     pub marline_send: Option<u64>,
     /// Likewise.
@@ -57,18 +44,16 @@ pub struct Row {
     pub key: String,
     /// What it is.
     pub title: String,
-    /// Hosts and links.
-    pub scenario: Scenario,
-    /// What is done.
-    pub workload: Workload,
+    /// Links, what is done and what happens.
+    pub experiment: Experiment,
     /// What is looked at.
     pub measure: Measure,
-    /// What happens.
-    pub fault: Option<Fault>,
     /// Buffers of both ends.
     pub buffers: Buffers,
-    /// At the start so much is not looked at, ms.
-    pub warm_up_ms: f64,
+    /// Paths that are only for when no other works.
+    pub backup: Vec<String>,
+    /// The policies that are best here.
+    pub best: Variant,
     /// Who takes part.
     pub contestants: Vec<Contestant>,
     /// Runs, unless asked otherwise.
@@ -98,9 +83,9 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         echo("2a-a", "no jitter", "", ""),
         echo("2a-b", "jitter 5 / 12 ms", ",jitter=normal:5ms", ",jitter=normal:12ms"),
         blocks(),
-        bursts("2c-docs", 400, (300.0, 1_000.0), 8, Fault::AroundBurst(8)),
-        bursts("2c-maps", 100_000, (1_000.0, 1_000.0), 6, Fault::InBurst(6, 0.0, 45.0)),
-        bursts("2c-netflix", 1_000_000, (2_000.0, 2_000.0), 4, Fault::InBurst(4, 0.0, 180.0)),
+        bursts("2c-docs", 400, (300.0, 1_000.0), 8, Moment::AroundBurst(8)),
+        bursts("2c-maps", 100_000, (1_000.0, 1_000.0), 6, Moment::InBurst(6, 0.0, 45.0)),
+        bursts("2c-netflix", 1_000_000, (2_000.0, 2_000.0), 4, Moment::InBurst(4, 0.0, 180.0)),
         handover(),
         bulk(),
         loss(),
@@ -109,63 +94,43 @@ pub fn rows(extent: Extent) -> Vec<Row> {
     rows
 }
 
-fn row(key: &str, title: String, scenario: Scenario, workload: Workload, measure: Measure) -> Row {
+fn row(
+    key: &str,
+    title: String,
+    links: [(&str, &str); 2],
+    workload: Workload,
+    measure: Measure,
+) -> Row {
+    let experiment = Experiment {
+        warm_up: Duration::from_millis(1_500),
+        patience: Duration::from_secs(15),
+        ..Experiment::over(&links, workload)
+    };
     Row {
         key: key.to_owned(),
         title,
-        scenario,
-        workload,
+        experiment,
         measure,
-        fault: None,
         buffers: Buffers::default(),
-        warm_up_ms: 1_500.0,
+        backup: Vec::new(),
+        best: Variant::new("best"),
         contestants: vec![Kernel, Marline],
         repeats: REPEATS,
         weight: 1,
     }
 }
 
-fn address(net: u8, host: u8) -> IpAddr {
-    Ipv4Addr::new(10, 0, net, host).into()
-}
-
-/// Two paths; the server is reachable at one address over both.
-fn two_paths(links: [(&str, &str); 2], flags: &[EndpointFlag]) -> Scenario {
-    let path = |(number, (name, link)): (u8, (&str, &str))| Path {
-        name: name.to_owned(),
-        link: link.to_owned(),
-        client: vec![IpNet::new_assert(address(number, 2), 24)],
-        server: vec![IpNet::new_assert(address(number, 1), 24)],
-        mtu: None,
-    };
-    let [first, second] = links;
-    let endpoint = Endpoint {
-        address: address(2, 2),
-        path: Some(second.0.to_owned()),
-        port: None,
-        id: None,
-        flags: flags.to_vec(),
-    };
-    Scenario {
-        seed: 1,
-        paths: vec![path((1, first)), path((2, second))],
-        client: Host {
-            mptcp: Mptcp { endpoints: vec![endpoint], ..Mptcp::default() },
-            ..Host::default()
-        },
-        ..Scenario::default()
-    }
-}
-
 fn echo(key: &str, what: &str, wifi: &str, lte: &str) -> Row {
     let wifi = format!("rate=20M,delay=45ms,loss=1.5%{wifi}");
     let lte = format!("rate=10M,delay=52.5ms,loss=0.1%{lte}");
-    let scenario = two_paths([("wifi", &wifi), ("lte", &lte)], &[EndpointFlag::Subflow]);
     let gap = Gap { least_ms: 100.0, most_ms: 200.0 };
     let ask = Workload::Ask { request_bytes: 200, answer_bytes: 200, gap, count: 200 };
     let title = format!("echo of 200 bytes under loss, {what}");
-    let contestants = vec![Duplicate, Kernel, Marline, Redundant];
-    Row { contestants, ..row(key, title, scenario, ask, Measure::Answers) }
+    Row {
+        contestants: vec![Duplicate, Kernel, Marline, Best],
+        best: Variant::new("redundant").scheduler("redundant"),
+        ..row(key, title, [("wifi", &wifi), ("lte", &lte)], ask, Measure::Answers)
+    }
 }
 
 fn blocks() -> Row {
@@ -179,9 +144,8 @@ fn blocks() -> Row {
             marline_send: Some(152_000),
             ..Buffers::default()
         },
-        warm_up_ms: 8_000.0,
         contestants: vec![FirstPath, SecondPath, Kernel, Marline],
-        ..row("2b", title, two_paths(links, &[EndpointFlag::Subflow]), workload, Measure::Blocks)
+        ..row("2b", title, links, workload, Measure::Blocks).warmed_up(8_000)
     }
 }
 
@@ -192,53 +156,45 @@ const FAILING: [(&str, &str); 2] =
 /// Bursts after the one that is hit.
 const AFTER: u32 = 4;
 
-fn bursts(key: &str, bytes: u32, gap: (f64, f64), hit: u32, fault: Fault) -> Row {
+fn bursts(key: &str, bytes: u32, gap: (f64, f64), hit: u32, moment: Moment) -> Row {
     let gap = Gap { least_ms: gap.0, most_ms: gap.1 };
     let workload = Workload::Bursts { bytes, gap, count: hit + AFTER + 1 };
     let title = format!("bursts of {bytes} bytes, WiFi dies");
     Row {
-        fault: Some(fault),
         contestants: vec![FirstPath, SecondPath, Kernel, Marline],
-        ..row(key, title, two_paths(FAILING, &[EndpointFlag::Subflow]), workload, Measure::Bursts)
+        ..row(key, title, FAILING, workload, Measure::Bursts).failing(moment)
     }
 }
 
 fn handover() -> Row {
     let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
     let ask = Workload::Ask { request_bytes: 100, answer_bytes: 1_000, gap, count: 200 };
-    let scenario = two_paths(FAILING, &[EndpointFlag::Subflow, EndpointFlag::Backup]);
     let title = "ten requests a second, WiFi dies, LTE is a backup".to_owned();
-    let fault = Some(Fault::Between(7_000.0, 8_000.0));
-    Row { fault, ..row("2e", title, scenario, ask, Measure::Handover) }
+    let row = row("2e", title, FAILING, ask, Measure::Handover);
+    let backup = vec!["lte".to_owned()];
+    Row { backup, ..row.failing(Moment::Between(7_000.0, 8_000.0)) }
 }
 
 fn bulk() -> Row {
     let links =
         [("wifi", "rate=50M,delay=10ms,queue=100ms"), ("lte", "rate=20M,delay=30ms,queue=100ms")];
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 15_000 };
-    let scenario = two_paths(links, &[EndpointFlag::Subflow]);
     let title = "bulk over 50 and 20 Mbit/s".to_owned();
-    Row {
-        warm_up_ms: 3_000.0,
-        weight: 2,
-        ..row("bulk", title, scenario, workload, Measure::Goodput)
-    }
+    Row { weight: 2, ..row("bulk", title, links, workload, Measure::Goodput).warmed_up(3_000) }
 }
 
 /// One path: how TCP itself stands beside the kernel's.
 fn loss() -> Row {
     let link = ("wifi", "rate=50M,delay=10ms,queue=100ms,loss=0.1%");
-    let mut scenario = two_paths([link, link], &[]);
-    scenario.paths.truncate(1);
-    scenario.client.mptcp.endpoints.clear();
     let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 30_000 };
     let title = "bulk over one path of 50 Mbit/s, RTT 20 ms, 0.1 % loss each way".to_owned();
-    Row {
-        warm_up_ms: 3_000.0,
+    let mut row = Row {
         weight: 2,
         contestants: vec![FirstPath, Marline],
-        ..row("loss", title, scenario, workload, Measure::Goodput)
-    }
+        ..row("loss", title, [link, link], workload, Measure::Goodput).warmed_up(3_000)
+    };
+    row.experiment.scenario.paths.truncate(1);
+    row
 }
 
 /// RTT of the second path, ms, and its loss, %.
@@ -264,20 +220,19 @@ fn small_windows(extent: Extent) -> Vec<Row> {
             if loss == "0" { String::new() } else { format!(",loss={loss}%") }
         );
         let first = "rate=100M,delay=25ms,queue=20ms";
-        let scenario = two_paths([("one", first), ("two", &second)], &[EndpointFlag::Subflow]);
         let workload = Workload::Blocks { bytes: 65_536, lasts_ms: 25_000 };
         Row {
             buffers: Buffers {
                 kernel_send: Some(4_000_000),
                 kernel_receive: Some(window),
                 marline_send: Some(4_000_000),
-                marline_receive: Some(window as u64),
+                marline_receive: Some(window),
             },
-            warm_up_ms: 8_000.0,
             weight: 4,
             contestants,
             repeats: if extent == Extent::Cover { SMALL_WINDOW_REPEATS } else { REPEATS },
-            ..row(key, title, scenario, workload, Measure::Goodput)
+            ..row(key, title, [("one", first), ("two", &second)], workload, Measure::Goodput)
+                .warmed_up(8_000)
         }
     };
     let alone = "window of 660 KiB, the better path alone".to_owned();
@@ -298,10 +253,51 @@ impl Row {
         if few { self.repeats.min(3) } else { self.repeats }
     }
 
-    /// Its scenario with other chances.
+    /// What a contestant does: whose TCP, with which paths, policies and buffers, doing what. What
+    /// stands for a path alone does not see it die.
     #[must_use]
-    pub fn seeded(&self, seed: u64) -> Scenario {
-        Scenario { seed, ..self.scenario.clone() }
+    pub fn played_by(&self, contestant: Contestant) -> (Stack, Variant, Experiment) {
+        let mut experiment = self.experiment.clone();
+        let name = |number: usize| experiment.scenario.paths.get(number).map(|p| p.name.clone());
+        let mut variant = match contestant {
+            Contestant::Best => self.best.clone(),
+            _ => Variant::new(contestant.key()),
+        };
+        match contestant {
+            Contestant::FirstPath => variant.paths = name(0).into_iter().collect(),
+            Contestant::SecondPath => variant.paths = name(1).into_iter().collect(),
+            _ => variant.backup.clone_from(&self.backup),
+        }
+        if contestant.is_reference() {
+            experiment.faults.clear();
+        }
+        let buffers = &self.buffers;
+        (variant.send_buffer, variant.receive_buffer) = if contestant.is_marline() {
+            (buffers.marline_send, buffers.marline_receive)
+        } else {
+            (buffers.kernel_send, buffers.kernel_receive)
+        };
+        (contestant.stack(), variant, experiment)
+    }
+
+    /// What tables call a contestant.
+    #[must_use]
+    pub fn title_of(&self, contestant: Contestant) -> String {
+        match contestant {
+            Contestant::Best => format!("Marline, {}", self.best.name),
+            _ => contestant.to_string(),
+        }
+    }
+
+    fn warmed_up(mut self, ms: u64) -> Row {
+        self.experiment.warm_up = Duration::from_millis(ms);
+        self
+    }
+
+    fn failing(mut self, moment: Moment) -> Row {
+        let first = &self.experiment.scenario.paths[0].name;
+        self.experiment.faults = vec![Fault::down(first, moment)];
+        self
     }
 }
 
@@ -312,7 +308,7 @@ mod tests {
     #[test]
     fn every_row_has_links_that_can_be_made() {
         for row in rows(Extent::Full) {
-            row.scenario.check().unwrap_or_else(|error| panic!("{}: {error:#}", row.key));
+            row.experiment.check().unwrap_or_else(|error| panic!("{}: {error:#}", row.key));
         }
     }
 

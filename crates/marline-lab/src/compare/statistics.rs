@@ -3,25 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::row::{Measure, Row};
-use crate::workload::{Log, Mark, Workload};
+use crate::experiment::Outcome;
+use crate::workload::{Mark, Workload};
 
 /// Bursts at the start that are not looked at: slow start, joins.
 const FIRST_BURSTS: u32 = 2;
 
-/// Both logs of a run.
-#[derive(Debug)]
-pub(super) struct Logs {
-    pub(super) client: Log,
-    pub(super) server: Log,
-    pub(super) start_ns: u64,
-    pub(super) fault_ns: Option<u64>,
-}
-
 type Values = BTreeMap<String, Vec<f64>>;
 
 /// What the row wants to know.
-pub(super) fn look(row: &Row, logs: &Logs) -> Values {
-    let from_ns = logs.start_ns + (row.warm_up_ms * 1e6) as u64;
+pub(super) fn look(row: &Row, logs: &Outcome) -> Values {
+    let warm_up = row.experiment.warm_up;
+    let from_ns = logs.start_ns + warm_up.as_nanos() as u64;
     let mut values = match row.measure {
         Measure::Answers => answers(logs, from_ns),
         Measure::Blocks => blocks(logs, from_ns),
@@ -29,12 +22,10 @@ pub(super) fn look(row: &Row, logs: &Logs) -> Values {
         Measure::Goodput => Values::new(),
         Measure::Handover => handover(logs, from_ns),
     };
-    if let Workload::Blocks { bytes, lasts_ms } = row.workload {
-        let to_ns = logs.start_ns + lasts_ms * 1_000_000;
-        let within =
-            logs.client.received.iter().filter(|mark| (from_ns..to_ns).contains(&mark.at_ns));
-        let bits = within.count() as f64 * f64::from(bytes) * 8.0;
-        let goodput = bits / ((to_ns - from_ns) as f64 / 1e9) / 1e6;
+    let workload = &row.experiment.workload;
+    if let Workload::Blocks { lasts_ms, .. } = *workload {
+        let from_ms = warm_up.as_secs_f64() * 1e3;
+        let goodput = logs.goodput_mbit_per_s(workload, from_ms, lasts_ms as f64);
         values.insert("goodput_mbit_per_s".to_owned(), vec![goodput]);
     }
     values
@@ -49,7 +40,7 @@ fn by_index(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
     marks.iter().map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect()
 }
 
-fn answers(logs: &Logs, from_ns: u64) -> Values {
+fn answers(logs: &Outcome, from_ns: u64) -> Values {
     let received = by_index(&logs.client.received);
     let mut values = Values::new();
     let mut first: BTreeMap<u32, f64> = BTreeMap::new();
@@ -65,7 +56,7 @@ fn answers(logs: &Logs, from_ns: u64) -> Values {
     values
 }
 
-fn blocks(logs: &Logs, from_ns: u64) -> Values {
+fn blocks(logs: &Outcome, from_ns: u64) -> Values {
     let received = by_index(&logs.client.received);
     let taken = logs.server.sent.iter().filter(|mark| mark.at_ns >= from_ns);
     let latency = taken.filter_map(|mark| {
@@ -74,13 +65,14 @@ fn blocks(logs: &Logs, from_ns: u64) -> Values {
     Values::from([("block_ms".to_owned(), latency.collect())])
 }
 
-fn bursts(logs: &Logs) -> Values {
+fn bursts(logs: &Outcome) -> Values {
     let received = by_index(&logs.client.received);
     let mut values = Values::new();
+    let fault_ns = logs.faults_ns.first().copied();
     let mut hit: Option<u32> = None;
     for sent in &logs.server.sent {
         let Some(read_ns) = received.get(&(0, sent.index)) else { continue };
-        let before = logs.fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
+        let before = fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
         let name = match hit {
             None if before && sent.index < FIRST_BURSTS => continue,
             None if before => "calm_ms",
@@ -96,7 +88,7 @@ fn bursts(logs: &Logs) -> Values {
     values
 }
 
-fn handover(logs: &Logs, from_ns: u64) -> Values {
+fn handover(logs: &Outcome, from_ns: u64) -> Values {
     let received = by_index(&logs.client.received);
     let (mut delays, mut times) = (Vec::new(), Vec::new());
     for sent in logs.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
@@ -119,6 +111,7 @@ fn handover(logs: &Logs, from_ns: u64) -> Values {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Log;
 
     #[test]
     fn the_burst_that_is_hit_is_the_first_not_read_before_the_fault() {
@@ -126,11 +119,11 @@ mod tests {
         let sent = (0..6).map(|n| mark(n, 100 * u64::from(n))).collect();
         let read = [10, 110, 210, 310, 800, 820];
         let received = read.iter().zip(0..).map(|(at, n)| mark(n, *at)).collect();
-        let logs = Logs {
-            client: Log { sent: Vec::new(), received },
-            server: Log { sent, received: Vec::new() },
-            start_ns: 0,
-            fault_ns: Some(405_000_000),
+        let logs = Outcome {
+            client: Log { received, ..Log::default() },
+            server: Log { sent, ..Log::default() },
+            faults_ns: vec![405_000_000],
+            ..Outcome::default()
         };
         let values = bursts(&logs);
         assert_eq!(values["calm_ms"], [10.0, 10.0]);

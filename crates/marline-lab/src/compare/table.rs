@@ -187,7 +187,8 @@ fn details(measure: Measure, rows: &[&(&Row, BTreeMap<Contestant, Pool>)]) -> St
             let bytes = median(&pool.wire_bytes);
             let bytes = if bytes.is_nan() { "-".into() } else { format!("{:.0} kB", bytes / 1e3) };
             let cells = cells(measure, pool).join(" | ");
-            let _ = writeln!(text, "| {title} | {contestant} | {runs} | {cells} | {bytes} |");
+            let who = row.title_of(*contestant);
+            let _ = writeln!(text, "| {title} | {who} | {runs} | {cells} | {bytes} |");
             if *contestant == Contestant::Duplicate {
                 text.push_str(&alone(pool, names.len()));
             }

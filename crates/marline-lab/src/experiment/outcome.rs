@@ -22,6 +22,8 @@ pub struct PathTotals {
 pub struct Message {
     /// Its number.
     pub index: u32,
+    /// Its length (requests: of the answer), bytes.
+    pub bytes: u32,
     /// When it began (blocks: when it had been taken), ms after the start.
     pub sent_ms: f64,
     /// Until its last byte (requests: that of its answer) had been read, ms.
@@ -38,12 +40,18 @@ pub struct Outcome {
     pub server: Log,
     /// When the workload began.
     pub start_ns: u64,
+    /// Of the run.
+    pub seed: u64,
+    /// When faults struck, on the clock of the logs.
+    pub faults_ns: Vec<u64>,
     /// The paths that were used.
     pub paths: Vec<PathTotals>,
     /// Bytes of payload that both ends sent again on another subflow.
     pub reinjected_bytes: u64,
     /// Why it is not complete: messages that never came.
     pub incomplete: Option<String>,
+    /// Why it should not be believed: the emulated links were late. Empty in virtual time.
+    pub doubts: Vec<String>,
 }
 
 impl Outcome {
@@ -52,7 +60,7 @@ impl Outcome {
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
         let sent = match workload {
             Workload::Ask { .. } => &self.client.sent,
-            Workload::Blocks { .. } | Workload::Bursts { .. } => &self.server.sent,
+            _ => &self.server.sent,
         };
         let read: BTreeMap<(u8, u32), u64> = self
             .client
@@ -60,12 +68,19 @@ impl Outcome {
             .iter()
             .map(|mark| ((mark.stream, mark.index), mark.at_ns))
             .collect();
-        let message = |mark: &Mark| {
-            let read_ns = read.get(&(mark.stream, mark.index))?;
-            let sent_ms = ms(self.start_ns, mark.at_ns);
-            Some(Message { index: mark.index, sent_ms, latency_ms: ms(mark.at_ns, *read_ns) })
-        };
-        sent.iter().filter_map(message).collect()
+        let sizes = workload.sizes(self.seed);
+        // Of the same request on several connections the first answer counts.
+        let mut messages: BTreeMap<u32, Message> = BTreeMap::new();
+        for Mark { stream, index, at_ns } in sent.iter().copied() {
+            let Some(read_ns) = read.get(&(stream, index)) else { continue };
+            let (sent_ms, latency_ms) = (ms(self.start_ns, at_ns), ms(at_ns, *read_ns));
+            let message = Message { index, bytes: sizes.of(index), sent_ms, latency_ms };
+            let first = messages.entry(index).or_insert(message);
+            if message.latency_ms < first.latency_ms {
+                *first = message;
+            }
+        }
+        messages.into_values().collect()
     }
 
     /// Latencies of the messages that began at least so long after the start, ms.
@@ -79,13 +94,11 @@ impl Outcome {
     /// Rate at which the client read whole messages between two times after the start, Mbit/s.
     #[must_use]
     pub fn goodput_mbit_per_s(&self, workload: &Workload, from_ms: f64, to_ms: f64) -> f64 {
-        let bytes = match *workload {
-            Workload::Ask { answer_bytes, .. } => answer_bytes,
-            Workload::Blocks { bytes, .. } | Workload::Bursts { bytes, .. } => bytes,
-        };
+        let sizes = workload.sizes(self.seed);
         let within = |mark: &&Mark| (from_ms..to_ms).contains(&ms(self.start_ns, mark.at_ns));
-        let count = self.client.received.iter().filter(within).count();
-        count as f64 * f64::from(bytes) * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
+        let marks = self.client.received.iter().filter(within);
+        let bytes: f64 = marks.map(|mark| f64::from(sizes.of(mark.index))).sum();
+        bytes * 8.0 / ((to_ms - from_ms) / 1e3) / 1e6
     }
 
     /// Bytes offered to all links, both ways, headers included.

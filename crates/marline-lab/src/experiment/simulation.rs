@@ -5,9 +5,8 @@ use marline_io::emulator::{LinkCommand, Side};
 use marline_sim::{App, Pace, Paths, PathsConfig, Report, ResponseServer, Units};
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::{Experiment, Outcome, PathTotals, Variant};
+use super::{Experiment, Happening, Outcome, PathTotals, Variant};
 use crate::emulation::settings::Settings;
-use crate::scenario::{Path, path_number};
 use crate::workload::{Log, Mark, Sizes, Workload};
 
 /// When the workload starts: by then all paths are joined.
@@ -30,7 +29,7 @@ pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow
         let next = (paths.world.now() + STEP).min(deadline);
         paths.world.run_until(next);
     }
-    outcome(&paths, experiment, variant)
+    outcome(&paths, experiment, variant, seed)
 }
 
 /// The world of a run before its first moment, for callers that watch it. What the client and the
@@ -40,7 +39,7 @@ pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow
 /// As [`simulate`].
 pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Paths> {
     let seeds = SeedTree::new(seed);
-    let used = used(experiment, variant)?;
+    let used = experiment.used(variant)?;
     let mut settings = Vec::new();
     for path in &used {
         let trace_dir = experiment.trace_dir.as_deref();
@@ -51,25 +50,12 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
     scene.names = used.iter().map(|path| path.name.clone()).collect();
     scene.backup = used.iter().map(|path| variant.backup.contains(&path.name)).collect();
     let mut paths = Paths::new(&scene, seeds);
+    let script = experiment.script(seed)?;
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
-        schedule(&mut paths, number, &path.name, experiment, settings)?;
+        schedule(&mut paths, number, &path.name, &script, settings)?;
     }
     begin(&mut paths, &experiment.workload, seed)?;
     Ok(paths)
-}
-
-/// The variant's paths, in its order.
-fn used<'a>(experiment: &'a Experiment, variant: &Variant) -> anyhow::Result<Vec<&'a Path>> {
-    let all = &experiment.scenario.paths;
-    for name in &variant.backup {
-        path_number(all, name)?;
-    }
-    if variant.paths.is_empty() {
-        return Ok(all.iter().collect());
-    }
-    let find = |name: &String| path_number(all, name).map(|number| &all[number]);
-    let found: anyhow::Result<Vec<&Path>> = variant.paths.iter().map(find).collect();
-    found.with_context(|| format!("variant `{}`", variant.name))
 }
 
 /// What happens to a path.
@@ -77,13 +63,13 @@ fn schedule(
     paths: &mut Paths,
     number: usize,
     name: &str,
-    experiment: &Experiment,
+    script: &[Happening],
     settings: &mut Settings,
 ) -> anyhow::Result<()> {
-    let events = experiment.scenario.events.iter().filter(|event| event.path == name);
-    let orders: anyhow::Result<Vec<_>> = events.map(|event| event.parse()).collect();
+    let mine = script.iter().filter(|happening| happening.path == name);
+    let orders: Vec<_> = mine.map(|mine| (mine.at, mine.order.clone())).collect();
     let (up, down) = (paths.up[number], paths.down[number]);
-    for (at, command) in settings.schedule(orders?).with_context(|| format!("path `{name}`"))? {
+    for (at, command) in settings.schedule(orders).with_context(|| format!("path `{name}`"))? {
         paths.world.at(START + at, move |world| match command {
             LinkCommand::Break(side) | LinkCommand::Restore(side) => {
                 let works = matches!(command, LinkCommand::Restore(_));
@@ -142,10 +128,16 @@ fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()
 /// Messages that have not come.
 fn missing(paths: &Paths, workload: &Workload) -> usize {
     let Some(wanted) = workload.count() else { return 0 };
-    (wanted as usize).saturating_sub(paths.client_report(0).map_or(0, |report| report.received.len()))
+    (wanted as usize)
+        .saturating_sub(paths.client_report(0).map_or(0, |report| report.received.len()))
 }
 
-fn outcome(paths: &Paths, experiment: &Experiment, variant: &Variant) -> anyhow::Result<Outcome> {
+fn outcome(
+    paths: &Paths,
+    experiment: &Experiment,
+    variant: &Variant,
+    seed: u64,
+) -> anyhow::Result<Outcome> {
     let client = paths.client_report(0).context("the client has no connection")?;
     let silent = Report::default();
     let server = paths.server_report(0).unwrap_or(&silent);
@@ -155,18 +147,23 @@ fn outcome(paths: &Paths, experiment: &Experiment, variant: &Variant) -> anyhow:
     }
     let missing = missing(paths, &experiment.workload);
     let mut totals = Vec::new();
-    for (number, path) in used(experiment, variant)?.iter().enumerate() {
+    for (number, path) in experiment.used(variant)?.iter().enumerate() {
         let stats = |link| *paths.world.link(link).stats();
         let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));
         totals.push(PathTotals { name: path.name.clone(), up, down });
     }
+    let script = experiment.script(seed)?;
+    let faults = script.iter().filter(|happening| happening.is_fault);
     Ok(Outcome {
         client: log(client),
         server: log(server),
         start_ns: START.as_nanos(),
+        seed,
+        faults_ns: faults.map(|fault| (START + fault.at).as_nanos()).collect(),
         paths: totals,
         reinjected_bytes: reinjected(paths),
         incomplete: (missing > 0).then(|| format!("{missing} messages did not come")),
+        doubts: Vec::new(),
     })
 }
 
@@ -175,7 +172,8 @@ fn log(report: &Report) -> Log {
         let mark = |(index, at): (u32, &Instant)| Mark { stream: 0, index, at_ns: at.as_nanos() };
         (0..).zip(times).map(mark).collect()
     };
-    Log { sent: marks(&report.sent), received: marks(&report.received) }
+    let (sent, received) = (marks(&report.sent), marks(&report.received));
+    Log { sent, received, ..Log::default() }
 }
 
 /// By both ends.

@@ -68,3 +68,45 @@ fn what_does_not_exist_is_named() {
     assert!(error(&Variant::alone("x", "umts")).contains("there are wifi, lte"));
     assert!(error(&Variant::new("x").scheduler("fastest")).contains("min-rtt"));
 }
+
+#[test]
+fn a_fault_strikes_inside_its_burst_at_a_moment_of_the_seeds() {
+    let mut experiment = bursts();
+    let mut fault = Fault::down("wifi", Moment::InBurst(4, 0.0, 8.0));
+    fault.lasts = Some(Duration::from_secs(1));
+    experiment.faults = vec![fault];
+    let begins_ns = |seed| experiment.workload.times_ns(seed)[4];
+    let mut moments = Vec::new();
+    for seed in 1..4 {
+        let script = experiment.script(seed).expect("script");
+        let [down, up] = &script[..] else { panic!("{script:?}") };
+        assert!(down.is_fault && !up.is_fault && up.at - down.at == Duration::from_secs(1));
+        let after_ns = down.at.as_nanos() as u64 - begins_ns(seed);
+        assert!(after_ns < 8_000_000, "{after_ns}");
+        moments.push(after_ns);
+        let outcome = simulate(&experiment, &Variant::new("default"), seed).expect("run");
+        let at_ns = outcome.start_ns + down.at.as_nanos() as u64;
+        assert_eq!((outcome.incomplete.as_deref(), outcome.faults_ns), (None, vec![at_ns]));
+        assert!(outcome.paths[0].down.dropped_outage > 0, "{:?}", outcome.paths);
+    }
+    assert!(moments[0] != moments[1] && moments[1] != moments[2], "{moments:?}");
+    experiment.faults = vec![Fault::down("wifi", Moment::AroundBurst(19))];
+    let error = format!("{:#}", experiment.script(1).expect_err("there is no burst 20"));
+    assert!(error.contains("counted from 0, and there are 20"), "{error}");
+}
+
+#[test]
+fn bursts_of_random_sizes_come_whole() {
+    let mut experiment = bursts();
+    let gap = Gap { least_ms: 300.0, most_ms: 300.0 };
+    experiment.workload =
+        Workload::RandomBursts { least_bytes: 100, most_bytes: 60_000, gap, count: 12 };
+    let outcome = simulate(&experiment, &Variant::new("default"), 5).expect("run");
+    let messages = outcome.messages(&experiment.workload);
+    assert_eq!(messages.len(), 12);
+    for message in messages {
+        // At 20 Mbit/s and 5 ms, with the second path 30 Mbit/s at most; headers come on top.
+        let least_ms = 5.0 + f64::from(message.bytes) * 8.0 / 30e3;
+        assert!(message.latency_ms > least_ms, "{message:?}");
+    }
+}

@@ -2,9 +2,10 @@
 
 use marline::policy::PolicySet;
 use marline::{ConnectionConfig, Registry, default_policies};
+use serde::{Deserialize, Serialize};
 
 /// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// What tables call it.
     pub name: String,
@@ -18,13 +19,14 @@ pub struct Variant {
     pub scheduler: Option<String>,
     /// The path manager.
     pub path_manager: Option<String>,
-    /// The congestion control.
+    /// The congestion control; on the kernel's stacks the kernel's of this name.
     pub congestion: Option<String>,
     /// The loss recovery.
     pub recovery: Option<String>,
-    /// Largest send buffer, bytes of payload.
+    /// Largest send buffer, bytes of payload; on the kernel's stacks SO_SNDBUF, which it doubles for
+    /// its own needs.
     pub send_buffer: Option<u64>,
-    /// Largest receive buffer, bytes of payload.
+    /// Largest receive buffer, likewise.
     pub receive_buffer: Option<u64>,
 }
 

@@ -6,16 +6,14 @@ async fn both(workload: Workload, streams: usize) -> (Log, Log) {
     let pairs = (0..streams).map(|_| tokio::io::duplex(4_096));
     let (near, far): (Vec<_>, Vec<_>) =
         pairs.map(|(near, far)| (Box::new(near) as Stream, Box::new(far) as Stream)).unzip();
-    let start_ns = now_ns();
-    let (client, server) =
-        tokio::join!(workload.client(near, start_ns, 7), workload.server(far, start_ns, 7));
+    let run = Run { start_ns: now_ns(), seed: 7, patience: Duration::from_secs(15) };
+    let (client, server) = tokio::join!(workload.client(near, run), workload.server(far, run));
     (client.unwrap(), server.unwrap())
 }
 
 #[tokio::test]
 async fn requests_go_on_all_streams_and_are_answered() {
-    let workload =
-        Workload::Ask { request_bytes: 200, answer_bytes: 1_000, gap: EVEN, count: 5 };
+    let workload = Workload::Ask { request_bytes: 200, answer_bytes: 1_000, gap: EVEN, count: 5 };
     let (client, server) = both(workload, 2).await;
     assert_eq!((client.sent.len(), client.received.len()), (10, 10));
     assert_eq!(server, Log::default());

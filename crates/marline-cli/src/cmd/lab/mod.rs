@@ -23,7 +23,7 @@ pub enum Lab {
     Compare(compare::Args),
     /// Published measurements, done again in virtual time: paper, ours, verdict.
     Paper(paper::Args),
-    /// One end of such a run (the comparison starts it).
+    /// One end of a run (it is started by those that run something).
     #[command(hide = true)]
     End {
         /// What to do, in JSON.
@@ -42,7 +42,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
         Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {
-            tokio::task::spawn_blocking(move || marline_lab::compare::run_end(&job)).await??;
+            tokio::task::spawn_blocking(move || marline_lab::experiment::run_end(&job)).await??;
             Ok(ExitCode::SUCCESS)
         }
     }

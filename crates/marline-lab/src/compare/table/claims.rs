@@ -82,7 +82,7 @@ pub(super) fn claims(pools: &Pools<'_>) -> Vec<Claim> {
         };
         match row.measure {
             Measure::Answers => {
-                let (ideal, redundant) = (get(Contestant::Duplicate), get(Contestant::Redundant));
+                let (ideal, redundant) = (get(Contestant::Duplicate), get(Contestant::Best));
                 claims.extend(side.answers(ideal, redundant));
             }
             Measure::Blocks => claims.extend(side.blocks()),

@@ -8,19 +8,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context;
-use marline::{
-    Carrier, Client, ClientConfig, ConnectionConfig, Listener, Registry, ServerConfig,
-    default_policies,
-};
+use marline::{Carrier, Client, ClientConfig, ConnectionInfo, Listener, ServerConfig};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::contestant::Contestant;
+use super::{Stack, Variant};
 use crate::kernel::Kernel;
 use crate::scenario::Side;
-use crate::workload::{Log, Stream, Workload, now_ns, until};
+use crate::workload::{Log, Run, Stream, Workload, now_ns, until};
 
 /// The server's first byte: a kernel's client does not join before it has heard data.
 const GREETING: u8 = b'M';
@@ -31,36 +28,36 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A path of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PathUse {
+pub(super) struct PathUse {
     /// The interface.
-    pub interface: String,
+    pub(super) interface: String,
     /// The local address.
-    pub address: IpAddr,
+    pub(super) address: IpAddr,
     /// Use it only if nothing else works.
-    pub backup: bool,
+    pub(super) backup: bool,
 }
 
 /// All an end must know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
+pub(super) struct Job {
     /// Which end.
-    pub side: Side,
-    /// Whose stack.
-    pub contestant: Contestant,
+    pub(super) side: Side,
+    /// Whose TCP.
+    pub(super) stack: Stack,
+    /// Policies and buffers.
+    pub(super) variant: Variant,
     /// The server's address.
-    pub address: SocketAddr,
-    /// The client's paths.
-    pub paths: Vec<PathUse>,
+    pub(super) address: SocketAddr,
+    /// The paths that are used, the first first.
+    pub(super) paths: Vec<PathUse>,
     /// What the application does.
-    pub workload: Workload,
-    /// Send buffer, bytes, in the stack's own way of counting.
-    pub send_buffer: Option<u64>,
-    /// Receive buffer likewise.
-    pub receive_buffer: Option<u64>,
+    pub(super) workload: Workload,
     /// When it starts to, ns of the monotonic clock.
-    pub start_ns: u64,
+    pub(super) start_ns: u64,
     /// Of the schedule.
-    pub seed: u64,
+    pub(super) seed: u64,
+    /// After the planned end it waits so long for what is missing.
+    pub(super) patience: Duration,
 }
 
 /// Does the job and prints the log.
@@ -71,7 +68,7 @@ pub fn run_end(job: &str) -> anyhow::Result<()> {
     let job: Job = serde_json::from_str(job).context("the job")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let log = runtime.block_on(async {
-        match (job.contestant.is_marline(), job.side) {
+        match (job.stack.is_marline(), job.side) {
             (true, Side::Client) => marline_client(&job).await,
             (true, Side::Server) => marline_server(&job).await,
             (false, Side::Client) => kernel_client(&job).await,
@@ -83,31 +80,22 @@ pub fn run_end(job: &str) -> anyhow::Result<()> {
 }
 
 impl Job {
-    const fn connections(&self) -> usize {
-        match self.contestant {
-            Contestant::Duplicate => 2,
-            _ => 1,
-        }
+    /// Connections at once: each path has one, or all have one together.
+    fn connections(&self) -> usize {
+        if self.stack == Stack::Duplicate { self.paths.len() } else { 1 }
     }
 
     fn kernel(&self) -> Kernel {
         let bytes = |buffer: Option<u64>| buffer.map(|bytes| bytes as usize);
         Kernel {
-            mptcp: self.contestant == Contestant::Kernel,
-            send_buffer: bytes(self.send_buffer),
-            receive_buffer: bytes(self.receive_buffer),
+            mptcp: self.stack == Stack::Mptcp,
+            send_buffer: bytes(self.variant.send_buffer),
+            receive_buffer: bytes(self.variant.receive_buffer),
         }
     }
 
-    fn connection(&self) -> anyhow::Result<ConnectionConfig> {
-        let mut policies = default_policies();
-        if self.contestant == Contestant::Redundant {
-            policies.scheduler = Registry::default().scheduler("redundant")?;
-        }
-        let mut config = ConnectionConfig::new(policies);
-        config.send_buffer = self.send_buffer.unwrap_or(config.send_buffer);
-        config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
-        Ok(config)
+    const fn run(&self) -> Run {
+        Run { start_ns: self.start_ns, seed: self.seed, patience: self.patience }
     }
 
     async fn run_client(&self, mut streams: Vec<Stream>) -> anyhow::Result<Log> {
@@ -117,7 +105,7 @@ impl Job {
         }
         anyhow::ensure!(now_ns() < self.start_ns, "connected after the start");
         until(self.start_ns).await;
-        Ok(self.workload.client(streams, self.start_ns, self.seed).await?)
+        Ok(self.workload.client(streams, self.run()).await?)
     }
 
     async fn run_server(&self, mut streams: Vec<Stream>) -> anyhow::Result<Log> {
@@ -125,7 +113,7 @@ impl Job {
             stream.write_all(&[GREETING]).await?;
             stream.flush().await?;
         }
-        Ok(self.workload.server(streams, self.start_ns, self.seed).await?)
+        Ok(self.workload.server(streams, self.run()).await?)
     }
 }
 
@@ -135,17 +123,11 @@ fn boxed(stream: TcpStream) -> io::Result<Stream> {
 }
 
 async fn kernel_client(job: &Job) -> anyhow::Result<Log> {
-    let from = |number: usize| job.paths.get(number).map(|path| path.address);
-    let from = match job.contestant {
-        Contestant::FirstPath => vec![from(0)],
-        Contestant::SecondPath => vec![from(1)],
-        Contestant::Duplicate => vec![from(0), from(1)],
-        _ => vec![None],
-    };
+    let from = job.paths.iter().map(|path| path.address).take(job.connections());
     let mut streams = Vec::new();
     for from in from {
         let connecting = job.kernel();
-        let stream = timeout(CONNECTING, connecting.connect(from, job.address)).await;
+        let stream = timeout(CONNECTING, connecting.connect(Some(from), job.address)).await;
         streams.push(boxed(stream.context("connect")?.context("connect")?)?);
     }
     job.run_client(streams).await
@@ -164,7 +146,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
 }
 
 async fn marline_client(job: &Job) -> anyhow::Result<Log> {
-    let mut config = ClientConfig::new(job.connection()?);
+    let mut config = ClientConfig::new(job.variant.connection()?);
     config.carrier = Carrier::Raw;
     for path in &job.paths {
         let flags = if path.backup { ",backup" } else { "" };
@@ -172,18 +154,27 @@ async fn marline_client(job: &Job) -> anyhow::Result<Log> {
     }
     let client = Client::bind(config).await?;
     let stream = client.connect(&[job.address]).await.context("connect")?;
-    let log = job.run_client(vec![Box::new(stream)]).await?;
+    let mut log = job.run_client(vec![Box::new(stream)]).await?;
+    log.reinjected_bytes = reinjected(client.connections());
     client.drained(FAREWELL).await;
     Ok(log)
 }
 
 async fn marline_server(job: &Job) -> anyhow::Result<Log> {
-    let mut config = ServerConfig::new(vec![job.address], job.connection()?);
+    let mut config = ServerConfig::new(vec![job.address], job.variant.connection()?);
     config.carrier = Carrier::Raw;
     let listener = Listener::bind(config).await?;
     println!("ready");
     let (stream, _) = timeout(CONNECTING, listener.accept()).await.context("accept")??;
-    let log = job.run_server(vec![Box::new(stream)]).await?;
+    let mut log = job.run_server(vec![Box::new(stream)]).await?;
+    log.reinjected_bytes = reinjected(listener.connections());
     listener.drained(FAREWELL).await;
     Ok(log)
+}
+
+/// By all subflows there are and were.
+fn reinjected(connections: Vec<ConnectionInfo>) -> u64 {
+    let subflows =
+        connections.into_iter().flat_map(|info| info.subflows.into_iter().chain(info.gone));
+    subflows.map(|subflow| subflow.bytes_reinjected).sum()
 }

@@ -1,0 +1,178 @@
+//! An experiment with real processes over emulated links.
+//!
+//! Both ends are processes of their own in namespaces ([`crate::net`]); Marline's send native TCP
+//! through raw sockets, the kernel's are ordinary sockets. Links draw the chances that they draw in
+//! virtual time, and faults strike at the same moments.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use marline_link::RateSpec;
+
+use super::end::{Job, PathUse};
+use super::process::End;
+use super::{Experiment, Outcome, PathTotals, Stack, Variant};
+use crate::net::{Net, Options};
+use crate::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
+use crate::workload::{Workload, now_ns};
+
+/// The server's port.
+const PORT: u16 = 7_100;
+/// From making the processes to the start of what they do: connecting, also if SYNs are lost.
+const LEAD: Duration = Duration::from_millis(3_500);
+/// When patience is over the ends say farewell.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Runs an experiment once, in real time. Needs root, `ip`, and the program `marline` (this one)
+/// with its command `lab end`. `instance` tells its namespaces from others'.
+///
+/// # Errors
+/// The net cannot be made, an end failed, or a policy, path or event is not understood. Messages
+/// that do not come are told in the outcome.
+pub fn run_live(
+    experiment: &Experiment,
+    stack: Stack,
+    variant: &Variant,
+    seed: u64,
+    instance: &str,
+) -> anyhow::Result<Outcome> {
+    let scenario = staged(experiment, stack, variant, seed)?;
+    let script = experiment.script(seed)?;
+    let mut options = Options::new(instance);
+    options.trace_dir.clone_from(&experiment.trace_dir);
+    let net = Net::up(&scenario, &options)?;
+    let start_ns = now_ns() + LEAD.as_nanos() as u64;
+    let job = |side| job(experiment, &scenario, (stack, variant), (start_ns, seed), side);
+    let mut server = End::start(&net, &job(Side::Server)?)?;
+    server.ready()?;
+    let mut client = End::start(&net, &job(Side::Client)?)?;
+    let lasts = experiment.workload.lasts(seed) + experiment.patience;
+    let mut faults_ns = Vec::new();
+    for happening in script.iter().filter(|happening| happening.at <= lasts) {
+        let at_ns = start_ns + happening.at.as_nanos() as u64;
+        std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
+        net.order(&happening.path, &happening.order)?;
+        if happening.is_fault {
+            faults_ns.push(now_ns());
+        }
+    }
+    let left = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
+    let deadline = Instant::now() + left + lasts + GRACE;
+    let client = client.log(deadline)?;
+    let paths = totals(&net, experiment, variant)?;
+    let server = server.log(deadline)?;
+    let mut outcome = Outcome {
+        reinjected_bytes: client.reinjected_bytes + server.reinjected_bytes,
+        client,
+        server,
+        start_ns,
+        seed,
+        faults_ns,
+        paths,
+        incomplete: None,
+        doubts: net.doubts()?,
+    };
+    let came = outcome.messages(&experiment.workload).len();
+    let wanted = experiment.workload.count().map_or(0, |count| count as usize);
+    let missing = wanted.saturating_sub(came);
+    outcome.incomplete = (missing > 0).then(|| format!("{missing} messages did not come"));
+    Ok(outcome)
+}
+
+/// What the links of the variant's paths did.
+fn totals(
+    net: &Net,
+    experiment: &Experiment,
+    variant: &Variant,
+) -> anyhow::Result<Vec<PathTotals>> {
+    let reports = net.report()?;
+    let total = |path: &&Path| {
+        let report = reports.iter().find(|report| report.name == path.name)?;
+        let (up, down) = (report.up.stats, report.down.stats);
+        Some(PathTotals { name: path.name.clone(), up, down })
+    };
+    Ok(experiment.used(variant)?.iter().filter_map(total).collect())
+}
+
+/// How much of the machine a run needs in real time, in halves of a processor: what its links carry.
+#[must_use]
+pub fn weight(experiment: &Experiment) -> u32 {
+    if experiment.workload.count().is_some() {
+        return 1;
+    }
+    const UNKNOWN: f64 = 50e6;
+    let rate = |path: &Path| match path.spec().map(|spec| spec.down.rate) {
+        Ok(RateSpec::Constant(rate)) => rate.bits_per_s() as f64,
+        _ => UNKNOWN,
+    };
+    let total: f64 = experiment.scenario.paths.iter().map(rate).sum();
+    1 + (total / 60e6).min(7.0) as u32
+}
+
+/// The hosts of a run, and what the kernel's Multipath TCP is told of the variant's paths.
+fn staged(
+    experiment: &Experiment,
+    stack: Stack,
+    variant: &Variant,
+    seed: u64,
+) -> anyhow::Result<Scenario> {
+    let mut scenario = Scenario { seed, events: Vec::new(), ..experiment.hosts() };
+    let said = !scenario.client.mptcp.endpoints.is_empty();
+    if !(said && variant.paths.is_empty() && variant.backup.is_empty()) {
+        let used = experiment.used(variant)?;
+        let others = used.iter().skip(1).map(|path| endpoint(&scenario, path, variant));
+        scenario.client.mptcp.endpoints = others.collect::<anyhow::Result<_>>()?;
+    }
+    if let (Some(name), false) = (&variant.congestion, stack.is_marline()) {
+        for host in [&mut scenario.client, &mut scenario.server] {
+            host.sysctl.insert("net.ipv4.tcp_congestion_control".to_owned(), name.clone());
+        }
+    }
+    Ok(scenario)
+}
+
+fn endpoint(scenario: &Scenario, path: &Path, variant: &Variant) -> anyhow::Result<Endpoint> {
+    let mut flags = vec![EndpointFlag::Subflow];
+    if variant.backup.contains(&path.name) {
+        flags.push(EndpointFlag::Backup);
+    }
+    let address = client_address(scenario, &path.name)?;
+    Ok(Endpoint { address, path: Some(path.name.clone()), port: None, id: None, flags })
+}
+
+fn client_address(scenario: &Scenario, path: &str) -> anyhow::Result<IpAddr> {
+    let path = &scenario.paths[scenario.path_number(path)?];
+    Ok(path.client.first().with_context(|| format!("path `{}` has no address", path.name))?.addr())
+}
+
+fn job(
+    experiment: &Experiment,
+    scenario: &Scenario,
+    (stack, variant): (Stack, &Variant),
+    (start_ns, seed): (u64, u64),
+    side: Side,
+) -> anyhow::Result<Job> {
+    let used = experiment.used(variant)?;
+    let first = scenario.path_number(&used.first().context("no path")?.name)?;
+    let server = scenario.paths[first].server.first().context("the server has no address")?;
+    let only_requests = matches!(experiment.workload, Workload::Ask { .. });
+    ensure!(stack != Stack::Duplicate || only_requests, "only requests can be sent twice");
+    let mut paths = Vec::new();
+    for path in used {
+        let backup = variant.backup.contains(&path.name);
+        let address = client_address(scenario, &path.name)?;
+        paths.push(PathUse { interface: path.name.clone(), address, backup });
+    }
+    Ok(Job {
+        side,
+        stack,
+        variant: variant.clone(),
+        address: SocketAddr::new(server.addr(), PORT),
+        paths,
+        workload: experiment.workload,
+        start_ns,
+        seed,
+        patience: experiment.patience,
+    })
+}

@@ -1,0 +1,85 @@
+//! A process of one end, from outside.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use super::end::Job;
+use crate::net::Net;
+use crate::scenario::Side;
+use crate::workload::Log;
+
+/// A process that does not outlive its use.
+pub(super) struct End {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    name: Side,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl End {
+    pub(super) fn start(net: &Net, job: &Job) -> anyhow::Result<End> {
+        let side = job.side;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["lab", "end"]).arg(serde_json::to_string(job)?);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child =
+            net.spawn(side, &mut command).with_context(|| format!("cannot start the {side}"))?;
+        let lines = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(End { child, lines, name: side })
+    }
+
+    fn complaint(&mut self) -> String {
+        let mut said = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            let _ = stderr.take(4_096).read_to_string(&mut said);
+        }
+        said.trim().to_owned()
+    }
+
+    /// Waits until it says that others may come.
+    pub(super) fn ready(&mut self) -> anyhow::Result<()> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        if line.trim() != "ready" {
+            let said = self.complaint();
+            bail!("the {} is not ready: {said}", self.name);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end and reads its log.
+    pub(super) fn log(&mut self, deadline: Instant) -> anyhow::Result<Log> {
+        // A log may be longer than the pipe: whoever writes it ends only when it is read.
+        let (name, id) = (self.name, self.child.id());
+        let (done, watch) = std::sync::mpsc::channel::<()>();
+        let watchdog = std::thread::spawn(move || {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if watch.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+                && let Some(pid) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw)
+            {
+                // Not reaped before the channel is closed: the number is still its own.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        });
+        let mut text = String::new();
+        let read = self.lines.read_to_string(&mut text);
+        drop(done);
+        let _ = watchdog.join();
+        read?;
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("the {name} ended with {status}: {}", self.complaint());
+        }
+        let line = text.lines().find(|line| line.starts_with('{')).context("no log")?;
+        Ok(serde_json::from_str(line)?)
+    }
+}

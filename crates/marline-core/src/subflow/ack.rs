@@ -56,6 +56,8 @@ struct Tally {
     cumulative: u64,
     /// A segment that was sent once and before the recovery point.
     original: bool,
+    /// Segments that the cumulative part delivers, but for those that were SACKed before.
+    acked_segments: u32,
     /// The cumulative part covers a segment that was sent again.
     retransmitted: bool,
     /// When the newest segment that was sent only once was sent.
@@ -217,6 +219,7 @@ impl Subflow {
 
     fn deliver(&mut self, segment: &SentSegment, by_sack: bool, tally: &mut Tally) {
         let retransmitted = segment.retransmitted();
+        tally.acked_segments += u32::from(!by_sack);
         tally.delivered += segment.len();
         self.tx.rate.on_delivered(segment.len(), segment.sent_at, segment.rate);
         if !retransmitted {
@@ -260,12 +263,13 @@ impl Subflow {
         Some(rtt)
     }
 
-    /// After a timeout a single ACK acknowledges much that was sent before it: the ACKs that came at
-    /// their time were lost, as after an outage. A path that only became slow has them come one by one.
+    /// After a timeout a single ACK acknowledges more segments than any delays an ACK for, all sent
+    /// before it: the ACKs that came at their time were lost, as after an outage. A path that only
+    /// became slow has them come one by one.
     fn is_late_news(&self, input: &AckInput, tally: &Tally) -> bool {
         let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
         self.tx.phase == Phase::Loss
-            && tally.cumulative > 2 * u64::from(self.tx.mss)
+            && tally.acked_segments > 2
             && self.tx.undo.as_ref().is_some_and(before)
     }
 

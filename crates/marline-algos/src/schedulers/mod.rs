@@ -1,11 +1,13 @@
 //! Schedulers: which data goes on which subflow.
 
+mod auto_redundant;
 mod blest;
 mod blocking;
 mod burst_end;
 pub mod classes;
 mod copies;
 mod ecf;
+mod hedged;
 mod min_rtt;
 mod opportunistic;
 mod opportunistic_redundant;
@@ -13,11 +15,14 @@ mod orp;
 mod probing;
 mod redundant;
 mod redundant_idle;
+mod risk;
 mod round_robin;
 
+pub use auto_redundant::{AutoRedundant, AutoRedundantConfig};
 pub use blest::{Blest, BlestConfig};
 pub use burst_end::{BurstEnd, BurstEndConfig};
 pub use ecf::{Ecf, EcfConfig};
+pub use hedged::{Hedged, HedgedConfig};
 pub use min_rtt::{MinRtt, MinRttConfig};
 pub use opportunistic::{OpportunisticRules, Penalise, Retransmit};
 pub use opportunistic_redundant::OpportunisticRedundant;
@@ -25,6 +30,7 @@ pub use orp::Orp;
 pub use probing::{Probing, ProbingConfig};
 pub use redundant::Redundant;
 pub use redundant_idle::RedundantIdle;
+pub use risk::RiskConfig;
 pub use round_robin::{RoundRobin, RoundRobinConfig};
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::classes::{Class, best_class};
 use super::{
-    Blest, BurstEnd, Ecf, MinRtt, MinRttConfig, OpportunisticRedundant, OpportunisticRules, Orp,
-    Probing, Redundant, RedundantIdle, RoundRobin,
+    AutoRedundant, Blest, BurstEnd, Ecf, Hedged, MinRtt, MinRttConfig, OpportunisticRedundant,
+    OpportunisticRules, Orp, Probing, Redundant, RedundantIdle, RoundRobin,
 };
 use crate::testing::{MSS, Stream, set, view};
 
@@ -66,6 +66,8 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::<Blest>::default(),
         Box::<Ecf>::default(),
         Box::new(Orp::new(Box::<Ecf>::default(), OpportunisticRules::KERNEL)),
+        Box::<Hedged>::default(),
+        Box::<AutoRedundant>::default(),
     ]
 }
 

@@ -2,8 +2,8 @@
 
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
-    BurstEnd, BurstEndConfig, OpportunisticRedundant, Probing, ProbingConfig, Redundant,
-    RedundantIdle,
+    AutoRedundant, AutoRedundantConfig, BurstEnd, BurstEndConfig, Hedged, HedgedConfig,
+    OpportunisticRedundant, Probing, ProbingConfig, Redundant, RedundantIdle, RiskConfig,
 };
 use crate::{NamedScheduler, Parameters};
 
@@ -40,7 +40,43 @@ fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterErro
     registry.register_scheduler_wrapper("probing", |parameters| {
         let config = probing(parameters);
         move |inner| Box::new(Probing::around(inner, config))
+    })?;
+    registry.register_scheduler_with("hedged", |parameters| {
+        let config = hedged(parameters);
+        move || Box::new(Hedged::new(config))
+    })?;
+    registry.register_scheduler_wrapper("hedged", |parameters| {
+        let config = hedged(parameters);
+        move |inner| Box::new(Hedged::around(inner, config))
+    })?;
+    registry.register_scheduler_with("auto-redundant", |parameters| {
+        let config = auto_redundant(parameters);
+        move || Box::new(AutoRedundant::new(config))
+    })?;
+    registry.register_scheduler_wrapper("auto-redundant", |parameters| {
+        let config = auto_redundant(parameters);
+        move |inner| Box::new(AutoRedundant::around(inner, config))
     })
+}
+
+fn hedged(parameters: &mut Parameters<'_>) -> HedgedConfig {
+    let default = HedgedConfig::default();
+    HedgedConfig {
+        deviations: parameters.number("deviations", default.deviations, 0.0..=100.0),
+        limit: parameters.bytes("limit", default.limit),
+    }
+}
+
+fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
+    let hedged = hedged(parameters);
+    let default = RiskConfig::default();
+    let risk = RiskConfig {
+        tail: parameters.number("tail", default.tail, 0.0..=1.0),
+        memory: parameters.count("memory", default.memory.into(), 1..=10_000) as u32,
+        most: parameters.number("most", default.most, 0.0..=100.0),
+        stale: parameters.duration("stale", default.stale),
+    };
+    AutoRedundantConfig { hedged, risk }
 }
 
 fn burst_end(parameters: &mut Parameters<'_>) -> BurstEndConfig {

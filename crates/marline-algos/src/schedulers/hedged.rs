@@ -1,0 +1,221 @@
+//! Hedged: the copy waits until the answer should have been there, and is then sent elsewhere.
+//!
+//! *Problem.* Nearly all copies of full redundancy are for nothing: the original arrives first. Each
+//! costs bytes, often on the path that its owner pays for. But a copy made only when the loss is
+//! certain comes after a probe timeout: twice the RTT on a path of varying delay.
+//!
+//! *How.* `min-rtt` for new data. With each segment a time is noted by which its DATA_ACK usually is
+//! here: SRTT + `deviations` x RTTVAR of its path (2 unless said), at least SRTT x 17/16. If it is not, the
+//! segment goes also on the fastest other subflow with room. Usually the DATA_ACK comes and nothing
+//! is copied. The worst of a lone loss is then the fast path's RTT and the slow one's delay. The copy
+//! changes nothing else: the subflow is not suspected, its own recovery goes on. If nothing at all was
+//! heard on the path since the overdue segment was sent, the path is silent: what it carries beside
+//! is copied at once, and so is what is sent until it is heard.
+//!
+//! Only the last `limit` bytes written (30 kB unless said) are hedged, and only once everything is
+//! under way: in the midst of bulk data the segments that follow tell what was lost.
+//!
+//! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second
+//! request when the first has been outstanding for longer than most are. There the delay is the 95th
+//! percentile of a service's latency; here it comes from the path's RTT estimator.
+//!
+//! *What the papers leave open:* ReMP and its successors know copies at once or none. The delay and
+//! its limit are ours. Measured in docs/papers/remp2015.md.
+//!
+//! *Extra bytes:* as many segments as are lost or come late: a few percent. *p99 of a small
+//! message:* where less than 1 % is late, the path's own; else about the sum of both paths' RTTs.
+
+use std::collections::VecDeque;
+
+use marline_policy::{
+    DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
+    SchedulerEvent, SubflowId, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+use super::classes::{self, Class};
+use super::copies::{CopyRule, WithCopies, not_on, queue_is_empty};
+use super::risk::Risk;
+
+/// Segments that are watched at a time; older ones are left to loss recovery.
+const MAX_WATCHED: usize = 128;
+/// The answer is never expected earlier than this share of the SRTT beyond it.
+const LEAST_SLACK: u32 = 16;
+
+/// How long a copy waits, and what is hedged at all.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct HedgedConfig {
+    /// RTT variations beyond the smoothed RTT after which the copy is sent, 0 to 100.
+    pub deviations: f64,
+    /// Bytes at the end of what was written that are hedged.
+    pub limit: u64,
+}
+
+impl Default for HedgedConfig {
+    fn default() -> Self {
+        HedgedConfig { deviations: 2.0, limit: 30_000 }
+    }
+}
+
+/// A segment whose answer is awaited.
+#[derive(Copy, Clone, Debug)]
+struct Watched {
+    start: Dsn,
+    on: SubflowId,
+    /// When it was sent.
+    at: Instant,
+    /// When its answer should have been there.
+    due_at: Option<Instant>,
+    /// When the copy is sent; `None`: it was, or there is nowhere to send it.
+    copy_at: Option<Instant>,
+    /// When the answer counts as late for the path it was asked on; `None`: judged.
+    late_at: Option<Instant>,
+}
+
+/// The rule; with a [`Risk`], copies are sent at once while the path is risky.
+#[derive(Debug)]
+pub(super) struct Hedge {
+    config: HedgedConfig,
+    pub(super) risk: Option<Risk>,
+    watched: VecDeque<Watched>,
+}
+
+impl Hedge {
+    pub(super) const fn new(config: HedgedConfig, risk: Option<Risk>) -> Self {
+        Hedge { config, risk, watched: VecDeque::new() }
+    }
+
+    /// How long after sending the answer should be there.
+    fn patience(&self, view: &SubflowView) -> Option<Duration> {
+        let srtt = view.srtt?;
+        let slack = view.rttvar.mul_f64(self.config.deviations).max(srtt / LEAST_SLACK);
+        Some(srtt + slack)
+    }
+
+    /// What of the stream the watched segment number `index` is.
+    fn range(&self, index: usize, cx: &SchedulerContext<'_>) -> DataRange {
+        let end = self.watched.get(index + 1).map_or(cx.unsent.start, |next| next.start);
+        DataRange::new(self.watched[index].start, end)
+    }
+
+    /// Forgets what was answered.
+    fn settle(&mut self, cx: &SchedulerContext<'_>) {
+        while !self.watched.is_empty() && self.range(0, cx).end <= cx.data_una {
+            self.watched.pop_front();
+        }
+    }
+
+    /// A path on which an answer is overdue and nothing was heard since that was sent is silent:
+    /// whatever else it carries is not waited for.
+    fn is_silent(&self, view: &SubflowView, now: Instant) -> bool {
+        self.watched.iter().any(|watched| {
+            watched.on == view.id
+                && watched.due_at.is_some_and(|at| at <= now)
+                && view.last_heard_at <= watched.at
+        })
+    }
+
+    /// Copies of what silent paths carry are due now.
+    fn give_up_silent(&mut self, cx: &SchedulerContext<'_>) {
+        for view in cx.subflows {
+            if !self.is_silent(view, cx.now) {
+                continue;
+            }
+            for watched in self.watched.iter_mut().filter(|watched| watched.on == view.id) {
+                watched.copy_at = watched.copy_at.map(|at| at.min(cx.now));
+            }
+        }
+    }
+
+    /// Notes which answers are late now.
+    fn judge(&mut self, cx: &SchedulerContext<'_>) {
+        let Some(risk) = &mut self.risk else { return };
+        for watched in &mut self.watched {
+            if watched.late_at.is_some_and(|at| at <= cx.now) {
+                watched.late_at = None;
+                risk.on_late(watched.on, cx);
+            }
+        }
+    }
+
+    /// The copy that is due, if any.
+    fn due(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Option<Decision> {
+        let from = Dsn(cx.written.0.saturating_sub(self.config.limit));
+        for index in 0..self.watched.len() {
+            let range = self.range(index, cx);
+            if self.watched[index].copy_at.is_none_or(|at| at > cx.now) || range.end <= from {
+                continue;
+            }
+            let others = || classes::members(cx.subflows, class);
+            let missing = |view: &SubflowView| {
+                not_on(view.id, range.start, cx).map(|copy| copy.intersection(&range))
+            };
+            let copy = others()
+                .filter(|view| view.is_ready())
+                .filter_map(|view| Some((view, missing(view)?)))
+                .filter(|(_, copy)| !copy.is_empty())
+                .min_by_key(|(view, _)| classes::rank(view));
+            if let Some((view, copy)) = copy {
+                if copy.end >= range.end && copy.len() <= u64::from(view.mss) {
+                    self.watched[index].copy_at = None;
+                }
+                return Some(Decision::Send { subflow: view.id, range: copy });
+            }
+            if !others().any(|view| missing(view).is_some_and(|copy| !copy.is_empty())) {
+                self.watched[index].copy_at = None;
+            }
+        }
+        None
+    }
+
+    /// When something happens next by the clock alone.
+    fn next_time(&self, now: Instant) -> Option<Instant> {
+        let times = self.watched.iter().flat_map(|w| [w.copy_at, w.due_at, w.late_at]);
+        times.flatten().filter(|at| *at > now).min()
+    }
+}
+
+impl CopyRule for Hedge {
+    fn on_new(&mut self, on: &SubflowView, start: Dsn, cx: &SchedulerContext<'_>) {
+        self.settle(cx);
+        self.judge(cx);
+        let risky = self.risk.as_mut().is_some_and(|risk| risk.on_sent(on, cx));
+        let at_once = risky || self.is_silent(on, cx.now);
+        let due_at = self.patience(on).map(|wait| cx.now + wait);
+        let copy_at = if at_once { Some(cx.now) } else { due_at };
+        let late = |srtt| cx.now + srtt + (on.rttvar * 4).max(srtt / 4);
+        let late_at = on.srtt.filter(|_| self.risk.is_some()).map(late);
+        // The core may have refused what it was given last.
+        if self.watched.back().is_some_and(|last| last.start >= start) {
+            self.watched.pop_back();
+        }
+        if self.watched.len() == MAX_WATCHED {
+            self.watched.pop_front();
+        }
+        let (on, at) = (on.id, cx.now);
+        self.watched.push_back(Watched { start, on, at, due_at, copy_at, late_at });
+    }
+
+    fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
+        self.settle(cx);
+        self.judge(cx);
+        self.give_up_silent(cx);
+        let copy = if queue_is_empty(cx) { self.due(class, cx) } else { None };
+        copy.unwrap_or_else(|| self.next_time(cx.now).map_or(Decision::Wait, Decision::WaitUntil))
+    }
+
+    fn on_event(&mut self, event: SchedulerEvent, cx: &SchedulerContext<'_>) {
+        if let Some(risk) = &mut self.risk {
+            risk.on_event(event, cx);
+        }
+    }
+}
+
+/// Min-RTT; a copy elsewhere of what is not answered in time.
+#[derive(Debug)]
+pub struct Hedged(WithCopies<Hedge>);
+
+super::copies::delegate!(Hedged, HedgedConfig, |config| Hedge::new(config, None));
+
+#[cfg(test)]
+mod tests;

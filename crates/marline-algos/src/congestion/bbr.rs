@@ -25,6 +25,10 @@
 //!   Linux in 2016 and 2018) are not part of this: neither is in the paper.
 //! - `ssthresh` is unknown until Startup is over and then one rate x RTT, as in Linux. A scheduler can
 //!   thus see, for any controller, whether a subflow still looks for its path's rate.
+//! - A round counts for the end of Startup also if the sender had too little to send in it, when the
+//!   path was full all the same (`RoundEvidence`). A connection that is limited by its buffer has
+//!   no other rounds: it would stay in Startup for ever and send each bufferful in one clump at 2.9
+//!   times the rate.
 //! - Where Linux draws the first phase of the cycle at random, the time of the start decides it.
 //! - A scheduler's penalty halves the window once; the model grows it back within a round or two,
 //!   as it did in Linux. ECN marks are ignored (version 1 knows nothing of them).
@@ -39,7 +43,7 @@ use marline_policy::{
 use marline_time::{Duration, Instant, Rate};
 
 use filter::{LeastRtt, MaxRate, Rounds};
-use states::{Cycle, FullPipe, PhaseTest, ProbeRtt, STARTUP_GAIN, State};
+use states::{Cycle, FullPipe, PhaseTest, ProbeRtt, RoundEvidence, STARTUP_GAIN, State};
 
 /// Fewest segments in flight: enough to keep ACKs coming with delayed ACKs at both ends.
 const LEAST_SEGMENTS: u64 = 4;
@@ -92,6 +96,7 @@ pub struct Bbr {
     rate: MaxRate,
     rtt: LeastRtt,
     pipe: FullPipe,
+    evidence: RoundEvidence,
     window: u64,
     /// The window to return to after recovery or ProbeRtt.
     saved_window: u64,
@@ -121,6 +126,7 @@ impl Bbr {
             rate: MaxRate::new(u64::from(config.rate_rounds.max(1))),
             rtt: LeastRtt::new(config.rtt_window, now),
             pipe: FullPipe::default(),
+            evidence: RoundEvidence::default(),
             window: initial_window.max(u64::from(mss.max(1))),
             saved_window: 0,
             repair: Repair::No,
@@ -167,7 +173,9 @@ impl Bbr {
             if self.repair == Repair::Conserve {
                 self.repair = Repair::Grow;
             }
-            if !self.app_limited {
+            let bdp = self.model(1.0);
+            let was_full = self.evidence.take(self.rtt.get(), bdp, ack.total_delivered);
+            if !self.app_limited || was_full {
                 self.pipe.on_round(self.rate.get());
             }
         }
@@ -279,6 +287,7 @@ impl CongestionController for Bbr {
     fn on_ack(&mut self, ack: &AckSample, _me: SubflowId, _group: &[SubflowView]) {
         self.in_flight = ack.bytes_in_flight;
         self.delivered = ack.total_delivered;
+        self.evidence.on_ack(ack);
         let new_round = ack.rate.is_some_and(|sample| self.measure(ack, &sample));
         self.advance(ack);
         self.watch_rtt(ack, new_round);

@@ -7,6 +7,7 @@
 //!                                                                  +-- ProbeRtt (4 segments, 200 ms)
 //! ```
 
+use marline_policy::AckSample;
 use marline_time::{Duration, Instant, Rate};
 
 /// 2 / ln 2: the smallest gain at which the sent data doubles every round trip.
@@ -18,6 +19,14 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// Rounds without growth by [`GROWTH`] after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
+/// Smallest RTT of a round, in RTTs of the path, by which a queue is known to stand.
+const STANDING: f64 = 1.1;
+/// Bytes in flight, in multiples of rate x RTT, with which a faster path would have shown itself.
+const CRAMMED: f64 = 1.5;
+/// Share of lost bytes that tells of a full queue (the one of BBR's later versions).
+const LOSSY: f64 = 0.02;
+/// Rounds with less than this show jitter and chance.
+const MUCH_BYTES: u64 = 15_000;
 
 /// Where BBR stands.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -85,6 +94,42 @@ impl FullPipe {
 
     pub(super) const fn is_full(&self) -> bool {
         self.rounds >= FULL_ROUNDS
+    }
+}
+
+/// What a round showed beside its rate. A sender that had too little to send now and then may have
+/// filled the pipe all the same; then the largest rate it saw is the path's.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct RoundEvidence {
+    least_rtt: Option<Duration>,
+    most_in_flight: u64,
+    lost: u64,
+    delivered_before: u64,
+}
+
+impl RoundEvidence {
+    pub(super) fn on_ack(&mut self, ack: &AckSample) {
+        self.least_rtt = match (self.least_rtt, ack.rtt) {
+            (Some(least), Some(rtt)) => Some(least.min(rtt)),
+            (least, rtt) => least.or(rtt),
+        };
+        self.most_in_flight = self.most_in_flight.max(ack.prior_in_flight);
+        self.lost += ack.lost;
+    }
+
+    /// A round ended: whether the path was full in it. So says a queue that stood throughout, much more
+    /// in flight than rate x RTT, or loss; but of a round with little data none of them is proof.
+    pub(super) fn take(&mut self, rtt: Option<Duration>, bdp: u64, delivered: u64) -> bool {
+        let before = core::mem::replace(
+            self,
+            RoundEvidence { delivered_before: delivered, ..RoundEvidence::default() },
+        );
+        let brought = delivered - before.delivered_before;
+        let stood =
+            before.least_rtt.zip(rtt).is_some_and(|(least, path)| least > path.mul_f64(STANDING));
+        let crammed = before.most_in_flight as f64 > bdp as f64 * CRAMMED;
+        let lossy = before.lost as f64 > brought as f64 * LOSSY;
+        brought > MUCH_BYTES && (stood || crammed || lossy)
     }
 }
 

@@ -224,3 +224,34 @@ fn a_penalty_halves_once_and_the_model_grows_it_back() {
     path.rounds(&mut bbr, 3);
     assert!(bbr.window() >= window * 9 / 10, "{} of {window}", bbr.window());
 }
+
+#[test]
+fn a_sender_limited_by_its_buffer_leaves_startup_too() {
+    let (mut path, mut bbr) = (Path::new(), controller());
+    path.app_limited = true;
+    path.rounds(&mut bbr, 12);
+    assert_ne!(bbr.state, State::Startup, "more was in flight than the path holds");
+}
+
+#[test]
+fn what_proves_a_full_path_and_what_does_not() {
+    let proves = |rtt: Duration, in_flight: u64, lost: u64, delivered: u64| {
+        let mut evidence = RoundEvidence::default();
+        let mut sample = ack(Instant::ZERO, delivered, 0, rtt);
+        (sample.prior_in_flight, sample.lost) = (in_flight, lost);
+        evidence.on_ack(&sample);
+        evidence.take(Some(RTT), BDP, delivered)
+    };
+    let much = 100_000;
+    assert!(!proves(ms(52), BDP, 0, much), "that may be jitter");
+    assert!(proves(ms(60), BDP, 0, much), "a queue stood");
+    assert!(proves(ms(52), BDP * 2, 0, much), "more was in flight than fits");
+    assert!(proves(ms(52), BDP, 3_000, much), "some of it was lost");
+    assert!(!proves(ms(60), BDP * 2, 3_000, 5_000), "of so little nothing follows");
+    // One small RTT in the round: the queue did not stand.
+    let mut evidence = RoundEvidence::default();
+    for rtt in [ms(70), ms(51), ms(70)] {
+        evidence.on_ack(&ack(Instant::ZERO, much, 0, rtt));
+    }
+    assert!(!evidence.take(Some(RTT), BDP, much));
+}

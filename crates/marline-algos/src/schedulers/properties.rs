@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::classes::{Class, best_class};
 use super::{
     AutoRedundant, Blest, BurstEnd, Ecf, Hedged, MinRtt, MinRttConfig, OpportunisticRedundant,
-    OpportunisticRules, Orp, Probing, Redundant, RedundantIdle, RoundRobin,
+    OpportunisticRules, Orp, Papd, PapdConfig, Probing, Redundant, RedundantIdle, RoundRobin,
 };
 use crate::testing::{MSS, Stream, set, view};
 
@@ -63,6 +63,7 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::<RedundantIdle>::default(),
         Box::<BurstEnd>::default(),
         Box::<Probing>::default(),
+        Box::new(Papd::new(PapdConfig::default())),
         Box::<Blest>::default(),
         Box::<Ecf>::default(),
         Box::new(Orp::new(Box::<Ecf>::default(), OpportunisticRules::KERNEL)),

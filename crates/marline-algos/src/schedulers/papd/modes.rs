@@ -1,0 +1,181 @@
+//! The machine that decides by measurement which of the two modes runs.
+//!
+//! ```text
+//! Start --(every path's rate is found)--> Hold winner --> Try the other --+
+//!   |  redundant                            ^   (1/share - 1 windows)  | 1 window
+//!   +--(it takes too long)------------------+--------------------------+ the better one wins
+//! ```
+//!
+//! A window's first part is not counted: what arrives then was sent in the mode before. A window in
+//! which the application had too little to send, or in which only one path was there, says nothing of
+//! the modes: it counts for neither, and with nothing to compare with the other mode is not tried.
+
+use marline_policy::Dsn;
+use marline_time::{Duration, Instant};
+
+use super::PapdConfig;
+
+/// How data is spread.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// All data on all paths, or on the best one.
+    Redundant,
+    /// Each path other data.
+    Multipath,
+}
+
+impl Mode {
+    const fn other(self) -> Self {
+        match self {
+            Mode::Redundant => Mode::Multipath,
+            Mode::Multipath => Mode::Redundant,
+        }
+    }
+}
+
+/// What the machine is told each time the scheduler is asked.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) now: Instant,
+    /// Everything before it was delivered.
+    pub(super) data_una: Dsn,
+    /// The longest RTT among the paths in use.
+    pub(super) longest_rtt: Duration,
+    /// No path looks for its rate any more.
+    pub(super) rates_are_known: bool,
+    /// What is delivered now says nothing: too little to send, or one path only.
+    pub(super) void: bool,
+}
+
+/// Bytes delivered over a time that counts.
+#[derive(Copy, Clone, Debug)]
+struct Measurement {
+    counts_from: Instant,
+    ends_at: Instant,
+    /// When counting began, and from where.
+    first: Option<(Instant, Dsn)>,
+    void: bool,
+}
+
+impl Measurement {
+    fn start(now: Instant, discard: Duration, length: Duration) -> Self {
+        let counts_from = now + discard;
+        Measurement { counts_from, ends_at: now + length, first: None, void: false }
+    }
+
+    fn read(&mut self, reading: &Reading) {
+        if reading.now < self.counts_from {
+            return;
+        }
+        self.void |= reading.void;
+        self.first.get_or_insert((reading.now, reading.data_una));
+    }
+
+    /// Bytes per second; `None` if it says nothing.
+    fn rate(&self, reading: &Reading) -> Option<f64> {
+        let (since, from) = self.first.filter(|_| !self.void)?;
+        let seconds = reading.now.since(since).as_nanos() as f64 / 1e9;
+        (seconds > 0.0).then(|| reading.data_una.since(from) as f64 / seconds)
+    }
+}
+
+#[derive(Copy, Clone, Debug)]
+enum Phase {
+    /// Redundant until every path's rate is known.
+    Start { ends_at: Option<Instant> },
+    /// The winner runs.
+    Hold(Measurement),
+    /// The other one is measured; before, the winner had this rate.
+    Try { measurement: Measurement, winner_rate: f64 },
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub(super) struct Modes {
+    config: PapdConfig,
+    winner: Mode,
+    phase: Phase,
+}
+
+impl Modes {
+    pub(super) const fn new(config: PapdConfig) -> Self {
+        Modes { config, winner: Mode::Redundant, phase: Phase::Start { ends_at: None } }
+    }
+
+    /// The mode that runs now.
+    pub(super) const fn mode(&self) -> Mode {
+        match self.phase {
+            Phase::Start { .. } => Mode::Redundant,
+            Phase::Hold(_) => self.winner,
+            Phase::Try { .. } => self.winner.other(),
+        }
+    }
+
+    /// Whether the modes are being compared already.
+    pub(super) const fn has_started(&self) -> bool {
+        !matches!(self.phase, Phase::Start { .. })
+    }
+
+    /// A path came or went: what was measured is of the past.
+    pub(super) fn restart(&mut self) {
+        *self = Modes::new(self.config);
+    }
+
+    /// When the phase ends; `None`: by an event.
+    pub(super) const fn next_change(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Start { ends_at } => *ends_at,
+            Phase::Hold(measurement) | Phase::Try { measurement, .. } => Some(measurement.ends_at),
+        }
+    }
+
+    /// Takes notice of the time and of what was delivered. Returns whether the mode changed.
+    pub(super) fn on_reading(&mut self, reading: &Reading) -> bool {
+        let before = self.mode();
+        let winner = self.winner;
+        match &mut self.phase {
+            Phase::Start { ends_at } => {
+                let limit = reading.longest_rtt * self.config.start_rtts;
+                let ends_at = *ends_at.get_or_insert(reading.now + limit);
+                if reading.rates_are_known || (reading.now >= ends_at && !reading.void) {
+                    // One window of the redundant mode for comparison, nothing to discard.
+                    let length = self.config.window(reading.longest_rtt);
+                    let hold = Measurement::start(reading.now, Duration::ZERO, length);
+                    self.phase = Phase::Hold(hold);
+                }
+            }
+            Phase::Hold(measurement) => {
+                measurement.read(reading);
+                if reading.now >= measurement.ends_at {
+                    let winner_rate = measurement.rate(reading);
+                    let measurement = self.window(reading, 1.0);
+                    self.phase = match winner_rate {
+                        Some(winner_rate) => Phase::Try { measurement, winner_rate },
+                        None => Phase::Hold(measurement),
+                    };
+                }
+            }
+            Phase::Try { measurement, winner_rate } => {
+                measurement.read(reading);
+                if reading.now >= measurement.ends_at {
+                    let enough = *winner_rate * (1.0 + self.config.hysteresis);
+                    let better = measurement.rate(reading).is_some_and(|tried| tried > enough);
+                    self.winner = if better { winner.other() } else { winner };
+                    let windows = 1.0 / self.config.share - 1.0;
+                    self.phase = Phase::Hold(self.window(reading, windows));
+                }
+            }
+        }
+        self.mode() != before
+    }
+
+    /// So many windows from now on, in a mode that did not run just before.
+    fn window(&self, reading: &Reading, windows: f64) -> Measurement {
+        let length = self.config.window(reading.longest_rtt).mul_f64(windows);
+        let discard = reading.longest_rtt.mul_f64(self.config.discard_rtts).min(length / 2);
+        Measurement::start(reading.now, discard, length)
+    }
+}
+
+#[cfg(test)]
+mod tests;

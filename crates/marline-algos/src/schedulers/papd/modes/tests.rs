@@ -1,0 +1,166 @@
+//! The machine against modes of known throughput.
+
+use super::*;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Runs the machine on a world in which each mode delivers at its rate.
+struct World {
+    modes: Modes,
+    reading: Reading,
+    /// Bytes per millisecond: redundant, multipath.
+    rates: [u64; 2],
+    /// Bytes that arrive extra in the first 50 ms of each multipath phase.
+    left_over: u64,
+    in_mode_since: Instant,
+    /// Milliseconds spent in each mode.
+    spent: [u64; 2],
+}
+
+impl World {
+    fn new(config: PapdConfig, rates: [u64; 2]) -> Self {
+        World {
+            modes: Modes::new(config),
+            reading: Reading {
+                now: Instant::from_secs(1),
+                data_una: Dsn(0),
+                longest_rtt: ms(100),
+                rates_are_known: false,
+                void: false,
+            },
+            rates,
+            left_over: 0,
+            in_mode_since: Instant::from_secs(1),
+            spent: [0; 2],
+        }
+    }
+
+    fn run(&mut self, length_ms: u64) {
+        for _ in 0..length_ms {
+            let index = usize::from(self.modes.mode() == Mode::Multipath);
+            self.spent[index] += 1;
+            self.reading.now += ms(1);
+            let fresh = self.reading.now.since(self.in_mode_since) <= ms(50);
+            let extra = if fresh && index == 1 { self.left_over / 50 } else { 0 };
+            self.reading.data_una = self.reading.data_una.plus(self.rates[index] + extra);
+            if self.modes.on_reading(&self.reading) {
+                self.in_mode_since = self.reading.now;
+            }
+        }
+    }
+
+    /// Past the start and the first comparison.
+    fn compared(config: PapdConfig, rates: [u64; 2]) -> Self {
+        let mut world = World::new(config, rates);
+        world.reading.rates_are_known = true;
+        world.run(850);
+        world
+    }
+}
+
+#[test]
+fn it_is_redundant_until_every_rate_is_known_then_compares() {
+    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
+    world.run(2_000);
+    assert!(!world.modes.has_started() && world.modes.mode() == Mode::Redundant);
+    world.reading.rates_are_known = true;
+    world.run(399);
+    assert_eq!(world.modes.mode(), Mode::Redundant, "a window for comparison");
+    world.run(3);
+    assert_eq!(world.modes.mode(), Mode::Multipath, "then the other is tried");
+    world.run(3_000);
+    assert_eq!(world.modes.mode(), Mode::Multipath, "and stays, as it is better");
+    assert_eq!(world.spent[0], 2_401);
+}
+
+#[test]
+fn a_start_without_end_ends_after_fifty_round_trips() {
+    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
+    world.run(4_990);
+    assert!(!world.modes.has_started());
+    world.run(20);
+    assert!(world.modes.has_started());
+    let mut idle = World::new(PapdConfig::default(), [10_000, 18_000]);
+    idle.reading.void = true;
+    idle.run(20_000);
+    assert!(!idle.modes.has_started(), "with too little to send there is nothing to compare");
+}
+
+#[test]
+fn the_losing_mode_has_its_share_of_the_time() {
+    for (rates, loser) in [([10_000, 18_000], 0), ([10_000, 3_000], 1)] {
+        for share in [0.05, 0.1, 0.25] {
+            let config = PapdConfig { share, ..PapdConfig::default() };
+            let mut world = World::compared(config, rates);
+            world.spent = [0; 2];
+            world.run(80_000);
+            let measured = world.spent[loser] as f64 / 80_000.0;
+            assert!((measured / share - 1.0).abs() < 0.1, "{rates:?} {share}: {measured}");
+        }
+    }
+}
+
+#[test]
+fn a_little_better_is_not_enough() {
+    let mut world = World::compared(PapdConfig::default(), [10_000, 10_400]);
+    world.run(20_000);
+    assert!(world.spent[1] * 5 < world.spent[0], "{:?}", world.spent);
+    let bold = PapdConfig { hysteresis: 0.0, ..PapdConfig::default() };
+    let mut world = World::compared(bold, [10_000, 10_400]);
+    world.run(20_000);
+    assert!(world.spent[0] * 5 < world.spent[1], "{:?}", world.spent);
+}
+
+#[test]
+fn what_arrives_from_the_mode_before_does_not_count() {
+    // A megabyte that the redundant mode left under way would make up for the whole window.
+    let run = |discard_rtts| {
+        let config = PapdConfig { discard_rtts, ..PapdConfig::default() };
+        let mut world = World::new(config, [10_000, 8_000]);
+        world.reading.rates_are_known = true;
+        world.left_over = 1_500_000;
+        world.run(30_000);
+        world.spent
+    };
+    let [redundant, multipath] = run(1.0);
+    assert!(multipath * 5 < redundant, "{redundant} {multipath}");
+    let [redundant, multipath] = run(0.0);
+    assert!(multipath > redundant, "the test tests nothing: {redundant} {multipath}");
+}
+
+#[test]
+fn a_void_window_changes_nothing() {
+    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
+    world.reading.rates_are_known = true;
+    world.run(500);
+    assert_eq!(world.modes.mode(), Mode::Multipath);
+    world.run(200);
+    world.reading.void = true;
+    world.run(1);
+    world.reading.void = false;
+    world.run(300);
+    assert_eq!(world.modes.mode(), Mode::Redundant, "one void moment, and nobody knows");
+    world.run(4_500);
+    assert_eq!(world.modes.mode(), Mode::Multipath, "the next comparison decides");
+}
+
+#[test]
+fn when_the_paths_change_so_does_the_winner() {
+    let mut world = World::compared(PapdConfig::default(), [10_000, 18_000]);
+    world.run(8_000);
+    world.rates = [10_000, 4_000];
+    world.run(9_000);
+    world.spent = [0; 2];
+    world.run(20_000);
+    assert!(world.spent[1] * 7 < world.spent[0], "{:?}", world.spent);
+}
+
+#[test]
+fn windows_follow_the_longest_rtt_within_bounds() {
+    let config = PapdConfig::default();
+    assert_eq!(config.window(ms(10)), ms(200));
+    assert_eq!(config.window(ms(150)), ms(600));
+    assert_eq!(config.window(ms(3_000)), ms(2_000));
+}

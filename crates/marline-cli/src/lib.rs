@@ -60,6 +60,8 @@ pub enum Command {
     Path(cmd::path::Args),
     /// Change the scheduler of running connections.
     Scheduler(cmd::scheduler::Args),
+    /// List the policies that can be chosen by name, with their parameters.
+    Policies(cmd::policies::Args),
 }
 
 /// Parses the command line, runs the subcommand, prints its error.
@@ -109,6 +111,7 @@ fn begin(command: Command) -> anyhow::Result<Work> {
         Command::Monitor(args) => Box::pin(cmd::monitor::run(args)),
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
+        Command::Policies(args) => Box::pin(cmd::policies::run(args)),
     })
 }
 

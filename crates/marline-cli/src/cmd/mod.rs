@@ -11,6 +11,7 @@ pub mod lab;
 pub mod link;
 pub mod monitor;
 pub mod path;
+pub mod policies;
 pub mod scheduler;
 pub mod serve;
 pub mod server;

@@ -8,6 +8,9 @@ use crate::papers::{Figure, number};
 const SCALE: [[u8; 3]; 5] =
     [[255, 247, 214], [253, 202, 127], [240, 133, 91], [178, 62, 110], [82, 20, 99]];
 
+/// Length of the scale below the map, pixels.
+const LEGEND: f64 = 200.0;
+
 /// Rows, columns, and a number for each pair. The larger the number, the darker its field; a value
 /// that is not a number has none.
 #[derive(Clone, Debug)]
@@ -76,7 +79,8 @@ impl HeatMap {
         let top = 34.0 + (0.72 * name).max(16.0) + 8.0;
         let right = (0.72 * name - CELL.0 / 2.0).max(0.0) + 16.0;
         let width = left + CELL.0 * self.columns.len() as f64 + right;
-        let width = width.max(text_width(&self.title) * 1.3 + 32.0).max(420.0);
+        let legend = left + LEGEND + 10.0 + text_width(&self.unit) + 12.0;
+        let width = width.max(text_width(&self.title) * 1.3 + 32.0).max(legend);
         let height = top + CELL.1 * self.rows.len() as f64 + 52.0;
         let mut svg = Svg::new(width, height, &self.title);
         svg.text((12.0, 20.0), Anchor::Start, "title", &self.title);
@@ -128,16 +132,15 @@ impl HeatMap {
 
     fn legend(&self, svg: &mut Svg, (x, y): (f64, f64)) {
         const STEPS: u32 = 40;
-        const LENGTH: f64 = 200.0;
         for step in 0..STEPS {
             let share = f64::from(step) / f64::from(STEPS - 1);
-            let at = x + LENGTH * f64::from(step) / f64::from(STEPS);
-            svg.tile((at, y), (LENGTH / f64::from(STEPS) + 0.5, 10.0), colour(share));
+            let at = x + LEGEND * f64::from(step) / f64::from(STEPS);
+            svg.tile((at, y), (LEGEND / f64::from(STEPS) + 0.5, 10.0), colour(share));
         }
         let (from, to) = self.ends();
         svg.text((x, y + 24.0), Anchor::Start, "mute", &number(from));
-        svg.text((x + LENGTH, y + 24.0), Anchor::End, "mute", &number(to));
-        svg.text((x + LENGTH + 10.0, y + 10.0), Anchor::Start, "", &self.unit);
+        svg.text((x + LEGEND, y + 24.0), Anchor::End, "mute", &number(to));
+        svg.text((x + LEGEND + 10.0, y + 10.0), Anchor::Start, "", &self.unit);
     }
 }
 

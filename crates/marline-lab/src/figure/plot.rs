@@ -218,7 +218,7 @@ pub(super) fn legend_places<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(f6
     let (mut x, mut line) = (LEFT, 0.0);
     let mut places = Vec::new();
     for name in names {
-        let width = 32.0 + text_width(name) + 14.0;
+        let width = 32.0 + text_width(name) + 18.0;
         if x > LEFT && x + width > WIDTH {
             (x, line) = (LEFT, line + 1.0);
         }

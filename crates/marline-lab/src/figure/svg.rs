@@ -59,7 +59,7 @@ pub(super) struct Svg {
 
 /// Width of a text of 12 px, generously: what it is drawn with is not known here.
 pub(super) fn text_width(text: &str) -> f64 {
-    6.6 * text.chars().count() as f64
+    7.0 * text.chars().count() as f64
 }
 
 /// A coordinate: a tenth of a pixel is enough.

@@ -1,6 +1,7 @@
 //! The lab: scenarios in network namespaces over emulated links, and Marline measured beside the
 //! kernel's own TCP and MPTCP; published measurements, done again in virtual time.
 
+pub mod bound;
 pub mod compare;
 pub mod emulation;
 pub mod experiment;

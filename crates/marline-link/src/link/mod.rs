@@ -138,6 +138,12 @@ impl<P: Packet> Link<P> {
         self.down_since.is_none()
     }
 
+    /// When the link's own schedule next takes it down or brings it up; `None` for never.
+    #[must_use]
+    pub fn next_outage_change(&self) -> Option<Instant> {
+        Some(self.outage.next_change()).filter(|next| *next != Instant::FAR_FUTURE)
+    }
+
     /// What happened so far.
     #[must_use]
     pub const fn stats(&self) -> &LinkStats {

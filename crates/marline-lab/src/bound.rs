@@ -1,0 +1,136 @@
+//! The clairvoyant bound: the earliest time at which each message could have arrived, over any use
+//! of the paths, by a sender that knows everything the links are going to do.
+//!
+//! Sources: the question is the one the trace studies ask ("the better of the two carriers for each
+//! probe"); the answer here is computed with the very link model that the run met, with its seeds,
+//! its traces and the events of the scenario ([`Bound::of`]).
+//!
+//! *One-packet messages: exact.* Of every path, and of every moment of sending, the earliest
+//! arrival on a link that carries nothing else. A request and its answer may take different paths.
+//! What is drawn packet by packet (random loss, jitter, reordering, corruption) is at its best: who
+//! knows the draws spends worthless packets on the bad ones before the message comes. What is drawn
+//! along the time (outages, Gilbert-Elliott states that lose everything, rates and delays of traces)
+//! is as it was. Headers are 40 bytes, less than any run has.
+//!
+//! *Larger messages: a relaxation.* The message is a fluid that all paths carry at once from empty
+//! queues; every piece that arrives serves. No scheduler reaches it: real packets are of 1,500 bytes,
+//! windows have to open, and what was sent before stands in the queues.
+//!
+//! *Blocks as fast as they are taken:* when a block had been taken, parts of it may have been under
+//! way, so the bound is that of its last byte.
+//!
+//! No run beats it; `cargo test -p marline-lab bound` tries.
+
+mod course;
+#[cfg(test)]
+mod tests;
+
+use marline_io::emulator::{LinkCommand, Side};
+use marline_link::DuplexConfig;
+use marline_sim::quantile;
+use marline_time::{Instant, SeedTree};
+
+use crate::emulation::settings::Settings;
+use crate::experiment::{Experiment, Message, START};
+use crate::workload::Workload;
+use course::{Change, Course, large};
+
+/// Bytes of headers that every packet has at least: IPv4 and TCP without options.
+const HEADERS: u32 = 40;
+/// Most bytes of payload of a message of one packet.
+const ONE_PACKET: u32 = 1_460;
+
+/// The bounds of an experiment's messages.
+#[derive(Debug)]
+pub struct Bound {
+    workload: Workload,
+    up: Vec<Course>,
+    down: Vec<Course>,
+}
+
+impl Bound {
+    /// The bounds of an experiment that runs with this seed and may use all its paths.
+    ///
+    /// # Errors
+    /// A path or an event is not understood, or a trace is missing.
+    pub fn of(experiment: &Experiment, seed: u64) -> anyhow::Result<Bound> {
+        let seeds = SeedTree::new(seed);
+        let workload = experiment.workload;
+        let until = START + workload.lasts(seed) + experiment.patience;
+        let script = experiment.script(seed)?;
+        let mut bound = Bound { workload, up: Vec::new(), down: Vec::new() };
+        for path in &experiment.scenario.paths {
+            let own = seeds.branch(&path.name);
+            let mut settings = Settings::new(path.spec()?, experiment.trace_dir.as_deref(), own);
+            let DuplexConfig { up, down } = settings.first()?;
+            let mine = script.iter().filter(|happening| happening.path == path.name);
+            let orders = mine.map(|happening| (happening.at, happening.order.clone())).collect();
+            let commands = settings.schedule(orders)?;
+            let course = |config, branch: &str, is_up: bool| {
+                Course::new(config, own.branch(branch), changes(&commands, is_up), until)
+            };
+            bound.up.push(course(&up, "up", true));
+            bound.down.push(course(&down, "down", false));
+        }
+        Ok(bound)
+    }
+
+    /// The least latency of a message of so many bytes (requests: of the answer) that began then,
+    /// ms; infinite: it cannot come before the run ends.
+    #[must_use]
+    pub fn latency_ms(&self, sent_ms: f64, bytes: u32) -> f64 {
+        let from = START + std::time::Duration::from_nanos((sent_ms * 1e6).round() as u64);
+        let arrives = match self.workload {
+            Workload::Ask { request_bytes, .. } => {
+                let asked = transfer(&self.up, from, request_bytes);
+                asked.and_then(|asked| transfer(&self.down, asked, bytes))
+            }
+            // Its last byte alone.
+            Workload::Blocks { .. } => transfer(&self.down, from, 1),
+            Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
+                transfer(&self.down, from, bytes)
+            }
+        };
+        arrives.map_or(f64::INFINITY, |at| at.since(from).as_nanos() as f64 / 1e6)
+    }
+
+    /// The least latencies of these messages, ms.
+    #[must_use]
+    pub fn latencies_ms(&self, messages: &[Message]) -> Vec<f64> {
+        let least = |message: &Message| self.latency_ms(message.sent_ms, message.bytes);
+        messages.iter().map(least).collect()
+    }
+}
+
+/// The ratio of a quantile (0 to 1) of latencies to the same quantile of their bounds; NaN of none.
+#[must_use]
+pub fn ratio(latencies_ms: &[f64], bounds_ms: &[f64], share: f64) -> f64 {
+    quantile(latencies_ms, share) / quantile(bounds_ms, share)
+}
+
+fn transfer(links: &[Course], from: Instant, bytes: u32) -> Option<Instant> {
+    if bytes <= ONE_PACKET {
+        return links
+            .iter()
+            .filter_map(|link| link.one_packet(from, (bytes + HEADERS) as usize))
+            .min();
+    }
+    large(&links.iter().collect::<Vec<_>>(), from, bytes)
+}
+
+/// What happens to one direction.
+fn changes(commands: &[(std::time::Duration, LinkCommand)], up: bool) -> Vec<(Instant, Change)> {
+    let other = if up { Side::Down } else { Side::Up };
+    let change = |(at, command): &(std::time::Duration, LinkCommand)| {
+        let change = match command {
+            LinkCommand::Break(side) if *side != other => Change::Up(false),
+            LinkCommand::Restore(side) if *side != other => Change::Up(true),
+            LinkCommand::Set(config) => {
+                Change::Settings(Box::new(if up { config.up.clone() } else { config.down.clone() }))
+            }
+            LinkCommand::Break(_) | LinkCommand::Restore(_) | LinkCommand::Rebind => return None,
+        };
+        Some((START + *at, change))
+    };
+    commands.iter().filter_map(change).collect()
+}

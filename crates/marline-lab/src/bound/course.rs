@@ -1,0 +1,275 @@
+//! One direction of a link as a clairvoyant sender meets it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use marline_link::{Jitter, Link, LinkConfig, LossConfig, Packet, QueueLimit, RateConfig, Steps};
+use marline_time::{Duration, Instant, SeedTree};
+
+/// Payload and length on the link of the pieces that large messages are cut into: the share of
+/// headers is that of a full packet with 40 bytes of them.
+const PIECE: (u32, usize) = (146, 150);
+/// Times of sending are tried this far from each other; a good moment shorter than that may be
+/// overlooked.
+const GRID: Duration = Duration::from_millis(1);
+/// How precisely the first good moment between two of them is found.
+const PRECISION: Duration = Duration::from_nanos(250);
+
+/// Something that happens to the link from outside.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// It goes up or down.
+    Up(bool),
+    /// Its settings.
+    Settings(Box<LinkConfig>),
+}
+
+/// A direction of a link from the start of the world on.
+#[derive(Debug)]
+pub(super) struct Course {
+    first: LinkConfig,
+    seeds: SeedTree,
+    changes: Vec<(Instant, Change)>,
+    /// So much earlier than the model says a packet may arrive, because of jitter.
+    lead: Duration,
+    /// Whether who sends later may arrive earlier.
+    shrinks: bool,
+    until: Instant,
+    /// The best moments, by the grid; by length of the packet.
+    tables: Mutex<BTreeMap<usize, Arc<Table>>>,
+}
+
+/// The earliest arrival of what is sent at some moment of the grid or later.
+#[derive(Copy, Clone, Debug)]
+struct Best {
+    arrival: Instant,
+    sent: Instant,
+}
+
+type Table = Vec<Option<Best>>;
+
+/// A packet of so many bytes.
+#[derive(Copy, Clone, Debug)]
+struct Probe(usize);
+
+impl Packet for Probe {
+    fn wire_len(&self) -> usize {
+        self.0
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut []
+    }
+}
+
+impl Course {
+    /// The course of a link until a time.
+    pub(super) fn new(
+        config: &LinkConfig,
+        seeds: SeedTree,
+        changes: Vec<(Instant, Change)>,
+        until: Instant,
+    ) -> Course {
+        let (first, mut lead) = lucky(config);
+        let mut shrinks = first.delay.trace.is_some();
+        let changes = changes.into_iter().map(|(at, change)| match change {
+            Change::Settings(config) => {
+                let (config, further) = lucky(&config);
+                lead = lead.max(further);
+                shrinks = true;
+                (at, Change::Settings(Box::new(config)))
+            }
+            up @ Change::Up(_) => (at, up),
+        });
+        let changes = changes.collect();
+        let tables = Mutex::default();
+        Course { first, seeds, changes, lead, shrinks, until, tables }
+    }
+
+    /// The link at a time, and the changes still to come.
+    fn at(&self, at: Instant) -> (Link<Probe>, &[(Instant, Change)]) {
+        let mut link = Link::new(self.first.clone(), &self.seeds, Instant::ZERO);
+        let past = self.changes.partition_point(|(when, _)| *when <= at);
+        for (when, change) in &self.changes[..past] {
+            apply(&mut link, *when, change);
+        }
+        (link, &self.changes[past..])
+    }
+
+    /// When a packet of so many bytes that is sent at `from` arrives, on a link that is otherwise
+    /// idle; `None`: not before the end, or never.
+    fn sent_at(&self, from: Instant, bytes: usize) -> Option<Instant> {
+        let (mut link, mut changes) = self.at(from);
+        link.offer(from, Probe(bytes));
+        loop {
+            let event = link.next_event().filter(|event| *event <= self.until);
+            let change = changes.first().map(|change| change.0).filter(|at| *at <= self.until);
+            match (event, change) {
+                (None, None) => return None,
+                // At the same moment the packet is first: this is a bound.
+                (Some(event), change) if change.is_none_or(|change| event <= change) => {
+                    if let Some((at, _)) = link.poll_timed(event) {
+                        return Some(at.max(from + self.lead) - self.lead);
+                    }
+                }
+                _ => {
+                    let ((at, change), rest) = changes.split_first()?;
+                    apply(&mut link, *at, change);
+                    changes = rest;
+                }
+            }
+        }
+    }
+
+    /// The earliest arrival of a packet of so many bytes that is there at `from`.
+    pub(super) fn one_packet(&self, from: Instant, bytes: usize) -> Option<Instant> {
+        let at_once = self.sent_at(from, bytes);
+        if at_once.is_some() && !self.shrinks {
+            return at_once;
+        }
+        let table = self.table(bytes);
+        let next = from.as_nanos().div_ceil(GRID.as_nanos() as u64) as usize;
+        let Some(best) = table.get(next).copied().flatten() else { return at_once };
+        if at_once.is_some_and(|at_once| at_once <= best.arrival) {
+            return at_once;
+        }
+        let before =
+            Instant::from_nanos(best.sent.as_nanos().saturating_sub(GRID.as_nanos() as u64));
+        // The good moment began between the last one that was tried in vain and this one.
+        let (mut bad, mut good) = (before.max(from), best);
+        while good.sent.since(bad) > PRECISION {
+            let middle = bad + good.sent.since(bad) / 2;
+            match self.sent_at(middle, bytes) {
+                Some(arrival) if arrival <= good.arrival => good = Best { arrival, sent: middle },
+                _ => bad = middle,
+            }
+        }
+        let found = good.arrival - PRECISION;
+        Some(at_once.map_or(found, |at_once| at_once.min(found)))
+    }
+
+    fn table(&self, bytes: usize) -> Arc<Table> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(tables.entry(bytes).or_insert_with(|| Arc::new(self.tabulate(bytes))))
+    }
+
+    fn tabulate(&self, bytes: usize) -> Table {
+        let count = self.until.as_nanos() / GRID.as_nanos() as u64;
+        let mut best: Option<Best> = None;
+        let mut table = vec![None; count as usize + 1];
+        for index in (0..table.len()).rev() {
+            let sent = Instant::from_nanos(index as u64 * GRID.as_nanos() as u64);
+            if let Some(arrival) = self.sent_at(sent, bytes)
+                && best.is_none_or(|best| arrival <= best.arrival)
+            {
+                best = Some(Best { arrival, sent });
+            }
+            table[index] = best;
+        }
+        table
+    }
+
+    /// When pieces of a large message arrive if the link is kept busy with them from `from` on, at
+    /// most `count` and none after `latest`. In no order but that of time: any piece serves.
+    fn pieces(&self, from: Instant, count: usize, latest: Instant) -> Vec<Instant> {
+        let latest = latest.min(self.until);
+        if self.first.rate == RateConfig::Unlimited {
+            let first = self.one_packet(from, PIECE.1).filter(|first| *first <= latest);
+            return first.map_or_else(Vec::new, |first| vec![first; count]);
+        }
+        let (mut link, mut changes) = self.at(from);
+        let (mut now, mut arrivals) = (from, Vec::new());
+        while arrivals.len() < count && now <= latest {
+            let under_way = |link: &Link<Probe>| {
+                let stats = link.stats();
+                (stats.offered_packets - stats.dropped() - stats.delivered_packets) as usize
+            };
+            while link.is_up()
+                && link.queued_bytes() < 2 * PIECE.1 as u64
+                && under_way(&link) < count - arrivals.len()
+            {
+                link.offer(now, Probe(PIECE.1));
+            }
+            let event = link.next_event();
+            let wakes = link.next_outage_change().filter(|_| !link.is_up());
+            let change = changes.first().map(|change| change.0);
+            let Some(next) = event.into_iter().chain(wakes).chain(change).min() else { break };
+            now = next;
+            while let Some((at, _)) = link.poll_timed(now) {
+                arrivals.push(at.max(from + self.lead) - self.lead);
+            }
+            while let Some(((_, change), rest)) =
+                changes.split_first().filter(|(change, _)| change.0 <= now)
+            {
+                apply(&mut link, now, change);
+                changes = rest;
+            }
+        }
+        arrivals.retain(|at| *at <= latest);
+        arrivals
+    }
+}
+
+/// The earliest time at which `bytes` could have arrived over all of these links together, from
+/// empty queues: a stated relaxation. The message is a fluid, no packet's chance is bad, every piece
+/// that arrives serves, whatever was lost before it.
+pub(super) fn large(links: &[&Course], from: Instant, bytes: u32) -> Option<Instant> {
+    // Of each link, a piece may have arrived nearly whole.
+    let pieces = (bytes.div_ceil(PIECE.0) as usize).saturating_sub(links.len()).max(1);
+    let mut arrivals: Vec<Instant> = Vec::new();
+    let mut latest = Instant::FAR_FUTURE;
+    for link in links {
+        arrivals.extend(link.pieces(from, pieces, latest));
+        arrivals.sort_unstable();
+        // What comes later than so many others is not waited for.
+        latest = arrivals.get(pieces - 1).copied().unwrap_or(latest);
+    }
+    arrivals.get(pieces - 1).copied()
+}
+
+fn apply(link: &mut Link<Probe>, at: Instant, change: &Change) {
+    match change {
+        Change::Up(up) => link.set_up(at, *up),
+        Change::Settings(config) => link.set_config(at, (**config).clone()),
+    }
+}
+
+/// The link without what a single packet's luck decides, and by how much earlier than it says the
+/// luckiest packet may arrive.
+///
+/// A sender that knows every draw to come spends worthless packets on the bad ones beforehand: what
+/// is drawn for each packet cannot hold it up. What is drawn along the time can: outages, states
+/// and steps in which everything is lost, delays and rates of traces.
+fn lucky(config: &LinkConfig) -> (LinkConfig, Duration) {
+    let mut lucky = config.clone();
+    lucky.middlebox = Default::default();
+    lucky.faults = Default::default();
+    lucky.queue = QueueLimit::Bytes(1 << 20);
+    lucky.delay.overtaking = true;
+    let certain = |chance: f64| if chance >= 1.0 { 1.0 } else { 0.0 };
+    let LossConfig { gilbert_elliott, steps, trace, .. } = &config.loss;
+    let gilbert_elliott = gilbert_elliott.map(|model| marline_link::GilbertElliott {
+        loss_bad: certain(model.loss_bad),
+        loss_good: certain(model.loss_good),
+        ..model
+    });
+    let steps = steps.as_ref().map(|steps| {
+        let points = steps.points().iter().map(|(at, chance)| (*at, certain(*chance))).collect();
+        // The times are those of steps that were accepted before.
+        Steps::new(points, steps.period()).map_or_else(|_| Arc::clone(steps), Into::into)
+    });
+    let (random, pattern, trace) = (0.0, Vec::new(), trace.clone());
+    lucky.loss = LossConfig { random, gilbert_elliott, pattern, steps, trace };
+    // Sums of twelve uniforms stay within six deviations.
+    let shift = match config.delay.jitter {
+        Jitter::None => Duration::ZERO,
+        Jitter::Uniform(most) => most,
+        Jitter::Normal(deviation) => deviation * 6,
+    };
+    lucky.delay.jitter = Jitter::None;
+    lucky.delay.base = config.delay.base.saturating_sub(shift);
+    let further = shift.saturating_sub(config.delay.base);
+    // Without a trace there is nothing left that could be shorter.
+    let lead = if config.delay.trace.is_some() { further } else { Duration::ZERO };
+    (lucky, lead)
+}

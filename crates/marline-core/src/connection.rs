@@ -160,6 +160,8 @@ pub(crate) struct Connection {
     views: Vec<SubflowView>,
     /// A decision made while the batch went to another subflow.
     decided: Option<scheduling::Choice>,
+    /// Subflows that the scheduler holds to be dead, until that is acted upon.
+    accused: SubflowSet,
     /// Where the search for owed segments starts, so that every subflow gets its turn.
     next_leg: usize,
     /// SYNs sent on the first subflow.

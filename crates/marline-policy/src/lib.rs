@@ -28,8 +28,8 @@ pub use path_manager::{
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use recovery::{
-    AckSummary, AckVerdict, DeliveredSegment, LossRecovery, RecoveryContext, SentKind, SentNotice,
-    TimeoutAction,
+    AckSummary, AckVerdict, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
+    SentKind, SentNotice, TimeoutAction,
 };
 pub use rtt::{RttConfig, RttEstimator};
 pub use scheduler::{

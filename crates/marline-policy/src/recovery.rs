@@ -83,6 +83,8 @@ pub struct RecoveryContext<'a> {
     pub rto_at: Option<Instant>,
     /// The peer agreed to SACK.
     pub sack_enabled: bool,
+    /// When the subflow last had room, nothing new was given to it.
+    pub app_limited: bool,
     /// Payload bytes of a full segment.
     pub mss: u32,
 }
@@ -94,6 +96,18 @@ pub struct AckVerdict {
     pub probe_repaired_loss: bool,
     /// A probe is answered: whatever was suspected of the path is over.
     pub probe_answered: bool,
+}
+
+/// What duplicate ACKs let out before recovery is entered (limited transmit).
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum LimitedTransmit {
+    /// Nothing: SACKed bytes keep their place in the window.
+    Off,
+    /// SACKed bytes make room for as many new ones (RFC 6675 section 5 step 3).
+    #[default]
+    BySack,
+    /// So many bytes beyond the window (RFC 3042, for peers without SACK).
+    Beyond(u64),
 }
 
 /// What a recovery timer asks for.
@@ -129,6 +143,11 @@ pub trait LossRecovery: Debug + Send {
 
     /// Recovery was entered (`true`) or left (`false`).
     fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
+
+    /// What duplicate ACKs let out before recovery is entered.
+    fn limited_transmit(&self) -> LimitedTransmit {
+        LimitedTransmit::BySack
+    }
 
     /// The delay the peer may add before it acknowledges a lone segment, if known better than the
     /// default.

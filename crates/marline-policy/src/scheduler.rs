@@ -121,8 +121,24 @@ pub enum SchedulerEvent {
     SubflowUp(SubflowId),
     /// A subflow is gone; its slot may be used again.
     SubflowDown(SubflowId),
-    /// A subflow's probe timeout fired.
+    /// A subflow's probe timeout fired. The probe goes out next.
     ProbeTimeout(SubflowId),
+    /// A probe went out on a subflow that repeats data: nothing new was there, or nothing new was
+    /// risked on it.
+    ProbeRepeated {
+        /// The subflow.
+        on: SubflowId,
+        /// The data, one segment.
+        range: DataRange,
+    },
+    /// A subflow's peer acknowledged data that the subflow carried, in order (subflow level; DATA_ACK may be
+    /// behind or ahead). Only for schedulers that [watch](Scheduler::watches_acks).
+    Acked {
+        /// The subflow.
+        on: SubflowId,
+        /// The data.
+        range: DataRange,
+    },
     /// A subflow's retransmission timer fired.
     SubflowRto(SubflowId),
     /// The next new segment does not fit the peer's window although `picked` had room.
@@ -144,6 +160,8 @@ pub enum SchedulerAction {
         /// Where.
         on: SubflowId,
     },
+    /// Hold the subflow to be dead until something is heard on it: what it holds goes out on others.
+    Suspect(SubflowId),
     /// Tell the subflow's congestion controller to slow down (NSDI'12 penalisation).
     Penalise {
         /// The subflow.
@@ -172,8 +190,14 @@ pub trait Scheduler: Debug + Send {
     }
 
     /// How long an unanswered probe may stay before its data is sent elsewhere, beyond the probe
-    /// timeout itself. `None` leaves reinjection to the retransmission timer.
+    /// timeout itself. `None` leaves reinjection, and to think ill of the subflow, to the
+    /// retransmission timer.
     fn probe_patience(&self) -> Option<Duration> {
         Some(Duration::ZERO)
+    }
+
+    /// Whether [`SchedulerEvent::Acked`] is wanted now; asked with each ACK.
+    fn watches_acks(&self) -> bool {
+        false
     }
 }

@@ -44,7 +44,8 @@ pub struct SubflowView {
     pub remote_id: AddressId,
     /// Either side asked that it carry data only if nothing else can.
     pub backup: bool,
-    /// A probe or a retransmission timed out, and nothing was heard on it since.
+    /// A probe or a retransmission timed out, and nothing was heard on it since. Probes count unless the
+    /// scheduler leaves them to the retransmission timer (`probe_patience`).
     pub potentially_failed: bool,
     /// Congestion phase.
     pub phase: Phase,

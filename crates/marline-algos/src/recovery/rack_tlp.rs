@@ -6,29 +6,21 @@
 //! interactive flow.
 //!
 //! *How.* RACK (`rack_tlp/rack.rs`): a segment is lost if one that was *sent* later has arrived and
-//! enough time passed for reordering to settle. TLP (`rack_tlp/tlp.rs`): about two round trips after
+//! enough time passed for reordering to settle. TLP (`tlp.rs`): about two round trips after
 //! the last sign of life, one segment is sent to provoke an ACK, from which RACK sees the rest. Peers
-//! without SACK get what RFC 5681 and 6582 offer (`rack_tlp/no_sack.rs`).
+//! without SACK get what RFC 5681 and 6582 offer (`no_sack.rs`).
 //!
 //! *Differences from the RFC's text.*
 //! - The reordering timer is set to the *first* segment that may become lost, not to the last: what
 //!   is due is repaired now, not with the slowest.
 //! - Segments are kept in order of transmission (the RFC recommends it in section 8), so an ACK costs
 //!   O(log n) per segment it decides about and nothing for the others.
-//! - The delay a peer may add to the ACK of a lone segment is taken to be 40 ms
-//!   ([`DEFAULT_PEER_ACK_DELAY`]) instead of 200 ms: Linux's and Marline's receivers acknowledge a
-//!   lone small segment at once or within 40 ms. If it was wrong, the price is one repeated segment.
-//!   `rack-tlp-rfc` keeps the RFC's value.
-//! - By default the probe timeout follows the path's variation, and recovery is watched over too (see
-//!   `rack_tlp/tlp.rs`); `rack-tlp-rfc` does as the RFC says.
-//! - A probe timeout is never shorter than [`MIN_PTO`]: on paths with an RTT of microseconds, twice
-//!   the RTT is less than a scheduler's whim, and here an unanswered probe makes a path suspect.
+//! - When to probe, if at all, is a parameter (`tlp.rs`): by default as early as the path's variation
+//!   allows, and recovery is watched over too; `rack-tlp-rfc` does as the RFC says.
 //! - The RTT of RACK is that of the newest transmission an ACK delivers (the RFC takes the last one
 //!   in the order of processing; they differ only if an ACK fills a hole).
 
-mod no_sack;
 mod rack;
-mod tlp;
 
 use marline_policy::{
     AckSummary, AckVerdict, LossRecovery, Phase, RecoveryContext, SentKind, SentNotice, Ssn,
@@ -36,16 +28,9 @@ use marline_policy::{
 };
 use marline_time::{Duration, Instant};
 
-use no_sack::NoSack;
+use super::no_sack::{self, NoSack};
+use super::tlp::{ProbeConfig, PtoFormula, Tlp};
 use rack::Rack;
-use tlp::{Eagerness, Tlp};
-
-/// The longest that a peer is expected to sit on the ACK of a lone segment.
-pub const DEFAULT_PEER_ACK_DELAY: Duration = Duration::from_millis(40);
-/// The same as RFC 8985 section 7.2 has it.
-pub const RFC_PEER_ACK_DELAY: Duration = Duration::from_millis(200);
-/// Shortest probe timeout.
-pub const MIN_PTO: Duration = Duration::from_millis(5);
 
 /// Time-based loss detection and tail loss probes of one subflow.
 #[derive(Clone, Debug)]
@@ -56,28 +41,22 @@ pub struct RackTlp {
 }
 
 impl RackTlp {
-    /// Loss recovery that probes as early as the path's variation allows, and allows the peer up to
-    /// this delay for the ACK of a lone segment.
+    /// RACK with these probes, or none.
     #[must_use]
-    pub fn new(peer_ack_delay: Duration) -> Self {
-        RackTlp::with(Eagerness::Adaptive, peer_ack_delay)
+    pub fn new(probes: ProbeConfig) -> Self {
+        RackTlp { rack: Rack::default(), tlp: Tlp::new(probes), no_sack: NoSack::default() }
     }
 
     /// Loss recovery with the RFC's own probe timeout.
     #[must_use]
     pub fn rfc8985() -> Self {
-        RackTlp::with(Eagerness::Rfc8985, RFC_PEER_ACK_DELAY)
-    }
-
-    fn with(eagerness: Eagerness, peer_ack_delay: Duration) -> Self {
-        let tlp = Tlp::new(eagerness, peer_ack_delay);
-        RackTlp { rack: Rack::default(), tlp, no_sack: NoSack::default() }
+        RackTlp::new(ProbeConfig::new(PtoFormula::Rfc8985))
     }
 }
 
 impl Default for RackTlp {
     fn default() -> Self {
-        RackTlp::new(DEFAULT_PEER_ACK_DELAY)
+        RackTlp::new(ProbeConfig::default())
     }
 }
 
@@ -105,7 +84,7 @@ impl LossRecovery for RackTlp {
             self.rack.on_ack(ack, cx);
             self.rack.detect(cx, lost);
         } else {
-            self.no_sack.on_ack(ack, cx, lost);
+            self.no_sack.on_ack(ack, cx, no_sack::DUP_THRESH, lost);
         }
         let verdict = self.tlp.on_ack(ack, cx);
         if lost.len() > before {

@@ -87,6 +87,10 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn probe_patience(&self) -> Option<Duration> {
         self.base.probe_patience()
     }
+
+    fn watches_acks(&self) -> bool {
+        self.base.watches_acks()
+    }
 }
 
 /// The class whose members carry copies: the best one, unless it is one of backups.
@@ -165,6 +169,10 @@ macro_rules! delegate {
 
             fn probe_patience(&self) -> Option<marline_time::Duration> {
                 self.0.probe_patience()
+            }
+
+            fn watches_acks(&self) -> bool {
+                self.0.watches_acks()
             }
         }
     };

@@ -18,6 +18,7 @@ mod redundant;
 mod redundant_idle;
 mod risk;
 mod round_robin;
+mod tail_probes;
 
 pub use auto_redundant::{AutoRedundant, AutoRedundantConfig};
 pub use blest::{Blest, BlestConfig};
@@ -34,6 +35,7 @@ pub use redundant::Redundant;
 pub use redundant_idle::RedundantIdle;
 pub use risk::RiskConfig;
 pub use round_robin::{RoundRobin, RoundRobinConfig};
+pub use tail_probes::{After, TailProbes};
 
 #[cfg(test)]
 mod properties;

@@ -144,6 +144,8 @@ impl Opportunistic {
             }
             SchedulerEvent::SendBufferBlocked
             | SchedulerEvent::ProbeTimeout(_)
+            | SchedulerEvent::ProbeRepeated { .. }
+            | SchedulerEvent::Acked { .. }
             | SchedulerEvent::SubflowRto(_) => {}
         }
     }

@@ -67,6 +67,10 @@ impl Scheduler for Orp {
     fn probe_patience(&self) -> Option<Duration> {
         self.inner.probe_patience()
     }
+
+    fn watches_acks(&self) -> bool {
+        self.inner.watches_acks()
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 
 use super::classes::{Class, best_class};
 use super::{
-    AutoRedundant, Blest, BurstEnd, Ecf, Hedged, MinRtt, MinRttConfig, OpportunisticRedundant,
-    OpportunisticRules, Orp, Papd, PapdConfig, Probing, Redundant, RedundantIdle, RoundRobin,
+    After, AutoRedundant, Blest, BurstEnd, Ecf, Hedged, MinRtt, MinRttConfig,
+    OpportunisticRedundant, OpportunisticRules, Orp, Papd, PapdConfig, Probing, Redundant,
+    RedundantIdle, RoundRobin, TailProbes,
 };
 use crate::testing::{MSS, Stream, set, view};
 
@@ -69,6 +70,7 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::new(Orp::new(Box::<Ecf>::default(), OpportunisticRules::KERNEL)),
         Box::<Hedged>::default(),
         Box::<AutoRedundant>::default(),
+        Box::new(TailProbes::across(Box::<MinRtt>::default(), After::Reinject)),
     ]
 }
 

@@ -117,7 +117,7 @@ impl Risk {
             SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id) => {
                 *self.record(id) = Record::default();
             }
-            SchedulerEvent::PeerWindowBlocked { .. } | SchedulerEvent::SendBufferBlocked => {}
+            _ => {}
         }
     }
 }

@@ -24,6 +24,7 @@ impl Connection {
         sh: &mut Shared,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
+        self.suspect_accused(now, sh);
         self.emit_owed(now, sh, buf)
             .or_else(|| self.emit_probe(now, sh, buf))
             .or_else(|| self.emit_signal(now, sh, buf))
@@ -101,7 +102,9 @@ impl Connection {
             let leg = self.leg_mut(id)?;
             leg.tcp.repeat_last_as_probe();
             if let Some(egress) = leg.tcp.next_egress_but_ack(now, room) {
-                return self.emit(now, sh, id, &egress, None, buf);
+                let transmit = self.emit(now, sh, id, &egress, None, buf);
+                self.drain_subflow_events(now, sh, id);
+                return transmit;
             }
         }
         None
@@ -275,7 +278,7 @@ impl Connection {
                 usize::from(view.id.0) == slot && view.is_ready()
             };
             if dry || self.views.iter().any(ready) {
-                leg.tcp.set_app_limited();
+                leg.tcp.set_app_limited(dry);
             }
         }
         if self.send.end() > self.send.una() {

@@ -1,6 +1,6 @@
 //! A segment's way in: TCP first, then handshake options, then what it carries.
 
-use marline_policy::{Dsn, Ssn, SubflowId};
+use marline_policy::{Dsn, SchedulerEvent, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
@@ -60,7 +60,7 @@ impl Connection {
             self.on_content(now, sh, id, segment, &ingress);
             self.drain_subflow_events(now, sh, id);
         }
-        self.drain_released(id);
+        self.drain_released(now, id);
         self.advance_closing(now, sh);
     }
 
@@ -325,6 +325,10 @@ impl Connection {
             SubflowEvent::PeerFin => self.on_peer_fin(now, sh, id),
             SubflowEvent::Finished => self.on_leg_finished(now, sh, id),
             SubflowEvent::ProbeTimeout => self.on_probe_timeout(now, sh, id),
+            SubflowEvent::ProbeRepeated { range } if !range.is_empty() => {
+                self.scheduler_event(now, SchedulerEvent::ProbeRepeated { on: id, range });
+            }
+            SubflowEvent::ProbeRepeated { .. } => {}
             SubflowEvent::Rto { count } => self.on_subflow_rto(now, sh, id, count),
             SubflowEvent::HeardAgain => self.on_heard_again(now, sh, id),
             SubflowEvent::MtuFound(_) => {}
@@ -398,12 +402,25 @@ impl Connection {
     }
 
     /// Bytes that a subflow no longer needs to repeat.
-    pub(super) fn drain_released(&mut self, id: SubflowId) {
+    fn drain_released(&mut self, now: Instant, id: SubflowId) {
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
             return;
         };
-        for range in leg.tcp.released().drain(..) {
-            self.send.unpin(range);
+        if leg.tcp.released().is_empty() {
+            return;
+        }
+        let mut released = core::mem::take(leg.tcp.released());
+        for range in &released {
+            self.send.unpin(*range);
+        }
+        if self.scheduler.watches_acks() {
+            for range in &released {
+                self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
+            }
+        }
+        released.clear();
+        if let Some(leg) = self.leg_mut(id) {
+            *leg.tcp.released() = released;
         }
     }
 
@@ -415,7 +432,7 @@ impl Connection {
         if !initial {
             sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
         }
-        self.scheduler_event(now, marline_policy::SchedulerEvent::SubflowUp(id));
+        self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
         self.path_event(now, sh, marline_policy::PathEvent::SubflowUp(id));
     }
 }

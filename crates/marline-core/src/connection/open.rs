@@ -115,6 +115,7 @@ impl Connection {
             timers: DataTimers::default(),
             views: Vec::new(),
             decided: None,
+            accused: marline_policy::SubflowSet::EMPTY,
             next_leg: 0,
             syns_sent: 0,
             readable_told: false,

@@ -159,6 +159,7 @@ impl Connection {
                     leg.tcp.penalise(now, penalty);
                 }
             }
+            SchedulerAction::Suspect(id) => self.accused.insert(id),
             SchedulerAction::Reinject { range, on } => {
                 let sent = DataRange::new(self.send.una(), self.mappings.end());
                 let range = range.intersection(&sent);

@@ -15,8 +15,13 @@ use crate::{CloseReason, MonitorKind, SubflowState};
 
 impl Connection {
     pub(super) fn on_probe_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let patience = self.scheduler.probe_patience();
+        // Who leaves reinjection to the retransmission timer leaves suspicion to it, too.
+        if let Some(leg) = self.leg_mut(id).filter(|_| patience.is_some()) {
+            leg.tcp.suspect();
+        }
         self.scheduler_event(now, SchedulerEvent::ProbeTimeout(id));
-        match self.scheduler.probe_patience() {
+        match patience {
             None => {}
             Some(Duration::ZERO) => self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe),
             Some(patience) => {
@@ -64,6 +69,16 @@ impl Connection {
             // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
             // application that tries several paths or servers wants to know at once.
             self.on_leg_lost(now, sh, id, CloseReason::Refused);
+        }
+    }
+
+    /// Subflows that the scheduler holds to be dead.
+    pub(super) fn suspect_accused(&mut self, now: Instant, sh: &mut Shared) {
+        for id in core::mem::take(&mut self.accused).iter() {
+            if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
+                leg.tcp.suspect();
+                self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+            }
         }
     }
 

@@ -4,13 +4,14 @@
 //! filled. A pure ACK comes last, because anything else carries it too.
 
 use marline_policy::{
-    CongestionSignal, Dsn, Eligibility, Phase, SentKind, SentNotice, SentSegment, Ssn,
+    CongestionSignal, DataRange, Dsn, Eligibility, LimitedTransmit, Phase, SentKind, SentNotice,
+    SentSegment, Ssn,
 };
 use marline_time::Instant;
 
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
-use super::{Egress, Rst, Subflow};
+use super::{Egress, Rst, Subflow, SubflowEvent};
 use crate::SubflowState;
 
 impl Subflow {
@@ -139,6 +140,9 @@ impl Subflow {
         }
         if kind == SentKind::ProbeRepeat {
             self.stats.probes += 1;
+            let end = segment.dsn.plus(segment.payload_len());
+            let range = DataRange::new(segment.dsn, end);
+            self.events.push_back(SubflowEvent::ProbeRepeated { range });
         }
         self.stats.bytes_sent += segment.payload_len();
         self.stats.bytes_retransmitted += segment.payload_len();
@@ -168,8 +172,17 @@ impl Subflow {
         if self.dead || self.fin_wanted || self.owed.rst.is_some() || !self.state.may_send() {
             return Eligibility::NotUsable;
         }
-        let taken = self.tx.board.bytes_in_flight() + self.tx.board.bytes_lost();
-        let room = self.send_window().saturating_sub(taken);
+        let board = &self.tx.board;
+        let mut window = self.send_window();
+        let mut taken = board.bytes_in_flight() + board.bytes_lost();
+        if self.tx.phase == Phase::Open {
+            match self.recovery.limited_transmit() {
+                LimitedTransmit::BySack => {}
+                LimitedTransmit::Off => taken += board.bytes_sacked(),
+                LimitedTransmit::Beyond(bytes) => window += bytes,
+            }
+        }
+        let room = window.saturating_sub(taken);
         if room == 0 {
             return Eligibility::CwndLimited;
         }
@@ -191,6 +204,7 @@ impl Subflow {
         mapping_checksum: u16,
     ) -> SentSegment {
         debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        self.tx.starved = false;
         let idle = self.tx.board.is_empty() && self.tx.nxt > Ssn(1);
         if idle && now.since(self.tx.last_sent_at) > self.tx.timeout() {
             self.congestion.on_signal(CongestionSignal::Idle, now, self.id, &self.group);
@@ -258,10 +272,13 @@ impl Subflow {
         self.recovery.on_sent(&notice, &self.tx.context(now));
     }
 
-    /// The connection has nothing more to give: delivery rates are a lower bound from here on.
-    pub(crate) fn set_app_limited(&mut self) {
+    /// The connection has nothing more to give, at all (`dry`) or for this subflow: delivery rates are a
+    /// lower bound from here on.
+    pub(crate) fn set_app_limited(&mut self, dry: bool) {
         let in_flight = self.tx.board.bytes_in_flight();
-        if in_flight < self.send_window() && self.tx.board.bytes_lost() == 0 {
+        let has_room = in_flight < self.send_window() && self.tx.board.bytes_lost() == 0;
+        self.tx.starved |= dry || has_room;
+        if has_room {
             self.tx.rate.set_app_limited(in_flight);
         }
     }

@@ -85,7 +85,6 @@ impl Subflow {
             }
         }
         if action == TimeoutAction::SendProbe {
-            self.suspect();
             self.events.push_back(SubflowEvent::ProbeTimeout);
             if self.tx.board.bytes_lost() > 0 {
                 // What waits for room is a better probe than anything new.

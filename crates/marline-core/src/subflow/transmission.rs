@@ -87,6 +87,8 @@ pub(super) struct Transmission {
     /// One retransmission may go whatever the window says, as this kind.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
+    /// When it last had room, nothing new was given to it.
+    pub(super) starved: bool,
     pub(super) window_use: WindowUse,
     pub(super) losses: LossHistory,
     pub(super) last_sent_at: Instant,
@@ -118,6 +120,7 @@ impl Transmission {
             frto: false,
             force: None,
             probe: Probe::None,
+            starved: false,
             window_use: WindowUse::default(),
             losses: LossHistory::default(),
             last_sent_at: now,
@@ -137,6 +140,7 @@ impl Transmission {
             snd_nxt: self.nxt,
             rto_at: self.rto.deadline,
             sack_enabled: self.sack_enabled,
+            app_limited: self.starved,
             mss: self.mss,
         }
     }

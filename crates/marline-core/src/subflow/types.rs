@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use marline_policy::{SentSegment, Ssn};
+use marline_policy::{DataRange, SentSegment, Ssn};
 
 /// What a segment meant at the level of the subflow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,11 @@ pub(crate) enum SubflowEvent {
     Finished,
     /// The probe timer fired; a probe follows.
     ProbeTimeout,
+    /// A probe went out that repeats this data.
+    ProbeRepeated {
+        /// The data; empty if it was a FIN alone.
+        range: DataRange,
+    },
     /// The retransmission timer fired, for the `count`th time in a row.
     Rto {
         /// Consecutive timeouts.

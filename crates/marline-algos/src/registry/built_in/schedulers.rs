@@ -1,6 +1,6 @@
 //! Schedulers and their wrappers.
 
-use super::{RegisterError, Registry, baselines};
+use super::{RegisterError, Registry, baselines, tail_probes};
 use crate::schedulers::{
     AutoRedundant, AutoRedundantConfig, BurstEnd, BurstEndConfig, Hedged, HedgedConfig,
     OpportunisticRedundant, Papd, PapdConfig, Probing, ProbingConfig, Redundant, RedundantIdle,
@@ -13,6 +13,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     registry
         .register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
     add_papd(registry)?;
+    tail_probes::add(registry)?;
     add_degrees_of_redundancy(registry)
 }
 

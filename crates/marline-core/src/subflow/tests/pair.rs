@@ -248,6 +248,10 @@ impl Pair {
         for who in [0, 1] {
             let Some(end) = self.end(who) else { continue };
             while let Some(event) = end.tcp.poll_event() {
+                // As a connection does unless its scheduler leaves it to the timer.
+                if matches!(event, SubflowEvent::ProbeTimeout) {
+                    end.tcp.suspect();
+                }
                 end.events.push(event);
             }
             end.tcp.released().clear();
@@ -369,7 +373,7 @@ impl End {
             return Some(self.push(now, to));
         }
         if self.pushed == self.written {
-            self.tcp.set_app_limited();
+            self.tcp.set_app_limited(true);
             if core::mem::take(&mut self.close_after) {
                 self.tcp.close();
                 return self.next_packet(now, to);

@@ -87,7 +87,7 @@ fn a_probe_takes_new_data_if_there_is_any() {
     let timeout = pair.client.tcp.next_timeout().unwrap();
     pair.now = timeout;
     pair.client.tcp.on_timeout(timeout);
-    assert!(pair.client.tcp.wants_new_data_probe() && pair.client.tcp.potentially_failed());
+    assert!(pair.client.tcp.wants_new_data_probe() && !pair.client.tcp.potentially_failed());
     pair.client.written = 2_000;
     pair.run_for(Duration::from_secs(1));
     assert_eq!(pair.log[0].1.ssn, 1_001);

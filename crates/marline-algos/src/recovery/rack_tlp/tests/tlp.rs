@@ -9,7 +9,7 @@ fn probe_timeouts() {
     several.send(2);
     assert_eq!(several.timeout_in(), Some(ms(200)));
     let mut rfc = Sender::new(100);
-    rfc.recovery = RackTlp::rfc8985();
+    *rfc.recovery = RackTlp::rfc8985();
     rfc.send(1);
     assert_eq!(rfc.timeout_in(), Some(ms(400)));
     let mut known = Sender::new(100);
@@ -148,7 +148,7 @@ fn a_second_probe_needs_an_rtt_sample_since_the_first() {
 
 #[test]
 fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
-    let timeouts = |rule: Eagerness, samples: &[u64]| {
+    let timeouts = |rule: PtoFormula, samples: &[u64]| {
         [1, 2].map(|segments| {
             let mut s = Sender::with_rule(rule, samples[0]);
             samples.iter().for_each(|rtt| s.rtt.on_sample(ms(*rtt), Instant::ZERO));
@@ -157,16 +157,16 @@ fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
         })
     };
     // A steady path of 100 ms: a quarter of a round trip more, and for a lone segment half a one.
-    assert_eq!(timeouts(Eagerness::Adaptive, &[100]), [ms(165), ms(125)]);
+    assert_eq!(timeouts(PtoFormula::Variation, &[100]), [ms(165), ms(125)]);
     // One that jitters wildly: the RFC's two round trips.
     let wild = [20, 180, 20, 180, 20, 180, 20, 180];
-    let eager = timeouts(Eagerness::Adaptive, &wild);
-    assert_eq!(eager, timeouts(Eagerness::Rfc8985, &wild));
+    let eager = timeouts(PtoFormula::Variation, &wild);
+    assert_eq!(eager, timeouts(PtoFormula::Rfc8985, &wild));
 }
 
 #[test]
 fn an_eager_prober_watches_over_repairs_too() {
-    let mut s = Sender::with_rule(Eagerness::Adaptive, 100);
+    let mut s = Sender::with_rule(PtoFormula::Variation, 100);
     s.send(1);
     s.send(1);
     s.phase = Phase::Recovery;
@@ -179,7 +179,7 @@ fn an_eager_prober_watches_over_repairs_too() {
 
 #[test]
 fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
-    let mut s = Sender::with_rule(Eagerness::Adaptive, 100);
+    let mut s = Sender::with_rule(PtoFormula::Variation, 100);
     let mut probe_after = |late_ms: u64, rounds: u64| {
         let mut left = Duration::ZERO;
         for _ in 0..rounds {
@@ -200,7 +200,7 @@ fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
 
 #[test]
 fn writing_on_does_not_put_off_an_eager_prober() {
-    for (rule, due) in [(Eagerness::Adaptive, ms(85)), (Eagerness::Rfc8985, ms(200))] {
+    for (rule, due) in [(PtoFormula::Variation, ms(85)), (PtoFormula::Rfc8985, ms(200))] {
         let mut s = Sender::with_rule(rule, 100);
         s.send(2);
         s.wait(40);

@@ -4,7 +4,8 @@
 
 use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 
-const DUP_THRESH: u32 = 3;
+/// Duplicate ACKs that mean loss (RFC 5681 section 3.2).
+pub(super) const DUP_THRESH: u32 = 3;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct NoSack {
@@ -12,6 +13,15 @@ pub(super) struct NoSack {
 }
 
 impl NoSack {
+    pub(super) const fn new() -> Self {
+        NoSack { duplicates: 0 }
+    }
+
+    /// Duplicate ACKs since SND.UNA last moved.
+    pub(super) const fn duplicates(&self) -> u32 {
+        self.duplicates
+    }
+
     pub(super) const fn restart(&mut self) {
         self.duplicates = 0;
     }
@@ -20,6 +30,7 @@ impl NoSack {
         &mut self,
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,
+        threshold: u32,
         lost: &mut Vec<Ssn>,
     ) {
         let Some(front) = cx.board.front() else {
@@ -34,7 +45,7 @@ impl NoSack {
             }
         } else if ack.duplicate {
             self.duplicates += 1;
-            if self.duplicates == DUP_THRESH && cx.phase == Phase::Open && front.in_flight() {
+            if self.duplicates == threshold && cx.phase == Phase::Open && front.in_flight() {
                 lost.push(front.start);
             }
         }

@@ -1,0 +1,325 @@
+//! TLP: RFC 8985 section 7, with the probe timeouts of its history. One probe per episode (two in a
+//! row if asked for); an episode ends when its verdict is known.
+//!
+//! *Problem.* When to probe: too early repeats what was only late, too late is no better than the
+//! retransmission timer. The answers differed over time, above all for a lone segment, whose ACK the
+//! peer may sit on ([`PtoFormula`]): up to 200 ms of allowance make the probe for a lone segment as late as
+//! the retransmission timer, so that a lone message gains nothing by it.
+//!
+//! [`PtoFormula::Variation`] is our own: it takes the variation into account as RFC 9002 section 6.2
+//! does: on a steady path silence means something after a quarter of a round trip more than usual,
+//! and on a path that jitters the RFC's value holds. It is never later than the RFC's. It also probes
+//! during recovery, where a lost last ACK would otherwise cost a whole RTO. Its timer does not start
+//! anew with each new segment, only with each ACK: who writes a message every round trip would put
+//! off the probe for the first as long as he writes. How long the peer sits on the ACK of a lone segment
+//! is learned: what such ACKs took beyond the shortest RTT, its largest value of late. On a thin
+//! stream, where every segment is a lone one, the allowance would otherwise be most of what a lost
+//! message waits.
+//!
+//! *Left open by the sources, and chosen.* Linux does not arm the timer while the window has room for
+//! data that waits; here such data goes out at once (on another subflow, if the scheduler says so), so the
+//! case does not arise. The draft allows two probes in a row, Linux sends one: `probes` says how many. That an
+//! RTT sample must lie between two episodes is the RFC's rule and holds for its formula and ours only.
+
+use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, Ssn};
+use marline_time::{Duration, Instant};
+
+/// The longest that a peer is expected to sit on the ACK of a lone segment: Linux's and Marline's receivers
+/// acknowledge one at once or within 40 ms.
+pub const DEFAULT_PEER_ACK_DELAY: Duration = Duration::from_millis(40);
+/// The same as RFC 8985 section 7.2 has it, and Linux and the draft before it.
+pub const RFC_PEER_ACK_DELAY: Duration = Duration::from_millis(200);
+/// Shortest probe timeout of [`PtoFormula::Variation`] and [`PtoFormula::Rfc8985`]: on paths with an RTT
+/// of microseconds, twice the RTT is less than a scheduler's whim.
+pub const MIN_PTO: Duration = Duration::from_millis(5);
+/// Shortest probe timeout of the draft.
+const DRAFT_MIN_PTO: Duration = Duration::from_millis(10);
+/// What Linux adds to two round trips: two ticks once, 2 ms now.
+const LINUX_MARGIN: Duration = Duration::from_millis(2);
+/// Probe timeout before there is an RTT.
+const PTO_WITHOUT_RTT: Duration = Duration::from_secs(1);
+
+/// A probe that was sent and whose verdict is open.
+#[derive(Copy, Clone, Debug)]
+struct Episode {
+    /// SND.NXT when the probe was sent.
+    end: Ssn,
+    /// The probe repeated the last segment.
+    repeated: bool,
+    /// Nothing was heard since.
+    unanswered: bool,
+    /// Probes sent in it.
+    probes: u8,
+}
+
+/// How long after the last sign of life silence calls for a probe. SRTT is that of the subflow; a
+/// *lone* segment is the only one outstanding. All are cut to the armed retransmission timer, and 1 s before
+/// there is an RTT sample.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum PtoFormula {
+    /// As early as the path's variation allows; at most [`Rfc8985`](Self::Rfc8985)'s.
+    #[default]
+    Variation,
+    /// draft-dukkipati-tcpm-tcp-loss-probe-01: 2 SRTT; a lone segment at least 1.5 SRTT + 200 ms; at
+    /// least 10 ms.
+    Dukkipati,
+    /// Linux 3.10 to 4.12: the draft's values.
+    Linux310,
+    /// Linux since: 2 SRTT + 200 ms for a lone segment, 2 SRTT + 2 ms for several.
+    Linux,
+    /// RFC 8985 section 7.2: 2 SRTT, and what the peer may delay its ACK (200 ms) for a lone segment.
+    Rfc8985,
+    /// 2 SRTT + 2 ms, lone or not: for peers that acknowledge a lone segment at once.
+    NoAllowance,
+}
+
+impl PtoFormula {
+    /// Every formula with the word it is chosen by.
+    pub const ALL: [(&'static str, PtoFormula); 6] = [
+        ("variation", PtoFormula::Variation),
+        ("draft-dukkipati", PtoFormula::Dukkipati),
+        ("linux-3.10", PtoFormula::Linux310),
+        ("linux", PtoFormula::Linux),
+        ("rfc8985", PtoFormula::Rfc8985),
+        ("no-allowance", PtoFormula::NoAllowance),
+    ];
+
+    /// What a peer is expected to delay the ACK of a lone segment by, unless told.
+    #[must_use]
+    pub const fn usual_ack_delay(self) -> Duration {
+        match self {
+            PtoFormula::Variation => DEFAULT_PEER_ACK_DELAY,
+            _ => RFC_PEER_ACK_DELAY,
+        }
+    }
+
+    /// An RTT sample must lie between two episodes (RFC 8985 section 7.3).
+    const fn needs_fresh_rtt(self) -> bool {
+        matches!(self, PtoFormula::Variation | PtoFormula::Rfc8985)
+    }
+}
+
+/// Settings of tail loss probes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ProbeConfig {
+    /// When to probe; `None`: never.
+    pub formula: Option<PtoFormula>,
+    /// The longest that the peer is expected to delay the ACK of a lone segment, for formulas that
+    /// allow for it.
+    pub peer_ack_delay: Duration,
+    /// Probes in a row without an answer, at least 1.
+    pub most_probes: u8,
+}
+
+impl ProbeConfig {
+    /// No probes at all.
+    pub const OFF: ProbeConfig =
+        ProbeConfig { formula: None, peer_ack_delay: RFC_PEER_ACK_DELAY, most_probes: 1 };
+
+    /// One probe by this formula, with the delay it usually allows for.
+    #[must_use]
+    pub const fn new(formula: PtoFormula) -> Self {
+        ProbeConfig {
+            formula: Some(formula),
+            peer_ack_delay: formula.usual_ack_delay(),
+            most_probes: 1,
+        }
+    }
+}
+
+impl Default for ProbeConfig {
+    fn default() -> Self {
+        ProbeConfig::new(PtoFormula::default())
+    }
+}
+
+/// The probe timer and the verdict on the last probe.
+#[derive(Clone, Debug)]
+pub(super) struct Tlp {
+    config: ProbeConfig,
+    pto_at: Option<Instant>,
+    episode: Option<Episode>,
+    lone: LoneAcks,
+    /// RTT samples there were when the last probe was sent.
+    samples_at_probe: u64,
+}
+
+/// What the ACKs of lone segments took beyond the shortest RTT.
+#[derive(Copy, Clone, Debug, Default)]
+struct LoneAcks {
+    /// The lone segment under way: its start.
+    waiting: Option<Ssn>,
+    samples: u32,
+    /// The largest of late.
+    excess: Duration,
+}
+
+impl LoneAcks {
+    /// As few samples are believed.
+    const ENOUGH: u32 = 4;
+
+    fn on_sample(&mut self, excess: Duration) {
+        self.samples = self.samples.saturating_add(1);
+        self.excess = excess.max(self.excess * 15 / 16);
+    }
+
+    fn known(&self) -> Option<Duration> {
+        (self.samples >= Self::ENOUGH).then_some(self.excess)
+    }
+}
+
+impl Tlp {
+    pub(super) const fn new(config: ProbeConfig) -> Self {
+        let lone = LoneAcks { waiting: None, samples: 0, excess: Duration::ZERO };
+        Tlp { config, pto_at: None, episode: None, lone, samples_at_probe: 0 }
+    }
+
+    pub(super) const fn set_peer_ack_delay(&mut self, delay: Duration) {
+        self.config.peer_ack_delay = delay;
+    }
+
+    fn is_adaptive(&self) -> bool {
+        self.config.formula == Some(PtoFormula::Variation)
+    }
+
+    pub(super) const fn timeout(&self) -> Option<Instant> {
+        self.pto_at
+    }
+
+    /// Sets the timer anew if a probe may be sent (section 7.2), else clears it.
+    pub(super) fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
+        let pto = self.config.formula.filter(|_| self.may_probe(cx, phase));
+        self.pto_at = pto.map(|formula| {
+            let at = cx.now + self.pto(formula, cx);
+            cx.rto_at.map_or(at, |rto_at| at.min(rto_at))
+        });
+    }
+
+    /// New data went out.
+    pub(super) fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
+        self.lone.waiting = (cx.board.len() == 1).then_some(start);
+        let before = self.pto_at;
+        self.schedule(cx, cx.phase);
+        if self.is_adaptive() {
+            self.pto_at = self.pto_at.map(|at| before.map_or(at, |before| at.min(before)));
+        }
+    }
+
+    fn may_probe(&self, cx: &RecoveryContext<'_>, phase: Phase) -> bool {
+        let calm = match phase {
+            Phase::Open => cx.board.segments_sacked() == 0,
+            Phase::Recovery => self.is_adaptive(),
+            Phase::Loss => false,
+        };
+        let another =
+            |episode: &Episode| episode.unanswered && episode.probes < self.config.most_probes;
+        calm && cx.sack_enabled
+            && self.episode.as_ref().is_none_or(another)
+            && cx.board.bytes_in_flight() > 0
+    }
+
+    /// TLP_calc_PTO.
+    fn pto(&self, formula: PtoFormula, cx: &RecoveryContext<'_>) -> Duration {
+        let Some(srtt) = cx.rtt.srtt() else { return PTO_WITHOUT_RTT };
+        let lone = cx.board.len() == 1;
+        let delay = if lone { self.config.peer_ack_delay } else { Duration::ZERO };
+        let rfc = srtt * 2 + delay;
+        match formula {
+            PtoFormula::Rfc8985 => rfc.max(MIN_PTO),
+            PtoFormula::Variation => {
+                let usual = (srtt + cx.rtt.rttvar() * 4).max(srtt * 5 / 4);
+                let learned = self.lone.known().unwrap_or(Duration::MAX);
+                let delay = delay.min(learned).min((srtt / 2).max(MIN_PTO * 2));
+                (usual + delay).min(rfc).max(MIN_PTO)
+            }
+            PtoFormula::Dukkipati | PtoFormula::Linux310 => {
+                let least = if lone { srtt * 3 / 2 + delay } else { Duration::ZERO };
+                (srtt * 2).max(least).max(DRAFT_MIN_PTO)
+            }
+            PtoFormula::Linux if lone => rfc,
+            PtoFormula::Linux | PtoFormula::NoAllowance => srtt * 2 + LINUX_MARGIN,
+        }
+    }
+
+    /// Something was repeated: only an eager prober watches over that too.
+    pub(super) fn on_repeat(&mut self, cx: &RecoveryContext<'_>) {
+        if self.is_adaptive() {
+            self.schedule(cx, cx.phase);
+        } else {
+            self.cancel();
+        }
+    }
+
+    pub(super) const fn cancel(&mut self) {
+        self.pto_at = None;
+    }
+
+    /// Recovery or a timeout takes over: the probe's verdict no longer matters.
+    pub(super) const fn end_episode(&mut self) {
+        self.pto_at = None;
+        self.episode = None;
+    }
+
+    /// Whether the timer has run out and a probe is due.
+    pub(super) fn fires(&mut self, cx: &RecoveryContext<'_>) -> bool {
+        if self.pto_at.is_none_or(|at| at > cx.now) {
+            return false;
+        }
+        self.pto_at = None;
+        // Section 7.3: probes must not prevent the samples by which SRTT learns that the path has
+        // become longer.
+        let rtt_is_fresh = cx.rtt.samples() > self.samples_at_probe
+            || !self.config.formula.is_some_and(PtoFormula::needs_fresh_rtt)
+            || self.episode.is_some();
+        rtt_is_fresh && self.may_probe(cx, cx.phase)
+    }
+
+    pub(super) fn on_probe(&mut self, cx: &RecoveryContext<'_>, repeated: bool) {
+        self.samples_at_probe = cx.rtt.samples();
+        let probes = self.episode.map_or(1, |before| before.probes.saturating_add(1));
+        let repeated = repeated || self.episode.is_some_and(|before| before.repeated);
+        self.episode = Some(Episode { end: cx.snd_nxt, repeated, unanswered: true, probes });
+        self.schedule(cx, cx.phase);
+    }
+
+    /// TLP_process_ack (section 7.4).
+    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckVerdict {
+        let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone.waiting);
+        if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
+            self.lone.waiting = None;
+            if !segment.retransmitted {
+                self.lone.on_sample(cx.now.since(segment.sent_at).saturating_sub(least));
+            }
+        }
+        let mut verdict = AckVerdict::default();
+        let Some(episode) = &mut self.episode else { return verdict };
+        let sign_of_life = ack.una > ack.prior_una
+            || !ack.delivered.is_empty()
+            || ack.dsack.is_some()
+            || ack.duplicate;
+        if sign_of_life && episode.unanswered {
+            episode.unanswered = false;
+            verdict.probe_answered = true;
+        }
+        let episode = *episode;
+        if ack.una < episode.end {
+            return verdict;
+        }
+        let both_arrived =
+            ack.dsack.is_some_and(|(start, end)| start < episode.end && episode.end <= end);
+        let plain_duplicate = ack.duplicate && !ack.has_sack && ack.dsack.is_none();
+        if !episode.repeated || both_arrived {
+            self.episode = None;
+        } else if ack.una > episode.end {
+            // Later data was acknowledged and no DSACK came: only the probe had arrived.
+            self.episode = None;
+            verdict.probe_repaired_loss = true;
+        } else if plain_duplicate && ack.una == ack.prior_una {
+            self.episode = None;
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests;

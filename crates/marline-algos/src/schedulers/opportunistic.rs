@@ -14,10 +14,10 @@
 //! | `kernel` | the oldest, if its first holder has 4 segments of window or less, or more than 4 times F's RTT |
 //! | `wide` | the same, and then all that subflows with more than 4 times F's RTT hold, as far as F has room |
 //!
-//! | penalise | who pays, how often | how |
-//! |---|---|---|
-//! | `paper` | the first holder S, if its window over RTT is less than F's; once per RTT of S | ssthresh is the halved window, too |
-//! | `kernel` | every holder whose RTT is longer than F's and that repairs no loss; once per RTT of F | slow start goes on |
+//! | penalise | who pays | how often | ssthresh |
+//! |---|---|---|---|
+//! | `paper` | the first holder S, if its window over RTT is less than F's | per RTT of S | the halved window |
+//! | `kernel` | every holder with a longer RTT than F that repairs no loss | per RTT of F | slow start goes on |
 //!
 //! *Source.* The paper; its first code (2012) for `penalise=paper`; the out-of-tree Linux scheduler as
 //! it was later for `kernel`. Written anew from descriptions.

@@ -221,12 +221,20 @@ impl Connection {
         }
         self.refresh_views(now);
         let first = self.choose(now);
-        let Some(first) = first else {
-            self.nothing_to_send(now);
-            return None;
+        let sent = first.and_then(|choice| self.emit_data(now, sh, &choice, usize::MAX, buf));
+        let (id, (size, ecn)) = match (first, sent) {
+            (Some(choice), Some(sent)) => (choice.subflow, sent),
+            (first, _) => {
+                match first {
+                    None => self.nothing_to_send(now),
+                    // The rest of the peer's window is not worth a segment.
+                    Some(_) => self.tell_blocked(now),
+                }
+                // The scheduler may have answered that something is to be repeated.
+                let repeat = self.choose_reinjection(now)?;
+                (repeat.subflow, self.emit_data(now, sh, &repeat, usize::MAX, buf)?)
+            }
         };
-        let id = first.subflow;
-        let (size, ecn) = self.emit_data(now, sh, &first, usize::MAX, buf)?;
         let stride = size + buf.headroom();
         let mut count = 1;
         let mut full = true;

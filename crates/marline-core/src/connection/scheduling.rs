@@ -71,7 +71,7 @@ impl Connection {
         }
     }
 
-    fn choose_reinjection(&mut self, now: Instant) -> Option<Choice> {
+    pub(super) fn choose_reinjection(&mut self, now: Instant) -> Option<Choice> {
         if self.reinjections.is_empty() {
             return None;
         }
@@ -175,9 +175,11 @@ impl Connection {
     /// Tells the scheduler why data waits although a subflow has room. Called when nothing went out.
     pub(super) fn tell_blocked(&mut self, now: Instant) {
         let fastest = self.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
-        let Some(picked) = fastest.map(|v| v.id) else { return };
+        let Some((picked, mss)) = fastest.map(|v| (v.id, v.mss)) else { return };
         let unsent = self.send.end() > self.mappings.end();
-        if unsent && self.unsent().is_empty() {
+        // Less than a segment of window is as good as none: nobody sends it (silly window).
+        let blocked = self.send.end() > self.window_end && self.unsent().len() < u64::from(mss);
+        if unsent && blocked {
             self.scheduler_event(now, SchedulerEvent::PeerWindowBlocked { picked });
         } else if !unsent && self.send.is_blocked() && self.mappings.oldest().is_some() {
             self.scheduler_event(now, SchedulerEvent::SendBufferBlocked);

@@ -1,7 +1,7 @@
 //! Who takes part: policies, paths and buffers.
 
 use marline::policy::PolicySet;
-use marline::{ConnectionConfig, Registry, default_policies};
+use marline::{BufferTuning, ConnectionConfig, Registry, default_policies};
 use serde::{Deserialize, Serialize};
 
 /// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
@@ -28,6 +28,21 @@ pub struct Variant {
     pub send_buffer: Option<u64>,
     /// Largest receive buffer, likewise.
     pub receive_buffer: Option<u64>,
+    /// How large they are below that.
+    #[serde(default, with = "BufferTuningText")]
+    pub buffer_tuning: BufferTuning,
+    /// Nothing is paced: the stacks of older studies did not.
+    #[serde(default)]
+    pub unpaced: bool,
+}
+
+/// How [`BufferTuning`] is written.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "BufferTuning", rename_all = "kebab-case")]
+enum BufferTuningText {
+    Fixed,
+    Windows,
+    Rates,
 }
 
 impl Variant {
@@ -67,6 +82,13 @@ impl Variant {
         Variant { send_buffer: send, receive_buffer: receive, ..self }
     }
 
+    /// With buffers of exactly so many bytes of payload, as an application gets that sets them.
+    #[must_use]
+    pub fn fixed_buffers(self, send: u64, receive: u64) -> Variant {
+        let fixed = self.buffers(Some(send), Some(receive));
+        Variant { buffer_tuning: BufferTuning::Fixed, ..fixed }
+    }
+
     /// The policies, by the names the registry knows.
     ///
     /// # Errors
@@ -97,6 +119,8 @@ impl Variant {
         config.mptcp = !self.plain;
         config.send_buffer = self.send_buffer.unwrap_or(config.send_buffer);
         config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
+        config.buffer_tuning = self.buffer_tuning;
+        config.pacing &= !self.unpaced;
         Ok(config)
     }
 }

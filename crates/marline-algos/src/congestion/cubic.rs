@@ -16,6 +16,10 @@
 //! - After a timeout the curve starts flat where congestion avoidance begins (section 4.8), and the
 //!   same after HyStart++ left slow start without a loss.
 //! - A spurious reduction is undone completely: window, ssthresh and the curve (section 4.9).
+//! - Once the estimate of Reno's window is back where the last loss was, it grows by a whole segment per
+//!   round trip (section 4.3). Linux goes on with [`ALPHA`] of one; [`RenoEstimate::Linux`] does that,
+//!   too. Where the estimate is followed it makes a tenth: at 50 Mbit/s, 20 ms and 0.1 % loss 24.5
+//!   beside 22.4 Mbit/s (and 21.7 of Linux over an emulated link).
 //! - A scheduler's penalty restarts the curve from the reduced window; otherwise the old curve would
 //!   give back within one round trip what was taken.
 //! - Only + - * / on floats, and a cube root made of these: the same on every machine, which is what
@@ -38,9 +42,20 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// The window grows at most to this multiple of itself per round trip.
 const MAX_TARGET: f64 = 1.5;
 
+/// How fast the estimate of Reno's window grows beyond where the last loss was.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum RenoEstimate {
+    /// As Reno itself: by a segment per round trip (RFC 9438 section 4.3).
+    #[default]
+    Rfc9438,
+    /// As below it: by [`ALPHA`] of a segment.
+    Linux,
+}
+
 /// The curve of congestion avoidance. Windows in segments.
 #[derive(Copy, Clone, Debug, Default)]
 struct Curve {
+    estimate: RenoEstimate,
     /// Where the last loss happened (lowered by fast convergence); 0 if none is known.
     w_max: f64,
     /// The window before the last reduction; the Reno estimate speeds up beyond it.
@@ -88,7 +103,8 @@ impl Curve {
 
     /// The window after `segments` more were delivered.
     fn grow(&mut self, cwnd: f64, segments: f64, rtt: f64) -> f64 {
-        let alpha = if self.w_est >= self.cwnd_prior { 1.0 } else { ALPHA };
+        let beyond = self.estimate == RenoEstimate::Rfc9438 && self.w_est >= self.cwnd_prior;
+        let alpha = if beyond { 1.0 } else { ALPHA };
         self.w_est += alpha * segments / cwnd;
         let now = seconds(self.elapsed);
         if self.at(now) < self.w_est {
@@ -125,6 +141,13 @@ impl Cubic {
             curve: Curve::default(),
             saved: None,
         }
+    }
+
+    /// With this estimate of Reno's window.
+    #[must_use]
+    pub const fn estimating(mut self, estimate: RenoEstimate) -> Self {
+        self.curve.estimate = estimate;
+        self
     }
 
     fn avoid_congestion(&mut self, ack: &AckSample, delivered: f64) {
@@ -170,7 +193,8 @@ impl CongestionController for Cubic {
             Change::TimedOut { before: Some(before) } => {
                 self.saved = Some(self.curve);
                 // No plateau to aim at: the curve starts where slow start will end.
-                self.curve = Curve { cwnd_prior: before / mss, ..Curve::default() };
+                let estimate = self.curve.estimate;
+                self.curve = Curve { estimate, cwnd_prior: before / mss, ..Curve::default() };
             }
             Change::Undone => {
                 if let Some(curve) = self.saved.take() {

@@ -10,5 +10,5 @@ mod window;
 pub use bbr::{Bbr, BbrConfig};
 pub use capped::Capped;
 pub use coupled::{Balia, Lia, Olia};
-pub use cubic::Cubic;
+pub use cubic::{Cubic, RenoEstimate};
 pub use reno::Reno;

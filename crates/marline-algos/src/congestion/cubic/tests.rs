@@ -36,6 +36,22 @@ fn the_cube_root_is_exact_to_the_last_bits() {
     assert_eq!(cube_root(27.0), 3.0);
 }
 
+/// A short path and a small window: Reno's estimate leads.
+#[test]
+fn beyond_the_last_loss_the_estimate_grows_as_its_source_says() {
+    for (estimate, per_round) in [(RenoEstimate::Rfc9438, 1.0), (RenoEstimate::Linux, ALPHA)] {
+        let mut cc = after_loss_at(40).estimating(estimate);
+        let mut bulk = Bulk::new(10);
+        while segments(&cc) < 41.0 {
+            bulk.round(&mut cc);
+        }
+        let before = segments(&cc);
+        (0..10).for_each(|_| bulk.round(&mut cc));
+        let grown = (segments(&cc) - before) / 10.0;
+        assert!((grown - per_round).abs() < 0.05, "{estimate:?}: {grown} segments a round");
+    }
+}
+
 #[test]
 fn growth_follows_the_closed_formula() {
     // A long path, so that the cubic region is the relevant one throughout.

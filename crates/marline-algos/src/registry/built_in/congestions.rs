@@ -2,16 +2,18 @@
 
 use super::{RegisterError, Registry};
 use crate::NamedCongestion;
-use crate::congestion::{Balia, Bbr, BbrConfig, Capped, Cubic, Lia, Olia, Reno};
+use crate::congestion::{Balia, Bbr, BbrConfig, Capped, Cubic, Lia, Olia, Reno, RenoEstimate};
 use crate::slow_start::SlowStartKind;
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     for (name, slow_start) in
         [("cubic", SlowStartKind::HyStart), ("cubic-classic", SlowStartKind::Classic)]
     {
-        registry.register_congestion(NamedCongestion::new(name, move |mss, window, _| {
-            Box::new(Cubic::new(mss, window, slow_start))
-        }))?;
+        registry.register_congestion_with(name, move |parameters| {
+            let sources = [("rfc9438", RenoEstimate::Rfc9438), ("linux", RenoEstimate::Linux)];
+            let estimate = parameters.word("reno", "rfc9438", &sources);
+            move |mss, window, _| Box::new(Cubic::new(mss, window, slow_start).estimating(estimate))
+        })?;
     }
     for (name, slow_start) in
         [("reno", SlowStartKind::Classic), ("reno-hystart", SlowStartKind::HyStart)]

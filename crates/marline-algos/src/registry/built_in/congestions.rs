@@ -2,7 +2,9 @@
 
 use super::{RegisterError, Registry};
 use crate::NamedCongestion;
-use crate::congestion::{Balia, Bbr, BbrConfig, Capped, Cubic, Lia, Olia, Reno, RenoEstimate};
+use crate::congestion::{
+    Balia, Bbr, BbrConfig, Capped, Cubic, KeepWindow, Lia, Olia, Reno, RenoEstimate,
+};
 use crate::slow_start::SlowStartKind;
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -33,6 +35,9 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             window_gain: parameters.number("window-gain", default.window_gain, 1.0..=10.0),
         };
         move |mss, window, now| Box::new(Bbr::new(mss, window, now, config))
+    })?;
+    registry.register_congestion_wrapper("keep-window", |_| {
+        |inner, _| Box::new(KeepWindow::new(inner))
     })?;
     registry.register_congestion_wrapper("cap", |parameters| {
         let ratio = parameters.number("ratio", 2.0, 1.1..=100.0);

@@ -5,6 +5,7 @@
 //! packets of a link whoever uses it: in virtual time or live, with other links or alone.
 
 mod end;
+pub mod file;
 mod live;
 mod outcome;
 mod process;

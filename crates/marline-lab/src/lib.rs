@@ -11,5 +11,6 @@ pub mod kernel;
 pub mod net;
 pub mod papers;
 pub mod parallel;
+pub mod runs;
 pub mod scenario;
 pub mod workload;

@@ -95,8 +95,10 @@ pub struct Path {
     #[serde(default)]
     pub link: String,
     /// The client's addresses, with the length of their prefix.
+    #[serde(default)]
     pub client: Vec<IpNet>,
     /// The server's.
+    #[serde(default)]
     pub server: Vec<IpNet>,
     /// Largest packet, bytes.
     pub mtu: Option<u32>,

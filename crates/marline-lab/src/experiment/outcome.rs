@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use marline_link::LinkStats;
+use serde::{Deserialize, Serialize};
 
 use crate::workload::{Log, Mark, Workload};
 
@@ -18,7 +19,7 @@ pub struct PathTotals {
 }
 
 /// A request with its answer, a block or a burst.
-#[derive(Copy, Clone, Debug, PartialEq)]
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// Its number.
     pub index: u32,

@@ -1,14 +1,14 @@
 //! `marline lab compare`: Marline beside the kernel's TCP and Multipath TCP.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
 use marline_lab::compare::{Bench, Contestant, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
 use marline_lab::net::sweep;
+use marline_lab::runs::weighted;
 
 use crate::cmd::monitor::print;
 
@@ -92,73 +92,24 @@ fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A run that waits.
-type Waiting<'a> = (&'a Row, Contestant, u32);
-
-/// Runs that wait, and halves of processors that are free.
-struct Queue<'a> {
-    state: Mutex<(VecDeque<Waiting<'a>>, u32)>,
-    changed: Condvar,
-}
-
-impl<'a> Queue<'a> {
-    /// The next run there is room for; `None`: there is no more.
-    fn next(&self) -> Option<Waiting<'a>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let (waiting, free) = &mut *state;
-            if waiting.is_empty() {
-                return None;
-            }
-            if let Some(at) = waiting.iter().position(|(row, ..)| row.weight <= *free) {
-                let run = waiting.remove(at)?;
-                *free -= run.0.weight;
-                return Some(run);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn done(&self, row: &Row) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).1 += row.weight;
-        self.changed.notify_all();
-    }
-}
-
 fn run_all(bench: &Bench, rows: &[Row], processors: u32) -> anyhow::Result<()> {
-    let waiting: VecDeque<Waiting<'_>> = rows
+    let waiting: Vec<(&Row, Contestant, u32)> = rows
         .iter()
         .flat_map(|row| bench.missing(row).into_iter().map(move |(c, repeat)| (row, c, repeat)))
         .collect();
-    // The heaviest must fit.
-    let heaviest = rows.iter().map(|row| row.weight).max().unwrap_or(1);
-    let halves = (2 * processors).max(heaviest);
     let total = waiting.len();
     eprintln!("{total} runs, on {processors} processors");
-    let queue = Queue { state: Mutex::new((waiting, halves)), changed: Condvar::new() };
-    let done = Mutex::new(0);
-    std::thread::scope(|scope| {
-        let work = |worker: u32| -> anyhow::Result<()> {
-            let instance = format!("cmp-{}-{worker}", std::process::id());
-            while let Some((row, contestant, repeat)) = queue.next() {
-                let result = bench.run(row, contestant, repeat, &instance);
-                queue.done(row);
-                let sample = result?;
-                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                *done += 1;
-                eprintln!(
-                    "{done:4}/{total} {:12} {:10} {repeat:2} {}",
-                    row.key,
-                    contestant.key(),
-                    told(&sample)
-                );
-            }
-            Ok(())
-        };
-        let workers: Vec<_> = (0..halves).map(|worker| scope.spawn(move || work(worker))).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("no panic in a run"))
-    })
-    .context("a result cannot be kept")
+    let done = AtomicUsize::new(0);
+    let run = |(row, contestant, repeat): &(&Row, Contestant, u32), worker: u32| {
+        let instance = format!("cmp-{}-{worker}", std::process::id());
+        let sample = bench.run(row, *contestant, *repeat, &instance)?;
+        let done = 1 + done.fetch_add(1, Ordering::Relaxed);
+        let (key, who) = (&row.key, contestant.key());
+        eprintln!("{done:4}/{total} {key:12} {who:10} {repeat:2} {}", told(&sample));
+        anyhow::Ok(())
+    };
+    let all = weighted(2 * processors, &waiting, |(row, ..)| row.weight, run);
+    all.into_iter().collect::<anyhow::Result<()>>().context("a result cannot be kept")
 }
 
 /// A run in a few words.

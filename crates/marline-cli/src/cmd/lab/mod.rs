@@ -3,6 +3,8 @@
 pub mod compare;
 pub mod net;
 pub mod paper;
+pub mod run;
+pub mod sweep;
 
 use std::process::ExitCode;
 
@@ -17,6 +19,11 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Lab {
+    /// Run an experiment, a TOML file, in virtual time, live and on the kernel's stacks, and put the
+    /// results side by side (docs/lab.md).
+    Run(run::Args),
+    /// Run it over the ranges of its [sweep]; goes on where it was interrupted.
+    Sweep(sweep::Args),
     /// Make and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),
     /// Marline beside the kernel's TCP and Multipath TCP over emulated links. Needs root.
@@ -40,6 +47,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Net(args) => net::run(args).await,
         // Both block, and an end has a runtime of its own with a single thread.
         Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
+        Lab::Run(args) => tokio::task::spawn_blocking(move || run::run(&args)).await?,
+        Lab::Sweep(args) => tokio::task::spawn_blocking(move || sweep::run(&args)).await?,
         Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {
             tokio::task::spawn_blocking(move || marline_lab::experiment::run_end(&job)).await??;

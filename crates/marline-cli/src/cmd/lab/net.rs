@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use marline_lab::net::{Net, Options, Owner, claims, release, sweep};
-use marline_lab::scenario::{Scenario, Side};
+use marline_lab::scenario::Side;
 use serde_json::json;
 
 use crate::cmd::conduct::{ConductArgs, Conductor, Named};
@@ -44,7 +44,7 @@ pub enum Command {
 /// Arguments of `marline lab net up`.
 #[derive(Debug, clap::Args)]
 pub struct Up {
-    /// The scenario, a TOML file.
+    /// The scenario or experiment, a TOML file.
     pub file: PathBuf,
     /// What tells it from others on this machine: 1 to 20 letters, digits and `-`. Without: the
     /// file's name.
@@ -96,7 +96,7 @@ fn status(json: bool) -> String {
 }
 
 async fn stand(args: Up) -> anyhow::Result<()> {
-    let scenario = Scenario::from_file(&args.file)?;
+    let scenario = marline_lab::experiment::file::hosts(&args.file)?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => {

@@ -209,7 +209,7 @@ fn grid_cells(grid: &papers::Grid) -> Vec<Vec<String>> {
 }
 
 /// Columns as wide as their widest cell, the last as it comes.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {
         rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max()

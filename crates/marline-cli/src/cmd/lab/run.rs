@@ -1,0 +1,182 @@
+//! `marline lab run`: an experiment on several stacks, side by side.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use marline_lab::experiment::Stack;
+use marline_lab::experiment::file::ExperimentFile;
+use marline_lab::papers::number;
+use marline_lab::parallel::available;
+use marline_lab::runs::{Agreement, Job, Progress, Record, Series, Store, Summary};
+
+use super::paper::aligned;
+use crate::cmd::monitor::print;
+
+/// Arguments of `marline lab run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The experiment, a TOML file (docs/lab.md; some are in scenarios/).
+    pub file: PathBuf,
+    /// How it is run.
+    #[command(flatten)]
+    pub how: How,
+    /// Say what would be run, and run nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// What `run` and `sweep` have in common.
+#[derive(Debug, clap::Args)]
+pub struct How {
+    /// Stacks, separated by commas: sim (virtual time), live (Marline's processes), tcp and mptcp
+    /// (this machine's kernel), duplicate (two TCP, the first answer counts). All but sim need root.
+    #[arg(long = "stack", value_name = "STACK,..", value_delimiter = ',', default_value = "sim")]
+    pub stacks: Vec<Stack>,
+    /// Runs of each variant on each stack, each with chances of its own.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub seeds: u32,
+    /// Processors to use. Default: all.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
+    /// Directory of results. Default: target/lab/NAME of the file.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Run again what is there.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Directory of traces; else MARLINE_TRACE_DIR.
+    #[arg(long, value_name = "DIR")]
+    pub trace_dir: Option<PathBuf>,
+}
+
+/// Runs it; success: every run came to an end.
+///
+/// # Errors
+/// The file is wrong, there is no right to run in real time, or results cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
+    let lanes = file.lanes(&args.how.stacks)?;
+    let jobs = Job::series(&file.experiment, &lanes, args.how.seeds);
+    if args.dry_run {
+        let line = |lane: &marline_lab::experiment::file::Lane| {
+            format!("{:9} {} x {}\n", lane.stack, args.how.seeds, lane.variant.name)
+        };
+        print(&lanes.iter().map(line).collect::<String>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let out = args.how.place(&args.file)?;
+    let records = args.how.all(&jobs, &out)?;
+    let summary = Summary::of(&jobs, &records);
+    if !file.title.is_empty() {
+        print(&format!("{}\n\n", file.title))?;
+    }
+    print(&aligned(&summary.table()))?;
+    print(&agreement(&summary.agreement()))?;
+    warn(&summary)?;
+    write(&out, "messages.csv", &summary.messages_csv())?;
+    write(&out, "runs.csv", &summary.runs_csv())?;
+    let json = serde_json::to_string_pretty(&summary.json(&file.title))?;
+    write(&out, "result.json", &(json + "\n"))?;
+    print(&format!("\nmessages.csv, runs.csv, result.json in {}\n", out.display()))?;
+    let whole = records.iter().all(|record| record.error.is_none());
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where virtual and real time can be compared.
+fn agreement(agreements: &[Agreement]) -> String {
+    if agreements.is_empty() {
+        return String::new();
+    }
+    let head = ["sim and live", "p50 ms", "", "ratio", "p95 ms", "", "ratio", "agree"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    for agreement in agreements {
+        let mut row = vec![agreement.variant.clone()];
+        for (sim, live) in [agreement.p50_ms, agreement.p95_ms] {
+            row.extend([number(sim), number(live), format!("{:.2}", live / sim)]);
+        }
+        row.push(if agreement.holds() { "yes" } else { "NO" }.to_owned());
+        table.push(row);
+    }
+    format!("\n{}  (median within 10 %, 95 % quantile within 20 %)\n", aligned(&table))
+}
+
+pub(super) fn warn(summary: &Summary<'_>) -> anyhow::Result<()> {
+    const SHOWN: usize = 12;
+    let warnings = summary.warnings();
+    for warning in warnings.iter().take(SHOWN) {
+        eprintln!("WARNING: {warning}");
+    }
+    if warnings.len() > SHOWN {
+        eprintln!("WARNING: and {} more, see runs.csv", warnings.len() - SHOWN);
+    }
+    Ok(())
+}
+
+pub(super) fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let file = out.join(name);
+    std::fs::write(&file, text).with_context(|| file.display().to_string())
+}
+
+impl How {
+    /// The directory of results.
+    pub(super) fn place(&self, file: &Path) -> anyhow::Result<PathBuf> {
+        let stem = file.file_stem().context("the file has no name")?;
+        let out = self.out.clone().unwrap_or_else(|| Path::new("target/lab").join(stem));
+        std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+        Ok(out)
+    }
+
+    /// Makes the runs that are missing, with a bar.
+    pub(super) fn all(&self, jobs: &[Job], out: &Path) -> anyhow::Result<Vec<Record>> {
+        let store = Store::open(&out.join("runs"), self.fresh)?;
+        let processors = self.jobs.map_or_else(available, usize::from);
+        let instance = format!("run-{}", std::process::id());
+        let series = Series { store: &store, jobs: processors, instance };
+        let missing = series.missing(jobs);
+        let there = jobs.len() - missing.len();
+        if there > 0 {
+            eprintln!("{there} of {} runs are there already", jobs.len());
+        }
+        let cost: f64 = missing.iter().map(|job| job.cost_s()).sum();
+        let (bar, total) = (bar(cost), missing.len());
+        let so_far = Mutex::new((0.0, 0));
+        let progress = |progress: &Progress<'_>| {
+            let mut so_far = so_far.lock().unwrap_or_else(PoisonError::into_inner);
+            so_far.0 += progress.job.cost_s();
+            so_far.1 += 1;
+            bar.set_position((so_far.0 * MS) as u64);
+            let lane = &progress.job.lane;
+            let what = format!("{} {}", lane.stack, lane.variant.name);
+            bar.set_message(format!("{}/{total} {what}", so_far.1));
+            if let Some(error) = &progress.record.error {
+                bar.suspend(|| eprintln!("{what} seed {}: {error}", progress.job.seed));
+            }
+        };
+        let records = series.run(jobs, &progress);
+        bar.finish_and_clear();
+        records
+    }
+}
+
+/// Units of the bar in a second.
+const MS: f64 = 1e3;
+
+fn bar(cost_s: f64) -> ProgressBar {
+    let bar = match std::io::stderr().is_terminal() {
+        true => ProgressBar::new((cost_s * MS) as u64),
+        false => ProgressBar::hidden(),
+    };
+    let style =
+        ProgressStyle::with_template("{bar:30} {percent} % {msg}, {elapsed} gone, {eta} to go");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

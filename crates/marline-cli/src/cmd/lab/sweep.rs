@@ -1,0 +1,90 @@
+//! `marline lab sweep`: an experiment over ranges of its values.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use marline_lab::experiment::file::ExperimentFile;
+use marline_lab::papers::number;
+use marline_lab::runs::{Job, Summary};
+
+use super::paper::aligned;
+use super::run::{How, warn, write};
+use crate::cmd::monitor::print;
+
+/// Arguments of `marline lab sweep`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The experiment, a TOML file with a table [sweep].
+    pub file: PathBuf,
+    /// How it is run.
+    #[command(flatten)]
+    pub how: How,
+    /// Say which combinations there are, and run nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Runs every combination; success: every run came to an end.
+///
+/// # Errors
+/// The file is wrong or sweeps nothing, there is no right to run in real time, or results cannot be
+/// written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
+    let points = file.points()?;
+    ensure!(
+        points.iter().all(|point| !point.values.is_empty()),
+        "{}: nothing to sweep. For example:\n\n    [sweep]\n    \"path.{}.delay\" = [\"10ms\", \
+         \"50ms\"]",
+        args.file.display(),
+        file.experiment.scenario.paths[0].name
+    );
+    let (mut jobs, mut ends) = (Vec::new(), vec![0]);
+    for point in &points {
+        let lanes = point.file.lanes(&args.how.stacks)?;
+        let series = Job::series(&point.file.experiment, &lanes, args.how.seeds).into_iter();
+        jobs.extend(series.map(|job| Job { point: point.values.clone(), ..job }));
+        ends.push(jobs.len());
+    }
+    if args.dry_run {
+        for point in &points {
+            let values = point.values.iter().map(|(key, value)| format!("{key} = {value}"));
+            print(&format!("{}\n", values.collect::<Vec<_>>().join(", ")))?;
+        }
+        print(&format!("{} combinations, {} runs\n", points.len(), jobs.len()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let out = args.how.place(&args.file)?;
+    let records = args.how.all(&jobs, &out)?;
+    let mut table = vec![head(&points[0].values)];
+    for (point, ends) in points.iter().zip(ends.windows(2)) {
+        let these = ends[0]..ends[1];
+        let summary = Summary::of(&jobs[these.clone()], &records[these]);
+        rows(&mut table, &point.values, &summary);
+    }
+    print(&aligned(&table))?;
+    let summary = Summary::of(&jobs, &records);
+    warn(&summary)?;
+    write(&out, "sweep.csv", &summary.long_csv())?;
+    print(&format!("\nsweep.csv in {}\n", out.display()))?;
+    let whole = records.iter().all(|record| record.error.is_none());
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn head(values: &[(String, String)]) -> Vec<String> {
+    let keys = values.iter().map(|(key, _)| key.clone());
+    let rest = ["stack", "variant", "p50 ms", "p95", "p99", "Mbit/s"];
+    keys.chain(rest.map(str::to_owned)).collect()
+}
+
+fn rows(table: &mut Vec<Vec<String>>, values: &[(String, String)], summary: &Summary<'_>) {
+    for lane in &summary.lanes {
+        let mut row: Vec<String> = values.iter().map(|(_, value)| value.clone()).collect();
+        row.extend([lane.stack.to_string(), lane.variant.clone()]);
+        let latency = &lane.latency;
+        let shown = [latency.p50_ms, latency.p95_ms, latency.p99_ms, lane.goodput_mbit_per_s];
+        row.extend(shown.map(number));
+        table.push(row);
+    }
+}

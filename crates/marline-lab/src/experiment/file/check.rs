@@ -1,0 +1,348 @@
+//! From what a file says to an experiment, with every mistake that can be found at its place.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::time::Duration;
+
+use marline::Registry;
+
+use super::complaint::{Complaint, Place};
+use super::values::{Bytes, Span, Time};
+use super::{Contestant, ExperimentFile, Raw, RawFault, RawVariant, RawWorkload};
+use crate::emulation::script::{self, Order};
+use crate::experiment::{Experiment, Fault, Moment, Stack, Variant, can_be_restored};
+use crate::scenario::{Event, Path, Scenario, check_name, path_number};
+use crate::workload::{Gap, Workload};
+
+/// Largest message, bytes; most messages of a run.
+const BYTES: std::ops::RangeInclusive<u64> = 1..=256_000_000;
+const COUNT: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+/// Blocks of a stream of which only the rate matters.
+const BULK_BYTES: u32 = 65_536;
+/// Where a file says nothing: after the planned end the last messages are waited for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What workloads there are.
+const KINDS: &str = "echo, ask, bursts, blocks, bulk";
+
+/// Everything that is wrong so far.
+struct Checker<'a> {
+    text: &'a str,
+    complaints: Vec<Complaint>,
+}
+
+impl Checker<'_> {
+    fn complain(&mut self, place: &Place, what: impl Display) {
+        self.complaints.push(Complaint::new(self.text, place, what));
+    }
+
+    /// A value, or a complaint at its place.
+    fn ok<T, E: Display>(&mut self, place: &Place, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.complain(place, format!("{error:#}"))).ok()
+    }
+
+    /// What must be there.
+    fn need<T>(&mut self, table: &Place, key: &str, example: &str, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            self.complain(table, format!("`{key}` is missing, for example {key} = {example}"));
+        }
+        value
+    }
+
+    /// What must not be there.
+    fn refuse<T>(&mut self, table: &Place, key: &str, why: &str, value: Option<&T>) {
+        if value.is_some() {
+            self.complain(&table.key(key), why);
+        }
+    }
+}
+
+/// The experiment of a file.
+pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Complaint>> {
+    let mut checker = Checker { text, complaints: Vec::new() };
+    paths(&mut checker, &raw.paths);
+    events(&mut checker, &raw.events, &raw.paths);
+    let workload = workload(&mut checker, &raw.workload);
+    let mut moments = Vec::new();
+    for (number, raw_fault) in raw.faults.iter().enumerate() {
+        moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
+    }
+    let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
+    let Some(workload) = workload.filter(|_| checker.complaints.is_empty()) else {
+        return Err(checker.complaints);
+    };
+    let experiment = Experiment {
+        scenario: Scenario {
+            seed: raw.seed.unwrap_or(1),
+            paths: raw.paths,
+            client: raw.client,
+            server: raw.server,
+            events: raw.events,
+        },
+        workload,
+        faults: moments,
+        warm_up: raw.warm_up.map_or(Duration::ZERO, |time| time.0),
+        patience: raw.patience.map_or(PATIENCE, |time| time.0),
+        trace_dir: None,
+    };
+    checker.ok(&Place::default(), experiment.check());
+    if !checker.complaints.is_empty() {
+        return Err(checker.complaints);
+    }
+    let (title, name, text) = (raw.title.unwrap_or_default(), String::new(), String::new());
+    Ok(ExperimentFile { title, experiment, contestants, name, text, axes: Vec::new() })
+}
+
+fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
+    if paths.is_empty() {
+        checker.complain(
+            &Place::default(),
+            "there must be at least one [[path]] with `name` and `link`",
+        );
+    }
+    let mut seen = BTreeSet::new();
+    for (number, path) in paths.iter().enumerate() {
+        let place = Place::top("path").at(number);
+        checker.ok(&place.key("name"), check_name(&path.name));
+        if !seen.insert(&path.name) {
+            checker.complain(&place.key("name"), format!("two paths are called `{}`", path.name));
+        }
+        let spec: Result<marline_link::DuplexSpec, _> = path.link.parse();
+        if let Err(error) = spec {
+            let shown = format!("`{}`: {}", error.item, error.why);
+            checker.complain(&place.key("link"), shown);
+        }
+        if path.client.is_empty() != path.server.is_empty() {
+            checker.complain(&place, "addresses of both hosts, or of none (then they are chosen)");
+        }
+    }
+}
+
+fn events(checker: &mut Checker<'_>, events: &[Event], paths: &[Path]) {
+    for (number, event) in events.iter().enumerate() {
+        let place = Place::top("event").at(number);
+        checker.ok(&place.key("path"), path_number(paths, &event.path));
+        checker.ok(&place.key("at"), script::duration(&event.at));
+        checker.ok(&place.key("command"), event.command.parse::<Order>());
+    }
+}
+
+fn gap(checker: &mut Checker<'_>, place: &Place, gap: Option<Span<Time>>) -> Option<Gap> {
+    let gap = checker.need(place, "gap", "\"100ms\" or [\"100ms\", \"200ms\"]", gap)?;
+    let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
+    if least_ms > most_ms {
+        checker.complain(&place.key("gap"), "the least comes first");
+    }
+    Some(Gap { least_ms, most_ms })
+}
+
+fn size(checker: &mut Checker<'_>, place: &Place, bytes: Bytes) -> Option<u32> {
+    if !BYTES.contains(&bytes.0) {
+        let (least, most) = (BYTES.start(), BYTES.end());
+        checker.complain(place, format!("{} bytes: must be from {least} to {most}", bytes.0));
+        return None;
+    }
+    Some(bytes.0 as u32)
+}
+
+/// One size, where there can be only one.
+fn one_size(checker: &mut Checker<'_>, place: &Place, bytes: Span<Bytes>) -> Option<u32> {
+    if bytes.least != bytes.most {
+        checker.complain(place, "only bursts have random sizes");
+    }
+    size(checker, place, bytes.least)
+}
+
+fn count(checker: &mut Checker<'_>, place: &Place, count: Option<u32>) -> Option<u32> {
+    let count = checker.need(place, "count", "200", count)?;
+    if !COUNT.contains(&count) {
+        let (least, most) = (COUNT.start(), COUNT.end());
+        checker.complain(&place.key("count"), format!("must be from {least} to {most}"));
+    }
+    Some(count)
+}
+
+fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
+    let place = Place::top("workload");
+    let before = checker.complaints.len();
+    let bytes_at = place.key("bytes");
+    if !matches!(raw.kind.as_str(), "ask") {
+        for (key, value) in [("request", &raw.request), ("answer", &raw.answer)] {
+            checker.refuse(&place, key, "only kind = \"ask\" has this", value.as_ref());
+        }
+    }
+    if matches!(raw.kind.as_str(), "blocks" | "bulk") {
+        let why = "a stream has no messages: it has `lasts`";
+        checker.refuse(&place, "gap", why, raw.gap.as_ref());
+        checker.refuse(&place, "count", why, raw.count.as_ref());
+    } else {
+        let why = "this ends after `count` messages; only blocks and bulk have a time";
+        checker.refuse(&place, "lasts", why, raw.lasts.as_ref());
+    }
+    let workload = match raw.kind.as_str() {
+        "echo" => {
+            let bytes = checker.need(&place, "bytes", "200", raw.bytes);
+            let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
+            let gap = gap(checker, &place, raw.gap);
+            let count = count(checker, &place, raw.count)?;
+            let (bytes, gap) = (bytes?, gap?);
+            Workload::Ask { request_bytes: bytes, answer_bytes: bytes, gap, count }
+        }
+        "ask" => {
+            checker.refuse(&place, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
+            let request = checker.need(&place, "request", "100", raw.request);
+            let answer = checker.need(&place, "answer", "1000", raw.answer);
+            let request = request.and_then(|bytes| size(checker, &place.key("request"), bytes));
+            let answer = answer.and_then(|bytes| size(checker, &place.key("answer"), bytes));
+            let gap = gap(checker, &place, raw.gap);
+            let count = count(checker, &place, raw.count)?;
+            let (request_bytes, answer_bytes, gap) = (request?, answer?, gap?);
+            Workload::Ask { request_bytes, answer_bytes, gap, count }
+        }
+        "bursts" => {
+            let example = "\"100kB\" or [\"0.5MB\", \"1.5MB\"]";
+            let bytes = checker.need(&place, "bytes", example, raw.bytes);
+            let gap = gap(checker, &place, raw.gap);
+            let count = count(checker, &place, raw.count);
+            bursts(checker, &bytes_at, bytes?, gap?, count?)?
+        }
+        "blocks" | "bulk" => {
+            let usual = (raw.kind == "bulk").then_some(Bytes(u64::from(BULK_BYTES)));
+            let usual = usual.map(|bytes| Span { least: bytes, most: bytes });
+            let bytes = checker.need(&place, "bytes", "8192", raw.bytes.or(usual));
+            let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
+            let lasts = checker.need(&place, "lasts", "\"30s\"", raw.lasts)?;
+            Workload::Blocks { bytes: bytes?, lasts_ms: lasts.0.as_millis() as u64 }
+        }
+        other => {
+            let what = format!("unknown workload `{other}`; there are {KINDS}");
+            checker.complain(&place.key("kind"), what);
+            return None;
+        }
+    };
+    (checker.complaints.len() == before).then_some(workload)
+}
+
+fn bursts(
+    checker: &mut Checker<'_>,
+    place: &Place,
+    bytes: Span<Bytes>,
+    gap: Gap,
+    count: u32,
+) -> Option<Workload> {
+    let (least, most) = (size(checker, place, bytes.least)?, size(checker, place, bytes.most)?);
+    if least > most {
+        checker.complain(place, "the least comes first");
+    }
+    Some(match least == most {
+        true => Workload::Bursts { bytes: least, gap, count },
+        false => Workload::RandomBursts { least_bytes: least, most_bytes: most, gap, count },
+    })
+}
+
+fn fault(
+    checker: &mut Checker<'_>,
+    number: usize,
+    raw: &RawFault,
+    paths: &[Path],
+) -> Option<Fault> {
+    let place = Place::top("fault").at(number);
+    checker.ok(&place.key("path"), path_number(paths, &raw.path));
+    let order: Option<Order> = checker.ok(&place.key("command"), raw.command.parse());
+    if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
+        checker.complain(&place.key("lasts"), "only a `down` ends by itself");
+    }
+    for (key, span) in [("after", raw.after), ("between", raw.between)] {
+        if span.is_some_and(|span| span.least.0 > span.most.0) {
+            checker.complain(&place.key(key), "the earlier time comes first");
+        }
+    }
+    let moment = match (raw.burst, raw.around_burst, raw.between) {
+        (Some(burst), None, None) => {
+            let (from, to) = raw.after.map_or((0.0, 0.0), |at| (at.least.ms(), at.most.ms()));
+            Moment::InBurst(burst, from, to)
+        }
+        (None, Some(burst), None) => Moment::AroundBurst(burst),
+        (None, None, Some(at)) => Moment::Between(at.least.ms(), at.most.ms()),
+        _ => {
+            let what = "say when, one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), \
+                        around_burst = 6, between = [\"7s\", \"8s\"]";
+            checker.complain(&place, what);
+            return None;
+        }
+    };
+    if raw.after.is_some() && raw.burst.is_none() {
+        checker.complain(&place.key("after"), "this belongs to `burst`");
+    }
+    let (path, command) = (raw.path.clone(), raw.command.clone());
+    Some(Fault { path, moment, command, lasts: raw.lasts.map(|time| time.0) })
+}
+
+fn contestants(
+    checker: &mut Checker<'_>,
+    variants: &[RawVariant],
+    paths: &[Path],
+) -> Vec<Contestant> {
+    let marline = vec![Stack::Sim, Stack::Live];
+    if variants.is_empty() {
+        let variant = Variant::new("default");
+        return vec![Contestant { variant, stacks: marline }];
+    }
+    let mut seen = BTreeSet::new();
+    let mut contestants = Vec::new();
+    for (number, raw) in variants.iter().enumerate() {
+        let place = Place::top("variant").at(number);
+        let name = raw.name.trim();
+        if name.is_empty() || !seen.insert(name.to_owned()) {
+            checker.complain(&place.key("name"), "every variant has a name of its own");
+        }
+        for (key, names) in [("paths", &raw.paths), ("backup", &raw.backup)] {
+            for path in names {
+                checker.ok(&place.key(key), path_number(paths, path));
+            }
+        }
+        let stacks = raw.stacks.clone().unwrap_or_else(|| marline.clone());
+        policies(checker, &place, raw, &stacks);
+        let variant = Variant {
+            name: name.to_owned(),
+            paths: raw.paths.clone(),
+            backup: raw.backup.clone(),
+            plain: raw.plain,
+            scheduler: raw.scheduler.clone(),
+            path_manager: raw.path_manager.clone(),
+            congestion: raw.congestion.clone(),
+            recovery: raw.recovery.clone(),
+            send_buffer: raw.send_buffer.map(|bytes| bytes.0),
+            receive_buffer: raw.receive_buffer.map(|bytes| bytes.0),
+            buffer_tuning: raw.buffer_tuning.map(Into::into).unwrap_or_default(),
+            unpaced: raw.unpaced,
+        };
+        contestants.push(Contestant { variant, stacks });
+    }
+    contestants
+}
+
+fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: &[Stack]) {
+    let registry = Registry::default();
+    if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
+        let why = format!("stack `{stack}` is the kernel's: it has a congestion control only");
+        checker.refuse(place, "scheduler", &why, raw.scheduler.as_ref());
+        checker.refuse(place, "path_manager", &why, raw.path_manager.as_ref());
+        checker.refuse(place, "recovery", &why, raw.recovery.as_ref());
+        checker.refuse(place, "plain", "for that there is stack `tcp`", raw.plain.then_some(&()));
+    }
+    if !stacks.iter().any(|stack| stack.is_marline()) {
+        return;
+    }
+    if let Some(spec) = &raw.scheduler {
+        checker.ok(&place.key("scheduler"), registry.scheduler(spec));
+    }
+    if let Some(spec) = &raw.path_manager {
+        checker.ok(&place.key("path_manager"), registry.path_manager(spec));
+    }
+    if let Some(spec) = &raw.congestion {
+        checker.ok(&place.key("congestion"), registry.congestion(spec));
+    }
+    if let Some(spec) = &raw.recovery {
+        checker.ok(&place.key("recovery"), registry.recovery(spec));
+    }
+}

@@ -1,0 +1,188 @@
+//! What is wrong with a file, where, and what would be right.
+//!
+//! ```text
+//! echo.toml:12:13: unknown scheduler `min-rt`; known: blest, ecf, min-rtt; did you mean `min-rtt`?
+//!    12 | scheduler = "min-rt"
+//!       |             ^^^^^^^^
+//! ```
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+/// A step from a table or an array to what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A key of a table.
+    Key(String),
+    /// An element of an array.
+    At(usize),
+}
+
+/// The way to a value: `["variant", 2, "scheduler"]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place(Vec<Step>);
+
+impl Place {
+    /// A table or value at the top.
+    pub(crate) fn top(key: &str) -> Place {
+        Place::default().key(key)
+    }
+
+    /// The value of a key in it.
+    pub(crate) fn key(&self, key: &str) -> Place {
+        self.step(Step::Key(key.to_owned()))
+    }
+
+    /// An element of it.
+    pub(crate) fn at(&self, index: usize) -> Place {
+        self.step(Step::At(index))
+    }
+
+    fn step(&self, step: Step) -> Place {
+        Place(self.0.iter().cloned().chain([step]).collect())
+    }
+
+    /// Where that stands in a text; of what does not stand there, what it would be in.
+    fn span(&self, text: &str) -> Option<Range<usize>> {
+        let document = DeTable::parse(text).ok()?;
+        let mut table = Some(document.get_ref());
+        let mut value: Option<&toml::Spanned<DeValue<'_>>> = None;
+        for step in &self.0 {
+            let next = match (step, table, value.map(toml::Spanned::get_ref)) {
+                (Step::Key(key), Some(table), _) => table.get(key.as_str()),
+                (Step::At(index), _, Some(DeValue::Array(array))) => array.get(*index),
+                _ => None,
+            };
+            let Some(next) = next else { break };
+            value = Some(next);
+            table = match next.get_ref() {
+                DeValue::Table(table) => Some(table),
+                _ => None,
+            };
+        }
+        value.map(toml::Spanned::span)
+    }
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    /// Bytes of the text it is about, if it is about some.
+    span: Option<Range<usize>>,
+    /// What is wrong, and what there is.
+    what: String,
+}
+
+impl Complaint {
+    /// About a value. A word in backticks that stands in it is pointed at.
+    pub(crate) fn new(text: &str, place: &Place, what: impl fmt::Display) -> Complaint {
+        let what = what.to_string();
+        let span = place.span(text).map(|span| narrowed(text, span, &what));
+        Complaint { span, what }
+    }
+
+    /// What is wrong, without its place.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+}
+
+impl From<toml::de::Error> for Complaint {
+    fn from(error: toml::de::Error) -> Self {
+        Complaint { span: error.span(), what: error.message().to_owned() }
+    }
+}
+
+/// The first word in backticks that stands within the span, else the first line of it.
+fn narrowed(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
+    let within = text.get(span.clone()).unwrap_or_default();
+    let found = what.split('`').skip(1).step_by(2).find_map(|word| {
+        let at = (!word.is_empty()).then(|| within.find(word)).flatten()?;
+        Some(span.start + at..span.start + at + word.len())
+    });
+    found.unwrap_or_else(|| span.start..span.start + within.lines().next().map_or(0, str::len))
+}
+
+/// Everything wrong with a file, as text for people. `name` is the file's.
+pub(crate) fn told(name: &str, text: &str, complaints: &[Complaint]) -> String {
+    let mut said = String::new();
+    for complaint in complaints {
+        if !said.is_empty() {
+            said.push('\n');
+        }
+        let mut what = complaint.what.trim().replace('\n', " ");
+        if let Some(better) = suggestion(&what) {
+            // Writing to a String cannot fail.
+            let _ = write!(what, "; did you mean `{better}`?");
+        }
+        let Some(span) = &complaint.span else {
+            let _ = write!(said, "{name}: {what}");
+            continue;
+        };
+        let start = span.start.min(text.len());
+        let before = &text[..start];
+        let number = before.matches('\n').count() + 1;
+        let begin = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = text[begin..].lines().next().unwrap_or_default();
+        let column = text[begin..start].chars().count() + 1;
+        let end = span.end.clamp(start, begin + line.len().max(start - begin));
+        let carets = text.get(start..end).unwrap_or_default().chars().count().max(1);
+        let blanks = " ".repeat(column - 1);
+        let carets = "^".repeat(carets);
+        let _ = write!(said, "{name}:{number}:{column}: {what}\n{number:5} | {line}\n      | ");
+        let _ = write!(said, "{blanks}{carets}");
+    }
+    said
+}
+
+/// What was probably meant, of a message that names a word and then those there are: "unknown key
+/// `delya`; there are rate, delay", "unknown field `nam`, expected one of `name`, `link`".
+fn suggestion(message: &str) -> Option<String> {
+    const LISTS: [&str; 5] =
+        ["there are ", "there is ", "known: ", "expected one of ", "expected "];
+    let (at, list) = LISTS.iter().find_map(|word| Some((message.find(word)?, *word)))?;
+    let (before, after) = (&message[..at], &message[at + list.len()..]);
+    let unknown = before.split('`').skip(1).step_by(2).last()?;
+    let words = after.split([',', ' ', ';']).map(|word| word.trim_matches(['`', '.']));
+    let longest = (unknown.chars().count() / 3).clamp(1, 4);
+    let near = |word: &str| {
+        let distance = strsim::damerau_levenshtein(unknown, word);
+        (distance > 0 && distance <= longest).then(|| (distance, word.to_owned()))
+    };
+    words.filter(|word| word.len() > 1).filter_map(near).min().map(|(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_has_its_line_and_points_at_the_word() {
+        let text = "a = 1\n[[variant]]\nname = 'x'\nscheduler = 'min-rt+orp'\n";
+        let place = Place::top("variant").at(0).key("scheduler");
+        let what = "unknown scheduler `min-rt`; known: blest, min-rtt, redundant";
+        let said = told("f.toml", text, &[Complaint::new(text, &place, what)]);
+        let expected = format!(
+            "f.toml:4:14: {what}; did you mean `min-rtt`?\n    4 | scheduler = 'min-rt+orp'\n      \
+             |              ^^^^^^"
+        );
+        assert_eq!(said, expected);
+        // What is missing is said of what it is missing in.
+        let said = told("f", text, &[Complaint::new(text, &place.key("x"), "no")]);
+        assert!(said.starts_with("f:4:13: no"), "{said}");
+        let nowhere = told("f", text, &[Complaint::new(text, &Place::top("b"), "missing")]);
+        assert_eq!(nowhere, "f: missing");
+    }
+
+    #[test]
+    fn suggestions_come_from_the_list_in_the_message() {
+        let meant = |message: &str| suggestion(message);
+        let field = "unknown field `nmae`, expected one of `name`, `link`, `mtu`";
+        assert_eq!(meant(field).as_deref(), Some("name"));
+        assert_eq!(meant("no path is called `lta`; there are wifi, lte").as_deref(), Some("lte"));
+        assert_eq!(meant("unknown field `colour`, expected `name` or `link`"), None);
+        assert_eq!(meant("nothing to see"), None);
+    }
+}

@@ -1,0 +1,143 @@
+use super::*;
+use crate::workload::{Gap, Workload};
+
+const GOOD: &str = "\
+[[path]]
+name = 'wifi'
+link = 'rate=20M,delay=5ms'
+[[path]]
+name = 'lte'
+link = 'rate=10M,delay=40ms,loss=1%'
+[workload]
+kind = 'bursts'
+bytes = ['10kB', '20kB']
+gap = '300ms'
+count = 8
+[[fault]]
+path = 'wifi'
+burst = 5
+after = ['0ms', '8ms']
+[[variant]]
+name = 'default'
+[[variant]]
+name = 'both'
+scheduler = 'redundant'
+send_buffer = '200kB'
+";
+
+fn read(text: &str) -> ExperimentFile {
+    ExperimentFile::from_toml("x.toml", text).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+fn refused(text: &str) -> String {
+    format!("{:#}", ExperimentFile::from_toml("x.toml", text).expect_err("wrong"))
+}
+
+#[test]
+fn a_file_becomes_an_experiment() {
+    let file = read(GOOD);
+    let gap = Gap { least_ms: 300.0, most_ms: 300.0 };
+    let workload =
+        Workload::RandomBursts { least_bytes: 10_000, most_bytes: 20_000, gap, count: 8 };
+    assert_eq!(file.experiment.workload, workload);
+    assert_eq!(file.experiment.faults[0].moment, crate::experiment::Moment::InBurst(5, 0.0, 8.0));
+    assert_eq!(file.experiment.hosts().paths[1].client[0].to_string(), "10.0.2.2/24");
+    let names = |stacks: &[Stack]| {
+        let lanes = file.lanes(stacks).expect("lanes").into_iter();
+        lanes.map(|lane| (lane.stack, lane.variant.name)).collect::<Vec<_>>()
+    };
+    let (default, both) = ("default".to_owned(), "both".to_owned());
+    assert_eq!(names(&[Stack::Sim]), [(Stack::Sim, default), (Stack::Sim, both)]);
+    // Whose buffers the kernel should have is not guessed.
+    let error = format!("{:#}", file.lanes(&[Stack::Mptcp]).expect_err("buffers"));
+    assert!(error.contains("variant `both` has buffers") && error.contains("SO_SNDBUF"), "{error}");
+    let unbounded = read(&GOOD.replace("send_buffer = '200kB'\n", ""));
+    let lanes = unbounded.lanes(&[Stack::Tcp, Stack::Mptcp]).expect("lanes");
+    let names: Vec<&str> = lanes.iter().map(|lane| lane.variant.name.as_str()).collect();
+    assert_eq!(names, ["kernel wifi", "kernel lte", "kernel"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line_and_what_would_be_right() {
+    for (from, to, wanted) in [
+        ("delay=5ms", "delya=5ms", "x.toml:3:18: `delya=5ms`: unknown key `delya`; there are rate"),
+        ("delay=5ms", "delya=5ms", "did you mean `delay`?"),
+        ("link = 'rate=20M", "lnik = 'rate=20M", "x.toml:3:1: unknown field `lnik`"),
+        ("link = 'rate=20M", "lnik = 'rate=20M", "did you mean `link`?"),
+        ("'redundant'", "'redundnat'", "x.toml:20:14: unknown scheduler `redundnat`"),
+        ("'redundant'", "'redundnat'", "did you mean `redundant`?\n   20 | scheduler"),
+        ("'bursts'", "'burst'", "x.toml:8:9: unknown workload `burst`"),
+        ("path = 'wifi'", "path = 'wfii'", "x.toml:13:9: no path is called `wfii`"),
+        ("gap = '300ms'", "gap = '300'", "x.toml:10:7: `300` is no time; write a number and one"),
+        ("count = 8", "", "x.toml:7:1: `count` is missing, for example count = 200"),
+        ("count = 8", "count = 5", "there is no burst 5: they are counted from 0"),
+        ("burst = 5", "", "x.toml:12:1: say when, one of: burst = 6"),
+        ("['0ms', '8ms']", "['9ms', '8ms']", "x.toml:15:9: the earlier time comes first"),
+        ("name = 'both'", "name = 'default'", "x.toml:19:8: every variant has a name of its own"),
+        ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are called `wifi`"),
+        ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is no number of bytes"),
+        ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),
+        ("'200kB'", "'200kB'\nstacks = ['mptcp']", "the kernel's: it has a congestion control"),
+        ("kind = 'bursts'", "kind = 'bursts'\nlasts = '3s'", "x.toml:9:9: this ends after `count`"),
+        ("[workload]", "[worklod]", "unknown field `worklod`"),
+        ("burst = 5", "burst = = 5", "x.toml:14:9"),
+    ] {
+        let text = GOOD.replacen(from, to, 1);
+        assert_ne!(text, GOOD, "{from}");
+        let error = refused(&text);
+        assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
+    }
+    // Several mistakes are all told.
+    let text = GOOD.replace("delay=5ms", "delya=5ms").replace("'redundant'", "'nothing'");
+    let error = refused(&text);
+    assert!(error.contains("delya") && error.contains("nothing"), "{error}");
+}
+
+#[test]
+fn a_sweep_is_every_combination() {
+    let sweep = "[sweep]\n'path.lte.delay' = ['10ms', '20ms']\n'path.lte.up.loss' = ['0', '5%']\n\
+                 'variant.*.send_buffer' = { from = '100kB', to = '1600kB', steps = 3, \
+                 scale = 'log' }\n'workload.count' = { from = 6, to = 8, steps = 2 }\n";
+    let file = read(&format!("{GOOD}{sweep}"));
+    let points = file.points().expect("points");
+    assert_eq!(points.len(), 2 * 2 * 3 * 2);
+    let words = |number: usize| {
+        let values = points[number].values.iter().map(|(_, value)| value.as_str());
+        values.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!((words(0), words(1)), ("10ms 0 100kB 6".to_owned(), "10ms 0 100kB 8".to_owned()));
+    assert_eq!((words(3), words(23)), ("10ms 0 400kB 8".to_owned(), "20ms 5% 1600kB 8".to_owned()));
+    let last = &points[23].file;
+    let link = last.experiment.scenario.paths[1].spec().expect("link");
+    assert_eq!((link.up.delay.as_millis(), link.up.loss, link.down.loss), (20, 0.05, 0.01));
+    let buffers = last.contestants.iter().map(|each| each.variant.send_buffer);
+    assert!(buffers.eq([Some(1_600_000); 2]));
+    for (line, wanted) in [
+        ("'path.umts.delay' = ['1ms']", "x.toml:23:21: no path is called `umts`; there are wifi"),
+        ("'path.lte.delya' = ['1ms']", "did you mean `delay`?"),
+        ("'variant.both.scheduler' = ['min-rtt', 'fast']", "unknown scheduler `fast`"),
+        ("'colour' = ['red']", "unknown field `colour`"),
+        ("'fault.3.burst' = [1]", "there is no such fault"),
+        ("'workload.count' = { from = 1, to = 2 }", "steps"),
+        ("'path.lte.delay' = { from = '1ms', to = '2s', steps = 2 }", "have the same unit"),
+        ("'path.lte.delay' = []", "0 values"),
+    ] {
+        let error = refused(&format!("{GOOD}[sweep]\n{line}\n"));
+        assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
+    }
+}
+
+#[test]
+fn the_experiments_of_the_repository_are_understood() {
+    let scenarios = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut read = 0;
+    for name in ["echo-loss", "maps-wifi-dies", "blocks-wifi-3g", "small-buffer", "handover-backup"]
+    {
+        let file = ExperimentFile::open(&scenarios.join(format!("{name}.toml")));
+        let file = file.unwrap_or_else(|error| panic!("{error:#}"));
+        let stacks = [Stack::Sim, Stack::Live, Stack::Tcp, Stack::Mptcp];
+        assert!(file.lanes(&stacks).expect("lanes").len() >= 5, "{name}");
+        read += 1;
+    }
+    assert_eq!(read, 5);
+}

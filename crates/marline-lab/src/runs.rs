@@ -1,0 +1,171 @@
+//! Many runs of an experiment: who runs when, what is kept, what came out.
+//!
+//! A run is known by the hash of everything that makes it what it is: experiment, stack, variant,
+//! seed, and the program (of the kernel's stacks: the kernel). What was run is kept under that name,
+//! so that an interrupted series goes on where it was, and two series share what they have in
+//! common. Results have the order of the plan, whoever was ready first.
+
+mod queue;
+mod record;
+mod store;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, ensure};
+
+use crate::experiment::file::Lane;
+use crate::experiment::{Experiment, Stack, weight};
+
+pub use queue::weighted;
+pub use record::{PathBytes, Record, Statistics, csv_field};
+pub use store::Store;
+pub use summary::{Agreement, LaneSummary, Summary};
+
+/// Halves of a processor that one simulation keeps busy.
+const SIMULATION_WEIGHT: u32 = 2;
+/// Runs over links that were late are repeated so often.
+const ATTEMPTS: u32 = 3;
+
+/// One run that is to be made.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Values of a sweep.
+    pub point: Vec<(String, String)>,
+    /// What is done.
+    pub experiment: Experiment,
+    /// By whom.
+    pub lane: Lane,
+    /// With which chances.
+    pub seed: u64,
+}
+
+impl Job {
+    /// Seeds of a lane: so many from the experiment's own on.
+    #[must_use]
+    pub fn series(experiment: &Experiment, lanes: &[Lane], seeds: u32) -> Vec<Job> {
+        let first = experiment.scenario.seed;
+        let job = |lane: &Lane, number: u32| {
+            let seed = first + u64::from(number);
+            let mut experiment = experiment.clone();
+            experiment.scenario.seed = seed;
+            Job { point: Vec::new(), experiment, lane: lane.clone(), seed }
+        };
+        lanes.iter().flat_map(|lane| (0..seeds).map(move |number| job(lane, number))).collect()
+    }
+
+    /// How long it will take, roughly, s; for showing how far a series is.
+    #[must_use]
+    pub fn cost_s(&self) -> f64 {
+        // Connecting before and farewells after; a simulation is some fifty times as fast.
+        let lasts = self.experiment.workload.lasts(self.seed).as_secs_f64();
+        if self.lane.stack.is_real_time() { lasts + 5.0 } else { lasts / 50.0 + 0.02 }
+    }
+
+    fn weight(&self) -> u32 {
+        match self.lane.stack {
+            Stack::Sim => SIMULATION_WEIGHT,
+            _ => weight(&self.experiment),
+        }
+    }
+
+    /// Runs it, again if its links were late.
+    fn run(&self, instance: &str) -> Record {
+        let mut record = Record::default();
+        for _ in 0..ATTEMPTS {
+            let outcome =
+                self.experiment.run(self.lane.stack, &self.lane.variant, self.seed, instance);
+            let looked_at = outcome.and_then(|outcome| Record::of(&self.experiment, &outcome));
+            record = match looked_at {
+                Ok(record) => record,
+                Err(error) => Record::failed(format!("{error:#}")),
+            };
+            if record.doubts.is_empty() || record.error.is_some() {
+                break;
+            }
+        }
+        record
+    }
+}
+
+/// How a series is run.
+#[derive(Debug)]
+pub struct Series<'a> {
+    /// Where runs are kept; what is there is not run again.
+    pub store: &'a Store,
+    /// Processors.
+    pub jobs: usize,
+    /// Tells the namespaces of this series from others on the machine.
+    pub instance: String,
+}
+
+impl Series<'_> {
+    /// Makes the runs that are missing and returns all, in their order. `progress` hears after every
+    /// run how much of the cost is done, of how much, and what it was.
+    ///
+    /// # Errors
+    /// Real time was asked for without the right to it, or a result cannot be kept.
+    pub fn run(
+        &self,
+        jobs: &[Job],
+        progress: &(dyn Fn(&Progress<'_>) + Sync),
+    ) -> anyhow::Result<Vec<Record>> {
+        let mut records: Vec<Option<Record>> = Vec::new();
+        for job in jobs {
+            records.push(self.store.read(job));
+        }
+        let missing: Vec<(usize, &Job)> =
+            jobs.iter().enumerate().filter(|(at, _)| records[*at].is_none()).collect();
+        // What runs in virtual time would take the processors from what does not.
+        for real_time in [false, true] {
+            let now: Vec<(usize, &Job)> = missing
+                .iter()
+                .copied()
+                .filter(|(_, job)| job.lane.stack.is_real_time() == real_time)
+                .collect();
+            if real_time && !now.is_empty() {
+                may_run_in_real_time()?;
+            }
+            let run = |(at, job): &(usize, &Job), worker: u32| {
+                let record = job.run(&format!("{}-{worker}", self.instance));
+                let kept = self.store.keep(job, &record);
+                progress(&Progress { job, record: &record });
+                kept.map(|()| (*at, record))
+            };
+            let halves = 2 * self.jobs.max(1) as u32;
+            for done in weighted(halves, &now, |(_, job)| job.weight(), run) {
+                let (at, record) = done?;
+                records[at] = Some(record);
+            }
+        }
+        let records: Option<Vec<Record>> = records.into_iter().collect();
+        records.context("a run is missing")
+    }
+
+    /// The jobs that have not been run yet.
+    #[must_use]
+    pub fn missing<'a>(&self, jobs: &'a [Job]) -> Vec<&'a Job> {
+        jobs.iter().filter(|job| self.store.read(job).is_none()).collect()
+    }
+}
+
+/// A run that has just been made.
+#[derive(Copy, Clone, Debug)]
+pub struct Progress<'a> {
+    /// What it was.
+    pub job: &'a Job,
+    /// What it showed.
+    pub record: &'a Record,
+}
+
+fn may_run_in_real_time() -> anyhow::Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, and \
+         that needs root. Run it with sudo, or ask for `--stack sim` alone: virtual time needs \
+         nothing"
+    );
+    // What a killed run left would be in the way.
+    let _ = crate::net::sweep();
+    Ok(())
+}

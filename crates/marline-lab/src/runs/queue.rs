@@ -1,0 +1,99 @@
+//! Several runs at once, but no more than the machine carries: a run that is late because another
+//! one had the processor says nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Items that wait, by number, and halves of processors that are free.
+struct Queue<'a, T> {
+    items: &'a [T],
+    weights: Vec<u32>,
+    state: Mutex<(VecDeque<usize>, u32)>,
+    changed: Condvar,
+}
+
+impl<T> Queue<'_, T> {
+    /// The next there is room for; `None`: there is no more.
+    fn next(&self) -> Option<usize> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (waiting, free) = &mut *state;
+            if waiting.is_empty() {
+                return None;
+            }
+            if let Some(at) = waiting.iter().position(|item| self.weights[*item] <= *free) {
+                let item = waiting.remove(at)?;
+                *free -= self.weights[item];
+                return Some(item);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self, item: usize) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1 += self.weights[item];
+        self.changed.notify_all();
+    }
+}
+
+/// Does `run` with each item and the number of the worker, so many at once that their weights (in
+/// halves of a processor) fit into `halves`; what is heavier than that runs alone. Items that fit
+/// overtake those that do not. The results have the order of the items.
+///
+/// # Panics
+/// When `run` does.
+pub fn weighted<T: Sync, R: Send>(
+    halves: u32,
+    items: &[T],
+    weight: impl Fn(&T) -> u32,
+    run: impl Fn(&T, u32) -> R + Sync,
+) -> Vec<R> {
+    let halves = halves.max(1);
+    let weights: Vec<u32> = items.iter().map(|item| weight(item).clamp(1, halves)).collect();
+    let state = Mutex::new(((0..items.len()).collect(), halves));
+    let queue = Queue { items, weights, state, changed: Condvar::new() };
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let (queue, done, run) = (&queue, &done, &run);
+        for worker in 0..halves.min(items.len() as u32) {
+            scope.spawn(move || {
+                while let Some(item) = queue.next() {
+                    let result = run(&queue.items[item], worker);
+                    queue.done(item);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((item, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(item, _)| *item);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn weights_are_respected_and_the_order_kept() {
+        let items: Vec<u32> = (0..40).map(|number| 1 + number % 5).collect();
+        let (busy, most) = (AtomicU32::new(0), AtomicU32::new(0));
+        let run = |item: &u32, worker: u32| {
+            assert!(worker < 4);
+            let weight = (*item).min(4);
+            let now = busy.fetch_add(weight, Ordering::SeqCst) + weight;
+            most.fetch_max(now, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(2));
+            busy.fetch_sub(weight, Ordering::SeqCst);
+            item * 10
+        };
+        let results = weighted(4, &items, |item| *item, run);
+        assert_eq!(results, items.iter().map(|item| item * 10).collect::<Vec<_>>());
+        let most = most.load(Ordering::SeqCst);
+        assert!((3..=4).contains(&most), "{most}");
+        assert!(weighted(4, &[], |item: &u32| *item, run).is_empty());
+    }
+}

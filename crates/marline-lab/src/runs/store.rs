@@ -1,0 +1,76 @@
+//! Runs on disk.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use sha2::{Digest, Sha256};
+
+use super::{Job, Record};
+use crate::keep;
+
+/// Where runs are kept, each in a file named by what made it.
+#[derive(Debug)]
+pub struct Store {
+    place: PathBuf,
+    program: String,
+    kernel: String,
+    fresh: bool,
+}
+
+impl Store {
+    /// Runs in this directory; `fresh`: what is there of earlier is not looked at.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn open(place: &Path, fresh: bool) -> anyhow::Result<Store> {
+        fs::create_dir_all(place).with_context(|| place.display().to_string())?;
+        let (program, kernel) = (keep::program()?, keep::kernel_release());
+        Ok(Store { place: place.to_owned(), program, kernel, fresh })
+    }
+
+    /// The name of a run: the same for the same, another for anything else.
+    #[must_use]
+    pub fn key(&self, job: &Job) -> String {
+        let Job { experiment, lane, seed, .. } = job;
+        // The kernel's results hold for any build of this program.
+        let by = if lane.stack.is_marline() { &self.program } else { &self.kernel };
+        let all = format!("{:?}", (experiment, lane, seed, by));
+        let mut key = String::new();
+        for byte in &Sha256::digest(all.as_bytes())[..12] {
+            // Writing to a String cannot fail.
+            let _ = write!(key, "{byte:02x}");
+        }
+        key
+    }
+
+    fn file(&self, job: &Job) -> PathBuf {
+        self.place.join(format!("{}.json", self.key(job)))
+    }
+
+    /// What a run showed, if it was made and did not fail.
+    #[must_use]
+    pub fn read(&self, job: &Job) -> Option<Record> {
+        if self.fresh {
+            return None;
+        }
+        let text = fs::read_to_string(self.file(job)).ok()?;
+        let record: Record = serde_json::from_str(&text).ok()?;
+        record.error.is_none().then_some(record)
+    }
+
+    /// Keeps it. A file is there whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep(&self, job: &Job, record: &Record) -> anyhow::Result<()> {
+        let file = self.file(job);
+        let partial = file.with_extension("partial");
+        let kept = || {
+            fs::write(&partial, serde_json::to_string(record)?)?;
+            anyhow::Ok(fs::rename(&partial, &file)?)
+        };
+        kept().with_context(|| file.display().to_string())
+    }
+}

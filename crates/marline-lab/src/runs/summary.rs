@@ -1,0 +1,341 @@
+//! What a series showed: one line per variant and stack, and the files for programs.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Job;
+use super::record::{Record, Statistics, csv_field};
+use crate::bound;
+use crate::experiment::Stack;
+use crate::papers::number;
+
+/// `sim` and `live` agree if their medians differ by no more than this share ...
+const MEDIAN_TOLERANCE: f64 = 0.10;
+/// ... and their 95 % quantiles by this.
+const P95_TOLERANCE: f64 = 0.20;
+
+/// All runs of a variant on a stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaneSummary {
+    /// Whose TCP.
+    pub stack: Stack,
+    /// Which variant.
+    pub variant: String,
+    /// Runs that came to an end.
+    pub runs: usize,
+    /// Runs that did not.
+    pub failed: usize,
+    /// Runs that should not be believed.
+    pub doubtful: usize,
+    /// Messages that did not come, all runs together.
+    pub missing: u64,
+    /// Of all runs together.
+    pub latency: Statistics,
+    /// Its 99 % quantile to that of the earliest the messages could have come.
+    pub p99_to_bound: f64,
+    /// Median of the runs, Mbit/s.
+    pub goodput_mbit_per_s: f64,
+    /// Median of the runs per path: name, bytes both ways.
+    pub path_bytes: Vec<(String, f64)>,
+}
+
+/// How virtual and real time compare.
+#[derive(Clone, Debug, Serialize)]
+pub struct Agreement {
+    /// Which variant.
+    pub variant: String,
+    /// Median: virtual, live, ms.
+    pub p50_ms: (f64, f64),
+    /// 95 %: virtual, live, ms.
+    pub p95_ms: (f64, f64),
+}
+
+impl Agreement {
+    /// Both are within their tolerances.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let within =
+            |(sim, live): (f64, f64), tolerance: f64| (live / sim - 1.0).abs() <= tolerance;
+        within(self.p50_ms, MEDIAN_TOLERANCE) && within(self.p95_ms, P95_TOLERANCE)
+    }
+}
+
+/// A series and what it showed.
+#[derive(Debug)]
+pub struct Summary<'a> {
+    jobs: &'a [Job],
+    records: &'a [Record],
+    /// In the order of the plan.
+    pub lanes: Vec<LaneSummary>,
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    marline_sim::median(&values.collect::<Vec<f64>>())
+}
+
+impl<'a> Summary<'a> {
+    /// Of these runs, in the order of their jobs.
+    #[must_use]
+    pub fn of(jobs: &'a [Job], records: &'a [Record]) -> Summary<'a> {
+        let mut lanes: Vec<LaneSummary> = Vec::new();
+        let same = |job: &Job, lane: &LaneSummary| {
+            job.lane.stack == lane.stack && job.lane.variant.name == lane.variant
+        };
+        for job in jobs {
+            if lanes.iter().any(|lane| same(job, lane)) {
+                continue;
+            }
+            let (stack, variant) = (job.lane.stack, job.lane.variant.name.clone());
+            let mine = jobs.iter().zip(records).filter(|(other, _)| {
+                other.lane.stack == stack && other.lane.variant.name == variant
+            });
+            lanes.push(lane(stack, &variant, &mine.map(|(_, record)| record).collect::<Vec<_>>()));
+        }
+        Summary { jobs, records, lanes }
+    }
+
+    /// The lane that ratios refer to: the kernel's Multipath TCP if it took part, else its TCP, else
+    /// the first.
+    fn reference(&self) -> Option<&LaneSummary> {
+        let of = |stack| self.lanes.iter().find(|lane| lane.stack == stack);
+        of(Stack::Mptcp).or_else(|| of(Stack::Tcp)).or(self.lanes.first())
+    }
+
+    /// The table for people, its head first.
+    #[must_use]
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let Some(reference) = self.reference() else { return Vec::new() };
+        let paths: Vec<&str> = self.path_names();
+        let whose = format!("{} {}", reference.stack, reference.variant);
+        let mut head: Vec<String> =
+            ["stack", "variant", "runs", "messages", "p50 ms", "p95", "p99", "max", "Mbit/s"]
+                .map(str::to_owned)
+                .to_vec();
+        head.extend(paths.iter().map(|path| format!("kB {path}")));
+        head.push(format!("p50 / {whose}"));
+        head.push(format!("p99 / {whose}"));
+        head.push("p99 / bound".to_owned());
+        let mut table = vec![head];
+        for lane in &self.lanes {
+            let latency = &lane.latency;
+            let mut runs = lane.runs.to_string();
+            for (count, what) in [(lane.failed, "failed"), (lane.doubtful, "doubtful")] {
+                if count > 0 {
+                    // Writing to a String cannot fail.
+                    let _ = write!(runs, " ({count} {what})");
+                }
+            }
+            let mut messages = latency.count.to_string();
+            if lane.missing > 0 {
+                let _ = write!(messages, " ({} missing)", lane.missing);
+            }
+            let mut row = vec![lane.stack.to_string(), lane.variant.clone(), runs, messages];
+            let values = [latency.p50_ms, latency.p95_ms, latency.p99_ms, latency.max_ms];
+            row.extend(values.map(number));
+            row.push(number(lane.goodput_mbit_per_s));
+            row.extend(paths.iter().map(|path| {
+                let bytes = lane.path_bytes.iter().find(|(name, _)| name == path);
+                bytes.map_or("-".to_owned(), |(_, bytes)| format!("{:.0}", bytes / 1e3))
+            }));
+            row.push(number(latency.p50_ms / reference.latency.p50_ms));
+            row.push(number(latency.p99_ms / reference.latency.p99_ms));
+            row.push(number(lane.p99_to_bound));
+            table.push(row);
+        }
+        table
+    }
+
+    fn path_names(&self) -> Vec<&'a str> {
+        let mut names = Vec::new();
+        for path in self.records.iter().flat_map(|record| &record.paths) {
+            if !names.contains(&path.name.as_str()) {
+                names.push(path.name.as_str());
+            }
+        }
+        names
+    }
+
+    /// Variants that ran in virtual time and live.
+    #[must_use]
+    pub fn agreement(&self) -> Vec<Agreement> {
+        let live = self.lanes.iter().filter(|lane| lane.stack == Stack::Live);
+        let pair = |live: &LaneSummary| {
+            let same =
+                |lane: &&LaneSummary| lane.stack == Stack::Sim && lane.variant == live.variant;
+            let sim = self.lanes.iter().find(same)?.latency;
+            let variant = live.variant.clone();
+            let p50_ms = (sim.p50_ms, live.latency.p50_ms);
+            Some(Agreement { variant, p50_ms, p95_ms: (sim.p95_ms, live.latency.p95_ms) })
+        };
+        live.filter_map(pair).collect()
+    }
+
+    /// Everything that makes a result doubtful or is missing, one line each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (job, record) in self.jobs.iter().zip(self.records) {
+            let run = format!("{} {} seed {}", job.lane.stack, job.lane.variant.name, job.seed);
+            warnings.extend(record.error.iter().map(|error| format!("{run} FAILED: {error}")));
+            warnings.extend(record.doubts.iter().map(|doubt| format!("{run} doubtful: {doubt}")));
+        }
+        warnings
+    }
+
+    /// One line per message.
+    #[must_use]
+    pub fn messages_csv(&self) -> String {
+        let mut text = String::from("stack,variant,seed,index,bytes,sent_ms,latency_ms\n");
+        for (job, record) in self.jobs.iter().zip(self.records) {
+            let variant = csv_field(&job.lane.variant.name);
+            for message in &record.messages {
+                let (stack, seed) = (job.lane.stack, job.seed);
+                let crate::experiment::Message { index, bytes, sent_ms, latency_ms } = message;
+                let _ = writeln!(
+                    text,
+                    "{stack},{variant},{seed},{index},{bytes},{sent_ms:.3},{latency_ms:.3}"
+                );
+            }
+        }
+        text
+    }
+
+    /// One line per run.
+    #[must_use]
+    pub fn runs_csv(&self) -> String {
+        let paths = self.path_names();
+        let mut text = String::from(
+            "stack,variant,seed,messages,missing,mean_ms,p50_ms,p95_ms,p99_ms,max_ms,\
+             goodput_mbit_per_s,reinjected_bytes",
+        );
+        for path in &paths {
+            let _ = write!(text, ",{path}_up_bytes,{path}_down_bytes,{path}_dropped_packets");
+        }
+        text.push_str(",doubts,error\n");
+        for (job, record) in self.jobs.iter().zip(self.records) {
+            let variant = csv_field(&job.lane.variant.name);
+            let of = Statistics::of(&record.latencies_ms());
+            let _ = write!(
+                text,
+                "{},{variant},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{}",
+                job.lane.stack,
+                job.seed,
+                of.count,
+                record.missing,
+                of.mean_ms,
+                of.p50_ms,
+                of.p95_ms,
+                of.p99_ms,
+                of.max_ms,
+                record.goodput_mbit_per_s,
+                record.reinjected_bytes,
+            );
+            for name in &paths {
+                match record.paths.iter().find(|path| path.name == *name) {
+                    Some(path) => {
+                        let (up, down, lost) =
+                            (path.up_bytes, path.down_bytes, path.dropped_packets);
+                        let _ = write!(text, ",{up},{down},{lost}");
+                    }
+                    None => text.push_str(",,,"),
+                }
+            }
+            let doubts = csv_field(&record.doubts.join("; "));
+            let error = csv_field(record.error.as_deref().unwrap_or_default());
+            let _ = writeln!(text, ",{doubts},{error}");
+        }
+        text
+    }
+
+    /// One line per run and measure, with the values of a sweep in front.
+    #[must_use]
+    pub fn long_csv(&self) -> String {
+        let keys: Vec<&String> =
+            self.jobs.first().into_iter().flat_map(|job| job.point.iter().map(|p| &p.0)).collect();
+        let mut text = String::new();
+        for key in &keys {
+            text.push_str(&csv_field(key));
+            text.push(',');
+        }
+        text.push_str("stack,variant,seed,measure,value\n");
+        for (job, record) in self.jobs.iter().zip(self.records) {
+            let mut measures: Vec<(String, f64)> = Vec::new();
+            let of = Statistics::of(&record.latencies_ms());
+            measures.extend(of.named().map(|(name, value)| (name.to_owned(), value)));
+            measures.push(("missing".to_owned(), f64::from(record.missing)));
+            measures.push(("goodput_mbit_per_s".to_owned(), record.goodput_mbit_per_s));
+            measures.push(("reinjected_bytes".to_owned(), record.reinjected_bytes as f64));
+            for path in &record.paths {
+                measures.push((format!("{}_up_bytes", path.name), path.up_bytes as f64));
+                measures.push((format!("{}_down_bytes", path.name), path.down_bytes as f64));
+            }
+            let values = job.point.iter().map(|(_, value)| csv_field(value) + ",");
+            let point: String = values.collect();
+            let variant = csv_field(&job.lane.variant.name);
+            for (measure, value) in measures {
+                let (stack, seed) = (job.lane.stack, job.seed);
+                let measure = csv_field(&measure);
+                let _ = writeln!(text, "{point}{stack},{variant},{seed},{measure},{value:.3}");
+            }
+        }
+        text
+    }
+
+    /// The whole for programs: lanes, agreement, and each run without its messages.
+    #[must_use]
+    pub fn json(&self, title: &str) -> Value {
+        let run = |(job, record): (&Job, &Record)| {
+            json!({
+                "point": job.point,
+                "stack": job.lane.stack,
+                "variant": job.lane.variant,
+                "seed": job.seed,
+                "latency": Statistics::of(&record.latencies_ms()),
+                "missing": record.missing,
+                "goodput_mbit_per_s": record.goodput_mbit_per_s,
+                "reinjected_bytes": record.reinjected_bytes,
+                "paths": record.paths,
+                "faults_ms": record.faults_ms,
+                "doubts": record.doubts,
+                "error": record.error,
+            })
+        };
+        json!({
+            "title": title,
+            "lanes": self.lanes,
+            "agreement": self.agreement(),
+            "runs": self.jobs.iter().zip(self.records).map(run).collect::<Vec<Value>>(),
+        })
+    }
+}
+
+fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
+    let good: Vec<&&Record> = records.iter().filter(|record| record.error.is_none()).collect();
+    let latencies: Vec<f64> = good.iter().flat_map(|record| record.latencies_ms()).collect();
+    let least: Vec<f64> = good.iter().flat_map(|record| record.least_ms.clone()).collect();
+    let names: Vec<String> = good
+        .first()
+        .map(|record| record.paths.iter().map(|path| path.name.clone()).collect())
+        .unwrap_or_default();
+    let bytes = |name: &String| {
+        let of = |record: &&&Record| {
+            let path = record.paths.iter().find(|path| path.name == *name);
+            path.map(|path| (path.up_bytes + path.down_bytes) as f64)
+        };
+        (name.clone(), median(good.iter().filter_map(of)))
+    };
+    LaneSummary {
+        stack,
+        variant: variant.to_owned(),
+        runs: good.len(),
+        failed: records.len() - good.len(),
+        doubtful: good.iter().filter(|record| !record.doubts.is_empty()).count(),
+        missing: good.iter().map(|record| u64::from(record.missing)).sum(),
+        latency: Statistics::of(&latencies),
+        p99_to_bound: bound::ratio(&latencies, &least, 0.99),
+        goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
+        path_bytes: names.iter().map(bytes).collect(),
+    }
+}

@@ -12,9 +12,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
+mod download;
 mod file;
 mod judge;
 mod output;
+mod papd2017;
 mod table;
 
 pub use file::PaperFile;
@@ -50,7 +52,7 @@ pub trait Paper: Sync {
 /// All there are, in the order in which they are run and shown.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Paper> {
-    vec![]
+    vec![&papd2017::Papd]
 }
 
 /// The paper of this key.

@@ -67,7 +67,7 @@ impl Default for PapdConfig {
             share: 0.1,
             discard_rtts: 1.0,
             hysteresis: 0.05,
-            start_rtts: 50,
+            start_rtts: 20,
             best_path_only: true,
         }
     }

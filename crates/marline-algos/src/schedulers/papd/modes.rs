@@ -2,9 +2,13 @@
 //!
 //! ```text
 //! Start --(every path's rate is found)--> Hold winner --> Try the other --+
-//!   |  redundant                            ^   (1/share - 1 windows)  | 1 window
+//!   |  redundant                            ^  (1 .. 1/share - 1 wind.) | 1 window
 //!   +--(it takes too long)------------------+--------------------------+ the better one wins
 //! ```
+//!
+//! A mode that has just won holds for one window only before the other is measured again, then for two,
+//! four and so on up to its share: a comparison that chance decided (a path that measured its RTT just
+//! then, a loss) is put right soon.
 //!
 //! A window's first part is not counted: what arrives then was sent in the mode before. A window in
 //! which the application had too little to send, or in which only one path was there, says nothing of
@@ -94,12 +98,15 @@ enum Phase {
 pub(super) struct Modes {
     config: PapdConfig,
     winner: Mode,
+    /// Windows that the winner has in a row.
+    windows: f64,
     phase: Phase,
 }
 
 impl Modes {
     pub(super) const fn new(config: PapdConfig) -> Self {
-        Modes { config, winner: Mode::Redundant, phase: Phase::Start { ends_at: None } }
+        let phase = Phase::Start { ends_at: None };
+        Modes { config, winner: Mode::Redundant, windows: 1.0, phase }
     }
 
     /// The mode that runs now.
@@ -132,7 +139,6 @@ impl Modes {
     /// Takes notice of the time and of what was delivered. Returns whether the mode changed.
     pub(super) fn on_reading(&mut self, reading: &Reading) -> bool {
         let before = self.mode();
-        let winner = self.winner;
         match &mut self.phase {
             Phase::Start { ends_at } => {
                 let limit = reading.longest_rtt * self.config.start_rtts;
@@ -160,9 +166,14 @@ impl Modes {
                 if reading.now >= measurement.ends_at {
                     let enough = *winner_rate * (1.0 + self.config.hysteresis);
                     let better = measurement.rate(reading).is_some_and(|tried| tried > enough);
-                    self.winner = if better { winner.other() } else { winner };
-                    let windows = 1.0 / self.config.share - 1.0;
-                    self.phase = Phase::Hold(self.window(reading, windows));
+                    if better {
+                        self.winner = self.winner.other();
+                        self.windows = 1.0;
+                    } else {
+                        let most = 1.0 / self.config.share - 1.0;
+                        self.windows = (self.windows * 2.0).min(most);
+                    }
+                    self.phase = Phase::Hold(self.window(reading, self.windows));
                 }
             }
         }

@@ -63,22 +63,44 @@ impl World {
 #[test]
 fn it_is_redundant_until_every_rate_is_known_then_compares() {
     let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
-    world.run(2_000);
+    world.run(1_500);
     assert!(!world.modes.has_started() && world.modes.mode() == Mode::Redundant);
     world.reading.rates_are_known = true;
     world.run(399);
     assert_eq!(world.modes.mode(), Mode::Redundant, "a window for comparison");
     world.run(3);
     assert_eq!(world.modes.mode(), Mode::Multipath, "then the other is tried");
-    world.run(3_000);
+    world.run(750);
     assert_eq!(world.modes.mode(), Mode::Multipath, "and stays, as it is better");
-    assert_eq!(world.spent[0], 2_401);
+    assert_eq!(world.spent[0], 1_901);
+    world.run(200);
+    assert_eq!(world.modes.mode(), Mode::Redundant, "but a new winner is soon doubted");
+}
+
+/// When the winner gave way to a trial of the other.
+#[test]
+fn what_has_won_often_holds_longer() {
+    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
+    world.reading.rates_are_known = true;
+    let mut held = Vec::new();
+    let mut since = 0;
+    for now in 0..30_000 {
+        let before = world.modes.mode();
+        world.run(1);
+        match (before, world.modes.mode()) {
+            (Mode::Redundant, Mode::Multipath) => since = now,
+            (Mode::Multipath, Mode::Redundant) => held.push((now - since) / 400),
+            _ => {}
+        }
+    }
+    // The first trial and the first hold are in one.
+    assert_eq!(held[..6], [2, 2, 4, 8, 9, 9], "windows");
 }
 
 #[test]
-fn a_start_without_end_ends_after_fifty_round_trips() {
+fn a_start_without_end_ends_after_twenty_round_trips() {
     let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
-    world.run(4_990);
+    world.run(1_990);
     assert!(!world.modes.has_started());
     world.run(20);
     assert!(world.modes.has_started());
@@ -94,6 +116,7 @@ fn the_losing_mode_has_its_share_of_the_time() {
         for share in [0.05, 0.1, 0.25] {
             let config = PapdConfig { share, ..PapdConfig::default() };
             let mut world = World::compared(config, rates);
+            world.run(20_000);
             world.spent = [0; 2];
             world.run(80_000);
             let measured = world.spent[loser] as f64 / 80_000.0;
@@ -142,7 +165,7 @@ fn a_void_window_changes_nothing() {
     world.reading.void = false;
     world.run(300);
     assert_eq!(world.modes.mode(), Mode::Redundant, "one void moment, and nobody knows");
-    world.run(4_500);
+    world.run(1_300);
     assert_eq!(world.modes.mode(), Mode::Multipath, "the next comparison decides");
 }
 

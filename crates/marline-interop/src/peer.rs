@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use marline::{
     Carrier, Client, ClientConfig, ConnectionConfig, Listener, PathChange, ServerAddress,
-    ServerConfig, default_policies,
+    ServerConfig,
 };
+use marline_lab::experiment::Variant;
 use marline_lab::kernel::Kernel;
 use marline_lab::scenario::Side;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ pub(crate) struct Extra {
     pub(crate) changes: Vec<(u64, String, String)>,
     /// The same of the server with its addresses, ms after it has accepted.
     pub(crate) readdressed: Vec<(u64, SocketAddr, String)>,
+    /// Policies.
+    pub(crate) variant: Variant,
 }
 
 /// An address that a server announces.
@@ -137,18 +140,18 @@ async fn kernel_server(job: &Job) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn connection_config(job: &Job) -> ConnectionConfig {
-    let mut config = ConnectionConfig::new(default_policies());
+fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
+    let mut config = job.extra.variant.connection()?;
     config.dss_checksum = job.checksum;
     config.deny_join_id0 = job.extra.deny_join_id0;
     if let Some(bytes) = job.receive_buffer {
         config.receive_buffer = u64::from(bytes);
     }
-    config
+    Ok(config)
 }
 
 async fn marline_client(job: &Job) -> anyhow::Result<()> {
-    let mut config = ClientConfig::new(connection_config(job));
+    let mut config = ClientConfig::new(connection_config(job)?);
     config.carrier = Carrier::Raw;
     config.paths = job.paths.iter().map(|path| path.parse()).collect::<Result<_, _>>()?;
     config.limits.subflows = job.extra.subflows.unwrap_or(config.limits.subflows);
@@ -203,7 +206,7 @@ async fn change_addresses(
 }
 
 async fn marline_server(job: &Job) -> anyhow::Result<()> {
-    let mut config = ServerConfig::new(vec![job.address], connection_config(job));
+    let mut config = ServerConfig::new(vec![job.address], connection_config(job)?);
     config.carrier = Carrier::Raw;
     config.limits.subflows = job.extra.subflows.unwrap_or(config.limits.subflows);
     config.addresses = job.extra.announced.iter().map(announced).collect();

@@ -7,6 +7,7 @@
 mod fallback;
 mod limits;
 mod paths;
+mod policies;
 mod priority;
 mod servers;
 
@@ -63,6 +64,8 @@ pub(crate) struct Special {
     paths: Vec<&'static str>,
     extra: Extra,
     bytes: u64,
+    /// Receive buffer of both ends, bytes; none: what is usual.
+    receive_buffer: Option<u32>,
     /// Before the ends are started.
     before: Vec<Act>,
     /// Ms after the client was started, in order.
@@ -109,6 +112,8 @@ impl Noted {
 /// What a case left, and what is wrong with it.
 struct Found<'a> {
     evidence: &'a Evidence<'a>,
+    /// Where Marline is (the client's side, if it is both).
+    marline: Side,
     /// At each [`Act::Note`], and at the end.
     notes: Vec<Noted>,
     capture: Findings,
@@ -145,6 +150,11 @@ impl Found<'_> {
         if count != wanted {
             self.problems.push(format!("the {side}'s kernel counts {name} {count}, not {wanted}"));
         }
+    }
+
+    /// Marline is the client.
+    fn marline_sends_up(&self) -> bool {
+        self.marline == Side::Client
     }
 
     /// The captures show so many at least.
@@ -208,6 +218,7 @@ pub(crate) fn all() -> &'static [Special] {
             priority::cases(),
             servers::cases(),
             fallback::cases(),
+            policies::cases(),
         ];
         cases.into_iter().flatten().collect()
     });
@@ -257,6 +268,7 @@ fn case(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'
         paths: vec![WIFI, LTE],
         extra: Extra::default(),
         bytes: SHORT,
+        receive_buffer: None,
         before: Vec::new(),
         acts: Vec::new(),
         expected: &[],
@@ -315,7 +327,8 @@ impl Special {
                 !["DSS checksums", "bytes sent again"].iter().any(|what| problem.ends_with(what))
             });
         }
-        let mut found = Found { evidence, notes, capture, problems };
+        let marline = if self.client == Stack::Marline { Side::Client } else { Side::Server };
+        let mut found = Found { evidence, marline, notes, capture, problems };
         for (side, stack) in [(Side::Client, self.client), (Side::Server, self.server)] {
             if stack != Stack::Marline {
                 let counters = found.counters(side).clone();
@@ -360,7 +373,7 @@ impl Special {
             address,
             paths: self.paths.iter().map(|path| (*path).to_owned()).collect(),
             checksum: self.checksum,
-            receive_buffer: None,
+            receive_buffer: self.receive_buffer,
             plan,
             extra: self.extra.clone(),
         }

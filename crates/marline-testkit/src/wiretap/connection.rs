@@ -10,6 +10,10 @@ use super::mapping::Mapping;
 use super::{Findings, Place};
 use crate::keys;
 
+/// Mappings of data that another mapping had, by who sent them: the connection's initiator, its
+/// listener.
+const COPIES: [&str; 2] = ["copies from the client", "copies from the server"];
+
 /// What the keys give.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -139,8 +143,10 @@ impl<'a> Flow<'a> {
     pub(super) fn verify(&mut self, connection: &mut Connection, findings: &mut Findings) {
         for side in 0..2 {
             let sender = self.sender(side);
+            let copies = COPIES[sender];
             for mapping in std::mem::take(&mut self.mappings[side]) {
-                mapping.verify(&self.bytes[side], &mut connection.pieces[sender], findings);
+                let pieces = &mut connection.pieces[sender];
+                mapping.verify(&self.bytes[side], pieces, copies, findings);
             }
         }
     }

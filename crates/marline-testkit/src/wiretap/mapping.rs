@@ -30,6 +30,7 @@ impl Mapping {
         &self,
         bytes: &BTreeMap<u32, &[u8]>,
         pieces: &mut BTreeMap<u64, Vec<u8>>,
+        copies: &'static str,
         findings: &mut Findings,
     ) {
         if self.length == 0 {
@@ -46,7 +47,9 @@ impl Mapping {
             return findings.see("mappings whose bytes are not all captured");
         };
         self.verify_checksum(&body, "DSS checksums", findings);
-        self.compare(body, pieces, findings);
+        if self.compare(body, pieces, findings) {
+            findings.see(copies);
+        }
     }
 
     fn verify_checksum(&self, body: &[u8], name: &'static str, findings: &mut Findings) {
@@ -58,8 +61,14 @@ impl Mapping {
         findings.check(name, right, self.at);
     }
 
-    /// Compares with what was sent before under the same numbers, and keeps what is new.
-    fn compare(&self, body: Vec<u8>, pieces: &mut BTreeMap<u64, Vec<u8>>, findings: &mut Findings) {
+    /// Compares with what was sent before under the same numbers, and keeps what is new. Whether some
+    /// of it was.
+    fn compare(
+        &self,
+        body: Vec<u8>,
+        pieces: &mut BTreeMap<u64, Vec<u8>>,
+        findings: &mut Findings,
+    ) -> bool {
         let end = self.dsn + body.len() as u64;
         let mut again = false;
         let mut equal = true;
@@ -77,11 +86,12 @@ impl Mapping {
         if again && !equal && body.len() == 1 {
             // Linux probes a window that is zero with a byte of what comes next under the number of
             // the last one acknowledged: whoever gets it has that number and drops the byte.
-            return findings.see("probes of a zero window");
+            findings.see("probes of a zero window");
+            return false;
         }
         if body.len() == 1 && !again {
             // It may be one whose bytes before were not captured: nothing to compare others with.
-            return;
+            return false;
         }
         if again {
             findings.check("bytes sent again", equal, self.at);
@@ -90,6 +100,7 @@ impl Mapping {
         if known.len() < body.len() {
             *known = body;
         }
+        again
     }
 }
 

@@ -1,0 +1,104 @@
+//! The systems of the lab against a kernel: all they do is the sender's business, so a peer that
+//! knows nothing of them gets every byte once, and the captures show that they did it.
+//!
+//! Copies are mappings that repeat data of another mapping, on another subflow. The checker of
+//! captures has compared each with the original.
+
+use marline_lab::experiment::Variant;
+use marline_lab::scenario::{EndpointFlag, Scenario};
+
+use super::{Act, Found, LTE, SHORT, Special, WIFI, Way, case, dual_stack};
+use crate::peer::Extra;
+use crate::peer::Stack::{Kernel, Marline};
+
+/// A window that the slow path fills: what is late there stops the fast one.
+const SMALL_WINDOW: u32 = 128 << 10;
+/// Enough for loss to strike ends of bursts, too.
+const LOSSY: &str = ",loss=1%";
+
+/// The sender's side of each system.
+fn system(variant: &Variant) -> Extra {
+    Extra { variant: variant.clone(), ..Extra::default() }
+}
+
+/// WiFi short, LTE long and slow.
+fn unequal() -> Scenario {
+    let mut scenario = dual_stack();
+    scenario.paths[1].link = "rate=5M,delay=100ms,queue=300ms".to_owned();
+    scenario
+}
+
+fn lossy() -> Scenario {
+    let mut scenario = dual_stack();
+    scenario.paths.iter_mut().for_each(|path| path.link.push_str(LOSSY));
+    scenario
+}
+
+/// The kernel as client joins over LTE.
+fn joining(mut scenario: Scenario) -> Scenario {
+    let flags = [EndpointFlag::Subflow];
+    scenario.client.mptcp.endpoints.push(super::endpoint(super::v4(1, 2), LTE, &flags));
+    scenario
+}
+
+fn both_carried(found: &mut Found<'_>) {
+    let way = if found.marline_sends_up() { Way::Up } else { Way::Down };
+    found.carried(WIFI, (0, 1), way, true);
+    found.carried(LTE, (0, 1), way, true);
+}
+
+/// Copies, so many at least, on two paths.
+fn repeated(found: &mut Found<'_>, least: u64) {
+    both_carried(found);
+    copied(found, least);
+}
+
+/// Copies by us; the kernel's do not count.
+fn copied(found: &mut Found<'_>, least: u64) {
+    let ours = found.marline_sends_up();
+    found.seen(if ours { "copies from the client" } else { "copies from the server" }, least);
+}
+
+pub(super) fn cases() -> Vec<Special> {
+    let variant = |scheduler: &str| Variant::new("system").scheduler(scheduler);
+    let orp = variant("lowest-rtt+orp,retransmit=paper,penalise=paper");
+    let tlp = variant("lowest-rtt+tlp-mp");
+    let tlp_std = variant("lowest-rtt+tlp-std");
+    let redundant = variant("redundant");
+    let papd = variant("papd").congestion("bbr");
+    let cut = || vec![(900, Act::Path(WIFI, "down")), (3_000, Act::Path(WIFI, "up"))];
+    let mut cases = Vec::new();
+    for (client, server, role) in [(Marline, Kernel, "mk"), (Kernel, Marline, "km")] {
+        let stage = |scenario: Scenario| match client {
+            Kernel => joining(scenario),
+            _ => scenario,
+        };
+        let one = |name: &'static str, variant: &Variant, scenario: Scenario| Special {
+            extra: system(variant),
+            scenario: stage(scenario),
+            ..case(name, client, server, |found| repeated(found, 1))
+        };
+        let name = |mk: &'static str, km: &'static str| if role == "mk" { mk } else { km };
+        cases.extend([
+            Special {
+                receive_buffer: Some(SMALL_WINDOW),
+                // Penalised: the slow path carries next to nothing.
+                check: |found| copied(found, 1),
+                ..one(name("mk-orp", "km-orp"), &orp, unequal())
+            },
+            Special { acts: cut(), ..one(name("mk-tlp-mp", "km-tlp-mp"), &tlp, lossy()) },
+            Special { acts: cut(), ..one(name("mk-tlp-std", "km-tlp-std"), &tlp_std, lossy()) },
+            Special {
+                check: |found| repeated(found, 300),
+                ..one(name("mk-redundant", "km-redundant"), &redundant, dual_stack())
+            },
+            Special {
+                // How long it stays redundant depends on what it measures.
+                check: both_carried,
+                bytes: 2 * SHORT,
+                ..one(name("mk-papd", "km-papd"), &papd, dual_stack())
+            },
+        ]);
+    }
+    cases
+}

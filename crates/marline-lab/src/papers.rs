@@ -18,6 +18,7 @@ mod judge;
 mod output;
 mod papd2017;
 mod table;
+mod tlp2019;
 
 pub use file::PaperFile;
 pub use judge::{Row, Verdict};
@@ -52,7 +53,7 @@ pub trait Paper: Sync {
 /// All there are, in the order in which they are run and shown.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Paper> {
-    vec![&papd2017::Papd]
+    vec![&papd2017::Papd, &tlp2019::Tlp]
 }
 
 /// The paper of this key.

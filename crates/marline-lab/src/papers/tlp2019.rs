@@ -1,0 +1,81 @@
+//! Tail loss probes on the traffic of cloud applications (Yedugundla et al., CLOSER 2019).
+//!
+//! A burst is under way, or the next one begins, when WLAN dies; how long until the client has all of
+//! it? TLP-STD finds out by a probe on the dead path and a retransmission timeout after it; TLP-MP
+//! sends the probed segment on 4G, too. Beside the study's figures (`failure.rs`): what it left for
+//! later, losses in the middle of a burst and RACK (`middle.rs`), and what TLP-MP gains against the
+//! length of the tail that is lost (`tail.rs`). The timing diagrams are of packets that were sent
+//! (`diagrams.rs`).
+
+mod diagrams;
+mod drill;
+mod failure;
+mod middle;
+mod run;
+mod tail;
+mod traffic;
+mod watch;
+
+use serde::Deserialize;
+
+use super::{Context, Paper, PaperFile, Reproduction};
+use crate::experiment::Variant;
+
+const TEXT: &str = include_str!("../../../../papers/tlp2019.toml");
+
+/// What the paper says in numbers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published {
+    docs_least_saving_ms: f64,
+    docs_largest_share: f64,
+    handover_ms: f64,
+    netflix_position: f64,
+}
+
+/// The key.
+pub(super) struct Tlp;
+
+impl Paper for Tlp {
+    fn key(&self) -> &'static str {
+        "tlp2019"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Published>::parse(TEXT)?;
+        let mut all = Reproduction::default();
+        failure::reproduce(context, &file, &mut all)?;
+        tail::reproduce(context, &mut all)?;
+        middle::reproduce(context, &mut all)?;
+        diagrams::draw(&mut all)?;
+        Ok(all)
+    }
+}
+
+/// Loss recovery of the stack of then: Linux 3.14.
+const RECOVERY_OF_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
+
+/// The stack of then with this around its scheduler.
+fn of_then(name: &str, probes: &str) -> Variant {
+    let variant = Variant::new(name)
+        .scheduler(&format!("lowest-rtt+{probes}"))
+        .congestion("cubic+keep-window")
+        .recovery(RECOVERY_OF_THEN);
+    // Linux 3.14 did not pace.
+    Variant { unpaced: true, ..variant }
+}
+
+fn standard() -> Variant {
+    of_then("TLP-STD", "tlp-std")
+}
+
+fn multipath() -> Variant {
+    of_then("TLP-MP", "tlp-mp,after=reinject")
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,9 @@
 //!   +--(it takes too long)------------------+--------------------------+ the better one wins
 //! ```
 //!
-//! A mode that has just won holds for one window only before the other is measured again, then for two,
-//! four and so on up to its share: a comparison that chance decided (a path that measured its RTT just
-//! then, a loss) is put right soon.
+//! A mode that has just won is on probation: it holds for one window only before the other is measured
+//! again. A comparison that chance decided (a path that measured its RTT just then, a loss) is put
+//! right soon.
 //!
 //! A window's first part is not counted: what arrives then was sent in the mode before. A window in
 //! which the application had too little to send, or in which only one path was there, says nothing of
@@ -98,15 +98,13 @@ enum Phase {
 pub(super) struct Modes {
     config: PapdConfig,
     winner: Mode,
-    /// Windows that the winner has in a row.
-    windows: f64,
     phase: Phase,
 }
 
 impl Modes {
     pub(super) const fn new(config: PapdConfig) -> Self {
         let phase = Phase::Start { ends_at: None };
-        Modes { config, winner: Mode::Redundant, windows: 1.0, phase }
+        Modes { config, winner: Mode::Redundant, phase }
     }
 
     /// The mode that runs now.
@@ -168,12 +166,9 @@ impl Modes {
                     let better = measurement.rate(reading).is_some_and(|tried| tried > enough);
                     if better {
                         self.winner = self.winner.other();
-                        self.windows = 1.0;
-                    } else {
-                        let most = 1.0 / self.config.share - 1.0;
-                        self.windows = (self.windows * 2.0).min(most);
                     }
-                    self.phase = Phase::Hold(self.window(reading, self.windows));
+                    let windows = if better { 1.0 } else { 1.0 / self.config.share - 1.0 };
+                    self.phase = Phase::Hold(self.window(reading, windows));
                 }
             }
         }

@@ -102,6 +102,26 @@ fn an_application_that_needs_little_does_not_shrink_the_model() {
     assert!(last <= first * 1.1 && last <= 80.0, "{first} {last}");
 }
 
+/// The first delivery rate that BBR sees is a byte per RTT.
+#[test]
+fn a_greeting_does_not_slow_what_follows() {
+    let mut paths = scene("rate=50M,delay=20ms,queue=100ms", "bbr");
+    let units = vec![(at(1_000), 1), (at(1_100), 1_000_000)];
+    let sizes: Vec<u64> = units.iter().map(|(_, bytes)| *bytes).collect();
+    let mut pace = Some(Pace::Sized { units });
+    paths.listen(Box::new(move |_| -> Box<dyn App> {
+        Box::new(Units::new(pace.take().unwrap_or(Pace::Never), 1, (7, 8)))
+    }));
+    let client = Units::new(Pace::Never, 1, (8, 7)).reading(&sizes);
+    paths.connect(0, Box::new(client)).expect("a connection");
+    paths.world.run_until(at(5_000));
+    let client = paths.client_report(0).expect("connected");
+    let done = *client.received.get(1).expect("it came");
+    println!("1 MB after a greeting: {} ms", done.since(at(1_100)).as_millis());
+    // 168 ms at the link's rate, and five round trips of slow start.
+    assert!(done < at(1_600), "{done:?}");
+}
+
 #[test]
 fn the_round_trip_is_measured_anew_when_the_path_has_become_longer() {
     let mut paths = download("rate=50M,delay=10ms,queue=100ms", "bbr");

@@ -243,18 +243,17 @@ impl Bbr {
     }
 
     fn set_pace(&mut self, srtt: Option<Duration>) {
-        let measured = self.rate.get();
-        let pace = if measured == Rate::ZERO {
-            let Some(srtt) = srtt.filter(|srtt| !srtt.is_zero()) else { return };
-            Rate::over((self.initial_window as f64 * STARTUP_GAIN) as u64, srtt)
-        } else {
-            let bits = measured.bits_per_s() as f64 * self.state.pacing_gain() * PACING_MARGIN;
-            Rate::from_bits_per_s(bits as u64)
-        };
-        // Before the rate is known, the first samples are too small rather than too large.
-        if self.pipe.is_full() || self.pace.is_none_or(|known| pace > known) {
-            self.pace = Some(pace);
+        let bits = self.rate.get().bits_per_s() as f64 * self.state.pacing_gain() * PACING_MARGIN;
+        let modelled = Rate::from_bits_per_s(bits as u64);
+        if self.pipe.is_full() {
+            self.pace = Some(modelled);
+            return;
         }
+        // Until the rate is known, the first samples are too small rather than too large (of a greeting
+        // of one byte, a byte per RTT): the pace is that of the first window at least, and only rises.
+        let Some(srtt) = srtt.filter(|srtt| !srtt.is_zero()) else { return };
+        let first = Rate::over((self.initial_window as f64 * STARTUP_GAIN) as u64, srtt);
+        self.pace = Some(self.pace.unwrap_or(first).max(modelled));
     }
 
     fn set_window(&mut self, ack: &AckSample) {

@@ -99,6 +99,23 @@ fn startup_doubles_until_the_rate_grows_no_more_then_drains() {
 }
 
 #[test]
+fn a_greeting_of_one_byte_does_not_set_the_pace() {
+    let mut bbr = controller();
+    let mut sample = ack(Instant::from_secs(2), 1, 0, RTT);
+    sample.total_delivered = 1;
+    sample.rate = Some(RateSample {
+        rate: Rate::over(1, RTT),
+        delivered: 1,
+        interval: RTT,
+        app_limited: true,
+        prior_delivered: 0,
+    });
+    bbr.on_ack(&sample, SubflowId(0), &[]);
+    let first = Rate::over(2 * INITIAL, RTT);
+    assert!(bbr.pacing_rate().is_some_and(|pace| pace > first), "{:?}", bbr.pacing_rate());
+}
+
+#[test]
 fn the_window_is_twice_and_the_pace_once_the_product() {
     let mut path = Path::new();
     let bbr = settled(&mut path);

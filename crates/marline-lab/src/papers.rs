@@ -8,6 +8,7 @@
 //!
 //! A new key: write the file and the module, implement [`Paper`], add it to [`all`].
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -19,6 +20,7 @@ mod output;
 mod papd2017;
 mod table;
 mod tlp2019;
+mod traces;
 
 pub use file::PaperFile;
 pub use judge::{Row, Verdict};
@@ -53,7 +55,12 @@ pub trait Paper: Sync {
 /// All there are, in the order in which they are run and shown.
 #[must_use]
 pub fn all() -> Vec<&'static dyn Paper> {
-    vec![&papd2017::Papd, &tlp2019::Tlp]
+    vec![
+        // A line each, in the order of their years.
+        &tlp2019::Tlp,
+        &papd2017::Papd,
+        &traces::Traces,
+    ]
 }
 
 /// The paper of this key.
@@ -95,7 +102,7 @@ impl Context<'_> {
     /// under the name of `what`.
     ///
     /// # Errors
-    /// The first error of a run.
+    /// The first error of a run; one that panicked has the words of the panic.
     pub fn parallel<T: Sync, R: Send>(
         &self,
         what: &str,
@@ -104,7 +111,9 @@ impl Context<'_> {
     ) -> anyhow::Result<Vec<R>> {
         let done = std::sync::atomic::AtomicUsize::new(0);
         let results = parallel(self.jobs, items, |item| {
-            let result = run(item);
+            // One that breaks must not take with it what other keys have to show.
+            let result = catch_unwind(AssertUnwindSafe(|| run(item)))
+                .unwrap_or_else(|panic| Err(anyhow::anyhow!("{what}: {}", words(&*panic))));
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             (self.progress)(what, done, items.len());
             result
@@ -119,6 +128,12 @@ impl Context<'_> {
     pub fn traces(&self) -> anyhow::Result<&std::path::Path> {
         self.traces.context("recorded traces are needed: --trace-dir DIR or MARLINE_TRACE_DIR")
     }
+}
+
+/// What a panic said.
+fn words(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a run panicked")
 }
 
 /// Where recorded traces lie: `MARLINE_TRACE_DIR`, or `shared/traces` beside the directory this is

@@ -186,7 +186,8 @@ impl Course {
             };
             while link.is_up()
                 && link.queued_bytes() < 2 * PIECE.1 as u64
-                && under_way(&link) < count - arrivals.len()
+                // What is sent later may still come first.
+                && (self.shrinks || under_way(&link) < count - arrivals.len())
             {
                 link.offer(now, Probe(PIECE.1));
             }

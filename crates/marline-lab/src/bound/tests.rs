@@ -112,6 +112,17 @@ fn large_messages_flow_over_all_paths_at_once() {
 }
 
 #[test]
+fn what_is_sent_later_may_overtake_a_large_message() {
+    let mut experiment = Experiment::over(&[("a", "rate=12M,delay=500ms")], burst(146_000));
+    let command = "set delay=10ms".to_owned();
+    experiment.scenario.events =
+        vec![Event { at: "150ms".to_owned(), path: "a".to_owned(), command }];
+    let bound = Bound::of(&experiment, 1).expect("bound");
+    // It had been sent once by 100 ms, but the copy that is begun at 150 ms is here first.
+    near(bound.least(0.0), 260.0, 0.4);
+}
+
+#[test]
 fn a_block_is_bounded_by_its_last_byte() {
     let blocks = Workload::Blocks { bytes: 8_192, lasts_ms: 1_000 };
     near(bound(&[("a", "rate=12M,delay=10ms")], blocks).least(0.0), 10.027_334, 1e-5);

@@ -133,6 +133,11 @@ fn a_context_runs_in_parallel_and_tells_how_far_it_is() {
             _ => anyhow::bail!("run {n}"),
         });
         assert_eq!(fails.unwrap_err().to_string(), "run 2");
+        let panics = context.parallel("runs", &[1, 2], |n| {
+            assert!(*n != 2, "number {n} breaks");
+            Ok(())
+        });
+        assert_eq!(panics.unwrap_err().to_string(), "runs: number 2 breaks");
         assert!(context.traces().is_err());
     });
 }

@@ -16,6 +16,9 @@ use marline_lab::parallel::available;
 
 use crate::cmd::monitor::print;
 
+/// Rows of a grid that are printed; all are in its file.
+const LONGEST_GRID: usize = 50;
+
 /// Arguments of `marline lab paper`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -166,7 +169,12 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
         write!(text, "\n{}\n{}", table.title, aligned(&table_cells(table)))?;
     }
     for grid in &result.grids {
-        write!(text, "\n{}\n{}", grid.title, aligned(&grid_cells(grid)))?;
+        let cells = grid_cells(grid);
+        let (shown, left) = cells.split_at(cells.len().min(LONGEST_GRID + 1));
+        write!(text, "\n{}\n{}", grid.title, aligned(shown))?;
+        if !left.is_empty() {
+            writeln!(text, "  and {} rows more in {}.csv", left.len(), grid.name)?;
+        }
     }
     for note in &result.notes {
         write!(text, "\n{note}\n")?;

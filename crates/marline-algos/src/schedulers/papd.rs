@@ -229,10 +229,12 @@ impl Scheduler for Papd {
                 decision
             }
         };
-        // A mode that waits must not wait beyond its end.
-        match (decision, self.modes.next_change()) {
+        // A mode that waits must not wait beyond its end. (An end that has passed is no time to wait for:
+        // with one path left nothing is compared, and nothing ends.)
+        let change = self.modes.next_change().filter(|change| *change > cx.now);
+        match (decision, change) {
             (Decision::WaitUntil(at), Some(change)) => Decision::WaitUntil(at.min(change)),
-            (Decision::Wait, Some(change)) if change > cx.now && cx.written > cx.data_una => {
+            (Decision::Wait, Some(change)) if cx.written > cx.data_una => {
                 Decision::WaitUntil(change)
             }
             (decision, _) => decision,

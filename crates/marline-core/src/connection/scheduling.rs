@@ -113,7 +113,8 @@ impl Connection {
         match decision {
             Decision::Wait => None,
             Decision::WaitUntil(at) => {
-                self.timers.scheduler_at = Some(at);
+                // A time that has passed would be waited for again and again.
+                self.timers.scheduler_at = Some(at).filter(|at| *at > now);
                 None
             }
             Decision::Send { subflow, range } => self.check(subflow, range),

@@ -163,3 +163,20 @@ fn waiting_ends_with_the_mode() {
     let Decision::WaitUntil(at) = asked.ask(&views) else { panic!("a time") };
     assert_eq!(Some(at), asked.papd.modes.next_change());
 }
+
+#[test]
+fn nobody_waits_for_a_time_that_has_passed() {
+    let mut asked = Asked::new(PapdConfig::default());
+    let mut views = pair();
+    views[1].ssthresh = u64::MAX;
+    asked.ask(&views);
+    // The second path goes silent, and the start's end passes.
+    views[1] = suspect(views[1], 0);
+    asked.now += Duration::from_secs(60);
+    for view in [full(views[0]), crate::testing::paced(views[0], 70_000)] {
+        match asked.ask(&[view, views[1]]) {
+            Decision::WaitUntil(at) => assert!(at > asked.now, "{at:?}"),
+            decision => assert_eq!(decision, Decision::Wait),
+        }
+    }
+}

@@ -15,6 +15,7 @@ mod statistics;
 mod table;
 
 pub use contestant::Contestant;
-pub use row::{Extent, Row, rows};
-pub use session::{Bench, Sample};
-pub use table::{Claim, Report, report};
+pub use row::{Extent, Measure, Row, rows};
+pub use session::{Bench, Made, Sample};
+pub(crate) use table::pools;
+pub use table::{Claim, Pool, Report, report};

@@ -16,6 +16,8 @@ use anyhow::Context as _;
 mod download;
 mod file;
 mod judge;
+mod kernel;
+mod live;
 mod output;
 mod papd2017;
 mod table;
@@ -60,6 +62,9 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &tlp2019::Tlp,
         &papd2017::Papd,
         &traces::Traces,
+        // Those in real time.
+        &kernel::Kernel,
+        &live::Live,
     ]
 }
 

@@ -158,14 +158,17 @@ pub struct Progress<'a> {
     pub record: &'a Record,
 }
 
-fn may_run_in_real_time() -> anyhow::Result<()> {
+/// Refuses what cannot be run without root, and removes what a killed run left.
+pub(crate) fn may_run_in_real_time() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "the stacks live, tcp, mptcp and duplicate run real programs in network namespaces, and \
-         that needs root. Run it with sudo, or ask for `--stack sim` alone: virtual time needs \
+         that needs root. Run it with sudo, or stay in virtual time (`--stack sim`), which needs \
          nothing"
     );
-    // What a killed run left would be in the way.
-    let _ = crate::net::sweep();
+    let swept = crate::net::sweep();
+    if !swept.is_empty() {
+        eprintln!("removed what earlier runs left: {}", swept.join(", "));
+    }
     Ok(())
 }

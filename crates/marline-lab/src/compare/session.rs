@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use super::contestant::Contestant;
 use super::row::Row;
 use super::statistics::look;
 use crate::keep;
+use crate::runs::{may_run_in_real_time, weighted};
 
 /// Runs over links that were late are repeated so often.
 const ATTEMPTS: u32 = 3;
@@ -25,6 +27,19 @@ pub struct Sample {
     pub doubts: Vec<String>,
     /// Why there is nothing.
     pub error: Option<String>,
+}
+
+/// A run that has just been made.
+#[derive(Copy, Clone, Debug)]
+pub struct Made<'a> {
+    /// What was done.
+    pub row: &'a Row,
+    /// By whom.
+    pub contestant: Contestant,
+    /// Which of its runs.
+    pub repeat: u32,
+    /// What it showed.
+    pub sample: &'a Sample,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,6 +96,38 @@ impl Bench {
         all.filter(|run| !there(run)).collect()
     }
 
+    /// Makes the runs that are missing, so many at once as fit on these processors. `told` hears of
+    /// each: how many are done, of how many, and what it was.
+    ///
+    /// # Errors
+    /// There is no right to make namespaces, or a result cannot be kept.
+    pub fn run_all(
+        &self,
+        rows: &[Row],
+        processors: u32,
+        instance: &str,
+        told: &(dyn Fn((usize, usize), &Made<'_>) + Sync),
+    ) -> anyhow::Result<()> {
+        let waiting: Vec<(&Row, Contestant, u32)> = rows
+            .iter()
+            .flat_map(|row| self.missing(row).into_iter().map(move |(c, n)| (row, c, n)))
+            .collect();
+        if !waiting.is_empty() {
+            may_run_in_real_time()?;
+        }
+        let done = AtomicUsize::new(0);
+        let run = |(row, contestant, repeat): &(&Row, Contestant, u32), worker: u32| {
+            let instance = format!("{instance}-{worker}");
+            let sample = self.run(row, *contestant, *repeat, &instance)?;
+            let done = 1 + done.fetch_add(1, Ordering::Relaxed);
+            let made = Made { row, contestant: *contestant, repeat: *repeat, sample: &sample };
+            told((done, waiting.len()), &made);
+            anyhow::Ok(())
+        };
+        let all = weighted(2 * processors.max(1), &waiting, |(row, ..)| row.weight, run);
+        all.into_iter().collect()
+    }
+
     /// Makes a run and keeps it.
     ///
     /// # Errors
@@ -117,5 +164,6 @@ fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::
         bail!("{why}");
     }
     let wire_bytes = outcome.wire_bytes();
-    Ok(Sample { values: look(row, &outcome), wire_bytes, doubts: outcome.doubts, error: None })
+    let values = look(row, &outcome)?;
+    Ok(Sample { values, wire_bytes, doubts: outcome.doubts, error: None })
 }

@@ -3,32 +3,45 @@
 use std::collections::BTreeMap;
 
 use super::row::{Measure, Row};
+use crate::bound::Bound;
 use crate::experiment::Outcome;
-use crate::workload::{Mark, Workload};
+use crate::workload::{Mark, Sizes, Workload};
 
 /// Bursts at the start that are not looked at: slow start, joins.
 const FIRST_BURSTS: u32 = 2;
 
+/// Values by name.
 type Values = BTreeMap<String, Vec<f64>>;
 
-/// What the row wants to know.
-pub(super) fn look(row: &Row, logs: &Outcome) -> Values {
-    let warm_up = row.experiment.warm_up;
-    let from_ns = logs.start_ns + warm_up.as_nanos() as u64;
-    let mut values = match row.measure {
-        Measure::Answers => answers(logs, from_ns),
-        Measure::Blocks => blocks(logs, from_ns),
-        Measure::Bursts => bursts(logs),
-        Measure::Goodput => Values::new(),
-        Measure::Handover => handover(logs, from_ns),
-    };
+/// Collects values, and for latencies what they could have been at best.
+struct Look<'a> {
+    outcome: &'a Outcome,
+    bound: &'a Bound,
+    sizes: Sizes,
+    values: Values,
+}
+
+/// What the row wants to know. Beside the values `NAME_ms` of latencies there are `NAME_least_ms`.
+pub(super) fn look(row: &Row, outcome: &Outcome) -> anyhow::Result<Values> {
     let workload = &row.experiment.workload;
+    let warm_up = row.experiment.warm_up;
+    let from_ns = outcome.start_ns + warm_up.as_nanos() as u64;
+    let bound = Bound::of(&row.experiment, outcome.seed)?;
+    let sizes = workload.sizes(outcome.seed);
+    let mut look = Look { outcome, bound: &bound, sizes, values: Values::new() };
+    match row.measure {
+        Measure::Answers => look.answers(from_ns),
+        Measure::Blocks => look.blocks(from_ns),
+        Measure::Bursts => look.bursts(),
+        Measure::Goodput => {}
+        Measure::Handover => look.handover(from_ns),
+    }
     if let Workload::Blocks { lasts_ms, .. } = *workload {
         let from_ms = warm_up.as_secs_f64() * 1e3;
-        let goodput = logs.goodput_mbit_per_s(workload, from_ms, lasts_ms as f64);
-        values.insert("goodput_mbit_per_s".to_owned(), vec![goodput]);
+        let goodput = outcome.goodput_mbit_per_s(workload, from_ms, lasts_ms as f64);
+        look.values.insert("goodput_mbit_per_s".to_owned(), vec![goodput]);
     }
-    values
+    Ok(look.values)
 }
 
 fn ms(from_ns: u64, to_ns: u64) -> f64 {
@@ -40,78 +53,89 @@ fn by_index(marks: &[Mark]) -> BTreeMap<(u8, u32), u64> {
     marks.iter().map(|mark| ((mark.stream, mark.index), mark.at_ns)).collect()
 }
 
-fn answers(logs: &Outcome, from_ns: u64) -> Values {
-    let received = by_index(&logs.client.received);
-    let mut values = Values::new();
-    let mut first: BTreeMap<u32, f64> = BTreeMap::new();
-    for sent in logs.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
-        let Some(back_ns) = received.get(&(sent.stream, sent.index)) else { continue };
-        let rtt_ms = ms(sent.at_ns, *back_ns);
-        let name = ["first_path_ms", "second_path_ms"][usize::from(sent.stream.min(1))];
-        values.entry(name.to_owned()).or_default().push(rtt_ms);
-        let best = first.entry(sent.index).or_insert(f64::INFINITY);
-        *best = best.min(rtt_ms);
+impl Look<'_> {
+    fn push(&mut self, name: &str, value: f64) {
+        self.values.entry(name.to_owned()).or_default().push(value);
     }
-    values.insert("answer_ms".to_owned(), first.into_values().collect());
-    values
-}
 
-fn blocks(logs: &Outcome, from_ns: u64) -> Values {
-    let received = by_index(&logs.client.received);
-    let taken = logs.server.sent.iter().filter(|mark| mark.at_ns >= from_ns);
-    let latency = taken.filter_map(|mark| {
-        received.get(&(mark.stream, mark.index)).map(|read_ns| ms(mark.at_ns, *read_ns))
-    });
-    Values::from([("block_ms".to_owned(), latency.collect())])
-}
+    /// A latency, and the least it could have been.
+    fn latency(&mut self, name: &str, sent: Mark, latency_ms: f64) {
+        let sent_ms = ms(self.outcome.start_ns, sent.at_ns);
+        let least_ms = self.bound.latency_ms(sent_ms, self.sizes.of(sent.index));
+        self.push(&format!("{name}_ms"), latency_ms);
+        self.push(&format!("{name}_least_ms"), least_ms);
+    }
 
-fn bursts(logs: &Outcome) -> Values {
-    let received = by_index(&logs.client.received);
-    let mut values = Values::new();
-    let fault_ns = logs.faults_ns.first().copied();
-    let mut hit: Option<u32> = None;
-    for sent in &logs.server.sent {
-        let Some(read_ns) = received.get(&(0, sent.index)) else { continue };
-        let before = fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
-        let name = match hit {
-            None if before && sent.index < FIRST_BURSTS => continue,
-            None if before => "calm_ms",
-            None => {
-                hit = Some(sent.index);
-                "hit_ms"
+    fn answers(&mut self, from_ns: u64) {
+        let received = by_index(&self.outcome.client.received);
+        let mut first: BTreeMap<u32, (Mark, f64)> = BTreeMap::new();
+        for sent in self.outcome.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
+            let Some(back_ns) = received.get(&(sent.stream, sent.index)) else { continue };
+            let rtt_ms = ms(sent.at_ns, *back_ns);
+            self.push(["first_path_ms", "second_path_ms"][usize::from(sent.stream.min(1))], rtt_ms);
+            let best = first.entry(sent.index).or_insert((*sent, rtt_ms));
+            if rtt_ms < best.1 {
+                *best = (*sent, rtt_ms);
             }
-            Some(hit) if sent.index == hit + 1 => "second_ms",
-            Some(_) => "later_ms",
-        };
-        values.entry(name.to_owned()).or_default().push(ms(sent.at_ns, *read_ns));
-    }
-    values
-}
-
-fn handover(logs: &Outcome, from_ns: u64) -> Values {
-    let received = by_index(&logs.client.received);
-    let (mut delays, mut times) = (Vec::new(), Vec::new());
-    for sent in logs.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
-        if let Some(back_ns) = received.get(&(sent.stream, sent.index)) {
-            delays.push(ms(sent.at_ns, *back_ns));
-            times.push(*back_ns);
+        }
+        for (sent, rtt_ms) in first.into_values() {
+            self.latency("answer", sent, rtt_ms);
         }
     }
-    times.sort_unstable();
-    let gaps = times.windows(2).map(|pair| ms(pair[0], pair[1]));
-    let gap = gaps.fold(0.0, f64::max);
-    let worst = delays.iter().copied().fold(0.0, f64::max);
-    Values::from([
-        ("gap_ms".to_owned(), vec![gap]),
-        ("worst_ms".to_owned(), vec![worst]),
-        ("answer_ms".to_owned(), delays),
-    ])
+
+    fn blocks(&mut self, from_ns: u64) {
+        let received = by_index(&self.outcome.client.received);
+        for taken in self.outcome.server.sent.iter().filter(|mark| mark.at_ns >= from_ns) {
+            if let Some(read_ns) = received.get(&(taken.stream, taken.index)) {
+                self.latency("block", *taken, ms(taken.at_ns, *read_ns));
+            }
+        }
+    }
+
+    fn bursts(&mut self) {
+        let received = by_index(&self.outcome.client.received);
+        let fault_ns = self.outcome.faults_ns.first().copied();
+        let mut hit: Option<u32> = None;
+        for sent in &self.outcome.server.sent {
+            let Some(read_ns) = received.get(&(0, sent.index)) else { continue };
+            let before = fault_ns.is_none_or(|fault_ns| *read_ns < fault_ns);
+            let name = match hit {
+                None if before && sent.index < FIRST_BURSTS => continue,
+                None if before => "calm",
+                None => {
+                    hit = Some(sent.index);
+                    "hit"
+                }
+                Some(hit) if sent.index == hit + 1 => "second",
+                Some(_) => "later",
+            };
+            self.latency(name, *sent, ms(sent.at_ns, *read_ns));
+        }
+    }
+
+    fn handover(&mut self, from_ns: u64) {
+        let received = by_index(&self.outcome.client.received);
+        let (mut worst, mut times) = (0.0, Vec::new());
+        for sent in self.outcome.client.sent.iter().filter(|sent| sent.at_ns >= from_ns) {
+            if let Some(back_ns) = received.get(&(sent.stream, sent.index)) {
+                let delay_ms = ms(sent.at_ns, *back_ns);
+                worst = f64::max(worst, delay_ms);
+                self.latency("answer", *sent, delay_ms);
+                times.push(*back_ns);
+            }
+        }
+        times.sort_unstable();
+        let gap = times.windows(2).map(|pair| ms(pair[0], pair[1])).fold(0.0, f64::max);
+        self.push("gap_ms", gap);
+        self.push("worst_ms", worst);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Log;
+    use crate::experiment::Experiment;
+    use crate::workload::{Gap, Log};
 
     #[test]
     fn the_burst_that_is_hit_is_the_first_not_read_before_the_fault() {
@@ -125,10 +149,18 @@ mod tests {
             faults_ns: vec![405_000_000],
             ..Outcome::default()
         };
-        let values = bursts(&logs);
+        let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
+        let workload = Workload::Bursts { bytes: 100, gap, count: 6 };
+        let experiment = Experiment::over(&[("wifi", "delay=1ms")], workload);
+        let bound = Bound::of(&experiment, 1).expect("bound");
+        let (sizes, values) = (workload.sizes(1), Values::new());
+        let mut look = Look { outcome: &logs, bound: &bound, sizes, values };
+        look.bursts();
+        let values = look.values;
         assert_eq!(values["calm_ms"], [10.0, 10.0]);
         assert_eq!(values["hit_ms"], [400.0]);
         assert_eq!(values["second_ms"], [320.0]);
         assert!(!values.contains_key("later_ms"));
+        assert_eq!(values["hit_least_ms"], [1.0]);
     }
 }

@@ -25,7 +25,7 @@ pub struct Report {
 
 /// All runs of one contestant in one row.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pool {
+pub struct Pool {
     values: BTreeMap<String, Vec<f64>>,
     wire_bytes: Vec<f64>,
     runs: usize,
@@ -34,7 +34,7 @@ pub(super) struct Pool {
 }
 
 /// Rows with what was measured.
-pub(super) type Pools<'a> = Vec<(&'a Row, BTreeMap<Contestant, Pool>)>;
+pub(crate) type Pools<'a> = Vec<(&'a Row, BTreeMap<Contestant, Pool>)>;
 
 impl Pool {
     fn add(&mut self, sample: Sample) {
@@ -50,15 +50,27 @@ impl Pool {
         }
     }
 
-    pub(super) fn of(&self, name: &str) -> &[f64] {
+    /// All values of this name.
+    #[must_use]
+    pub fn of(&self, name: &str) -> &[f64] {
         self.values.get(name).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn quantile(&self, name: &str, q: f64) -> f64 {
+    /// A quantile of them, from 0 to 1; not a number of none.
+    #[must_use]
+    pub fn quantile(&self, name: &str, q: f64) -> f64 {
         quantile(self.of(name), q)
     }
 
-    pub(super) fn median(&self, name: &str) -> f64 {
+    /// How many runs there are, how many of them are doubtful, and how many failed.
+    #[must_use]
+    pub fn runs(&self) -> (usize, usize, usize) {
+        (self.runs, self.doubtful, self.failed.len())
+    }
+
+    /// Their median.
+    #[must_use]
+    pub fn median(&self, name: &str) -> f64 {
         median(self.of(name))
     }
 
@@ -83,9 +95,9 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Makes the table of what was kept.
+/// What was kept of these rows.
 #[must_use]
-pub fn report(bench: &Bench, rows: &[Row]) -> Report {
+pub(crate) fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
     let mut pools: Pools<'_> = Vec::new();
     for row in rows {
         let mut by = BTreeMap::new();
@@ -99,6 +111,13 @@ pub fn report(bench: &Bench, rows: &[Row]) -> Report {
         }
         pools.push((row, by));
     }
+    pools
+}
+
+/// Makes the table of what was kept.
+#[must_use]
+pub fn report(bench: &Bench, rows: &[Row]) -> Report {
+    let pools = pools(bench, rows);
     let claims = claims::claims(&pools);
     let mut markdown = claims::table(&claims);
     for measure in

@@ -2,13 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, ensure};
-use marline_lab::compare::{Bench, Contestant, Extent, Row, Sample, report, rows};
+use anyhow::ensure;
+use marline_lab::compare::{Bench, Extent, Row, Sample, report, rows};
 use marline_lab::keep::write_between_markers;
-use marline_lab::net::sweep;
-use marline_lab::runs::weighted;
+use marline_lab::parallel::available;
 
 use crate::cmd::monitor::print;
 
@@ -58,16 +56,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let bench = Bench::open(&args.results, args.fresh)?;
     if !args.table {
-        ensure!(
-            rustix::process::geteuid().is_root(),
-            "this makes network namespaces: run it as root"
-        );
-        let swept = sweep();
-        if !swept.is_empty() {
-            eprintln!("removed what earlier runs left: {}", swept.join(", "));
-        }
-        let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        run_all(&bench, &rows, args.processors.unwrap_or(all))?;
+        let all = available() as u32;
+        let instance = format!("cmp-{}", std::process::id());
+        bench.run_all(&rows, args.processors.unwrap_or(all), &instance, &|(done, of), made| {
+            let (key, who, repeat) = (&made.row.key, made.contestant.key(), made.repeat);
+            eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", told(made.sample));
+        })?;
     }
     let report = report(&bench, &rows);
     print(&report.markdown)?;
@@ -90,26 +84,6 @@ fn chosen(args: &Args) -> anyhow::Result<Vec<Row>> {
         rows.iter_mut().for_each(|row| row.repeats = repeats);
     }
     Ok(rows)
-}
-
-fn run_all(bench: &Bench, rows: &[Row], processors: u32) -> anyhow::Result<()> {
-    let waiting: Vec<(&Row, Contestant, u32)> = rows
-        .iter()
-        .flat_map(|row| bench.missing(row).into_iter().map(move |(c, repeat)| (row, c, repeat)))
-        .collect();
-    let total = waiting.len();
-    eprintln!("{total} runs, on {processors} processors");
-    let done = AtomicUsize::new(0);
-    let run = |(row, contestant, repeat): &(&Row, Contestant, u32), worker: u32| {
-        let instance = format!("cmp-{}-{worker}", std::process::id());
-        let sample = bench.run(row, *contestant, *repeat, &instance)?;
-        let done = 1 + done.fetch_add(1, Ordering::Relaxed);
-        let (key, who) = (&row.key, contestant.key());
-        eprintln!("{done:4}/{total} {key:12} {who:10} {repeat:2} {}", told(&sample));
-        anyhow::Ok(())
-    };
-    let all = weighted(2 * processors, &waiting, |(row, ..)| row.weight, run);
-    all.into_iter().collect::<anyhow::Result<()>>().context("a result cannot be kept")
 }
 
 /// A run in a few words.

@@ -101,7 +101,7 @@ pub struct AckVerdict {
 /// What duplicate ACKs let out before recovery is entered (limited transmit).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum LimitedTransmit {
-    /// Nothing: SACKed bytes keep their place in the window.
+    /// Nothing new while anything is SACKed.
     Off,
     /// SACKed bytes make room for as many new ones (RFC 6675 section 5 step 3).
     #[default]

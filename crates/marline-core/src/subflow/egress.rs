@@ -174,11 +174,14 @@ impl Subflow {
         }
         let board = &self.tx.board;
         let mut window = self.send_window();
-        let mut taken = board.bytes_in_flight() + board.bytes_lost();
+        let taken = board.bytes_in_flight() + board.bytes_lost();
         if self.tx.phase == Phase::Open {
             match self.recovery.limited_transmit() {
                 LimitedTransmit::BySack => {}
-                LimitedTransmit::Off => taken += board.bytes_sacked(),
+                LimitedTransmit::Off if board.bytes_sacked() > 0 => {
+                    return Eligibility::CwndLimited;
+                }
+                LimitedTransmit::Off => {}
                 LimitedTransmit::Beyond(bytes) => window += bytes,
             }
         }

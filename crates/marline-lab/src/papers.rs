@@ -20,6 +20,7 @@ mod kernel;
 mod live;
 mod output;
 mod papd2017;
+mod remp2015;
 mod table;
 mod tlp2019;
 mod traces;
@@ -59,6 +60,7 @@ pub trait Paper: Sync {
 pub fn all() -> Vec<&'static dyn Paper> {
     vec![
         // A line each, in the order of their years.
+        &remp2015::Remp2015,
         &tlp2019::Tlp,
         &papd2017::Papd,
         &traces::Traces,

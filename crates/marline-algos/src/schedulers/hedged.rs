@@ -5,7 +5,7 @@
 //! certain comes after a probe timeout: twice the RTT on a path of varying delay.
 //!
 //! *How.* `min-rtt` for new data. With each segment a time is noted by which its DATA_ACK usually is
-//! here: SRTT + `deviations` x RTTVAR of its path (2 unless said), at least SRTT x 17/16. If it is not, the
+//! here: SRTT + `deviations` x RTTVAR of its path (3 unless said), at least SRTT x 17/16. If it is not, the
 //! segment goes also on the fastest other subflow with room. Usually the DATA_ACK comes and nothing
 //! is copied. The worst of a lone loss is then the fast path's RTT and the slow one's delay. The copy
 //! changes nothing else: the subflow is not suspected, its own recovery goes on. If nothing at all was
@@ -53,7 +53,7 @@ pub struct HedgedConfig {
 
 impl Default for HedgedConfig {
     fn default() -> Self {
-        HedgedConfig { deviations: 2.0, limit: 30_000 }
+        HedgedConfig { deviations: 3.0, limit: 30_000 }
     }
 }
 

@@ -9,8 +9,8 @@
 //! RTTVAR (at least 1.25 SRTT), a probe or retransmission timeout, or a loss that recovery found; what happens
 //! within one SRTT is one event. The path is risky while the share of late ones is above `tail`.
 //!
-//! - With the defaults (3 % of 24) one late segment in a good time makes the path risky for the
-//!   next 8 segments. The losses of a bad time add up, to `most`, and then it takes 40 good ones.
+//! - With the defaults (3.5 % of 20) one late segment in a good time makes the path risky for the
+//!   next 7 segments. The losses of a bad time add up, to `most`, and then it takes 34 good ones.
 //!   A path that loses 3 % all the time is risky nearly always; one that loses 0.1 % hardly ever.
 //! - While copies are made, the path carries everything as well: whether it is still bad shows at once.
 //! - A path without history is risky: it begins with half a late segment, and has to earn trust. So the
@@ -43,7 +43,7 @@ pub struct RiskConfig {
 
 impl Default for RiskConfig {
     fn default() -> Self {
-        RiskConfig { tail: 0.03, memory: 24, most: 4.0, stale: Duration::from_secs(2) }
+        RiskConfig { tail: 0.035, memory: 20, most: 4.0, stale: Duration::from_secs(2) }
     }
 }
 

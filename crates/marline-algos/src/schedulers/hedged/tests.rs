@@ -33,18 +33,22 @@ fn is_send(decision: &Decision) -> bool {
     matches!(decision, Decision::Send { .. })
 }
 
-/// RTTs of 80 ms (variation 5) and 150 ms, at second 1.
+/// RTTs of 80 ms (variation 5) and 150 ms, at second 1; two variations of patience.
 fn scene() -> Scene<Hedged> {
     let fast = SubflowView { rttvar: ms(5), ..view(0, 80) };
     let views = vec![fast, view(1, 150)];
     let mut scene = Scene {
-        scheduler: Hedged::default(),
+        scheduler: patient(HedgedConfig::default().limit),
         stream: Stream::new(0),
         views,
         now: Instant::from_secs(1),
     };
     scene.hear(0);
     scene
+}
+
+fn patient(limit: u64) -> Hedged {
+    Hedged::new(HedgedConfig { deviations: 2.0, limit })
 }
 
 /// After the beginning.
@@ -129,8 +133,7 @@ fn a_full_path_and_a_backup_are_waited_for_in_vain() {
 #[test]
 fn in_bulk_data_only_the_end_is_hedged() {
     let mut scene = scene();
-    scene.scheduler =
-        Hedged::new(HedgedConfig { limit: 2 * u64::from(MSS), ..HedgedConfig::default() });
+    scene.scheduler = patient(2 * u64::from(MSS));
     scene.write(10_000);
     scene.now = at(90);
     let copies: Vec<_> = std::iter::from_fn(|| Some(scene.ask())).take_while(is_send).collect();

@@ -109,7 +109,8 @@ impl Default for Limits {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum BufferTuning {
     /// As large as they may be, from the start: what an application gets that sets `SO_SNDBUF` and
-    /// `SO_RCVBUF`.
+    /// `SO_RCVBUF`. As there, a writer that was refused is woken when a third of the buffer is free (an
+    /// eighth otherwise).
     Fixed,
     /// The send buffer follows twice the sum of all congestion windows, the receive window twice what
     /// the application reads in a round trip of the slowest subflow.

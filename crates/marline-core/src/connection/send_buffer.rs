@@ -23,6 +23,8 @@ pub(crate) struct SendBuffer {
     space: u64,
     /// The most it may become.
     max_space: u64,
+    /// It has all its space from the start, and wakes as kernels do.
+    fixed: bool,
     /// The application was refused and waits for room.
     blocked: bool,
 }
@@ -36,6 +38,7 @@ impl SendBuffer {
             end: Dsn(0),
             space: if fixed { max_space } else { BASE_SPACE.min(max_space) },
             max_space,
+            fixed,
             blocked: false,
         }
     }
@@ -76,11 +79,13 @@ impl SendBuffer {
     }
 
     /// Whether a blocked application should be woken: an eighth of the space is free. Clears the mark.
-    /// (Kernels wait for a third. With several paths the buffer is the reassembly window of the slowest
-    /// one, and a third of it unused is throughput lost; an eighth still is many segments a wake-up.)
+    /// (Kernels wait for a third, and so does a fixed buffer. With several paths the buffer is the
+    /// reassembly window of the slowest one, and a third of it unused is throughput lost; an eighth still
+    /// is many segments a wake-up.)
     pub(crate) fn take_writable(&mut self) -> bool {
         let used = self.end.since(self.una);
-        let wake = self.blocked && used * 8 <= self.space * 7;
+        let free = self.space.saturating_sub(used);
+        let wake = self.blocked && free * if self.fixed { 3 } else { 8 } >= self.space;
         self.blocked &= !wake;
         wake
     }
@@ -144,6 +149,10 @@ mod tests {
     fn a_fixed_buffer_has_all_its_space_at_once() {
         let mut buffer = SendBuffer::new(200_000, true, ChunkPool::default());
         assert_eq!(buffer.write(&vec![7; 300_000]), 200_000);
+        buffer.ack(Dsn(66_666));
+        assert!(!buffer.take_writable(), "a third must be free");
+        buffer.ack(Dsn(66_667));
+        assert!(buffer.take_writable());
     }
 
     #[test]

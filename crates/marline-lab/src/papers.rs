@@ -20,6 +20,7 @@ mod kernel;
 mod live;
 mod output;
 mod papd2017;
+mod raiciu2012;
 mod remp2015;
 mod table;
 mod tlp2019;
@@ -60,6 +61,7 @@ pub trait Paper: Sync {
 pub fn all() -> Vec<&'static dyn Paper> {
     vec![
         // A line each, in the order of their years.
+        &raiciu2012::Raiciu,
         &remp2015::Remp2015,
         &tlp2019::Tlp,
         &papd2017::Papd,

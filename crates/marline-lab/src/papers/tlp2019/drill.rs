@@ -9,6 +9,7 @@ use marline_time::{Instant, Rng, SeedTree};
 use super::run::{WLAN, duplicates, scene};
 use super::traffic::{App, Repetition, Trace};
 use super::watch::{Sent, Watch};
+use crate::bound::Bound;
 use crate::experiment::{START, Variant};
 
 /// Bursts before the one that is looked at: windows and timers have settled by then.
@@ -31,6 +32,8 @@ pub(super) struct Drill {
 pub(super) struct Done {
     /// From its writing until it was read, ms.
     pub(super) completion_ms: f64,
+    /// The least that could be, whatever is lost of it, ms.
+    pub(super) bound_ms: f64,
     /// What the server sent of it and after.
     pub(super) sent: Vec<Sent>,
     /// Payload that came twice, bytes.
@@ -71,9 +74,18 @@ impl Drill {
         let watch = paths.world.observer::<Watch>().context("nobody watched")?;
         Ok(Done {
             completion_ms: read.since(begins).as_secs_f64() * 1e3,
+            bound_ms: self.bound_ms()?,
             sent: watch.sent().to_vec(),
             duplicate_bytes: duplicates(&paths) - before,
         })
+    }
+
+    fn bound_ms(&self) -> anyhow::Result<f64> {
+        let mut experiment = self.trace.experiment(self.repetition.dies);
+        experiment.faults.clear();
+        let bytes = self.trace.bursts.last().map_or(0, |(_, bytes)| *bytes);
+        let bound = Bound::of(&experiment, self.repetition.seed)?;
+        Ok(bound.latency_ms(BEGINS.as_secs_f64() * 1e3, u32::try_from(bytes)?))
     }
 
     fn prepare(&self, paths: &mut Paths, lost: &[u64]) -> anyhow::Result<()> {
@@ -93,6 +105,12 @@ impl Drill {
         paths.world.set_link(link, config);
         Ok(())
     }
+}
+
+/// Mean completion over mean bound.
+pub(super) fn bound_ratio(done: &[Done]) -> f64 {
+    let sum = |of: fn(&Done) -> f64| done.iter().map(of).sum::<f64>();
+    sum(|done| done.completion_ms) / sum(|done| done.bound_ms)
 }
 
 impl Done {

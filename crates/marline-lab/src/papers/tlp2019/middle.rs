@@ -1,6 +1,6 @@
 //! The study's future work: losses in the middle of a burst, and RACK, beside the stack of then.
 
-use super::drill::{Done, Drill};
+use super::drill::{Done, Drill, bound_ratio};
 use super::{RECOVERY_OF_THEN, multipath};
 use crate::experiment::Variant;
 use crate::figure::mean_interval;
@@ -119,7 +119,7 @@ fn times(done: &[Done]) -> Vec<f64> {
 
 fn row(what: String, done: &[Done]) -> Row {
     let (mean, interval) = mean_interval(&times(done));
-    Row::new(what).ours_between(mean, interval, "ms")
+    Row::new(what).ours_between(mean, interval, "ms").bound_ratio(bound_ratio(done))
 }
 
 /// Nothing is lost, but packets overtake each other: who repeats what was only late?

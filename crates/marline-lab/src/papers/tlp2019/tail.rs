@@ -1,7 +1,7 @@
 //! What TLP-MP gains against the number of packets lost at the end of a burst (the question of the
 //! study of 2017): lost once, or the path dead from there on; and what its copies cost when the path lives.
 
-use super::drill::{Done, Drill};
+use super::drill::{Done, Drill, bound_ratio};
 use super::run::LTE;
 use super::{RECOVERY_OF_THEN, multipath, standard};
 use crate::experiment::Variant;
@@ -79,14 +79,16 @@ fn gains(length: &Length) -> Vec<f64> {
 fn gain_row(length: &Length, words: &str) -> Row {
     let (gain, between) = mean_interval(&gains(length));
     let mean = |runs| mean_interval(&times(runs)).0;
-    Row::new(format!("k = {}, {words}", length.k)).ours_between(gain, between, "ms").remark(
-        format!(
-            "no probes {:.0} ms, TLP-STD {:.0} ms, TLP-MP {:.0} ms",
-            mean(&length.none),
-            mean(&length.standard),
-            mean(&length.multipath)
-        ),
-    )
+    let remark = format!(
+        "no probes {:.0} ms, TLP-STD {:.0} ms, TLP-MP {:.0} ms; the ratio is TLP-MP's",
+        mean(&length.none),
+        mean(&length.standard),
+        mean(&length.multipath)
+    );
+    Row::new(format!("k = {}, {words}", length.k))
+        .ours_between(gain, between, "ms")
+        .bound_ratio(bound_ratio(&length.multipath))
+        .remark(remark)
 }
 
 /// Copies on 4G while WLAN lives: all of them are overhead.

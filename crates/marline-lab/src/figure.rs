@@ -17,7 +17,7 @@ mod curve;
 mod heat_map;
 mod plot;
 mod segment_log;
-mod svg;
+pub(crate) mod svg;
 mod timing;
 
 pub use bars::Bars;

@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod net;
 pub mod papers;
 pub mod parallel;
+pub mod report;
 pub mod runs;
 pub mod scenario;
 pub mod workload;

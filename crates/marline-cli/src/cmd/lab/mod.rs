@@ -3,6 +3,7 @@
 pub mod compare;
 pub mod net;
 pub mod paper;
+pub mod report;
 pub mod run;
 pub mod sweep;
 
@@ -30,6 +31,8 @@ pub enum Lab {
     Compare(compare::Args),
     /// Published measurements, done again in virtual time: paper, ours, verdict.
     Paper(paper::Args),
+    /// All results as one HTML page.
+    Report(report::Args),
     /// One end of a run (it is started by those that run something).
     #[command(hide = true)]
     End {
@@ -49,6 +52,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Compare(args) => tokio::task::spawn_blocking(move || compare::run(&args)).await?,
         Lab::Run(args) => tokio::task::spawn_blocking(move || run::run(&args)).await?,
         Lab::Sweep(args) => tokio::task::spawn_blocking(move || sweep::run(&args)).await?,
+        Lab::Report(args) => tokio::task::spawn_blocking(move || report::run(&args)).await?,
         Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {
             tokio::task::spawn_blocking(move || marline_lab::experiment::run_end(&job)).await??;

@@ -25,6 +25,14 @@ pub struct Args {
     /// Keys; `all`: those that run in virtual time; `list`: say which there are.
     #[arg(value_name = "KEY", required = true)]
     pub keys: Vec<String>,
+    /// How.
+    #[command(flatten)]
+    pub runs: Runs,
+}
+
+/// How keys are run, and where results are kept.
+#[derive(Debug, clap::Args)]
+pub struct Runs {
     /// Threads. Default: as many as there are processors.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
@@ -55,15 +63,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ["all"] => papers::all().into_iter().filter(|paper| paper.in_virtual_time()).collect(),
         ref keys => keys.iter().map(|key| papers::find(key)).collect::<anyhow::Result<Vec<_>>>()?,
     };
-    anyhow::ensure!(
-        args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
-        "--scale {}: above 0, at most 100",
-        args.scale
-    );
     let (mut refused, mut failed) = (Vec::new(), Vec::new());
     for paper in chosen {
         // One that cannot run must not keep the others from it.
-        match one(paper, args) {
+        match one(paper, &args.runs) {
             Ok(true) => {}
             Ok(false) => refused.push(paper.key()),
             Err(error) => {
@@ -92,12 +95,12 @@ fn list() -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> {
+pub(super) fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> {
     PaperFile::parse(paper.text()).with_context(|| format!("papers/{}.toml", paper.key()))
 }
 
 /// Runs, keeps and prints one; whether everything is accepted.
-fn one(paper: &dyn Paper, args: &Args) -> anyhow::Result<bool> {
+fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<bool> {
     let (result, info) = reproduce(paper, args)?;
     print(&told(paper, &result, &info)?)?;
     let at = args.out.join(paper.key());
@@ -109,7 +112,12 @@ fn one(paper: &dyn Paper, args: &Args) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// Those of the paper; the results cannot be written.
-fn reproduce(paper: &dyn Paper, args: &Args) -> anyhow::Result<(Reproduction, RunInfo)> {
+pub(super) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Reproduction, RunInfo)> {
+    anyhow::ensure!(
+        args.scale.is_finite() && args.scale > 0.0 && args.scale <= 100.0,
+        "--scale {}: above 0, at most 100",
+        args.scale
+    );
     let directory = args.out.join(paper.key());
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let traces = args.trace_dir.clone().or_else(papers::trace_directory);

@@ -1,0 +1,54 @@
+//! `marline lab report`: all results as one page.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use marline_lab::report::{Section, html};
+use marline_lab::{keep, papers};
+
+use super::paper;
+use crate::cmd::monitor::print;
+
+/// Arguments of `marline lab report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where the page is written.
+    #[arg(long, value_name = "FILE", default_value = "target/report.html")]
+    pub page: PathBuf,
+    /// Run what has no results yet and needs nothing but time; the rest is shown as not run.
+    #[arg(long)]
+    pub run_missing: bool,
+    /// How, and where results are.
+    #[command(flatten)]
+    pub runs: paper::Runs,
+}
+
+/// Writes the page; success: it is written, whatever the verdicts.
+///
+/// # Errors
+/// Results cannot be read, or the page cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut sections = Vec::new();
+    for of in papers::all() {
+        let mut results = papers::load(&args.runs.out.join(of.key()))?;
+        if results.is_none() && args.run_missing && of.in_virtual_time() {
+            // One that cannot run is shown as not run.
+            match paper::reproduce(of, &args.runs) {
+                Ok(made) => results = Some(made),
+                Err(error) => eprintln!("{}: {error:#}", of.key()),
+            }
+        }
+        let file = paper::file(of)?;
+        sections.push(Section { key: of.key().to_owned(), file, results });
+    }
+    if let Some(directory) = args.page.parent() {
+        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    let page = html(&sections, &keep::program()?);
+    std::fs::write(&args.page, page).with_context(|| args.page.display().to_string())?;
+    let there = sections.iter().filter(|section| section.results.is_some()).count();
+    let (all, page) = (sections.len(), args.page.display());
+    print(&format!("{page}: {there} of {all} keys have results\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -23,10 +23,16 @@ fn every_contestant_runs_and_the_table_is_made_once() {
 
     let first = compare(&results, &["--write", document.to_str().expect("a path")]);
     let said = String::from_utf8_lossy(&first.stderr);
-    assert!(said.contains("4 runs, on 2 processors"), "{said}");
+    assert!(said.contains("5 runs, on 2 processors"), "{said}");
     assert!(!said.contains("FAILED"), "{said}");
     let table = String::from_utf8_lossy(&first.stdout);
-    for who in ["TCP, first path", "TCP, second path", "kernel MPTCP", "Marline"] {
+    for who in [
+        "TCP, first path",
+        "TCP, second path",
+        "kernel MPTCP",
+        "Marline",
+        "Marline, redundant-idle",
+    ] {
         assert!(table.contains(&format!(" {who} | 1")), "no {who} in {table}");
     }
     assert!(table.contains("| 2c-docs | burst that is hit, ms |"), "{table}");

@@ -83,7 +83,7 @@ fn docs(name: &str) -> String {
 #[test]
 fn the_documented_file_can_be_read_and_its_defaults_are_the_defaults() {
     let text = docs("lab.md");
-    let (_, rest) = text.split_once("```toml\n").expect("a block");
+    let (_, rest) = text.split_once("```toml\nseed = 7").expect("a block");
     let (block, _) = rest.split_once("```").expect("its end");
     let scenario = Scenario::from_toml(block).expect("documented");
     let (said, default) = (&scenario.client.mptcp, Mptcp::default());

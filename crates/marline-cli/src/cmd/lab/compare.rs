@@ -56,9 +56,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let bench = Bench::open(&args.results, args.fresh)?;
     if !args.table {
-        let all = available() as u32;
+        let processors = args.processors.unwrap_or(available() as u32);
+        let missing: usize = rows.iter().map(|row| bench.missing(row).len()).sum();
+        eprintln!("{missing} runs, on {processors} processors");
         let instance = format!("cmp-{}", std::process::id());
-        bench.run_all(&rows, args.processors.unwrap_or(all), &instance, &|(done, of), made| {
+        bench.run_all(&rows, processors, &instance, &|(done, of), made| {
             let (key, who, repeat) = (&made.row.key, made.contestant.key(), made.repeat);
             eprintln!("{done:4}/{of} {key:12} {who:10} {repeat:2} {}", told(made.sample));
         })?;

@@ -18,6 +18,9 @@
 //! - Under a bounded window or send buffer a slower subflow takes only what comes home before the
 //!   faster ones would have to wait for it (`blocking.rs`). Without that, all that the slow one took
 //!   of a small buffer was sent again on the fast one.
+//! - A slower subflow takes nothing that the fast one would bring sooner together with all the rest
+//!   (`completion.rs`). Without that, each burst beyond the fast one's restart window waited for the
+//!   slow path's round trip.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
 //!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
 //!   (ECF, BLEST) are separate.
@@ -34,13 +37,15 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::opportunistic::{Opportunistic, OpportunisticRules};
-use super::{blocking, classes};
+use super::{blocking, classes, completion};
 
 /// What a [`MinRtt`] does beyond choosing the lowest RTT.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MinRttConfig {
     /// Keep data from slow subflows that would block the faster ones.
     pub avoids_blocking: bool,
+    /// Keep data from slow subflows that the faster one would bring sooner, all of it.
+    pub completes_early: bool,
     /// What is done when a window blocks nevertheless.
     pub opportunistic: OpportunisticRules,
     /// An unanswered probe is enough for data to be sent elsewhere; else it takes a retransmission
@@ -53,6 +58,7 @@ impl Default for MinRttConfig {
     fn default() -> Self {
         MinRttConfig {
             avoids_blocking: true,
+            completes_early: true,
             opportunistic: OpportunisticRules::WIDE,
             reinjects_on_probe: true,
         }
@@ -63,6 +69,7 @@ impl MinRttConfig {
     /// `lowest-rtt`: none of it.
     pub const BARE: Self = MinRttConfig {
         avoids_blocking: false,
+        completes_early: false,
         opportunistic: OpportunisticRules::OFF,
         reinjects_on_probe: false,
     };
@@ -98,7 +105,8 @@ impl Scheduler for MinRtt {
         let candidates = || classes::members(cx.subflows, class);
         let picked = classes::pick(candidates(), class);
         let blocks = |view| self.config.avoids_blocking && blocking::would_block(view, cx);
-        picked.filter(|view| !blocks(view)).map_or_else(
+        let late = |view| self.config.completes_early && completion::comes_too_late(view, cx);
+        picked.filter(|view| !blocks(view) && !late(view)).map_or_else(
             || classes::wait(candidates()),
             |view| Decision::Send { subflow: view.id, range: cx.unsent },
         )

@@ -5,6 +5,7 @@ mod blest;
 mod blocking;
 mod burst_end;
 pub mod classes;
+mod completion;
 mod copies;
 mod ecf;
 mod hedged;

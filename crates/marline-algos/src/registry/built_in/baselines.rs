@@ -43,6 +43,7 @@ fn min_rtt(parameters: &mut Parameters<'_>, defaults: MinRttConfig) -> MinRttCon
     let reinject = if defaults.reinjects_on_probe { "probe" } else { "rto" };
     MinRttConfig {
         avoids_blocking: parameters.on_off("blocking", defaults.avoids_blocking),
+        completes_early: parameters.on_off("completion", defaults.completes_early),
         opportunistic: if opportunistic {
             OpportunisticRules::WIDE
         } else {

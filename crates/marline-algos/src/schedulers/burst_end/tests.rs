@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Stream, drain, full, view};
+use crate::testing::{Stream, drain, full, gone, view};
 
 #[test]
 fn of_a_burst_the_last_segment_is_on_both_paths() {
@@ -27,7 +27,7 @@ fn as_many_segments_as_it_is_told() {
 #[test]
 fn a_tail_that_the_slow_path_introduced_is_copied_to_the_fast_one() {
     let (mut stream, mut scheduler) = (Stream::new(1_000), BurstEnd::default());
-    drain(&mut scheduler, &mut stream, &[full(view(0, 20)), view(1, 90)]);
+    drain(&mut scheduler, &mut stream, &[gone(view(0, 20)), view(1, 90)]);
     let sent = drain(&mut scheduler, &mut stream, &[view(0, 20), view(1, 90)]);
     assert_eq!(sent, [(0, 0, 1000)]);
 }

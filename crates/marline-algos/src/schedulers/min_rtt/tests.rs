@@ -12,8 +12,8 @@ fn decision_table() {
     let table: &[(&str, &[SubflowView], Decision)] = &[
         ("nothing", &[], Decision::Wait),
         ("lowest RTT", &[slow, fast], send(0, 0, 5_000)),
-        ("full: the next", &[full(fast), slow], send(1, 0, 5_000)),
-        ("waits for its pacer: the next", &[paced(fast, 3), slow], send(1, 0, 5_000)),
+        ("full, but soon done: waited for", &[full(fast), slow], Decision::Wait),
+        ("waits for its pacer, likewise", &[paced(fast, 3), slow], pacer),
         ("all full: never the backup", &[full(fast), full(slow), spare], Decision::Wait),
         ("all wait", &[full(slow), paced(fast, 3), spare], pacer),
         ("suspect: not used", &[suspect(fast, 9), slow], send(1, 0, 5_000)),
@@ -26,6 +26,11 @@ fn decision_table() {
     for (name, subflows, expected) in table {
         let decision = MinRtt::default().next_send(&stream.context(subflows));
         assert_eq!(decision, *expected, "{name}");
+    }
+    let much = Stream::new(500_000);
+    for busy in [full(fast), paced(fast, 3)] {
+        let decision = MinRtt::default().next_send(&much.context(&[busy, slow]));
+        assert_eq!(decision, send(1, 0, 500_000), "more than the fast one can bring soon");
     }
     let empty = Stream::new(0);
     assert_eq!(MinRtt::default().next_send(&empty.context(&[fast])), Decision::Wait);

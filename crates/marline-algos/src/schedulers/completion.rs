@@ -1,0 +1,143 @@
+//! Completion: what a slow subflow takes must not be what everybody waits for in the end.
+//!
+//! *Problem.* The fast subflow's window is full, a slow one has room. Under load that room is worth
+//! having. But when little is left to send, the fast one is through with all of it before the slow
+//! one's segment has even arrived: a burst that is spread over both ends as late as the slow one is.
+//! After each pause this is so anew, since the fast one begins with its restart window.
+//!
+//! *How.* A segment given to slow subflow S now arrives after S's one-way time with its present
+//! queue. The fastest one, F, brings what is unsent in rounds: each of its round trips it sends what
+//! its window lets go, twice as much as in the round before while it is in slow start, but no more
+//! than its path was seen to carry. If F's last byte arrives no later than S's segment, S takes
+//! nothing now. Who has filled the send buffer has more to say than stands there: the end of what is
+//! written is not the end, and nothing is held back.
+//!
+//! *Source.* The question is ECF's (Lim et al., CoNEXT 2017; `ecf.rs`).
+//!
+//! *Differences.* ECF counts whole windows of the present size in whole round trips, which makes a
+//! fast path that is just starting look slow, and compares round trips, not arrivals. It keeps a
+//! margin and a hysteresis; here the question is asked anew for each segment, and what is unsent
+//! answers it: under load there is always more.
+
+use marline_policy::{Phase, SchedulerContext, SubflowView};
+use marline_time::{Duration, Rate};
+
+use super::classes::{Class, members, rank};
+
+/// Rounds that are counted; what takes longer is load.
+const MAX_ROUNDS: u32 = 32;
+
+/// Whether the fastest subflow of its class would have brought all that is unsent before a segment that
+/// `slow` took now arrives.
+pub(super) fn comes_too_late(slow: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
+    let (Some(class), Some(srtt)) = (Class::of(slow), slow.srtt) else { return false };
+    let fastest = members(cx.subflows, class).min_by_key(|view| rank(view));
+    let Some(fast) = fastest.filter(|fast| rank(fast) < rank(slow)) else { return false };
+    let left = cx.written.since(cx.unsent.start);
+    // Writers are woken before the buffer is empty, and fill it again.
+    if cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3 {
+        return false;
+    }
+    fast_arrival(fast, left, slow_arrival(slow, srtt)).is_some()
+}
+
+/// When a segment sent on `view` now arrives: as the last ones did, or after what is under way.
+fn slow_arrival(view: &SubflowView, srtt: Duration) -> Duration {
+    let way_back = view.min_rtt.unwrap_or(srtt) / 2;
+    let under_way = view.bytes_in_flight + u64::from(view.mss);
+    let sent = view.delivery_rate.filter(|rate| *rate != Rate::ZERO);
+    let queued = sent.map_or(Duration::ZERO, |rate| rate.time_for(under_way));
+    srtt.max(queued.min(srtt * 2)).saturating_sub(way_back)
+}
+
+/// When `view`, whose window is full, has brought `left` bytes; `None` if later than `limit`.
+fn fast_arrival(view: &SubflowView, left: u64, limit: Duration) -> Option<Duration> {
+    let srtt = view.srtt?;
+    let one_way = srtt.saturating_sub(view.min_rtt.unwrap_or(srtt) / 2);
+    let starting = view.cwnd < view.ssthresh && view.phase == Phase::Open;
+    // A rate that was seen while there was little to send is no limit: it grows with the window.
+    let carried = view.delivery_rate.map_or(u64::MAX, |rate| rate.bytes_in(srtt));
+    let mut round = view.cwnd.max(1);
+    let (mut left, mut begins) = (left, Duration::ZERO);
+    for _ in 0..MAX_ROUNDS {
+        if starting {
+            round = (round * 2).min(carried.max(view.cwnd * 2));
+        }
+        if left <= round {
+            let part = srtt.as_nanos() as u128 * u128::from(left) / u128::from(round);
+            let arrival = begins + Duration::from_nanos(part as u64) + one_way;
+            return (arrival <= limit).then_some(arrival);
+        }
+        left -= round;
+        begins += srtt;
+        if begins + one_way > limit {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MSS, Stream, full, view};
+
+    /// 13 ms, starting with ten segments, beside 85 ms at 20 Mbit/s.
+    fn pair() -> [SubflowView; 2] {
+        let fast = full(view(0, 13));
+        let fast = SubflowView { cwnd: 10_000, ssthresh: u64::MAX, ..fast };
+        [fast, SubflowView { delivery_rate: Some(Rate::from_mbit(20)), ..view(1, 85) }]
+    }
+
+    fn too_late(pair: &[SubflowView; 2], left: u64) -> bool {
+        let stream = Stream::new(left);
+        comes_too_late(&pair[1], &stream.context(pair))
+    }
+
+    #[test]
+    fn a_burst_that_the_fast_one_ends_sooner_stays_on_it() {
+        let mut pair = pair();
+        // 42.5 ms on the slow one. The fast one: 20 kB until 13 ms, 60 until 26, 140 until 39, and
+        // 6.5 ms on the way: 36 ms of sending, 121 kB.
+        assert!(too_late(&pair, 120_000) && !too_late(&pair, 125_000));
+        // In congestion avoidance 10 kB a round: 27 kB.
+        pair[0].ssthresh = 10_000;
+        assert!(too_late(&pair, 27_000) && !too_late(&pair, 29_000));
+    }
+
+    #[test]
+    fn a_path_is_not_thought_to_carry_more_than_it_did() {
+        let mut pair = pair();
+        // 25 kB in 13 ms.
+        pair[0].delivery_rate = Some(Rate::from_bits_per_s(25_000 * 8 * 1_000 / 13));
+        pair[0].cwnd = 20_000;
+        // 25 kB would be less than a window in slow start lets go at once: 40 kB a round.
+        assert!(too_late(&pair, 110_000) && !too_late(&pair, 113_000));
+    }
+
+    #[test]
+    fn what_waits_on_the_slow_one_makes_it_later() {
+        let mut pair = pair();
+        assert!(!too_late(&pair, 150_000));
+        // 300 kB at 20 Mbit/s are 120 ms.
+        pair[1].bytes_in_flight = 300_000;
+        assert!(too_late(&pair, 150_000));
+    }
+
+    #[test]
+    fn a_writer_that_waits_for_room_has_more_to_say() {
+        let pair = pair();
+        assert!(too_late(&pair, 100_000));
+        let stream = Stream { window: 130_000, ..Stream::new(100_000) };
+        assert!(!comes_too_late(&pair[1], &stream.context(&pair)));
+    }
+
+    #[test]
+    fn nobody_waits_for_the_slow_or_for_the_unmeasured() {
+        let pair = pair();
+        let stream = Stream::new(u64::from(MSS));
+        assert!(!comes_too_late(&pair[0], &stream.context(&pair)));
+        let unknown = [pair[0], SubflowView { srtt: None, ..pair[1] }];
+        assert!(!comes_too_late(&unknown[1], &stream.context(&unknown)));
+    }
+}

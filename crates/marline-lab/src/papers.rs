@@ -15,6 +15,7 @@ use anyhow::Context as _;
 
 mod download;
 mod file;
+mod hsr2018;
 mod judge;
 mod kernel;
 mod live;
@@ -65,6 +66,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &remp2015::Remp2015,
         &tlp2019::Tlp,
         &papd2017::Papd,
+        &hsr2018::HighSpeedRail,
         &traces::Traces,
         // Those in real time.
         &kernel::Kernel,

@@ -93,8 +93,7 @@ pub(super) fn cases() -> Vec<Special> {
                 ..one(name("mk-redundant", "km-redundant"), &redundant, dual_stack())
             },
             Special {
-                // How long it stays redundant depends on what it measures.
-                check: both_carried,
+                check: |found| repeated(found, 20),
                 bytes: 2 * SHORT,
                 ..one(name("mk-papd", "km-papd"), &papd, dual_stack())
             },

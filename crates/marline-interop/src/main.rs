@@ -45,6 +45,9 @@ struct Args {
     /// Run them again
     #[arg(long)]
     fresh: bool,
+    /// Keep the captures of green cells, too, and say what was found in them
+    #[arg(long)]
+    keep_captures: bool,
     /// Print the cells and do not run them
     #[arg(long)]
     list: bool,
@@ -113,7 +116,7 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
         tasks.iter().for_each(|task| println!("{task}"));
         return Ok(true);
     }
-    let results = Results::open(&args.results, args.fresh)?;
+    let results = Results::open(&args.results, args.fresh, args.keep_captures)?;
     let waiting: VecDeque<Task> = tasks.iter().copied().filter(|t| !results.is_green(t)).collect();
     println!("{} cells, {} of them green already", tasks.len(), tasks.len() - waiting.len());
     let swept = marline_lab::net::sweep();

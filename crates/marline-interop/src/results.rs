@@ -29,6 +29,7 @@ pub(crate) struct Results {
     place: PathBuf,
     program: String,
     fresh: bool,
+    keep_captures: bool,
     done: AtomicUsize,
 }
 
@@ -41,11 +42,13 @@ pub(crate) struct Summary {
 }
 
 impl Results {
-    pub(crate) fn open(place: &Path, fresh: bool) -> anyhow::Result<Results> {
+    /// In this directory. `fresh`: cells that were green are run again; `keep_captures`: their
+    /// captures are not thrown away.
+    pub(crate) fn open(place: &Path, fresh: bool, keep_captures: bool) -> anyhow::Result<Results> {
         fs::create_dir_all(place).with_context(|| place.display().to_string())?;
         let program = keep::program()?;
         let place = place.canonicalize()?;
-        Ok(Results { place, program, fresh, done: AtomicUsize::new(0) })
+        Ok(Results { place, program, fresh, keep_captures, done: AtomicUsize::new(0) })
     }
 
     /// Where a cell leaves its files.
@@ -63,7 +66,7 @@ impl Results {
         (kept.program == self.program && kept.name == name(task)).then_some(kept.verdict)
     }
 
-    /// Notes a result, says it, and throws away the captures of a green cell.
+    /// Notes a result, says it, and throws away the captures of a green cell if nobody wants them.
     pub(crate) fn keep(&self, task: &Task, verdict: &Verdict, total: usize) {
         let directory = self.directory(task);
         let (program, name) = (self.program.clone(), name(task));
@@ -78,7 +81,9 @@ impl Results {
         for problem in &verdict.problems {
             println!("       {problem}");
         }
-        if verdict.problems.is_empty() {
+        if verdict.problems.is_empty() && self.keep_captures {
+            println!("       {} ({})", directory.display(), verdict.capture);
+        } else if verdict.problems.is_empty() {
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 if name.to_string_lossy().contains(".pcap") {

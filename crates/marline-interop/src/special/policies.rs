@@ -84,18 +84,24 @@ pub(super) fn cases() -> Vec<Special> {
                 receive_buffer: Some(SMALL_WINDOW),
                 // Penalised: the slow path carries next to nothing.
                 check: |found| copied(found, 1),
-                ..one(name("mk-orp", "km-orp"), &orp, unequal())
+                ..one(name("mk-policy-orp", "km-policy-orp"), &orp, unequal())
             },
-            Special { acts: cut(), ..one(name("mk-tlp-mp", "km-tlp-mp"), &tlp, lossy()) },
-            Special { acts: cut(), ..one(name("mk-tlp-std", "km-tlp-std"), &tlp_std, lossy()) },
+            Special {
+                acts: cut(),
+                ..one(name("mk-policy-tlp-mp", "km-policy-tlp-mp"), &tlp, lossy())
+            },
+            Special {
+                acts: cut(),
+                ..one(name("mk-policy-tlp-std", "km-policy-tlp-std"), &tlp_std, lossy())
+            },
             Special {
                 check: |found| repeated(found, 300),
-                ..one(name("mk-redundant", "km-redundant"), &redundant, dual_stack())
+                ..one(name("mk-policy-redundant", "km-policy-redundant"), &redundant, dual_stack())
             },
             Special {
                 check: |found| repeated(found, 20),
                 bytes: 2 * SHORT,
-                ..one(name("mk-papd", "km-papd"), &papd, dual_stack())
+                ..one(name("mk-policy-papd", "km-policy-papd"), &papd, dual_stack())
             },
         ]);
     }

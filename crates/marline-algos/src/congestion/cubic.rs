@@ -48,7 +48,7 @@ pub enum RenoEstimate {
     /// As Reno itself: by a segment per round trip (RFC 9438 section 4.3).
     #[default]
     Rfc9438,
-    /// As below it: by [`ALPHA`] of a segment.
+    /// As below it: by `ALPHA` of a segment.
     Linux,
 }
 

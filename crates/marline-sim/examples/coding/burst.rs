@@ -1,0 +1,322 @@
+//! One burst on its way.
+
+use marline_link::{DuplexSpec, Link, Packet};
+use marline_time::{Duration, Instant, Rng, SeedTree};
+
+/// Bytes of a full packet, and of an acknowledgement.
+const DATA_BYTES: usize = 1_500;
+const ACK_BYTES: usize = 72;
+/// What the sender knows of the first path; it has been used before.
+const RTT: Duration = Duration::from_millis(96);
+/// When an answer is overdue for a hedged copy: three variations of the jitter beyond the RTT.
+const HEDGE_AFTER: Duration = Duration::from_millis(108);
+/// When silence means that the other path must help, and until the next time.
+const PROBE_AFTER: Duration = Duration::from_millis(120);
+/// Later acknowledged segments that show a loss at once.
+const DUPTHRESH: usize = 3;
+/// Bursts after one with losses that are sent twice by [`Way::Selective`].
+const REMEMBERED: u32 = 3;
+
+/// What is done beyond recovery.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Nothing.
+    Plain,
+    /// A copy over the other path of what is overdue.
+    Hedged,
+    /// The last so many packets over the other path, too, at once.
+    Tail(usize),
+    /// All packets over the other path, too, at once, for some bursts after one with losses.
+    Selective,
+    /// So many parities over the other path at once, each of every so-many-th packet.
+    Xor(usize),
+    /// So many packets over the other path at once, each of which replaces any one.
+    Ideal(usize),
+}
+
+/// A packet of the model.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Of the burst, by its number.
+    Data(usize),
+    /// Repairs, by its number.
+    Repair(usize),
+    /// Of a packet on this path, with whether the whole burst is known.
+    Ack(Option<usize>, bool),
+}
+
+/// With the burst it belongs to: what comes late is of no use to the next.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Piece {
+    burst: Instant,
+    unit: Unit,
+}
+
+impl Packet for Piece {
+    fn wire_len(&self) -> usize {
+        if matches!(self.unit, Unit::Ack(..)) { ACK_BYTES } else { DATA_BYTES }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut []
+    }
+}
+
+/// Both paths: to the receiver, and back.
+pub(crate) struct Paths {
+    there: Vec<Link<Piece>>,
+    back: Vec<Link<Piece>>,
+    /// For so many bursts more losses are expected.
+    risky: u32,
+}
+
+impl Paths {
+    /// Links of these descriptions.
+    pub(crate) fn new(specs: [DuplexSpec; 2], seeds: &SeedTree) -> Self {
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        for (number, spec) in specs.iter().enumerate() {
+            let config = spec.resolve(seeds, &mut |_| None).expect("no traces");
+            let own = seeds.branch(&format!("path/{number}"));
+            there.push(Link::new(config.up, &own.branch("there"), Instant::ZERO));
+            back.push(Link::new(config.down, &own.branch("back"), Instant::ZERO));
+        }
+        Paths { there, back, risky: REMEMBERED }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.there.iter().chain(&self.back).filter_map(Link::next_event).min()
+    }
+}
+
+/// A moment within the sending of a burst.
+pub(crate) fn moment(packets: usize, rng: &mut impl Rng) -> Duration {
+    // 0.6 ms a packet, and the way of the last one.
+    Duration::from_millis(1).mul_f64((0.6 * packets as f64 + 40.0) * rng.unit())
+}
+
+/// What the sender knows of a packet.
+#[derive(Copy, Clone, Debug, Default)]
+struct Outstanding {
+    sent_at: Option<Instant>,
+    acked: bool,
+    copied: bool,
+}
+
+/// One burst on its way.
+pub(crate) struct Burst {
+    way: Way,
+    start: Instant,
+    death: Option<Instant>,
+    outstanding: Vec<Outstanding>,
+    /// What the receiver has, and how many repairs of each kind.
+    known: Vec<bool>,
+    repairs: Vec<bool>,
+    heard_at: Instant,
+    sent: usize,
+    acknowledged: bool,
+    /// Something was lost or overdue.
+    trouble: bool,
+}
+
+impl Burst {
+    /// A burst of so many packets; the first path dies at `death`, until the next burst.
+    pub(crate) fn new(packets: usize, way: Way, start: Instant, death: Option<Instant>) -> Self {
+        let repairs = match way {
+            Way::Xor(extra) | Way::Ideal(extra) => extra,
+            _ => 0,
+        };
+        Burst {
+            way,
+            start,
+            death,
+            outstanding: vec![Outstanding::default(); packets],
+            known: vec![false; packets],
+            repairs: vec![false; repairs],
+            heard_at: start,
+            sent: 0,
+            acknowledged: false,
+            trouble: false,
+        }
+    }
+
+    /// How long until the receiver has all of it, and how many packets were sent, repairs and copies
+    /// included, until the sender knew.
+    pub(crate) fn run(mut self, paths: &mut Paths) -> (Duration, usize) {
+        for link in paths.there.iter_mut().chain(&mut paths.back) {
+            link.set_up(self.start, true);
+        }
+        self.begin(paths);
+        let (mut now, mut complete) = (self.start, None);
+        let end = self.start + Duration::from_millis(1_990);
+        while !self.acknowledged && now < end {
+            if self.death.is_some_and(|death| death <= now) {
+                paths.there[0].set_up(now, false);
+                paths.back[0].set_up(now, false);
+                self.death = None;
+            }
+            self.receive(now, paths);
+            if complete.is_none() && self.known.iter().all(|known| *known) {
+                complete = Some(now);
+            }
+            self.hear(now, paths);
+            let timer = if self.acknowledged { None } else { self.act(now, paths) };
+            let next = [timer, paths.next_event(), self.death].into_iter().flatten().min();
+            now = next.unwrap_or(end).max(now + Duration::from_nanos(1));
+        }
+        paths.risky = if self.trouble { REMEMBERED } else { paths.risky.saturating_sub(1) };
+        (complete.unwrap_or(end).since(self.start), self.sent)
+    }
+
+    fn send(&mut self, now: Instant, paths: &mut Paths, path: usize, unit: Unit) {
+        self.sent += 1;
+        paths.there[path].offer(now, Piece { burst: self.start, unit });
+        if let (Unit::Data(number), 0) = (unit, path) {
+            self.outstanding[number].sent_at = Some(now);
+        }
+    }
+
+    fn begin(&mut self, paths: &mut Paths) {
+        let count = self.known.len();
+        for number in 0..count {
+            self.send(self.start, paths, 0, Unit::Data(number));
+        }
+        match self.way {
+            Way::Selective if paths.risky > 0 => self.copy_tail(count, paths),
+            Way::Plain | Way::Hedged | Way::Selective => {}
+            Way::Tail(extra) => self.copy_tail(extra, paths),
+            Way::Xor(extra) | Way::Ideal(extra) => {
+                (0..extra).for_each(|n| self.send(self.start, paths, 1, Unit::Repair(n)));
+            }
+        }
+    }
+
+    fn copy_tail(&mut self, extra: usize, paths: &mut Paths) {
+        for number in self.known.len() - extra..self.known.len() {
+            self.outstanding[number].copied = true;
+            self.send(self.start, paths, 1, Unit::Data(number));
+        }
+    }
+
+    /// The receiver.
+    fn receive(&mut self, now: Instant, paths: &mut Paths) {
+        for path in 0..2 {
+            while let Some(piece) = paths.there[path].poll(now) {
+                if piece.burst != self.start {
+                    continue;
+                }
+                let number = match piece.unit {
+                    Unit::Data(number) => {
+                        self.known[number] = true;
+                        Some(number)
+                    }
+                    Unit::Repair(number) => {
+                        self.repairs[number] = true;
+                        None
+                    }
+                    Unit::Ack(..) => None,
+                };
+                self.decode();
+                let all = self.known.iter().all(|known| *known);
+                let unit = Unit::Ack(number.filter(|_| path == 0), all);
+                paths.back[path].offer(now, Piece { burst: self.start, unit });
+            }
+        }
+    }
+
+    fn decode(&mut self) {
+        match self.way {
+            Way::Ideal(_) => {
+                let missing = self.known.iter().filter(|known| !**known).count();
+                let repairs = self.repairs.iter().filter(|has| **has).count();
+                if missing <= repairs {
+                    self.known.fill(true);
+                }
+            }
+            Way::Xor(groups) => {
+                for group in (0..groups).filter(|group| self.repairs[*group]) {
+                    let members = (group..self.known.len()).step_by(groups);
+                    let missing: Vec<usize> = members.filter(|n| !self.known[*n]).collect();
+                    if let [one] = missing[..] {
+                        self.known[one] = true;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Acknowledgements that came.
+    fn hear(&mut self, now: Instant, paths: &mut Paths) {
+        for path in 0..2 {
+            while let Some(piece) = paths.back[path].poll(now) {
+                let (Unit::Ack(number, all), true) = (piece.unit, piece.burst == self.start) else {
+                    continue;
+                };
+                self.acknowledged |= all;
+                if let Some(number) = number {
+                    self.outstanding[number].acked = true;
+                    self.heard_at = now;
+                }
+            }
+        }
+    }
+
+    /// The sender: repairs, copies, probes. When it wants to be asked again.
+    fn act(&mut self, now: Instant, paths: &mut Paths) -> Option<Instant> {
+        let mut timer = None;
+        let mut answered: Vec<(Instant, usize)> = Vec::new();
+        for (number, other) in self.outstanding.iter().enumerate().filter(|(_, o)| o.acked) {
+            answered.extend(other.sent_at.map(|at| (at, number)));
+        }
+        answered.sort_unstable();
+        let mut wake = |at: Instant| timer = Some(timer.map_or(at, |t: Instant| t.min(at)));
+        for number in 0..self.outstanding.len() {
+            // The peer tells what it knows: what it decoded is not repeated.
+            let Outstanding { sent_at: Some(sent_at), acked, copied } = self.outstanding[number]
+            else {
+                continue;
+            };
+            if acked || (self.known[number] && now >= sent_at + RTT) {
+                continue;
+            }
+            if let Some(at) = lost_at(&answered, number, sent_at) {
+                if at <= now {
+                    self.trouble = true;
+                    self.send(now, paths, 0, Unit::Data(number));
+                    wake(now + PROBE_AFTER);
+                    continue;
+                }
+                wake(at);
+            }
+            let hedged = matches!(self.way, Way::Hedged | Way::Selective);
+            let patience = if hedged { HEDGE_AFTER } else { PROBE_AFTER };
+            let since = if hedged { sent_at } else { sent_at.max(self.heard_at) };
+            if copied {
+                // Sent on both: again on the first when that has been silent for long.
+                let at = sent_at.max(self.heard_at) + PROBE_AFTER * 3;
+                if at <= now {
+                    self.send(now, paths, 1, Unit::Data(number));
+                    self.outstanding[number].sent_at = Some(now);
+                }
+                wake(at.max(now + RTT));
+            } else if since + patience <= now {
+                self.trouble = true;
+                self.outstanding[number].copied = true;
+                self.send(now, paths, 1, Unit::Data(number));
+            } else {
+                wake(since + patience);
+            }
+        }
+        timer
+    }
+}
+
+/// When later acknowledgements show that it is lost. `acked` is in the order of sending.
+fn lost_at(acked: &[(Instant, usize)], number: usize, sent_at: Instant) -> Option<Instant> {
+    let before = acked.partition_point(|other| *other <= (sent_at, number));
+    match acked.len() - before {
+        0 => None,
+        few if few < DUPTHRESH => Some(sent_at + RTT + RTT / 4),
+        _ => Some(sent_at),
+    }
+}

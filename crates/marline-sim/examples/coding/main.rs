@@ -1,0 +1,107 @@
+//! Would coding pay? Bursts of 1 to 70 packets on the link models, repaired in different ways with
+//! equal extra bytes: docs/adr/0013 rests on what this prints.
+//!
+//! `cargo run --release -p marline-sim --example coding [BURSTS]` (1000 bursts of each kind unless said).
+//!
+//! The links are those of the simulator (`marline-link`: queue, rate, loss, delay, jitter, outages); the
+//! sender is a model, as favourable to coding as it can be: an ideal code (any n of n + k packets are
+//! enough), a window that is always open, a peer that tells at once what it still misses, repair
+//! packets that cost no header and no time to compute. Every way stands on the same recovery:
+//! a segment counts as lost when three later ones are acknowledged, or one and a quarter of an RTT
+//! has passed, and is sent again; what is unanswered after 1.25 RTT goes over the other path.
+
+mod burst;
+
+use std::env;
+use std::fmt::Write as _;
+
+use burst::{Burst, Paths, Way};
+use marline_link::DuplexSpec;
+use marline_sim::quantile;
+use marline_time::{Duration, Instant, SeedTree};
+
+type Scene = (&'static str, &'static str, &'static str, bool);
+
+/// The paths: name, first and second path, and whether the first dies in the midst of each burst.
+const SCENES: [Scene; 5] = [
+    ("losses 1 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%", LTE, false),
+    ("losses 3 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%", LTE, false),
+    ("home: bad times", "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=60s:9s:20%:0.1%", LTE, false),
+    ("bursts of loss", "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=500ms:15ms:100%:0", LTE, false),
+    ("the path dies", "rate=20M,delay=47.5ms,jitter=uniform:6ms", LTE, true),
+];
+const LTE: &str = "rate=10M,delay=77ms,jitter=uniform:33ms,loss=0.1%";
+/// Packets of a burst.
+const SIZES: [usize; 6] = [1, 3, 7, 20, 40, 70];
+/// Extra packets that are sent in any case, as a share of the burst (at least one).
+const SHARES: [f64; 2] = [0.1, 0.3];
+/// From one burst to the next.
+const PERIOD: Duration = Duration::from_millis(2_000);
+
+struct Tally {
+    times_ms: Vec<f64>,
+    /// Packets beyond those of the burst.
+    extra: f64,
+}
+
+fn main() {
+    let bursts = env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(1_000);
+    println!(
+        "time to the whole burst, ms, and packets beyond it, %; {bursts} bursts of each kind\n"
+    );
+    let scenes: Vec<String> = std::thread::scope(|scope| {
+        let each = |scene: &'static Scene| scope.spawn(move || table(scene, bursts));
+        let running: Vec<_> = SCENES.iter().map(each).collect();
+        running.into_iter().map(|scene| scene.join().expect("a scene")).collect()
+    });
+    scenes.iter().for_each(|scene| println!("{scene}"));
+}
+
+fn table((name, first, second, dies): &Scene, bursts: u32) -> String {
+    let mut text = String::new();
+    for packets in SIZES {
+        let _ = writeln!(text, "{name}, {packets} packets");
+        for (what, way) in ways(packets) {
+            let tally = run([first, second], *dies, packets, way, bursts);
+            let at = |share| quantile(&tally.times_ms, share);
+            let extra = 100.0 * tally.extra / packets as f64;
+            let [p50, p90, p95, p99] = [0.5, 0.9, 0.95, 0.99].map(at);
+            let _ = writeln!(
+                text,
+                "  {what:28} median {p50:5.0}  p90 {p90:5.0}  p95 {p95:5.0}  p99 {p99:5.0}  \
+                 extra {extra:5.1}",
+            );
+        }
+    }
+    text
+}
+
+fn ways(packets: usize) -> Vec<(String, Way)> {
+    let mut ways = vec![("reinjection".to_owned(), Way::Plain), ("hedged".to_owned(), Way::Hedged)];
+    ways.push(("redundant after losses".to_owned(), Way::Selective));
+    for share in SHARES {
+        let extra = ((packets as f64 * share).round() as usize).max(1);
+        let told = |what: &str| format!("{what}, {extra} of {packets}");
+        ways.push((told("copies of the tail"), Way::Tail(extra)));
+        ways.push((told("parities (XOR)"), Way::Xor(extra)));
+        ways.push((told("ideal code"), Way::Ideal(extra)));
+    }
+    ways.push(("full redundancy".to_owned(), Way::Tail(packets)));
+    ways
+}
+
+fn run(links: [&str; 2], dies: bool, packets: usize, way: Way, bursts: u32) -> Tally {
+    let seeds = SeedTree::new(1);
+    let specs = links.map(|text| text.parse::<DuplexSpec>().expect("a link"));
+    let mut paths = Paths::new(specs, &seeds);
+    let mut moments = seeds.stream("deaths");
+    let mut tally = Tally { times_ms: Vec::new(), extra: 0.0 };
+    for number in 0..bursts {
+        let start = Instant::from_secs(1) + PERIOD * number;
+        let death = dies.then(|| start + burst::moment(packets, &mut moments));
+        let (took, sent) = Burst::new(packets, way, start, death).run(&mut paths);
+        tally.times_ms.push(took.as_secs_f64() * 1e3);
+        tally.extra += (sent - packets) as f64 / f64::from(bursts);
+    }
+    tally
+}

@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
     /// The scheduler, instead of the mode's
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "SPEC")]
     pub scheduler: Option<String>,
     /// How segments travel [default: udp, with --direct raw]
     #[arg(long, value_enum)]

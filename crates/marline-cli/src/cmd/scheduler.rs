@@ -17,18 +17,20 @@ pub struct Args {
     /// Only this connection; all that exist otherwise.
     #[arg(long, value_name = "NUMBER")]
     pub connection: Option<u64>,
-    /// The scheduler's name, such as `min-rtt` or `redundant`. It decides what this side sends:
-    /// the other direction is the peer's to choose.
-    pub name: String,
+    /// The scheduler, such as `redundant`, or with parameters and wrappers
+    /// `lowest-rtt+orp,penalise=paper` (`marline policies` lists all). It decides what this side
+    /// sends: the other direction is the peer's to choose.
+    #[arg(value_name = "SPEC")]
+    pub scheduler: String,
 }
 
 /// Changes it.
 ///
 /// # Errors
-/// No process can be reached, no scheduler has this name or no connection this number.
+/// No process can be reached, the text describes no scheduler, or no connection has this number.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = reach(args.control.as_ref()).await?;
-    let command = Command::SetScheduler { scheduler: args.name, connection: args.connection };
+    let command = Command::SetScheduler { scheduler: args.scheduler, connection: args.connection };
     match client.ask(command).await? {
         Answer::Changed(count) => {
             // A reader that went away has seen enough.

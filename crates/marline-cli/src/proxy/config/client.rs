@@ -40,7 +40,7 @@ options! {
         #[arg(long)]
         pub share: bool,
         /// The path manager, instead of the mode's
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
         /// Connections that wait ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
@@ -122,7 +122,8 @@ impl ClientOptions {
         }
         let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
         let shared = self.shared().effective(native);
-        self.path_manager = Some(self.choice().names().1);
+        let [_, path_manager, ..] = self.choice().names();
+        self.path_manager = Some(path_manager);
         self.set_shared(shared);
         self.warm.get_or_insert(2);
         self.max_connections.get_or_insert(1_024);

@@ -41,12 +41,15 @@ pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
 pub struct Choice {
     /// The mode.
     pub mode: Mode,
+    // Policies are specs: a name, perhaps with parameters and wrappers (docs/policy-list.md).
     /// Instead of the mode's scheduler.
     pub scheduler: Option<String>,
     /// Instead of the mode's path manager.
     pub path_manager: Option<String>,
     /// Instead of CUBIC.
     pub congestion: Option<String>,
+    /// Instead of RACK-TLP.
+    pub recovery: Option<String>,
     /// How long a connection without a path is kept.
     pub linger: Option<Span>,
     /// DSS checksums.
@@ -54,26 +57,29 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Names in force: scheduler, path manager, congestion control.
+    /// Specs in force: scheduler, path manager, congestion control, loss recovery.
     #[must_use]
-    pub fn names(&self) -> (String, String, String) {
+    pub fn names(&self) -> [String; 4] {
         let (scheduler, path_manager) = self.mode.policies();
         let or = |chosen: &Option<String>, default: &str| {
             chosen.clone().unwrap_or_else(|| default.to_owned())
         };
-        let congestion = or(&self.congestion, "cubic");
-        (or(&self.scheduler, scheduler), or(&self.path_manager, path_manager), congestion)
+        [
+            or(&self.scheduler, scheduler),
+            or(&self.path_manager, path_manager),
+            or(&self.congestion, "cubic"),
+            or(&self.recovery, "rack-tlp"),
+        ]
     }
 
     /// How connections behave.
     ///
     /// # Errors
-    /// A name that nobody registered; the error lists those there are.
+    /// A name, key or value that is not known; the error lists those there are.
     pub fn connection(&self, registry: &Registry) -> anyhow::Result<ConnectionConfig> {
-        let (scheduler, path_manager, congestion) = self.names();
-        let recovery = "rack-tlp";
+        let [scheduler, path_manager, congestion, recovery] = self.names();
         let policies = registry
-            .policy_set(&scheduler, &path_manager, &congestion, recovery)
+            .policy_set(&scheduler, &path_manager, &congestion, &recovery)
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         let mut connection = ConnectionConfig::new(policies);
         let linger = self.linger.unwrap_or(DEFAULT_LINGER).0;

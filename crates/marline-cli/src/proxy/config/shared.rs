@@ -59,12 +59,16 @@ macro_rules! options {
                 /// What the paths are for [default: interactive]
                 #[arg(long, value_enum)]
                 mode: Option<$crate::proxy::config::policies::Mode>,
-                /// The scheduler, instead of the mode's
-                #[arg(long, value_name = "NAME")]
+                /// The scheduler, instead of the mode's: a name, perhaps with parameters and
+                /// wrappers (`marline policies` lists them)
+                #[arg(long, value_name = "SPEC")]
                 scheduler: Option<String>,
                 /// Congestion control [default: cubic]
-                #[arg(long, value_name = "NAME")]
+                #[arg(long, value_name = "SPEC")]
                 congestion: Option<String>,
+                /// Loss recovery [default: rack-tlp]
+                #[arg(long, value_name = "SPEC")]
+                recovery: Option<String>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
@@ -152,6 +156,7 @@ pub struct Shared {
     pub mode: Option<Mode>,
     pub scheduler: Option<String>,
     pub congestion: Option<String>,
+    pub recovery: Option<String>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,
@@ -183,6 +188,7 @@ impl Shared {
             scheduler: self.scheduler.clone(),
             path_manager,
             congestion: self.congestion.clone(),
+            recovery: self.recovery.clone(),
             linger: self.linger.as_ref().map(|word| word.0),
             dss_checksum: self.dss_checksum,
         }
@@ -192,10 +198,11 @@ impl Shared {
     #[must_use]
     pub fn effective(mut self, carrier: CarrierChoice) -> Shared {
         self.carrier.get_or_insert(carrier);
-        let (scheduler, _, congestion) = self.choice(None).names();
+        let [scheduler, _, congestion, recovery] = self.choice(None).names();
         self.mode.get_or_insert_default();
         self.scheduler = Some(scheduler);
         self.congestion = Some(congestion);
+        self.recovery = Some(recovery);
         self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
         self.drain.get_or_insert(seconds(5));
         self

@@ -160,6 +160,19 @@ fn every_mode_has_policies_that_exist() {
 }
 
 #[test]
+fn policies_are_chosen_by_spec() {
+    let specs = ["min-rtt+orp,penalise=paper", "cubic+cap,ratio=3", "rack-tlp,ack-delay=200ms"];
+    let [scheduler, congestion, recovery] = specs.map(|spec| Some(spec.to_owned()));
+    let plan = ClientOptions { scheduler, congestion, recovery, ..with_invite() }.plan().unwrap();
+    let policies = &plan.network.connection.policies;
+    let names = [policies.scheduler.name(), policies.congestion.name(), policies.recovery.name()];
+    assert_eq!(names, specs);
+    let wrong = Some("min-rtt+orp,penalize=paper".to_owned());
+    let error = error_of(ClientOptions { scheduler: wrong, ..with_invite() }.plan());
+    assert!(error.contains("`penalize`") && error.contains("penalise"), "{error}");
+}
+
+#[test]
 fn invite_files_must_be_private() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

@@ -164,6 +164,6 @@ fn one(row: &Row, contestant: Contestant, seed: u32, instance: &str) -> anyhow::
         bail!("{why}");
     }
     let wire_bytes = outcome.wire_bytes();
-    let values = look(row, &outcome)?;
+    let values = look(row, &experiment, &outcome)?;
     Ok(Sample { values, wire_bytes, doubts: outcome.doubts, error: None })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::row::{Measure, Row};
 use crate::bound::Bound;
-use crate::experiment::Outcome;
+use crate::experiment::{Experiment, Outcome};
 use crate::workload::{Mark, Sizes, Workload};
 
 /// Bursts at the start that are not looked at: slow start, joins.
@@ -21,12 +21,16 @@ struct Look<'a> {
     values: Values,
 }
 
-/// What the row wants to know. Beside the values `NAME_ms` of latencies there are `NAME_least_ms`.
-pub(super) fn look(row: &Row, outcome: &Outcome) -> anyhow::Result<Values> {
-    let workload = &row.experiment.workload;
-    let warm_up = row.experiment.warm_up;
+/// What the row wants to know of what was done. Beside the values `NAME_ms` of latencies there are `NAME_least_ms`.
+pub(super) fn look(
+    row: &Row,
+    experiment: &Experiment,
+    outcome: &Outcome,
+) -> anyhow::Result<Values> {
+    let workload = &experiment.workload;
+    let warm_up = experiment.warm_up;
     let from_ns = outcome.start_ns + warm_up.as_nanos() as u64;
-    let bound = Bound::of(&row.experiment, outcome.seed)?;
+    let bound = Bound::of(experiment, outcome.seed)?;
     let sizes = workload.sizes(outcome.seed);
     let mut look = Look { outcome, bound: &bound, sizes, values: Values::new() };
     match row.measure {
@@ -134,7 +138,6 @@ impl Look<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Experiment;
     use crate::workload::{Gap, Log};
 
     #[test]

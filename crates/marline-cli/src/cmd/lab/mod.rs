@@ -23,7 +23,7 @@ pub enum Lab {
     /// Run an experiment, a TOML file, in virtual time, live and on the kernel's stacks, and put the
     /// results side by side (docs/lab.md).
     Run(run::Args),
-    /// Run it over the ranges of its [sweep]; goes on where it was interrupted.
+    /// Run it over the ranges of its table `sweep`; goes on where it was interrupted.
     Sweep(sweep::Args),
     /// Make and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),

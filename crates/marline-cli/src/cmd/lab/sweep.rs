@@ -15,7 +15,7 @@ use crate::cmd::monitor::print;
 /// Arguments of `marline lab sweep`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The experiment, a TOML file with a table [sweep].
+    /// The experiment, a TOML file with a table `sweep`.
     pub file: PathBuf,
     /// How it is run.
     #[command(flatten)]

@@ -135,7 +135,8 @@ impl Page {
             }
             false => self.add(format_args!("<p>{citation}</p>\n")),
         }
-        let (accepted, command) = (escape(&file.accepted), escape(&file.command));
+        let (accepted, command) =
+            (words(file.accepted.trim_end_matches('.')), escape(&file.command));
         self.add(format_args!(
             "<p>Accepted when: {accepted}.</p>\n<p><code>{command}</code></p>\n"
         ));
@@ -153,7 +154,7 @@ impl Page {
         result.figures.iter().for_each(|figure| self.figure(figure));
         result.grids.iter().for_each(|grid| self.grid(grid));
         for note in &result.notes {
-            self.add(format_args!("<p>{}</p>\n", escape(note)));
+            self.add(format_args!("<p>{}</p>\n", words(note)));
         }
         let machine = &run.machine;
         self.add(format_args!(
@@ -241,7 +242,7 @@ impl Page {
         }
         self.add(format_args!("<h3>{title}</h3>\n<ul>\n"));
         for item in items {
-            self.add(format_args!("<li>{}</li>\n", escape(item)));
+            self.add(format_args!("<li>{}</li>\n", words(item)));
         }
         self.add(format_args!("</ul>\n"));
     }
@@ -255,6 +256,23 @@ fn cell(value: Option<&Value>) -> String {
         }
         Some(value @ Value::Text(_)) => format!("<td>{}</td>", escape(&value.to_string())),
     }
+}
+
+/// Text in which `such` is code.
+fn words(text: &str) -> String {
+    let mut html = String::new();
+    let mut pieces = text.split('`').peekable();
+    let mut is_code = false;
+    while let Some(piece) = pieces.next() {
+        // A tick without a partner is a tick.
+        match (is_code, pieces.peek().is_some()) {
+            (true, true) => html.push_str(&format!("<code>{}</code>", escape(piece))),
+            (true, false) => html.push_str(&format!("`{}", escape(piece))),
+            (false, _) => html.push_str(&escape(piece)),
+        }
+        is_code = !is_code;
+    }
+    html
 }
 
 /// Colour alone does not tell: the word does, and a mark before it.
@@ -284,6 +302,13 @@ mod tests {
         let machine = Machine { kernel: "6".into(), processor: "<cpu>".into(), processors: 2 };
         let (version, program) = ("0".to_owned(), "p".to_owned());
         RunInfo { version, program, machine, seed: 1, scale: 0.5, jobs: 2, seconds: 3.0 }
+    }
+
+    #[test]
+    fn what_stands_between_ticks_is_code() {
+        assert_eq!(words("a `b<c` d"), "a <code>b&lt;c</code> d");
+        assert_eq!(words("`a` and `b"), "<code>a</code> and `b");
+        assert_eq!(words("none"), "none");
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl HeatMap {
     /// The drawing.
     #[must_use]
     pub fn svg(&self) -> String {
-        const CELL: (f64, f64) = (58.0, 24.0);
+        const CELL: (f64, f64) = (46.0, 24.0);
         let longest = |names: &mut dyn Iterator<Item = &String>| {
             names.map(|name| text_width(name)).fold(0.0, f64::max)
         };

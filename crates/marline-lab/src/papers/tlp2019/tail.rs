@@ -105,7 +105,7 @@ fn overhead_row(lengths: &[Length]) -> Row {
 }
 
 fn figure(lengths: &[Length], loss: Loss, words: &str) -> Figure {
-    let title = format!("Completion of a burst of 20 packets whose last k are lost ({words})");
+    let title = format!("The last k of 20 packets, {words}");
     let points = |runs: &dyn Fn(&Length) -> Vec<f64>| -> Vec<Point> {
         let point = |length: &Length| {
             let (mean, interval) = mean_interval(&runs(length));

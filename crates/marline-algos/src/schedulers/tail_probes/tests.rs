@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::schedulers::MinRtt;
 use crate::testing::{Stream, backup, full, gone, ms, paced, range, send, set, suspect, view};
@@ -168,4 +170,95 @@ fn the_standard_only_leaves_everything_to_the_timer() {
     probe(&mut scheduler, &stream, &views, range(0, 1_000));
     assert_eq!(drain(&mut scheduler, &mut stream, &views), []);
     assert_eq!((scheduler.probe_patience(), scheduler.watches_acks()), (None, false));
+}
+
+/// What may happen to a connection of three subflows.
+#[derive(Clone, Debug)]
+enum Step {
+    Write(u64),
+    DataAck(u64),
+    /// The newest data that this subflow carries is probed.
+    Probe(u8),
+    /// This subflow delivers the newest data that it carries.
+    Deliver(u8),
+    Hear(u8),
+    Timeout(u8),
+    Fill(u8, bool),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (1..4_000u64).prop_map(Step::Write),
+        2 => (1..4_000u64).prop_map(Step::DataAck),
+        4 => (0..3u8).prop_map(Step::Probe),
+        3 => (0..3u8).prop_map(Step::Deliver),
+        2 => (0..3u8).prop_map(Step::Hear),
+        1 => (0..3u8).prop_map(Step::Timeout),
+        2 => (0..3u8, any::<bool>()).prop_map(|(id, full)| Step::Fill(id, full)),
+    ]
+}
+
+/// The newest data that a subflow carries, at most a segment.
+fn newest_on(stream: &Stream, id: u8) -> Option<DataRange> {
+    let mine = stream.mappings.iter().rfind(|m| m.carried_by.contains(SubflowId(id)))?;
+    Some(mine.range)
+}
+
+proptest! {
+    /// Nothing goes twice on one subflow (the stream would panic), nothing on one without room or in
+    /// suspicion, and only silent subflows that were probed are suspected.
+    #[test]
+    fn whatever_happens(steps in proptest::collection::vec(any_step(), 1..120)) {
+        let mut scheduler = TailProbes::across(Box::<MinRtt>::default(), After::Reinject);
+        let mut stream = Stream::new(0);
+        let mut views = vec![view(0, 13), view(1, 85), view(2, 40)];
+        let mut probed = [false; 3];
+        for step in steps {
+            let mut out = Vec::new();
+            let mut tell = |scheduler: &mut TailProbes, event, stream: &Stream, views: &[SubflowView]| {
+                scheduler.on_event(event, &stream.context(views), &mut out);
+            };
+            match step {
+                Step::Write(bytes) => stream.written += bytes,
+                Step::DataAck(bytes) => stream.ack(stream.data_una + bytes),
+                Step::Probe(id) => if let Some(range) = newest_on(&stream, id) {
+                    probed[usize::from(id)] = true;
+                    let event = SchedulerEvent::ProbeRepeated { on: SubflowId(id), range };
+                    tell(&mut scheduler, event, &stream, &views);
+                },
+                Step::Deliver(id) => if let Some(range) = newest_on(&stream, id) {
+                    let event = SchedulerEvent::Acked { on: SubflowId(id), range };
+                    tell(&mut scheduler, event, &stream, &views);
+                },
+                Step::Hear(id) => {
+                    let view = &mut views[usize::from(id)];
+                    (view.last_heard_at, view.potentially_failed) = (NOW + ms(1), false);
+                    probed[usize::from(id)] = false;
+                }
+                Step::Timeout(id) => {
+                    views[usize::from(id)].potentially_failed = true;
+                    let event = SchedulerEvent::SubflowRto(SubflowId(id));
+                    tell(&mut scheduler, event, &stream, &views);
+                }
+                Step::Fill(id, is_full) => {
+                    let view = views[usize::from(id)];
+                    let empty = crate::testing::view(id, 1).eligibility;
+                    let eligibility = if is_full { full(view).eligibility } else { empty };
+                    views[usize::from(id)].eligibility = eligibility;
+                }
+            }
+            for action in out {
+                let SchedulerAction::Suspect(id) = action else { continue };
+                prop_assert!(probed[usize::from(id.0)], "{id} was heard, or never probed");
+                views[usize::from(id.0)].potentially_failed = true;
+            }
+            let any_healthy = views.iter().any(|view| !view.potentially_failed);
+            while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(&views)) {
+                let view = &views[usize::from(subflow.0)];
+                prop_assert!(view.is_ready());
+                prop_assert!(!any_healthy || !view.potentially_failed, "{subflow} is suspect");
+                stream.apply(subflow, range);
+            }
+        }
+    }
 }

@@ -17,5 +17,5 @@ mod table;
 pub use contestant::Contestant;
 pub use row::{Extent, Measure, Row, rows};
 pub use session::{Bench, Made, Sample};
-pub(crate) use table::pools;
 pub use table::{Claim, Pool, Report, report};
+pub(crate) use table::{Pools, pools};

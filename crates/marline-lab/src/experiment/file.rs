@@ -160,12 +160,13 @@ impl From<RawTuning> for BufferTuning {
 /// # Errors
 /// What is wrong and where.
 pub fn hosts(file: &FilePath) -> anyhow::Result<Scenario> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
     match text.parse::<toml::Table>() {
         Ok(table) if table.contains_key("workload") => {
-            Ok(ExperimentFile::open(file)?.experiment.hosts())
+            Ok(ExperimentFile::from_toml(&name, &text)?.experiment.hosts())
         }
-        _ => Scenario::from_file(file),
+        _ => check::scenario(&text).map_err(|wrong| anyhow::anyhow!(told(&name, &text, &wrong))),
     }
 }
 

@@ -9,9 +9,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Context, Grid, Paper, PaperFile, Reproduction, Row as Line, Table, Value, number};
+use super::{
+    Context, Figure, Grid, Paper, PaperFile, Reproduction, Row as Line, Table, Value, number,
+};
 use crate::bound;
-use crate::compare::{Bench, Contestant, Extent, Measure, Pool, Row, pools, rows};
+use crate::compare::{Bench, Contestant, Extent, Measure, Pool, Pools, Row, pools, rows};
+use crate::figure::Bars;
 use crate::keep;
 
 const TEXT: &str = include_str!("../../../../papers/kernel.toml");
@@ -226,6 +229,7 @@ impl Paper for Kernel {
             }
             fill(&mut all, row, by, &numbers);
         }
+        let figure = relative(&pools, &file.published);
         let [default, best] = verdicts;
         let doubtful: usize =
             pools.iter().flat_map(|(_, by)| by.values()).map(|pool| pool.runs().1).sum();
@@ -241,10 +245,33 @@ impl Paper for Kernel {
                 Table::new("best", "the policies that are best for the row", best),
             ],
             grids: vec![all],
-            figures: Vec::new(),
+            figures: vec![figure],
             notes,
         })
     }
+}
+
+/// Every latency relative to that of the kernel's Multipath TCP.
+fn relative(pools: &Pools<'_>, base: &Baseline) -> Figure {
+    let who = [Contestant::FirstPath, Contestant::Marline, Contestant::Best];
+    let names = ["kernel TCP on the fast path (alive)", "Marline", "Marline, best policies"];
+    let title = "Latency beside the kernel's Multipath TCP";
+    let mut bars =
+        Bars::new(title, "share of the kernel's latency", &names).mark(1.0, "kernel MPTCP");
+    for (row, by) in pools {
+        for number in numbers(row, base).iter().filter(|number| !number.more) {
+            let of = |who| by.get(&who).map_or(f64::NAN, |pool| (number.value)(pool));
+            let kernel = of(Contestant::Kernel);
+            let name = match number.what.split_once(',') {
+                Some((what, _)) => format!("{} {what}", row.key),
+                None => format!("{} {}", row.key, number.what),
+            };
+            bars = bars.group(&name, &who.map(|who| (of(who) / kernel, None)));
+        }
+    }
+    let caption = "Less is better. 2a: echo under loss, 99 % quantile; 2b: blocks over WiFi and 3G; \
+                   2c: bursts, WiFi dies in one of them; 2e: handover to a backup.";
+    bars.figure("relative", caption)
 }
 
 /// Columns of the table with everybody.

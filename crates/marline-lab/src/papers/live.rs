@@ -1,11 +1,12 @@
 //! Key `live`: what the simulator says is what happens. One experiment of each family runs in virtual
 //! time and with real processes over emulated links, with the same seeds.
 
-use super::{Context, Grid, Paper, PaperFile, Reproduction, Row, Table, number};
+use super::{Context, Figure, Grid, Paper, PaperFile, Reproduction, Row, Table, number};
 use crate::experiment::Stack;
 use crate::experiment::file::{ExperimentFile, Lane};
+use crate::figure::{Plot, cdf};
 use crate::keep;
-use crate::runs::{Job, Series, Store, Summary};
+use crate::runs::{Job, Record, Series, Store, Summary};
 
 const TEXT: &str = include_str!("../../../../papers/live.toml");
 
@@ -64,7 +65,7 @@ impl Paper for Live {
             let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             (context.progress)(&progress.job.lane.stack.to_string(), done, of);
         })?;
-        let mut rows = Vec::new();
+        let (mut rows, mut figures) = (Vec::new(), Vec::new());
         let columns = [
             ("what", ""),
             ("stack", ""),
@@ -79,11 +80,12 @@ impl Paper for Live {
         let mut grid = Grid::new("both", "both sides", &columns);
         for (title, range) in families.iter().zip(ends.windows(2)) {
             let these = range[0]..range[1];
-            let summary = Summary::of(&jobs[these.clone()], &records[these]);
+            let summary = Summary::of(&jobs[these.clone()], &records[these.clone()]);
             for warning in summary.warnings() {
                 anyhow::ensure!(!warning.contains("FAILED"), "{warning}");
             }
             rows.extend(judged(title, &summary, tolerances));
+            figures.push(curves(title, &jobs[these.clone()], &records[these]));
             for lane in &summary.lanes {
                 let names = [
                     title.as_str(),
@@ -102,10 +104,24 @@ impl Paper for Live {
         Ok(Reproduction {
             tables: vec![Table::new("agreement", "live beside virtual time", rows)],
             grids: vec![grid],
-            figures: Vec::new(),
+            figures,
             notes: vec![format!("Kernel {kernel}. \"paper\" is virtual time.")],
         })
     }
+}
+
+/// Both distributions, laid over each other.
+fn curves(title: &str, jobs: &[Job], records: &[Record]) -> Figure {
+    let of = |stack: Stack| {
+        let mine = jobs.iter().zip(records).filter(|(job, _)| job.lane.stack == stack);
+        cdf(&mine.flat_map(|(_, record)| record.latencies_ms()).collect::<Vec<f64>>())
+    };
+    let name: String = title.chars().filter(char::is_ascii_alphanumeric).take(24).collect();
+    Plot::new(title, "latency (ms)", "share of the messages")
+        .steps("virtual time", &of(Stack::Sim))
+        .steps("live", &of(Stack::Live))
+        .log_x()
+        .figure(&name.to_lowercase(), "The same experiment with the same seeds.")
 }
 
 fn judged(title: &str, summary: &Summary<'_>, (median, p95): (f64, f64)) -> Vec<Row> {

@@ -92,6 +92,18 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Compla
     Ok(ExperimentFile { title, experiment, contestants, name, text, axes: Vec::new() })
 }
 
+/// A file that is a scenario only.
+pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Complaint>> {
+    let scenario: Scenario = toml::from_str(text).map_err(|error| vec![error.into()])?;
+    let mut checker = Checker { text, complaints: Vec::new() };
+    paths(&mut checker, &scenario.paths);
+    events(&mut checker, &scenario.events, &scenario.paths);
+    if checker.complaints.is_empty() {
+        checker.ok(&Place::default(), scenario.check());
+    }
+    if checker.complaints.is_empty() { Ok(scenario) } else { Err(checker.complaints) }
+}
+
 fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     if paths.is_empty() {
         checker.complain(

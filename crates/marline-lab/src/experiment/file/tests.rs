@@ -141,3 +141,22 @@ fn the_experiments_of_the_repository_are_understood() {
     }
     assert_eq!(read, 5);
 }
+
+#[test]
+fn a_scenario_alone_is_refused_as_well() {
+    let dir = std::env::temp_dir().join(format!("marline-hosts-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("make");
+    let file = dir.join("net.toml");
+    let text = "[[path]]\nname = 'wifi'\nlink = 'rate=20M'\nclient = ['10.0.1.2/24']\n\
+                server = ['10.0.1.1/24']\n[[event]]\nat = '1s'\npath = 'wifi'\n\
+                command = 'down'\n";
+    std::fs::write(&file, text).expect("write");
+    assert_eq!(hosts(&file).expect("a scenario").events.len(), 1);
+    std::fs::write(&file, text.replace("path = 'wifi'\n", "path = 'wfii'\n")).expect("write");
+    let error = format!("{:#}", hosts(&file).expect_err("no such path"));
+    assert!(error.contains("net.toml:8:9: no path is called `wfii`; there are wifi"), "{error}");
+    std::fs::write(&file, format!("{text}[workload]\nkind = 'bulk'\nlasts = '1s'\n"))
+        .expect("write");
+    assert_eq!(hosts(&file).expect("an experiment").paths[0].name, "wifi");
+    std::fs::remove_dir_all(&dir).expect("clean up");
+}

@@ -64,7 +64,7 @@ fn fast_arrival(view: &SubflowView, left: u64, limit: Duration) -> Option<Durati
             round = (round * 2).min(carried.max(view.cwnd * 2));
         }
         if left <= round {
-            let part = srtt.as_nanos() as u128 * u128::from(left) / u128::from(round);
+            let part = srtt.as_nanos() * u128::from(left) / u128::from(round);
             let arrival = begins + Duration::from_nanos(part as u64) + one_way;
             return (arrival <= limit).then_some(arrival);
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Stream, drain, full, gone, view};
+use crate::testing::{Stream, drain, gone, view};
 
 #[test]
 fn of_a_burst_the_last_segment_is_on_both_paths() {

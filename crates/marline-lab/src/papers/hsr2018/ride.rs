@@ -91,9 +91,12 @@ impl Class {
         taken: &mut Vec<(Duration, Duration)>,
     ) -> Vec<Moment> {
         let mut course = vec![self.cell(rng, rtts, Duration::ZERO)];
+        if self.handoffs == 0.0 {
+            return course;
+        }
         let mut own = Vec::new();
         let mut at = Duration::ZERO;
-        while self.handoffs > 0.0 {
+        loop {
             at += seconds(60.0 / self.handoffs * (0.5 + rng.unit()));
             let lasts = seconds(HANDOFF_S.at(rng.unit()));
             while let Some((_, end)) =

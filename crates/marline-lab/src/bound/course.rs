@@ -184,8 +184,11 @@ impl Course {
                 let stats = link.stats();
                 (stats.offered_packets - stats.dropped() - stats.delivered_packets) as usize
             };
+            let offered = link.stats().offered_packets;
             while link.is_up()
                 && link.queued_bytes() < 2 * PIECE.1 as u64
+                // Without a rate the queue never fills.
+                && link.stats().offered_packets < offered + count as u64
                 // What is sent later may still come first.
                 && (self.shrinks || under_way(&link) < count - arrivals.len())
             {

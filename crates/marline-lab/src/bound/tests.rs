@@ -120,6 +120,10 @@ fn what_is_sent_later_may_overtake_a_large_message() {
     let bound = Bound::of(&experiment, 1).expect("bound");
     // It had been sent once by 100 ms, but the copy that is begun at 150 ms is here first.
     near(bound.least(0.0), 260.0, 0.4);
+    // And without a limit to its rate it is here at once.
+    experiment.scenario.events[0].command = "set delay=10ms,rate=unlimited".to_owned();
+    let bound = Bound::of(&experiment, 1).expect("bound");
+    near(bound.least(0.0), 160.0, 0.4);
 }
 
 #[test]

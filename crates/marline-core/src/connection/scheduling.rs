@@ -5,7 +5,7 @@
 
 use marline_policy::{
     DataRange, Decision, MappingIndex, Reinjection, ReinjectionCause, SchedulerAction,
-    SchedulerContext, SchedulerEvent, SubflowId, SubflowSet,
+    SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView,
 };
 use marline_time::Instant;
 
@@ -83,10 +83,12 @@ impl Connection {
     }
 
     fn place(&mut self, now: Instant, queued: Queued) -> Option<Choice> {
-        if let Some(on) = queued.on {
-            let ready = self.views.iter().any(|v| v.id == on && v.is_ready());
-            let choice = Choice { subflow: on, range: queued.range, repeat: true };
-            return ready.then_some(choice);
+        let fit = |view: &&SubflowView| view.is_usable() && !view.potentially_failed;
+        let named = self.views.iter().find(|view| Some(view.id) == queued.on);
+        // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
+        if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
+            let choice = Choice { subflow: on.id, range: queued.range, repeat: true };
+            return on.is_ready().then_some(choice);
         }
         let part = self.mappings.parts(queued.range).next()?;
         let carried_by = match queued.cause {

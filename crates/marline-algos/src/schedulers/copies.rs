@@ -23,6 +23,7 @@ use marline_policy::{
 use marline_time::Duration;
 
 use super::classes::{self, Class};
+use super::min_rtt::{MinRtt, MinRttConfig};
 
 /// Which data is sent again, where, and when.
 pub(super) trait CopyRule: Debug + Send {
@@ -93,6 +94,13 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     }
 }
 
+/// What the degrees of redundancy stand on: `min-rtt`, but what a fast path has no room for goes out on
+/// a slow one at once. Latency is bought with bytes here, and a window that is shut by a loss does
+/// not open after a round trip.
+pub(super) fn base() -> MinRtt {
+    MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })
+}
+
 /// The class whose members carry copies: the best one, unless it is one of backups.
 pub(super) fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     let class = classes::best_class(subflows)?;
@@ -132,10 +140,10 @@ macro_rules! delegate {
                 $scheduler($crate::schedulers::copies::WithCopies::new(base, $rule(config)))
             }
 
-            /// Around `min-rtt`.
+            /// Around a `min-rtt` that holds no data back for the faster path.
             #[must_use]
             pub fn new(config: $config) -> Self {
-                Self::around(Box::<$crate::schedulers::MinRtt>::default(), config)
+                Self::around(Box::new($crate::schedulers::copies::base()), config)
             }
         }
 

@@ -25,7 +25,7 @@ use marline_policy::{
 };
 
 use super::classes;
-use super::copies::{copying_class, not_on};
+use super::copies::{base, copying_class, not_on};
 use super::min_rtt::MinRtt;
 
 /// The segment that was given out last, and who else had room then.
@@ -36,10 +36,16 @@ struct Fresh {
 }
 
 /// Sends new segments on all regular subflows that have room now.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpportunisticRedundant {
     base: MinRtt,
     fresh: Option<Fresh>,
+}
+
+impl Default for OpportunisticRedundant {
+    fn default() -> Self {
+        OpportunisticRedundant { base: base(), fresh: None }
+    }
 }
 
 impl OpportunisticRedundant {

@@ -116,6 +116,9 @@ impl Series<'_> {
         }
         let missing: Vec<(usize, &Job)> =
             jobs.iter().enumerate().filter(|(at, _)| records[*at].is_none()).collect();
+        if missing.iter().any(|(_, job)| job.lane.stack.is_real_time()) {
+            may_run_in_real_time()?;
+        }
         // What runs in virtual time would take the processors from what does not.
         for real_time in [false, true] {
             let now: Vec<(usize, &Job)> = missing
@@ -123,9 +126,6 @@ impl Series<'_> {
                 .copied()
                 .filter(|(_, job)| job.lane.stack.is_real_time() == real_time)
                 .collect();
-            if real_time && !now.is_empty() {
-                may_run_in_real_time()?;
-            }
             let run = |(at, job): &(usize, &Job), worker: u32| {
                 let record = job.run(&format!("{}-{worker}", self.instance));
                 let kept = self.store.keep(job, &record);

@@ -140,8 +140,15 @@ impl Subflow {
         let sent_at = if self.handshake.transmissions == 1 {
             Some(self.handshake.sent_at)
         } else if self.timestamps.enabled {
+            // What answers a repeat may echo the first transmission: a peer that had that one, and
+            // whose ACK was lost, does not take its timestamp from the repeat (RFC 7323, 5.3: it
+            // lies outside the window). The sample would be the timeout and a round trip, and a
+            // scheduler that goes by RTT would shun the path, which then is never measured again.
+            // On a path whose round trip is longer than the timeout this is too short, until data
+            // is acknowledged.
             let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
-            echo.and_then(|echo| self.timestamps.sent_at(now, echo))
+            let echoed = echo.and_then(|echo| self.timestamps.sent_at(now, echo));
+            echoed.map(|at| at.max(self.handshake.sent_at))
         } else {
             None
         };

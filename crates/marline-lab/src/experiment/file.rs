@@ -230,7 +230,10 @@ impl ExperimentFile {
     /// Nobody does; or the kernel's buffers would have to be guessed.
     pub fn lanes(&self, stacks: &[Stack]) -> anyhow::Result<Vec<Lane>> {
         let mut lanes = Vec::new();
-        for stack in stacks {
+        for (number, stack) in stacks.iter().enumerate() {
+            if stacks[..number].contains(stack) {
+                continue;
+            }
             let mut mine: Vec<Variant> = self
                 .contestants
                 .iter()

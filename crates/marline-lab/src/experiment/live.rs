@@ -176,3 +176,55 @@ fn job(
         patience: experiment.patience,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Gap;
+
+    fn experiment() -> Experiment {
+        let gap = Gap { least_ms: 100.0, most_ms: 100.0 };
+        let workload = Workload::Ask { request_bytes: 1, answer_bytes: 1, gap, count: 3 };
+        let links = [("wifi", "rate=100M"), ("lte", "rate=100M"), ("3g", "trace=somewhere")];
+        Experiment::over(&links, workload)
+    }
+
+    #[test]
+    fn the_kernel_is_told_of_the_paths_of_its_variant() {
+        let mut variant = Variant { backup: vec!["3g".to_owned()], ..Variant::new("kernel") };
+        variant.congestion = Some("reno".to_owned());
+        let hosts =
+            |stack, variant: &Variant| staged(&experiment(), stack, variant, 7).expect("hosts");
+        let kernel = hosts(Stack::Mptcp, &variant);
+        kernel.check().expect("a scenario");
+        let told: Vec<String> = kernel
+            .client
+            .mptcp
+            .endpoints
+            .iter()
+            .map(|endpoint| format!("{} {:?}", endpoint.address, endpoint.flags))
+            .collect();
+        assert_eq!(told, ["10.0.2.2 [Subflow]", "10.0.3.2 [Subflow, Backup]"]);
+        assert_eq!((kernel.seed, kernel.events.len()), (7, 0));
+        assert_eq!(kernel.server.sysctl["net.ipv4.tcp_congestion_control"], "reno");
+        // Ours has its own.
+        assert!(hosts(Stack::Live, &variant).client.sysctl.is_empty());
+        let one = Variant { paths: vec!["lte".to_owned()], ..Variant::new("one") };
+        assert!(hosts(Stack::Mptcp, &one).client.mptcp.endpoints.is_empty());
+        let scenario = hosts(Stack::Tcp, &one);
+        let job = job(&experiment(), &scenario, (Stack::Tcp, &one), (1, 7), Side::Client);
+        let job = job.expect("job");
+        assert_eq!(job.address.to_string(), "10.0.2.1:7100");
+        assert_eq!(job.paths.len(), 1);
+    }
+
+    #[test]
+    fn what_carries_much_weighs_much() {
+        let mut experiment = experiment();
+        assert_eq!(weight(&experiment), 1);
+        experiment.workload = Workload::Blocks { bytes: 65_536, lasts_ms: 1_000 };
+        assert_eq!(weight(&experiment), 1 + 250 / 60);
+        experiment.scenario.paths.truncate(1);
+        assert_eq!(weight(&experiment), 2);
+    }
+}

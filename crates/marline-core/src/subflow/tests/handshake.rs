@@ -81,6 +81,8 @@ fn the_server_repeats_its_syn_ack_when_the_third_ack_is_lost() {
     pair.run_for(Duration::from_secs(2));
     assert!(pair.server().tcp.is_established(), "the challenge ACK to it completes the handshake");
     assert!(pair.client.tcp.is_established());
+    // The challenge ACK echoes the first SYN/ACK, a second ago: that is not the path's RTT.
+    assert_eq!(pair.server().tcp.srtt(), Some(MS(20)));
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl Trace {
 const fn part_of_burst(app: App, trace: usize) -> Option<f64> {
     match app {
         App::Docs => None,
-        App::Maps if trace % 3 == 0 => Some(1.0),
+        App::Maps if trace.is_multiple_of(3) => Some(1.0),
         App::Maps => None,
         App::Netflix => Some(0.1),
     }

@@ -88,7 +88,7 @@ impl Bars {
         let turned = longest > slot - 4.0;
         let foot = if turned { (0.72 * longest).min(150.0) + 22.0 } else { 26.0 };
         let mut svg = Svg::new(width, top + PLOT_HEIGHT + foot, &self.title);
-        svg.text((LEFT, 20.0), Anchor::Start, "title", &self.title);
+        svg.heading((LEFT, 20.0), &self.title);
         for (index, (name, (x, line))) in self.series.iter().zip(&legend).enumerate() {
             let y = 38.0 + 18.0 * line;
             svg.rect((x + 14.0, y - 10.0), (12.0, 12.0), &format!("f{}", index % SERIES));

@@ -1,7 +1,7 @@
 //! Curves and points over two axes.
 
 use super::axis::{Axis, extent};
-use super::svg::{Anchor, SERIES, Svg, text_width};
+use super::svg::{Anchor, SERIES, Svg, stroke, text_width};
 use crate::papers::Figure;
 
 const WIDTH: f64 = 720.0;
@@ -160,7 +160,7 @@ impl Plot {
         let top = 34.0 + LEGEND_LINE * lines;
         let height = top + PLOT_HEIGHT + 46.0;
         let mut svg = Svg::new(WIDTH, height, &self.title);
-        svg.text((LEFT, 20.0), Anchor::Start, "title", &self.title);
+        svg.heading((LEFT, 20.0), &self.title);
         for (index, (series, (x, line))) in self.series.iter().zip(&legend).enumerate() {
             let at = (*x, 38.0 + LEGEND_LINE * line);
             legend_entry(&mut svg, at, (index, series.style == Style::Points), &series.name);
@@ -229,8 +229,7 @@ pub(super) fn legend_places<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(f6
 }
 
 fn legend_entry(svg: &mut Svg, (x, y): (f64, f64), (index, marks): (usize, bool), name: &str) {
-    let look = index % SERIES;
-    svg.line((x, y - 4.0), (x + 26.0, y - 4.0), &format!("l l{look} d{look}"));
+    svg.line((x, y - 4.0), (x + 26.0, y - 4.0), &stroke(index));
     if marks {
         svg.mark((x + 13.0, y - 4.0), index);
     }
@@ -242,7 +241,9 @@ fn draw_axes(svg: &mut Svg, (x, y): (&Axis, &Axis), labels: (&str, &str), top: f
     for (value, text) in x.ticks() {
         let at = x.place(value);
         svg.line((at, top), (at, bottom), "grid");
-        svg.text((at, bottom + 16.0), Anchor::Middle, "mute", &text);
+        let cut = at + text_width(&text) / 2.0 > WIDTH;
+        let (at, anchor) = if cut { (WIDTH - 2.0, Anchor::End) } else { (at, Anchor::Middle) };
+        svg.text((at, bottom + 16.0), anchor, "mute", &text);
     }
     for (value, text) in y.ticks() {
         let at = y.place(value);
@@ -298,7 +299,7 @@ fn draw_series(svg: &mut Svg, (x, y): (&Axis, &Axis), index: usize, series: &Ser
         area.push((x.place(last.x), foot));
         svg.path(&area, true, &format!("a f{look}"));
     }
-    svg.path(&line, false, &format!("l l{look} d{look}"));
+    svg.path(&line, false, &stroke(index));
     if series.style == Style::Points {
         for point in &points {
             if let Some((low, high)) = point.interval {

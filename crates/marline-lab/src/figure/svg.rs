@@ -2,14 +2,20 @@
 
 use std::fmt::Write as _;
 
-/// Series that look different; the next one looks like the first again.
+/// Colours of series; the next one has the first again.
 pub(super) const SERIES: usize = 7;
+
+/// The classes of the line of a series: those of one colour differ in their dashes.
+pub(super) fn stroke(series: usize) -> String {
+    format!("l l{} d{}", series % SERIES, (series + 3 * (series / SERIES)) % SERIES)
+}
 
 /// What an SVG's own style sheet says; every drawing has the same, so that many in one page do not
 /// disturb each other.
 const STYLE: &str = "\
 .mf{font:12px system-ui,sans-serif}\
 .mf .bg{fill:#fff}.mf text{fill:#222}.mf .mute{fill:#666}.mf .title{font-size:14px;font-weight:600}\
+.mf .long{font-size:11.5px}\
 .mf .axis{stroke:#444;fill:none}.mf .grid{stroke:#e4e4e4;fill:none}\
 .mf .ref{stroke:#888;stroke-dasharray:3 3;fill:none}.mf .ink{stroke:#222;fill:none}.mf .inkf{fill:#222}\
 .mf .halo{stroke:#fff;stroke-width:3px;paint-order:stroke}.mf .lost{stroke:#c03000;fill:none}\
@@ -103,6 +109,12 @@ impl Svg {
         self.push(format_args!(
             "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{class}>{text}</text>"
         ));
+    }
+
+    /// The line above everything; smaller where it would not fit.
+    pub(super) fn heading(&mut self, (x, y): (f64, f64), text: &str) {
+        let fits = x + 1.2 * text_width(text) < self.width;
+        self.text((x, y), Anchor::Start, if fits { "title" } else { "title long" }, text);
     }
 
     /// A text that is turned by `degrees` clockwise around its anchor.

@@ -12,7 +12,7 @@ const LEFT: f64 = 60.0;
 /// Between the two lines of a path.
 const LANE: f64 = 230.0;
 /// Between paths: words stand there.
-const GAP: f64 = 150.0;
+const GAP: f64 = 180.0;
 const TOP: f64 = 84.0;
 /// Labels that are nearer to each other than this become one.
 const LABEL_GAP: f64 = 12.0;

@@ -23,6 +23,7 @@ const SCHEDULERS: [&str; 8] = [
 /// Places of those that are compared.
 const NONE: usize = 0;
 const FULL: usize = 1;
+const HEDGED: usize = 6;
 const AUTO: usize = 7;
 
 /// A situation.
@@ -151,7 +152,7 @@ fn figure(ours: &[Echoes]) -> Figure {
         };
         (80..=600).step_by(2).map(|ms| (f64::from(ms), share(f64::from(ms)))).collect()
     };
-    let shown = [NONE, FULL, 4, 6, AUTO];
+    let shown = [NONE, FULL, HEDGED, AUTO];
     let plot = Plot::new(
         "What redundancy is for: the tail, at home",
         "round trip (ms)",

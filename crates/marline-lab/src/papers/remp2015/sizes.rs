@@ -32,6 +32,9 @@ const SCHEDULERS: [&str; 9] = [
     "hedged",
     "auto-redundant",
 ];
+/// What the figures show of them: more than six curves cannot be told apart.
+const DRAWN: [&str; 6] =
+    ["one path", "min-rtt", "redundant", "redundant-idle", "hedged", "auto-redundant"];
 /// Runs of each.
 const RUNS: usize = 5;
 
@@ -134,6 +137,9 @@ fn figure(name: &str, loss: u32, items: &[Item], cells: &[Cell]) -> Figure {
     let title = format!("Flow completion time, average, {loss} % loss");
     let mut plot = Plot::new(&title, "size (bytes)", "time (ms)").log_x().log_y();
     for (number, scheduler) in SCHEDULERS.iter().enumerate() {
+        if !DRAWN.contains(scheduler) {
+            continue;
+        }
         let average = |bytes: u32| mean(&pooled(items, cells, loss, bytes)[number].times_ms);
         let points: Vec<_> =
             SIZES.iter().map(|(bytes, ..)| (f64::from(*bytes), average(*bytes))).collect();

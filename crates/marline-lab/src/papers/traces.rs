@@ -23,6 +23,7 @@ const TITLE: &str = "A cell is a scheduler on a pair";
 struct Setup {
     seconds: u32,
     goodput_seconds: u32,
+    warm_up_seconds: u32,
     echo: Pace,
     burst: Pace,
     ping_link: String,

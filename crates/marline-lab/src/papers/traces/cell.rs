@@ -98,14 +98,18 @@ impl Latencies {
     }
 
     fn add(&mut self, experiment: &Experiment, bound: &Bound, outcome: &Outcome) {
-        let messages = outcome.messages(&experiment.workload);
+        // By their planned times: what was held up from before is of before.
+        let from_ns = experiment.warm_up.as_nanos() as u64;
+        let times_ns = experiment.workload.times_ns(outcome.seed);
+        let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);
+        let mut messages = outcome.messages(&experiment.workload);
+        messages.retain(|message| message.index as usize >= first);
         let bounds_ms = bound.latencies_ms(&messages);
         let faster = messages.iter().zip(&bounds_ms).filter(|(m, least)| m.latency_ms < **least);
         self.impossible += faster.count();
         self.ours_ms.extend(messages.iter().map(|message| message.latency_ms));
         self.bounds_ms.extend(bounds_ms);
-        let wanted = experiment.workload.count().unwrap_or(0) as usize;
-        let lost = wanted.saturating_sub(messages.len());
+        let lost = (times_ns.len() - first).saturating_sub(messages.len());
         self.ours_ms.extend(std::iter::repeat_n(f64::INFINITY, lost));
     }
 }
@@ -142,6 +146,7 @@ impl Part {
             let mut experiment = Experiment::over(&paths, workload);
             experiment.trace_dir = context.traces.map(std::path::Path::to_path_buf);
             experiment.patience = std::time::Duration::from_secs(15);
+            experiment.warm_up = std::time::Duration::from_secs(setup.warm_up_seconds.into());
             experiment
         };
         let every = |ms: u32| Gap { least_ms: f64::from(ms), most_ms: f64::from(ms) };
@@ -187,7 +192,8 @@ pub(super) fn run(
         let outcome = simulate(&part.goodput, variant, seed)?;
         let workload = &part.goodput.workload;
         let lasts_ms = workload.lasts(seed).as_secs_f64() * 1e3;
-        cell.goodputs.push(outcome.goodput_mbit_per_s(workload, 0.0, lasts_ms));
+        let from_ms = part.goodput.warm_up.as_secs_f64() * 1e3;
+        cell.goodputs.push(outcome.goodput_mbit_per_s(workload, from_ms, lasts_ms));
         for path in &outcome.paths {
             let number = pair.paths.iter().position(|name| *name == path.name);
             if let Some(bytes) = number.and_then(|number| cell.bytes.get_mut(number)) {

@@ -203,3 +203,20 @@ fn congestion_controls_are_wrapped_too() {
     assert_eq!(factory.build(1_000, 10_000, Instant::ZERO).window(), 10_000);
     assert_eq!(factory.name(), "reno+same,mss-only=on");
 }
+
+proptest::proptest! {
+    /// Specs come from files and sockets: whatever the text, there is an answer.
+    #[test]
+    fn any_text_has_an_answer(
+        words in proptest::collection::vec("[a-z]{0,3}|min-rtt|orp|cap|=|,|\\+|after|ratio|[0-9.%]{0,4}|ms|é", 0..12),
+    ) {
+        let (registry, text) = (Registry::default(), words.concat());
+        let _ = registry.path_manager(&text);
+        let _ = registry.congestion(&text).map(|made| made.build(1_000, 10_000, Instant::ZERO));
+        let _ = registry.recovery(&text).map(|made| made.build());
+        if let Ok(made) = registry.scheduler(&text) {
+            proptest::prop_assert_eq!(made.name(), text.as_str());
+            made.build();
+        }
+    }
+}

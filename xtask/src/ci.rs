@@ -10,6 +10,8 @@ use crate::{TaskResult, deps, manifest, tidy};
 const FUZZ_SECONDS: u64 = 20;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
 const FUZZ_INPUT_BYTES: u32 = 2048;
+/// Share of the runs of each paper: about a minute and a half on two processors.
+const PAPERS_SCALE: &str = "0.02";
 const OUTSIDE_POLICY: &str = "examples/outside-policy/Cargo.toml";
 const FUZZ_MANIFEST: &str = "fuzz/Cargo.toml";
 
@@ -18,7 +20,7 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 9] = [
+    let steps: [Step<'_>; 10] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
@@ -28,6 +30,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
         ("test", &|root| test(root, &[])),
         ("fuzz", &|root| fuzz(root, None)),
         ("interop", &interop),
+        ("papers", &papers),
     ];
     if let Some(unknown) = wanted.iter().find(|name| steps.iter().all(|(step, _)| step != name)) {
         return Err(format!("no step `{unknown}`; there are {}", steps.map(|s| s.0).join(", ")));
@@ -105,6 +108,24 @@ fn fuzz_targets(root: &Path) -> Result<Vec<String>, String> {
 fn interop(root: &Path) -> TaskResult {
     let cells = ["run", "--release", "-q", "-p", "marline-interop", "--", "--small", "--fresh"];
     cargo(root, &cells)
+}
+
+/// Every paper that runs in virtual time, with fewer and shorter runs, and the page of all. What comes
+/// out at this scale is not judged; that all of it can be run is.
+fn papers(root: &Path) -> TaskResult {
+    let marline = |arguments: &[&str]| {
+        let mut cargo =
+            command(root, "cargo", &["run", "--release", "-q", "-p", "marline-cli", "--"]);
+        cargo.args(arguments);
+        cargo
+    };
+    let small = ["lab", "paper", "all", "--scale", PAPERS_SCALE, "--out", "target/ci-papers"];
+    let status = marline(&small).status().map_err(|error| format!("lab paper: {error}"))?;
+    // 1 says that a row was not accepted.
+    if !matches!(status.code(), Some(0 | 1)) {
+        return Err(format!("lab paper: {status}"));
+    }
+    run(&mut marline(&["lab", "report", "--out", "target/ci-papers"]))
 }
 
 fn clippy(root: &Path) -> TaskResult {

@@ -109,6 +109,13 @@ impl Context<'_> {
         ((full as f64 * self.scale).round() as usize).max(1)
     }
 
+    /// So long at scale 1, shorter at less, a twentieth at least: for keys whose runs are long rather than
+    /// many.
+    #[must_use]
+    pub fn length(&self, full: marline_time::Duration) -> marline_time::Duration {
+        full.mul_f64(self.scale.clamp(0.05, 1.0))
+    }
+
     /// Does `run` with each item on all threads, in the order of the items, and tells how far it is
     /// under the name of `what`.
     ///

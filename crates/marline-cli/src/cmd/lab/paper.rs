@@ -50,7 +50,8 @@ pub struct Runs {
     pub trace_dir: Option<PathBuf>,
 }
 
-/// Runs what was asked for and prints the tables; success: nothing is not accepted.
+/// Runs what was asked for and prints the tables; success: nothing is not accepted; 2: something could
+/// not be run.
 ///
 /// # Errors
 /// A key that is none, or something that is needed is missing.
@@ -81,8 +82,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !failed.is_empty() {
         print(&format!("could not be run: {}\n", failed.join(", ")))?;
     }
-    let good = refused.is_empty() && failed.is_empty();
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match (refused.is_empty(), failed.is_empty()) {
+        (true, true) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::FAILURE,
+        (_, false) => ExitCode::from(2),
+    })
 }
 
 fn list() -> anyhow::Result<String> {

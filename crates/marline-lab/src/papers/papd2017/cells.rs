@@ -32,7 +32,7 @@ pub(super) fn run(
             title: "Buffer large enough: minRTT is good enough, PAPD costs its measuring",
             cells: &file.published.large_buffer,
             buffer: LARGE_BUFFER,
-            length: Duration::from_secs(20),
+            length: context.length(Duration::from_secs(20)),
             degrades: false,
         },
         Half {
@@ -40,7 +40,7 @@ pub(super) fn run(
             title: "Small buffer: minRTT falls behind the best path, PAPD does not",
             cells: &file.published.small_buffer,
             buffer: SMALL_BUFFER,
-            length: Duration::from_secs(40),
+            length: context.length(Duration::from_secs(40)),
             degrades: true,
         },
     ];

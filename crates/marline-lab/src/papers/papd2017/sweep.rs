@@ -24,7 +24,8 @@ pub(super) fn run(
         let text = format!("{LINK},delay={}ms,down.loss={loss}", RTT_MS[number] / 2.0);
         anyhow::Ok((NAMES[number], link(&text)?))
     };
-    let download = Download { paths: vec![path(0, "0")?, path(1, "0.01%")?], length: LENGTH };
+    let paths = vec![path(0, "0")?, path(1, "0.01%")?];
+    let download = Download { paths, length: context.length(LENGTH) };
     let mut runs = Vec::new();
     for kb in BUFFERS_KB {
         runs.extend(contestants(kb * 1_000, NAMES));

@@ -197,12 +197,13 @@ pub(super) fn measure(
     runs: usize,
 ) -> anyhow::Result<Vec<Sample>> {
     let runs = context.runs(runs);
+    let lasts = context.length(LASTS).max(WARM_UP * 3);
     let each: Vec<(usize, u64)> = (0..jobs.len())
         .flat_map(|job| (0..runs as u64).map(move |run| (job, context.seed + run)))
         .collect();
     let done = context.parallel(what, &each, |(job, seed)| {
         let (setting, curve) = &jobs[*job];
-        run(setting, curve, *seed)
+        run(setting, curve, lasts, *seed)
     })?;
     Ok(done.chunks(runs).map(merge).collect())
 }
@@ -216,8 +217,8 @@ struct Run {
     repeated_mbyte: f64,
 }
 
-fn run(setting: &Setting, curve: &Curve, seed: u64) -> anyhow::Result<Run> {
-    let lasts_ms = LASTS.as_millis() as u64;
+fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<Run> {
+    let lasts_ms = lasts.as_millis() as u64;
     let workload = Workload::Blocks { bytes: BLOCK_BYTES, lasts_ms };
     let [wifi, cellular] = setting.links.describe();
     let mut experiment = Experiment::over(&[("wifi", &wifi), ("3g", &cellular)], workload);

@@ -33,12 +33,20 @@ pub(super) fn comes_too_late(slow: &SubflowView, cx: &SchedulerContext<'_>) -> b
     let (Some(class), Some(srtt)) = (Class::of(slow), slow.srtt) else { return false };
     let fastest = members(cx.subflows, class).min_by_key(|view| rank(view));
     let Some(fast) = fastest.filter(|fast| rank(fast) < rank(slow)) else { return false };
+    // A window that a lost segment shuts does not open after one round trip.
+    if fast.phase != Phase::Open || fast.bytes_queued > 0 {
+        return false;
+    }
     let left = cx.written.since(cx.unsent.start);
     // Writers are woken before the buffer is empty, and fill it again.
     if cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3 {
         return false;
     }
-    fast_arrival(fast, left, slow_arrival(slow, srtt)).is_some()
+    // With nothing under way, srtt tells of another time; were it believed, a path that was bad once
+    // would never be asked again whether it still is.
+    let idle = slow.bytes_in_flight == 0;
+    let slow_rtt = if idle { slow.min_rtt.unwrap_or(srtt) } else { srtt };
+    fast_arrival(fast, left, slow_arrival(slow, slow_rtt)).is_some()
 }
 
 /// When a segment sent on `view` now arrives: as the last ones did, or after what is under way.
@@ -54,7 +62,7 @@ fn slow_arrival(view: &SubflowView, srtt: Duration) -> Duration {
 fn fast_arrival(view: &SubflowView, left: u64, limit: Duration) -> Option<Duration> {
     let srtt = view.srtt?;
     let one_way = srtt.saturating_sub(view.min_rtt.unwrap_or(srtt) / 2);
-    let starting = view.cwnd < view.ssthresh && view.phase == Phase::Open;
+    let starting = view.cwnd < view.ssthresh;
     // A rate that was seen while there was little to send is no limit: it grows with the window.
     let carried = view.delivery_rate.map_or(u64::MAX, |rate| rate.bytes_in(srtt));
     let mut round = view.cwnd.max(1);
@@ -122,6 +130,26 @@ mod tests {
         // 300 kB at 20 Mbit/s are 120 ms.
         pair[1].bytes_in_flight = 300_000;
         assert!(too_late(&pair, 150_000));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_window_that_a_loss_shut() {
+        let mut pair = pair();
+        pair[0].phase = Phase::Recovery;
+        assert!(!too_late(&pair, 1_000));
+        pair[0].phase = Phase::Open;
+        pair[0].bytes_queued = 1;
+        assert!(!too_late(&pair, 1_000));
+    }
+
+    #[test]
+    fn a_bad_time_is_not_held_against_an_idle_path() {
+        let mut pair = pair();
+        pair[1].srtt = Some(Duration::from_secs(1));
+        pair[1].min_rtt = Some(Duration::from_millis(9));
+        assert!(!too_late(&pair, 50_000), "nothing is under way: who knows");
+        pair[1].bytes_in_flight = 1_000;
+        assert!(too_late(&pair, 50_000), "the answer is awaited");
     }
 
     #[test]

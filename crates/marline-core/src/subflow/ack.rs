@@ -249,9 +249,10 @@ impl Subflow {
         if input.sack.dsack.is_some() || self.is_late_news(input, tally) {
             return None;
         }
-        let ambiguous = tally.retransmitted && !self.tx.sack_enabled;
+        // What was sent once and is acknowledged with a repair may have arrived long ago: few SACK
+        // blocks fit beside a DSS, and some are lost.
         let sent_at = match tally.newest_original {
-            Some(sent_at) if !ambiguous => sent_at,
+            Some(sent_at) if !tally.retransmitted => sent_at,
             _ if tally.cumulative > 0 => {
                 let tick_end = self.timestamps.sent_at(now, input.echo?)?;
                 tick_end - Duration::from_nanos(999_999)

@@ -86,7 +86,7 @@ const SCHEDULERS: [(&str, &str); 4] = [
     ("OR&P", "lowest-rtt+orp"),
     (
         "PAPD",
-        "lowest-rtt+orp+papd,best-path=off,window=2,most-window=500ms,share=0.05,hysteresis=0.2",
+        "lowest-rtt+orp+papd,best-path=off,window=2,most-window=500ms,share=0.05,hysteresis=0.1",
     ),
     ("PAPD with its defaults", "lowest-rtt+orp+papd"),
 ];

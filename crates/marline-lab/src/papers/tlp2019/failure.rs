@@ -47,6 +47,11 @@ pub(super) fn reproduce(
     Ok(())
 }
 
+/// All of them, but for a mere look (less than a tenth of the runs).
+fn traces(context: &Context<'_>) -> usize {
+    context.runs(10 * TRACES).min(TRACES)
+}
+
 fn campaign(
     context: &Context<'_>,
     app: App,
@@ -54,7 +59,7 @@ fn campaign(
     repetitions: usize,
 ) -> anyhow::Result<Campaign> {
     let numbers = |trace| (0..repetitions).map(move |repetition| (trace, repetition));
-    let items: Vec<(usize, usize)> = (0..TRACES).flat_map(numbers).collect();
+    let items: Vec<(usize, usize)> = (0..traces(context)).flat_map(numbers).collect();
     let what = format!("{}, {}", app.name(), variant.name);
     let hits = context.parallel(&what, &items, |(trace, repetition)| {
         let trace = Trace::new(app, *trace, context.seed);
@@ -239,7 +244,7 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
     let variant = Variant { plain: true, ..standard() };
     let mut rows = Vec::new();
     for app in App::ALL {
-        let numbers: Vec<usize> = (0..TRACES).collect();
+        let numbers: Vec<usize> = (0..traces(context)).collect();
         let what = format!("{}, one path at a time", app.name());
         let times = context.parallel(&what, &numbers, |number| {
             let trace = Trace::new(app, *number, context.seed);

@@ -54,6 +54,9 @@ impl World {
         let home = self.dir.join(role);
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("timeout");
+        // Else it tells the program a signal and then its group, to which the program belongs: a
+        // second SIGTERM means "now".
+        command.arg("--foreground");
         command.args(["--kill-after=5", limit_s, "nsenter", "--net", "--mount", "--target", pid]);
         command.args(["bash", "-euc"]).arg(format!("cd ~\n{text}"));
         command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home);

@@ -3,7 +3,7 @@
 use marline_policy::{LocalAddress, PolicySet, RttConfig};
 use marline_time::Duration;
 
-use crate::FourTuple;
+use crate::{FourTuple, LoneKeepalive, ReceiveTimer};
 
 /// Over what the TCP checksum is computed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -180,6 +180,10 @@ pub struct ConnectionConfig {
     pub mptcp_syn_retries: u32,
     /// Silence after which keepalives start; `None`: never.
     pub keepalive: Option<Duration>,
+    /// Notice a dead download path by its silence (clients); `None`: leave it to the sender.
+    pub receive_timer: Option<ReceiveTimer>,
+    /// Watch a connection's only subflow while it is idle (clients); `None`: do not.
+    pub lone_keepalive: Option<LoneKeepalive>,
     /// Offer ECN (RFC 3168).
     pub ecn: bool,
     /// Pace transmissions.
@@ -215,6 +219,8 @@ impl ConnectionConfig {
             join_syn_retries: 2,
             mptcp_syn_retries: 2,
             keepalive: None,
+            receive_timer: None,
+            lone_keepalive: None,
             ecn: false,
             pacing: true,
             linger: Linger { timeout: Duration::from_secs(60) },

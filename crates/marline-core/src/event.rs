@@ -1,6 +1,6 @@
 //! What the core tells its driver.
 
-use marline_policy::{AddressId, SubflowId};
+use marline_policy::{AddressId, SilenceCause, SubflowId};
 use marline_time::Instant;
 
 use crate::{CloseReason, FallbackReason, FourTuple};
@@ -99,6 +99,13 @@ pub enum MonitorKind {
         id: SubflowId,
         /// Backup from now on.
         backup: bool,
+    },
+    /// A subflow is silent although something is due: the path manager was told.
+    SubflowSilent {
+        /// Its slot.
+        id: SubflowId,
+        /// What made it so.
+        cause: SilenceCause,
     },
     /// A subflow is suspected dead (`true`) or was heard again (`false`).
     SubflowSuspected {

@@ -18,6 +18,7 @@ mod endpoint;
 mod error;
 mod event;
 mod shared;
+mod silence;
 mod stats;
 mod subflow;
 mod transmit;
@@ -29,5 +30,6 @@ pub use config::{
 pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
+pub use silence::{LoneKeepalive, Probing, ReceiveTimer};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

@@ -45,6 +45,17 @@ pub struct Counters {
     pub mp_prio_tx: u64,
     pub duplicate_data: u64,
     pub dss_not_matching: u64,
+    pub mp_idle_tx: u64,
+    pub mp_idle_rx: u64,
+    pub rto_request_tx: u64,
+    pub rto_request_rx: u64,
+    pub rto_info_tx: u64,
+    pub rto_info_rx: u64,
+    pub rto_info_refused: u64,
+    pub receive_timer_probes: u64,
+    pub receive_timer_expired: u64,
+    pub lone_keepalives: u64,
+    pub lone_keepalive_expired: u64,
 }
 
 /// Where a subflow is in its life, by RFC 9293's names.

@@ -24,7 +24,8 @@ pub use factory::{
 };
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
 pub use path_manager::{
-    LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role, SubflowPath,
+    LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
+    SilenceCause, SubflowPath,
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use recovery::{

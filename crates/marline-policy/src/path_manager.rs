@@ -1,6 +1,6 @@
 //! The path manager: which subflows exist.
 
-use core::fmt::Debug;
+use core::fmt::{self, Debug, Display, Formatter};
 use core::net::SocketAddr;
 
 use marline_time::Instant;
@@ -117,6 +117,35 @@ pub enum PathEvent {
         /// Backup now.
         backup: bool,
     },
+    /// The peer owes data, or an answer, and nothing comes on this subflow; told while an address is
+    /// there that no subflow starts at. The subflow counts as potentially failed until it is heard.
+    Silent {
+        /// The subflow.
+        id: SubflowId,
+        /// What made it so.
+        cause: SilenceCause,
+    },
+}
+
+/// Why a subflow is held to be silent.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SilenceCause {
+    /// The receive timer: the peer has more to send, and nothing arrived in order for so long.
+    ReceiveTimer,
+    /// The receive timer's probes stayed unanswered.
+    UnansweredProbes,
+    /// The keepalives of an idle connection with one subflow stayed unanswered.
+    UnansweredKeepalives,
+}
+
+impl Display for SilenceCause {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SilenceCause::ReceiveTimer => "receive timer",
+            SilenceCause::UnansweredProbes => "unanswered probes",
+            SilenceCause::UnansweredKeepalives => "unanswered keepalives",
+        })
+    }
 }
 
 /// What a path manager wants done.

@@ -123,7 +123,7 @@ impl Mesh {
                 attempt.at = cx.now;
                 self.recheck_at = Some(cx.now + RETRY_FIRST);
             }
-            PathEvent::Priority { .. } => {}
+            PathEvent::Priority { .. } | PathEvent::Silent { .. } => {}
         }
     }
 

@@ -141,6 +141,11 @@ impl From<&MonitorEvent> for Event {
                 backup: Some(*backup),
                 ..named(base, "SF_PRIO")
             },
+            MonitorKind::SubflowSilent { id, cause } => Event {
+                subflow: Some(id.0.into()),
+                reason: Some(cause.to_string()),
+                ..named(base, "SF_SILENT")
+            },
             MonitorKind::SubflowSuspected { id, suspected } => {
                 let name = if *suspected { "SF_SUSPECTED" } else { "SF_RECOVERED" };
                 Event { subflow: Some(id.0.into()), ..named(base, name) }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use marline_time::{Duration, Rate};
 
-use crate::Steps;
+use crate::radio::RadioParameters;
+use crate::{Direction, Steps};
 use crate::trace::{Opportunities, PingTrace};
 
 /// One direction of a link. The default is a wire: no limit, no loss, no delay.
@@ -24,6 +25,21 @@ pub struct LinkConfig {
     pub faults: Faults,
     /// When the link is down.
     pub outage: OutageConfig,
+    /// The radio it goes over.
+    pub radio: Option<RadioConfig>,
+}
+
+/// The radio of one direction of a link. The other direction has the same, and both share it once
+/// they are told of each other (`Link::share_radio`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RadioConfig {
+    /// Its numbers.
+    pub parameters: RadioParameters,
+    /// Which direction this is: bytes to and from the phone cost differently.
+    pub direction: Direction,
+    /// A packet that finds the radio idle waits for its promotion; else energy is counted and nothing
+    /// waits.
+    pub waits: bool,
 }
 
 /// Where in a trace a link starts.

@@ -11,6 +11,8 @@
 //! drawn along the time line. So two senders with different policies meet the same fate, packet for
 //! packet or second for second.
 //!
+//! A link may go over a [`radio`] that sleeps, takes time to wake, and draws energy.
+//!
 //! A [`DuplexSpec`] is the text form (`rate=20M,delay=10ms,up.rate=5M`); resolving it with the traces
 //! it names gives the two [`LinkConfig`]s.
 
@@ -20,6 +22,7 @@ mod config;
 mod link;
 mod packet;
 mod preset;
+pub mod radio;
 mod spec;
 mod stage;
 mod steps;
@@ -28,14 +31,15 @@ mod walkout;
 
 pub use config::{
     DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, MiddleboxConfig, Offset,
-    OptionRule, OutageConfig, OutageMode, QueueLimit, RateConfig, Reorder, Segments, TcpOption,
+    OptionRule, OutageConfig, OutageMode, QueueLimit, RadioConfig, RateConfig, Reorder, Segments,
+    TcpOption,
 };
 pub use link::{Link, LinkStats};
 pub use packet::{Packet, tcp_of_ip};
 pub use preset::PRESETS;
 pub use spec::{
-    Direction, DuplexConfig, DuplexSpec, LinkSpec, PingRef, RateSpec, ResolveError, SpecError,
-    TraceRef,
+    Direction, DuplexConfig, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec,
+    ResolveError, SpecError, TraceRef,
 };
 pub use steps::Steps;
 pub use trace::TraceError;

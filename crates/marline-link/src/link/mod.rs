@@ -1,7 +1,7 @@
 //! One direction of a link, stage by stage.
 //!
 //! ```text
-//! offer -> middlebox -> [queue] -> rate -> loss -> delay -> faults -> [in flight] -> poll
+//! offer -> middlebox -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
 //! Only the head of the queue has a time at which it will have left; everything behind is decided
@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 
+use crate::radio::{Radio, RadioTap};
 use crate::stage::middlebox::{self, Verdict};
 use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
 use crate::{LinkConfig, OutageMode, Packet, QueueLimit};
@@ -50,6 +51,7 @@ pub struct Link<P> {
     loss: LossStage,
     delay: DelayStage,
     outage: OutageStage,
+    radio: Option<RadioTap>,
     reorders: PcgRng,
     duplicates: PcgRng,
     corruptions: PcgRng,
@@ -81,6 +83,7 @@ impl<P: Packet> Link<P> {
             loss: LossStage::new(config.loss.clone(), seeds, start),
             delay: DelayStage::new(config.delay.clone(), seeds, start),
             outage: OutageStage::new(config.outage.clone(), seeds, start),
+            radio: config.radio.map(|radio| RadioTap::new(radio, start)),
             reorders: seeds.stream("faults/reorder"),
             duplicates: seeds.stream("faults/duplicate"),
             corruptions: seeds.stream("faults/corrupt"),
@@ -119,6 +122,9 @@ impl<P: Packet> Link<P> {
         self.loss.set_config(config.loss.clone(), now);
         self.delay.config = config.delay.clone();
         self.outage.set_config(config.outage.clone(), now);
+        if self.config.radio != config.radio {
+            self.radio = config.radio.map(|radio| RadioTap::new(radio, now));
+        }
         self.config = config;
         self.follow_outage(now);
         self.start_head(now);
@@ -142,6 +148,20 @@ impl<P: Packet> Link<P> {
     #[must_use]
     pub fn next_outage_change(&self) -> Option<Instant> {
         Some(self.outage.next_change()).filter(|next| *next != Instant::FAR_FUTURE)
+    }
+
+    /// Both directions of an interface have one radio: from now on this one uses that of `other`, if
+    /// both go over a radio of the same parameters.
+    pub fn share_radio<Q>(&mut self, other: &Link<Q>) {
+        if let (Some(radio), Some(other)) = (&mut self.radio, &other.radio) {
+            radio.share(other);
+        }
+    }
+
+    /// The radio as it is, for its state and energy; `None` if there is none.
+    #[must_use]
+    pub fn radio(&self) -> Option<Radio> {
+        self.radio.as_ref().map(RadioTap::snapshot)
     }
 
     /// What happened so far.
@@ -248,6 +268,9 @@ impl<P: Packet> Link<P> {
         self.head = None;
         let Some(packet) = self.queue.pop_front() else { return };
         self.queued_bytes -= packet.wire_len() as u64;
+        if let Some(radio) = &self.radio {
+            radio.passed(now, packet.wire_len() as u64);
+        }
         self.start_head(now);
         if self.loss.takes(now) {
             self.stats.dropped_loss += 1;
@@ -328,14 +351,15 @@ impl<P: Packet> Link<P> {
         }
         let Some(first) = self.queue.front() else { return };
         let bytes = self.paused_bytes.take().unwrap_or(first.wire_len() as u64);
-        self.head = Some(Head { started: now, finish: self.shaper.finish(now, bytes), bytes });
+        let started = self.radio.as_ref().map_or(now, |radio| radio.wake(now));
+        self.head = Some(Head { started, finish: self.shaper.finish(started, bytes), bytes });
     }
 
     /// Stops sending the head and remembers how much of it is left.
     fn pause_head(&mut self, now: Instant) {
         let Some(head) = self.head.take() else { return };
         let whole = head.finish.since(head.started).as_nanos();
-        let left = head.finish.since(now).as_nanos();
+        let left = head.finish.since(now.max(head.started)).as_nanos();
         let bytes = if head.finish == Instant::FAR_FUTURE || whole == 0 {
             head.bytes
         } else {

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::value::{Bits, Bytes, Time};
-use super::{DuplexSpec, LinkSpec, PingRef, RateSpec, TraceRef};
+use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef};
 use crate::{Jitter, OutageMode, QueueLimit};
 
 impl fmt::Display for DuplexSpec {
@@ -66,6 +66,7 @@ impl LinkSpec {
             item(true, format!("flap={}:{}", Time(up), Time(down)));
         }
         item(self.outage.mode == OutageMode::Suspend, "outage=suspend".to_owned());
+        item(self.radio.is_some(), self.radio.map_or(String::new(), radio));
         items
     }
 }
@@ -82,6 +83,15 @@ fn rate(rate: &RateSpec) -> String {
             let period = steps.period().map_or(String::new(), |p| format!("/{}", Time(p)));
             format!("rate={}{period}", list.join("+"))
         }
+    }
+}
+
+fn radio(radio: RadioSpec) -> String {
+    let kind = radio.kind;
+    match radio.wakes {
+        RadioUse::Published => format!("radio={kind}"),
+        RadioUse::Takes(time) => format!("radio={kind}:{}", Time(time)),
+        RadioUse::Meter => format!("radio={kind}:meter"),
     }
 }
 

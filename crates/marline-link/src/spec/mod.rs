@@ -23,6 +23,8 @@
 //! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |
 //! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a box overwrites these TCP options |
 //! | `block=mp_join`, `block=mptcp:synack` | a box drops segments with these TCP options |
+//! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle one delays what wakes it |
+//! | `radio=lte:400ms`, `radio=lte:meter` | by so much; not at all, only its energy is counted |
 //! | `down=10s-15s+20s-21s` | outages |
 //! | `flap=10s:500ms` | random outages: mean time up and down |
 //! | `outage=suspend` | outages keep packets instead of killing them |
@@ -39,6 +41,7 @@ use core::fmt;
 
 use marline_time::{Duration, Rate};
 
+use crate::radio::RadioKind;
 use crate::{Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, QueueLimit, Steps};
 pub use resolve::{DuplexConfig, ResolveError};
 
@@ -89,6 +92,29 @@ pub struct LinkSpec {
     pub middlebox: MiddleboxConfig,
     /// Outages.
     pub outage: OutageConfig,
+    /// The radio.
+    pub radio: Option<RadioSpec>,
+}
+
+/// A radio as text says it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RadioSpec {
+    /// Which one.
+    pub kind: RadioKind,
+    /// What it does to packets.
+    pub wakes: RadioUse,
+}
+
+/// What a radio does to packets that find it idle.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum RadioUse {
+    /// They wait for the promotion as published, if the kind makes them wait.
+    #[default]
+    Published,
+    /// They wait so long.
+    Takes(Duration),
+    /// They do not wait; energy is counted as if they did.
+    Meter,
 }
 
 /// A rate as text says it.

@@ -5,13 +5,15 @@ use core::str::FromStr;
 use marline_time::{Duration, Rate};
 
 use super::value::{bytes, duration, positive, probability, rate};
-use super::{DuplexSpec, LinkSpec, PingRef, RateSpec, SpecError, TraceRef};
+use super::{
+    DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef,
+};
 use crate::{GilbertElliott, Jitter, OptionRule, OutageMode, QueueLimit, Reorder, Steps, preset};
 
 type Words<T> = Result<T, String>;
 
 const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
-                    reorder, duplicate, corrupt, rewrite, strip, block, down, flap, outage";
+                    reorder, duplicate, corrupt, rewrite, strip, block, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
     type Err = SpecError;
@@ -47,6 +49,9 @@ fn no_value(item: &str, index: usize) -> String {
 
 impl DuplexSpec {
     fn set(&mut self, key: &str, value: &str) -> Words<()> {
+        if let "up.radio" | "down.radio" = key {
+            return Err("both directions share one radio: write `radio=`".to_owned());
+        }
         if let Some(key) = key.strip_prefix("up.") {
             return self.up.set(key, value);
         }
@@ -92,6 +97,7 @@ impl LinkSpec {
                 let modes = [("kill", OutageMode::Kill), ("suspend", OutageMode::Suspend)];
                 self.outage.mode = choice(value, modes)?;
             }
+            "radio" => self.radio = radio(value)?,
             _ => return Err(format!("unknown key `{key}`; there are {KEYS}")),
         }
         Ok(())
@@ -211,6 +217,16 @@ fn numbers(value: &str) -> Words<Vec<u64>> {
     list.sort_unstable();
     list.dedup();
     Ok(list)
+}
+
+fn radio(value: &str) -> Words<Option<RadioSpec>> {
+    let (kind, wakes) = match value.split_once(':') {
+        None if value == "none" => return Ok(None),
+        None => (value, RadioUse::Published),
+        Some((kind, "meter")) => (kind, RadioUse::Meter),
+        Some((kind, takes)) => (kind, RadioUse::Takes(duration(takes)?)),
+    };
+    Ok(Some(RadioSpec { kind: kind.parse()?, wakes }))
 }
 
 fn reorder(value: &str) -> Words<Reorder> {

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use marline_time::SeedTree;
 
-use super::{Direction, DuplexSpec, LinkSpec, PingRef, RateSpec, TraceRef};
+use super::{
+    Direction, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef,
+};
+use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace, TraceError};
-use crate::{DelayConfig, LinkConfig, LossConfig, Offset, RateConfig, Walk, Walkout};
+use crate::{DelayConfig, LinkConfig, LossConfig, Offset, RadioConfig, RateConfig, Walk, Walkout};
 
 /// Both directions of a link, ready to run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -109,7 +112,23 @@ impl LinkSpec {
         };
         let (queue, faults, outage) = (self.queue, self.faults, self.outage.clone());
         let middlebox = self.middlebox.clone();
-        Ok(LinkConfig { rate, middlebox, queue, loss, delay, faults, outage })
+        let radio = self.radio.map(|radio| radio.config(direction));
+        Ok(LinkConfig { rate, middlebox, queue, loss, delay, faults, outage, radio })
+    }
+}
+
+impl RadioSpec {
+    fn config(self, direction: Direction) -> RadioConfig {
+        let mut parameters = RadioParameters::of(self.kind);
+        let waits = match self.wakes {
+            RadioUse::Published => parameters.waits(),
+            RadioUse::Takes(_) => true,
+            RadioUse::Meter => false,
+        };
+        if let RadioUse::Takes(time) = self.wakes {
+            parameters.promotion.lasts = time;
+        }
+        RadioConfig { parameters, direction, waits }
     }
 }
 

@@ -30,6 +30,10 @@ fn every_item_survives_the_round_trip() {
         "down=10s-15s+20s-21s,flap=10s:500ms,outage=suspend",
         "rewrite=2%,strip=mptcp:syn+dss+77:rest,block=mp_join:synack+mss,down.block=none",
         "jitter=normal:2ms,overtaking=yes,up.jitter=none",
+        "radio=lte,delay=1ms",
+        "lte,radio=umts:400ms",
+        "wifi,radio=wifi:meter",
+        "radio=lte,radio=none",
         "loss=0.0001,up.loss=12.5%,down.delay=123456789ns,delay=1h",
         "",
     ];

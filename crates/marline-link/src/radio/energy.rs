@@ -1,0 +1,76 @@
+//! Joules, by what they were spent on.
+
+use core::ops::AddAssign;
+
+use marline_time::Duration;
+
+/// Femtojoules in a joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not
+/// depend on how time was cut.
+const FJ_PER_J: f64 = 1e15;
+
+/// What a radio drew, in integers; [`Energy::traffic_j`] and its like for people.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Energy {
+    /// Listening while idle: what a phone that does nothing draws.
+    pub idle_fj: u128,
+    /// Promotions.
+    pub promotion_fj: u128,
+    /// Power of transfer, without the bytes.
+    pub transfer_fj: u128,
+    /// The bytes.
+    pub bytes_fj: u128,
+    /// Tails.
+    pub tail_fj: u128,
+    /// Times the radio was woken.
+    pub promotions: u64,
+    /// Packets that passed.
+    pub packets: u64,
+    /// Time spent idle.
+    pub idle_time: Duration,
+}
+
+impl Energy {
+    /// Nothing yet.
+    pub const NONE: Energy = Energy {
+        idle_fj: 0,
+        promotion_fj: 0,
+        transfer_fj: 0,
+        bytes_fj: 0,
+        tail_fj: 0,
+        promotions: 0,
+        packets: 0,
+        idle_time: Duration::ZERO,
+    };
+
+    /// Joules that traffic caused: promotions, transfer, bytes and tails.
+    #[must_use]
+    pub fn traffic_j(&self) -> f64 {
+        (self.promotion_fj + self.transfer_fj + self.bytes_fj + self.tail_fj) as f64 / FJ_PER_J
+    }
+
+    /// Joules of the idle radio.
+    #[must_use]
+    pub fn idle_j(&self) -> f64 {
+        self.idle_fj as f64 / FJ_PER_J
+    }
+
+    /// Joules of promotions, of transfer with its bytes, and of tails.
+    #[must_use]
+    pub fn parts_j(&self) -> [f64; 3] {
+        let parts = [self.promotion_fj, self.transfer_fj + self.bytes_fj, self.tail_fj];
+        parts.map(|part| part as f64 / FJ_PER_J)
+    }
+}
+
+impl AddAssign for Energy {
+    fn add_assign(&mut self, other: Energy) {
+        self.idle_fj += other.idle_fj;
+        self.promotion_fj += other.promotion_fj;
+        self.transfer_fj += other.transfer_fj;
+        self.bytes_fj += other.bytes_fj;
+        self.tail_fj += other.tail_fj;
+        self.promotions += other.promotions;
+        self.packets += other.packets;
+        self.idle_time += other.idle_time;
+    }
+}

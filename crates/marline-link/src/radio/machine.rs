@@ -1,0 +1,171 @@
+//! A radio's states over time, and what they draw.
+
+use marline_time::{Duration, Instant};
+
+use super::{Energy, RadioParameters};
+use crate::Direction;
+use crate::steps::nanos;
+
+/// What a radio is doing.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum RadioState {
+    /// Asleep, but for the moments in which it listens whether it is called.
+    Idle,
+    /// On its way from idle to being able to send.
+    Promotion,
+    /// Packets are on their way.
+    Transfer,
+    /// Connected and waiting for more, in this part of the tail.
+    Tail(u8),
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle { since: Instant },
+    Promotion { until: Instant },
+    Connected { last_packet: Instant },
+}
+
+/// The machine of one radio: told of every packet, it says when the packet can leave, and how much
+/// energy was drawn. Time that goes back is taken for the latest known.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Radio {
+    parameters: RadioParameters,
+    phase: Phase,
+    /// Everything until then is in `energy`.
+    accounted: Instant,
+    energy: Energy,
+}
+
+impl Radio {
+    /// A radio that is idle from `start` on.
+    #[must_use]
+    pub const fn new(parameters: RadioParameters, start: Instant) -> Self {
+        let energy = Energy::NONE;
+        Radio { parameters, phase: Phase::Idle { since: start }, accounted: start, energy }
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub const fn parameters(&self) -> &RadioParameters {
+        &self.parameters
+    }
+
+    /// Somebody wants to send: an idle radio begins its promotion, one in its tail begins it anew.
+    /// Returns when a packet can leave (`now`, if it need not wait).
+    pub fn wake(&mut self, now: Instant) -> Instant {
+        self.advance(now);
+        let now = self.accounted;
+        match self.phase {
+            Phase::Idle { .. } => {
+                self.energy.promotions += 1;
+                let until = now + self.parameters.promotion.lasts;
+                self.phase = Phase::Promotion { until };
+                until
+            }
+            Phase::Promotion { until } => until,
+            Phase::Connected { .. } => {
+                self.phase = Phase::Connected { last_packet: now };
+                now
+            }
+        }
+    }
+
+    /// A packet of so many bytes passes; with [`Radio::wake`] if nobody called that.
+    pub fn packet(&mut self, now: Instant, direction: Direction, bytes: u64) -> Instant {
+        let ready = self.wake(now);
+        let per_byte = match direction {
+            Direction::Up => self.parameters.up_fj_per_byte,
+            Direction::Down => self.parameters.down_fj_per_byte,
+        };
+        self.energy.bytes_fj += u128::from(bytes) * u128::from(per_byte);
+        self.energy.packets += 1;
+        ready
+    }
+
+    /// What it is doing at `now`, which must not be before the latest packet.
+    #[must_use]
+    pub fn state(&self, now: Instant) -> RadioState {
+        let mut later = *self;
+        later.advance(now);
+        later.stay().0
+    }
+
+    /// What was drawn until `now`; if that is before the latest packet, until then.
+    #[must_use]
+    pub fn energy(&self, now: Instant) -> Energy {
+        let mut later = *self;
+        later.advance(now);
+        later.energy
+    }
+
+    /// Accounts for everything until `now`.
+    fn advance(&mut self, now: Instant) {
+        while self.accounted < now {
+            let (state, until, power_uw) = self.stay();
+            let to = until.min(now);
+            let spent = nanos(to.since(self.accounted));
+            let drawn = u128::from(spent) * u128::from(power_uw);
+            match state {
+                RadioState::Idle => {
+                    self.energy.idle_fj += u128::from(self.listened(to)) * u128::from(power_uw);
+                    self.energy.idle_time += Duration::from_nanos(spent);
+                }
+                RadioState::Promotion => self.energy.promotion_fj += drawn,
+                RadioState::Transfer => self.energy.transfer_fj += drawn,
+                RadioState::Tail(_) => self.energy.tail_fj += drawn,
+            }
+            self.accounted = to;
+            self.settle();
+        }
+    }
+
+    /// The present state, its end, and its power in microwatts. Idle has no end, and its power is that
+    /// of listening.
+    fn stay(&self) -> (RadioState, Instant, u64) {
+        let p = &self.parameters;
+        match self.phase {
+            Phase::Idle { .. } => (RadioState::Idle, Instant::FAR_FUTURE, p.idle_listen.power_uw),
+            Phase::Promotion { until } => (RadioState::Promotion, until, p.promotion.power_uw),
+            Phase::Connected { last_packet } => {
+                let held = last_packet + p.transfer_hold.min(p.tail());
+                let first = last_packet + p.tails[0].lasts;
+                if self.accounted < held {
+                    (RadioState::Transfer, held, p.transfer_power_uw)
+                } else if self.accounted < first {
+                    (RadioState::Tail(0), first, p.tails[0].power_uw)
+                } else {
+                    (RadioState::Tail(1), last_packet + p.tail(), p.tails[1].power_uw)
+                }
+            }
+        }
+    }
+
+    /// Goes on to the phase that begins at `accounted`.
+    fn settle(&mut self) {
+        match self.phase {
+            Phase::Promotion { until } if until <= self.accounted => {
+                self.phase = Phase::Connected { last_packet: until };
+            }
+            Phase::Connected { last_packet } => {
+                let end = last_packet + self.parameters.tail();
+                if end <= self.accounted {
+                    self.phase = Phase::Idle { since: end };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Nanoseconds an idle radio listens between `accounted` and `to`: at the end of each cycle.
+    fn listened(&self, to: Instant) -> u64 {
+        let Phase::Idle { since } = self.phase else { return 0 };
+        let cycle = nanos(self.parameters.idle_cycle).max(1);
+        let listens = nanos(self.parameters.idle_listen.lasts).min(cycle);
+        let until = |time: Instant| {
+            let idle = nanos(time.since(since));
+            idle / cycle * listens + (idle % cycle).saturating_sub(cycle - listens)
+        };
+        until(to) - until(self.accounted)
+    }
+}

@@ -1,0 +1,230 @@
+//! What a radio draws in which state, and for how long it stays there.
+//!
+//! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
+//! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values rest on memory
+//! alone**: only the paper's abstract could be looked at again. Every figure in joules therefore has
+//! its run with each of them 20 % lower and higher ([`RadioParameters::varied`]).
+//!
+//! Ours, because the paper's tables do not say: `transfer_hold`, the time after a packet that still
+//! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms), and that packets
+//! do not wait for a sleeping WiFi station, which wakes itself to send within a millisecond.
+
+use core::fmt;
+use core::str::FromStr;
+
+use marline_time::Duration;
+
+/// Which radio.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RadioKind {
+    /// 4G.
+    Lte,
+    /// 3G.
+    Umts,
+    /// A WiFi station in adaptive power saving.
+    Wifi,
+}
+
+impl RadioKind {
+    /// All of them.
+    pub const ALL: [RadioKind; 3] = [RadioKind::Lte, RadioKind::Umts, RadioKind::Wifi];
+
+    /// Its name in descriptions.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RadioKind::Lte => "lte",
+            RadioKind::Umts => "umts",
+            RadioKind::Wifi => "wifi",
+        }
+    }
+
+    /// What the name of an interface or path lets one suppose; `None` if nothing. The names that
+    /// Linux, Android and people give: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`, `umts`,
+    /// `3g`. Case does not matter.
+    #[must_use]
+    pub fn guess(interface: &str) -> Option<RadioKind> {
+        const BEGINNINGS: [(&str, RadioKind); 16] = [
+            ("wlan", RadioKind::Wifi),
+            ("wlp", RadioKind::Wifi),
+            ("wlx", RadioKind::Wifi),
+            ("wifi", RadioKind::Wifi),
+            ("wi-fi", RadioKind::Wifi),
+            ("wwan", RadioKind::Lte),
+            ("wwp", RadioKind::Lte),
+            ("rmnet", RadioKind::Lte),
+            ("ccmni", RadioKind::Lte),
+            ("pdp_ip", RadioKind::Lte),
+            ("lte", RadioKind::Lte),
+            ("4g", RadioKind::Lte),
+            ("cell", RadioKind::Lte),
+            ("umts", RadioKind::Umts),
+            ("3g", RadioKind::Umts),
+            ("hspa", RadioKind::Umts),
+        ];
+        let name = interface.to_ascii_lowercase();
+        BEGINNINGS.iter().find(|(start, _)| name.starts_with(start)).map(|(_, kind)| *kind)
+    }
+}
+
+impl fmt::Display for RadioKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for RadioKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "lte" | "4g" => Ok(RadioKind::Lte),
+            "umts" | "3g" => Ok(RadioKind::Umts),
+            "wifi" => Ok(RadioKind::Wifi),
+            _ => Err(format!("unknown radio `{text}`; there are lte, umts, wifi")),
+        }
+    }
+}
+
+/// A state that is kept for a time at a power.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stay {
+    /// How long.
+    pub lasts: Duration,
+    /// At which power, microwatts.
+    pub power_uw: u64,
+}
+
+impl Stay {
+    const fn new(lasts_us: u64, power_uw: u64) -> Self {
+        Stay { lasts: Duration::from_micros(lasts_us), power_uw }
+    }
+}
+
+/// The numbers of a radio's machine. Powers are those of the whole radio in that state; the energy of
+/// bytes comes on top of the power of transfer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RadioParameters {
+    /// Which radio they describe.
+    pub kind: RadioKind,
+    /// From idle until data can be sent.
+    pub promotion: Stay,
+    /// Power while data is on its way, without what the bytes cost, microwatts.
+    pub transfer_power_uw: u64,
+    /// How long after a packet the radio still counts as transferring.
+    pub transfer_hold: Duration,
+    /// A byte from the phone, femtojoules.
+    pub up_fj_per_byte: u64,
+    /// A byte to the phone, femtojoules.
+    pub down_fj_per_byte: u64,
+    /// The tail, counted from the last packet: what the radio stays in, one after the other, before
+    /// it is idle. The first holds [`RadioParameters::transfer_hold`] of transfer.
+    pub tails: [Stay; 2],
+    /// Idle: how often the radio listens ...
+    pub idle_cycle: Duration,
+    /// ... and for how long at which power. Between it draws nothing.
+    pub idle_listen: Stay,
+}
+
+/// Milliwatts per Mbit/s, times 100, as femtojoules per byte: 1 mW per Mbit/s is 1 nJ per bit.
+const fn fj_per_byte(mw_per_mbit_s_x100: u64) -> u64 {
+    mw_per_mbit_s_x100 * 8 * 10_000
+}
+
+const LTE: RadioParameters = RadioParameters {
+    kind: RadioKind::Lte,
+    promotion: Stay::new(260_100, 1_210_700),
+    transfer_power_uw: 1_288_040,
+    transfer_hold: Duration::from_millis(100),
+    up_fj_per_byte: fj_per_byte(43_839),
+    down_fj_per_byte: fj_per_byte(5_197),
+    tails: [Stay::new(11_576_000, 1_060_000), Stay::new(0, 0)],
+    idle_cycle: Duration::from_millis(1_280),
+    idle_listen: Stay::new(43_200, 594_300),
+};
+
+/// A packet in the second tail (FACH) goes back to the first (DCH) at once: the promotion between
+/// them is not in the source. Nor is idle listening, which is taken from LTE's cycle and power.
+const UMTS: RadioParameters = RadioParameters {
+    kind: RadioKind::Umts,
+    promotion: Stay::new(582_100, 659_400),
+    transfer_power_uw: 817_880,
+    transfer_hold: Duration::from_millis(100),
+    up_fj_per_byte: fj_per_byte(86_898),
+    down_fj_per_byte: fj_per_byte(12_212),
+    tails: [Stay::new(8_090_000, 803_900), Stay::new(820_000, 601_300)],
+    idle_cycle: LTE.idle_cycle,
+    idle_listen: LTE.idle_listen,
+};
+
+const WIFI: RadioParameters = RadioParameters {
+    kind: RadioKind::Wifi,
+    promotion: Stay::new(79_100, 124_400),
+    transfer_power_uw: 132_860,
+    transfer_hold: Duration::from_millis(100),
+    up_fj_per_byte: fj_per_byte(28_317),
+    down_fj_per_byte: fj_per_byte(13_701),
+    tails: [Stay::new(238_100, 119_300), Stay::new(0, 0)],
+    idle_cycle: Duration::from_millis(308),
+    idle_listen: Stay::new(7_600, 77_200),
+};
+
+/// A parameter that can be another share of itself.
+type Turn = fn(&mut RadioParameters, &dyn Fn(u64) -> u64);
+
+/// What a sensitivity run turns, one at a time.
+const TURNS: [(&str, Turn); 8] = [
+    ("promotion time", |p, by| p.promotion.lasts = scaled(p.promotion.lasts, by)),
+    ("promotion power", |p, by| p.promotion.power_uw = by(p.promotion.power_uw)),
+    ("transfer power", |p, by| p.transfer_power_uw = by(p.transfer_power_uw)),
+    ("transfer hold", |p, by| p.transfer_hold = scaled(p.transfer_hold, by)),
+    ("energy of bytes", |p, by| {
+        p.up_fj_per_byte = by(p.up_fj_per_byte);
+        p.down_fj_per_byte = by(p.down_fj_per_byte);
+    }),
+    ("tail time", |p, by| {
+        p.tails.iter_mut().for_each(|tail| tail.lasts = scaled(tail.lasts, by));
+    }),
+    ("tail power", |p, by| p.tails.iter_mut().for_each(|tail| tail.power_uw = by(tail.power_uw))),
+    ("idle power", |p, by| p.idle_listen.power_uw = by(p.idle_listen.power_uw)),
+];
+
+fn scaled(time: Duration, by: &dyn Fn(u64) -> u64) -> Duration {
+    Duration::from_nanos(by(crate::steps::nanos(time)))
+}
+
+impl RadioParameters {
+    /// The published numbers of a radio.
+    #[must_use]
+    pub const fn of(kind: RadioKind) -> Self {
+        match kind {
+            RadioKind::Lte => LTE,
+            RadioKind::Umts => UMTS,
+            RadioKind::Wifi => WIFI,
+        }
+    }
+
+    /// Whether a packet that finds the radio idle waits for the promotion.
+    #[must_use]
+    pub const fn waits(&self) -> bool {
+        !matches!(self.kind, RadioKind::Wifi)
+    }
+
+    /// How long after its last packet the radio is idle.
+    #[must_use]
+    pub fn tail(&self) -> Duration {
+        self.tails[0].lasts + self.tails[1].lasts
+    }
+
+    /// Each parameter at `percent` of itself, the others as they are.
+    #[must_use]
+    pub fn varied(&self, percent: u64) -> Vec<(&'static str, RadioParameters)> {
+        let by = |value: u64| value.saturating_mul(percent) / 100;
+        let one = |(name, turn): &(&'static str, Turn)| {
+            let mut other = *self;
+            turn(&mut other, &by);
+            (*name, other)
+        };
+        TURNS.iter().map(one).collect()
+    }
+}

@@ -1,0 +1,77 @@
+//! How far the joules depend on numbers that nobody can vouch for.
+//!
+//! The same packets run through machines of which each has one parameter at 80 or 120 % of its value.
+//! Only energy is asked again: when packets came is taken as given, although a longer promotion would
+//! also have held them back.
+
+use marline_time::Instant;
+
+use super::{Radio, RadioParameters};
+use crate::Direction;
+
+/// Lower and higher value of a varied parameter, percent.
+const VARIED_PERCENT: [u64; 2] = [80, 120];
+
+/// What a parameter does to the energy that traffic caused.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Swing {
+    /// The parameter.
+    pub parameter: &'static str,
+    /// Joules with it at 80 %.
+    pub low_j: f64,
+    /// Joules with it at 120 %.
+    pub high_j: f64,
+}
+
+/// A radio and its variations, fed by the same packets.
+#[derive(Clone, Debug)]
+pub struct Sensitivity {
+    nominal: Radio,
+    varied: Vec<(&'static str, [Radio; 2])>,
+}
+
+impl Sensitivity {
+    /// Variations around these parameters, idle from `start` on.
+    #[must_use]
+    pub fn new(parameters: RadioParameters, start: Instant) -> Self {
+        let [low, high] = VARIED_PERCENT.map(|percent| parameters.varied(percent));
+        let pair = |((name, low), (_, high)): ((&'static str, RadioParameters), (_, _))| {
+            (name, [Radio::new(low, start), Radio::new(high, start)])
+        };
+        let varied = low.into_iter().zip(high).map(pair).collect();
+        Sensitivity { nominal: Radio::new(parameters, start), varied }
+    }
+
+    /// A packet passed.
+    pub fn packet(&mut self, now: Instant, direction: Direction, bytes: u64) {
+        self.nominal.packet(now, direction, bytes);
+        for radio in self.varied.iter_mut().flat_map(|(_, pair)| pair) {
+            radio.packet(now, direction, bytes);
+        }
+    }
+
+    /// The radio with the parameters as they are.
+    #[must_use]
+    pub const fn nominal(&self) -> &Radio {
+        &self.nominal
+    }
+
+    /// Energy that traffic caused until `now`, for each parameter.
+    #[must_use]
+    pub fn swings(&self, now: Instant) -> Vec<Swing> {
+        let swing = |(parameter, pair): &(&'static str, [Radio; 2])| {
+            let [low_j, high_j] = pair.map(|radio| radio.energy(now).traffic_j());
+            Swing { parameter, low_j, high_j }
+        };
+        self.varied.iter().map(swing).collect()
+    }
+
+    /// The lowest and the highest energy that traffic caused, over all of them.
+    #[must_use]
+    pub fn range_j(&self, now: Instant) -> (f64, f64) {
+        let nominal = self.nominal.energy(now).traffic_j();
+        let swings = self.swings(now);
+        let all = swings.iter().flat_map(|swing| [swing.low_j, swing.high_j]);
+        all.fold((nominal, nominal), |(low, high), joules| (low.min(joules), high.max(joules)))
+    }
+}

@@ -1,0 +1,55 @@
+//! A direction of a link at its radio. Both directions share one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use marline_time::Instant;
+
+use super::Radio;
+use crate::{Direction, RadioConfig};
+
+/// How one direction of a link uses its radio.
+#[derive(Clone, Debug)]
+pub(crate) struct RadioTap {
+    config: RadioConfig,
+    /// The other direction has it too. Both are called by one thread: nobody ever waits here.
+    radio: Arc<Mutex<Radio>>,
+}
+
+impl RadioTap {
+    pub(crate) fn new(config: RadioConfig, start: Instant) -> Self {
+        RadioTap { config, radio: Arc::new(Mutex::new(Radio::new(config.parameters, start))) }
+    }
+
+    pub(crate) const fn config(&self) -> &RadioConfig {
+        &self.config
+    }
+
+    /// From now on both directions use the radio of `other`, if it is of the same kind.
+    pub(crate) fn share(&mut self, other: &RadioTap) {
+        if self.config.parameters == other.config.parameters {
+            self.radio = Arc::clone(&other.radio);
+        }
+    }
+
+    /// A packet wants to leave; returns when it can.
+    pub(crate) fn wake(&self, now: Instant) -> Instant {
+        let ready = self.with(|radio| radio.wake(now));
+        if self.config.waits { ready.max(now) } else { now }
+    }
+
+    /// A packet has left.
+    pub(crate) fn passed(&self, now: Instant, bytes: u64) {
+        let direction: Direction = self.config.direction;
+        self.with(|radio| radio.packet(now, direction, bytes));
+    }
+
+    /// The radio as it is.
+    pub(crate) fn snapshot(&self) -> Radio {
+        self.with(|radio| *radio)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Radio) -> T) -> T {
+        // A machine of plain numbers is whole even if somebody panicked beside it.
+        act(&mut self.radio.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -18,7 +18,7 @@ use crate::experiment::file::Lane;
 use crate::experiment::{Experiment, Stack, weight};
 
 pub use queue::weighted;
-pub use record::{PathBytes, Record, Statistics, csv_field};
+pub use record::{PathBytes, RadioJoules, Record, Statistics, csv_field};
 pub use store::Store;
 pub use summary::{Agreement, LaneSummary, Summary};
 

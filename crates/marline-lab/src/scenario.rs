@@ -30,7 +30,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 pub use ipnet::IpNet;
-use marline_link::DuplexSpec;
+use marline_link::radio::RadioKind;
+use marline_link::{DuplexSpec, RadioSpec, RadioUse};
 use serde::{Deserialize, Serialize};
 
 use crate::emulation::script::{self, Order};
@@ -205,12 +206,29 @@ impl Event {
 }
 
 impl Path {
-    /// The link's description.
+    /// The link's description. Where it says nothing of a radio, and its preset's or the path's name
+    /// lets one suppose which it is, the energy of that one is counted; nothing waits for it.
     ///
     /// # Errors
     /// It cannot be understood.
     pub fn spec(&self) -> anyhow::Result<DuplexSpec> {
-        self.link.parse().with_context(|| format!("path `{}`", self.name))
+        let parsed: Result<DuplexSpec, _> = self.link.parse();
+        let mut spec = parsed.with_context(|| format!("path `{}`", self.name))?;
+        let said = self.link.split(',').any(|item| item.trim_start().starts_with("radio"));
+        if !said && let Some(kind) = self.supposed_radio() {
+            let radio = Some(RadioSpec { kind, wakes: RadioUse::Meter });
+            (spec.up.radio, spec.down.radio) = (radio, radio);
+        }
+        Ok(spec)
+    }
+
+    /// The radio that the preset at the beginning of the description, or the path's name, speaks of.
+    fn supposed_radio(&self) -> Option<RadioKind> {
+        let preset = match self.link.split(',').next().unwrap_or_default().trim() {
+            "walkout" => Some(RadioKind::Wifi),
+            other => other.parse().ok(),
+        };
+        preset.or_else(|| RadioKind::guess(&self.name))
     }
 
     /// The addresses of one side.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use marline_time::{Duration, Rate};
 
 use crate::radio::RadioParameters;
-use crate::{Direction, Steps};
 use crate::trace::{Opportunities, PingTrace};
+use crate::{Direction, Steps};
 
 /// One direction of a link. The default is a wire: no limit, no loss, no delay.
 #[derive(Clone, Debug, Default, PartialEq)]

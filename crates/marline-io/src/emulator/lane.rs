@@ -1,5 +1,6 @@
 //! One direction of a relay: the link model over datagrams that know whose they are.
 
+use marline_link::radio::Reading;
 use marline_link::{Link, LinkConfig, Packet};
 use marline_time::{Duration, Instant, SeedTree};
 use quinn_udp::EcnCodepoint;
@@ -83,6 +84,16 @@ impl Lane {
     /// A dropped datagram whose memory can be used again.
     pub(super) fn take_dropped(&mut self) -> Option<Parcel> {
         self.link.take_dropped()
+    }
+
+    /// Both directions of a link go over one radio.
+    pub(super) fn share_radio(&mut self, other: &Lane) {
+        self.link.share_radio(&other.link);
+    }
+
+    /// What the radio drew until `now`.
+    pub(super) fn radio(&self, now: Instant) -> Option<Reading> {
+        Some(self.link.radio()?.reading(now))
     }
 
     pub(super) fn set_up(&mut self, now: Instant, up: bool) {

@@ -88,14 +88,17 @@ impl Relay {
         let mut schedule: Vec<(Instant, LinkCommand)> =
             config.schedule.into_iter().map(|(after, command)| (start + after, command)).collect();
         schedule.sort_by_key(|(at, _)| *at);
+        let up = Lane::new(config.link.up, &config.seeds.branch("up"), start);
+        let mut down = Lane::new(config.link.down, &config.seeds.branch("down"), start);
+        down.share_radio(&up);
         Ok(Relay {
             name: config.name,
             to: config.to,
             headers: if config.to.is_ipv4() { 20 + 8 } else { 40 + 8 },
             listen,
             flows: Flows::new(config.to, config.max_flows, config.idle),
-            up: Lane::new(config.link.up, &config.seeds.branch("up"), start),
-            down: Lane::new(config.link.down, &config.seeds.branch("down"), start),
+            up,
+            down,
             schedule: schedule.into(),
             pool: Vec::new(),
             batch: Batch::default(),
@@ -215,6 +218,7 @@ impl Relay {
             LinkCommand::Set(config) => {
                 self.up.set_config(now, config.up);
                 self.down.set_config(now, config.down);
+                self.down.share_radio(&self.up);
             }
             LinkCommand::Rebind => self.flows.rebind()?,
         }
@@ -247,6 +251,7 @@ impl Relay {
             kernel_drops: kernel_drops(&self.listen).unwrap_or(0) + self.flows.kernel_drops(),
             up: self.up.report(),
             down: self.down.report(),
+            radio: self.up.radio(Instant::ZERO + age),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use marline_link::radio::Reading;
 
 /// Lateness is kept up to this long; later is counted as this.
 const LONGEST_US: u64 = 10_000_000;
@@ -108,6 +109,8 @@ pub struct RelayReport {
     pub up: WayReport,
     /// To the client.
     pub down: WayReport,
+    /// What its radio drew, if it goes over one.
+    pub radio: Option<Reading>,
 }
 
 impl RelayReport {
@@ -184,6 +187,7 @@ mod tests {
             starved: Starved::default(),
             up: way(late_us),
             down: way(&[]),
+            radio: None,
         }
     }
 

@@ -193,3 +193,22 @@ fn an_address_in_use_is_an_error_that_names_it() {
     let error = Emulator::start(vec![config], DEFAULT_SPIN).expect_err("in use");
     assert!(error.to_string().contains(&taken.local_addr().expect("address").to_string()));
 }
+
+#[test]
+fn a_sleeping_radio_takes_its_time_and_an_awake_one_does_not() {
+    let (server, client) = (socket(), socket());
+    let (emulator, address) = start(relay("radio=lte:200ms,delay=1ms", &server));
+    let timed = |from: &UdpSocket, to: SocketAddr, at: &UdpSocket| {
+        let begun = std::time::Instant::now();
+        from.send_to(b"hello", to).expect("send");
+        let (_, sender) = receive(at);
+        (begun.elapsed(), sender)
+    };
+    let (woke, relayed) = timed(&client, address, &server);
+    assert!(woke >= Duration::from_millis(201), "{woke:?}");
+    let (back, _) = timed(&server, relayed, &client);
+    assert!(back < Duration::from_millis(150), "{back:?}");
+    let radio = emulator.stop().expect("report")[0].radio.expect("a radio");
+    assert_eq!((radio.energy.promotions, radio.energy.packets), (1, 2));
+    assert!(radio.energy.traffic_j() > 0.2 * 1.21 && radio.energy.traffic_j() < 60.0);
+}

@@ -88,12 +88,15 @@ impl Tunnel {
         let mut schedule: Vec<(Instant, LinkCommand)> =
             config.schedule.into_iter().map(|(after, command)| (start + after, command)).collect();
         schedule.sort_by_key(|(at, _)| *at);
+        let up = Lane::new(config.link.up, &config.seeds.branch("up"), start);
+        let mut down = Lane::new(config.link.down, &config.seeds.branch("down"), start);
+        down.share_radio(&up);
         Ok(Tunnel {
             client: open(&config.client)?,
             server: open(&config.server)?,
             name: config.name,
-            up: Lane::new(config.link.up, &config.seeds.branch("up"), start),
-            down: Lane::new(config.link.down, &config.seeds.branch("down"), start),
+            up,
+            down,
             schedule: schedule.into(),
             pool: Vec::new(),
             buffer: vec![0; LARGEST_PACKET],
@@ -173,6 +176,7 @@ impl Tunnel {
             LinkCommand::Set(config) => {
                 self.up.set_config(now, config.up);
                 self.down.set_config(now, config.down);
+                self.down.share_radio(&self.up);
             }
             // There are no ports to change.
             LinkCommand::Rebind => {}
@@ -202,6 +206,7 @@ impl Tunnel {
             starved,
             up: self.up.report(),
             down: self.down.report(),
+            radio: self.up.radio(Instant::ZERO + age),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use marline_io::emulator::{Lateness, RelayReport, WayReport};
+use marline_link::radio::Reading;
 use serde_json::{Value, json};
 
 /// Several lines for people.
@@ -22,6 +23,17 @@ pub fn text(report: &RelayReport) -> String {
             let _ = write!(text, "; was read late: {}", way.waited);
         }
         text.push('\n');
+    }
+    if let Some(Reading { kind, energy }) = &report.radio {
+        let [promotion, transfer, tail] = energy.parts_j();
+        let _ = writeln!(
+            text,
+            "  radio {kind}: {:.3} J by traffic (promotion {promotion:.3}, transfer {transfer:.3}, \
+             tail {tail:.3}), {:.3} J idle; woken {} times",
+            energy.traffic_j(),
+            energy.idle_j(),
+            energy.promotions,
+        );
     }
     if report.flows_refused > 0 {
         let _ = writeln!(text, "  {} datagrams of too many clients refused", report.flows_refused);
@@ -82,7 +94,23 @@ pub fn to_json(report: &RelayReport) -> Value {
         "starved_longest_us": report.starved.longest_us,
         "up": way_json(&report.up),
         "down": way_json(&report.down),
+        "radio": report.radio.as_ref().map(radio_json),
         "doubts": report.doubts(),
+    })
+}
+
+/// What a radio drew, joules.
+#[must_use]
+pub fn radio_json(Reading { kind, energy }: &Reading) -> Value {
+    let [promotion_j, transfer_j, tail_j] = energy.parts_j();
+    json!({
+        "kind": kind.name(),
+        "traffic_j": energy.traffic_j(),
+        "promotion_j": promotion_j,
+        "transfer_j": transfer_j,
+        "tail_j": tail_j,
+        "idle_j": energy.idle_j(),
+        "promotions": energy.promotions,
     })
 }
 

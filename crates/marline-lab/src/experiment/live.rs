@@ -90,7 +90,7 @@ fn totals(
     let total = |path: &&Path| {
         let report = reports.iter().find(|report| report.name == path.name)?;
         let (up, down) = (report.up.stats, report.down.stats);
-        Some(PathTotals { name: path.name.clone(), up, down })
+        Some(PathTotals { name: path.name.clone(), up, down, radio: report.radio })
     };
     Ok(experiment.used(variant)?.iter().filter_map(total).collect())
 }

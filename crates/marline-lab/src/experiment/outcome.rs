@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use marline_link::LinkStats;
+use marline_link::radio::Reading;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Log, Mark, Workload};
@@ -16,6 +17,8 @@ pub struct PathTotals {
     pub up: LinkStats,
     /// To the client.
     pub down: LinkStats,
+    /// What its radio drew until the end of the run, if it goes over one.
+    pub radio: Option<Reading>,
 }
 
 /// A request with its answer, a block or a burst.

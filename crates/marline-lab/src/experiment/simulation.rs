@@ -150,7 +150,9 @@ fn outcome(
     for (number, path) in experiment.used(variant)?.iter().enumerate() {
         let stats = |link| *paths.world.link(link).stats();
         let (up, down) = (stats(paths.up[number]), stats(paths.down[number]));
-        totals.push(PathTotals { name: path.name.clone(), up, down });
+        let radio = paths.world.link(paths.up[number]).radio();
+        let radio = radio.map(|radio| radio.reading(paths.world.now()));
+        totals.push(PathTotals { name: path.name.clone(), up, down, radio });
     }
     let script = experiment.script(seed)?;
     let faults = script.iter().filter(|happening| happening.is_fault);

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use marline_link::radio::RadioKind;
+
 use super::*;
 use crate::scenario::Event;
 use crate::workload::Gap;
@@ -109,4 +111,31 @@ fn bursts_of_random_sizes_come_whole() {
         let least_ms = 5.0 + f64::from(message.bytes) * 8.0 / 30e3;
         assert!(message.latency_ms > least_ms, "{message:?}");
     }
+}
+
+#[test]
+fn radios_delay_and_cost_and_can_be_supposed() {
+    let run = |lte: &str| {
+        let mut experiment = bursts();
+        experiment.scenario.paths[1].link = format!("rate=10M,delay=40ms{lte}");
+        let outcome = simulate(&experiment, &Variant::alone("lte", "lte"), 2).expect("run");
+        (outcome.messages(&experiment.workload), outcome.paths[0].radio)
+    };
+    // By its name it is counted, and delays nobody.
+    let (silent, none) = run(",radio=none");
+    let (counted, supposed) = run("");
+    assert_eq!((none, silent), (None, counted));
+    let supposed = supposed.expect("a radio");
+    assert_eq!((supposed.kind, supposed.energy.promotions), (RadioKind::Lte, 1));
+    // A burst each 0.4 s for 8 s keeps it awake: more than 8 W s, less than 15 with all its bytes.
+    let joules = supposed.energy.traffic_j();
+    assert!((8.0..15.0).contains(&joules), "{joules}");
+    let (_, waited) = run(",radio=lte");
+    assert_eq!(waited.expect("a radio").energy.promotions, 1);
+    // A path that carries nothing costs nothing.
+    let idle = Variant { plain: true, ..Variant::new("idle") };
+    let outcome = simulate(&bursts(), &idle, 2).expect("run");
+    let energy = outcome.paths[1].radio.expect("a radio").energy;
+    assert_eq!((energy.traffic_j(), energy.promotions), (0.0, 0));
+    assert!(energy.idle_j() > 0.1, "{energy:?}");
 }

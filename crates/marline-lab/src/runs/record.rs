@@ -1,5 +1,6 @@
 //! What is kept of a run.
 
+use marline_link::radio::Reading;
 use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +8,7 @@ use crate::bound::Bound;
 use crate::experiment::{Experiment, Message, Outcome};
 
 /// Bytes that were offered to a path, headers included.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathBytes {
     /// Its name.
     pub name: String,
@@ -17,6 +18,33 @@ pub struct PathBytes {
     pub down_bytes: u64,
     /// Packets lost by chance, by the queue or in an outage, both ways.
     pub dropped_packets: u64,
+    /// What its radio drew, if it goes over one.
+    #[serde(default)]
+    pub radio: Option<RadioJoules>,
+}
+
+/// What a radio drew in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RadioJoules {
+    /// Which one.
+    pub kind: String,
+    /// Caused by traffic: promotions, transfer, tails.
+    pub traffic_j: f64,
+    /// While idle.
+    pub idle_j: f64,
+    /// Times it was woken.
+    pub promotions: u64,
+}
+
+impl RadioJoules {
+    fn of(reading: &Reading) -> RadioJoules {
+        RadioJoules {
+            kind: reading.kind.to_string(),
+            traffic_j: reading.energy.traffic_j(),
+            idle_j: reading.energy.idle_j(),
+            promotions: reading.energy.promotions,
+        }
+    }
 }
 
 /// A run.
@@ -112,6 +140,7 @@ impl Record {
             up_bytes: path.up.offered_bytes,
             down_bytes: path.down.offered_bytes,
             dropped_packets: path.up.dropped() + path.down.dropped(),
+            radio: path.radio.as_ref().map(RadioJoules::of),
         };
         let struck = |at_ns: &u64| (*at_ns as f64 - outcome.start_ns as f64) / 1e6;
         let warm_up = messages.partition_point(|message| message.sent_ms < from_ms);

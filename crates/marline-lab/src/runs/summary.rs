@@ -39,6 +39,17 @@ pub struct LaneSummary {
     pub goodput_mbit_per_s: f64,
     /// Median of the runs per path: name, bytes both ways.
     pub path_bytes: Vec<(String, f64)>,
+    /// Median of the runs per path that goes over a radio: name, joules by traffic and while idle.
+    pub path_joules: Vec<(String, f64, f64)>,
+}
+
+impl LaneSummary {
+    /// Joules of a path's radio for a table: by traffic, and while idle in brackets; blank without.
+    #[must_use]
+    pub fn joules(&self, path: &str) -> String {
+        let of = self.path_joules.iter().find(|(name, ..)| name == path);
+        of.map_or(String::new(), |(_, traffic, idle)| format!("{traffic:.2} ({idle:.2})"))
+    }
 }
 
 /// How virtual and real time compare.
@@ -114,6 +125,8 @@ impl<'a> Summary<'a> {
                 .map(str::to_owned)
                 .to_vec();
         head.extend(paths.iter().map(|path| format!("kB {path}")));
+        let radios = self.radio_names();
+        head.extend(radios.iter().map(|path| format!("J {path} (idle)")));
         head.push(format!("p50 / {whose}"));
         head.push(format!("p99 / {whose}"));
         head.push("p99 / bound".to_owned());
@@ -139,6 +152,7 @@ impl<'a> Summary<'a> {
                 let bytes = lane.path_bytes.iter().find(|(name, _)| name == path);
                 bytes.map_or("-".to_owned(), |(_, bytes)| format!("{:.0}", bytes / 1e3))
             }));
+            row.extend(radios.iter().map(|path| lane.joules(path)));
             row.push(number(latency.p50_ms / reference.latency.p50_ms));
             row.push(number(latency.p99_ms / reference.latency.p99_ms));
             row.push(number(lane.p99_to_bound));
@@ -155,6 +169,14 @@ impl<'a> Summary<'a> {
             }
         }
         names
+    }
+
+    /// Paths that go over a radio.
+    #[must_use]
+    pub fn radio_names(&self) -> Vec<&'a str> {
+        let paths = self.records.iter().flat_map(|record| &record.paths);
+        let with: Vec<&str> = paths.filter(|p| p.radio.is_some()).map(|p| &*p.name).collect();
+        self.path_names().into_iter().filter(|name| with.contains(name)).collect()
     }
 
     /// Variants that ran in virtual time and live.
@@ -212,6 +234,7 @@ impl<'a> Summary<'a> {
         );
         for path in &paths {
             let _ = write!(text, ",{path}_up_bytes,{path}_down_bytes,{path}_dropped_packets");
+            let _ = write!(text, ",{path}_traffic_j,{path}_idle_j");
         }
         text.push_str(",doubts,error\n");
         for (job, record) in self.jobs.iter().zip(self.records) {
@@ -238,8 +261,14 @@ impl<'a> Summary<'a> {
                         let (up, down, lost) =
                             (path.up_bytes, path.down_bytes, path.dropped_packets);
                         let _ = write!(text, ",{up},{down},{lost}");
+                        match &path.radio {
+                            Some(radio) => {
+                                let _ = write!(text, ",{:.3},{:.3}", radio.traffic_j, radio.idle_j);
+                            }
+                            None => text.push_str(",,"),
+                        }
                     }
-                    None => text.push_str(",,,"),
+                    None => text.push_str(",,,,,"),
                 }
             }
             let doubts = csv_field(&record.doubts.join("; "));
@@ -270,6 +299,10 @@ impl<'a> Summary<'a> {
             for path in &record.paths {
                 measures.push((format!("{}_up_bytes", path.name), path.up_bytes as f64));
                 measures.push((format!("{}_down_bytes", path.name), path.down_bytes as f64));
+                if let Some(radio) = &path.radio {
+                    measures.push((format!("{}_traffic_j", path.name), radio.traffic_j));
+                    measures.push((format!("{}_idle_j", path.name), radio.idle_j));
+                }
             }
             let values = job.point.iter().map(|(_, value)| csv_field(value) + ",");
             let point: String = values.collect();
@@ -326,6 +359,13 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         };
         (name.clone(), median(good.iter().filter_map(of)))
     };
+    let joules = |name: &String| {
+        let paths = good.iter().flat_map(|record| &record.paths).filter(|path| path.name == *name);
+        let radios: Vec<_> = paths.filter_map(|path| path.radio.as_ref()).collect();
+        let traffic = median(radios.iter().map(|radio| radio.traffic_j));
+        let idle = median(radios.iter().map(|radio| radio.idle_j));
+        (!radios.is_empty()).then(|| (name.clone(), traffic, idle))
+    };
     LaneSummary {
         stack,
         variant: variant.to_owned(),
@@ -337,5 +377,6 @@ fn lane(stack: Stack, variant: &str, records: &[&Record]) -> LaneSummary {
         p99_to_bound: bound::ratio(&latencies, &least, 0.99),
         goodput_mbit_per_s: median(good.iter().map(|record| record.goodput_mbit_per_s)),
         path_bytes: names.iter().map(bytes).collect(),
+        path_joules: names.iter().filter_map(joules).collect(),
     }
 }

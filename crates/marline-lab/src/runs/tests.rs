@@ -55,6 +55,9 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let columns = |line: &str| line.replace("both, twice", "").split(',').count();
     let widths: std::collections::BTreeSet<usize> = runs.lines().map(columns).collect();
     assert_eq!(widths.len(), 1, "{runs}");
+    // Both names are those of radios: joules stand in every form.
+    assert!(runs.contains("lte_traffic_j,lte_idle_j"), "{runs}");
+    assert!(table.contains("J wifi (idle)") && json.contains("\"traffic_j\":"), "{table}");
     assert!(json.contains("\"doubtful\":0") && table.contains("p99 / sim default"), "{table}");
 }
 

@@ -4,9 +4,20 @@ use core::ops::AddAssign;
 
 use marline_time::Duration;
 
+use super::RadioKind;
+
 /// Femtojoules in a joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not
 /// depend on how time was cut.
 const FJ_PER_J: f64 = 1e15;
+
+/// A radio's kind with what it drew.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Which radio.
+    pub kind: RadioKind,
+    /// What it drew so far.
+    pub energy: Energy,
+}
 
 /// What a radio drew, in integers; [`Energy::traffic_j`] and its like for people.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::{Energy, RadioParameters};
+use super::{Energy, RadioParameters, Reading};
 use crate::Direction;
 use crate::steps::nanos;
 
@@ -97,6 +97,12 @@ impl Radio {
         let mut later = *self;
         later.advance(now);
         later.energy
+    }
+
+    /// The same with the radio's kind.
+    #[must_use]
+    pub fn reading(&self, now: Instant) -> Reading {
+        Reading { kind: self.parameters.kind, energy: self.energy(now) }
     }
 
     /// Accounts for everything until `now`.

@@ -20,10 +20,6 @@ impl RadioTap {
         RadioTap { config, radio: Arc::new(Mutex::new(Radio::new(config.parameters, start))) }
     }
 
-    pub(crate) const fn config(&self) -> &RadioConfig {
-        &self.config
-    }
-
     /// From now on both directions use the radio of `other`, if it is of the same kind.
     pub(crate) fn share(&mut self, other: &RadioTap) {
         if self.config.parameters == other.config.parameters {

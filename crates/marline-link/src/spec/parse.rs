@@ -5,9 +5,7 @@ use core::str::FromStr;
 use marline_time::{Duration, Rate};
 
 use super::value::{bytes, duration, positive, probability, rate};
-use super::{
-    DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef,
-};
+use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef};
 use crate::{GilbertElliott, Jitter, OptionRule, OutageMode, QueueLimit, Reorder, Steps, preset};
 
 type Words<T> = Result<T, String>;

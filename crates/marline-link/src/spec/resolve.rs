@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use marline_time::SeedTree;
 
-use super::{
-    Direction, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef,
-};
+use super::{Direction, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef};
 use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace, TraceError};
 use crate::{DelayConfig, LinkConfig, LossConfig, Offset, RadioConfig, RateConfig, Walk, Walkout};

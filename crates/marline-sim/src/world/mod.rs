@@ -146,9 +146,19 @@ impl<N: Node> World<N> {
     }
 
     /// Sends packets between these addresses over this link. Links may serve several routes; the
-    /// last word on a pair of addresses holds.
+    /// last word on a pair of addresses holds. There and back share a radio, if they go over one.
     pub fn route(&mut self, from: IpAddr, to: IpAddr, link: LinkId) {
         self.topology.set_route(from, to, link);
+        if let Some(back) = self.topology.route(to, from) {
+            self.share_radio(link, back);
+        }
+    }
+
+    fn share_radio(&mut self, link: LinkId, with: LinkId) {
+        let pair = [link.0 as usize, with.0 as usize];
+        if let Ok([link, with]) = self.links.get_disjoint_mut(pair) {
+            link.inner.share_radio(&with.inner);
+        }
     }
 
     /// Adds both directions of a link between two addresses and returns them (there, back).
@@ -363,7 +373,13 @@ impl<N: Node> World<N> {
 
     /// Changes a link's settings.
     pub fn set_link(&mut self, link: LinkId, config: LinkConfig) {
-        self.links[link.0 as usize].inner.set_config(self.now, config);
+        let slot = &mut self.links[link.0 as usize];
+        let other_radio = slot.inner.config().radio != config.radio;
+        slot.inner.set_config(self.now, config);
+        if other_radio {
+            let backs: Vec<LinkId> = self.topology.backs(link).collect();
+            backs.into_iter().for_each(|back| self.share_radio(link, back));
+        }
         self.schedule_link(link.0);
     }
 

@@ -119,3 +119,33 @@ fn a_run_can_stop_when_something_has_happened() {
     assert!(met && world.now() == Instant::from_millis(7));
     assert!(!world.run_while(Instant::from_secs(1), |_| true));
 }
+
+#[test]
+fn there_and_back_go_over_one_radio() {
+    let (mut world, sender, receiver, there) = two_toys(1, "radio=lte,rate=12M,delay=10ms", 1);
+    world.run_until(Instant::from_secs(5));
+    let promotion = Duration::from_micros(260_100);
+    let arrives = Instant::from_millis(11) + promotion;
+    assert_eq!(world.node(receiver).got, [(arrives, 0)]);
+    // The answer finds the radio awake, and keeps it so.
+    let answer = move |world: &mut World<Toy>| {
+        let node = world.node_mut(receiver);
+        (node.interval, node.next, node.limit) = (Some(Duration::ZERO), Instant::ZERO, 1);
+    };
+    world.at(Instant::from_secs(6), answer);
+    world.run_until(Instant::from_secs(30));
+    assert_eq!(world.node(sender).got, [(Instant::from_millis(6_011), 0)]);
+    let energy = |world: &World<Toy>| {
+        world.link(there).radio().expect("a radio").energy(Instant::from_secs(30))
+    };
+    let before = energy(&world);
+    assert_eq!((before.promotions, before.packets), (1, 2));
+    // Other settings keep the radio; another radio begins idle, for both.
+    let mut config = world.link(there).config().clone();
+    config.delay.base = Duration::ZERO;
+    world.set_link(there, config.clone());
+    assert_eq!(energy(&world), before);
+    config.radio = None;
+    world.set_link(there, config);
+    assert!(world.link(there).radio().is_none());
+}

@@ -57,11 +57,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let out = args.how.place(&args.file)?;
     let records = args.how.all(&jobs, &out)?;
-    let mut table = vec![head(&points[0].values)];
+    let radios = Summary::of(&jobs, &records).radio_names();
+    let mut table = vec![head(&points[0].values, &radios)];
     for (point, ends) in points.iter().zip(ends.windows(2)) {
         let these = ends[0]..ends[1];
         let summary = Summary::of(&jobs[these.clone()], &records[these]);
-        rows(&mut table, &point.values, &summary);
+        rows(&mut table, &point.values, &summary, &radios);
     }
     print(&aligned(&table))?;
     let summary = Summary::of(&jobs, &records);
@@ -72,19 +73,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn head(values: &[(String, String)]) -> Vec<String> {
+fn head(values: &[(String, String)], radios: &[&str]) -> Vec<String> {
     let keys = values.iter().map(|(key, _)| key.clone());
     let rest = ["stack", "variant", "p50 ms", "p95", "p99", "Mbit/s"];
-    keys.chain(rest.map(str::to_owned)).collect()
+    let joules = radios.iter().map(|path| format!("J {path} (idle)"));
+    keys.chain(rest.map(str::to_owned)).chain(joules).collect()
 }
 
-fn rows(table: &mut Vec<Vec<String>>, values: &[(String, String)], summary: &Summary<'_>) {
+fn rows(
+    table: &mut Vec<Vec<String>>,
+    values: &[(String, String)],
+    summary: &Summary<'_>,
+    radios: &[&str],
+) {
     for lane in &summary.lanes {
         let mut row: Vec<String> = values.iter().map(|(_, value)| value.clone()).collect();
         row.extend([lane.stack.to_string(), lane.variant.clone()]);
         let latency = &lane.latency;
         let shown = [latency.p50_ms, latency.p95_ms, latency.p99_ms, lane.goodput_mbit_per_s];
         row.extend(shown.map(number));
+        row.extend(radios.iter().map(|path| lane.joules(path)));
         table.push(row);
     }
 }

@@ -95,6 +95,7 @@ impl Connection {
     pub(super) fn on_heard_again(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.patience_until = None;
+        leg.tcp.retry_soon(now);
         if core::mem::take(&mut leg.suspected) {
             self.reinjections.absolve(id);
             sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });

@@ -1,7 +1,8 @@
 //! The retransmission timer (RFC 6298), and what its firing means.
 //!
 //! The timer runs while anything is unacknowledged, starts anew when SND.UNA moves or a probe is
-//! sent, and doubles on each firing until SND.UNA moves. Firing sends the oldest segment again,
+//! sent, and doubles on each firing until SND.UNA moves; not while the peer is heard, though
+//! (`retry_soon`). Firing sends the oldest segment again,
 //! whatever the window says; which others count as lost is the judgement of loss recovery.
 //!
 //! A timeout may be spurious: the path was only slow. Three witnesses can tell, and each takes the
@@ -53,6 +54,19 @@ impl Subflow {
         let rto = &mut self.tx.rto;
         if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > now) {
             rto.deadline = Some(now);
+            rto.count -= 1;
+        }
+    }
+
+    /// The peer is heard again, but what was repeated is not acknowledged. Backoff is for a path of
+    /// which nothing is known; of this one it is known that it works one way at least, and what goes out on
+    /// it from now on must not wait for the end of an outage's backoff (RFC 6069 does so at the word of a
+    /// router). Where our direction is still dead the timer finds that out at its usual pace.
+    pub(crate) fn retry_soon(&mut self, now: Instant) {
+        let due = now.max(self.tx.last_sent_at + self.tx.rtt.rto());
+        let rto = &mut self.tx.rto;
+        if !self.dead && rto.count > 0 && rto.deadline.is_some_and(|at| at > due) {
+            rto.deadline = Some(due);
             rto.count -= 1;
         }
     }

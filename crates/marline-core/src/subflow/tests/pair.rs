@@ -245,12 +245,16 @@ impl Pair {
     }
 
     fn drain_events(&mut self) {
+        let now = self.now;
         for who in [0, 1] {
             let Some(end) = self.end(who) else { continue };
             while let Some(event) = end.tcp.poll_event() {
                 // As a connection does unless its scheduler leaves it to the timer.
                 if matches!(event, SubflowEvent::ProbeTimeout) {
                     end.tcp.suspect();
+                }
+                if matches!(event, SubflowEvent::HeardAgain) {
+                    end.tcp.retry_soon(now);
                 }
                 end.events.push(event);
             }

@@ -124,6 +124,38 @@ fn a_dead_path_backs_off_and_ends() {
     assert!(pair.log.last().unwrap().1.has(TcpFlags::RST));
 }
 
+/// A radio that still hears but is not heard any more: the edge of a WiFi cell.
+#[test]
+fn who_hears_the_peer_does_not_wait_for_the_end_of_a_backoff() {
+    let mut pair = Pair::established(config());
+    pair.client.answer_probes_with_data = false;
+    let start = pair.now;
+    pair.set_filter(move |now, packet| {
+        let out = now.since(start) < MS(5_000) && packet.to == 1;
+        if out { Fate::Drop } else { Fate::Pass }
+    });
+    pair.logging = true;
+    pair.client.written = 1_000;
+    // The server says something every 300 ms.
+    for _ in 0..30 {
+        pair.server().written += 100;
+        pair.run_for(MS(300));
+    }
+    assert_eq!((pair.server().received, pair.client.received), (1_000, 3_000));
+    let sent: Vec<u64> = pair
+        .log
+        .iter()
+        .filter(|(_, p)| p.to == 1 && !p.payload.is_empty())
+        .map(|(at, _)| at.since(start).as_millis() as u64)
+        .collect();
+    // By doubling the last of them would be at 3.2 s and the next at 6.4 s.
+    let arrived = sent.iter().find(|at| **at >= 5_000).copied().unwrap();
+    assert!(arrived < 5_700, "{sent:?}");
+    // Nor faster than probe and timer have it: 80 and 220 ms apart.
+    assert!(sent.len() < 40 && sent.windows(2).all(|w| w[1] - w[0] >= 80), "{sent:?}");
+    assert!(!pair.client.saw(SubflowEvent::Dead));
+}
+
 #[test]
 fn after_an_outage_everything_is_repaired() {
     let mut pair = Pair::established(config());

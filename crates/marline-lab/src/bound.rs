@@ -81,7 +81,7 @@ impl Bound {
     pub fn latency_ms(&self, sent_ms: f64, bytes: u32) -> f64 {
         let from = START + std::time::Duration::from_nanos((sent_ms * 1e6).round() as u64);
         let arrives = match self.workload {
-            Workload::Ask { request_bytes, .. } => {
+            Workload::Ask { request_bytes, .. } | Workload::Dialogue { request_bytes, .. } => {
                 let asked = transfer(&self.up, from, request_bytes);
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
             }

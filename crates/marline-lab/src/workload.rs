@@ -5,6 +5,8 @@
 //! the machine's monotonic clock, which all its namespaces share, so that the log of one end can be
 //! laid beside the other's: latencies here are one-way where it says so.
 
+mod dialogue;
+
 use std::io;
 use std::time::Duration;
 
@@ -44,6 +46,22 @@ pub enum Workload {
         /// Between requests.
         gap: Gap,
         /// How many.
+        count: u32,
+    },
+    /// The client sends requests, each in pieces, but none while too much is unanswered; the server
+    /// answers each at once.
+    Dialogue {
+        /// Of a request.
+        request_bytes: u32,
+        /// Of an answer.
+        answer_bytes: u32,
+        /// Of the smallest and the largest piece that a request is written in.
+        pieces: (u32, u32),
+        /// With more than this unanswered a request that is due is left out.
+        unanswered_bytes: u32,
+        /// From the time of one request to that of the next.
+        gap: Gap,
+        /// How many are due.
         count: u32,
     },
     /// The server writes blocks as fast as they are taken.
@@ -127,6 +145,9 @@ pub struct Log {
     /// Bytes of payload it sent again on another subflow, where that is known.
     #[serde(default)]
     pub reinjected_bytes: u64,
+    /// Requests that were due and left out.
+    #[serde(default)]
+    pub skipped: u64,
 }
 
 /// The monotonic clock, ns.
@@ -151,6 +172,7 @@ impl Workload {
     pub fn times_ns(&self, seed: u64) -> Vec<u64> {
         let (gap, count) = match *self {
             Workload::Ask { gap, count, .. }
+            | Workload::Dialogue { gap, count, .. }
             | Workload::Bursts { gap, count, .. }
             | Workload::RandomBursts { gap, count, .. } => (gap, count),
             Workload::Blocks { .. } => return Vec::new(),
@@ -170,6 +192,7 @@ impl Workload {
     pub const fn count(&self) -> Option<u32> {
         match *self {
             Workload::Ask { count, .. }
+            | Workload::Dialogue { count, .. }
             | Workload::Bursts { count, .. }
             | Workload::RandomBursts { count, .. } => Some(count),
             Workload::Blocks { .. } => None,
@@ -181,6 +204,7 @@ impl Workload {
     pub fn sizes(&self, seed: u64) -> Sizes {
         match *self {
             Workload::Ask { answer_bytes: bytes, .. }
+            | Workload::Dialogue { answer_bytes: bytes, .. }
             | Workload::Blocks { bytes, .. }
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
@@ -205,6 +229,10 @@ impl Workload {
     /// # Errors
     /// A stream failed.
     pub async fn client(&self, streams: Vec<Stream>, run: Run) -> io::Result<Log> {
+        if let Some(dialogue) = self.dialogue(run.seed) {
+            let [stream] = one(streams)?;
+            return dialogue.ask(stream, run).await;
+        }
         let Run { start_ns, seed, patience } = run;
         let mut log = Log::default();
         let (readers, mut writers): (Vec<_>, Vec<_>) = streams.into_iter().map(split).unzip();
@@ -235,7 +263,8 @@ impl Workload {
         let mut log = Log::default();
         let deadline_ns = start_ns + (self.lasts(seed) + patience).as_nanos() as u64;
         match *self {
-            Workload::Ask { request_bytes, answer_bytes, .. } => {
+            Workload::Ask { request_bytes, answer_bytes, .. }
+            | Workload::Dialogue { request_bytes, answer_bytes, .. } => {
                 let mut answering = tokio::task::JoinSet::new();
                 let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
                 for stream in streams {

@@ -88,6 +88,8 @@ struct RawWorkload {
     bytes: Option<Span<Bytes>>,
     request: Option<Bytes>,
     answer: Option<Bytes>,
+    pieces: Option<Span<Bytes>>,
+    unanswered: Option<Bytes>,
     gap: Option<Span<Time>>,
     count: Option<u32>,
     lasts: Option<Time>,

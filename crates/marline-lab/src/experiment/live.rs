@@ -75,7 +75,7 @@ pub fn run_live(
     };
     let came = outcome.messages(&experiment.workload).len();
     let wanted = experiment.workload.count().map_or(0, |count| count as usize);
-    let missing = wanted.saturating_sub(came);
+    let missing = wanted.saturating_sub(came + outcome.client.skipped as usize);
     outcome.incomplete = (missing > 0).then(|| format!("{missing} messages did not come"));
     Ok(outcome)
 }

@@ -63,7 +63,7 @@ impl Outcome {
     #[must_use]
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
         let sent = match workload {
-            Workload::Ask { .. } => &self.client.sent,
+            Workload::Ask { .. } | Workload::Dialogue { .. } => &self.client.sent,
             _ => &self.server.sent,
         };
         let read: BTreeMap<(u8, u32), u64> = self

@@ -2,12 +2,12 @@
 
 use anyhow::Context;
 use marline_io::emulator::{LinkCommand, Side};
-use marline_sim::{App, Pace, Paths, PathsConfig, Report, ResponseServer, Units};
+use marline_sim::{Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::{Experiment, Happening, Outcome, PathTotals, Variant};
+use super::{Experiment, Happening, Outcome, PathTotals, Variant, apps};
 use crate::emulation::settings::Settings;
-use crate::workload::{Log, Mark, Sizes, Workload};
+use crate::workload::{Log, Mark, Workload};
 
 /// When the workload starts: by then all paths are joined.
 pub const START: Instant = Instant::from_secs(1);
@@ -54,7 +54,7 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
         schedule(&mut paths, number, &path.name, &script, settings)?;
     }
-    begin(&mut paths, &experiment.workload, seed)?;
+    apps::begin(&mut paths, &experiment.workload, seed)?;
     Ok(paths)
 }
 
@@ -91,45 +91,11 @@ fn schedule(
     Ok(())
 }
 
-/// The applications of both ends.
-fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()> {
-    let times = || workload.times_ns(seed).into_iter().map(|ns| START + Duration::from_nanos(ns));
-    let (client, mut server): (Units, Option<Box<dyn App>>) = match *workload {
-        Workload::Ask { request_bytes, answer_bytes, .. } => {
-            let (request, answer) = (u64::from(request_bytes), u64::from(answer_bytes));
-            let pace = Pace::At { bytes: request, times: times().collect() };
-            let server = ResponseServer::new((request, answer), (6, 5));
-            (Units::new(pace, answer, (5, 6)), Some(Box::new(server)))
-        }
-        Workload::Bursts { bytes, .. } => {
-            let bytes = u64::from(bytes);
-            let server = Units::new(Pace::At { bytes, times: times().collect() }, 1, (7, 8));
-            (Units::new(Pace::Never, bytes, (8, 7)), Some(Box::new(server)))
-        }
-        Workload::RandomBursts { .. } => {
-            let Sizes::Each(sizes) = workload.sizes(seed) else { anyhow::bail!("no sizes") };
-            let sizes: Vec<u64> = sizes.into_iter().map(u64::from).collect();
-            let units = times().zip(sizes.iter().copied()).collect();
-            let server = Units::new(Pace::Sized { units }, 1, (7, 8));
-            (Units::new(Pace::Never, 1, (8, 7)).reading(&sizes), Some(Box::new(server)))
-        }
-        Workload::Blocks { bytes, lasts_ms } => {
-            let bytes = u64::from(bytes);
-            let until = START + Duration::from_millis(lasts_ms);
-            let server = Units::new(Pace::Flood { bytes, from: START, until }, 1, (7, 8));
-            (Units::new(Pace::Never, bytes, (8, 7)), Some(Box::new(server)))
-        }
-    };
-    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };
-    paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
-    paths.connect(0, Box::new(client)).map(drop).context("connect")
-}
-
 /// Messages that have not come.
 fn missing(paths: &Paths, workload: &Workload) -> usize {
     let Some(wanted) = workload.count() else { return 0 };
-    (wanted as usize)
-        .saturating_sub(paths.client_report(0).map_or(0, |report| report.received.len()))
+    let done = |report: &Report| report.received.len() + report.skipped as usize;
+    (wanted as usize).saturating_sub(paths.client_report(0).map_or(0, done))
 }
 
 fn outcome(
@@ -175,7 +141,7 @@ fn log(report: &Report) -> Log {
         (0..).zip(times).map(mark).collect()
     };
     let (sent, received) = (marks(&report.sent), marks(&report.received));
-    Log { sent, received, ..Log::default() }
+    Log { sent, received, skipped: report.skipped, ..Log::default() }
 }
 
 /// By both ends.

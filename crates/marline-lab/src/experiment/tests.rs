@@ -139,3 +139,38 @@ fn radios_delay_and_cost_and_can_be_supposed() {
     assert_eq!((energy.traffic_j(), energy.promotions), (0.0, 0));
     assert!(energy.idle_j() > 0.1, "{energy:?}");
 }
+
+#[test]
+fn a_dialogue_leaves_requests_out_while_nothing_is_answered() {
+    let gap = Gap { least_ms: 333.0, most_ms: 333.0 };
+    let (request_bytes, answer_bytes) = (2_500, 750);
+    let workload = Workload::Dialogue {
+        request_bytes,
+        answer_bytes,
+        pieces: (85, 500),
+        unanswered_bytes: 2 * request_bytes,
+        gap,
+        count: 30,
+    };
+    let mut experiment = Experiment::over(&[("wifi", "rate=20M,delay=5ms")], workload);
+    let run = |experiment: &Experiment| {
+        simulate(experiment, &Variant::alone("wifi", "wifi"), 1).expect("run")
+    };
+    let whole = run(&experiment);
+    assert_eq!((whole.messages(&workload).len(), whole.client.skipped), (30, 0));
+    let mut fault = Fault::down("wifi", Moment::Between(3_000.0, 3_000.0));
+    fault.lasts = Some(Duration::from_secs(4));
+    experiment.faults = vec![fault];
+    let outage = run(&experiment);
+    let messages = outage.messages(&workload);
+    assert_eq!(outage.incomplete, None);
+    // Three are open when the next is due; 12 are due within the outage, as many again until the
+    // retransmission timer, which has doubled five times, finds out that it is over.
+    assert!((9..=21).contains(&outage.client.skipped), "{}", outage.client.skipped);
+    assert_eq!(messages.len() + outage.client.skipped as usize, 30);
+    // The first that met the outage was answered after its end, and is not taken for another.
+    let hit = messages.iter().find(|m| m.sent_ms >= 3_000.0).expect("one that was hit");
+    assert!(hit.sent_ms + hit.latency_ms > 7_000.0, "{hit:?}");
+    let last = messages.last().expect("messages");
+    assert!(last.latency_ms < 50.0, "{last:?}");
+}

@@ -58,3 +58,48 @@ async fn bursts_of_random_sizes_are_told_apart() {
         assert!(read.at_ns >= sent.at_ns && sent.index == read.index);
     }
 }
+
+const DIALOGUE: Workload = Workload::Dialogue {
+    request_bytes: 2_500,
+    answer_bytes: 750,
+    pieces: (85, 500),
+    unanswered_bytes: 3 * 2_500,
+    gap: EVEN,
+    count: 14,
+};
+
+#[test]
+fn a_request_is_cut_into_pieces_of_random_length() {
+    let plan = DIALOGUE.dialogue(7).expect("a dialogue");
+    assert_eq!(plan, DIALOGUE.dialogue(7).expect("the same"));
+    assert_ne!(plan, DIALOGUE.dialogue(8).expect("another"));
+    for (_, pieces) in &plan.requests {
+        assert_eq!(pieces.iter().sum::<u32>(), 2_500);
+        let (_, whole) = pieces.split_last().expect("pieces");
+        assert!(whole.iter().all(|bytes| (85..=500).contains(bytes)), "{pieces:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_dialogue_that_is_answered_leaves_nothing_out() {
+    let (client, server) = both(DIALOGUE, 1).await;
+    assert_eq!((client.sent.len(), client.received.len(), client.skipped), (14, 14, 0));
+    assert_eq!(server, Log::default());
+}
+
+#[tokio::test]
+async fn who_is_not_answered_leaves_requests_out() {
+    let (near, far) = tokio::io::duplex(65_536);
+    let run = Run { start_ns: now_ns(), seed: 7, patience: Duration::from_secs(15) };
+    let deaf = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        DIALOGUE.server(vec![Box::new(far)], run).await
+    };
+    let (client, _) = tokio::join!(DIALOGUE.client(vec![Box::new(near)], run), deaf);
+    let client = client.expect("a log");
+    // Four are open when the fifth is due.
+    assert!((2..=9).contains(&client.skipped), "{}", client.skipped);
+    assert_eq!(client.sent.len() + client.skipped as usize, 14);
+    assert_eq!(client.received.len(), client.sent.len());
+    assert!(client.sent[4].at_ns - client.sent[3].at_ns > 60_000_000);
+}

@@ -5,6 +5,7 @@
 //! them write the checkable bytes of [`Content`](crate::Content) and check what they read.
 
 mod bulk;
+mod dialogue;
 mod echo;
 mod random;
 mod report;
@@ -18,6 +19,7 @@ use marline_time::Instant;
 
 pub use crate::host::{Socket, SocketStatus};
 pub use bulk::{Amount, Bulk};
+pub use dialogue::{Dialogue, Request};
 pub use echo::{Echo, EchoServer};
 pub use random::{Random, RandomPlan};
 pub use report::{Hole, Report};

@@ -37,6 +37,8 @@ pub struct Report {
     pub sent: Vec<Instant>,
     /// When each of the peer's units had been read, likewise.
     pub received: Vec<Instant>,
+    /// Units that were due and left out.
+    pub skipped: u64,
     /// When the write side was shut down.
     pub shutdown_at: Option<Instant>,
     /// When the end of the peer's stream was read.

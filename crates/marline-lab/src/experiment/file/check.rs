@@ -22,7 +22,7 @@ const BULK_BYTES: u32 = 65_536;
 /// Where a file says nothing: after the planned end the last messages are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What workloads there are.
-const KINDS: &str = "echo, ask, bursts, blocks, bulk";
+const KINDS: &str = "echo, ask, dialogue, bursts, blocks, bulk";
 
 /// Everything that is wrong so far.
 struct Checker<'a> {
@@ -177,12 +177,19 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     let place = Place::top("workload");
     let before = checker.complaints.len();
     let bytes_at = place.key("bytes");
-    if !matches!(raw.kind.as_str(), "ask") {
+    let kind = raw.kind.as_str();
+    if !matches!(kind, "ask" | "dialogue") {
         for (key, value) in [("request", &raw.request), ("answer", &raw.answer)] {
-            checker.refuse(&place, key, "only kind = \"ask\" has this", value.as_ref());
+            let why = "only kind = \"ask\" and kind = \"dialogue\" have this";
+            checker.refuse(&place, key, why, value.as_ref());
         }
     }
-    if matches!(raw.kind.as_str(), "blocks" | "bulk") {
+    if kind != "dialogue" {
+        let why = "only kind = \"dialogue\" has this";
+        checker.refuse(&place, "pieces", why, raw.pieces.as_ref());
+        checker.refuse(&place, "unanswered", why, raw.unanswered.as_ref());
+    }
+    if matches!(kind, "blocks" | "bulk") {
         let why = "a stream has no messages: it has `lasts`";
         checker.refuse(&place, "gap", why, raw.gap.as_ref());
         checker.refuse(&place, "count", why, raw.count.as_ref());
@@ -190,7 +197,7 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
         let why = "this ends after `count` messages; only blocks and bulk have a time";
         checker.refuse(&place, "lasts", why, raw.lasts.as_ref());
     }
-    let workload = match raw.kind.as_str() {
+    let workload = match kind {
         "echo" => {
             let bytes = checker.need(&place, "bytes", "200", raw.bytes);
             let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
@@ -199,17 +206,7 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
             let (bytes, gap) = (bytes?, gap?);
             Workload::Ask { request_bytes: bytes, answer_bytes: bytes, gap, count }
         }
-        "ask" => {
-            checker.refuse(&place, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
-            let request = checker.need(&place, "request", "100", raw.request);
-            let answer = checker.need(&place, "answer", "1000", raw.answer);
-            let request = request.and_then(|bytes| size(checker, &place.key("request"), bytes));
-            let answer = answer.and_then(|bytes| size(checker, &place.key("answer"), bytes));
-            let gap = gap(checker, &place, raw.gap);
-            let count = count(checker, &place, raw.count)?;
-            let (request_bytes, answer_bytes, gap) = (request?, answer?, gap?);
-            Workload::Ask { request_bytes, answer_bytes, gap, count }
-        }
+        "ask" | "dialogue" => questions(checker, raw)?,
         "bursts" => {
             let example = "\"100kB\" or [\"0.5MB\", \"1.5MB\"]";
             let bytes = checker.need(&place, "bytes", example, raw.bytes);
@@ -232,6 +229,38 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
         }
     };
     (checker.complaints.len() == before).then_some(workload)
+}
+
+/// Requests and answers.
+fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
+    let place = Place::top("workload");
+    checker.refuse(&place, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
+    let request = checker.need(&place, "request", "100", raw.request);
+    let answer = checker.need(&place, "answer", "1000", raw.answer);
+    let request = request.and_then(|bytes| size(checker, &place.key("request"), bytes));
+    let answer = answer.and_then(|bytes| size(checker, &place.key("answer"), bytes));
+    let gap = gap(checker, &place, raw.gap);
+    let count = count(checker, &place, raw.count);
+    let (request_bytes, answer_bytes) = (request?, answer?);
+    let (gap, count) = (gap?, count?);
+    if raw.kind == "ask" {
+        return Some(Workload::Ask { request_bytes, answer_bytes, gap, count });
+    }
+    // Whole, and whatever is unanswered, where nothing else is said.
+    let at_pieces = place.key("pieces");
+    let pieces = match raw.pieces {
+        None => (request_bytes, request_bytes),
+        Some(span) if span.least.0 > span.most.0 => {
+            checker.complain(&at_pieces, "the least comes first");
+            return None;
+        }
+        Some(span) => {
+            (size(checker, &at_pieces, span.least)?, size(checker, &at_pieces, span.most)?)
+        }
+    };
+    let unanswered = raw.unanswered.map(|bytes| size(checker, &place.key("unanswered"), bytes));
+    let unanswered_bytes = unanswered.unwrap_or(Some(u32::MAX))?;
+    Some(Workload::Dialogue { request_bytes, answer_bytes, pieces, unanswered_bytes, gap, count })
 }
 
 fn bursts(

@@ -58,6 +58,36 @@ fn a_file_becomes_an_experiment() {
 }
 
 #[test]
+fn a_dialogue_has_pieces_and_a_limit() {
+    let workload = "kind = 'dialogue'\nrequest = 2500\nanswer = 750\npieces = [85, 500]\n\
+                    unanswered = '22.5kB'\ngap = '333ms'\ncount = 240\n";
+    let said = "kind = 'bursts'\nbytes = ['10kB', '20kB']\ngap = '300ms'\ncount = 8\n";
+    let text = GOOD.replace(said, workload);
+    let gap = Gap { least_ms: 333.0, most_ms: 333.0 };
+    let (request_bytes, answer_bytes, pieces) = (2_500, 750, (85, 500));
+    let expected = |pieces, unanswered_bytes| Workload::Dialogue {
+        request_bytes,
+        answer_bytes,
+        pieces,
+        unanswered_bytes,
+        gap,
+        count: 240,
+    };
+    assert_eq!(read(&text).experiment.workload, expected(pieces, 22_500));
+    let plain = text.replace("pieces = [85, 500]\nunanswered = '22.5kB'\n", "");
+    assert_eq!(read(&plain).experiment.workload, expected((2_500, 2_500), u32::MAX));
+    for (from, to, wanted) in [
+        ("[85, 500]", "[500, 85]", "x.toml:11:10: the least comes first"),
+        ("'22.5kB'", "0", "0 bytes: must be from 1"),
+        ("'dialogue'", "'ask'", "only kind = \"dialogue\" has this"),
+        ("answer = 750", "bytes = 750", "this has `request` and `answer`"),
+    ] {
+        let error = refused(&text.replacen(from, to, 1));
+        assert!(error.contains(wanted), "wanted {wanted}, got:\n{error}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_its_line_and_what_would_be_right() {
     for (from, to, wanted) in [
         ("delay=5ms", "delya=5ms", "x.toml:3:18: `delya=5ms`: unknown key `delya`; there are rate"),
@@ -131,15 +161,22 @@ fn a_sweep_is_every_combination() {
 fn the_experiments_of_the_repository_are_understood() {
     let scenarios = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut read = 0;
-    for name in ["echo-loss", "maps-wifi-dies", "blocks-wifi-3g", "small-buffer", "handover-backup"]
-    {
+    let names = [
+        "echo-loss",
+        "maps-wifi-dies",
+        "blocks-wifi-3g",
+        "small-buffer",
+        "handover-backup",
+        "voice-assistant",
+    ];
+    for name in names {
         let file = ExperimentFile::open(&scenarios.join(format!("{name}.toml")));
         let file = file.unwrap_or_else(|error| panic!("{error:#}"));
         let stacks = [Stack::Sim, Stack::Live, Stack::Tcp, Stack::Mptcp];
         assert!(file.lanes(&stacks).expect("lanes").len() >= 5, "{name}");
         read += 1;
     }
-    assert_eq!(read, 5);
+    assert_eq!(read, names.len());
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! Dialogue: requests at their times, each written in pieces, as a voice assistant sends what it
+//! hears. Who is not answered for long stops asking for a while: a request that is due while too much
+//! is unanswered is left out, and counted.
+
+use std::collections::VecDeque;
+
+use marline_time::Instant;
+
+use super::stream::Stream;
+use super::{App, Report, Socket};
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When it is due.
+    pub at: Instant,
+    /// Lengths of its writes; together as many bytes as every request has.
+    pub pieces: Vec<u64>,
+}
+
+/// The asking end; a [`ResponseServer`](super::ResponseServer) answers.
+#[derive(Debug)]
+pub struct Dialogue {
+    requests: VecDeque<Request>,
+    request_bytes: u64,
+    answer_bytes: u64,
+    /// With more than this unanswered nothing is asked.
+    unanswered_bytes: u64,
+    /// Ends of the writes that were not taken whole.
+    unwritten: VecDeque<u64>,
+    /// Bytes of all that was asked.
+    asked: u64,
+    stream: Stream,
+}
+
+impl Dialogue {
+    /// Asks at the times of `requests`; `sizes` are those of a request and an answer (at least 1), seeds
+    /// are (write, read). In the report, `sent` holds when the writing of each request began,
+    /// `received` when the last byte of each answer had been read, and `skipped` how many requests were
+    /// left out. Never shuts down by itself.
+    #[must_use]
+    pub fn new(
+        requests: Vec<Request>,
+        sizes: (u64, u64),
+        unanswered_bytes: u64,
+        seeds: (u64, u64),
+    ) -> Self {
+        Dialogue {
+            requests: requests.into(),
+            request_bytes: sizes.0.max(1),
+            answer_bytes: sizes.1.max(1),
+            unanswered_bytes,
+            unwritten: VecDeque::new(),
+            asked: 0,
+            stream: Stream::new(seeds.0, seeds.1),
+        }
+    }
+
+    fn ask(&mut self, request: &Request, now: Instant) {
+        let answered = self.stream.report.read / self.answer_bytes * self.request_bytes;
+        if self.asked - answered.min(self.asked) > self.unanswered_bytes {
+            self.stream.report.skipped += 1;
+            return;
+        }
+        self.stream.report.sent.push(now);
+        for piece in &request.pieces {
+            self.asked += piece;
+            self.unwritten.push_back(self.asked);
+        }
+    }
+
+    /// Writes what is begun; whether all of it was taken.
+    fn write(&mut self, socket: &mut Socket<'_>) -> bool {
+        while let Some(end) = self.unwritten.front() {
+            if !self.stream.write_to(socket, *end) {
+                return false;
+            }
+            self.unwritten.pop_front();
+        }
+        true
+    }
+}
+
+impl App for Dialogue {
+    fn wake(&mut self, socket: &mut Socket<'_>) {
+        if !self.stream.begin(socket) {
+            return;
+        }
+        let now = socket.now();
+        self.stream.read(socket, u64::MAX);
+        let complete = (self.stream.report.read / self.answer_bytes) as usize;
+        self.stream.report.received.resize(complete, now);
+        while self.write(socket) {
+            let Some(request) = self.requests.pop_front_if(|request| request.at <= now) else {
+                break;
+            };
+            self.ask(&request, now);
+        }
+        self.stream.release_if_finished(socket);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let next = self.requests.front().filter(|_| self.unwritten.is_empty());
+        next.and_then(|request| self.stream.timer(request.at))
+    }
+
+    fn report(&self) -> &Report {
+        &self.stream.report
+    }
+}

@@ -20,6 +20,7 @@
 
 mod config;
 mod link;
+mod outing;
 mod packet;
 mod preset;
 pub mod radio;
@@ -35,6 +36,7 @@ pub use config::{
     TcpOption,
 };
 pub use link::{Link, LinkStats};
+pub use outing::{Outing, OutingCourse};
 pub use packet::{Packet, tcp_of_ip};
 pub use preset::PRESETS;
 pub use spec::{

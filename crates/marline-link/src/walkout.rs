@@ -123,7 +123,7 @@ impl Walkout {
 }
 
 /// Steps of ascending times, equal neighbours joined.
-fn steps<T: Copy + PartialEq>(
+pub(crate) fn steps<T: Copy + PartialEq>(
     mut points: Vec<(Duration, T)>,
     period: Option<Duration>,
 ) -> Arc<Steps<T>> {

@@ -98,7 +98,9 @@ fn energy_grows_adds_up_and_does_not_depend_on_who_looks_when() {
         let packets = packets(&mut rng);
         let end = packets.last().expect("some").0 + Duration::from_secs(20);
         let mut whole = radio(kind);
-        packets.iter().for_each(|(at, way, bytes)| drop(whole.packet(*at, *way, *bytes)));
+        for (at, way, bytes) in &packets {
+            whole.packet(*at, *way, *bytes);
+        }
         // Another is looked at again and again, and settles its account each time.
         let (mut looked, mut before) = (radio(kind), Energy::NONE);
         let (mut next, mut now) = (0, Instant::ZERO);
@@ -150,7 +152,9 @@ fn every_moment_is_paid_for_once() {
         flat.tails.iter_mut().for_each(|tail| tail.power_uw = all);
         (flat.idle_listen.power_uw, flat.idle_listen.lasts) = (all, flat.idle_cycle);
         let mut radio = Radio::new(flat, Instant::ZERO);
-        packets.iter().for_each(|(at, way, bytes)| drop(radio.packet(*at, *way, *bytes)));
+        for (at, way, bytes) in &packets {
+            radio.packet(*at, *way, *bytes);
+        }
         let end = packets.last().expect("some").0 + Duration::from_secs(30);
         let energy = radio.energy(end);
         joules(energy.traffic_j() + energy.idle_j(), end.as_secs_f64());

@@ -76,6 +76,10 @@ fn rate(rate: &RateSpec) -> String {
         RateSpec::Unlimited => "rate=unlimited".to_owned(),
         RateSpec::Constant(rate) => format!("rate={}", Bits(*rate)),
         RateSpec::Walkout(peak) => format!("rate=walkout:{}", Bits(*peak)),
+        RateSpec::Outing(outing) => {
+            let word = if outing.leaves { "leaving" } else { "staying" };
+            format!("rate={word}:{}", Bits(outing.peak))
+        }
         RateSpec::Trace(trace) => format!("trace={}{}", trace.name, start(trace)),
         RateSpec::Steps(steps) => {
             let step = |(from, rate): &(_, _)| format!("{}:{}", Time(*from), Bits(*rate));

@@ -9,6 +9,7 @@
 //! | `rate=20M`, `rate=unlimited` | constant rate |
 //! | `rate=0s:20M+10s:0+12s:20M`, `.../30s` | rate steps; after `/` the period after which they repeat |
 //! | `rate=walkout:30M` | the WiFi walk-out model with this peak rate (and its losses) |
+//! | `rate=leaving:40M`, `rate=staying:40M` | a walk of 80 s out of the range; a phone that stays |
 //! | `trace=ATT-LTE-driving`, `...@30s` | mahimahi trace, from that time in it |
 //! | `queue=80ms`, `queue=64kB` | drop-tail limit |
 //! | `delay=10ms` | one-way delay |
@@ -42,7 +43,9 @@ use core::fmt;
 use marline_time::{Duration, Rate};
 
 use crate::radio::RadioKind;
-use crate::{Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, QueueLimit, Steps};
+use crate::{
+    Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, Outing, QueueLimit, Steps,
+};
 pub use resolve::{DuplexConfig, ResolveError};
 
 /// One of the two directions of a link.
@@ -131,6 +134,8 @@ pub enum RateSpec {
     Trace(TraceRef),
     /// The walk-out model with this peak.
     Walkout(Rate),
+    /// Eighty seconds of leaving the range, or of staying in it.
+    Outing(Outing),
 }
 
 /// A trace by name, and where to start in it.

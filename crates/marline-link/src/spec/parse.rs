@@ -6,7 +6,9 @@ use marline_time::{Duration, Rate};
 
 use super::value::{bytes, duration, positive, probability, rate};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef};
-use crate::{GilbertElliott, Jitter, OptionRule, OutageMode, QueueLimit, Reorder, Steps, preset};
+use crate::{
+    GilbertElliott, Jitter, OptionRule, OutageMode, Outing, QueueLimit, Reorder, Steps, preset,
+};
 
 type Words<T> = Result<T, String>;
 
@@ -119,6 +121,11 @@ fn rate_spec(value: &str) -> Words<RateSpec> {
     }
     if let Some(peak) = value.strip_prefix("walkout:") {
         return Ok(RateSpec::Walkout(nonzero_rate(peak)?));
+    }
+    for (word, leaves) in [("leaving:", true), ("staying:", false)] {
+        if let Some(peak) = value.strip_prefix(word) {
+            return Ok(RateSpec::Outing(Outing { peak: nonzero_rate(peak)?, leaves }));
+        }
     }
     if !value.contains(':') {
         return Ok(RateSpec::Constant(nonzero_rate(value)?));

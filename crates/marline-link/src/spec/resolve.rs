@@ -81,15 +81,22 @@ impl LinkSpec {
         seeds: &SeedTree,
         read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
     ) -> Result<LinkConfig, ResolveError> {
-        let mut walk: Option<Walk> = None;
+        let mut loss_steps = None;
         let rate = match &self.rate {
             RateSpec::Unlimited => RateConfig::Unlimited,
             RateSpec::Constant(rate) => RateConfig::Constant(*rate),
             RateSpec::Steps(steps) => RateConfig::Steps(Arc::new(steps.clone())),
             RateSpec::Trace(trace) => RateConfig::Trace(opportunities(trace, direction, read)?),
             RateSpec::Walkout(peak) => {
-                let drawn = walk.insert(Walkout { peak: *peak }.walk(seeds));
-                RateConfig::Steps(Arc::clone(&drawn.rate))
+                let Walk { rate, loss } = Walkout { peak: *peak }.walk(seeds);
+                loss_steps = Some(loss);
+                RateConfig::Steps(rate)
+            }
+            RateSpec::Outing(outing) => {
+                let course = outing.course(seeds);
+                let (rate, loss) = course.of(direction);
+                loss_steps = Some(Arc::clone(loss));
+                RateConfig::Steps(Arc::clone(rate))
             }
         };
         let mut ping = |wanted: &Option<PingRef>| {
@@ -105,7 +112,7 @@ impl LinkSpec {
             random: self.loss,
             gilbert_elliott: self.gilbert_elliott,
             pattern: self.drop.clone(),
-            steps: walk.map(|walk| walk.loss),
+            steps: loss_steps,
             trace: ping(&self.lost)?,
         };
         let (queue, faults, outage) = (self.queue, self.faults, self.outage.clone());

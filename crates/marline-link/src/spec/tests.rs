@@ -30,6 +30,7 @@ fn every_item_survives_the_round_trip() {
         "down=10s-15s+20s-21s,flap=10s:500ms,outage=suspend",
         "rewrite=2%,strip=mptcp:syn+dss+77:rest,block=mp_join:synack+mss,down.block=none",
         "jitter=normal:2ms,overtaking=yes,up.jitter=none",
+        "rate=leaving:40M,up.rate=staying:1500k",
         "radio=lte,delay=1ms",
         "lte,radio=umts:400ms",
         "wifi,radio=wifi:meter",

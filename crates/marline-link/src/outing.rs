@@ -1,0 +1,379 @@
+//! Eighty seconds of a phone on WiFi: one whose owner walks out of the access point's range, perhaps
+//! to come back, and one whose owner stays.
+//!
+//! The problem: a link that is cut at a moment is the easy case. Out of range is a way: the rate falls
+//! step by step, frames are sent again and again (which delays what waits behind them, and takes rate),
+//! some are lost after all repetitions, the station leaves the channel to look for another access
+//! point, and only then there is silence, of which nobody is told for seconds. Who waits for a clear
+//! sign waits too long; who leaves at the first loss wakes the cellular radio for nothing.
+//!
+//! From distance to packets, every 100 ms:
+//!
+//! 1. The owner sets out within 5 s from 4 to 14 m, at 1.0 to 1.6 m/s, to 60 to 95 m; in two of five
+//!    walks only to 50 to 65 m, and turns round there after up to 8 s. Somewhere between 20 and 40 m is the door: the wall
+//!    takes 8 dB.
+//! 2. Signal over noise is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which
+//!    sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and
+//!    never in a place where WiFi is bad). Fading: 1.5 dB, each sample and direction by itself.
+//! 3. Rate control follows half a second late, 3 dB below what the signal would bear, down to the
+//!    lowest step of the table of one 802.11n stream (needs 5 dB, each further step some 3 more).
+//! 4. A frame fails with a probability that is 10 % where the step's need is just met, 50 % 1.8 dB
+//!    below and 90 % 3.7 dB below. It is tried four times at its step and three times two steps lower,
+//!    if there are any: the failed share is gone from the rate, what fails seven times is lost. One
+//!    packet of a thousand is lost anyway.
+//! 5. Below 9 dB the station looks for others: every 5 s in the mean it is away for 200 to 500 ms, and
+//!    packets wait.
+//! 6. After 4 s below 1 dB it gives the access point up: the interface loses its address. Above 8 dB it
+//!    comes back after another 1.5 to 4 s.
+//!
+//! What is fitted to what: see `papers/walks.toml`; the rest is the standard's tables and textbooks'
+//! orders of magnitude. Left out: other stations on the channel, roaming to another access point.
+
+use std::sync::Arc;
+
+use marline_time::{Duration, PcgRng, Rate, Rng, SeedTree};
+
+use crate::stage::normal;
+use crate::walkout::steps;
+use crate::{Direction, Steps};
+
+const SAMPLE: Duration = Duration::from_millis(100);
+const SAMPLE_S: f64 = 0.1;
+/// Ninety seconds: a run's eighty and what it waits at its end. Then the last sample holds.
+const SAMPLES: u32 = 900;
+
+/// Signal over noise that a step of the rate table needs, dB, and its share of the peak, per mille.
+const RATE_STEPS: [(f64, u64); 8] = [
+    (26.0, 1_000),
+    (24.0, 900),
+    (22.0, 800),
+    (18.0, 600),
+    (14.0, 400),
+    (11.0, 300),
+    (8.0, 200),
+    (5.0, 100),
+];
+const EDGE_M: f64 = 50.0;
+const EDGE_DB: f64 = 5.0;
+/// Ten times the path loss exponent.
+const LOSS_PER_DECADE_DB: f64 = 30.0;
+const PHONE_WEAKER_DB: f64 = 3.0;
+const SHADOW_DB: f64 = 4.0;
+const SHADOW_WAY_M: f64 = 5.0;
+const STILL_SHADOW_DB: f64 = 1.5;
+const STILL_SHADOW_S: f64 = 20.0;
+const FADING_DB: f64 = 1.5;
+/// Of the present signal in each sample's view of rate control: half a second of memory.
+const CONTROL_SHARE: f64 = 0.2;
+const CONTROL_MARGIN_DB: f64 = 3.0;
+/// Ends and steepness of the frame error curve: `1 / (1 + exp(slope * (margin + offset)))`.
+const ERROR_OFFSET_DB: f64 = 1.83;
+const ERROR_SLOPE: f64 = 1.2;
+/// What two steps lower need less, dB.
+const FALLBACK_DB: f64 = 6.0;
+const WALL_DB: f64 = 8.0;
+const LEAST_LOSS: f64 = 0.001;
+/// A link that repeats nearly everything still passes so much, per mille of its step.
+const LEAST_SHARE: u64 = 20;
+const LOOKS_BELOW_DB: f64 = 9.0;
+const LOOKS_EVERY_S: f64 = 5.0;
+const GIVES_UP_BELOW_DB: f64 = 1.0;
+const GIVES_UP_AFTER: u32 = 40;
+const RETURNS_ABOVE_DB: f64 = 8.0;
+
+/// An outing to be drawn.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Outing {
+    /// Rate next to the access point.
+    pub peak: Rate,
+    /// Walks out of range; else stays.
+    pub leaves: bool,
+}
+
+/// A drawn outing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutingCourse {
+    /// Rate from the phone.
+    pub up_rate: Arc<Steps<Rate>>,
+    /// Rate to the phone.
+    pub down_rate: Arc<Steps<Rate>>,
+    /// Loss from the phone.
+    pub up_loss: Arc<Steps<f64>>,
+    /// Loss to the phone.
+    pub down_loss: Arc<Steps<f64>>,
+    /// When the interface had no address, since the start; without an end it did not come back.
+    pub away: Vec<(Duration, Option<Duration>)>,
+}
+
+impl OutingCourse {
+    /// Rate and loss of one direction.
+    #[must_use]
+    pub const fn of(&self, direction: Direction) -> (&Arc<Steps<Rate>>, &Arc<Steps<f64>>) {
+        match direction {
+            Direction::Up => (&self.up_rate, &self.up_loss),
+            Direction::Down => (&self.down_rate, &self.down_loss),
+        }
+    }
+}
+
+/// Where the owner is.
+struct Owner {
+    distance_m: f64,
+    /// Still to come: how long it stays here, and where it goes then.
+    stays: f64,
+    legs: Vec<(f64, f64)>,
+    step_m: f64,
+    door_m: f64,
+}
+
+impl Owner {
+    fn new(leaves: bool, mut rng: PcgRng) -> Self {
+        let between = |rng: &mut PcgRng, least: f64, most: f64| least + (most - least) * rng.unit();
+        let distance_m = between(&mut rng, 4.0, 14.0);
+        let stays = between(&mut rng, 0.0, 5.0);
+        let step_m = between(&mut rng, 1.0, 1.6) * SAMPLE_S;
+        let door_m = between(&mut rng, 20.0, 40.0);
+        let (far, turns_at) = (between(&mut rng, 60.0, 95.0), between(&mut rng, 50.0, 65.0));
+        let (returns, pause) = (rng.chance(0.4), between(&mut rng, 0.0, 8.0));
+        // The last leg is the first to be gone.
+        let mut legs = vec![(far, f64::INFINITY)];
+        if returns {
+            legs = vec![(distance_m, f64::INFINITY), (turns_at, pause)];
+        }
+        if !leaves {
+            legs.clear();
+        }
+        Owner { distance_m, stays, legs, step_m, door_m }
+    }
+
+    /// Signal over noise here without shadows, dB.
+    fn signal_db(&self) -> f64 {
+        let wall = if self.distance_m > self.door_m { WALL_DB } else { 0.0 };
+        EDGE_DB + LOSS_PER_DECADE_DB * log10(EDGE_M / self.distance_m) - wall
+    }
+
+    /// One sample on; how far it went.
+    fn step(&mut self) -> f64 {
+        if self.stays > 0.0 {
+            self.stays -= SAMPLE_S;
+            return 0.0;
+        }
+        let Some((target, pause)) = self.legs.last().copied() else { return 0.0 };
+        let left = target - self.distance_m;
+        let went = left.abs().min(self.step_m);
+        self.distance_m += went.copysign(left);
+        if left.abs() <= self.step_m {
+            self.stays = pause;
+            self.legs.pop();
+        }
+        went
+    }
+}
+
+/// Whether the station belongs to its access point.
+struct Association {
+    bad_samples: u32,
+    /// Samples until it is back, once it has been heard again.
+    back_in: Option<u64>,
+    away: Vec<(Duration, Option<Duration>)>,
+    rng: PcgRng,
+}
+
+impl Association {
+    fn is_away(&self) -> bool {
+        self.away.last().is_some_and(|(_, back)| back.is_none())
+    }
+
+    fn step(&mut self, at: Duration, signal_db: f64) {
+        if !self.is_away() {
+            let bad = signal_db < GIVES_UP_BELOW_DB;
+            self.bad_samples = if bad { self.bad_samples + 1 } else { 0 };
+            if self.bad_samples >= GIVES_UP_AFTER {
+                self.away.push((at, None));
+                self.back_in = None;
+            }
+        } else if let Some(left) = self.back_in {
+            self.back_in = Some(left.saturating_sub(1));
+            if left == 0 {
+                self.bad_samples = 0;
+                self.away.iter_mut().last().into_iter().for_each(|last| last.1 = Some(at));
+            }
+        } else if signal_db > RETURNS_ABOVE_DB {
+            self.back_in = Some(15 + self.rng.below(25));
+        }
+    }
+}
+
+/// The number of the step that rate control chooses.
+fn step_for(signal_db: f64) -> usize {
+    let fits = |step: &(f64, u64)| step.0 + CONTROL_MARGIN_DB <= signal_db;
+    RATE_STEPS.iter().position(fits).unwrap_or(RATE_STEPS.len() - 1)
+}
+
+/// Which share of its step's rate passes, per mille, and which share of the packets is lost.
+fn repeated(step: usize, signal_db: f64) -> (u64, f64) {
+    let margin_db = signal_db - RATE_STEPS[step].0;
+    let error = frame_error(margin_db);
+    let lower = if step + 2 < RATE_STEPS.len() { FALLBACK_DB } else { 0.0 };
+    let (square, fallback) = (error * error, frame_error(margin_db + lower));
+    let passes = ((1.0 - error) * 1_000.0) as u64;
+    (passes.max(LEAST_SHARE), square * square * fallback * fallback * fallback)
+}
+
+fn frame_error(margin_db: f64) -> f64 {
+    1.0 / (1.0 + exp(ERROR_SLOPE * (margin_db + ERROR_OFFSET_DB)))
+}
+
+/// The exponential function by the basic operations alone, which every machine rounds alike: those
+/// of mathematical libraries may differ in the last bit, and a walk must not.
+fn exp(x: f64) -> f64 {
+    let halved = x.clamp(-60.0, 60.0) / 1_024.0;
+    let mut power =
+        1.0 + halved * (1.0 + halved / 2.0 * (1.0 + halved / 3.0 * (1.0 + halved / 4.0)));
+    for _ in 0..10 {
+        power *= power;
+    }
+    power
+}
+
+/// The decimal logarithm of a number between 1/16 and 16, likewise.
+fn log10(x: f64) -> f64 {
+    let mut root = x;
+    for _ in 0..12 {
+        root = root.sqrt();
+    }
+    // ln(r) = 2 atanh((r - 1) / (r + 1)), of a number next to 1.
+    let ratio = (root - 1.0) / (root + 1.0);
+    let natural = 4_096.0 * 2.0 * ratio * (1.0 + ratio * ratio / 3.0);
+    natural / core::f64::consts::LN_10
+}
+
+impl Outing {
+    /// Draws the outing of this seed.
+    #[must_use]
+    pub fn course(&self, seeds: &SeedTree) -> OutingCourse {
+        let mut owner = Owner::new(self.leaves, seeds.stream("outing/way"));
+        let (mut shadowing, mut fading) =
+            (seeds.stream("outing/shadow"), seeds.stream("outing/fading"));
+        let mut looks = seeds.stream("outing/looks");
+        let mut association = Association {
+            bad_samples: 0,
+            back_in: None,
+            away: Vec::new(),
+            rng: seeds.stream("outing/association"),
+        };
+        let deviation = if self.leaves { SHADOW_DB } else { STILL_SHADOW_DB };
+        let mut shadow = normal(&mut shadowing);
+        let (mut control_db, mut looks_for) = (f64::NAN, 0);
+        let mut rates: [Vec<(Duration, Rate)>; 2] = Default::default();
+        let mut losses: [Vec<(Duration, f64)>; 2] = Default::default();
+        for sample in 0..SAMPLES {
+            let at = SAMPLE * sample;
+            let went = owner.step();
+            let kept = exp(-went / SHADOW_WAY_M - SAMPLE_S / STILL_SHADOW_S);
+            shadow = shadow * kept + normal(&mut shadowing) * (1.0 - kept * kept).sqrt();
+            let signal_db = owner.signal_db() + shadow * deviation;
+            control_db = if control_db.is_nan() { signal_db } else { control_db };
+            control_db += CONTROL_SHARE * (signal_db - control_db);
+            association.step(at, signal_db);
+            let starts = looks.chance(SAMPLE_S / LOOKS_EVERY_S) && signal_db < LOOKS_BELOW_DB;
+            let lasts = 2 + looks.below(4);
+            looks_for = if starts { lasts } else { looks_for.saturating_sub(1) };
+            for (way, weaker_db) in [(0, PHONE_WEAKER_DB), (1, 0.0)] {
+                let step = step_for(control_db - weaker_db);
+                let felt_db = signal_db + FADING_DB * normal(&mut fading) - weaker_db;
+                let (passes, lost) = repeated(step, felt_db);
+                let share = if looks_for > 0 { 0 } else { RATE_STEPS[step].1 * passes };
+                let rate = self.peak.bits_per_s() / 1_000_000;
+                rates[way].push((at, Rate::from_bits_per_s(rate.saturating_mul(share))));
+                let lost = if association.is_away() { 1.0 } else { lost };
+                losses[way].push((at, lost.max(LEAST_LOSS)));
+            }
+        }
+        let ([up_rate, down_rate], [up_loss, down_loss]) =
+            (rates.map(|rate| steps(rate, None)), losses.map(|loss| steps(loss, None)));
+        OutingCourse { up_rate, down_rate, up_loss, down_loss, away: association.away }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEAK: Rate = Rate::from_mbit(40);
+
+    fn courses(leaves: bool) -> Vec<OutingCourse> {
+        let draw = |seed| Outing { peak: PEAK, leaves }.course(&SeedTree::new(seed));
+        (0..100).map(draw).collect()
+    }
+
+    #[test]
+    fn who_leaves_is_out_of_range_before_the_end_and_sometimes_comes_back() {
+        let all = courses(true);
+        assert_eq!(all, courses(true));
+        let (mut returned, mut left_all) = (0, 0);
+        for (seed, course) in all.iter().enumerate() {
+            assert_eq!(course.down_loss.at(Duration::ZERO).0, LEAST_LOSS, "seed {seed}");
+            let gone = course.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
+            let gone_at = gone.expect("silence comes").0.as_secs();
+            assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
+            // Who turns round at once may keep its address through a few bad seconds.
+            let Some(&(left, back)) = course.away.first() else { continue };
+            left_all += 1;
+            assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
+            assert_eq!(course.up_loss.at(left).0, 1.0);
+            if let Some(back) = back {
+                returned += usize::from(back < Duration::from_secs(80));
+                assert!(course.down_loss.at(back).0 < 1.0, "seed {seed}");
+            }
+        }
+        assert!(left_all > 90, "{left_all}");
+        assert!((15..45).contains(&returned), "{returned} of 100 came back");
+    }
+
+    #[test]
+    fn the_way_out_has_slow_moments_losses_and_pauses_first() {
+        let all = courses(true);
+        let before = |course: &OutingCourse, least: f64, most: f64| {
+            let end = course.away.first().map_or(SAMPLE * SAMPLES, |away| away.0);
+            let points = course.down_loss.points().iter().take_while(|(at, _)| *at < end);
+            points.filter(|(_, loss)| (least..most).contains(loss)).count()
+        };
+        // Steps in which some, but not all packets are lost; steps at which the link stands still.
+        let lossy = all.iter().filter(|course| before(course, 0.02, 0.9) > 5).count();
+        let stands =
+            |course: &&OutingCourse| course.down_rate.points().iter().any(|p| p.1 == Rate::ZERO);
+        assert!(lossy > 90, "{lossy}");
+        assert!(all.iter().filter(stands).count() > 90);
+        // The phone is heard worse than it hears.
+        let lost = |steps: &Steps<f64>| steps.points().iter().filter(|p| p.1 > 0.05).count();
+        let worse = all.iter().filter(|c| lost(&c.up_loss) >= lost(&c.down_loss)).count();
+        assert!(worse > 80, "{worse}");
+    }
+
+    #[test]
+    fn our_own_functions_are_those_of_the_library() {
+        for i in -300..300 {
+            let x = f64::from(i) / 10.0;
+            assert!((exp(x) / x.exp() - 1.0).abs() < 1e-6, "exp {x}");
+        }
+        for i in 1..160 {
+            let x = f64::from(i) / 10.0;
+            assert!((log10(x) - x.log10()).abs() < 1e-9, "log {x}");
+        }
+    }
+
+    #[test]
+    fn who_stays_never_loses_it() {
+        for (seed, course) in courses(false).iter().enumerate() {
+            assert_eq!(course.away, [], "seed {seed}");
+            for steps in [&course.up_loss, &course.down_loss] {
+                assert!(steps.points().iter().all(|(_, loss)| *loss < 0.05), "seed {seed}");
+            }
+            let slow = Rate::from_mbit(8);
+            for steps in [&course.up_rate, &course.down_rate] {
+                assert!(steps.points().iter().all(|(_, rate)| *rate > slow), "seed {seed}");
+            }
+        }
+    }
+}

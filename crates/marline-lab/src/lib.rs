@@ -14,4 +14,5 @@ pub mod parallel;
 pub mod report;
 pub mod runs;
 pub mod scenario;
+pub mod walks;
 pub mod workload;

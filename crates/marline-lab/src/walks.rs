@@ -1,0 +1,304 @@
+//! Walks out of WiFi range, with LTE beside: the world of multimob2018 and multimob-live.
+//!
+//! A seed is a walk: who walks how, which losses and pauses WiFi has ([`marline_link::Outing`]), and
+//! which piece of which recorded LTE drive stands beside it. The same seed is the same walk in virtual
+//! time and over emulated links, because links draw their chances by their names.
+
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use anyhow::Context;
+use marline_link::{DuplexConfig, DuplexSpec, Outing, RateSpec};
+use marline_time::{Rng, SeedTree};
+use serde::Deserialize;
+
+use crate::emulation::{script, traces};
+use crate::scenario::Path;
+
+const TEXT: &str = include_str!("../../../papers/walks.toml");
+
+/// Names of the paths, the first first.
+pub const PATHS: [&str; 2] = ["wifi", "lte"];
+
+/// `papers/walks.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    walks: u32,
+    lasts: String,
+    leaving: String,
+    staying: String,
+    lte: Lte,
+    fit: Fit,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lte {
+    link: String,
+    untraced: String,
+    trace: Vec<Recording>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recording {
+    name: String,
+    lasts: String,
+}
+
+/// Bounds of what the model shows; see the file.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    /// Median of the round trips, ms.
+    pub rtt_p50_ms: (f64, f64),
+    /// 99.9 % quantile, ms.
+    pub rtt_p999_ms: (f64, f64),
+    /// Longest, ms.
+    pub rtt_max_ms: (f64, f64),
+    /// Share of the seconds with less than 1 Mbit/s to the phone.
+    pub slow_share: (f64, f64),
+    /// Share of the probes that were lost.
+    pub lost_share: (f64, f64),
+}
+
+static FILE: LazyLock<File> =
+    LazyLock::new(|| toml::from_str(TEXT).unwrap_or_else(|error| panic!("walks.toml: {error}")));
+
+/// A walk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Which one.
+    pub seed: u64,
+    /// The WiFi link (docs/link.md).
+    pub wifi: String,
+    /// The LTE link.
+    pub lte: String,
+}
+
+/// How many walks there are.
+#[must_use]
+pub fn count() -> u32 {
+    FILE.walks
+}
+
+/// How long each lasts.
+#[must_use]
+pub fn lasts() -> Duration {
+    script::duration(&FILE.lasts).unwrap_or(Duration::from_secs(80))
+}
+
+/// What the model is held to.
+#[must_use]
+pub fn fit() -> Fit {
+    FILE.fit
+}
+
+/// Whether the recorded drives are there (`MARLINE_TRACE_DIR`, or this directory).
+#[must_use]
+pub fn has_traces(directory: Option<&FilePath>) -> bool {
+    let environment = || std::env::var_os("MARLINE_TRACE_DIR").map(PathBuf::from);
+    directory.map(FilePath::to_path_buf).or_else(environment).is_some()
+}
+
+/// The walk of this seed, out of WiFi's range or (`leaves` false) always within it. LTE goes at the
+/// pace of a recorded drive, or, if `traced` is false, at constant rates.
+#[must_use]
+pub fn walk(seed: u64, leaves: bool, traced: bool) -> Walk {
+    let wifi = if leaves { &FILE.leaving } else { &FILE.staying };
+    let lte = if traced {
+        let mut rng = SeedTree::new(seed).stream("walks/lte");
+        let recording = &FILE.lte.trace[rng.below(FILE.lte.trace.len() as u64) as usize];
+        let whole = script::duration(&recording.lasts).unwrap_or_default();
+        let from_s = rng.below(whole.saturating_sub(lasts()).as_secs().max(1));
+        format!("trace={}@{from_s}s,{}", recording.name, FILE.lte.link)
+    } else {
+        format!("{},{}", FILE.lte.untraced, FILE.lte.link)
+    };
+    Walk { seed, wifi: wifi.clone(), lte }
+}
+
+impl Walk {
+    /// The same with radios that are always awake: their energy is counted, nothing waits.
+    #[must_use]
+    pub fn without_promotion(mut self) -> Walk {
+        self.wifi = self.wifi.replace("radio=wifi", "radio=wifi:meter");
+        self.lte = self.lte.replace("radio=lte", "radio=lte:meter");
+        self
+    }
+
+    /// The two paths, for scenarios and experiments.
+    #[must_use]
+    pub fn paths(&self) -> Vec<Path> {
+        let path = |(name, link): (&str, &String)| Path {
+            name: name.to_owned(),
+            link: link.clone(),
+            ..Path::default()
+        };
+        PATHS.into_iter().zip([&self.wifi, &self.lte]).map(path).collect()
+    }
+
+    /// The links, for worlds: WiFi, LTE.
+    ///
+    /// # Errors
+    /// A recorded drive is missing.
+    pub fn links(&self, trace_dir: Option<&FilePath>) -> anyhow::Result<Vec<DuplexConfig>> {
+        let link = |path: Path| {
+            let seeds = SeedTree::new(self.seed).branch(&path.name);
+            traces::resolve(&path.spec()?, trace_dir, &seeds)
+        };
+        self.paths().into_iter().map(link).collect()
+    }
+
+    /// When the WiFi interface has no address, after the start of the links; without an end it does not
+    /// come back. Empty if it never gives up.
+    ///
+    /// # Errors
+    /// The link is none of an outing.
+    pub fn away(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
+        let spec: DuplexSpec = self.wifi.parse()?;
+        let RateSpec::Outing(outing) = spec.down.rate else {
+            anyhow::bail!("`{}` is no walk", self.wifi)
+        };
+        Ok(self.course(outing).away)
+    }
+
+    fn course(&self, outing: Outing) -> marline_link::OutingCourse {
+        outing.course(&SeedTree::new(self.seed).branch(PATHS[0]))
+    }
+}
+
+/// What a probe sees of the WiFi of some walks until it is given up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// Round trips, ms, ascending.
+    pub rtts_ms: Vec<f64>,
+    /// Probes that were lost before the last that was answered.
+    pub lost: usize,
+    /// Seconds, and those among them with less than 1 Mbit/s to the phone.
+    pub seconds: (usize, usize),
+}
+
+/// Probes the WiFi of these walks: 200 bytes each 200 ms, answered at once.
+///
+/// # Errors
+/// Those of [`Walk::links`].
+pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<Seen> {
+    let mut seen = Seen { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
+    for seed in seeds {
+        let walk = walk(seed, leaves, false);
+        let end = walk.away()?.first().map_or(lasts(), |away| away.0.min(lasts()));
+        let links = walk.links(None)?;
+        probe_one(links.first().context("WiFi")?, seed, end, &mut seen);
+    }
+    seen.rtts_ms.sort_by(f64::total_cmp);
+    Ok(seen)
+}
+
+fn probe_one(wifi: &DuplexConfig, seed: u64, end: Duration, seen: &mut Seen) {
+    use marline_link::{Link, RateConfig};
+    use marline_time::Instant;
+
+    let seeds = SeedTree::new(seed).branch(PATHS[0]);
+    let up = Link::new(wifi.up.clone(), &seeds.branch("up"), Instant::ZERO);
+    let down = Link::new(wifi.down.clone(), &seeds.branch("down"), Instant::ZERO);
+    let mut links = [up, down];
+    let numbered = |number: u64| {
+        let mut probe = vec![0; 200];
+        probe[..8].copy_from_slice(&number.to_be_bytes());
+        probe
+    };
+    let sent_at = |number: u64| Instant::from_millis(number * 200);
+    let (mut sent, mut answered, mut until) = (0, 0, 0);
+    loop {
+        let wants = Some(sent_at(sent)).filter(|at| *at < Instant::ZERO + end);
+        let event = links.iter().filter_map(Link::next_event).chain(wants).min();
+        let Some(now) = event else { break };
+        if wants == Some(now) {
+            links[0].offer(now, numbered(sent));
+            sent += 1;
+        }
+        while let Some(probe) = links[0].poll(now) {
+            links[1].offer(now, probe);
+        }
+        while let Some(answer) = links[1].poll(now) {
+            let number = answer.first_chunk().copied().map_or(0, u64::from_be_bytes);
+            seen.rtts_ms.push(now.since(sent_at(number)).as_secs_f64() * 1e3);
+            (answered, until) = (answered + 1, until.max(number as usize + 1));
+        }
+    }
+    // After the last answer WiFi is gone: what is asked then is no loss, but silence.
+    seen.lost += until - answered;
+    let RateConfig::Steps(rates) = &wifi.down.rate else { return };
+    for second in 0..sent_at(until as u64).as_millis() / 1_000 {
+        let sample = |tenth: u64| rates.at(Duration::from_millis(second * 1_000 + tenth * 100)).0;
+        let bits: u64 = (0..10).map(|tenth| sample(tenth).bits_per_s() / 10).sum();
+        seen.seconds.0 += 1;
+        seen.seconds.1 += usize::from(bits < 1_000_000);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_sim::quantile;
+
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_walk() {
+        let first = walk(7, true, true);
+        assert_eq!(first, walk(7, true, true));
+        let drives: std::collections::BTreeSet<String> =
+            (1..=u64::from(count())).map(|seed| walk(seed, true, true).lte).collect();
+        assert!(drives.len() > 50, "{drives:?}");
+        let untraced = walk(7, true, false);
+        assert_eq!(untraced.wifi, first.wifi);
+        let links = untraced.links(None).expect("no traces needed");
+        assert!(links[1].up.radio.expect("a radio").waits);
+        let awake = untraced.without_promotion().links(None).expect("links");
+        assert!(!awake[1].up.radio.expect("a radio").waits);
+        assert_eq!(awake[0], links[0]);
+        assert_eq!(lasts(), Duration::from_secs(80));
+    }
+
+    #[test]
+    fn recorded_drives_are_long_enough() {
+        let Some(directory) = marline_testkit::need::trace_dir() else { return };
+        for seed in 1..=u64::from(count()) {
+            walk(seed, true, true).links(Some(&directory)).expect("the drive");
+        }
+    }
+
+    #[test]
+    fn the_walks_fit_what_was_measured_elsewhere() {
+        let within = |what: &str, value: f64, (least, most): (f64, f64)| {
+            assert!((least..=most).contains(&value), "{what}: {value} not in {least} to {most}");
+        };
+        let all = 1..=u64::from(count());
+        let seen = probe(all.clone(), true).expect("probes");
+        let fit = fit();
+        let probes = (seen.rtts_ms.len() + seen.lost) as f64;
+        let figures = [
+            ("median", quantile(&seen.rtts_ms, 0.5), fit.rtt_p50_ms),
+            ("p99.9", quantile(&seen.rtts_ms, 0.999), fit.rtt_p999_ms),
+            ("longest", quantile(&seen.rtts_ms, 1.0), fit.rtt_max_ms),
+            ("slow seconds", seen.seconds.1 as f64 / seen.seconds.0 as f64, fit.slow_share),
+            ("lost", seen.lost as f64 / probes, fit.lost_share),
+        ];
+        for (what, value, bounds) in figures {
+            within(what, value, bounds);
+        }
+        let gone = all.clone().filter(|seed| {
+            let away = walk(*seed, true, false).away().expect("a walk");
+            away.first().is_some_and(|away| away.0 < lasts())
+        });
+        assert!(gone.count() * 10 >= 9 * count() as usize);
+        // Who stays loses next to nothing, and is never slow.
+        let still = probe(all, false).expect("probes");
+        assert_eq!(still.seconds.1, 0);
+        assert!((still.lost as f64) < 0.005 * still.rtts_ms.len() as f64, "{}", still.lost);
+        within("median at rest", quantile(&still.rtts_ms, 0.5), fit.rtt_p50_ms);
+    }
+}

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{header, mptcp_option, options};
-use marline_wire::mptcp::MptcpOptions;
+use common::{header, message, mptcp_option, options};
+use marline_wire::mptcp::{ExperimentalMessage, MpExperimental, MptcpOption, MptcpOptions};
 use marline_wire::{
     Checksum, EmitError, IpPacket, Ipv4Packet, Ipv6Packet, MAX_OPTIONS, TcpOptions, TcpSegment,
     UdpDatagram, fill_tcp_checksum, verify_tcp_checksum,
@@ -92,6 +92,31 @@ proptest! {
         let len = marline_wire::TcpHeader::default().emit(&options, &mut bytes);
         prop_assert_eq!(len, Ok(20 + option.encoded_len().next_multiple_of(4)));
         prop_assert_eq!(TcpOptions::parse(&bytes[20..len.unwrap_or(20)]), options);
+    }
+
+    #[test]
+    fn every_message_survives_the_round_trip(message in message()) {
+        prop_assert_eq!(ExperimentalMessage::parse(&message.option()), Some(message));
+        let mut options = MptcpOptions::default();
+        prop_assert!(options.push(MptcpOption::Experimental(message.option())));
+        prop_assert!(options.experimental().eq([message]));
+    }
+
+    /// Whatever a private subtype carries: it is kept as it came, and what can be read of it means
+    /// the same when it is told again.
+    #[test]
+    fn an_option_of_others_is_kept(nibble in 0u8..16, bytes in vec(any::<u8>(), 0..=37)) {
+        let option = MpExperimental::new(nibble, &bytes).expect("at most 37 bytes");
+        let mut options = TcpOptions::default();
+        prop_assert!(options.mptcp.push(MptcpOption::Experimental(option)));
+        let mut out = [0; 60];
+        let len = marline_wire::TcpHeader::default().emit(&options, &mut out).expect("fits");
+        let parsed = TcpOptions::parse(&out[20..len]);
+        prop_assert!(!parsed.mptcp.malformed);
+        prop_assert!(parsed.mptcp.iter().eq([MptcpOption::Experimental(option)]));
+        if let Some(message) = ExperimentalMessage::parse(&option) {
+            prop_assert_eq!(ExperimentalMessage::parse(&message.option()), Some(message));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::mptcp::{KIND, subtype};
 const MAX_BYTES: usize = 37;
 
 /// MP_EXPERIMENTAL (subtype 0xf of RFC 8684's registry): uninterpreted bytes after the kind, length
-/// and subtype.
+/// and subtype. What Marline peers put there: [`ExperimentalMessage`](super::ExperimentalMessage).
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct MpExperimental {
     /// Low nibble of the subtype byte.
@@ -21,6 +21,10 @@ pub struct MpExperimental {
 }
 
 impl MpExperimental {
+    /// Nothing in it.
+    pub(crate) const EMPTY: MpExperimental =
+        MpExperimental { flags: 0, bytes: [0; MAX_BYTES], len: 0 };
+
     /// An option with these flags (four bits) and bytes; `None` beyond 37 bytes.
     #[must_use]
     pub fn new(flags: u8, bytes: &[u8]) -> Option<Self> {

@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::bytes::Writer;
 use crate::mptcp::{
-    AddAddr, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, RemoveAddr,
+    AddAddr, ExperimentalMessage, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, RemoveAddr,
     subtype,
 };
 use crate::tcp_options::MAX_OPTIONS;
@@ -128,6 +128,14 @@ impl MptcpOptions {
         option.emit(&mut Writer::new(slot));
         self.len += len as u8;
         true
+    }
+
+    /// Messages of a Marline peer, those that cannot be read left out.
+    pub fn experimental(&self) -> impl Iterator<Item = ExperimentalMessage> + '_ {
+        self.iter().filter_map(|option| match option {
+            MptcpOption::Experimental(option) => ExperimentalMessage::parse(&option),
+            _ => None,
+        })
     }
 
     /// Whether there is none.

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use marline_wire::mptcp::{
-    AddAddr, CapableData, DataAck, Dss, MpCapable, MpCapableForm, MpExperimental, MpFail,
-    MpFastclose, MpJoin, MpPrio, MpTcpRst, MptcpOption, RemoveAddr, WireDsn, WireMapping,
+    AddAddr, CapableData, DataAck, Dss, ExperimentalMessage, Extensions, FastJoinForm, MpCapable,
+    MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, MptcpOption, RemoveAddr, WireDsn, WireMapping,
 };
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use proptest::collection::vec;
@@ -64,6 +64,35 @@ fn join() -> impl Strategy<Value = MpJoin> {
     ]
 }
 
+/// Any message between Marline peers.
+pub(crate) fn message() -> impl Strategy<Value = ExperimentalMessage> {
+    let form = || prop_oneof![Just(FastJoinForm::In), Just(FastJoinForm::Out)];
+    prop_oneof![
+        any::<u16>().prop_map(|bits| ExperimentalMessage::Hello(Extensions(bits))),
+        Just(ExperimentalMessage::Idle),
+        Just(ExperimentalMessage::RtoRequest),
+        any::<u32>().prop_map(|rto_us| ExperimentalMessage::RtoInfo { rto_us }),
+        (form(), any::<bool>(), any::<u8>(), any::<[u32; 2]>(), any::<u64>()).prop_map(
+            |(form, backup, address_id, [token, point], hmac)| ExperimentalMessage::FastJoinSyn {
+                form,
+                backup,
+                address_id,
+                token,
+                point,
+                hmac,
+            }
+        ),
+        (form(), any::<bool>(), any::<u64>(), any::<u32>()).prop_map(
+            |(form, backup, hmac, point)| ExperimentalMessage::FastJoinSynAck {
+                form,
+                backup,
+                hmac,
+                point,
+            }
+        ),
+    ]
+}
+
 fn address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)]
 }
@@ -87,6 +116,7 @@ pub(crate) fn mptcp_option() -> impl Strategy<Value = MptcpOption> {
         (any::<bool>(), any::<u8>())
             .prop_map(|(transient, reason)| MptcpOption::TcpRst(MpTcpRst { transient, reason })),
         experimental.prop_map(MptcpOption::Experimental),
+        message().prop_map(|message| MptcpOption::Experimental(message.option())),
     ]
 }
 

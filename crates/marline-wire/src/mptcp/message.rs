@@ -1,0 +1,276 @@
+//! What Marline peers say to each other in MP_EXPERIMENTAL (subtype 0xf of RFC 8684, private use).
+//!
+//! The low four bits of the subtype's byte name the message; docs/spec/experimental.md has the
+//! layouts, how they are negotiated and what they cost. An option that is none of these, or has not
+//! its message's length, is nobody's error: subtype 0xf belongs to whoever uses it, and another
+//! implementation may mean something else by it. So reading one yields `None` and the option stays
+//! what it was, bytes.
+
+use crate::bytes::{Reader, Writer};
+use crate::mptcp::{KIND, MpExperimental, subtype};
+
+/// "ML": tells a HELLO of this protocol from another use of the private subtype.
+const IDENTIFICATION: u16 = 0x4d4c;
+/// Version of the messages beside HELLO.
+const VERSION: u8 = 1;
+/// Flag B of a Fast JOIN's SYN/ACK.
+const BACKUP: u8 = 0x01;
+
+mod nibble {
+    pub(super) const HELLO: u8 = 0;
+    pub(super) const IDLE: u8 = 1;
+    pub(super) const RTO_REQUEST: u8 = 2;
+    pub(super) const RTO_INFO: u8 = 3;
+    pub(super) const SYN_IN: u8 = 4;
+    pub(super) const SYN_OUT: u8 = 6;
+    pub(super) const SYN_ACK_IN: u8 = 8;
+    pub(super) const SYN_ACK_OUT: u8 = 9;
+}
+
+/// Extensions that two Marline peers may agree on: the feature bits of HELLO.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Extensions(pub u16);
+
+impl Extensions {
+    /// None.
+    pub const NONE: Extensions = Extensions(0);
+    /// Joins that carry data, or a DATA_ACK, with the SYN.
+    pub const FAST_JOIN: Extensions = Extensions(0x0001);
+    /// The sender marks the last segment that it has for now.
+    pub const IDLE: Extensions = Extensions(0x0002);
+    /// The receiver may ask for the sender's retransmission timeout.
+    pub const RTO: Extensions = Extensions(0x0004);
+    /// The server sends where it heard from the client last.
+    pub const FOLLOW_CLIENT: Extensions = Extensions(0x0008);
+    /// Lost segments are repaired by coding.
+    pub const REPAIR: Extensions = Extensions(0x0010);
+    /// All that this version knows of.
+    pub const ALL: Extensions = Extensions(0x001f);
+
+    /// Whether all of `other` are among these.
+    #[must_use]
+    pub const fn contains(self, other: Extensions) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Those of either.
+    #[must_use]
+    pub const fn with(self, other: Extensions) -> Extensions {
+        Extensions(self.0 | other.0)
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub const fn and(self, other: Extensions) -> Extensions {
+        Extensions(self.0 & other.0)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Which way the data goes that a Fast JOIN is in a hurry for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum FastJoinForm {
+    /// To the opener: the SYN tells up to where it has the stream.
+    In,
+    /// From the opener: the SYN has data.
+    Out,
+}
+
+/// One message of a Marline peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ExperimentalMessage {
+    /// Length 8 or more: features offered (client) or agreed on (server).
+    Hello(Extensions),
+    /// Length 3, on a segment with data: after it the sender has nothing more for now.
+    Idle,
+    /// Length 3: what is your retransmission timeout?
+    RtoRequest,
+    /// Length 7.
+    RtoInfo {
+        /// The sender's retransmission timeout, in microseconds.
+        rto_us: u32,
+    },
+    /// Length 20, in the SYN.
+    FastJoinSyn {
+        /// Which form it is.
+        form: FastJoinForm,
+        /// Use as backup only.
+        backup: bool,
+        /// Address id of the sender's address.
+        address_id: u8,
+        /// The receiver's token.
+        token: u32,
+        /// Low 32 bits of the DATA_ACK (IN), or of the DSN of the SYN's data (OUT).
+        point: u32,
+        /// Leftmost 64 bits of the opener's HMAC.
+        hmac: u64,
+    },
+    /// Length 16, in the SYN/ACK.
+    FastJoinSynAck {
+        /// Which form is answered.
+        form: FastJoinForm,
+        /// Use as backup only.
+        backup: bool,
+        /// Leftmost 64 bits of the answerer's HMAC.
+        hmac: u64,
+        /// Low 32 bits of the DSN that the answerer sends next (IN), or of its DATA_ACK (OUT).
+        point: u32,
+    },
+}
+
+impl ExperimentalMessage {
+    /// The message that an option carries. `None`: somebody else's option, another version, or one
+    /// whose length is not its message's; to be ignored.
+    #[must_use]
+    pub fn parse(option: &MpExperimental) -> Option<Self> {
+        let mut r = Reader::new(option.as_slice());
+        let len = option.as_slice().len();
+        Some(match (option.flags, len) {
+            (nibble::HELLO, 5..) => {
+                if r.u16()? != IDENTIFICATION || r.u8()? != VERSION {
+                    return None;
+                }
+                // What follows the features belongs to versions to come.
+                ExperimentalMessage::Hello(Extensions(r.u16()?))
+            }
+            (nibble::IDLE, 0) => ExperimentalMessage::Idle,
+            (nibble::RTO_REQUEST, 0) => ExperimentalMessage::RtoRequest,
+            (nibble::RTO_INFO, 4) => ExperimentalMessage::RtoInfo { rto_us: r.u32()? },
+            (kind @ nibble::SYN_IN..=7, 17) => ExperimentalMessage::FastJoinSyn {
+                form: if kind < nibble::SYN_OUT { FastJoinForm::In } else { FastJoinForm::Out },
+                backup: kind & 1 != 0,
+                address_id: r.u8()?,
+                token: r.u32()?,
+                point: r.u32()?,
+                hmac: r.u64()?,
+            },
+            (kind @ (nibble::SYN_ACK_IN | nibble::SYN_ACK_OUT), 13) => {
+                let form =
+                    if kind == nibble::SYN_ACK_IN { FastJoinForm::In } else { FastJoinForm::Out };
+                let backup = r.u8()? & BACKUP != 0;
+                ExperimentalMessage::FastJoinSynAck {
+                    form,
+                    backup,
+                    hmac: r.u64()?,
+                    point: r.u32()?,
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    const fn nibble(&self) -> u8 {
+        match self {
+            ExperimentalMessage::Hello(_) => nibble::HELLO,
+            ExperimentalMessage::Idle => nibble::IDLE,
+            ExperimentalMessage::RtoRequest => nibble::RTO_REQUEST,
+            ExperimentalMessage::RtoInfo { .. } => nibble::RTO_INFO,
+            ExperimentalMessage::FastJoinSyn { form, backup, .. } => {
+                let form = match form {
+                    FastJoinForm::In => nibble::SYN_IN,
+                    FastJoinForm::Out => nibble::SYN_OUT,
+                };
+                form | *backup as u8
+            }
+            ExperimentalMessage::FastJoinSynAck { form: FastJoinForm::In, .. } => nibble::SYN_ACK_IN,
+            ExperimentalMessage::FastJoinSynAck { .. } => nibble::SYN_ACK_OUT,
+        }
+    }
+
+    /// The option that carries it.
+    #[must_use]
+    pub fn option(&self) -> MpExperimental {
+        let mut option = MpExperimental::EMPTY;
+        let mut w = Writer::new(&mut option.bytes);
+        match *self {
+            ExperimentalMessage::Hello(features) => {
+                w.u16(IDENTIFICATION);
+                w.u8(VERSION);
+                w.u16(features.0);
+            }
+            ExperimentalMessage::Idle | ExperimentalMessage::RtoRequest => {}
+            ExperimentalMessage::RtoInfo { rto_us } => w.u32(rto_us),
+            ExperimentalMessage::FastJoinSyn { address_id, token, point, hmac, .. } => {
+                w.u8(address_id);
+                w.u32(token);
+                w.u32(point);
+                w.u64(hmac);
+            }
+            ExperimentalMessage::FastJoinSynAck { backup, hmac, point, .. } => {
+                w.u8(if backup { BACKUP } else { 0 });
+                w.u64(hmac);
+                w.u32(point);
+            }
+        }
+        option.len = w.len() as u8;
+        option.flags = self.nibble();
+        option
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(message: &ExperimentalMessage) -> Vec<u8> {
+        let option = message.option();
+        let mut bytes = vec![0; option.encoded_len()];
+        option.emit(&mut Writer::new(&mut bytes));
+        assert_eq!(bytes[..2], [KIND, bytes.len() as u8]);
+        assert_eq!(bytes[2] >> 4, subtype::EXPERIMENTAL);
+        bytes
+    }
+
+    #[test]
+    fn layouts_are_those_of_the_specification() {
+        let hello = ExperimentalMessage::Hello(Extensions::FAST_JOIN.with(Extensions::REPAIR));
+        assert_eq!(wire(&hello), [30, 8, 0xf0, b'M', b'L', 1, 0, 0x11]);
+        assert_eq!(wire(&ExperimentalMessage::Idle), [30, 3, 0xf1]);
+        assert_eq!(wire(&ExperimentalMessage::RtoRequest), [30, 3, 0xf2]);
+        let info = ExperimentalMessage::RtoInfo { rto_us: 0x0102_0304 };
+        assert_eq!(wire(&info), [30, 7, 0xf3, 1, 2, 3, 4]);
+        let syn = |form, backup| ExperimentalMessage::FastJoinSyn {
+            form,
+            backup,
+            address_id: 9,
+            token: 0x0a0b_0c0d,
+            point: 0x1112_1314,
+            hmac: 0x2122_2324_2526_2728,
+        };
+        let out = wire(&syn(FastJoinForm::Out, true));
+        assert_eq!(out[..12], [30, 20, 0xf7, 9, 10, 11, 12, 13, 17, 18, 19, 20]);
+        assert_eq!(out[12..], [0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28]);
+        assert_eq!(wire(&syn(FastJoinForm::In, false))[2], 0xf4);
+        assert_eq!(wire(&syn(FastJoinForm::In, true))[2], 0xf5);
+        assert_eq!(wire(&syn(FastJoinForm::Out, false))[2], 0xf6);
+        let answer = |form| ExperimentalMessage::FastJoinSynAck {
+            form,
+            backup: true,
+            hmac: 0x2122_2324_2526_2728,
+            point: 0x1112_1314,
+        };
+        let bytes = wire(&answer(FastJoinForm::In));
+        assert_eq!(bytes[..4], [30, 16, 0xf8, 1]);
+        assert_eq!(bytes[12..], [0x11, 0x12, 0x13, 0x14]);
+        assert_eq!(wire(&answer(FastJoinForm::Out))[2], 0xf9);
+    }
+
+    #[test]
+    fn what_follows_the_features_is_left_to_versions_to_come() {
+        let option = MpExperimental::new(0, &[b'M', b'L', 1, 0, 3, 9, 9]).unwrap();
+        let features = Extensions(3);
+        assert_eq!(
+            ExperimentalMessage::parse(&option),
+            Some(ExperimentalMessage::Hello(features))
+        );
+        for other in [[b'M', b'K', 1, 0, 3], [b'M', b'L', 2, 0, 3]] {
+            let option = MpExperimental::new(0, &other).unwrap();
+            assert_eq!(ExperimentalMessage::parse(&option), None);
+        }
+    }
+}

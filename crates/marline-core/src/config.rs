@@ -1,7 +1,10 @@
 //! What can be set, with the defaults and where they come from.
 
-use marline_policy::{LocalAddress, PolicySet, RttConfig};
+use std::sync::Arc;
+
+use marline_policy::{LocalAddress, PolicySet, RttConfig, SchedulerFactory};
 use marline_time::Duration;
+use marline_wire::mptcp::Extensions;
 
 use crate::{FourTuple, LoneKeepalive, ReceiveTimer};
 
@@ -196,6 +199,14 @@ pub struct ConnectionConfig {
     pub time_wait: Duration,
     /// Wait to fill a segment while data is in flight (Nagle); off for interactive traffic.
     pub nagle: bool,
+    /// Client: extensions that it asks a Marline server for, after the handshake (HELLO). Another
+    /// server ignores it.
+    pub extensions: Extensions,
+    /// Server: extensions that it grants to a client that asks.
+    pub allow_extensions: Extensions,
+    /// Server: the scheduler that takes over when a client asks to be followed
+    /// ([`Extensions::FOLLOW_CLIENT`]); `None`: that is refused.
+    pub follow_client: Option<Arc<dyn SchedulerFactory>>,
 }
 
 impl ConnectionConfig {
@@ -227,6 +238,9 @@ impl ConnectionConfig {
             subflow_retries: 8,
             time_wait: Duration::from_secs(60),
             nagle: false,
+            extensions: Extensions::NONE,
+            allow_extensions: Extensions::ALL,
+            follow_client: None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod chunks;
 mod closing;
 mod data_ack;
 mod egress;
+mod extensions;
 mod fallback;
 mod handshake;
 mod info;
@@ -36,6 +37,7 @@ use marline_time::{Duration, Instant};
 
 use self::addresses::Addresses;
 use self::closing::Closing;
+use self::extensions::Negotiation;
 use self::leg::Leg;
 use self::mapping_tx::MappingTx;
 use self::receive_buffer::ReceiveBuffer;
@@ -154,6 +156,7 @@ pub(crate) struct Connection {
     path_manager: Box<dyn PathManager>,
     path_manager_name: String,
     addresses: Addresses,
+    negotiation: Negotiation,
     closing: Closing,
     timers: DataTimers,
     /// Scratch: views of the subflows, as of the current call.

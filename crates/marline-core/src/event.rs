@@ -2,6 +2,7 @@
 
 use marline_policy::{AddressId, SilenceCause, SubflowId};
 use marline_time::Instant;
+use marline_wire::mptcp::Extensions;
 
 use crate::{CloseReason, FallbackReason, FourTuple};
 
@@ -75,6 +76,8 @@ pub enum MonitorKind {
     },
     /// REMOVED: the peer withdrew an address.
     Removed(AddressId),
+    /// AGREED: extensions that both sides use from now on.
+    Agreed(Extensions),
     /// SF_ESTABLISHED.
     SubflowEstablished {
         /// Its slot.

@@ -30,6 +30,7 @@ pub use config::{
 pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
+pub use marline_wire::mptcp::Extensions;
 pub use silence::{LoneKeepalive, Probing, ReceiveTimer};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

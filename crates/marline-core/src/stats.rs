@@ -2,6 +2,7 @@
 
 use marline_policy::{Phase, SubflowId};
 use marline_time::{Duration, Instant, Rate};
+use marline_wire::mptcp::Extensions;
 
 use crate::{ConnectionId, FallbackReason, FourTuple};
 
@@ -56,6 +57,8 @@ pub struct Counters {
     pub receive_timer_expired: u64,
     pub lone_keepalives: u64,
     pub lone_keepalive_expired: u64,
+    pub hello_tx: u64,
+    pub hello_rx: u64,
 }
 
 /// Where a subflow is in its life, by RFC 9293's names.
@@ -133,6 +136,8 @@ pub struct ConnectionInfo {
     pub id: ConnectionId,
     /// Plain TCP, and why.
     pub fallback: Option<FallbackReason>,
+    /// Extensions beyond RFC 8684 that both sides agreed on.
+    pub extensions: Extensions,
     /// Name of the scheduler in force.
     pub scheduler: String,
     /// Name of the path manager in force.

@@ -159,6 +159,9 @@ pub enum PathAction {
         remote: AddressId,
         /// With the backup flag.
         backup: bool,
+        /// In a hurry: where both sides agreed on it, the SYN carries data or tells what to send
+        /// again (Fast JOIN); else, or after it was refused, an ordinary MP_JOIN.
+        fast: bool,
     },
     /// Close a subflow; data it carried is sent elsewhere.
     CloseSubflow(SubflowId),

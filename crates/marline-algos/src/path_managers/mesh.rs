@@ -187,6 +187,7 @@ impl Mesh {
                 local: pair.local.id,
                 remote: pair.remote,
                 backup: backup(pair.local),
+                fast: false,
             });
             room -= 1;
         }

@@ -28,7 +28,12 @@ pub(super) fn local(id: u8, address: &str) -> LocalAddress {
 }
 
 pub(super) fn open(local: u8, remote: u8, backup: bool) -> PathAction {
-    PathAction::OpenSubflow { local: AddressId(local), remote: AddressId(remote), backup }
+    PathAction::OpenSubflow {
+        local: AddressId(local),
+        remote: AddressId(remote),
+        backup,
+        fast: false,
+    }
 }
 
 /// The world around a path manager. Actions are only collected; tests say what becomes of them.
@@ -101,7 +106,7 @@ impl<M: PathManager + Default> World<M> {
 
     /// The asked-for subflow is established in this slot.
     pub(super) fn up(&mut self, id: u8, action: PathAction) -> Vec<PathAction> {
-        let PathAction::OpenSubflow { local, remote, backup } = action else {
+        let PathAction::OpenSubflow { local, remote, backup, .. } = action else {
             panic!("{action:?} opens nothing")
         };
         let from = self.local.iter().find(|l| l.id == local).expect("a known local address");

@@ -127,6 +127,9 @@ impl From<&MonitorEvent> for Event {
                 ..named(base, "ANNOUNCED")
             },
             MonitorKind::Removed(id) => Event { address_id: Some(id.0), ..named(base, "REMOVED") },
+            MonitorKind::Agreed(extensions) => {
+                Event { reason: Some(extensions.to_string()), ..named(base, "AGREED") }
+            }
             MonitorKind::SubflowEstablished { id, path, backup } => Event {
                 subflow: Some(id.0.into()),
                 backup: Some(*backup),

@@ -252,6 +252,7 @@ impl Connection {
                     self.path_event(now, sh, PathEvent::Priority { id, backup });
                 }
                 MptcpOption::Fail(fail) => self.on_mp_fail(now, sh, id, fail),
+                MptcpOption::Experimental(option) => self.on_experimental(now, sh, id, &option),
                 _ => {}
             }
         }

@@ -151,6 +151,7 @@ impl Connection {
         if self.mode == (Mode::Multipath { confirmed: false }) {
             self.mode = Mode::Multipath { confirmed: true };
             self.path_event(now, sh, PathEvent::Established);
+            self.greet(now, sh);
         }
     }
 }

@@ -22,6 +22,7 @@ impl Connection {
         ConnectionInfo {
             id: self.id,
             fallback,
+            extensions: self.extensions(),
             scheduler: self.scheduler_name.clone(),
             path_manager: self.path_manager_name.clone(),
             bytes_written: self.send.end().0,

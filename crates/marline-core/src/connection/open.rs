@@ -6,6 +6,7 @@ use marline_wire::{SeqNum, TcpSegment};
 
 use super::addresses::Addresses;
 use super::closing::Closing;
+use super::extensions::Negotiation;
 use super::leg::{FailState, Farewell, Leg, Membership};
 use super::mapping_rx::MappingRx;
 use super::mapping_tx::MappingTx;
@@ -111,6 +112,7 @@ impl Connection {
             path_manager_name: policies.path_manager.name().to_owned(),
             path_manager,
             addresses: Addresses::new(&config, origin.path),
+            negotiation: Negotiation::default(),
             closing: Closing::default(),
             timers: DataTimers::default(),
             views: Vec::new(),

@@ -53,7 +53,7 @@ impl Connection {
     /// One action, asked for by the path manager or by hand.
     pub(crate) fn path_action(&mut self, now: Instant, sh: &mut Shared, action: PathAction) {
         match action {
-            PathAction::OpenSubflow { local, remote, backup } => {
+            PathAction::OpenSubflow { local, remote, backup, fast: _ } => {
                 let local = self.addresses.find_local(local).filter(|l| l.up);
                 // A path pinned to one remote address goes there, whatever the peer announced.
                 let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));

@@ -31,7 +31,11 @@ impl Connection {
         let alive = self.closing.closed.is_none();
         let leaving = self.closing.leaving_since.filter(|_| self.legs_count() > 0);
         let leaving = leaving.map(|since| since + LEAVING);
-        let own = own.into_iter().chain([manager, self.addresses.next_timeout()]);
+        let own = own.into_iter().chain([
+            manager,
+            self.addresses.next_timeout(),
+            self.negotiation.next_timeout(),
+        ]);
         own.filter(|_| alive).chain([leaving]).flatten().chain(legs.flatten()).min()
     }
 
@@ -60,6 +64,7 @@ impl Connection {
         if self.addresses.next_timeout().is_some_and(|at| at <= now) {
             self.repeat_announcements(now, sh);
         }
+        self.repeat_hello(now, sh);
         self.check_linger(now, sh);
         self.advance_closing(now, sh);
     }

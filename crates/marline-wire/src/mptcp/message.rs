@@ -6,8 +6,10 @@
 //! implementation may mean something else by it. So reading one yields `None` and the option stays
 //! what it was, bytes.
 
+use core::fmt;
+
 use crate::bytes::{Reader, Writer};
-use crate::mptcp::{KIND, MpExperimental, subtype};
+use crate::mptcp::MpExperimental;
 
 /// "ML": tells a HELLO of this protocol from another use of the private subtype.
 const IDENTIFICATION: u16 = 0x4d4c;
@@ -65,10 +67,39 @@ impl Extensions {
         Extensions(self.0 & other.0)
     }
 
+    /// These but for `other`.
+    #[must_use]
+    pub const fn without(self, other: Extensions) -> Extensions {
+        Extensions(self.0 & !other.0)
+    }
+
     /// Whether there is none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+}
+
+impl fmt::Display for Extensions {
+    /// Their names, or `none`; what has no name by its bits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(Extensions, &str); 5] = [
+            (Extensions::FAST_JOIN, "fast-join"),
+            (Extensions::IDLE, "idle"),
+            (Extensions::RTO, "rto"),
+            (Extensions::FOLLOW_CLIENT, "follow-client"),
+            (Extensions::REPAIR, "repair"),
+        ];
+        let mut separator = "";
+        for (_, name) in NAMES.iter().filter(|(one, _)| self.contains(*one)) {
+            write!(f, "{separator}{name}")?;
+            separator = " ";
+        }
+        match self.without(Extensions::ALL).0 {
+            0 if self.is_empty() => f.write_str("none"),
+            0 => Ok(()),
+            unknown => write!(f, "{separator}{unknown:#06x}"),
+        }
     }
 }
 
@@ -177,7 +208,9 @@ impl ExperimentalMessage {
                 };
                 form | *backup as u8
             }
-            ExperimentalMessage::FastJoinSynAck { form: FastJoinForm::In, .. } => nibble::SYN_ACK_IN,
+            ExperimentalMessage::FastJoinSynAck { form: FastJoinForm::In, .. } => {
+                nibble::SYN_ACK_IN
+            }
             ExperimentalMessage::FastJoinSynAck { .. } => nibble::SYN_ACK_OUT,
         }
     }
@@ -216,6 +249,7 @@ impl ExperimentalMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mptcp::{KIND, subtype};
 
     fn wire(message: &ExperimentalMessage) -> Vec<u8> {
         let option = message.option();
@@ -264,10 +298,7 @@ mod tests {
     fn what_follows_the_features_is_left_to_versions_to_come() {
         let option = MpExperimental::new(0, &[b'M', b'L', 1, 0, 3, 9, 9]).unwrap();
         let features = Extensions(3);
-        assert_eq!(
-            ExperimentalMessage::parse(&option),
-            Some(ExperimentalMessage::Hello(features))
-        );
+        assert_eq!(ExperimentalMessage::parse(&option), Some(ExperimentalMessage::Hello(features)));
         for other in [[b'M', b'K', 1, 0, 3], [b'M', b'L', 2, 0, 3]] {
             let option = MpExperimental::new(0, &other).unwrap();
             assert_eq!(ExperimentalMessage::parse(&option), None);

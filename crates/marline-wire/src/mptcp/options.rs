@@ -8,8 +8,8 @@ use core::fmt;
 
 use crate::bytes::Writer;
 use crate::mptcp::{
-    AddAddr, ExperimentalMessage, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, RemoveAddr,
-    subtype,
+    AddAddr, ExperimentalMessage, MpCapable, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio,
+    MpTcpRst, RemoveAddr, subtype,
 };
 use crate::tcp_options::MAX_OPTIONS;
 

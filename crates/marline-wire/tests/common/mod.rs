@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use marline_wire::mptcp::{
     AddAddr, CapableData, DataAck, Dss, ExperimentalMessage, Extensions, FastJoinForm, MpCapable,
-    MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, MptcpOption, RemoveAddr, WireDsn, WireMapping,
+    MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, MptcpOption,
+    RemoveAddr, WireDsn, WireMapping,
 };
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use proptest::collection::vec;

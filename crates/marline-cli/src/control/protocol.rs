@@ -129,6 +129,9 @@ pub struct Connection {
     /// Plain TCP, and why; absent while it is Multipath TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
+    /// Extensions that both sides agreed on, or `none`.
+    #[serde(default)]
+    pub extensions: String,
     /// The scheduler in force.
     pub scheduler: String,
     /// The path manager in force.

@@ -17,6 +17,7 @@ impl From<&ConnectionInfo> for Connection {
         let ConnectionInfo {
             id,
             fallback,
+            extensions,
             scheduler,
             path_manager,
             bytes_written,
@@ -29,6 +30,7 @@ impl From<&ConnectionInfo> for Connection {
         Connection {
             connection: id.0,
             fallback: fallback.map(|reason| reason.to_string()),
+            extensions: extensions.to_string(),
             scheduler: scheduler.clone(),
             path_manager: path_manager.clone(),
             bytes_written: *bytes_written,

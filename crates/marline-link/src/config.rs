@@ -82,13 +82,72 @@ impl Default for QueueLimit {
     }
 }
 
-/// What boxes on the way do to TCP segments by their options.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What boxes on the way do to TCP segments.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MiddleboxConfig {
     /// These options are overwritten with no-operations.
     pub strip: Vec<OptionRule>,
     /// Segments with these options are dropped.
     pub block: Vec<OptionRule>,
+    /// Sequence numbers are others on both sides of the box. The other direction must do the same.
+    pub renumber: Option<Renumber>,
+    /// An address translator forgets what it translated.
+    pub rebind: Option<Rebind>,
+    /// Long segments are cut.
+    pub split: Option<Split>,
+    /// A segment waits so long for one that follows it, and both become one, with the options of the
+    /// first, as long as they fit into 1,500 bytes.
+    pub coalesce: Option<Duration>,
+    /// Of so many pure acknowledgments of a flow one after the other only the last passes, at most 10 ms
+    /// late.
+    pub thin: Option<u32>,
+    /// Probability that a segment with data is acknowledged by the box and dropped.
+    pub swallow: f64,
+}
+
+impl MiddleboxConfig {
+    /// Whether there is any box beyond those that look for options.
+    pub(crate) fn has_boxes(&self) -> bool {
+        let reshapes = self.split.is_some() || self.coalesce.is_some() || self.thin.is_some();
+        reshapes || self.renumber.is_some() || self.rebind.is_some() || self.swallow > 0.0
+    }
+}
+
+/// What a box that chooses sequence numbers of its own translates.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Renumber {
+    /// Sequence numbers, acknowledgments and selective acknowledgments.
+    All,
+    /// All but selective acknowledgments, which then name nothing that was sent.
+    NotSack,
+}
+
+/// A translator that forgets.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Rebind {
+    /// When, since the link's start.
+    pub at: Duration,
+    /// The direction is that from the client, whose ports (from 32,768 on) are translated.
+    pub from_client: bool,
+}
+
+/// How segments are cut.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Most bytes of payload of a piece.
+    pub bytes: u16,
+    /// Where the options of Multipath TCP go.
+    pub options: SplitOptions,
+}
+
+/// Where the options of Multipath TCP go if a segment is cut. The others are on every piece.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum SplitOptions {
+    /// On every piece, as network cards do it.
+    #[default]
+    All,
+    /// On the first piece only.
+    First,
 }
 
 /// An option in some segments.
@@ -98,6 +157,8 @@ pub struct OptionRule {
     pub option: TcpOption,
     /// In which segments.
     pub segments: Segments,
+    /// From when on, since the link's start.
+    pub from: Duration,
 }
 
 /// A TCP option.

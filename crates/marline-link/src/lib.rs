@@ -32,12 +32,12 @@ mod walkout;
 
 pub use config::{
     DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, MiddleboxConfig, Offset,
-    OptionRule, OutageConfig, OutageMode, QueueLimit, RadioConfig, RateConfig, Reorder, Segments,
-    TcpOption,
+    OptionRule, OutageConfig, OutageMode, QueueLimit, RadioConfig, RateConfig, Rebind, Renumber,
+    Reorder, Segments, Split, SplitOptions, TcpOption,
 };
 pub use link::{Link, LinkStats};
 pub use outing::{Outing, OutingCourse};
-pub use packet::{Packet, tcp_of_ip};
+pub use packet::{Packet, ip_with_tcp, tcp_of_ip};
 pub use preset::PRESETS;
 pub use spec::{
     Direction, DuplexConfig, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec,

@@ -12,6 +12,60 @@ pub trait Packet: Clone {
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
+
+    /// The same packet with another TCP segment in it; `None` where none can be put in.
+    fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
+        let _ = segment;
+        None
+    }
+
+    /// A packet with this TCP segment back to where this one came from; `None` as above.
+    fn answer(&self, segment: &[u8]) -> Option<Self> {
+        let _ = segment;
+        None
+    }
+}
+
+/// An IP packet like `packet` with another TCP segment in it, its lengths and checksum put right; with
+/// the addresses exchanged if it goes `back`. `None` for what is no IP packet, or would be too long.
+#[must_use]
+pub fn ip_with_tcp(packet: &[u8], segment: &[u8], back: bool) -> Option<Vec<u8>> {
+    const V4_CHECKSUM: core::ops::Range<usize> = 10..12;
+    let version = packet.first()? >> 4;
+    let header = match version {
+        4 => usize::from(packet[0] & 15) * 4,
+        _ => 40,
+    };
+    let mut made = packet.get(..header)?.to_vec();
+    made.extend_from_slice(segment);
+    let addresses = match version {
+        4 if header >= 20 => {
+            let total = u16::try_from(made.len()).ok()?;
+            made[2..4].copy_from_slice(&total.to_be_bytes());
+            12
+        }
+        6 => {
+            let payload = u16::try_from(segment.len()).ok()?;
+            made[4..6].copy_from_slice(&payload.to_be_bytes());
+            8
+        }
+        _ => return None,
+    };
+    if back {
+        let length = if version == 4 { 4 } else { 16 };
+        let (from, to) = made[addresses..addresses + 2 * length].split_at_mut(length);
+        from.swap_with_slice(to);
+    }
+    if version == 4 {
+        made[V4_CHECKSUM].fill(0);
+        let words = made[..header].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+        let mut sum: u32 = words.sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        made[V4_CHECKSUM].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    }
+    Some(made)
 }
 
 /// The TCP segment in an IP packet; `None` if it holds something else, or a fragment. Extension
@@ -58,6 +112,14 @@ impl<P: Packet> Packet for Box<P> {
 
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         (**self).tcp_mut()
+    }
+
+    fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
+        (**self).with_tcp(segment).map(Box::new)
+    }
+
+    fn answer(&self, segment: &[u8]) -> Option<Self> {
+        (**self).answer(segment).map(Box::new)
     }
 }
 

@@ -44,6 +44,15 @@ impl marline_link::Packet for Packet {
     fn tcp_mut(&mut self) -> Option<&mut [u8]> {
         Some(&mut self.segment)
     }
+
+    fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
+        Some(Packet { segment: segment.to_vec(), ..self.clone() })
+    }
+
+    fn answer(&self, segment: &[u8]) -> Option<Self> {
+        let path = FourTuple { local: self.path.remote, remote: self.path.local };
+        Some(Packet { path, flow: 0, peer_flow: 0, segment: segment.to_vec(), ..self.clone() })
+    }
 }
 
 /// Memory of packets that are gone, for those to come.

@@ -37,6 +37,16 @@ impl Packet for Parcel {
         // A datagram between sockets has its headers below: what it holds is not IP.
         if self.headers == 0 { marline_link::tcp_of_ip(&mut self.bytes) } else { None }
     }
+
+    fn with_tcp(&self, segment: &[u8]) -> Option<Self> {
+        let bytes = marline_link::ip_with_tcp(&self.bytes, segment, false)?;
+        Some(Parcel { bytes, ..self.clone() })
+    }
+
+    fn answer(&self, segment: &[u8]) -> Option<Self> {
+        let bytes = marline_link::ip_with_tcp(&self.bytes, segment, true)?;
+        Some(Parcel { bytes, ..self.clone() })
+    }
 }
 
 /// A direction: the link and what is known of its host's punctuality.
@@ -68,6 +78,11 @@ impl Lane {
         age.iter().for_each(|age| self.waited.record(*age));
         self.clock = self.clock.max(now - age.unwrap_or_default());
         self.link.offer(self.clock, parcel);
+    }
+
+    /// A packet that a box on this link sends back.
+    pub(super) fn take_answer(&mut self) -> Option<Parcel> {
+        self.link.take_answer()
     }
 
     /// The next datagram that is due, with the time at which it was.

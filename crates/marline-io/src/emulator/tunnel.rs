@@ -121,9 +121,9 @@ impl Tunnel {
     /// Reads some packets of one end into the link.
     pub(super) fn receive(&mut self, end: End, clock: &Clock) {
         let Tunnel { client, server, up, down, pool, buffer, .. } = self;
-        let (open, lane) = match end {
-            End::Client => (client, up),
-            End::Server => (server, down),
+        let (open, lane, back) = match end {
+            End::Client => (client, up, down),
+            End::Server => (server, down, up),
         };
         for _ in 0..READ_AT_ONCE {
             let len = match open.tun.read(buffer) {
@@ -140,6 +140,9 @@ impl Tunnel {
             bytes.extend_from_slice(&buffer[..len]);
             // When a packet came in is not known; a thread that is let run reads it within microseconds.
             lane.offer(clock.now(), None, parcel(bytes));
+            while let Some(answer) = lane.take_answer() {
+                back.offer(clock.now(), None, answer);
+            }
         }
     }
 

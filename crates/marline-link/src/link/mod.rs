@@ -1,7 +1,7 @@
 //! One direction of a link, stage by stage.
 //!
 //! ```text
-//! offer -> middlebox -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
+//! offer -> boxes -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
 //! Only the head of the queue has a time at which it will have left; everything behind is decided
@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 
 use crate::radio::{Radio, RadioTap};
+use crate::stage::boxes::Boxes;
 use crate::stage::middlebox::{self, Verdict};
 use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
 use crate::{LinkConfig, OutageMode, Packet, QueueLimit};
@@ -42,6 +43,7 @@ struct InFlight<P> {
 #[derive(Debug)]
 pub struct Link<P> {
     config: LinkConfig,
+    boxes: Boxes<P>,
     queue: VecDeque<P>,
     queued_bytes: u64,
     head: Option<Head>,
@@ -88,6 +90,7 @@ impl<P: Packet> Link<P> {
             duplicates: seeds.stream("faults/duplicate"),
             corruptions: seeds.stream("faults/corrupt"),
             rewrites: seeds.stream("faults/rewrite"),
+            boxes: Boxes::new(seeds),
             config,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -186,7 +189,8 @@ impl<P: Packet> Link<P> {
             self.stats.dropped_outage += 1;
             return self.bury(now, packet);
         }
-        match middlebox::treat(&self.config.middlebox, &mut packet) {
+        let age = now.since(self.start);
+        match middlebox::treat(&self.config.middlebox, age, &mut packet) {
             Verdict::Passes => {}
             Verdict::Changed => self.stats.stripped += 1,
             Verdict::Dropped => {
@@ -194,6 +198,27 @@ impl<P: Packet> Link<P> {
                 return self.bury(now, packet);
             }
         }
+        if !self.boxes.take(now, age, &self.config.middlebox, packet) {
+            self.stats.last_fault_at = Some(now);
+        }
+        self.enqueue_from_boxes(now);
+    }
+
+    /// Puts what the boxes let go into the queue.
+    fn enqueue_from_boxes(&mut self, now: Instant) {
+        let counts = self.boxes.counts();
+        self.stats.dropped_swallowed = counts.swallowed;
+        self.stats.dropped_thinned = counts.thinned;
+        self.stats.dropped_forgotten = counts.forgotten;
+        self.stats.split = counts.split;
+        self.stats.coalesced = counts.coalesced;
+        while let Some(packet) = self.boxes.pop() {
+            self.enqueue(now, packet);
+        }
+    }
+
+    fn enqueue(&mut self, now: Instant, packet: P) {
+        let bytes = packet.wire_len() as u64;
         let full = !self.queue.is_empty() && self.queued_bytes + bytes > self.queue_limit(now);
         if full || self.flight.len() >= Self::MAX_IN_FLIGHT {
             self.stats.dropped_queue += 1;
@@ -230,15 +255,23 @@ impl<P: Packet> Link<P> {
     /// which nothing arrives yet.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
-        if self.queue.is_empty() && self.flight.is_empty() {
+        let release = self.boxes.next_release();
+        let nothing_held = release == Instant::FAR_FUTURE;
+        if self.queue.is_empty() && self.flight.is_empty() && nothing_held {
             return None;
         }
-        let mut next = self.outage.next_change();
+        let mut next = self.outage.next_change().min(release);
         if !self.is_suspended() {
             next = self.flight.front().map_or(next, |first| next.min(first.at));
         }
         next = self.head.map_or(next, |head| next.min(head.finish));
         (next != Instant::FAR_FUTURE).then_some(next)
+    }
+
+    /// A packet that a box on the way sends back to where packets are offered. It is not part of the
+    /// statistics.
+    pub fn take_answer(&mut self) -> Option<P> {
+        self.boxes.pop_answer()
     }
 
     /// A packet that was dropped, for callers that use its memory again. Only some are kept.
@@ -251,10 +284,15 @@ impl<P: Packet> Link<P> {
         loop {
             let finish = self.head.map_or(Instant::FAR_FUTURE, |head| head.finish);
             let change = self.outage.next_change();
-            if finish.min(change) > now || finish.min(change) == Instant::FAR_FUTURE {
+            let release = self.boxes.next_release();
+            let first = finish.min(change).min(release);
+            if first > now || first == Instant::FAR_FUTURE {
                 return;
             }
-            if change <= finish {
+            if release == first {
+                self.boxes.release_due(release);
+                self.enqueue_from_boxes(release);
+            } else if change <= finish {
                 self.outage.step();
                 self.follow_outage(change);
             } else {

@@ -21,8 +21,18 @@ pub struct LinkStats {
     pub dropped_outage: u64,
     /// Dropped for a TCP option that a box does not let pass.
     pub dropped_blocked: u64,
+    /// Data that a box acknowledged and dropped.
+    pub dropped_swallowed: u64,
+    /// Acknowledgments that a box left out.
+    pub dropped_thinned: u64,
+    /// Dropped by a translator that had forgotten whose they are.
+    pub dropped_forgotten: u64,
     /// Passed without some of their TCP options.
     pub stripped: u64,
+    /// Cut into several.
+    pub split: u64,
+    /// Put onto the one before.
+    pub coalesced: u64,
     /// Sent on twice.
     pub duplicated: u64,
     /// Sent on with flipped bits.
@@ -41,6 +51,8 @@ impl LinkStats {
     /// Packets that were dropped, whatever the cause.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
-        self.dropped_queue + self.dropped_loss + self.dropped_outage + self.dropped_blocked
+        let by_boxes = self.dropped_swallowed + self.dropped_thinned + self.dropped_forgotten;
+        let by_rules = self.dropped_blocked + by_boxes;
+        self.dropped_queue + self.dropped_loss + self.dropped_outage + by_rules
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::value::{Bits, Bytes, Time};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef};
-use crate::{Jitter, OutageMode, QueueLimit};
+use crate::{Jitter, OutageMode, QueueLimit, Renumber, SplitOptions};
 
 impl fmt::Display for DuplexSpec {
     /// Items that both directions share stand once, the others with their prefix. Properties at
@@ -59,6 +59,7 @@ impl LinkSpec {
             let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
             item(!rules.is_empty(), format!("{key}={}", rules.join("+")));
         }
+        boxes(self, &mut item);
         let down = |(from, to): &(_, _)| format!("{}-{}", Time(*from), Time(*to));
         let intervals: Vec<String> = self.outage.intervals.iter().map(down).collect();
         item(!intervals.is_empty(), format!("down={}", intervals.join("+")));
@@ -69,6 +70,22 @@ impl LinkSpec {
         item(self.radio.is_some(), self.radio.map_or(String::new(), radio));
         items
     }
+}
+
+/// The boxes that meddle with more than options.
+fn boxes(spec: &LinkSpec, item: &mut impl FnMut(bool, String)) {
+    let (boxes, time) = (&spec.middlebox, |time: Option<_>| Time(time.unwrap_or_default()));
+    let not_sack = boxes.renumber == Some(Renumber::NotSack);
+    let kind = if not_sack { "not-sack" } else { "yes" };
+    item(boxes.renumber.is_some(), format!("renumber={kind}"));
+    item(spec.rebind.is_some(), format!("rebind={}", time(spec.rebind)));
+    if let Some(split) = boxes.split {
+        let first = if split.options == SplitOptions::First { ":first" } else { "" };
+        item(true, format!("split={}{first}", Bytes(u64::from(split.bytes))));
+    }
+    item(boxes.coalesce.is_some(), format!("coalesce={}", time(boxes.coalesce)));
+    item(boxes.thin.is_some(), format!("thin={}", boxes.thin.unwrap_or_default()));
+    item(boxes.swallow > 0.0, format!("swallow={}", boxes.swallow));
 }
 
 fn rate(rate: &RateSpec) -> String {

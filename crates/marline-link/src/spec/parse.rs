@@ -7,13 +7,15 @@ use marline_time::{Duration, Rate};
 use super::value::{bytes, duration, positive, probability, rate};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef};
 use crate::{
-    GilbertElliott, Jitter, OptionRule, OutageMode, Outing, QueueLimit, Reorder, Steps, preset,
+    GilbertElliott, Jitter, OptionRule, OutageMode, Outing, QueueLimit, Renumber, Reorder, Split,
+    SplitOptions, Steps, preset,
 };
 
 type Words<T> = Result<T, String>;
 
 const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
-                    reorder, duplicate, corrupt, rewrite, strip, block, down, flap, outage, radio";
+                    reorder, duplicate, corrupt, rewrite, strip, block, renumber, rebind, split, coalesce, \
+                    thin, swallow, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
     type Err = SpecError;
@@ -88,6 +90,19 @@ impl LinkSpec {
             "rewrite" => self.faults.rewrite = probability(value)?,
             "strip" => self.middlebox.strip = OptionRule::parse_list(value)?,
             "block" => self.middlebox.block = OptionRule::parse_list(value)?,
+            "renumber" => {
+                let kinds = [
+                    ("no", None),
+                    ("yes", Some(Renumber::All)),
+                    ("not-sack", Some(Renumber::NotSack)),
+                ];
+                self.middlebox.renumber = choice(value, kinds)?;
+            }
+            "rebind" => self.rebind = unless(value, "never", duration)?,
+            "split" => self.middlebox.split = unless(value, "none", split)?,
+            "coalesce" => self.middlebox.coalesce = unless(value, "none", positive)?,
+            "thin" => self.middlebox.thin = unless(value, "none", thin)?,
+            "swallow" => self.middlebox.swallow = probability(value)?,
             "down" => self.outage.intervals = intervals(value)?,
             "flap" => {
                 let (up, down) = pair(value, ':', "MEAN-UP:MEAN-DOWN")?;
@@ -109,6 +124,28 @@ fn choice<T: Copy, const N: usize>(value: &str, choices: [(&str, T); N]) -> Word
         Some((_, chosen)) => Ok(*chosen),
         None => Err(format!("must be one of {}", choices.map(|(name, _)| name).join(", "))),
     }
+}
+
+/// Nothing if the value is that word.
+fn unless<T>(value: &str, word: &str, parse: impl FnOnce(&str) -> Words<T>) -> Words<Option<T>> {
+    if value == word { Ok(None) } else { parse(value).map(Some) }
+}
+
+fn split(value: &str) -> Words<Split> {
+    let (size, options) = match value.split_once(':') {
+        None => (value, SplitOptions::All),
+        Some((size, "first")) => (size, SplitOptions::First),
+        Some((_, other)) => return Err(format!("`{other}` must be `first`, or nothing")),
+    };
+    match u16::try_from(bytes(size)?) {
+        Ok(bytes @ 1..) => Ok(Split { bytes, options }),
+        _ => Err("pieces have from 1 to 65535 bytes".to_owned()),
+    }
+}
+
+fn thin(value: &str) -> Words<u32> {
+    let every = value.parse().ok().filter(|every| (2..=1_000).contains(every));
+    every.ok_or_else(|| "must be a number from 2 to 1000".to_owned())
 }
 
 fn pair<'a>(value: &'a str, separator: char, form: &str) -> Words<(&'a str, &'a str)> {

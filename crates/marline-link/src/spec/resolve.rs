@@ -8,7 +8,10 @@ use marline_time::SeedTree;
 use super::{Direction, DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, TraceRef};
 use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace, TraceError};
-use crate::{DelayConfig, LinkConfig, LossConfig, Offset, RadioConfig, RateConfig, Walk, Walkout};
+use crate::{
+    DelayConfig, LinkConfig, LossConfig, MiddleboxConfig, Offset, RadioConfig, RateConfig, Rebind,
+    Walk, Walkout,
+};
 
 /// Both directions of a link, ready to run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,7 +119,9 @@ impl LinkSpec {
             trace: ping(&self.lost)?,
         };
         let (queue, faults, outage) = (self.queue, self.faults, self.outage.clone());
-        let middlebox = self.middlebox.clone();
+        let from_client = direction == Direction::Up;
+        let rebind = self.rebind.map(|at| Rebind { at, from_client });
+        let middlebox = MiddleboxConfig { rebind, ..self.middlebox.clone() };
         let radio = self.radio.map(|radio| radio.config(direction));
         Ok(LinkConfig { rate, middlebox, queue, loss, delay, faults, outage, radio })
     }

@@ -1,7 +1,10 @@
-//! Rules about TCP options in text: `mptcp:syn`, `mp_join`, `sack:rest+timestamps`.
+//! Rules about TCP options in text: `mptcp:syn`, `mp_join`, `sack:rest+timestamps`, `dss@2s`.
 
 use core::fmt;
 
+use marline_time::Duration;
+
+use super::value::{Time, duration};
 use crate::{OptionRule, Segments, TcpOption};
 
 /// Options by name; the others by the number of their kind.
@@ -34,7 +37,7 @@ const SEGMENTS: [(&str, Segments); 4] = [
 const MAX_RULES: usize = 32;
 
 impl OptionRule {
-    /// Rules from `OPTION[:SEGMENTS]+...`, or `none`.
+    /// Rules from `OPTION[:SEGMENTS][@TIME]+...`, or `none`.
     ///
     /// # Errors
     /// What cannot be understood, and what there is.
@@ -51,6 +54,10 @@ impl OptionRule {
 }
 
 fn rule(text: &str) -> Result<OptionRule, String> {
+    let (text, from) = match text.split_once('@') {
+        Some((text, from)) => (text, duration(from)?),
+        None => (text, Duration::ZERO),
+    };
     let (option, segments) = text.split_once(':').unwrap_or((text, "all"));
     let named = OPTIONS.iter().find(|(name, _)| *name == option).map(|(_, option)| *option);
     let numbered = || option.parse().ok().filter(|kind| *kind > 1).map(TcpOption::Kind);
@@ -63,7 +70,7 @@ fn rule(text: &str) -> Result<OptionRule, String> {
         let names = SEGMENTS.map(|(name, _)| name).join(", ");
         format!("`{segments}` are no segments; there are {names}")
     })?;
-    Ok(OptionRule { option, segments: *segments })
+    Ok(OptionRule { option, segments: *segments, from })
 }
 
 impl fmt::Display for OptionRule {
@@ -75,8 +82,9 @@ impl fmt::Display for OptionRule {
             (None, TcpOption::Mptcp(subtype)) => write!(f, "mptcp/{subtype}")?,
         }
         match SEGMENTS.iter().find(|(_, segments)| *segments == self.segments) {
-            Some((_, Segments::All)) | None => Ok(()),
-            Some((name, _)) => write!(f, ":{name}"),
+            Some((_, Segments::All)) | None => {}
+            Some((name, _)) => write!(f, ":{name}")?,
         }
+        if self.from.is_zero() { Ok(()) } else { write!(f, "@{}", Time(self.from)) }
     }
 }

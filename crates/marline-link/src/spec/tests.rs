@@ -29,6 +29,9 @@ fn every_item_survives_the_round_trip() {
         "ge=2s:100ms:50%:0.1%,drop=7+3,reorder=1%:20ms,duplicate=0.1%,corrupt=0.3%",
         "down=10s-15s+20s-21s,flap=10s:500ms,outage=suspend",
         "rewrite=2%,strip=mptcp:syn+dss+77:rest,block=mp_join:synack+mss,down.block=none",
+        "strip=mptcp:rest@2.5s+dss@1ms,block=mp_join@3s,down.strip=sack",
+        "renumber=yes,down.renumber=not-sack,rebind=5s,split=500B,down.split=1kB:first",
+        "coalesce=2ms,thin=4,swallow=1%,up.thin=none,up.coalesce=none,up.renumber=no",
         "jitter=normal:2ms,overtaking=yes,up.jitter=none",
         "rate=leaving:40M,up.rate=staying:1500k",
         "radio=lte,delay=1ms",
@@ -83,6 +86,11 @@ fn mistakes_are_named_exactly() {
     assert!(error("strip=mtcp").contains("no TCP option; there are mptcp, mp_capable,"));
     assert!(error("strip=1").contains("no TCP option"));
     assert!(error("block=dss:first").contains("there are all, syn, synack, rest"));
+    assert!(error("split=0B").contains("from 1 to 65535"));
+    assert!(error("split=9B:last").contains("must be `first`"));
+    assert!(error("thin=1").contains("from 2 to 1000"));
+    assert!(error("strip=dss@soon").contains("unknown unit"));
+    assert!(error("renumber=some").contains("one of no, yes, not-sack"));
     assert!(error("outage=maybe").contains("one of kill, suspend"));
 }
 

@@ -6,16 +6,11 @@
 //! changed (RFC 1624): a segment that was damaged before stays damaged. What is not TCP passes, as
 //! does what cannot be read as TCP.
 
+use marline_time::Duration;
+
+use super::tcp::{self, ACK, END, FLAGS_AT, HEADER, NO_OPERATION, SYN, blank, options_end};
 use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
 
-/// Bytes of a TCP header without options.
-const HEADER: usize = 20;
-const FLAGS_AT: usize = 13;
-const CHECKSUM_AT: usize = 16;
-const SYN: u8 = 0x02;
-const ACK: u8 = 0x10;
-const END: u8 = 0;
-const NO_OPERATION: u8 = 1;
 const MPTCP: u8 = 30;
 
 /// What became of a packet.
@@ -26,18 +21,18 @@ pub(crate) enum Verdict {
     Dropped,
 }
 
-/// Applies the rules to a packet.
-pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, packet: &mut P) -> Verdict {
+/// Applies the rules to a packet that comes so long after the link's start.
+pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, age: Duration, packet: &mut P) -> Verdict {
     if config.strip.is_empty() && config.block.is_empty() {
         return Verdict::Passes;
     }
     let Some(segment) = packet.tcp_mut() else { return Verdict::Passes };
     let Some(options_end) = options_end(segment) else { return Verdict::Passes };
-    if find(&config.block, segment, HEADER, options_end).is_some() {
+    if find(&config.block, age, segment, (HEADER, options_end)).is_some() {
         return Verdict::Dropped;
     }
     let (mut from, mut verdict) = (HEADER, Verdict::Passes);
-    while let Some((start, end)) = find(&config.strip, segment, from, options_end) {
+    while let Some((start, end)) = find(&config.strip, age, segment, (from, options_end)) {
         blank(segment, start, end);
         (from, verdict) = (end, Verdict::Changed);
     }
@@ -52,24 +47,18 @@ pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool 
         return false;
     };
     let at = payload + (pick % (segment.len() - payload) as u64) as usize;
-    // A last odd byte has a zero behind it in the checksum's eyes.
-    let word = at & !1;
-    let end = (word + 2).min(segment.len());
-    let before = sum(&segment[word..end]);
-    segment[at] = segment[at].wrapping_add(change);
-    let after = sum(&segment[word..end]);
-    update_checksum(segment, before, after);
+    let changed = segment[at].wrapping_add(change);
+    tcp::change(segment, at, &[changed]);
     true
 }
 
-/// Where the options end; `None` for what is no TCP header.
-fn options_end(segment: &[u8]) -> Option<usize> {
-    let end = usize::from(segment.get(12)? >> 4) * 4;
-    (end >= HEADER && end <= segment.len()).then_some(end)
-}
-
 /// The first option from `at` on that one of the rules is about.
-fn find(rules: &[OptionRule], segment: &[u8], mut at: usize, end: usize) -> Option<(usize, usize)> {
+fn find(
+    rules: &[OptionRule],
+    age: Duration,
+    segment: &[u8],
+    (mut at, end): (usize, usize),
+) -> Option<(usize, usize)> {
     let flags = segment[FLAGS_AT];
     while at < end && segment[at] != END {
         if segment[at] == NO_OPERATION {
@@ -81,7 +70,7 @@ fn find(rules: &[OptionRule], segment: &[u8], mut at: usize, end: usize) -> Opti
             return None;
         }
         let option = &segment[at..at + length];
-        if rules.iter().any(|rule| rule.is_about(flags, option)) {
+        if rules.iter().any(|rule| rule.from <= age && rule.is_about(flags, option)) {
             return Some((at, at + length));
         }
         at += length;
@@ -119,40 +108,9 @@ impl TcpOption {
     }
 }
 
-/// Overwrites bytes with no-operations and brings the checksum up to date.
-fn blank(segment: &mut [u8], start: usize, end: usize) {
-    // Options may begin at any byte, the checksum is one of words. The header ends on one.
-    let words = start & !1..(end + 1) & !1;
-    let before = sum(&segment[words.clone()]);
-    segment[start..end].fill(NO_OPERATION);
-    let after = sum(&segment[words]);
-    update_checksum(segment, before, after);
-}
-
-/// After words that summed up to `before` were replaced by some that sum up to `after`.
-fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
-    let old = u16::from_be_bytes([segment[CHECKSUM_AT], segment[CHECKSUM_AT + 1]]);
-    // Equation 3 of RFC 1624, with the sums of words in the place of one word.
-    let mut total = u32::from(!old) + u32::from(!before) + u32::from(after);
-    while total > 0xffff {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!(total as u16)).to_be_bytes());
-}
-
-/// The one's complement sum; a last odd byte is the high one of its word.
-fn sum(bytes: &[u8]) -> u16 {
-    let word = |word: &[u8]| u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
-    let words = bytes.chunks(2).map(|bytes| u32::from(word(bytes)));
-    let mut total: u32 = words.sum();
-    while total > 0xffff {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    total as u16
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::tcp::{CHECKSUM_AT, sum, update_checksum};
     use super::*;
 
     #[derive(Clone, Debug)]
@@ -188,7 +146,7 @@ mod tests {
 
     fn config(strip: &str, block: &str) -> MiddleboxConfig {
         let rules = |text| OptionRule::parse_list(text).expect("rules");
-        MiddleboxConfig { strip: rules(strip), block: rules(block) }
+        MiddleboxConfig { strip: rules(strip), block: rules(block), ..MiddleboxConfig::default() }
     }
 
     /// MSS, a no-operation that makes what follows odd, MP_CAPABLE of 12 bytes, timestamps' start.
@@ -198,16 +156,19 @@ mod tests {
     #[test]
     fn an_option_becomes_no_operations_and_the_checksum_stays_good() {
         let mut syn = segment(SYN, &OPTIONS);
-        assert_eq!(treat(&config("mp_capable:syn", "none"), &mut syn), Verdict::Changed);
+        assert_eq!(
+            treat(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
+            Verdict::Changed
+        );
         let mut expected = OPTIONS;
         expected[5..17].fill(1);
         assert_eq!(syn.0[HEADER..HEADER + 24], expected);
         assert_eq!(sum(&syn.0), 0xffff);
         // The other one of the same kind goes with a rule for the kind.
-        assert_eq!(treat(&config("mptcp", "none"), &mut syn), Verdict::Changed);
+        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Verdict::Changed);
         assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
         assert_eq!(sum(&syn.0), 0xffff);
-        assert_eq!(treat(&config("mptcp", "none"), &mut syn), Verdict::Passes);
+        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Verdict::Passes);
     }
 
     #[test]
@@ -219,10 +180,18 @@ mod tests {
                 let hit = flags == meant || (rule == "mptcp:rest" && flags & SYN == 0);
                 let mut packet = segment(flags, &OPTIONS);
                 let expected = if hit { Verdict::Changed } else { Verdict::Passes };
-                assert_eq!(treat(&config(rule, "none"), &mut packet), expected, "{rule} {flags}");
+                assert_eq!(
+                    treat(&config(rule, "none"), Duration::ZERO, &mut packet),
+                    expected,
+                    "{rule} {flags}"
+                );
                 let expected = if hit { Verdict::Dropped } else { Verdict::Passes };
                 let mut packet = segment(flags, &OPTIONS);
-                assert_eq!(treat(&config("none", rule), &mut packet), expected, "{rule} {flags}");
+                assert_eq!(
+                    treat(&config("none", rule), Duration::ZERO, &mut packet),
+                    expected,
+                    "{rule} {flags}"
+                );
             }
         }
     }
@@ -257,7 +226,7 @@ mod tests {
         for length in 0..80 {
             let mut packet = Segment((0..length).map(|n| n as u8).collect());
             let before = packet.0.clone();
-            if treat(&all, &mut packet) == Verdict::Passes {
+            if treat(&all, Duration::ZERO, &mut packet) == Verdict::Passes {
                 assert_eq!(packet.0, before);
             }
             // Random options of a true header: at worst something is blanked, nothing panics.
@@ -267,7 +236,7 @@ mod tests {
                 *byte = (state >> 24) as u8 % 32;
             }
             let mut packet = segment(SYN, &options);
-            treat(&all, &mut packet);
+            treat(&all, Duration::ZERO, &mut packet);
             assert_eq!(sum(&packet.0), 0xffff);
         }
     }

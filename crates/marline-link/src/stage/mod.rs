@@ -1,11 +1,13 @@
 //! The stages a packet passes, each with the random streams that belong to it alone.
 
+pub(crate) mod boxes;
 mod delay;
 mod loss;
 pub(crate) mod middlebox;
 mod outage;
 mod random;
 mod shaper;
+mod tcp;
 
 pub(crate) use delay::DelayStage;
 pub(crate) use loss::LossStage;

@@ -323,6 +323,17 @@ impl<N: Node> World<N> {
             self.pool.give_back(dropped);
         }
         self.schedule_link(index);
+        self.send_answers(index);
+    }
+
+    /// Puts what boxes on a link answer onto the way back.
+    fn send_answers(&mut self, index: u32) {
+        while let Some(answer) = self.links[index as usize].inner.take_answer() {
+            let (from, to) = (answer.path.local.ip(), answer.path.remote.ip());
+            let Some(LinkId(back)) = self.topology.route(from, to) else { continue };
+            self.links[back as usize].inner.offer(self.now, answer);
+            self.schedule_link(back);
+        }
     }
 
     fn schedule_link(&mut self, index: u32) {

@@ -1,0 +1,59 @@
+//! What a box holds back: at most one segment of each flow, of a bounded number of flows.
+
+use marline_time::{Duration, Instant};
+
+/// How long an acknowledgment waits for those that make it needless.
+pub(super) const THIN_WAIT: Duration = Duration::from_millis(10);
+
+/// Source and destination port.
+pub(super) type Flow = (u16, u16);
+
+/// A segment that waits.
+#[derive(Clone, Debug)]
+pub(super) struct Entry<P> {
+    pub(super) packet: P,
+    pub(super) until: Instant,
+    /// How many it stands for.
+    pub(super) count: u32,
+}
+
+/// The segments that wait.
+#[derive(Debug)]
+pub(super) struct Held<P> {
+    entries: Vec<(Flow, Entry<P>)>,
+}
+
+impl<P> Default for Held<P> {
+    fn default() -> Self {
+        Held { entries: Vec::new() }
+    }
+}
+
+impl<P> Held<P> {
+    /// Flows of which something may wait; more push out the one that waits longest.
+    pub(super) const MOST: usize = 64;
+
+    /// What waits of a flow.
+    pub(super) fn take(&mut self, flow: Flow) -> Option<Entry<P>> {
+        let index = self.entries.iter().position(|(of, _)| *of == flow)?;
+        Some(self.entries.remove(index).1)
+    }
+
+    /// Lets a segment wait. Returns one that must go for lack of room.
+    pub(super) fn put(&mut self, flow: Flow, entry: Entry<P>) -> Option<P> {
+        let pushed_out = (self.entries.len() >= Self::MOST).then(|| self.entries.remove(0));
+        self.entries.push((flow, entry));
+        pushed_out.map(|(_, entry)| entry.packet)
+    }
+
+    pub(super) fn next_release(&self) -> Instant {
+        let times = self.entries.iter().map(|(_, entry)| entry.until);
+        times.min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// What waited until `now`, in the order in which it came.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<P> {
+        let index = self.entries.iter().position(|(_, entry)| entry.until <= now)?;
+        Some(self.entries.remove(index).1.packet)
+    }
+}

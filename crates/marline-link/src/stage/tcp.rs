@@ -1,0 +1,151 @@
+//! The fields of a TCP segment as boxes on the way read and change them.
+
+/// Bytes of a TCP header without options.
+pub(super) const HEADER: usize = 20;
+pub(super) const FLAGS_AT: usize = 13;
+pub(super) const CHECKSUM_AT: usize = 16;
+pub(super) const FIN: u8 = 0x01;
+pub(super) const SYN: u8 = 0x02;
+pub(super) const RST: u8 = 0x04;
+pub(super) const PSH: u8 = 0x08;
+pub(super) const ACK: u8 = 0x10;
+pub(super) const URG: u8 = 0x20;
+pub(super) const END: u8 = 0;
+pub(super) const NO_OPERATION: u8 = 1;
+pub(super) const SACK: u8 = 5;
+pub(super) const TIMESTAMPS: u8 = 8;
+const SEQUENCE_AT: usize = 4;
+const ACKNOWLEDGMENT_AT: usize = 8;
+const WINDOW_AT: usize = 14;
+
+/// Where the options end; `None` for what is no TCP header.
+pub(super) fn options_end(segment: &[u8]) -> Option<usize> {
+    let end = usize::from(segment.get(12)? >> 4) * 4;
+    (end >= HEADER && end <= segment.len()).then_some(end)
+}
+
+/// Source and destination port. The segment must have a header.
+pub(super) fn ports(segment: &[u8]) -> (u16, u16) {
+    (half(segment, 0), half(segment, 2))
+}
+
+pub(super) fn sequence(segment: &[u8]) -> u32 {
+    word(segment, SEQUENCE_AT)
+}
+
+pub(super) fn acknowledgment(segment: &[u8]) -> u32 {
+    word(segment, ACKNOWLEDGMENT_AT)
+}
+
+pub(super) fn set_sequence(segment: &mut [u8], value: u32) {
+    change(segment, SEQUENCE_AT, &value.to_be_bytes());
+}
+
+pub(super) fn set_acknowledgment(segment: &mut [u8], value: u32) {
+    change(segment, ACKNOWLEDGMENT_AT, &value.to_be_bytes());
+}
+
+/// Where the window field stands, with the two bytes behind it.
+pub(super) fn window(segment: &[u8]) -> [u8; 2] {
+    [segment[WINDOW_AT], segment[WINDOW_AT + 1]]
+}
+
+pub(super) fn set_window(segment: &mut [u8], window: [u8; 2]) {
+    change(segment, WINDOW_AT, &window);
+}
+
+pub(super) fn set_flags(segment: &mut [u8], flags: u8) {
+    change(segment, FLAGS_AT, &[flags]);
+}
+
+pub(super) fn set_source_port(segment: &mut [u8], port: u16) {
+    change(segment, 0, &port.to_be_bytes());
+}
+
+pub(super) fn set_destination_port(segment: &mut [u8], port: u16) {
+    change(segment, 2, &port.to_be_bytes());
+}
+
+/// The big-endian word at a place.
+pub(super) fn word(segment: &[u8], at: usize) -> u32 {
+    u32::from(half(segment, at)) << 16 | u32::from(half(segment, at + 2))
+}
+
+fn half(segment: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([segment[at], segment[at + 1]])
+}
+
+/// Where the first option of a kind stands: its beginning and its end.
+pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
+    let (mut at, end) = (HEADER, options_end(segment)?);
+    while at < end && segment[at] != END {
+        if segment[at] == NO_OPERATION {
+            at += 1;
+            continue;
+        }
+        let length = usize::from(*segment.get(at + 1)?);
+        if length < 2 || at + length > end {
+            return None;
+        }
+        if segment[at] == kind {
+            return Some((at, at + length));
+        }
+        at += length;
+    }
+    None
+}
+
+/// Overwrites bytes and brings the checksum up to date, by what changed (RFC 1624): a segment that
+/// was damaged before stays damaged.
+pub(super) fn change(segment: &mut [u8], at: usize, bytes: &[u8]) {
+    // Options may begin at any byte, the checksum is one of words.
+    let words = at & !1..(at + bytes.len()).next_multiple_of(2).min(segment.len());
+    let before = sum(&segment[words.clone()]);
+    segment[at..at + bytes.len()].copy_from_slice(bytes);
+    let after = sum(&segment[words]);
+    update_checksum(segment, before, after);
+}
+
+/// Overwrites bytes with no-operations and brings the checksum up to date.
+pub(super) fn blank(segment: &mut [u8], start: usize, end: usize) {
+    // No option is longer than this.
+    const LONGEST: usize = 40;
+    let blanks = [NO_OPERATION; LONGEST];
+    change(segment, start, &blanks[..(end - start).min(LONGEST)]);
+}
+
+/// After words that summed up to `before` were replaced by some that sum up to `after`.
+pub(super) fn update_checksum(segment: &mut [u8], before: u16, after: u16) {
+    let old = half(segment, CHECKSUM_AT);
+    // Equation 3 of RFC 1624, with the sums of words in the place of one word.
+    let total = fold(u32::from(!old) + u32::from(!before) + u32::from(after));
+    segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
+}
+
+/// Gives a segment that was made of another one its checksum. What the other's covered beside itself
+/// (the addresses, if it covered them) follows from its own, so that a damaged one makes damaged ones.
+pub(super) fn seal(segment: &mut [u8], made_of: &[u8]) {
+    // Nothing but the segment itself is covered where all adds up to it: no length then either.
+    let beside = !sum(made_of);
+    let lengths = if beside == 0 {
+        0
+    } else {
+        fold(u32::from(!(made_of.len() as u16)) + u32::from(segment.len() as u16))
+    };
+    segment[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+    let total = fold(u32::from(beside) + u32::from(lengths) + u32::from(sum(segment)));
+    segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&(!total).to_be_bytes());
+}
+
+/// The one's complement sum; a last odd byte is the high one of its word.
+pub(super) fn sum(bytes: &[u8]) -> u16 {
+    let word = |word: &[u8]| u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);
+    fold(bytes.chunks(2).map(|bytes| u32::from(word(bytes))).sum())
+}
+
+fn fold(mut total: u32) -> u16 {
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    total as u16
+}

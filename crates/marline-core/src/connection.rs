@@ -109,6 +109,8 @@ struct DataTimers {
     /// Data-level retransmission (RFC 8684 section 3.3.6).
     rto_at: Option<Instant>,
     rto_count: u32,
+    /// When it last was due.
+    rto_fired_at: Option<Instant>,
     /// Zero-window probe.
     persist_at: Option<Instant>,
     persist_count: u32,
@@ -169,6 +171,10 @@ pub(crate) struct Connection {
     next_leg: usize,
     /// SYNs sent on the first subflow.
     syns_sent: u32,
+    /// SYN/ACKs that came again although our third ACK went out.
+    syn_acks_repeated: u32,
+    /// Subflows that we had to reset since the stream last moved on in either direction.
+    futile_resets: u32,
     /// The application was told that it may read, and has not come back empty-handed since.
     readable_told: bool,
     bytes_read: u64,

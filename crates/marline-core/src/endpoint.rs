@@ -15,6 +15,7 @@ use self::demux::{Demux, FlowRef};
 use self::time_wait::{TIME_WAIT_BIT, TimeWait};
 use self::wakeups::Wakeups;
 use crate::connection::{ChunkPool, Connection};
+use crate::network_memory::NetworkMemory;
 use crate::shared::{AnswerBudget, Shared};
 use crate::{
     ChecksumScope, ConnectionId, Counters, EndpointConfig, Event, PacketMeta, Transmit, TransmitBuf,
@@ -62,6 +63,7 @@ impl Endpoint {
                 local_ports: None,
                 short_of_ports: false,
                 time_wait,
+                networks: NetworkMemory::default(),
                 pool: ChunkPool::default(),
                 half_open: VecDeque::new(),
                 half_open_count: 0,

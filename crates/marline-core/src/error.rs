@@ -65,8 +65,12 @@ pub enum FallbackReason {
     SynWithoutOption,
     /// SYNs with the option stayed unanswered.
     SynRetries,
+    /// Between these two addresses SYNs with the option stayed unanswered a while ago.
+    KnownNetwork,
     /// The third ACK or the first data came without MPTCP options.
     FirstDataWithoutOption,
+    /// Nothing that carried MPTCP options was answered after the handshake.
+    OptionsUnanswered,
     /// A DSS checksum failed on the only subflow (MP_FAIL).
     ChecksumFailed,
     /// The peer sent MP_FAIL.
@@ -116,7 +120,9 @@ display_words! {
         FallbackReason::SynAckWithoutOption => "SYN/ACK without a usable MP_CAPABLE",
         FallbackReason::SynWithoutOption => "SYN without MP_CAPABLE",
         FallbackReason::SynRetries => "SYNs with MP_CAPABLE stayed unanswered",
+        FallbackReason::KnownNetwork => "SYNs with MP_CAPABLE stayed unanswered before",
         FallbackReason::FirstDataWithoutOption => "first data without MPTCP options",
+        FallbackReason::OptionsUnanswered => "segments with MPTCP options stayed unanswered",
         FallbackReason::ChecksumFailed => "a DSS checksum failed",
         FallbackReason::PeerFailed => "the peer sent MP_FAIL",
         FallbackReason::InfiniteMapping => "the peer sent an infinite mapping",

@@ -17,6 +17,7 @@ mod crypto;
 mod endpoint;
 mod error;
 mod event;
+mod network_memory;
 mod shared;
 mod silence;
 mod stats;

@@ -7,6 +7,7 @@ use marline_time::{Duration, Instant, Rng};
 use crate::connection::ChunkPool;
 use crate::endpoint::demux::Demux;
 use crate::endpoint::time_wait::{Stray, TimeWait};
+use crate::network_memory::NetworkMemory;
 use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, MonitorKind, Shard};
 
 /// Handed to a connection with each call.
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) short_of_ports: bool,
     pub(crate) pool: ChunkPool,
     pub(crate) time_wait: TimeWait,
+    /// Networks that let no MP_CAPABLE pass.
+    pub(crate) networks: NetworkMemory,
     /// Half-open connections, oldest first; entries that grew up are skipped.
     pub(crate) half_open: VecDeque<ConnectionId>,
     /// Segments without a connection: answers to strangers and last ACKs. They go before all else.

@@ -32,6 +32,17 @@ impl Packet {
     }
 }
 
+impl Packet {
+    /// Native segments go by the ports in their header, which a translator may have changed.
+    pub(crate) fn take_ports_from_segment(&mut self) {
+        let [a, b, c, d, ..] = self.segment[..] else { return };
+        if self.flow == 0 && self.peer_flow == 0 {
+            self.path.local.set_port(u16::from_be_bytes([a, b]));
+            self.path.remote.set_port(u16::from_be_bytes([c, d]));
+        }
+    }
+}
+
 impl marline_link::Packet for Packet {
     fn wire_len(&self) -> usize {
         self.segment.len() + usize::from(self.overhead)

@@ -18,6 +18,10 @@ use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor};
 use crate::{CloseReason, Event, MonitorKind, SubflowState};
 
+/// Last subflows that we reset one after the other, without progress in between, before the connection
+/// ends.
+const MAX_FUTILE_RESETS: u32 = 5;
+
 /// How far the connection is on its way out.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Closing {
@@ -71,6 +75,10 @@ impl Connection {
 
     /// Ends it now: MP_FASTCLOSE with a RST on every subflow.
     pub(crate) fn abort(&mut self, now: Instant, sh: &mut Shared) {
+        self.abort_because(now, sh, CloseReason::Aborted);
+    }
+
+    pub(super) fn abort_because(&mut self, now: Instant, sh: &mut Shared, why: CloseReason) {
         if self.closing.closed.is_some() {
             return;
         }
@@ -79,7 +87,7 @@ impl Connection {
         }
         let farewell = if self.is_multipath() { Farewell::Fastclose } else { Farewell::None };
         self.reset_all(farewell);
-        self.finish(now, sh, CloseReason::Aborted);
+        self.finish(now, sh, why);
     }
 
     fn reset_all(&mut self, farewell: Farewell) {
@@ -200,8 +208,16 @@ impl Connection {
         leg.shut = true;
         leg.tcp.reset();
         self.leg_stops_carrying(now, id);
-        if self.legs.iter().flatten().all(|leg| leg.shut) && !self.may_come_back() {
+        if self.legs.iter().flatten().any(|leg| !leg.shut) {
+            return;
+        }
+        self.futile_resets += 1;
+        if !self.may_come_back() {
             self.finish(now, sh, why);
+        } else if self.futile_resets > MAX_FUTILE_RESETS {
+            // Each subflow can be opened and none can be used: no other will fare better, and both
+            // applications wait.
+            self.abort_because(now, sh, CloseReason::PeerMisbehaved);
         }
     }
 
@@ -240,6 +256,11 @@ impl Connection {
 
     /// All retries went unanswered. The last subflow of a connection that cannot get another ends it.
     pub(super) fn on_leg_dead(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        // The peer may still be there, and hold the subflow for good: one direction is enough for a RST.
+        if let Some(leg) = self.leg_mut(id).filter(|leg| leg.was_joined()) {
+            leg.reset_sent = true;
+            leg.gave_up = true;
+        }
         self.on_leg_lost(now, sh, id, CloseReason::TimedOut);
     }
 
@@ -320,7 +341,7 @@ impl Connection {
                 return;
             }
         };
-        let owes_ack = answer == Answer::Ack && leg.tcp.owes_ack();
+        let owes_word = leg.gave_up || answer == Answer::Ack && leg.tcp.owes_ack();
         let fastclosed = answer == Answer::Rst && matches!(leg.farewell, Farewell::Fastclose);
         let mut options = TcpOptions::default();
         let what = match answer {
@@ -342,7 +363,7 @@ impl Connection {
                 .map(|key| MpFastclose { receiver_key: key.0 }),
             until,
         };
-        if owes_ack {
+        if owes_word {
             sh.strays.push_back(ended.last_word());
         }
         sh.time_wait.insert(ended, &mut sh.demux, &mut sh.events);

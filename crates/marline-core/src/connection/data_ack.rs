@@ -45,6 +45,7 @@ impl Connection {
         self.send.ack(data);
         self.mappings.ack(data);
         self.reinjections.ack(data);
+        self.futile_resets = 0;
         self.timers.rto_count = 0;
         self.timers.persist_count = 0;
         // Who takes data has not been silent about its end.

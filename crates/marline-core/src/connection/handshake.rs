@@ -90,6 +90,82 @@ impl Connection {
         self.peer_denies_id0 = capable.deny_join_id0;
         self.keys.set_remote(Key(listener_key));
         self.mode = Mode::Multipath { confirmed: false };
+        if let Some(leg) = self.legs.iter().flatten().next() {
+            sh.networks.absolve(leg.key.path.local.ip(), leg.key.path.remote.ip());
+        }
+    }
+
+    /// A SYN or SYN/ACK that comes again says that what answered it did not get through. If it was the
+    /// option that kept it back, going on with it would not help.
+    pub(super) fn on_repeated_handshake(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let flags = segment.header.flags;
+        let first = marline_policy::Ssn(0);
+        let Some(leg) = self.leg(id).filter(|_| flags.contains(TcpFlags::SYN)) else { return };
+        if flags.contains(TcpFlags::RST) || segment.header.seq != leg.tcp.peer_to_wire(first) {
+            return;
+        }
+        match (self.role, self.mode) {
+            // The client has given the option up: so must we, or our SYN/ACK will never pass.
+            (Role::Server, Mode::Offered)
+                if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
+            {
+                self.fall_back(now, sh, FallbackReason::SynWithoutOption);
+            }
+            (Role::Client, Mode::Multipath { confirmed: false }) if leg.tcp.is_established() => {
+                self.syn_acks_repeated += 1;
+                if self.syn_acks_repeated > self.config.mptcp_syn_retries {
+                    self.give_options_up(now, sh);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Server: the first byte comes again, and without the option that it came with. The client cannot
+    /// know that we have it: our answers carry options, too, and do not get through.
+    pub(super) fn on_repeated_first_data(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let first = marline_policy::Ssn(1);
+        let Some(leg) = self.leg(id).filter(|leg| leg.delivered > first) else { return };
+        let again = segment.header.seq == leg.tcp.peer_to_wire(first)
+            && !segment.payload.is_empty()
+            && !segment.options.has_mptcp();
+        if again && self.role == Role::Server && self.is_multipath() && self.was_never_heard(id) {
+            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+            self.infinite_from = None;
+        }
+    }
+
+    /// Nothing that we sent was ever DATA_ACKed, there was no other subflow, both directions are
+    /// contiguous from their first byte on, and the peer has sent no more than the window that needs no
+    /// answer, and probes.
+    pub(super) fn was_never_heard(&self, id: SubflowId) -> bool {
+        let candidate = |leg: &&super::Leg| leg.is_initial() && !leg.proven && leg.is_usable();
+        let Some(leg) = self.leg(id).filter(candidate) else { return false };
+        let window = 2 * u64::from(self.config.initial_window) * leg.tcp.max_segment() as u64;
+        leg.delivered.0 == self.receive.next().0 + 1
+            && leg.delivered.0 <= window
+            && leg.run == (marline_policy::Ssn(1), marline_policy::Dsn(0))
+            && self.send.una() == marline_policy::Dsn(0)
+            && self.legs_count() == 1
+    }
+
+    /// Nothing with options was ever answered since the handshake: from now on without.
+    pub(super) fn give_options_up(&mut self, now: Instant, sh: &mut Shared) {
+        self.fall_back(now, sh, FallbackReason::OptionsUnanswered);
+        // An infinite mapping is an option, too, and would not pass either.
+        self.infinite_from = None;
     }
 
     /// Server: the third ACK, or the first data in its place.
@@ -141,6 +217,9 @@ impl Connection {
         }
         if let Some(leg) = self.leg(id) {
             let path = leg.key.path;
+            if matches!(self.mode, Mode::Plain { reason: Some(FallbackReason::SynRetries), .. }) {
+                sh.networks.blame(now, path.local.ip(), path.remote.ip());
+            }
             sh.monitor(now, self.id, MonitorKind::Established(path));
         }
         self.subflow_is_up(now, sh, id);

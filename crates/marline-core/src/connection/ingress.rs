@@ -1,6 +1,6 @@
 //! A segment's way in: TCP first, then handshake options, then what it carries.
 
-use marline_policy::{Dsn, SchedulerEvent, Ssn, SubflowId};
+use marline_policy::{Dsn, Role, SchedulerEvent, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
@@ -94,6 +94,7 @@ impl Connection {
         }
         self.take_payload(now, sh, id, segment, ingress);
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
+            self.futile_resets = 0;
             if self.closing.released {
                 self.receive.discard();
             }
@@ -262,16 +263,15 @@ impl Connection {
             // Its infinite mapping did not pass; that it needs none says the same.
             self.receive_plain(sh, id, (ssn, self.receive.next()));
         }
-        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
-            return;
-        };
-        leg.delivered = ssn.plus(bytes.len() as u64);
-        let receive = &mut self.receive;
-        let mut duplicate = 0;
-        let mut insert = |dsn, bytes: &[u8]| duplicate += receive.insert(dsn, bytes).duplicate;
-        let result = leg.mappings.translate(ssn, bytes, &mut insert);
-        leg.tcp.stats_mut().bytes_duplicate += duplicate;
-        sh.counters.duplicate_data += u64::from(duplicate > 0);
+        let may_be_plain = self.role == Role::Server && self.was_never_heard(id);
+        let mut result = self.translate(sh, id, ssn, bytes);
+        let nothing_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_nothing());
+        if result == Err(MappingError::Unmapped) && may_be_plain && nothing_follows {
+            // Options get lost here, if only those of segments that a box put together.
+            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+            result = self.translate(sh, id, ssn, bytes);
+        }
+        let Some(leg) = self.leg(id) else { return };
         if let Some(kept) = leg.mappings.kept() {
             self.receive.set_held(kept);
         }
@@ -283,6 +283,27 @@ impl Connection {
                 self.on_bad_mapping(now, sh, id, error);
             }
         }
+    }
+
+    /// Puts bytes at their places in the stream.
+    fn translate(
+        &mut self,
+        sh: &mut Shared,
+        id: SubflowId,
+        ssn: Ssn,
+        bytes: &[u8],
+    ) -> Result<(), MappingError> {
+        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
+            return Ok(());
+        };
+        leg.delivered = ssn.plus(bytes.len() as u64);
+        let receive = &mut self.receive;
+        let mut duplicate = 0;
+        let mut insert = |dsn, bytes: &[u8]| duplicate += receive.insert(dsn, bytes).duplicate;
+        let result = leg.mappings.translate(ssn, bytes, &mut insert);
+        leg.tcp.stats_mut().bytes_duplicate += duplicate;
+        sh.counters.duplicate_data += u64::from(duplicate > 0);
+        result
     }
 
     /// The position a DSN of the wire means. `None` before the start of the stream.

@@ -122,7 +122,11 @@ impl Connection {
                 self.admit_syn_ack(now, sh, id, segment, j)
             }
             Membership::Joined(j) if !j.verified => self.admit_third_ack(now, sh, id, segment, j),
-            Membership::Initial => !self.overtook_the_keys(segment),
+            Membership::Initial => {
+                self.on_repeated_handshake(now, sh, id, segment);
+                self.on_repeated_first_data(now, sh, id, segment);
+                !self.overtook_the_keys(segment)
+            }
             _ => true,
         }
     }

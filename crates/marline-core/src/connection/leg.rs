@@ -81,6 +81,8 @@ pub(super) struct Leg {
     pub(super) was_up: bool,
     /// A RST went out on it.
     pub(super) reset_sent: bool,
+    /// All its retries went unanswered; its RST goes out once it is gone.
+    pub(super) gave_up: bool,
     /// It takes no more data: closing, or its address is gone.
     pub(super) shut: bool,
     /// Goes with the RST that is owed.

@@ -120,6 +120,11 @@ impl MappingRx {
         self.failed.as_ref().map(|failed| failed.dsn)
     }
 
+    /// No mapping is announced for bytes to come.
+    pub(crate) fn expects_nothing(&self) -> bool {
+        self.announced.is_empty()
+    }
+
     pub(crate) const fn is_infinite(&self) -> bool {
         self.infinite.is_some()
     }

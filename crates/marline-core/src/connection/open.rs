@@ -18,7 +18,9 @@ use crate::crypto::Key;
 use crate::endpoint::demux::{FlowKey, FlowRef};
 use crate::shared::Shared;
 use crate::subflow::{Subflow, SubflowConfig};
-use crate::{BufferTuning, ConnectionConfig, ConnectionId, Ecn, FourTuple, MonitorKind};
+use crate::{
+    BufferTuning, ConnectionConfig, ConnectionId, Ecn, FallbackReason, FourTuple, MonitorKind,
+};
 
 /// Where a connection starts from.
 pub(crate) struct Origin {
@@ -43,10 +45,13 @@ impl Connection {
         config: ConnectionConfig,
         origin: &Origin,
     ) -> Self {
-        let mode = if config.mptcp {
+        let path = origin.path;
+        let known = sh.networks.refuses(now, path.local.ip(), path.remote.ip());
+        let mode = if config.mptcp && !known {
             Mode::Offered
         } else {
-            Mode::Plain { reason: None, tx: (marline_policy::Ssn(1), Dsn(0)) }
+            let reason = config.mptcp.then_some(FallbackReason::KnownNetwork);
+            Mode::Plain { reason, tx: (marline_policy::Ssn(1), Dsn(0)) }
         };
         let mut connection = Self::bare(sh, config, origin, Role::Client, mode);
         let key = FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: 0 };
@@ -54,6 +59,9 @@ impl Connection {
         let tcp = connection.active_subflow(now, sh, origin.path, syn_retries);
         connection.closing.announced_to_application = true;
         connection.add_initial(now, sh, origin, tcp, key);
+        if let Mode::Plain { reason: Some(reason), .. } = connection.mode {
+            sh.monitor(now, origin.id, MonitorKind::Fallback(reason));
+        }
         connection
     }
 
@@ -120,6 +128,8 @@ impl Connection {
             accused: marline_policy::SubflowSet::EMPTY,
             next_leg: 0,
             syns_sent: 0,
+            syn_acks_repeated: 0,
+            futile_resets: 0,
             readable_told: false,
             bytes_read: 0,
             gone: Vec::new(),
@@ -236,6 +246,7 @@ impl Connection {
             up: false,
             was_up: false,
             reset_sent: false,
+            gave_up: false,
             shut: false,
             farewell: Farewell::None,
             patience_until: None,

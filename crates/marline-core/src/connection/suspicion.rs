@@ -5,7 +5,9 @@
 //! section 3.3.6 leaves the moment to the sender; kernels wait for the RTO). If the silence was only
 //! jitter, the first segment heard takes back what was not yet sent twice.
 
-use marline_policy::{DataRange, ReinjectionCause, SchedulerEvent, SubflowId, SubflowSet};
+use marline_policy::{
+    DataRange, ReinjectionCause, Role, SchedulerEvent, Ssn, SubflowId, SubflowSet,
+};
 use marline_time::{Duration, Instant};
 
 use super::Connection;
@@ -39,6 +41,10 @@ impl Connection {
         id: SubflowId,
         count: u32,
     ) {
+        if self.is_unanswered(id) && count >= self.config.mptcp_syn_retries.max(1) {
+            // A box that drops what carries options lets nothing pass that RFC 8684 has.
+            self.give_options_up(now, sh);
+        }
         self.scheduler_event(now, SchedulerEvent::SubflowRto(id));
         if self.leg(id).is_some_and(|leg| leg.up) {
             self.suspect(now, sh, id, ReinjectionCause::SubflowRto);
@@ -46,6 +52,15 @@ impl Connection {
         if count > 1 && self.usable_legs() == 1 && self.is_confirmed() {
             self.timers.linger_since.get_or_insert(now);
         }
+    }
+
+    /// The client's first data was not acknowledged, nor did anything else come since the handshake.
+    fn is_unanswered(&self, id: SubflowId) -> bool {
+        let silent = |leg: &super::Leg| {
+            leg.is_initial() && leg.tcp.snd_una() == Ssn(1) && leg.delivered == Ssn(1)
+        };
+        let unconfirmed = self.mode == super::Mode::Multipath { confirmed: false };
+        unconfirmed && self.role == Role::Client && self.leg(id).is_some_and(silent)
     }
 
     /// The patience with an unanswered probe is over.

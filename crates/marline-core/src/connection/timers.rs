@@ -3,6 +3,7 @@
 use marline_policy::{Mapping, MappingIndex, ReinjectionCause, SubflowId};
 use marline_time::{Duration, Instant};
 
+use super::join::reason;
 use super::leg::Membership;
 use super::reinjection::Queued;
 use super::{Connection, Leg};
@@ -13,6 +14,8 @@ use crate::shared::Shared;
 const MAX_PERSIST: Duration = Duration::from_secs(60);
 /// Longest data-level RTO: how long a hole that no subflow accounts for may stand.
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
+/// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
+const MAX_DATA_RTOS: u32 = 2;
 /// How long subflows may take to close once nobody waits for them (Linux: 60 s).
 const LEAVING: Duration = Duration::from_secs(60);
 /// Without answer to its DATA_FIN for this many repeats a released connection is given up.
@@ -52,7 +55,7 @@ impl Connection {
         }
         self.timers.scheduler_at = self.timers.scheduler_at.filter(|at| *at > now);
         if self.timers.rto_at.is_some_and(|at| at <= now) {
-            self.on_data_rto(now);
+            self.on_data_rto(now, sh);
         }
         if self.timers.persist_at.is_some_and(|at| at <= now) {
             self.on_persist(now);
@@ -100,7 +103,7 @@ impl Connection {
     /// No DATA_ACK for long although subflows are alive: the oldest data goes again, anywhere. The
     /// usual ways (subflow RTO, unanswered probe) have had their time by now; this is for a path that
     /// acknowledges what it does not deliver.
-    fn on_data_rto(&mut self, now: Instant) {
+    fn on_data_rto(&mut self, now: Instant, sh: &mut Shared) {
         self.timers.rto_count += 1;
         self.rearm_data_rto(now);
         let Some(Mapping { range, carried_by }) = self.mappings.oldest() else { return };
@@ -112,6 +115,17 @@ impl Connection {
         let covered = carried_by
             .iter()
             .any(|id| in_flight(id) && self.leg(id).is_some_and(|leg| !leg.suspected));
+        let fired_at = self.timers.rto_fired_at.replace(now).unwrap_or(now);
+        // What is acknowledged there and never arrives leaves a hole that no later data can pass, not
+        // even the same data again; and yet the peer is heard.
+        let lies = |leg: &Leg| {
+            let patience = MAX_DATA_RTOS + u32::from(holds(leg, range.start));
+            let heard = leg.tcp.last_heard_at() > fired_at || !holds(leg, range.start);
+            leg.is_usable() && heard && self.timers.rto_count > patience
+        };
+        if let Some(id) = carried_by.iter().find(|id| self.leg(*id).is_some_and(lies)) {
+            self.reset_leg(now, sh, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+        }
         if !covered {
             let cause = ReinjectionCause::DataRto;
             self.reinjections.remove(range);
@@ -165,11 +179,8 @@ impl Connection {
         let over = |since: Instant| since + self.config.linger.timeout <= now;
         let given_up = self.closing.released && self.timers.fin_count > MAX_FIN_REPEATS;
         if self.timers.linger_since.is_some_and(over) || given_up {
-            self.finish(now, sh, CloseReason::TimedOut);
-            for leg in self.legs.iter_mut().flatten() {
-                leg.shut = true;
-                leg.tcp.reset();
-            }
+            // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
+            self.abort_because(now, sh, CloseReason::TimedOut);
         }
     }
 }

@@ -128,6 +128,9 @@ impl Endpoint {
         {
             *known = address;
         }
+        if id.is_none() && address.up {
+            self.shared.networks.forget(address.address.ip());
+        }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
             self.with(now, id, |c, sh| c.set_local_address(now, sh, address));
         }

@@ -273,7 +273,8 @@ impl<N: Node> World<N> {
         }
     }
 
-    fn deliver(&mut self, link: LinkId, packet: Box<Packet>) {
+    fn deliver(&mut self, link: LinkId, mut packet: Box<Packet>) {
+        packet.take_ports_from_segment();
         match self.topology.owner(packet.path.remote.ip()) {
             None => self.stats.undeliverable += 1,
             Some(node) => {

@@ -1,0 +1,199 @@
+//! A connection through boxes: what is sent, how it ended, and how plain TCP fares through the same.
+
+#![allow(unreachable_pub, reason = "a module of a test binary")]
+
+use std::time::Duration as StdDuration;
+
+use marline_algos::Registry;
+use marline_core::{CloseReason, ConnectionConfig, FallbackReason, MonitorKind};
+use marline_link::{DuplexConfig, DuplexSpec};
+use marline_sim::{
+    Amount, Bulk, Echo, EchoServer, Host, Paths, PathsConfig, Report, oracle::stream,
+};
+use marline_time::{Duration, Instant, SeedTree};
+
+/// A run that is not over by then hangs.
+const LIMIT: Instant = Instant::from_secs(900);
+/// What every link is like beside its boxes.
+pub const LINK: &str = "rate=8M,delay=20ms";
+/// Bytes that each side sends: some two seconds of the link, beyond the time of all boxes.
+pub const BYTES: u64 = 2_500_000;
+
+/// How a run is set up.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// What each path has beside [`LINK`].
+    pub boxes: &'a [&'a str],
+    /// Multipath TCP, or plain TCP over the first path.
+    pub mptcp: bool,
+    /// DSS checksums.
+    pub checksum: bool,
+    pub seed: u64,
+    /// Bytes to the server and to the client.
+    pub bytes: [u64; 2],
+}
+
+impl<'a> Run<'a> {
+    pub fn new(boxes: &'a [&'a str]) -> Self {
+        Run { boxes, mptcp: true, checksum: false, seed: 1, bytes: [BYTES; 2] }
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Everything arrived on both sides, and when that was so.
+    pub complete: Option<Duration>,
+    /// Why each side's connection ended, if it did, and when.
+    pub closed: [Option<(Instant, CloseReason)>; 2],
+    /// Why each side is on plain TCP, if it is.
+    pub fallback: [Option<FallbackReason>; 2],
+    /// Something that came was wrong.
+    pub wrong: Option<String>,
+    /// Subflows that the client lost, and why.
+    pub lost: Vec<CloseReason>,
+    /// What the links did.
+    pub faults: u64,
+    /// Packets whose payload a box changed.
+    pub rewritten: u64,
+    /// The box moves numbers, which no count shows.
+    pub moved: bool,
+}
+
+impl Outcome {
+    /// Both streams came to an end, whatever the bytes.
+    pub fn ended(&self) -> bool {
+        self.complete.is_some() || self.wrong.is_some() || self.closed.iter().all(Option::is_some)
+    }
+
+    /// How and when it ended, in words.
+    pub fn ends(&self) -> String {
+        let end = |closed: &Option<(Instant, CloseReason)>| match closed {
+            Some((at, reason)) => format!("{reason} after {:.0} s", seconds_of(*at)),
+            None => "nothing heard".to_owned(),
+        };
+        format!("client: {}; server: {}", end(&self.closed[0]), end(&self.closed[1]))
+    }
+
+    /// Bytes right and all there, or both applications know that they are not.
+    pub fn is_clear(&self) -> Result<(), String> {
+        if let Some(wrong) = &self.wrong {
+            return Err(wrong.clone());
+        }
+        if self.complete.is_some() {
+            return Ok(());
+        }
+        let told = |closed: &Option<(Instant, CloseReason)>| {
+            closed.is_some_and(|(_, reason)| reason != CloseReason::Finished)
+        };
+        match self.closed.iter().all(told) {
+            true => Ok(()),
+            false => Err(format!("neither complete nor an error on both sides: {self:?}")),
+        }
+    }
+}
+
+pub fn link(boxes: &str) -> DuplexConfig {
+    let text = if boxes.is_empty() { LINK.to_owned() } else { format!("{LINK},{boxes}") };
+    let spec: DuplexSpec = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
+}
+
+pub fn config(mptcp: bool, checksum: bool) -> ConnectionConfig {
+    let mut policies = marline_algos::default_policies();
+    policies.path_manager = Registry::default().path_manager("full-mesh").expect("built in");
+    let mut config = ConnectionConfig::new(policies);
+    config.mptcp = mptcp;
+    config.dss_checksum = checksum;
+    config
+}
+
+pub fn run(run: &Run<'_>) -> Outcome {
+    let links: Vec<DuplexConfig> = run.boxes.iter().map(|boxes| link(boxes)).collect();
+    let setup = PathsConfig::new(links, config(run.mptcp, run.checksum));
+    let mut paths = Paths::new(&setup, SeedTree::new(run.seed));
+    let [up, down] = run.bytes;
+    paths.listen(Box::new(move |_| Box::new(Bulk::new(Amount::Bytes(down), 22, 11))));
+    paths.connect(0, Box::new(Bulk::new(Amount::Bytes(up), 11, 22))).expect("a connection");
+    let ends = |paths: &Paths| {
+        let over = |report: Option<&Report>| {
+            report.is_some_and(|report| report.eof_at.is_some() || report.closed.is_some())
+        };
+        // A client that never got through has no counterpart.
+        let client_gave_up = paths.client_report(0).is_some_and(|report| report.closed.is_some());
+        let server = paths.server_report(0);
+        over(paths.client_report(0)) && (over(server) || server.is_none() && client_gave_up)
+    };
+    while paths.world.now() < LIMIT && !ends(&paths) {
+        let next = paths.world.now() + Duration::from_millis(10);
+        paths.world.run_until(next);
+    }
+    let moved = run.boxes.iter().any(|boxes| boxes.contains("renumber") || boxes.contains("thin"));
+    Outcome { moved, ..outcome(&paths) }
+}
+
+/// Messages of 120 bytes one after the other, each echoed, over one path with boxes: all must come back,
+/// none later than a second.
+pub fn messages(boxes: &str, checksum: bool) -> Result<(), String> {
+    let setup = PathsConfig::new(vec![link(boxes)], config(true, checksum));
+    let mut paths = Paths::new(&setup, SeedTree::new(1));
+    paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
+    let echo = Echo::new(120, Duration::from_millis(3), 1_000, 7);
+    paths.connect(0, Box::new(echo)).expect("a connection");
+    paths.world.run_until(Instant::from_secs(60));
+    let end = outcome(&paths);
+    let client = paths.client_report(0).expect("it connected");
+    let worst = client.latencies.iter().max().copied().unwrap_or_default();
+    if end.complete.is_none() || client.latencies.len() != 1_000 {
+        return Err(format!("{} came back: {end:?}", client.latencies.len()));
+    }
+    if worst > Duration::from_secs(1) { Err(format!("one took {worst:?}")) } else { Ok(()) }
+}
+
+fn outcome(paths: &Paths) -> Outcome {
+    let now = paths.world.now();
+    let nobody = Report::default();
+    let client = paths.client_report(0).expect("it connected");
+    let server = paths.server_report(0).unwrap_or(&nobody);
+    let both = stream::complete(client, server).and(stream::complete(server, client));
+    let wrong = stream::prefix(client, server).and(stream::prefix(server, client)).err();
+    let links = paths.up.iter().chain(&paths.down);
+    let faults = |stats: &marline_link::LinkStats| {
+        let reshaped = stats.split + stats.coalesced + stats.rewritten;
+        stats.dropped() + stats.stripped + reshaped
+    };
+    Outcome {
+        complete: both.is_ok().then(|| now.since(Instant::ZERO)),
+        closed: [client.closed, server.closed],
+        fallback: [paths.client, paths.server].map(|node| fallback(paths.world.node(node))),
+        wrong,
+        lost: lost(paths.world.node(paths.client)),
+        moved: false,
+        rewritten: links.clone().map(|link| paths.world.link(*link).stats().rewritten).sum(),
+        faults: links.map(|link| faults(paths.world.link(*link).stats())).sum(),
+    }
+}
+
+fn fallback(host: &Host) -> Option<FallbackReason> {
+    host.monitor().iter().find_map(|event| match event.kind {
+        MonitorKind::Fallback(reason) => Some(reason),
+        _ => None,
+    })
+}
+
+fn lost(host: &Host) -> Vec<CloseReason> {
+    let closed = host.monitor().iter().filter_map(|event| match event.kind {
+        MonitorKind::SubflowClosed { reason, .. } => Some(reason),
+        _ => None,
+    });
+    closed.collect()
+}
+
+fn seconds_of(at: Instant) -> f64 {
+    StdDuration::from(at.since(Instant::ZERO)).as_secs_f64()
+}
+
+/// A duration for tables.
+pub fn seconds(time: Option<Duration>) -> String {
+    time.map_or("-".to_owned(), |time| format!("{:.2}", StdDuration::from(time).as_secs_f64()))
+}

@@ -23,8 +23,7 @@
 mod rack;
 
 use marline_policy::{
-    AckSummary, AckVerdict, LossRecovery, Phase, RecoveryContext, SentKind, SentNotice, Ssn,
-    TimeoutAction,
+    AckSummary, AckVerdict, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn, TimeoutAction,
 };
 use marline_time::{Duration, Instant};
 
@@ -65,12 +64,7 @@ impl LossRecovery for RackTlp {
         if cx.sack_enabled {
             self.rack.on_sent(sent, cx);
         }
-        match sent.kind {
-            SentKind::New => self.tlp.on_new(sent.start, cx),
-            SentKind::Retransmission => self.tlp.on_repeat(cx),
-            SentKind::ProbeNew => self.tlp.on_probe(cx, false),
-            SentKind::ProbeRepeat => self.tlp.on_probe(cx, true),
-        }
+        self.tlp.on_sent(sent, cx);
     }
 
     fn on_ack(
@@ -86,13 +80,7 @@ impl LossRecovery for RackTlp {
         } else {
             self.no_sack.on_ack(ack, cx, no_sack::DUP_THRESH, lost);
         }
-        let verdict = self.tlp.on_ack(ack, cx);
-        if lost.len() > before {
-            self.tlp.cancel();
-        } else if ack.una > ack.prior_una || !ack.delivered.is_empty() {
-            self.tlp.schedule(cx, cx.phase);
-        }
-        verdict
+        self.tlp.on_ack(ack, cx, lost.len() > before)
     }
 
     fn next_timeout(&self) -> Option<Instant> {

@@ -30,8 +30,8 @@
 //! - A retransmission that is lost waits for the timer. That is what RACK changed.
 
 use marline_policy::{
-    AckSummary, AckVerdict, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentKind,
-    SentNotice, Ssn, TimeoutAction,
+    AckSummary, AckVerdict, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn,
+    TimeoutAction,
 };
 use marline_time::{Duration, Instant};
 
@@ -262,12 +262,7 @@ impl Default for Rfc6675 {
 
 impl LossRecovery for Rfc6675 {
     fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
-        match sent.kind {
-            SentKind::New => self.tlp.on_new(sent.start, cx),
-            SentKind::Retransmission => self.tlp.on_repeat(cx),
-            SentKind::ProbeNew => self.tlp.on_probe(cx, false),
-            SentKind::ProbeRepeat => self.tlp.on_probe(cx, true),
-        }
+        self.tlp.on_sent(sent, cx);
     }
 
     fn on_ack(
@@ -290,13 +285,7 @@ impl LossRecovery for Rfc6675 {
         } else {
             self.no_sack.on_ack(ack, cx, self.duplicates_needed(cx), lost);
         }
-        let verdict = self.tlp.on_ack(ack, cx);
-        if lost.len() > before {
-            self.tlp.cancel();
-        } else if ack.una > ack.prior_una || !ack.delivered.is_empty() {
-            self.tlp.schedule(cx, cx.phase);
-        }
-        verdict
+        self.tlp.on_ack(ack, cx, lost.len() > before)
     }
 
     fn next_timeout(&self) -> Option<Instant> {

@@ -21,7 +21,7 @@
 //! case does not arise. The draft allows two probes in a row, Linux sends one: `probes` says how many. That an
 //! RTT sample must lie between two episodes is the RFC's rule and holds for its formula and ours only.
 
-use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, Ssn};
+use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
 use marline_time::{Duration, Instant};
 
 /// The longest that a peer is expected to sit on the ACK of a lone segment: Linux's and Marline's receivers
@@ -195,8 +195,18 @@ impl Tlp {
         });
     }
 
+    /// Something went out.
+    pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
+        match sent.kind {
+            SentKind::New => self.on_new(sent.start, cx),
+            SentKind::Retransmission => self.on_repeat(cx),
+            SentKind::ProbeNew => self.on_probe(cx, false),
+            SentKind::ProbeRepeat => self.on_probe(cx, true),
+        }
+    }
+
     /// New data went out.
-    pub(super) fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
+    fn on_new(&mut self, start: Ssn, cx: &RecoveryContext<'_>) {
         self.lone.waiting = (cx.board.len() == 1).then_some(start);
         let before = self.pto_at;
         self.schedule(cx, cx.phase);
@@ -242,7 +252,7 @@ impl Tlp {
     }
 
     /// Something was repeated: only an eager prober watches over that too.
-    pub(super) fn on_repeat(&mut self, cx: &RecoveryContext<'_>) {
+    fn on_repeat(&mut self, cx: &RecoveryContext<'_>) {
         if self.is_adaptive() {
             self.schedule(cx, cx.phase);
         } else {
@@ -250,7 +260,7 @@ impl Tlp {
         }
     }
 
-    pub(super) const fn cancel(&mut self) {
+    const fn cancel(&mut self) {
         self.pto_at = None;
     }
 
@@ -274,7 +284,7 @@ impl Tlp {
         rtt_is_fresh && self.may_probe(cx, cx.phase)
     }
 
-    pub(super) fn on_probe(&mut self, cx: &RecoveryContext<'_>, repeated: bool) {
+    fn on_probe(&mut self, cx: &RecoveryContext<'_>, repeated: bool) {
         self.samples_at_probe = cx.rtt.samples();
         let probes = self.episode.map_or(1, |before| before.probes.saturating_add(1));
         let repeated = repeated || self.episode.is_some_and(|before| before.repeated);
@@ -282,8 +292,24 @@ impl Tlp {
         self.schedule(cx, cx.phase);
     }
 
+    /// An ACK came, by which losses were found or not: the verdict on the probe, and the timer anew.
+    pub(super) fn on_ack(
+        &mut self,
+        ack: &AckSummary<'_>,
+        cx: &RecoveryContext<'_>,
+        found_losses: bool,
+    ) -> AckVerdict {
+        let verdict = self.process_ack(ack, cx);
+        if found_losses {
+            self.cancel();
+        } else if ack.una > ack.prior_una || !ack.delivered.is_empty() {
+            self.schedule(cx, cx.phase);
+        }
+        verdict
+    }
+
     /// TLP_process_ack (section 7.4).
-    pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckVerdict {
+    fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckVerdict {
         let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone.waiting);
         if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
             self.lone.waiting = None;

@@ -20,25 +20,19 @@
 //! DATA_ACK. BLEST looks at the peer's window only; here the send buffer's largest size counts too.
 
 use marline_policy::{SchedulerContext, SubflowView};
-use marline_time::{Duration, Rate};
+use marline_time::Rate;
 
+use super::arrival::one_way;
 use super::classes::{Class, members, rank};
 
 /// Whether data given to `slow` now would leave the faster subflows of its class without room before
 /// it is acknowledged.
 pub(super) fn would_block(slow: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
-    let (Some(class), Some(srtt)) = (Class::of(slow), slow.srtt) else { return false };
-    // With nothing under way, srtt tells of another time: were it believed, a path that has been bad
-    // once would never be asked again whether it still is. What can be hoped for is its smallest RTT.
-    let idle = slow.bytes_in_flight == 0;
-    let slow_rtt = if idle { slow.min_rtt.unwrap_or(srtt) } else { srtt };
+    let arrival = one_way(slow, slow.bytes_in_flight);
+    let (Some(class), Some(arrival)) = (Class::of(slow), arrival) else { return false };
     let faster = || members(cx.subflows, class).filter(|view| rank(view) < rank(slow));
     let Some(way_back) = faster().filter_map(|view| view.min_rtt).min() else { return false };
-    let queued = slow.delivery_rate.map_or(Duration::ZERO, |rate| {
-        if rate == Rate::ZERO { Duration::ZERO } else { rate.time_for(slow.bytes_in_flight) }
-    });
-    let slow_way_back = slow.min_rtt.unwrap_or(slow_rtt) / 2;
-    let late = slow_rtt.max(queued.min(slow_rtt * 2)).saturating_sub(slow_way_back) + way_back / 2;
+    let late = arrival + way_back / 2;
     let brought: u64 = faster().map(|view| rate(view).bytes_in(late)).sum();
     let bound = cx.window_end.since(cx.data_una).min(cx.send_limit);
     brought + slow.bytes_in_flight + u64::from(slow.mss) > bound
@@ -52,6 +46,8 @@ fn rate(view: &SubflowView) -> Rate {
 
 #[cfg(test)]
 mod tests {
+    use marline_time::Duration;
+
     use super::*;
     use crate::testing::{MSS, Stream, full, view};
 

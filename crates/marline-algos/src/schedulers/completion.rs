@@ -20,8 +20,9 @@
 //! answers it: under load there is always more.
 
 use marline_policy::{Phase, SchedulerContext, SubflowView};
-use marline_time::{Duration, Rate};
+use marline_time::Duration;
 
+use super::arrival::one_way;
 use super::classes::{Class, members, rank};
 
 /// Rounds that are counted; what takes longer is load.
@@ -30,7 +31,8 @@ const MAX_ROUNDS: u32 = 32;
 /// Whether the fastest subflow of its class would have brought all that is unsent before a segment that
 /// `slow` took now arrives.
 pub(super) fn comes_too_late(slow: &SubflowView, cx: &SchedulerContext<'_>) -> bool {
-    let (Some(class), Some(srtt)) = (Class::of(slow), slow.srtt) else { return false };
+    let arrival = one_way(slow, slow.bytes_in_flight + u64::from(slow.mss));
+    let (Some(class), Some(arrival)) = (Class::of(slow), arrival) else { return false };
     let fastest = members(cx.subflows, class).min_by_key(|view| rank(view));
     let Some(fast) = fastest.filter(|fast| rank(fast) < rank(slow)) else { return false };
     // A window that a lost segment shuts does not open after one round trip.
@@ -42,25 +44,12 @@ pub(super) fn comes_too_late(slow: &SubflowView, cx: &SchedulerContext<'_>) -> b
     if cx.written.since(cx.data_una) >= cx.send_limit / 4 * 3 {
         return false;
     }
-    // With nothing under way, srtt tells of another time; were it believed, a path that was bad once
-    // would never be asked again whether it still is.
-    let idle = slow.bytes_in_flight == 0;
-    let slow_rtt = if idle { slow.min_rtt.unwrap_or(srtt) } else { srtt };
-    fast_arrival(fast, left, slow_arrival(slow, slow_rtt)).is_some()
+    brings_by(fast, left, arrival)
 }
 
-/// When a segment sent on `view` now arrives: as the last ones did, or after what is under way.
-fn slow_arrival(view: &SubflowView, srtt: Duration) -> Duration {
-    let way_back = view.min_rtt.unwrap_or(srtt) / 2;
-    let under_way = view.bytes_in_flight + u64::from(view.mss);
-    let sent = view.delivery_rate.filter(|rate| *rate != Rate::ZERO);
-    let queued = sent.map_or(Duration::ZERO, |rate| rate.time_for(under_way));
-    srtt.max(queued.min(srtt * 2)).saturating_sub(way_back)
-}
-
-/// When `view`, whose window is full, has brought `left` bytes; `None` if later than `limit`.
-fn fast_arrival(view: &SubflowView, left: u64, limit: Duration) -> Option<Duration> {
-    let srtt = view.srtt?;
+/// Whether `view`, whose window is full, has brought `left` bytes by `limit`.
+fn brings_by(view: &SubflowView, left: u64, limit: Duration) -> bool {
+    let Some(srtt) = view.srtt else { return false };
     let one_way = srtt.saturating_sub(view.min_rtt.unwrap_or(srtt) / 2);
     let starting = view.cwnd < view.ssthresh;
     // A rate that was seen while there was little to send is no limit: it grows with the window.
@@ -74,19 +63,21 @@ fn fast_arrival(view: &SubflowView, left: u64, limit: Duration) -> Option<Durati
         if left <= round {
             let part = srtt.as_nanos() * u128::from(left) / u128::from(round);
             let arrival = begins + Duration::from_nanos(part as u64) + one_way;
-            return (arrival <= limit).then_some(arrival);
+            return arrival <= limit;
         }
         left -= round;
         begins += srtt;
         if begins + one_way > limit {
-            return None;
+            return false;
         }
     }
-    None
+    false
 }
 
 #[cfg(test)]
 mod tests {
+    use marline_time::Rate;
+
     use super::*;
     use crate::testing::{MSS, Stream, full, view};
 

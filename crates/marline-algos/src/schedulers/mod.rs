@@ -1,5 +1,6 @@
 //! Schedulers: which data goes on which subflow.
 
+mod arrival;
 mod auto_redundant;
 mod blest;
 mod blocking;

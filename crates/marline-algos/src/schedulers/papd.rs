@@ -56,6 +56,9 @@ pub struct PapdConfig {
     pub start_rtts: u32,
     /// In the redundant mode the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
+    /// The multipath mode is not tried while the buffer per longest RTT is less than the redundant mode
+    /// delivers: then it cannot win.
+    pub by_rule: bool,
 }
 
 impl Default for PapdConfig {
@@ -69,6 +72,7 @@ impl Default for PapdConfig {
             hysteresis: 0.05,
             start_rtts: 20,
             best_path_only: true,
+            by_rule: false,
         }
     }
 }
@@ -138,10 +142,16 @@ impl Papd {
     fn read(&mut self, cx: &SchedulerContext<'_>) {
         let Some(class) = classes::best_class(cx.subflows) else { return };
         let members = || classes::members(cx.subflows, class);
+        let longest_rtt = members().filter_map(|view| view.srtt).max().unwrap_or_default();
+        let spread_limit = match self.config.by_rule {
+            true => Rate::over(buffer(cx), longest_rtt).bytes_per_s() as f64,
+            false => f64::INFINITY,
+        };
         let reading = Reading {
             now: cx.now,
             data_una: cx.data_una,
-            longest_rtt: members().filter_map(|view| view.srtt).max().unwrap_or_default(),
+            longest_rtt,
+            spread_limit,
             rates_are_known: members().all(|view| view.ssthresh != u64::MAX),
             void: members().nth(1).is_none() || application_is_slow(cx),
         };
@@ -183,6 +193,14 @@ impl Papd {
         self.look = Some(from_here);
     }
 
+    /// The scheduler of the mode that runs now.
+    fn running(&mut self) -> &mut dyn Scheduler {
+        match self.modes.mode() {
+            Mode::Multipath => &mut *self.multipath,
+            Mode::Redundant => &mut self.redundant,
+        }
+    }
+
     /// The path that carries alone, while it is as good as any.
     fn alone(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
         let Carriers::Best { path, .. } = self.carriers else { return None };
@@ -191,16 +209,20 @@ impl Papd {
     }
 }
 
+/// Bytes that may be under way at once.
+fn buffer(cx: &SchedulerContext<'_>) -> u64 {
+    cx.send_limit.min(cx.window_end.since(cx.data_una))
+}
+
 /// Whether the application leaves the buffer half empty. (What it may write at a time is an eighth.)
 fn application_is_slow(cx: &SchedulerContext<'_>) -> bool {
-    let bound = cx.send_limit.min(cx.window_end.since(cx.data_una));
-    cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < bound / 2
+    cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
 }
 
 /// The path that would deliver most on its own, and how many bytes per second.
 fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
     let class = classes::best_class(cx.subflows)?;
-    let bound = cx.send_limit.min(cx.window_end.since(cx.data_una));
+    let bound = buffer(cx);
     let worth = |view: &SubflowView| {
         let rate = view.delivery_rate?;
         let by_buffer = Rate::over(bound, view.srtt?);
@@ -242,10 +264,7 @@ impl Scheduler for Papd {
     }
 
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
-        match self.modes.mode() {
-            Mode::Multipath => self.multipath.next_reinjection(item, cx),
-            Mode::Redundant => self.redundant.next_reinjection(item, cx),
-        }
+        self.running().next_reinjection(item, cx)
     }
 
     fn on_event(
@@ -261,10 +280,7 @@ impl Scheduler for Papd {
                 self.redundant.on_event(event, cx, out);
                 self.multipath.on_event(event, cx, out);
             }
-            _ => match self.modes.mode() {
-                Mode::Multipath => self.multipath.on_event(event, cx, out),
-                Mode::Redundant => self.redundant.on_event(event, cx, out),
-            },
+            _ => self.running().on_event(event, cx, out),
         }
     }
 
@@ -272,6 +288,13 @@ impl Scheduler for Papd {
         match self.modes.mode() {
             Mode::Multipath => self.multipath.probe_patience(),
             Mode::Redundant => self.redundant.probe_patience(),
+        }
+    }
+
+    fn watches_acks(&self) -> bool {
+        match self.modes.mode() {
+            Mode::Multipath => self.multipath.watches_acks(),
+            Mode::Redundant => self.redundant.watches_acks(),
         }
     }
 }

@@ -1,4 +1,4 @@
-use marline_policy::{DeliveredSegment, RttConfig, RttEstimator};
+use marline_policy::{DeliveredSegment, RttConfig, RttEstimator, SentKind};
 
 use super::*;
 use crate::recovery::testing::{self, SEGMENT, numbers, seq};

@@ -1,4 +1,4 @@
-use marline_policy::{RttConfig, RttEstimator};
+use marline_policy::{RttConfig, RttEstimator, SentKind};
 
 use super::*;
 use crate::recovery::PtoFormula;

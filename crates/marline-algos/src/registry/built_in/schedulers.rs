@@ -117,6 +117,7 @@ fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
         hysteresis: parameters.number("hysteresis", default.hysteresis, 0.0..=10.0),
         start_rtts: parameters.count("start", default.start_rtts.into(), 1..=100_000) as u32,
         best_path_only: parameters.on_off("best-path", default.best_path_only),
+        by_rule: parameters.on_off("rule", default.by_rule),
     };
     if config.least_window > config.most_window {
         parameters.refuse("least-window", "no more than `most-window`");

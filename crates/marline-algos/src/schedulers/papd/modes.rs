@@ -45,6 +45,8 @@ pub(super) struct Reading {
     pub(super) data_una: Dsn,
     /// The longest RTT among the paths in use.
     pub(super) longest_rtt: Duration,
+    /// What the multipath mode delivers at most, in bytes per second, as far as that is known.
+    pub(super) spread_limit: f64,
     /// No path looks for its rate any more.
     pub(super) rates_are_known: bool,
     /// What is delivered now says nothing: too little to send, or one path only.
@@ -153,7 +155,9 @@ impl Modes {
                 if reading.now >= measurement.ends_at {
                     let winner_rate = measurement.rate(reading);
                     let measurement = self.window(reading, 1.0);
-                    self.phase = match winner_rate {
+                    let hopeless =
+                        |rate: f64| self.winner == Mode::Redundant && reading.spread_limit < rate;
+                    self.phase = match winner_rate.filter(|rate| !hopeless(*rate)) {
                         Some(winner_rate) => Phase::Try { measurement, winner_rate },
                         None => Phase::Hold(measurement),
                     };

@@ -180,3 +180,31 @@ fn nobody_waits_for_a_time_that_has_passed() {
         }
     }
 }
+
+/// A scheduler that wants to hear of each ACK.
+#[derive(Debug)]
+struct Watcher;
+
+impl Scheduler for Watcher {
+    fn next_send(&mut self, _cx: &SchedulerContext<'_>) -> Decision {
+        Decision::Wait
+    }
+
+    fn next_reinjection(&mut self, _item: &Reinjection, _cx: &SchedulerContext<'_>) -> Decision {
+        Decision::Wait
+    }
+
+    fn watches_acks(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_mode_that_runs_hears_of_acks() {
+    let mut asked = Asked::new(PapdConfig::default());
+    asked.papd = Papd::around(Box::new(Watcher), PapdConfig::default());
+    assert!(!asked.papd.watches_acks(), "copies do not");
+    asked.pass(805, 10_000, &pair());
+    assert_eq!(asked.papd.modes.mode(), Mode::Multipath);
+    assert!(asked.papd.watches_acks());
+}

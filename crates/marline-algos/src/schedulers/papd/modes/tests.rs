@@ -27,6 +27,7 @@ impl World {
                 now: Instant::from_secs(1),
                 data_una: Dsn(0),
                 longest_rtt: ms(100),
+                spread_limit: f64::INFINITY,
                 rates_are_known: false,
                 void: false,
             },
@@ -186,4 +187,20 @@ fn windows_follow_the_longest_rtt_within_bounds() {
     assert_eq!(config.window(ms(10)), ms(200));
     assert_eq!(config.window(ms(150)), ms(600));
     assert_eq!(config.window(ms(3_000)), ms(2_000));
+}
+
+#[test]
+fn what_cannot_win_by_the_rule_is_not_tried() {
+    let mut world = World::compared(PapdConfig::default(), [10_000, 12_000]);
+    assert_eq!(world.modes.mode(), Mode::Multipath, "on trial");
+    let mut ruled = World::new(PapdConfig::default(), [10_000, 12_000]);
+    ruled.reading.rates_are_known = true;
+    // 10,000 bytes a millisecond are more than 9 MB per second.
+    ruled.reading.spread_limit = 9e6;
+    ruled.run(20_000);
+    assert_eq!(ruled.spent[1], 0);
+    ruled.reading.spread_limit = 11e6;
+    ruled.run(20_000);
+    world.run(20_000);
+    assert!(ruled.spent[1] > 10_000 && world.spent[1] > 10_000);
 }

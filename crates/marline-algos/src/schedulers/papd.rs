@@ -17,6 +17,10 @@
 //! (2017), slides to draft-zuo-mptcp-degradation-00. They name the rule, the two stages, and BBR on
 //! each subflow as what makes rates measurable under loss.
 //!
+//! *The rule* saves measurements (`rule`): while the buffer per longest RTT is less than what the
+//! redundant mode delivers, spreading cannot win and is not tried; and spreading ends at once when it
+//! brings less in a window than the best path's own rate.
+//!
 //! *Left open there, chosen here.* Window, period and hysteresis (`PapdConfig`; that the losing mode
 //! has 10 % of the time follows from the published throughputs); when the start is over (each path's
 //! congestion control has left slow start, or so many RTTs have passed); what a path is worth: its
@@ -56,8 +60,9 @@ pub struct PapdConfig {
     pub start_rtts: u32,
     /// In the redundant mode the best path carries the data alone outside of measurements.
     pub best_path_only: bool,
-    /// The multipath mode is not tried while the buffer per longest RTT is less than the redundant mode
-    /// delivers: then it cannot win.
+    /// What is known beforehand is not measured: the multipath mode is not tried while the buffer per
+    /// longest RTT is less than the redundant mode delivers, and is left as soon as it delivers less in
+    /// a window than the best path's own rate.
     pub by_rule: bool,
 }
 
@@ -72,7 +77,7 @@ impl Default for PapdConfig {
             hysteresis: 0.05,
             start_rtts: 20,
             best_path_only: true,
-            by_rule: false,
+            by_rule: true,
         }
     }
 }
@@ -143,15 +148,19 @@ impl Papd {
         let Some(class) = classes::best_class(cx.subflows) else { return };
         let members = || classes::members(cx.subflows, class);
         let longest_rtt = members().filter_map(|view| view.srtt).max().unwrap_or_default();
-        let spread_limit = match self.config.by_rule {
-            true => Rate::over(buffer(cx), longest_rtt).bytes_per_s() as f64,
-            false => f64::INFINITY,
+        let (spread_limit, alone) = match self.config.by_rule {
+            true => (
+                Rate::over(buffer(cx), longest_rtt).bytes_per_s() as f64,
+                best_path(cx).map_or(0.0, |(_, rate)| rate),
+            ),
+            false => (f64::INFINITY, 0.0),
         };
         let reading = Reading {
             now: cx.now,
             data_una: cx.data_una,
             longest_rtt,
             spread_limit,
+            alone,
             rates_are_known: members().all(|view| view.ssthresh != u64::MAX),
             void: members().nth(1).is_none() || application_is_slow(cx),
         };

@@ -47,6 +47,8 @@ pub(super) struct Reading {
     pub(super) longest_rtt: Duration,
     /// What the multipath mode delivers at most, in bytes per second, as far as that is known.
     pub(super) spread_limit: f64,
+    /// What the best path delivers alone, in bytes per second, as far as that is known.
+    pub(super) alone: f64,
     /// No path looks for its rate any more.
     pub(super) rates_are_known: bool,
     /// What is delivered now says nothing: too little to send, or one path only.
@@ -101,12 +103,14 @@ pub(super) struct Modes {
     config: PapdConfig,
     winner: Mode,
     phase: Phase,
+    /// The last window of the multipath mode while it holds.
+    recent: Option<Measurement>,
 }
 
 impl Modes {
     pub(super) const fn new(config: PapdConfig) -> Self {
         let phase = Phase::Start { ends_at: None };
-        Modes { config, winner: Mode::Redundant, phase }
+        Modes { config, winner: Mode::Redundant, phase, recent: None }
     }
 
     /// The mode that runs now.
@@ -139,7 +143,13 @@ impl Modes {
     /// Takes notice of the time and of what was delivered. Returns whether the mode changed.
     pub(super) fn on_reading(&mut self, reading: &Reading) -> bool {
         let before = self.mode();
+        let holds = matches!(self.phase, Phase::Hold(_)) && self.winner == Mode::Multipath;
+        let beaten = holds && self.is_beaten(reading);
         match &mut self.phase {
+            Phase::Hold(_) if beaten => {
+                self.winner = Mode::Redundant;
+                self.phase = Phase::Hold(self.window(reading, 1.0));
+            }
             Phase::Start { ends_at } => {
                 let limit = reading.longest_rtt * self.config.start_rtts;
                 let ends_at = *ends_at.get_or_insert(reading.now + limit);
@@ -176,7 +186,23 @@ impl Modes {
                 }
             }
         }
+        if self.mode() != before {
+            self.recent = None;
+        }
         self.mode() != before
+    }
+
+    /// Whether the multipath mode, over a whole window, brought less than one path would.
+    fn is_beaten(&mut self, reading: &Reading) -> bool {
+        let mut recent = self.recent.take().unwrap_or_else(|| self.window(reading, 1.0));
+        recent.read(reading);
+        self.recent = Some(recent);
+        if reading.now < recent.ends_at {
+            return false;
+        }
+        let brought = recent.rate(reading);
+        self.recent = None;
+        brought.is_some_and(|rate| rate * (1.0 + self.config.hysteresis) < reading.alone)
     }
 
     /// So many windows from now on, in a mode that did not run just before.

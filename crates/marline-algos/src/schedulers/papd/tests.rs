@@ -4,6 +4,8 @@ use super::*;
 use crate::testing::{MSS, Stream, full, ms, send, suspect, view};
 
 const BOUND: u64 = 1_000_000;
+/// Enough for what is delivered here over the longer path, too.
+const BUFFER: u64 = 4 * BOUND;
 
 /// Two paths of equal rate, the second with the longer RTT.
 fn pair() -> [SubflowView; 2] {
@@ -24,7 +26,7 @@ struct Asked {
 
 impl Asked {
     fn new(config: PapdConfig) -> Self {
-        let stream = Stream { window: BOUND, ..Stream::new(BOUND) };
+        let stream = Stream { window: BUFFER, ..Stream::new(BUFFER) };
         Asked { papd: Papd::new(config), stream, now: Instant::from_secs(1) }
     }
 
@@ -47,7 +49,7 @@ impl Asked {
             self.now += ms(1);
             self.stream.data_una += rate;
             self.stream.mappings.clear();
-            self.stream.written = self.stream.data_una + BOUND;
+            self.stream.written = self.stream.data_una + BUFFER;
             self.ask(&views.iter().map(|view| full(*view)).collect::<Vec<_>>());
         }
     }

@@ -28,6 +28,7 @@ impl World {
                 data_una: Dsn(0),
                 longest_rtt: ms(100),
                 spread_limit: f64::INFINITY,
+                alone: 0.0,
                 rates_are_known: false,
                 void: false,
             },
@@ -203,4 +204,26 @@ fn what_cannot_win_by_the_rule_is_not_tried() {
     ruled.run(20_000);
     world.run(20_000);
     assert!(ruled.spent[1] > 10_000 && world.spent[1] > 10_000);
+}
+
+#[test]
+fn what_brings_less_than_one_path_would_is_left_after_a_window() {
+    /// Milliseconds until the multipath mode, which has won and then became bad, is left.
+    fn left_after(alone: f64) -> u64 {
+        let mut world = World::compared(PapdConfig::default(), [10_000, 12_000]);
+        world.run(2_000);
+        assert_eq!(world.modes.mode(), Mode::Multipath, "it won, and once again");
+        world.rates[1] = 7_000;
+        world.reading.alone = alone;
+        let mut passed = 0;
+        while world.modes.mode() == Mode::Multipath {
+            world.run(1);
+            passed += 1;
+        }
+        passed
+    }
+    // A window of 400 ms, beside the one in which it happened.
+    assert!(left_after(10e6) <= 800);
+    assert!(left_after(0.0) > 2_000, "else only when its time is over");
+    assert!(left_after(7e6) > 2_000, "nobody else would do better");
 }

@@ -218,8 +218,7 @@ fn verdicts(pooled: &[Measured], share: f64) -> Table {
     let row = Row::new("PAPD: runs with U_c < 1").ours(below[2], "%").holds(met, text);
     let lacks = |scheduler: usize| lack(of_scheduler(pooled, scheduler)) * 100.0;
     rows.push(row.remark(format!(
-        "it pays for measuring: where bonding cannot win it ends a little below the better carrier. \
-         Over all runs {:.1} % of the goodput is lacking (min-RTT {:.1} %, OR&P {:.1} %)",
+        "over all runs {:.1} % of the goodput is lacking (min-RTT {:.1} %, OR&P {:.1} %)",
         lacks(2),
         lacks(0),
         lacks(1)

@@ -35,6 +35,8 @@ pub(crate) fn view(id: u8, srtt_ms: u64) -> SubflowView {
         bytes_between_losses: 0,
         last_sent_at: Instant::ZERO,
         last_heard_at: Instant::ZERO,
+        last_new_at: Instant::ZERO,
+        bad_netpath: false,
     }
 }
 

@@ -82,6 +82,10 @@ pub struct PathContext<'a> {
     pub subflows: &'a [SubflowView],
     /// Subflows the connection may have at once.
     pub max_subflows: usize,
+    /// There is data that the peer has not DATA_ACKed.
+    pub data_waits: bool,
+    /// The peer sends where we do (both agreed on it); otherwise priorities are the way to tell it.
+    pub followed: bool,
 }
 
 /// What happened to paths.
@@ -117,6 +121,17 @@ pub enum PathEvent {
         /// Backup now.
         backup: bool,
     },
+    /// A probe or a retransmission on a subflow timed out: it is potentially failed until it is heard.
+    Suspected(SubflowId),
+    /// It was heard.
+    HeardAgain(SubflowId),
+    /// The oracle changed its mind about a subflow's netpath ([`SubflowView::bad_netpath`]).
+    Netpath {
+        /// The subflow.
+        id: SubflowId,
+        /// Bad from now on.
+        bad: bool,
+    },
     /// The peer owes data, or an answer, and nothing comes on this subflow; told while an address is
     /// there that no subflow starts at. The subflow counts as potentially failed until it is heard.
     Silent {
@@ -125,6 +140,16 @@ pub enum PathEvent {
         /// What made it so.
         cause: SilenceCause,
     },
+}
+
+impl PathEvent {
+    /// Whether it is about how well a subflow does, not about which there are: nothing to a manager that
+    /// keeps all of them anyway.
+    #[must_use]
+    pub const fn is_about_health(&self) -> bool {
+        use PathEvent::{HeardAgain, Netpath, Silent, Suspected};
+        matches!(self, Suspected(_) | HeardAgain(_) | Netpath { .. } | Silent { .. })
+    }
 }
 
 /// Why a subflow is held to be silent.
@@ -163,6 +188,9 @@ pub enum PathAction {
         /// again (Fast JOIN); else, or after it was refused, an ordinary MP_JOIN.
         fast: bool,
     },
+    /// Ask a subflow for a sign of life: an empty segment that TCP answers at once. A potentially failed
+    /// one that answers is heard again.
+    Probe(SubflowId),
     /// Close a subflow; data it carried is sent elsewhere.
     CloseSubflow(SubflowId),
     /// Announce a local address (ADD_ADDR, repeated until echoed).

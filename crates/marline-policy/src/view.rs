@@ -78,6 +78,12 @@ pub struct SubflowView {
     pub last_sent_at: Instant,
     /// When a valid segment last came in on it.
     pub last_heard_at: Instant,
+    /// When it last brought news of the stream: data that was not there yet, a DATA_ACK that advanced,
+    /// or the peer's join. The path that the peer uses is the one where this is newest.
+    pub last_new_at: Instant,
+    /// The oracle holds its netpath (both addresses and the interface) to be bad, from what all
+    /// connections of the process see there. It should carry new data only if nothing else can.
+    pub bad_netpath: bool,
 }
 
 impl SubflowView {
@@ -85,6 +91,13 @@ impl SubflowView {
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self.eligibility, Eligibility::Ready { room } if room > 0)
+    }
+
+    /// Whether data is better off elsewhere: something timed out on it and nothing was heard since, or
+    /// its netpath is bad.
+    #[must_use]
+    pub const fn is_suspect(&self) -> bool {
+        self.potentially_failed || self.bad_netpath
     }
 
     /// Whether it is established and not closing, though it may be full.

@@ -60,6 +60,9 @@ fn primary(local: &[LocalAddress]) -> Option<AddressId> {
 
 impl PathManager for Backup {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        if event.is_about_health() {
+            return;
+        }
         match *event {
             PathEvent::SubflowDown { id, .. } => self.asked.remove(id),
             // Another address may be the primary from now on.

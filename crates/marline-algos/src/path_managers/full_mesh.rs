@@ -26,6 +26,9 @@ pub struct FullMesh {
 
 impl PathManager for FullMesh {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        if event.is_about_health() {
+            return;
+        }
         self.mesh.note(event, cx);
         self.mesh.update(cx, |local| local.backup);
     }

@@ -123,7 +123,11 @@ impl Mesh {
                 attempt.at = cx.now;
                 self.recheck_at = Some(cx.now + RETRY_FIRST);
             }
-            PathEvent::Priority { .. } | PathEvent::Silent { .. } => {}
+            PathEvent::Priority { .. }
+            | PathEvent::Suspected(_)
+            | PathEvent::HeardAgain(_)
+            | PathEvent::Netpath { .. }
+            | PathEvent::Silent { .. } => {}
         }
     }
 

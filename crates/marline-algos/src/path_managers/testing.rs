@@ -47,6 +47,8 @@ pub(super) struct World<M> {
     pub(super) views: Vec<SubflowView>,
     pub(super) deny_join_id0: bool,
     pub(super) max_subflows: usize,
+    pub(super) data_waits: bool,
+    pub(super) followed: bool,
 }
 
 impl<M: PathManager + Default> World<M> {
@@ -63,6 +65,8 @@ impl<M: PathManager + Default> World<M> {
             views: Vec::new(),
             deny_join_id0: false,
             max_subflows: 8,
+            data_waits: false,
+            followed: true,
         };
         world.add_path(0, AddressId(0), addr(from), AddressId(0), server);
         world
@@ -91,6 +95,8 @@ impl<M: PathManager + Default> World<M> {
             paths: &self.paths,
             subflows: &self.views,
             max_subflows: self.max_subflows,
+            data_waits: self.data_waits,
+            followed: self.followed,
         };
         ask(&mut self.manager, &cx)
     }

@@ -26,9 +26,9 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Regular, but nothing was heard since a timeout.
+    /// Regular, but nothing was heard since a timeout, or its netpath is bad.
     Suspect,
-    /// Backup, and nothing was heard since a timeout.
+    /// Backup, and nothing was heard since a timeout, or its netpath is bad.
     SuspectBackup,
 }
 
@@ -39,7 +39,7 @@ impl Class {
         if !view.is_usable() {
             return None;
         }
-        Some(match (view.potentially_failed, view.backup) {
+        Some(match (view.is_suspect(), view.backup) {
             (false, false) => Class::Regular,
             (false, true) => Class::Backup,
             (true, false) => Class::Suspect,
@@ -47,7 +47,7 @@ impl Class {
         })
     }
 
-    /// Whether something timed out on its members.
+    /// Whether something timed out on its members, or their netpath is bad.
     #[must_use]
     pub const fn is_suspect(self) -> bool {
         matches!(self, Class::Suspect | Class::SuspectBackup)

@@ -135,7 +135,7 @@ impl Connection {
         usable
             .filter(|(_, leg)| leg.is_usable())
             .min_by_key(|(_, leg)| {
-                let suspect = leg.suspected || leg.tcp.potentially_failed();
+                let suspect = leg.suspected || leg.tcp.potentially_failed() || leg.bad_netpath;
                 (suspect, leg.is_backup(), leg.tcp.srtt().unwrap_or_default())
             })
             .map(|(id, _)| id)

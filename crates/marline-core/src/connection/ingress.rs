@@ -116,8 +116,13 @@ impl Connection {
         }
         if let Some(dss) = segment.options.dss {
             if let Some(ack) = dss.data_ack {
+                let before = self.acked();
                 self.on_data_ack(now, sh, ack, ingress.window);
+                let advanced = self.acked() > before;
                 if let Some(leg) = self.leg_mut(id) {
+                    if advanced {
+                        leg.last_new_at = now;
+                    }
                     leg.proven |= leg.tcp.snd_una() > Ssn(1);
                 }
             }
@@ -264,12 +269,12 @@ impl Connection {
             self.receive_plain(sh, id, (ssn, self.receive.next()));
         }
         let may_be_plain = self.role == Role::Server && self.was_never_heard(id);
-        let mut result = self.translate(sh, id, ssn, bytes);
+        let mut result = self.translate(now, sh, id, ssn, bytes);
         let nothing_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_nothing());
         if result == Err(MappingError::Unmapped) && may_be_plain && nothing_follows {
             // Options get lost here, if only those of segments that a box put together.
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
-            result = self.translate(sh, id, ssn, bytes);
+            result = self.translate(now, sh, id, ssn, bytes);
         }
         let Some(leg) = self.leg(id) else { return };
         if let Some(kept) = leg.mappings.kept() {
@@ -288,6 +293,7 @@ impl Connection {
     /// Puts bytes at their places in the stream.
     fn translate(
         &mut self,
+        now: Instant,
         sh: &mut Shared,
         id: SubflowId,
         ssn: Ssn,
@@ -298,10 +304,17 @@ impl Connection {
         };
         leg.delivered = ssn.plus(bytes.len() as u64);
         let receive = &mut self.receive;
-        let mut duplicate = 0;
-        let mut insert = |dsn, bytes: &[u8]| duplicate += receive.insert(dsn, bytes).duplicate;
+        let (mut duplicate, mut news) = (0, false);
+        let mut insert = |dsn, bytes: &[u8]| {
+            let known = receive.insert(dsn, bytes).duplicate;
+            duplicate += known;
+            news |= known < bytes.len() as u64;
+        };
         let result = leg.mappings.translate(ssn, bytes, &mut insert);
         leg.tcp.stats_mut().bytes_duplicate += duplicate;
+        if news {
+            leg.last_new_at = now;
+        }
         sh.counters.duplicate_data += u64::from(duplicate > 0);
         result
     }
@@ -446,7 +459,8 @@ impl Connection {
     }
 
     pub(super) fn subflow_is_up(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
-        let Some(leg) = self.leg(id) else { return };
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.last_new_at = now;
         let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
         self.timers.linger_since = None;
         self.resume_closing(now);

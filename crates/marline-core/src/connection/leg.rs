@@ -91,6 +91,10 @@ pub(super) struct Leg {
     pub(super) patience_until: Option<Instant>,
     /// Its probe stayed unanswered and its data was queued for other subflows.
     pub(super) suspected: bool,
+    /// When it last brought news of the stream, or joined.
+    pub(super) last_new_at: Instant,
+    /// The oracle holds its netpath to be bad.
+    pub(super) bad_netpath: bool,
 }
 
 /// What a RST says besides being one.

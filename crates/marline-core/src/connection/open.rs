@@ -251,6 +251,8 @@ impl Connection {
             farewell: Farewell::None,
             patience_until: None,
             suspected: false,
+            last_new_at: Instant::ZERO,
+            bad_netpath: false,
         }));
         Some(id)
     }

@@ -62,6 +62,11 @@ impl Connection {
                     self.open_join(now, sh, SubflowPathPair { local, remote }, backup);
                 }
             }
+            PathAction::Probe(id) => {
+                if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
+                    leg.tcp.request_probe();
+                }
+            }
             PathAction::CloseSubflow(id) => self.close_subflow(now, id),
             PathAction::Announce(id) => self.announce_address(now, sh, id),
             PathAction::Withdraw(id) => self.withdraw_address(sh, id),

@@ -83,7 +83,7 @@ impl Connection {
     }
 
     fn place(&mut self, now: Instant, queued: Queued) -> Option<Choice> {
-        let fit = |view: &&SubflowView| view.is_usable() && !view.potentially_failed;
+        let fit = |view: &&SubflowView| view.is_usable() && !view.is_suspect();
         let named = self.views.iter().find(|view| Some(view.id) == queued.on);
         // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {

@@ -6,7 +6,7 @@
 //! jitter, the first segment heard takes back what was not yet sent twice.
 
 use marline_policy::{
-    DataRange, ReinjectionCause, Role, SchedulerEvent, Ssn, SubflowId, SubflowSet,
+    DataRange, PathEvent, ReinjectionCause, Role, SchedulerEvent, Ssn, SubflowId, SubflowSet,
 };
 use marline_time::{Duration, Instant};
 
@@ -104,6 +104,7 @@ impl Connection {
         self.reinject_from(now, id, cause);
         if first {
             sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: true });
+            self.path_event(now, sh, PathEvent::Suspected(id));
         }
     }
 
@@ -114,6 +115,7 @@ impl Connection {
         if core::mem::take(&mut leg.suspected) {
             self.reinjections.absolve(id);
             sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
+            self.path_event(now, sh, PathEvent::HeardAgain(id));
         }
     }
 
@@ -168,7 +170,8 @@ impl Connection {
         let mut set = SubflowSet::EMPTY;
         for id in self.leg_ids() {
             let healthy = |leg: &super::Leg| {
-                leg.is_usable() && !leg.suspected && !leg.tcp.potentially_failed()
+                let suspect = leg.suspected || leg.tcp.potentially_failed() || leg.bad_netpath;
+                leg.is_usable() && !suspect
             };
             if self.leg(id).is_some_and(healthy) {
                 set.insert(id);

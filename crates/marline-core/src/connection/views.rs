@@ -4,6 +4,7 @@ use marline_policy::{Eligibility, PathContext, SubflowId, SubflowPath};
 use marline_time::Instant;
 
 use super::{Connection, Leg};
+use crate::Extensions;
 use crate::shared::Shared;
 
 impl Connection {
@@ -71,6 +72,8 @@ impl Connection {
             paths: &paths,
             subflows: &self.views,
             max_subflows: sh.config.limits.subflows,
+            data_waits: self.send.end() > self.send.una(),
+            followed: self.agreed_on(Extensions::FOLLOW_CLIENT),
         };
         ask(self.path_manager.as_mut(), &context)
     }
@@ -82,5 +85,7 @@ fn view(now: Instant, id: SubflowId, leg: &Leg) -> marline_policy::SubflowView {
         view.eligibility = Eligibility::NotUsable;
     }
     view.potentially_failed |= leg.suspected;
+    view.last_new_at = leg.last_new_at;
+    view.bad_netpath = leg.bad_netpath;
     view
 }

@@ -38,6 +38,9 @@ impl Subflow {
             bytes_between_losses: tx.losses.between,
             last_sent_at: tx.last_sent_at,
             last_heard_at: self.last_heard_at,
+            // What the connection knows of it.
+            last_new_at: Instant::ZERO,
+            bad_netpath: false,
         }
     }
 

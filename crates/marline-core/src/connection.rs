@@ -12,6 +12,7 @@ mod egress;
 mod extensions;
 mod fallback;
 mod handshake;
+mod idle;
 mod info;
 mod ingress;
 mod join;
@@ -21,10 +22,13 @@ mod mapping_tx;
 mod open;
 mod paths;
 mod receive_buffer;
+mod receive_timer;
 mod reinjection;
+mod rto_exchange;
 mod scheduling;
 mod segment;
 mod send_buffer;
+mod silence;
 mod suspicion;
 mod timers;
 mod views;
@@ -43,6 +47,7 @@ use self::mapping_tx::MappingTx;
 use self::receive_buffer::ReceiveBuffer;
 use self::reinjection::ReinjectionQueue;
 use self::send_buffer::SendBuffer;
+use self::silence::Silence;
 use crate::crypto::Key;
 use crate::shared::Shared;
 use crate::{
@@ -161,6 +166,8 @@ pub(crate) struct Connection {
     negotiation: Negotiation,
     closing: Closing,
     timers: DataTimers,
+    silence: Silence,
+    rto_exchange: rto_exchange::RtoExchange,
     /// Scratch: views of the subflows, as of the current call.
     views: Vec<SubflowView>,
     /// A decision made while the batch went to another subflow.

@@ -32,6 +32,6 @@ pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
 pub use marline_wire::mptcp::Extensions;
-pub use silence::{LoneKeepalive, Probing, ReceiveTimer};
+pub use silence::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveTimer};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

@@ -1,6 +1,10 @@
 //! How a client notices by itself that a path is dead: what can be set.
 
+mod spec;
+
 use marline_time::Duration;
+
+pub use spec::BadSilenceSpec;
 
 /// The receive timer of a client: how long a path from which more is due may stay silent.
 ///

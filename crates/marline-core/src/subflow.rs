@@ -279,6 +279,15 @@ impl Subflow {
         self.tx.rtt.srtt()
     }
 
+    pub(crate) fn rttvar(&self) -> Duration {
+        self.tx.rtt.rttvar()
+    }
+
+    /// When anything with a sequence number was last sent.
+    pub(crate) fn last_sent_at(&self) -> Instant {
+        self.tx.last_sent_at
+    }
+
     /// When an acceptable segment last came in.
     pub(crate) fn last_heard_at(&self) -> Instant {
         self.last_heard_at

@@ -62,8 +62,8 @@ pub use listener::Listener;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
     BufferTuning, CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo,
-    Counters, FallbackReason, FourTuple, Limits, Linger, MonitorEvent, MonitorKind, SubflowInfo,
-    SubflowState,
+    Counters, Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
+    MonitorKind, Probing, ReceiveTimer, SubflowInfo, SubflowState,
 };
 pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets, drop_capabilities};
 pub use marline_policy as policy;

@@ -51,6 +51,7 @@ impl Connection {
         // Who takes data has not been silent about its end.
         self.timers.fin_count = self.timers.fin_count.min(1);
         self.rearm_data_rto(now);
+        self.watch_data_ack(now);
         self.send.tune(self.wanted_buffer());
         if self.send.take_writable() && !self.closing.released {
             sh.events.push_back(Event::Writable(self.id));

@@ -24,7 +24,7 @@ use crate::MonitorKind;
 use crate::shared::Shared;
 
 /// What this core can do. The rest is never offered nor granted, whatever the configuration says.
-const BUILT: Extensions = Extensions::FOLLOW_CLIENT;
+const BUILT: Extensions = Extensions::FOLLOW_CLIENT.with(Extensions::IDLE).with(Extensions::RTO);
 /// HELLOs without an answer after which the client stops asking.
 const MAX_HELLOS: u32 = 5;
 /// HELLOs that a server answers: more than a client sends, few enough that they are no lever.
@@ -117,8 +117,12 @@ impl Connection {
         option: &MpExperimental,
     ) {
         let Some(message) = ExperimentalMessage::parse(option) else { return };
-        if let ExperimentalMessage::Hello(features) = message {
-            self.on_hello(now, sh, on, features);
+        match message {
+            ExperimentalMessage::Hello(features) => self.on_hello(now, sh, on, features),
+            ExperimentalMessage::RtoRequest => self.on_rto_request(now, sh, on),
+            ExperimentalMessage::RtoInfo { rto_us } => self.on_rto_info(now, sh, rto_us),
+            // The mark counts with the mapping beside it.
+            _ => {}
         }
     }
 
@@ -129,6 +133,7 @@ impl Connection {
             Role::Client => {
                 if self.negotiation.count > 0 && !self.negotiation.settled {
                     self.settle(now, sh, features.and(self.asked()));
+                    self.ask_for_rto(now, sh, on);
                 }
             }
             Role::Server => {

@@ -93,6 +93,7 @@ impl Connection {
             self.on_dss(now, sh, id, segment, ingress);
         }
         self.take_payload(now, sh, id, segment, ingress);
+        self.watch_download(now, sh, id, before, segment);
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
             if self.closing.released {
@@ -320,7 +321,7 @@ impl Connection {
     }
 
     /// The position a DSN of the wire means. `None` before the start of the stream.
-    fn unwrap_dsn(&self, wire: WireDsn) -> Option<Dsn> {
+    pub(super) fn unwrap_dsn(&self, wire: WireDsn) -> Option<Dsn> {
         let near = self.receive.next().0;
         match wire {
             WireDsn::Long(dsn) => {

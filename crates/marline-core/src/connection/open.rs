@@ -123,6 +123,8 @@ impl Connection {
             negotiation: Negotiation::default(),
             closing: Closing::default(),
             timers: DataTimers::default(),
+            silence: super::silence::Silence::default(),
+            rto_exchange: super::rto_exchange::RtoExchange::default(),
             views: Vec::new(),
             decided: None,
             accused: marline_policy::SubflowSet::EMPTY,

@@ -85,6 +85,11 @@ impl ReceiveBuffer {
         self.next
     }
 
+    /// One past the last byte that the peer may send.
+    pub(crate) const fn edge(&self) -> Dsn {
+        self.edge
+    }
+
     /// Bytes the application may read now.
     pub(crate) const fn readable(&self) -> u64 {
         self.next.since(self.read)

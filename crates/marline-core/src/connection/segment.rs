@@ -13,6 +13,7 @@ use marline_wire::mptcp::{
 use marline_wire::{Checksum, dss_checksum, store_tcp_checksum, tcp_pseudo_header};
 use marline_wire::{TcpHeader, TcpOptions, Timestamps};
 
+use super::idle::Frame;
 use super::leg::{Farewell, Membership};
 use super::scheduling::Choice;
 use super::{Connection, Mode};
@@ -103,7 +104,10 @@ impl Connection {
             Egress::Syn => self.syn_options(now, sh, id, options),
             Egress::SynAck => self.syn_ack_options(id, options),
             Egress::Rst => self.farewell_options(id, options),
-            Egress::Retransmit(segment) => self.mapping_options(id, segment, options),
+            Egress::Retransmit(segment) => {
+                self.mapping_options(id, segment, options);
+                self.mark_repeated(sh, id, segment, options);
+            }
             Egress::Ack | Egress::Probe | Egress::Fin => {
                 self.ack_options(id, options);
                 if let Some(option) = signal {
@@ -293,6 +297,8 @@ impl Connection {
         let timestamps = leg.tcp.uses_timestamps();
         let overhead = HEADER + self.data_option_len(id, choice.range.start, ssn, timestamps);
         let room = max_segment.checked_sub(overhead)?.min(usize::from(u16::MAX));
+        let frame = Frame { overhead, room, idle: false };
+        let Frame { overhead, room, idle } = self.frame_with_mark(choice, frame, timestamps);
         let len = (choice.range.len() as usize).min(room);
         if len == 0 || overhead + len > limit || self.is_silly(id, choice, len, room) {
             return None;
@@ -317,6 +323,9 @@ impl Connection {
         let ends_message = dsn.plus(len as u64) == self.send.end();
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
+        if idle {
+            self.push_mark(sh, &mut options);
+        }
         self.receive.refresh_edge();
         let window = self.receive.window();
         let tcp = &mut self.leg_mut(id)?.tcp;
@@ -352,6 +361,17 @@ impl Connection {
         ssn: Ssn,
         timestamps: bool,
     ) -> usize {
+        self.data_options(id, dsn, ssn, timestamps).encoded_len()
+    }
+
+    /// Options as long as those of a data segment.
+    pub(super) fn data_options(
+        &self,
+        id: SubflowId,
+        dsn: Dsn,
+        ssn: Ssn,
+        timestamps: bool,
+    ) -> TcpOptions {
         let template = SentSegment {
             start: ssn,
             end: ssn.plus(1),
@@ -363,7 +383,7 @@ impl Connection {
         let timestamps = timestamps.then(Timestamps::default);
         let mut options = TcpOptions { timestamps, ..TcpOptions::default() };
         self.mapping_options(id, &template, &mut options);
-        options.encoded_len()
+        options
     }
 
     fn account(&mut self, id: SubflowId, choice: &Choice, len: u64) {

@@ -90,10 +90,15 @@ impl Connection {
     /// Subflows that the scheduler holds to be dead.
     pub(super) fn suspect_accused(&mut self, now: Instant, sh: &mut Shared) {
         for id in core::mem::take(&mut self.accused).iter() {
-            if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
-                leg.tcp.suspect();
-                self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
-            }
+            self.suspect_silent(now, sh, id);
+        }
+    }
+
+    /// Something is due on it and does not come.
+    pub(super) fn suspect_silent(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
+            leg.tcp.suspect();
+            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
         }
     }
 

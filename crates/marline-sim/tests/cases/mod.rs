@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "a module of test binaries")]
 
 pub mod bulk;
+pub mod dead_download;
 pub mod death;
 pub mod pairs;
 pub mod rows;

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use marline::PathSpec;
+use marline::{ConnectionConfig, Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
 use marline_algos::Registry;
 
 use super::policies::Choice;
 use super::shared::{Conduct, connections, options, seconds};
-use super::{Forward, InviteWord, Span, Word, beside};
+use super::{Forward, InviteWord, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 use crate::proxy::invite::Invite;
 use crate::proxy::private_file;
@@ -51,6 +51,14 @@ options! {
         /// Keep a path's UDP mapping alive this often, at most 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
+        /// Notice a dead download path by its silence, while another path is unused: probing or multimob,
+        /// perhaps with parameters (docs/spec/experimental.md), or off [default: the mode's]
+        #[arg(long, value_name = "SPEC")]
+        pub receive_timer: Option<Word<Watch<ReceiveTimer>>>,
+        /// Ask the only path of an idle connection for a sign of life, while another one is unused:
+        /// idle=10s,interval=1s,count=2, or off [default: off]
+        #[arg(long, value_name = "SPEC")]
+        pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
     }
 }
 
@@ -198,8 +206,24 @@ impl ClientOptions {
         })
     }
 
+    /// With what was said of silence on top of the mode's.
+    fn watching(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
+        if let Some(Word(Watch(timer))) = self.receive_timer {
+            connection.receive_timer = timer;
+            if timer.is_some() {
+                let help = Extensions::IDLE.with(Extensions::RTO);
+                connection.extensions = connection.extensions.with(help);
+            }
+        }
+        if let Some(Word(Watch(keepalive))) = self.lone_keepalive {
+            connection.lone_keepalive = keepalive;
+        }
+        connection
+    }
+
     fn network(&self) -> anyhow::Result<marline::ClientConfig> {
         let connection = self.choice().connection(&Registry::default())?;
+        let connection = self.watching(connection);
         let mut config = marline::ClientConfig::new(connection);
         config.paths = self.path.iter().map(|word| word.0.clone()).collect();
         config.capture_dir = self.shared().capture_dir()?;

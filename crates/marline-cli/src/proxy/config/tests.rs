@@ -151,6 +151,30 @@ fn plans_refuse_what_does_not_fit() {
 }
 
 #[test]
+fn a_client_watches_for_silence_if_it_is_told_to() {
+    let quiet = with_invite().plan().unwrap().network.connection;
+    assert_eq!((quiet.receive_timer, quiet.lone_keepalive), (None, None));
+    let told = ClientOptions {
+        receive_timer: Some("probing,count=2".parse().unwrap()),
+        lone_keepalive: Some("idle=5s".parse().unwrap()),
+        ..with_invite()
+    };
+    let printed = toml::to_string(&told.clone().effective()).unwrap();
+    assert_eq!(parse::<ClientOptions>(&printed).unwrap().receive_timer, told.receive_timer);
+    let connection = told.plan().unwrap().network.connection;
+    let count = connection.receive_timer.and_then(|timer| timer.probing).map(|p| p.count);
+    assert_eq!(count, Some(2));
+    assert!(
+        connection.extensions.contains(marline::Extensions::IDLE.with(marline::Extensions::RTO))
+    );
+    assert!(connection.lone_keepalive.is_some());
+    let off = ClientOptions { receive_timer: Some("off".parse().unwrap()), ..with_invite() };
+    assert_eq!(off.plan().unwrap().network.connection.receive_timer, None);
+    let error = error_of(parse::<ClientOptions>("receive-timer = \"psychic\""));
+    assert!(error.contains("psychic") && error.contains("probing"), "{error}");
+}
+
+#[test]
 fn every_mode_has_policies_that_exist() {
     for mode in [Mode::Handover, Mode::Interactive, Mode::Aggregate, Mode::Redundant] {
         let options = ClientOptions { mode: Some(mode), ..with_invite() };

@@ -69,6 +69,27 @@ impl Display for Span {
     }
 }
 
+/// Something with parameters, or `off`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Watch<T>(pub Option<T>);
+
+impl<T: FromStr> FromStr for Watch<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "off" { Ok(Watch(None)) } else { text.parse().map(|some| Watch(Some(some))) }
+    }
+}
+
+impl<T: Display> Display for Watch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(some) => some.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
 /// An invite that prints as where it leads, not as what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteWord(pub Invite);

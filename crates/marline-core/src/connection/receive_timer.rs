@@ -1,0 +1,243 @@
+//! The receive timer: a client notices by itself that its download path is dead.
+//!
+//! *Problem.* Who only receives has nothing in flight, hence no retransmission timer and no probe. When
+//! the path dies, the sender notices, but it has no other way to send, and the client, which could open
+//! one, does not know. TCP gives it nothing to go by: a silent peer may simply have nothing to say.
+//!
+//! *Source.* MultiMob (De Coninck and Bonaventure): the sender marks the last segment of its queue
+//! (MP_IDLE), and tells its retransmission timeout when asked. On data in order without the mark the
+//! client (re)starts a timer of that timeout, 1.5 s if it is unknown and 500 ms at least; a DATA_ACK that
+//! moves restarts it while it runs; with the mark, or when everything before the newest mark is here, it
+//! stops. When it fires, the path is taken for dead: [`multimob`](crate::ReceiveTimer::multimob).
+//!
+//! *What the source leaves open*, and what is done here:
+//! - Data *behind a hole* starts a timer that is stopped, since it proves that something is due, but does
+//!   not restart one that runs: what the application waits for is what is missing.
+//! - A mark counts only if nothing beyond it is known: an old segment that comes late stops nothing.
+//! - A timer that fires while our own window is shut was started by a slow reader: it starts anew.
+//! - What the peer tells is bounded: no word of it makes the wait shorter than the floor or longer than
+//!   the ceiling.
+//!
+//! *The sharper variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is the price of having
+//! silence alone to judge by: shorter, and each pause of the sender's loss recovery would wake the cellular
+//! radio. But silence can be questioned. After a pause that is long for this flow (twice the longest gap
+//! between arrivals in the last seconds, and longer than a round trip can be) the client sends an empty
+//! segment that every TCP answers at once. Whatever comes takes the suspicion back; three probes without
+//! answer prove the path dead, after 200 ms on a short path. The plain timer goes on behind it, for a
+//! path that answers probes and loses data.
+//!
+//! *Without the peer's help* (no MP_IDLE) each pause looks like a dead path. Silence alone must not judge
+//! then, or every idle connection would end up on the cellular path: the multimob set does nothing, the
+//! probing set asks once the silence has lasted 1.5 s, and an answer settles it until data comes again.
+//! So a stock peer costs one probe for each pause, and buys a verdict after 1.65 s.
+//!
+//! The machine below knows no connection: times and conditions are arguments.
+
+use marline_policy::Dsn;
+use marline_time::{Duration, Instant};
+
+use crate::Probing;
+
+/// How long a gap between arrivals is remembered, at least; twice as long at most.
+const GAP_MEMORY: Duration = Duration::from_secs(1);
+
+/// What holds for the connection now.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conditions {
+    /// Nothing in order for so long proves the path dead. `None`: the peer does not mark its last
+    /// segment, and silence alone proves nothing.
+    pub(super) stall: Option<Duration>,
+    /// When and how often to probe.
+    pub(super) probing: Option<Probing>,
+    /// When anything was heard last on any subflow that carries data.
+    pub(super) heard_at: Instant,
+}
+
+/// What the timer's owner has to do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Nothing,
+    /// Send an empty segment that the peer answers.
+    Probe,
+    /// The wait was in vain: nothing came in order.
+    Stalled,
+    /// No probe was answered.
+    Unanswered,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Running {
+    /// The last progress.
+    since: Instant,
+    /// When to look again. May be early: what is due is computed then.
+    look_at: Instant,
+    /// When the last probe went out, and how many since something was heard.
+    probed: Option<(Instant, u32)>,
+    /// A probe was answered since the last progress.
+    answered: bool,
+}
+
+/// The longest gaps between arrivals in this second and the one before.
+#[derive(Copy, Clone, Debug, Default)]
+struct Gaps {
+    since: Instant,
+    longest: Duration,
+    before: Duration,
+}
+
+impl Gaps {
+    fn note(&mut self, now: Instant, gap: Duration) {
+        if now.since(self.since) >= GAP_MEMORY {
+            let stale = now.since(self.since) >= GAP_MEMORY * 2;
+            self.before = if stale { Duration::ZERO } else { self.longest };
+            self.longest = Duration::ZERO;
+            self.since = now;
+        }
+        self.longest = self.longest.max(gap);
+    }
+
+    fn longest(&self) -> Duration {
+        self.longest.max(self.before)
+    }
+}
+
+/// The timer.
+#[derive(Debug, Default)]
+pub(super) struct ReceiveClock {
+    /// End of the newest data that was the last of the peer's queue when it was sent.
+    idle_point: Dsn,
+    running: Option<Running>,
+    gaps: Gaps,
+}
+
+impl ReceiveClock {
+    /// When [`on_timeout`](Self::on_timeout) is to be called.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.running.map(|running| running.look_at)
+    }
+
+    /// Since when it runs.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.running.map(|running| running.since)
+    }
+
+    pub(super) const fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Something is due no longer, or nobody wants to know.
+    pub(super) fn stop(&mut self) {
+        self.running = None;
+    }
+
+    /// The peer had nothing to send beyond `end` when it sent what ends there.
+    pub(super) fn on_idle(&mut self, end: Dsn) {
+        self.idle_point = self.idle_point.max(end);
+    }
+
+    /// Whether everything is here that the peer was known to have.
+    pub(super) fn is_idle(&self, next: Dsn, highest: Dsn) -> bool {
+        next == self.idle_point && highest <= next
+    }
+
+    /// Data came in order; `next` is what is missing now, `highest` the end of what the
+    /// peer announced.
+    pub(super) fn on_data(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
+        if let Some(running) = self.running {
+            self.gaps.note(now, now.since(running.since));
+        }
+        if self.is_idle(next, highest) {
+            self.stop();
+        } else {
+            self.start(now, cond);
+        }
+    }
+
+    /// Data came behind a hole, or the mark alone came again.
+    pub(super) fn on_rest(&mut self, now: Instant, next: Dsn, highest: Dsn, cond: &Conditions) {
+        if self.is_idle(next, highest) {
+            self.stop();
+        } else if self.running.is_none() && highest > next {
+            self.start(now, cond);
+        }
+    }
+
+    /// A DATA_ACK moved: the peer is there.
+    pub(super) fn on_data_ack(&mut self, now: Instant, cond: &Conditions) {
+        if self.running.is_some() {
+            self.start(now, cond);
+        }
+    }
+
+    /// The wait begins anew: it was our own fault.
+    pub(super) fn excuse(&mut self, now: Instant, cond: &Conditions) {
+        self.running = None;
+        self.start(now, cond);
+    }
+
+    /// Starts it, or starts it anew. Then it looks when it would have looked before, and only sooner if
+    /// need be: a wake-up a second costs less than moving it with each segment.
+    fn start(&mut self, now: Instant, cond: &Conditions) {
+        let mut running = Running { since: now, look_at: now, probed: None, answered: false };
+        let looks_at = self.running.take().map(|running| running.look_at);
+        if let Some(at) = self.due(&running, cond) {
+            running.look_at = looks_at.map_or(at, |looks_at| at.min(looks_at));
+            self.running = Some(running);
+        }
+    }
+
+    /// When the next thing is due. `None`: nothing will be.
+    fn due(&self, running: &Running, cond: &Conditions) -> Option<Instant> {
+        let stalled = cond.stall.map(|stall| running.since + stall);
+        let probe = cond.probing.and_then(|probing| match running.probed {
+            Some((at, _)) => Some(at + probing.wait),
+            // Who marks its last segment owes something still; who does not may be done.
+            None if running.answered && cond.stall.is_none() => None,
+            None => Some(running.since.max(cond.heard_at) + self.quiet(probing, cond)),
+        });
+        stalled.into_iter().chain(probe).min()
+    }
+
+    /// The silence after which a probe is worth it. Where silence alone would judge, sooner than that.
+    fn quiet(&self, probing: Probing, cond: &Conditions) -> Duration {
+        match cond.stall {
+            Some(stall) => probing.after.max(self.gaps.longest() * 2).min(stall),
+            None => probing.after,
+        }
+    }
+
+    /// The time has come, or a while ago.
+    pub(super) fn on_timeout(&mut self, now: Instant, cond: &Conditions) -> Due {
+        let Some(mut running) = self.running.filter(|running| running.look_at <= now) else {
+            return Due::Nothing;
+        };
+        if running.probed.is_some_and(|(at, _)| cond.heard_at > at) {
+            running.probed = None;
+            running.answered = true;
+        }
+        let Some(due_at) = self.due(&running, cond) else {
+            self.running = None;
+            return Due::Nothing;
+        };
+        if due_at > now {
+            self.running = Some(Running { look_at: due_at, ..running });
+            return Due::Nothing;
+        }
+        if cond.stall.is_some_and(|stall| running.since + stall <= now) {
+            self.running = None;
+            return Due::Stalled;
+        }
+        let sent = running.probed.map_or(0, |(_, count)| count);
+        if cond.probing.is_none_or(|probing| sent >= probing.count.max(1)) {
+            self.running = None;
+            return Due::Unanswered;
+        }
+        running.probed = Some((now, sent + 1));
+        running.look_at = self.due(&running, cond).unwrap_or(now);
+        self.running = Some(running);
+        Due::Probe
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! The timer by itself: times and conditions are plain numbers.
+
+use super::*;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+/// The peer marks its last segment; its timeout is 500 ms; no probes.
+fn seed(heard_ms: u64) -> Conditions {
+    Conditions { stall: Some(MS(500)), probing: None, heard_at: at(heard_ms) }
+}
+
+fn probing(stall_ms: Option<u64>, heard_ms: u64) -> Conditions {
+    let probing = Probing { after: MS(50), wait: MS(50), count: 3 };
+    Conditions { stall: stall_ms.map(MS), probing: Some(probing), heard_at: at(heard_ms) }
+}
+
+/// All that the timer says until `end`, with its times.
+fn run(
+    clock: &mut ReceiveClock,
+    end: u64,
+    cond: impl Fn(Instant) -> Conditions,
+) -> Vec<(u64, Due)> {
+    let mut said = Vec::new();
+    for _ in 0..1_000 {
+        let Some(due) = clock.next_timeout().filter(|due| *due <= at(end)) else { return said };
+        let verdict = clock.on_timeout(due, &cond(due));
+        if verdict != Due::Nothing {
+            said.push((due.as_millis(), verdict));
+        }
+    }
+    panic!("a timer that never advances: {clock:?}");
+}
+
+fn data(clock: &mut ReceiveClock, ms: u64, next: u64, cond: &Conditions) {
+    clock.on_data(at(ms), Dsn(next), Dsn(next), cond);
+}
+
+#[test]
+fn silence_after_data_without_the_mark_is_a_stall() {
+    let mut clock = ReceiveClock::default();
+    for turn in 0..10 {
+        data(&mut clock, turn * 100, (turn + 1) * 1_000, &seed(turn * 100));
+        assert!(clock.is_running());
+    }
+    assert_eq!(run(&mut clock, 10_000, |_| seed(900)), [(1_400, Due::Stalled)]);
+    assert!(!clock.is_running(), "it judges once");
+}
+
+#[test]
+fn the_mark_stops_it_and_more_data_starts_it_again() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &seed(0));
+    clock.on_idle(Dsn(2_000));
+    data(&mut clock, 10, 2_000, &seed(10));
+    assert_eq!(clock.next_timeout(), None);
+    data(&mut clock, 5_000, 3_000, &seed(5_000));
+    assert_eq!(run(&mut clock, 60_000, |_| seed(5_000)), [(5_500, Due::Stalled)]);
+}
+
+#[test]
+fn a_mark_that_overtook_stops_it_once_the_rest_is_here() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &seed(0));
+    clock.on_idle(Dsn(3_000));
+    clock.on_rest(at(10), Dsn(1_000), Dsn(3_000), &seed(10));
+    assert!(clock.is_running(), "the middle is missing");
+    data(&mut clock, 20, 3_000, &seed(20));
+    assert!(!clock.is_running());
+}
+
+#[test]
+fn a_mark_that_comes_again_stops_one_that_runs() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &seed(0));
+    clock.on_idle(Dsn(1_000));
+    clock.on_rest(at(10), Dsn(1_000), Dsn(1_000), &seed(10));
+    assert!(!clock.is_running());
+}
+
+#[test]
+fn an_old_mark_stops_nothing() {
+    let mut clock = ReceiveClock::default();
+    // 2,000 was the end when it was sent; what follows it is here already, and has a hole of its own.
+    clock.on_idle(Dsn(2_000));
+    clock.on_data(at(0), Dsn(2_000), Dsn(5_000), &seed(0));
+    assert!(clock.is_running());
+    data(&mut clock, 10, 4_000, &seed(10));
+    clock.on_idle(Dsn(2_000));
+    clock.on_rest(at(20), Dsn(4_000), Dsn(5_000), &seed(20));
+    assert!(clock.is_running());
+}
+
+#[test]
+fn data_behind_a_hole_starts_it_and_does_not_restart_it() {
+    let mut clock = ReceiveClock::default();
+    clock.on_idle(Dsn(1_000));
+    data(&mut clock, 0, 1_000, &seed(0));
+    assert!(!clock.is_running());
+    clock.on_rest(at(100), Dsn(1_000), Dsn(3_000), &seed(100));
+    clock.on_rest(at(400), Dsn(1_000), Dsn(4_000), &seed(400));
+    assert_eq!(run(&mut clock, 60_000, |_| seed(400)), [(600, Due::Stalled)]);
+}
+
+#[test]
+fn a_data_ack_restarts_it_and_starts_nothing() {
+    let mut clock = ReceiveClock::default();
+    clock.on_data_ack(at(0), &seed(0));
+    assert!(!clock.is_running());
+    data(&mut clock, 0, 1_000, &seed(0));
+    clock.on_data_ack(at(300), &seed(300));
+    assert_eq!(run(&mut clock, 60_000, |_| seed(300)), [(800, Due::Stalled)]);
+}
+
+#[test]
+fn a_shorter_wait_counts_from_the_next_data_on() {
+    let mut clock = ReceiveClock::default();
+    let unknown = Conditions { stall: Some(MS(1_500)), ..seed(0) };
+    data(&mut clock, 0, 1_000, &unknown);
+    data(&mut clock, 100, 2_000, &seed(100));
+    assert_eq!(run(&mut clock, 60_000, |_| seed(100)), [(600, Due::Stalled)]);
+}
+
+#[test]
+fn three_probes_without_answer_prove_it() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &probing(Some(500), 0));
+    let said = run(&mut clock, 60_000, |_| probing(Some(500), 0));
+    let probe = |ms| (ms, Due::Probe);
+    assert_eq!(said, [probe(50), probe(100), probe(150), (200, Due::Unanswered)]);
+}
+
+#[test]
+fn an_answer_takes_the_probes_back_and_the_stall_goes_on() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &probing(Some(500), 0));
+    // Each probe is answered within 10 ms; data never comes.
+    let heard = |now: Instant| now.as_millis().saturating_sub(40);
+    let said = run(&mut clock, 60_000, |now| probing(Some(500), heard(now)));
+    assert_eq!(said.last(), Some(&(500, Due::Stalled)), "{said:?}");
+    assert!(said.iter().all(|(_, due)| *due != Due::Unanswered), "{said:?}");
+}
+
+#[test]
+fn who_does_not_mark_is_asked_once_and_believed() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &probing(None, 0));
+    let heard = |now: Instant| if now > at(60) { 60 } else { 0 };
+    let said = run(&mut clock, 60_000, |now| probing(None, heard(now)));
+    assert_eq!(said, [(50, Due::Probe)]);
+    assert!(!clock.is_running(), "no probes into an idle line");
+    data(&mut clock, 9_000, 2_000, &probing(None, 9_000));
+    let said = run(&mut clock, 60_000, |_| probing(None, 9_000));
+    assert_eq!(said.last(), Some(&(9_200, Due::Unanswered)), "{said:?}");
+}
+
+#[test]
+fn neither_mark_nor_probes_means_no_timer() {
+    let mut clock = ReceiveClock::default();
+    let nothing = Conditions { stall: None, probing: None, heard_at: at(0) };
+    data(&mut clock, 0, 1_000, &nothing);
+    assert!(!clock.is_running());
+}
+
+#[test]
+fn a_flow_with_pauses_is_asked_later() {
+    let mut clock = ReceiveClock::default();
+    let cond = |ms| probing(Some(2_000), ms);
+    let mut now = 0;
+    for turn in 0..20 {
+        now = turn * 100;
+        // Two segments each time: the short gap must not hide the long one.
+        data(&mut clock, now, turn * 2_000 + 1_000, &cond(now));
+        data(&mut clock, now + 1, turn * 2_000 + 2_000, &cond(now + 1));
+    }
+    let first = run(&mut clock, 60_000, |_| cond(now + 1))[0];
+    assert_eq!(first, (now + 1 + 2 * 99, Due::Probe));
+    // The pauses are forgotten in two to three seconds of steady data.
+    for step in 0..400 {
+        data(&mut clock, now + 200 + step * 10, 100_000 + step, &cond(now + 200 + step * 10));
+    }
+    now += 200 + 399 * 10;
+    let first = run(&mut clock, 60_000, |_| cond(now))[0];
+    assert_eq!(first, (now + 50, Due::Probe));
+}
+
+#[test]
+fn steady_data_wakes_it_seldom() {
+    let mut clock = ReceiveClock::default();
+    let mut wakes = 0;
+    for step in 0..10_000u64 {
+        while let Some(due) = clock.next_timeout().filter(|due| *due <= at(step)) {
+            assert_eq!(clock.on_timeout(due, &seed(step)), Due::Nothing);
+            wakes += 1;
+        }
+        data(&mut clock, step, (step + 1) * 1_000, &seed(step));
+    }
+    assert!(wakes <= 21, "{wakes} in ten seconds");
+}
+
+#[test]
+fn an_excuse_is_a_whole_new_wait() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &seed(0));
+    clock.excuse(at(500), &seed(0));
+    assert_eq!(clock.next_timeout(), Some(at(1_000)));
+}

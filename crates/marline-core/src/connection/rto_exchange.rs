@@ -1,0 +1,168 @@
+//! Asking the peer for its retransmission timeout, and answering (docs/spec/experimental.md).
+//!
+//! *Problem.* How long may a download path be silent before it is dead? As long as the *sender* waits
+//! before it repeats; the receiver, which sends little, has no RTT samples of its own to know it from.
+//!
+//! *Source.* MultiMob: a bit in DSS asks, an option answers with the timeout in microseconds. When it asks
+//! is not known. Here: once the extension is agreed on, and then when the receive timer starts and the
+//! answer is older than the configuration wants, at most once a second, and half as often for each
+//! question that stays unanswered.
+//!
+//! The answer is the largest timeout of the usable subflows, without backoff. Both options go on pure
+//! ACKs, which may get lost: nothing depends on them but how long the timer waits. A question costs the
+//! answerer one segment, and it answers ten in a second at most. An answer counts only if there was a
+//! question, and only within the bounds of the receive timer.
+
+use marline_policy::{Role, SubflowId};
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::{ExperimentalMessage, Extensions};
+
+use super::Connection;
+use crate::shared::Shared;
+
+/// Shortest time between two questions.
+const QUESTIONS: Duration = Duration::from_secs(1);
+/// Shortest time between two answers.
+const ANSWERS: Duration = Duration::from_millis(100);
+/// Doublings of the time between questions that stay unanswered.
+const MAX_BACKOFF: u32 = 6;
+
+/// What both sides of the exchange remember.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct RtoExchange {
+    /// What the peer told, and when.
+    told: Option<(Duration, Instant)>,
+    /// When it was asked last, and how often in vain.
+    asked: Option<(Instant, u32)>,
+    /// A question is open.
+    open: bool,
+    /// When the peer was answered last.
+    answered_at: Option<Instant>,
+}
+
+impl RtoExchange {
+    /// Whether to ask now.
+    fn is_due(&self, now: Instant, refresh: Duration) -> bool {
+        let old = self.told.is_none_or(|(_, at)| now.since(at) >= refresh);
+        let rested = self.asked.is_none_or(|(at, in_vain)| {
+            now.since(at) >= QUESTIONS * (1 << in_vain.min(MAX_BACKOFF))
+        });
+        old && rested
+    }
+
+    fn on_asked(&mut self, now: Instant) {
+        let in_vain = self.asked.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
+        self.asked = Some((now, in_vain));
+        self.open = true;
+    }
+
+    /// `false`: nobody asked.
+    fn on_told(&mut self, now: Instant, rto: Duration) -> bool {
+        let wanted = core::mem::take(&mut self.open);
+        if wanted {
+            self.told = Some((rto, now));
+            self.asked = self.asked.map(|(at, _)| (at, 0));
+        }
+        wanted
+    }
+
+    fn may_answer(&mut self, now: Instant) -> bool {
+        let rested = self.answered_at.is_none_or(|at| now.since(at) >= ANSWERS);
+        if rested {
+            self.answered_at = Some(now);
+        }
+        rested
+    }
+}
+
+impl Connection {
+    /// What the peer told last.
+    pub(super) fn peer_rto(&self) -> Option<Duration> {
+        self.rto_exchange.told.map(|(rto, _)| rto)
+    }
+
+    /// Asks on this subflow if what is known is old.
+    pub(super) fn ask_for_rto(&mut self, now: Instant, sh: &mut Shared, on: SubflowId) {
+        let Some(config) = self.config.receive_timer else { return };
+        let wanted = self.role == Role::Client && self.agreed_on(Extensions::RTO);
+        if wanted && self.rto_exchange.is_due(now, config.refresh) {
+            self.rto_exchange.on_asked(now);
+            sh.counters.rto_request_tx += 1;
+            self.signal_message(Some(on), &ExperimentalMessage::RtoRequest);
+        }
+    }
+
+    /// The peer asks.
+    pub(super) fn on_rto_request(&mut self, now: Instant, sh: &mut Shared, on: SubflowId) {
+        if self.role != Role::Server || !self.agreed_on(Extensions::RTO) {
+            return;
+        }
+        sh.counters.rto_request_rx += 1;
+        if self.rto_exchange.may_answer(now) {
+            let rto_us = u32::try_from(self.largest_rto().as_micros()).unwrap_or(u32::MAX);
+            sh.counters.rto_info_tx += 1;
+            self.signal_message(Some(on), &ExperimentalMessage::RtoInfo { rto_us });
+        }
+    }
+
+    /// The peer answers.
+    pub(super) fn on_rto_info(&mut self, now: Instant, sh: &mut Shared, rto_us: u32) {
+        if self.rto_exchange.on_told(now, Duration::from_micros(u64::from(rto_us))) {
+            sh.counters.rto_info_rx += 1;
+        } else {
+            sh.counters.rto_info_refused += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFRESH: Duration = Duration::from_secs(10);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// When questions go out if there is a reason each 100 ms; each is answered if `answered`.
+    fn questions(answered: bool) -> Vec<u64> {
+        let mut exchange = RtoExchange::default();
+        let mut asked = Vec::new();
+        for ms in (0..60_000).step_by(100) {
+            if exchange.is_due(at(ms), REFRESH) {
+                exchange.on_asked(at(ms));
+                asked.push(ms);
+                assert!(!answered || exchange.on_told(at(ms), Duration::from_millis(300)));
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn an_answer_is_good_for_its_time() {
+        assert_eq!(questions(true), [0, 10_000, 20_000, 30_000, 40_000, 50_000]);
+    }
+
+    #[test]
+    fn silence_makes_questions_rarer() {
+        assert_eq!(questions(false), [0, 1_000, 3_000, 7_000, 15_000, 31_000]);
+    }
+
+    #[test]
+    fn an_answer_to_no_question_is_none() {
+        let mut exchange = RtoExchange::default();
+        assert!(!exchange.on_told(at(0), Duration::from_secs(4_000)));
+        exchange.on_asked(at(0));
+        assert!(exchange.on_told(at(10), Duration::from_millis(300)));
+        assert!(!exchange.on_told(at(11), Duration::ZERO), "one answer for one question");
+        assert_eq!(exchange.told, Some((Duration::from_millis(300), at(10))));
+    }
+
+    #[test]
+    fn a_flood_of_questions_gets_ten_answers_a_second() {
+        let mut exchange = RtoExchange::default();
+        let answers = (0..10_000).filter(|ms| exchange.may_answer(at(*ms))).count();
+        assert_eq!(answers, 100);
+    }
+}

@@ -1,0 +1,151 @@
+//! A download whose only path dies: the client opens the cellular one because it hears nothing.
+
+use std::sync::Arc;
+
+use marline_core::{ConnectionConfig, MonitorEvent, MonitorKind, ReceiveTimer};
+use marline_policy::{
+    PathAction, PathContext, PathEvent, PathManager, PathManagerFactory, SilenceCause,
+};
+use marline_sim::{Amount, Bulk, Paths, PathsConfig, oracle::stream};
+use marline_time::{Duration, Instant, SeedTree};
+
+use super::{connection, link};
+
+/// The cellular path, whose radio sleeps until the first packet wakes it (260 ms).
+pub const LTE: &str = "rate=20M,delay=30ms,queue=100ms,radio=lte";
+/// The path that dies.
+pub const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
+
+/// Opens no second subflow until one is silent, then from every address without one.
+#[derive(Debug, Default)]
+struct OnSilence {
+    wanted: Vec<PathAction>,
+    fast: bool,
+}
+
+impl PathManager for OnSilence {
+    fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        if !matches!(event, PathEvent::Silent { .. }) {
+            return;
+        }
+        for local in cx.local {
+            if cx.paths.iter().all(|path| path.local_id != local.id) {
+                let (local, remote) = (local.id, cx.remote[0].id);
+                let action =
+                    PathAction::OpenSubflow { local, remote, backup: false, fast: self.fast };
+                self.wanted.push(action);
+            }
+        }
+    }
+
+    fn poll_action(&mut self) -> Option<PathAction> {
+        self.wanted.pop()
+    }
+}
+
+#[derive(Debug)]
+struct Factory {
+    fast: bool,
+}
+
+impl PathManagerFactory for Factory {
+    fn name(&self) -> &'static str {
+        "on-silence"
+    }
+
+    fn build(&self) -> Box<dyn PathManager> {
+        Box::new(OnSilence { wanted: Vec::new(), fast: self.fast })
+    }
+}
+
+/// What the client may ask for.
+#[derive(Copy, Clone, Debug)]
+pub struct Setting {
+    pub timer: ReceiveTimer,
+    /// The server agrees to say when it has nothing more to send, and its timeout.
+    pub helped: bool,
+    pub fast: bool,
+}
+
+/// The parts of the hole, in order; they add up to it.
+#[derive(Copy, Clone, Debug)]
+pub struct Hole {
+    /// Last byte before to the verdict.
+    pub notice: Duration,
+    /// Why.
+    pub cause: SilenceCause,
+    /// Verdict to the established cellular subflow: promotion and a round trip.
+    pub open: Duration,
+    /// From there to the first new byte.
+    pub resume: Duration,
+    /// Longest time without arrivals.
+    pub total: Duration,
+    /// When all bytes had arrived.
+    pub finished: Instant,
+}
+
+/// What the client does without a subflow on LTE.
+pub fn client(setting: Setting) -> ConnectionConfig {
+    let mut client = connection("min-rtt");
+    client.policies.path_manager = Arc::new(Factory { fast: setting.fast });
+    client.receive_timer = Some(setting.timer);
+    client.extensions = extensions(setting);
+    client
+}
+
+/// 20 MB to the client; WiFi loses everything from `dies_at` on.
+///
+/// # Panics
+/// If bytes are wrong or do not all arrive within a minute.
+pub fn run(setting: Setting, dies_at: Instant, seed: u64) -> Hole {
+    let mut config = PathsConfig::new(vec![link(WIFI), link(LTE)], client(setting));
+    config.server = connection("min-rtt");
+    if !setting.helped {
+        config.server.allow_extensions = marline_core::Extensions::NONE;
+    }
+    let mut paths = Paths::new(&config, SeedTree::new(seed));
+    paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Bytes(20_000_000), 1, 2))));
+    paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
+    paths.at_set_path_up(dies_at, 0, false);
+    let limit = dies_at + Duration::from_secs(60);
+    let finished = paths.world.run_while(limit, |world| {
+        let eof = |node| {
+            let report = world.node(node).report(0);
+            report.is_some_and(|report: &marline_sim::Report| report.eof_at.is_some())
+        };
+        !(eof(paths.client) && eof(paths.server))
+    });
+    let (reader, writer) = (paths.client_report(0), paths.server_report(0));
+    let (reader, writer) = (reader.expect("connected"), writer.expect("accepted"));
+    let complete = stream::complete(writer, reader);
+    assert!(finished && complete.is_ok(), "{setting:?}, seed {seed}: {complete:?}");
+    let finished = reader.arrived.expect("bytes arrived").1;
+    let hole = reader.hole_within(dies_at, finished);
+    let events = paths.world.node(paths.client).monitor();
+    let (silent_at, cause) = first(events, |kind| match kind {
+        MonitorKind::SubflowSilent { cause, .. } => Some(*cause),
+        _ => None,
+    });
+    let (open_at, ()) =
+        first(events, |kind| matches!(kind, MonitorKind::SubflowEstablished { .. }).then_some(()));
+    let end = hole.from + hole.length;
+    Hole {
+        notice: silent_at.since(hole.from),
+        cause,
+        open: open_at.since(silent_at),
+        resume: end.since(open_at),
+        total: hole.length,
+        finished,
+    }
+}
+
+fn extensions(setting: Setting) -> marline_core::Extensions {
+    use marline_core::Extensions;
+    let helped = Extensions::IDLE.with(Extensions::RTO);
+    if setting.fast { helped.with(Extensions::FAST_JOIN) } else { helped }
+}
+
+fn first<T>(events: &[MonitorEvent], wanted: impl Fn(&MonitorKind) -> Option<T>) -> (Instant, T) {
+    let found = events.iter().find_map(|event| Some((event.at, wanted(&event.kind)?)));
+    found.unwrap_or_else(|| panic!("never happened; the client told {events:#?}"))
+}

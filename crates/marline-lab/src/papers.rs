@@ -74,12 +74,16 @@ pub fn all() -> Vec<&'static dyn Paper> {
     ]
 }
 
-/// The paper of this key.
+/// Other names under which a paper is known: CS244's students did `raiciu2012` again.
+const ALIASES: [(&str, &str); 1] = [("cs244", "raiciu2012")];
+
+/// The paper of this key, or of another name for it.
 ///
 /// # Errors
 /// There is none; the keys there are.
 pub fn find(key: &str) -> anyhow::Result<&'static dyn Paper> {
-    all().into_iter().find(|paper| paper.key() == key).with_context(|| {
+    let meant = ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, key)| *key);
+    all().into_iter().find(|paper| paper.key() == meant).with_context(|| {
         let keys: Vec<&str> = all().iter().map(|paper| paper.key()).collect();
         format!("no paper `{key}`; there are {}", keys.join(", "))
     })

@@ -35,7 +35,7 @@ pub use capture::Capture;
 pub use content::{Content, Verifier};
 pub use digest::Digest;
 pub use host::{Host, HostConfig, Listen};
-pub use measure::{Samples, link_goodput, median, quantile};
+pub use measure::{Samples, link_goodput, mean, median, quantile};
 pub use node::{Node, Outbox};
 pub use packet::{Observer, Packet, Sighting};
 pub use scenario::{Paths, PathsConfig, SERVER_PORT};

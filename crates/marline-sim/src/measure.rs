@@ -61,6 +61,12 @@ pub fn quantile(values: &[f64], quantile: f64) -> f64 {
     nearest_rank(&sorted(values), quantile).unwrap_or(f64::NAN)
 }
 
+/// The arithmetic mean; NaN of none.
+#[must_use]
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 /// The middle of values; of an even number the mean of the two in the middle; NaN of none.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {

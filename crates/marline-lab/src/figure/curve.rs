@@ -38,7 +38,7 @@ pub fn density(values: &[f64], (from, to): (f64, f64), bandwidth: f64) -> Vec<(f
 #[must_use]
 pub fn mean_interval(values: &[f64]) -> (f64, (f64, f64)) {
     let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
+    let mean = marline_sim::mean(values);
     if values.len() < 2 {
         return (mean, (f64::NAN, f64::NAN));
     }

@@ -62,8 +62,7 @@ impl HeatMap {
     /// As a figure of a reproduction.
     #[must_use]
     pub fn figure(&self, name: &str, caption: &str) -> Figure {
-        let (title, svg) = (self.title.clone(), self.svg());
-        Figure { name: name.to_owned(), title, caption: caption.to_owned(), svg }
+        Figure::new(name, &self.title, caption, self.svg())
     }
 
     /// The drawing.

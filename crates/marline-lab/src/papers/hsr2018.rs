@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use marline_link::trace::ArrivalTrace;
 use marline_link::{DuplexConfig, RateConfig};
+use marline_sim::mean;
 use marline_time::{Duration, Instant};
 use serde::Deserialize;
 
@@ -192,7 +193,7 @@ fn shares(key: &str, class: &str, measured: &[Measured]) -> Table {
         let lost = lack(values.iter().copied());
         let remark = format!(
             "mean U_c {:.2}; below 1 it lacks {:.1} % on average over all runs",
-            values.iter().sum::<f64>() / values.len() as f64,
+            mean(&values),
             percent(lost)
         );
         rows.push(Row::new(format!("{name}: runs with U_c < 1")).ours(share, "%").remark(remark));

@@ -166,6 +166,14 @@ pub struct Figure {
     pub svg: String,
 }
 
+impl Figure {
+    /// A drawing with its name, the line above it and the words below it.
+    #[must_use]
+    pub fn new(name: &str, title: &str, caption: &str, svg: String) -> Figure {
+        Figure { name: name.to_owned(), title: title.to_owned(), caption: caption.to_owned(), svg }
+    }
+}
+
 /// What came out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {

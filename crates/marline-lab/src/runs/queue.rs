@@ -14,7 +14,7 @@ struct Queue<'a, T> {
 
 impl<T> Queue<'_, T> {
     /// The next there is room for; `None`: there is no more.
-    fn next(&self) -> Option<usize> {
+    fn next(&self) -> Option<Running<'_, T>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (waiting, free) = &mut *state;
@@ -24,15 +24,24 @@ impl<T> Queue<'_, T> {
             if let Some(at) = waiting.iter().position(|item| self.weights[*item] <= *free) {
                 let item = waiting.remove(at)?;
                 *free -= self.weights[item];
-                return Some(item);
+                return Some(Running { queue: self, item });
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
 
-    fn done(&self, item: usize) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).1 += self.weights[item];
-        self.changed.notify_all();
+/// An item that is being run. However that ends, its room is free afterwards: others may wait for it.
+struct Running<'a, T> {
+    queue: &'a Queue<'a, T>,
+    item: usize,
+}
+
+impl<T> Drop for Running<'_, T> {
+    fn drop(&mut self) {
+        let Queue { weights, state, changed, .. } = self.queue;
+        state.lock().unwrap_or_else(PoisonError::into_inner).1 += weights[self.item];
+        changed.notify_all();
     }
 }
 
@@ -57,10 +66,11 @@ pub fn weighted<T: Sync, R: Send>(
         let (queue, done, run) = (&queue, &done, &run);
         for worker in 0..halves.min(items.len() as u32) {
             scope.spawn(move || {
-                while let Some(item) = queue.next() {
-                    let result = run(&queue.items[item], worker);
-                    queue.done(item);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push((item, result));
+                while let Some(running) = queue.next() {
+                    let result = run(&queue.items[running.item], worker);
+                    done.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((running.item, result));
                 }
             });
         }
@@ -95,5 +105,24 @@ mod tests {
         let most = most.load(Ordering::SeqCst);
         assert!((3..=4).contains(&most), "{most}");
         assert!(weighted(4, &[], |item: &u32| *item, run).is_empty());
+    }
+
+    #[test]
+    fn what_panics_gives_its_room_back() {
+        let ran = AtomicU32::new(0);
+        let outcome = std::panic::catch_unwind(|| {
+            // Two halves that are both taken by the item that panics; the others need one each.
+            weighted(
+                2,
+                &[2, 1, 1, 2],
+                |item| *item,
+                |item, _| {
+                    assert!(ran.fetch_add(1, Ordering::SeqCst) > 0, "the first");
+                    *item
+                },
+            )
+        });
+        assert!(outcome.is_err(), "it is not swallowed");
+        assert_eq!(ran.load(Ordering::SeqCst), 4, "and nobody waits for ever");
     }
 }

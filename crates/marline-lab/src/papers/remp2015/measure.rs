@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use marline_sim::quantile;
+use marline_sim::{mean, quantile};
 
 use super::Context;
 use crate::bound::Bound;
@@ -29,10 +29,6 @@ pub(super) struct Echoes {
     wire_bytes: Vec<f64>,
     /// Payload bytes that went over more than one path, per run.
     copied_bytes: Vec<f64>,
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 impl Echoes {

@@ -1,6 +1,6 @@
 //! Flow completion time by size, loss and degree of redundancy.
 
-use marline_sim::quantile;
+use marline_sim::{mean, quantile};
 
 use super::{Context, Reproduction};
 use crate::bound::Bound;
@@ -127,10 +127,6 @@ fn pooled(items: &[Item], cells: &[Cell], loss: u32, bytes: u32) -> Vec<Cell> {
         }
     }
     all
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 fn figure(name: &str, loss: u32, items: &[Item], cells: &[Cell]) -> Figure {

@@ -1,6 +1,6 @@
 //! One scheduler on one pair.
 
-use marline_sim::quantile;
+use marline_sim::{mean, quantile};
 
 use super::{Pair, Setup};
 use crate::bound::Bound;
@@ -117,7 +117,7 @@ impl Latencies {
 impl Cell {
     /// Mean of the parts, Mbit/s.
     pub(super) fn goodput(&self) -> f64 {
-        self.goodputs.iter().sum::<f64>() / self.goodputs.len() as f64
+        mean(&self.goodputs)
     }
 
     /// Share of the bytes to the client that the first path carried.

@@ -89,6 +89,7 @@ async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
             () = tokio::time::sleep_until(next) => {
                 let begin = Instant::now();
                 totals.sample(&handle.connections());
+                totals.radios(&handle.paths());
                 // Many connections make a look expensive: then it is taken less often.
                 allowed = begin + (begin.elapsed() * 20).max(SOON);
                 next = allowed.max(begin + SAMPLE);
@@ -141,6 +142,7 @@ async fn answer(
     let (status, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => {
             totals.sample(&handle.connections());
+            totals.radios(&handle.paths());
             (StatusCode::OK, totals.render())
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),

@@ -1,6 +1,6 @@
 //! The live per-path table: one row per subflow, in units people read.
 
-use crate::control::protocol::{Connection, Subflow};
+use crate::control::protocol::{Connection, Path, Radio, Subflow};
 
 /// The columns, in order.
 const HEADER: [&str; 12] = [
@@ -36,6 +36,20 @@ pub fn render(connections: &[Connection]) -> String {
     let mut text = align(&rows, &LEFT);
     text.push_str(&totals(connections));
     text
+}
+
+/// A line for each path that goes over a radio.
+#[must_use]
+pub fn radios(paths: &[Path]) -> String {
+    let of = |path: &Path| Some(format!("{}: {}\n", path.name, radio(path.radio.as_ref()?)));
+    paths.iter().filter_map(of).collect()
+}
+
+/// What a radio is doing and drew so far.
+#[must_use]
+pub fn radio(radio: &Radio) -> String {
+    let Radio { kind, state, traffic_j, idle_j, promotions } = radio;
+    format!("{kind} {state}: {traffic_j:.1} J by traffic, {idle_j:.1} J idle, woken {promotions}x")
 }
 
 /// Pads the cells so that columns line up; two blanks between them, none at the end of a line.

@@ -15,6 +15,8 @@ mod privileges;
 mod random;
 mod sys;
 
+pub use marline_link::radio;
+
 pub use capture::Captures;
 pub use clock::Clock;
 pub use driver::{

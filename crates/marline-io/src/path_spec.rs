@@ -4,6 +4,8 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::str::FromStr;
 
+use marline_link::radio::RadioKind;
+
 /// Longest interface name Linux knows (IFNAMSIZ less the closing zero).
 const LONGEST_INTERFACE_NAME: usize = 15;
 
@@ -25,6 +27,8 @@ pub struct PathSpec {
     pub remote: Option<SocketAddr>,
     /// Carry data only if nothing else can.
     pub backup: bool,
+    /// The radio it goes over, for counting energy; `None`: what the interface's name lets one suppose.
+    pub radio: Option<RadioKind>,
 }
 
 /// Why a text is no path.
@@ -38,7 +42,7 @@ impl fmt::Display for PathSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup], LOCAL an interface or address)",
+            "path `{}`: {} (write LOCAL[=ADDRESS:PORT][,backup][,radio=lte], LOCAL an interface or address)",
             self.text, self.why
         )
     }
@@ -61,7 +65,8 @@ impl fmt::Display for PathSpec {
         if let Some(remote) = self.remote {
             write!(f, "={remote}")?;
         }
-        f.write_str(if self.backup { ",backup" } else { "" })
+        f.write_str(if self.backup { ",backup" } else { "" })?;
+        self.radio.map_or(Ok(()), |radio| write!(f, ",radio={radio}"))
     }
 }
 
@@ -72,11 +77,15 @@ impl FromStr for PathSpec {
         let fail = |why| PathSpecError { text: text.to_owned(), why };
         let mut parts = text.split(',');
         let ends = parts.next().unwrap_or_default();
-        let mut backup = false;
+        let (mut backup, mut radio) = (false, None);
         for flag in parts {
-            match flag {
-                "backup" => backup = true,
-                _ => return Err(fail("the only flag is `backup`")),
+            match (flag, flag.strip_prefix("radio=")) {
+                ("backup", _) => backup = true,
+                (_, Some(kind)) => {
+                    let known = kind.parse().map_err(|_| fail("radios are lte, umts and wifi"))?;
+                    radio = Some(known);
+                }
+                _ => return Err(fail("the only flags are `backup` and `radio=`")),
             }
         }
         let (local, remote) = match ends.split_once('=') {
@@ -96,7 +105,7 @@ impl FromStr for PathSpec {
         {
             return Err(fail("local and remote address are of different families"));
         }
-        Ok(PathSpec { local, remote, backup })
+        Ok(PathSpec { local, remote, backup, radio })
     }
 }
 
@@ -136,6 +145,7 @@ mod tests {
             "wwan0,backup",
             "127.0.0.1=127.0.0.1:7001,backup",
             "2001:db8::1=[2001:db8::2]:443",
+            "usb0,backup,radio=lte",
         ] {
             let spec: PathSpec = text.parse().unwrap();
             assert_eq!(spec.to_string(), text);
@@ -151,6 +161,7 @@ mod tests {
             ("", "missing"),
             ("=1.2.3.4:5", "missing"),
             ("wlan0,fast", "backup"),
+            ("wlan0,radio=5g", "radios are"),
             ("wlan0=nowhere", "ADDRESS:PORT"),
             ("wlan0=1.2.3.4:0", "zero"),
             ("0.0.0.0", "own"),

@@ -19,6 +19,7 @@ mod hsr2018;
 mod judge;
 mod kernel;
 mod live;
+mod multimob_live;
 mod output;
 mod papd2017;
 mod raiciu2012;
@@ -71,6 +72,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         // Those in real time.
         &kernel::Kernel,
         &live::Live,
+        &multimob_live::MultiMobLive,
     ]
 }
 

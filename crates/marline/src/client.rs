@@ -160,7 +160,11 @@ impl Client {
     /// The paths and their state.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
-        lock(&self.inner.paths).status()
+        let mut paths = lock(&self.inner.paths).status();
+        for (number, path) in paths.iter_mut().enumerate() {
+            path.radio = self.inner.shard.radio(number);
+        }
+        paths
     }
 
     /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its

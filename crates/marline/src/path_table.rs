@@ -4,6 +4,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
+use marline_io::radio::{RadioKind, RadioReading};
 use marline_io::{Interfaces, LocalEnd, LocalSpec, PathSpec, Shard};
 use marline_policy::{AddressId, LocalAddress};
 
@@ -24,6 +25,8 @@ pub struct PathStatus {
     pub backup: bool,
     /// What went wrong last.
     pub error: Option<String>,
+    /// What its radio drew, by the packets of this client; `None`: it goes over none that is known.
+    pub radio: Option<RadioReading>,
 }
 
 /// A change of a path by hand.
@@ -60,6 +63,15 @@ impl Entry {
     fn new(spec: PathSpec) -> Self {
         let backup = spec.backup;
         Entry { spec, ends: Vec::new(), taken_down: false, backup, error: None }
+    }
+
+    /// The radio as configured, or as the interface's name lets one suppose.
+    fn radio(&self) -> Option<RadioKind> {
+        let named = match &self.spec.local {
+            LocalSpec::Interface(name) => Some(name),
+            LocalSpec::Address(_) => self.ends.first().map(|end| &end.interface.0),
+        };
+        self.spec.radio.or_else(|| RadioKind::guess(named?))
     }
 }
 
@@ -99,6 +111,7 @@ impl PathTable {
                 local: LocalSpec::Interface(tun.interface.clone()),
                 remote: None,
                 backup: false,
+                radio: None,
             };
             tuns.iter().map(spec).collect::<Vec<_>>()
         };
@@ -202,6 +215,10 @@ impl PathTable {
                 }
             });
         }
+        for (number, entry) in self.entries.iter().enumerate() {
+            let addresses: Vec<IpAddr> = entry.ends.iter().map(|end| end.address).collect();
+            shard.set_radio(number, entry.radio(), &addresses);
+        }
         let unused: Vec<IpAddr> = self
             .sockets
             .keys()
@@ -291,6 +308,7 @@ impl PathTable {
             up: !entry.ends.is_empty() && !entry.taken_down,
             backup: entry.backup,
             error: entry.error.clone(),
+            radio: None,
         };
         self.entries.iter().map(status).collect()
     }

@@ -80,7 +80,8 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
         let text = if args.json {
             format!("{}\n", serde_json::to_string(&connections)?)
         } else {
-            path_table::render(&connections)
+            let paths = client.paths().await.unwrap_or_default();
+            path_table::render(&connections) + &path_table::radios(&paths)
         };
         // Home, the text with the rest of each line erased, then everything below.
         let text =

@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::monitor::{print, reach};
 use crate::control::protocol::{Answer, Command, Path, PathChange};
-use crate::path_table::align;
+use crate::path_table::{align, radio};
 
 /// Arguments of `marline path`.
 #[derive(Debug, clap::Args)]
@@ -65,7 +65,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn list(paths: &[Path]) -> String {
-    let mut rows = vec![["#", "path", "state", "local", "remote", "problem"].map(str::to_owned)];
+    let mut rows =
+        vec![["#", "path", "state", "local", "remote", "radio", "problem"].map(str::to_owned)];
     for (number, path) in paths.iter().enumerate() {
         let state = match (path.up, path.backup) {
             (true, false) => "up",
@@ -80,15 +81,17 @@ fn list(paths: &[Path]) -> String {
             state.to_owned(),
             or_dash(&path.local),
             or_dash(&path.remote),
+            path.radio.as_ref().map_or_else(|| "-".to_owned(), radio),
             or_dash(&path.problem),
         ]);
     }
-    align(&rows, &[1, 2, 3, 4, 5])
+    align(&rows, &[1, 2, 3, 4, 5, 6])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::protocol::Radio;
 
     #[test]
     fn the_list_numbers_paths_and_says_what_is_wrong() {
@@ -97,6 +100,13 @@ mod tests {
                 name: "wlan0".into(),
                 up: true,
                 local: Some("192.0.2.7".into()),
+                radio: Some(Radio {
+                    kind: "wifi".into(),
+                    state: "tail".into(),
+                    traffic_j: 1.23,
+                    idle_j: 0.5,
+                    promotions: 3,
+                }),
                 ..Path::default()
             },
             Path {
@@ -108,7 +118,13 @@ mod tests {
         ];
         let text = list(&paths);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "0  wlan0  up           192.0.2.7  -       -");
-        assert_eq!(lines[2], "1  wwan0  down,backup  -          -       no route");
+        assert_eq!(
+            lines[1],
+            "0  wlan0  up           192.0.2.7  -       wifi tail: 1.2 J by traffic, 0.5 J idle, woken 3x  -"
+        );
+        assert_eq!(
+            lines[2],
+            "1  wwan0  down,backup  -          -       -                                                  no route"
+        );
     }
 }

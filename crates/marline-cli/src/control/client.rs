@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::protocol::{Answer, Command, Connection, Event, Request, Response};
+use super::protocol::{self, Answer, Command, Connection, Event, Request, Response};
 
 /// A conversation with a running client or server.
 #[derive(Debug)]
@@ -57,6 +57,17 @@ impl ControlClient {
         match self.ask(Command::Connections).await? {
             Answer::Connections(all) => Ok(all),
             other => bail!("asked for connections, got {other:?}"),
+        }
+    }
+
+    /// The paths, now.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub async fn paths(&mut self) -> anyhow::Result<Vec<protocol::Path>> {
+        match self.ask(Command::Paths).await? {
+            Answer::Paths(paths) => Ok(paths),
+            other => bail!("asked for paths, got {other:?}"),
         }
     }
 

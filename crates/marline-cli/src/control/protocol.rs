@@ -103,7 +103,7 @@ pub struct Hello {
 }
 
 /// A path: a local address or interface and what it is used for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Path {
     /// As given with `--path`, or the interface's name.
@@ -118,6 +118,25 @@ pub struct Path {
     pub backup: bool,
     /// Why it cannot be used.
     pub problem: Option<String>,
+    /// What its radio drew, by the packets of this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub radio: Option<Radio>,
+}
+
+/// A radio and its energy since the process opened the path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Radio {
+    /// `lte`, `umts` or `wifi`.
+    pub kind: String,
+    /// `idle`, `promotion`, `transfer` or `tail`.
+    pub state: String,
+    /// Caused by traffic, joules.
+    pub traffic_j: f64,
+    /// While idle, joules.
+    pub idle_j: f64,
+    /// Times it was woken.
+    pub promotions: u64,
 }
 
 /// A picture of a connection.

@@ -6,8 +6,9 @@ use marline::policy::Phase;
 use marline::{
     ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, PathStatus, SubflowInfo, SubflowState,
 };
+use marline_link::radio::RadioReading;
 
-use super::protocol::{Connection, Event, Path, Subflow};
+use super::protocol::{Connection, Event, Path, Radio, Subflow};
 
 // The pictures are taken apart field by field: one that the core adds must be shown, or left out
 // here in so many words.
@@ -107,6 +108,19 @@ impl From<&PathStatus> for Path {
             up: status.up,
             backup: status.backup,
             problem: status.error.clone(),
+            radio: status.radio.as_ref().map(Radio::from),
+        }
+    }
+}
+
+impl From<&RadioReading> for Radio {
+    fn from(RadioReading { kind, state, energy }: &RadioReading) -> Self {
+        Radio {
+            kind: kind.to_string(),
+            state: state.name().to_owned(),
+            traffic_j: energy.traffic_j(),
+            idle_j: energy.idle_j(),
+            promotions: energy.promotions,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use crate::control::protocol::{Connection, Subflow};
+use crate::control::protocol::{Connection, Path, Subflow};
 
 /// Distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
@@ -76,6 +76,9 @@ const GAUGES: [(&str, &str, Of); 5] = [
 ];
 
 const SRTT: &str = "marline_path_srtt_seconds";
+/// Grows like a counter; those of this library hold whole numbers only.
+const ENERGY: &str = "marline_path_radio_joules";
+const PROMOTIONS: &str = "marline_path_radio_promotions_total";
 const EVENTS: &str = "marline_events_total";
 const OPENED: &str = "marline_connections_total";
 const OPEN: &str = "marline_connections";
@@ -102,6 +105,8 @@ impl Totals {
                 describe_gauge!(name, meaning);
             }
             describe_gauge!(SRTT, "Smoothed RTT, mean over the path's subflows");
+            describe_gauge!(ENERGY, "Energy of the path's radio since the path was opened");
+            describe_counter!(PROMOTIONS, "Times the path's radio was woken");
             describe_counter!(EVENTS, "Events, by the names of `marline monitor`");
             describe_counter!(OPENED, "Connections seen");
             describe_gauge!(OPEN, "Connections that exist");
@@ -123,6 +128,20 @@ impl Totals {
             let alive: BTreeSet<u64> = connections.iter().map(|c| c.connection).collect();
             state.seen.retain(|number, _| alive.contains(number));
             state.gauges(connections);
+        });
+    }
+
+    /// Takes in what the radios of the paths drew.
+    pub fn radios(&self, paths: &[Path]) {
+        with_local_recorder(&self.recorder, || {
+            for (path, radio) in paths.iter().filter_map(|path| Some((path, path.radio.as_ref()?)))
+            {
+                for (cause, joules) in [("traffic", radio.traffic_j), ("idle", radio.idle_j)] {
+                    let labels = [("path", path.name.clone()), ("cause", cause.to_owned())];
+                    gauge!(ENERGY, &labels).set(joules);
+                }
+                counter!(PROMOTIONS, "path" => path.name.clone()).absolute(radio.promotions);
+            }
         });
     }
 
@@ -224,6 +243,7 @@ fn label(paths: &mut Vec<String>, side: Side, subflow: &Subflow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::protocol::Radio;
 
     fn subflow(local: &str, sent: u64) -> Subflow {
         Subflow {
@@ -273,6 +293,19 @@ mod tests {
             0.0
         );
         assert_eq!(value(&text, "marline_events_total{event=\"SF_CLOSED\"}"), 3.0);
+    }
+
+    #[test]
+    fn radios_have_their_joules() {
+        let totals = Totals::new(Side::Client);
+        let radio = Radio { traffic_j: 12.5, idle_j: 0.25, promotions: 2, ..Radio::default() };
+        let lte = Path { name: "wwan0".into(), radio: Some(radio), ..Path::default() };
+        totals.radios(&[Path { name: "eth0".into(), ..Path::default() }, lte]);
+        let text = totals.render();
+        let of = |cause| format!("marline_path_radio_joules{{path=\"wwan0\",cause=\"{cause}\"}}");
+        assert_eq!((value(&text, &of("traffic")), value(&text, &of("idle"))), (12.5, 0.25));
+        let woken = "marline_path_radio_promotions_total{path=\"wwan0\"}";
+        assert_eq!((value(&text, woken), text.contains("eth0")), (2.0, false));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 
 use marline_core::{Ecn, FourTuple, Transmit};
+use marline_link::Direction;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
@@ -59,6 +60,9 @@ impl State {
                 capture.sent(&batch.path, batch.ecn, segment);
             }
         }
+        let packets = out.bytes().len().div_ceil(batch.stride.max(1));
+        let bytes = out.bytes().len().saturating_sub(packets * self.carrier.headroom());
+        self.meter(now, batch.path.local.ip(), Direction::Up, (packets, bytes));
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
             Carrier::Native(carrier) => {

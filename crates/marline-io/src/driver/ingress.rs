@@ -13,6 +13,7 @@ use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
 use crate::sys::raw::{self, RawBuffer, RawMeta};
+use marline_link::Direction;
 use marline_time::Instant;
 
 /// Messages of one system call.
@@ -170,6 +171,7 @@ impl Shard {
                 if let Some(capture) = &mut state.capture {
                     capture.received(&meta.path, meta.ecn, segment);
                 }
+                state.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
                 state.endpoint.handle_packet(now, &meta, segment);
             }
             Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
@@ -254,6 +256,7 @@ impl State {
         if let Some(capture) = &mut self.capture {
             capture.received(&meta.path, meta.ecn, segment);
         }
+        self.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
         self.endpoint.handle_packet(now, &meta, segment);
     }
 }

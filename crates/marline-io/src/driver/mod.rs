@@ -12,6 +12,7 @@ mod error_watch;
 mod events;
 mod ingress;
 mod native;
+mod radios;
 mod shard;
 mod socket;
 mod stream;

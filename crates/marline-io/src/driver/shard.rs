@@ -18,6 +18,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::{Slot, Slots, wake};
+use super::radios::Radios;
 use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
 use super::stream::Stream;
 use super::{error_watch, task};
@@ -118,6 +119,7 @@ pub(super) struct State {
     pub(super) stall_retry_at: Option<Instant>,
     pub(super) armed: Option<Instant>,
     pub(super) capture: Option<Captures>,
+    pub(super) radios: Radios,
     pub(super) driver: Option<Waker>,
     /// The set of sockets changed: the task must look.
     pub(super) sockets_changed: bool,
@@ -218,6 +220,7 @@ impl Shard {
             stall_retry_at: None,
             armed: None,
             capture,
+            radios: Radios::default(),
             driver: None,
             sockets_changed: true,
             stopped: false,

@@ -1,6 +1,6 @@
 //! One direction of a relay: the link model over datagrams that know whose they are.
 
-use marline_link::radio::Reading;
+use marline_link::radio::RadioReading;
 use marline_link::{Link, LinkConfig, Packet};
 use marline_time::{Duration, Instant, SeedTree};
 use quinn_udp::EcnCodepoint;
@@ -107,7 +107,7 @@ impl Lane {
     }
 
     /// What the radio drew until `now`.
-    pub(super) fn radio(&self, now: Instant) -> Option<Reading> {
+    pub(super) fn radio(&self, now: Instant) -> Option<RadioReading> {
         Some(self.link.radio()?.reading(now))
     }
 

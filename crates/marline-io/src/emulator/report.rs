@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use marline_link::radio::Reading;
+use marline_link::radio::RadioReading;
 
 /// Lateness is kept up to this long; later is counted as this.
 const LONGEST_US: u64 = 10_000_000;
@@ -110,7 +110,7 @@ pub struct RelayReport {
     /// To the client.
     pub down: WayReport,
     /// What its radio drew, if it goes over one.
-    pub radio: Option<Reading>,
+    pub radio: Option<RadioReading>,
 }
 
 impl RelayReport {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use marline_io::emulator::{Lateness, RelayReport, WayReport};
-use marline_link::radio::Reading;
+use marline_link::radio::RadioReading;
 use serde_json::{Value, json};
 
 /// Several lines for people.
@@ -24,7 +24,7 @@ pub fn text(report: &RelayReport) -> String {
         }
         text.push('\n');
     }
-    if let Some(Reading { kind, energy }) = &report.radio {
+    if let Some(RadioReading { kind, energy, .. }) = &report.radio {
         let [promotion, transfer, tail] = energy.parts_j();
         let _ = writeln!(
             text,
@@ -106,7 +106,7 @@ pub fn to_json(report: &RelayReport) -> Value {
 
 /// What a radio drew, joules.
 #[must_use]
-pub fn radio_json(Reading { kind, energy }: &Reading) -> Value {
+pub fn radio_json(RadioReading { kind, energy, .. }: &RadioReading) -> Value {
     let [promotion_j, transfer_j, tail_j] = energy.parts_j();
     json!({
         "kind": kind.name(),

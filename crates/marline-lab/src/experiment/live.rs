@@ -166,7 +166,7 @@ fn job(
     }
     Ok(Job {
         side,
-        stack,
+        stack: stack.at(side),
         variant: variant.clone(),
         address: SocketAddr::new(server.addr(), PORT),
         paths,

@@ -1,9 +1,9 @@
 //! What a run showed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use marline_link::LinkStats;
-use marline_link::radio::Reading;
+use marline_link::radio::RadioReading;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Log, Mark, Workload};
@@ -18,7 +18,7 @@ pub struct PathTotals {
     /// To the client.
     pub down: LinkStats,
     /// What its radio drew until the end of the run, if it goes over one.
-    pub radio: Option<Reading>,
+    pub radio: Option<RadioReading>,
 }
 
 /// A request with its answer, a block or a burst.
@@ -93,6 +93,19 @@ impl Outcome {
         let from_ms = warm_up.as_secs_f64() * 1e3;
         let messages = self.messages(workload).into_iter();
         messages.filter(|message| message.sent_ms >= from_ms).map(|m| m.latency_ms).collect()
+    }
+
+    /// Requests that were sent and never answered: when, ms after the start.
+    #[must_use]
+    pub fn unanswered_ms(&self, workload: &Workload) -> Vec<f64> {
+        if !matches!(workload, Workload::Ask { .. } | Workload::Dialogue { .. }) {
+            return Vec::new();
+        }
+        let answered: BTreeSet<(u8, u32)> =
+            self.client.received.iter().map(|mark| (mark.stream, mark.index)).collect();
+        let open = |mark: &&Mark| !answered.contains(&(mark.stream, mark.index));
+        let sent = self.client.sent.iter().filter(open);
+        sent.map(|mark| ms(self.start_ns, mark.at_ns)).collect()
     }
 
     /// Rate at which the client read whole messages between two times after the start, Mbit/s.

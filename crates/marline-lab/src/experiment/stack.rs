@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::Side;
+
 /// What runs an experiment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -19,12 +21,25 @@ pub enum Stack {
     /// This machine's TCP twice, on two paths, everything sent on both and whatever comes first
     /// counts: what an ideal redundant sender reaches. For requests only.
     Duplicate,
+    /// Marline at the client, this machine's Multipath TCP at the server.
+    #[serde(rename = "to-kernel")]
+    ToKernel,
+    /// This machine's Multipath TCP at the client, Marline at the server.
+    #[serde(rename = "from-kernel")]
+    FromKernel,
 }
 
 impl Stack {
     /// All there are.
-    pub const ALL: [Stack; 5] =
-        [Stack::Sim, Stack::Live, Stack::Tcp, Stack::Mptcp, Stack::Duplicate];
+    pub const ALL: [Stack; 7] = [
+        Stack::Sim,
+        Stack::Live,
+        Stack::Tcp,
+        Stack::Mptcp,
+        Stack::Duplicate,
+        Stack::ToKernel,
+        Stack::FromKernel,
+    ];
 
     /// Its word in files, tables and on the command line.
     #[must_use]
@@ -35,13 +50,25 @@ impl Stack {
             Stack::Tcp => "tcp",
             Stack::Mptcp => "mptcp",
             Stack::Duplicate => "duplicate",
+            Stack::ToKernel => "to-kernel",
+            Stack::FromKernel => "from-kernel",
         }
     }
 
-    /// Both ends are Marline's.
+    /// An end is Marline's, or both are: Marline's policies mean something.
     #[must_use]
     pub const fn is_marline(self) -> bool {
-        matches!(self, Stack::Sim | Stack::Live)
+        matches!(self, Stack::Sim | Stack::Live | Stack::ToKernel | Stack::FromKernel)
+    }
+
+    /// What runs at one end.
+    #[must_use]
+    pub const fn at(self, side: Side) -> Stack {
+        match (self, side) {
+            (Stack::ToKernel, Side::Client) | (Stack::FromKernel, Side::Server) => Stack::Live,
+            (Stack::ToKernel, Side::Server) | (Stack::FromKernel, Side::Client) => Stack::Mptcp,
+            (other, _) => other,
+        }
     }
 
     /// It needs namespaces, processes, and as much time as passes.

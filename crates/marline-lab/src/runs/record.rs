@@ -1,6 +1,6 @@
 //! What is kept of a run.
 
-use marline_link::radio::Reading;
+use marline_link::radio::RadioReading;
 use marline_sim::quantile;
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub struct RadioJoules {
 }
 
 impl RadioJoules {
-    fn of(reading: &Reading) -> RadioJoules {
+    fn of(reading: &RadioReading) -> RadioJoules {
         RadioJoules {
             kind: reading.kind.to_string(),
             traffic_j: reading.energy.traffic_j(),
@@ -58,6 +58,9 @@ pub struct Record {
     pub least_ms: Vec<f64>,
     /// Messages that did not come.
     pub missing: u32,
+    /// Of those that were sent all the same: when, ms after the start.
+    #[serde(default)]
+    pub unanswered_ms: Vec<f64>,
     /// What the application read after the warm-up, Mbit/s.
     pub goodput_mbit_per_s: f64,
     /// What the paths carried.
@@ -150,6 +153,7 @@ impl Record {
             messages,
             least_ms,
             missing,
+            unanswered_ms: outcome.unanswered_ms(workload),
             goodput_mbit_per_s: outcome.goodput_mbit_per_s(workload, from_ms, to_ms),
             paths: outcome.paths.iter().map(path).collect(),
             reinjected_bytes: outcome.reinjected_bytes,
@@ -157,6 +161,13 @@ impl Record {
             doubts: outcome.doubts.clone(),
             error: None,
         })
+    }
+
+    /// The longest delay of a message, ms; what never came is counted until `over_ms` after the start.
+    #[must_use]
+    pub fn worst_ms(&self, over_ms: f64) -> f64 {
+        let open = self.unanswered_ms.iter().map(|sent| over_ms - sent);
+        self.latencies_ms().into_iter().chain(open).fold(0.0, f64::max)
     }
 
     /// A run that failed.

@@ -4,7 +4,7 @@ use core::ops::AddAssign;
 
 use marline_time::Duration;
 
-use super::RadioKind;
+use super::{RadioKind, RadioState};
 
 /// Femtojoules in a joule. Microwatts times nanoseconds are femtojoules, so sums are exact and do not
 /// depend on how time was cut.
@@ -12,9 +12,11 @@ const FJ_PER_J: f64 = 1e15;
 
 /// A radio's kind with what it drew.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct RadioReading {
     /// Which radio.
     pub kind: RadioKind,
+    /// What it is doing.
+    pub state: RadioState,
     /// What it drew so far.
     pub energy: Energy,
 }

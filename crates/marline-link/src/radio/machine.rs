@@ -2,7 +2,7 @@
 
 use marline_time::{Duration, Instant};
 
-use super::{Energy, RadioParameters, Reading};
+use super::{Energy, RadioParameters, RadioReading};
 use crate::Direction;
 use crate::steps::nanos;
 
@@ -17,6 +17,19 @@ pub enum RadioState {
     Transfer,
     /// Connected and waiting for more, in this part of the tail.
     Tail(u8),
+}
+
+impl RadioState {
+    /// Its name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RadioState::Idle => "idle",
+            RadioState::Promotion => "promotion",
+            RadioState::Transfer => "transfer",
+            RadioState::Tail(_) => "tail",
+        }
+    }
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -101,8 +114,9 @@ impl Radio {
 
     /// The same with the radio's kind.
     #[must_use]
-    pub fn reading(&self, now: Instant) -> Reading {
-        Reading { kind: self.parameters.kind, energy: self.energy(now) }
+    pub fn reading(&self, now: Instant) -> RadioReading {
+        let (kind, state) = (self.parameters.kind, self.state(now));
+        RadioReading { kind, state, energy: self.energy(now) }
     }
 
     /// Accounts for everything until `now`.

@@ -33,7 +33,7 @@ mod tap;
 #[cfg(test)]
 mod tests;
 
-pub use energy::{Energy, Reading};
+pub use energy::{Energy, RadioReading};
 pub use machine::{Radio, RadioState};
 pub use parameters::{RadioKind, RadioParameters, Stay};
 pub use sensitivity::{Sensitivity, Swing};

@@ -15,7 +15,7 @@ use core::str::FromStr;
 use marline_time::Duration;
 
 /// Which radio.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RadioKind {
     /// 4G.
     Lte,

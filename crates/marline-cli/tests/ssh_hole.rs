@@ -1,0 +1,246 @@
+//! A real `ssh` session through a client and a server of ours, WiFi and a sleeping LTE radio between
+//! them: keys are typed, WiFi dies, and the echo goes on. Prints the hole; docs/quickstart.md has it.
+//! Needs root.
+//!
+//! ```text
+//! sudo cargo test -p marline-cli --test ssh_hole -- --nocapture
+//! ```
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use marline_lab::net::{Net, Options};
+use marline_lab::scenario::{Scenario, Side};
+use marline_testkit::need;
+use support::world::namespaces_work;
+
+const SCENARIO: &str = r#"
+[[path]]
+name = "wifi"
+link = "rate=20M,delay=10ms,queue=100ms,radio=wifi"
+client = ["10.0.1.2/24"]
+server = ["10.0.1.1/24"]
+
+[[path]]
+name = "lte"
+link = "rate=20M,up.rate=8M,delay=30ms,queue=200ms,radio=lte"
+client = ["10.0.2.2/24"]
+server = ["10.0.2.1/24"]
+"#;
+
+/// A key each so often ...
+const TYPES_EVERY: Duration = Duration::from_millis(50);
+/// ... so many before WiFi dies, and after.
+const BEFORE: usize = 40;
+const AFTER: usize = 160;
+/// How long a program may take to become ready, and a key to be echoed.
+const READY: Duration = Duration::from_secs(20);
+/// The promotion of the LTE radio and two of its round trips, which nobody can be without.
+const PROMOTION_AND_WAY: Duration = Duration::from_millis(260 + 2 * 60);
+
+/// Kills what it was given, when it goes.
+struct Killed(Vec<Child>);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Two hosts, the server's programs running.
+struct Stage {
+    // Programs end before their namespaces do.
+    running: Killed,
+    net: Net,
+    dir: PathBuf,
+}
+
+impl Stage {
+    fn set(dir: &Path) -> Stage {
+        let scenario = Scenario::from_toml(SCENARIO).expect("scenario");
+        let instance = format!("ssh-{}", std::process::id());
+        let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
+        let mut stage = Stage { running: Killed(Vec::new()), net, dir: dir.to_owned() };
+        stage.shell(Side::Server, SSHD_FILES);
+        let sshd = "exec $(command -v sshd) -D -e -f sshd_config";
+        stage.start(Side::Server, sshd, "Server listening");
+        let init = "marline server --init --config marline.toml --listen 10.0.1.1:7777 \
+                    --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite";
+        stage.shell(Side::Server, init);
+        let server = "exec marline server --config marline.toml --allow 127.0.0.0/8";
+        stage.start(Side::Server, server, "listening on");
+        stage
+    }
+
+    fn command(&self, text: &str) -> Command {
+        let mut command = Command::new("bash");
+        let program = Path::new(env!("CARGO_BIN_EXE_marline")).parent().expect("a directory");
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.args(["-euc", text]).current_dir(&self.dir);
+        command.env("PATH", format!("{}:{path}:/usr/sbin", program.display()));
+        command.env("HOME", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
+        // What a shell leaves behind ends with it.
+        command.process_group(0);
+        command
+    }
+
+    /// Runs it to its end.
+    fn shell(&self, side: Side, text: &str) -> String {
+        let mut command = self.command(text);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = self.net.spawn(side, &mut command).expect("spawn");
+        let output = child.wait_with_output().expect("output");
+        let (out, err) = support::texts(&output);
+        assert!(output.status.success(), "{text}: {}\n{out}\n{err}", output.status);
+        out
+    }
+
+    /// Starts it and waits until it says that it is ready.
+    fn start(&mut self, side: Side, text: &str, ready: &str) {
+        let mut command = self.command(&format!("{text} 2>&1"));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = self.net.spawn(side, &mut command).expect("spawn");
+        let said = collect(child.stdout.take().expect("piped"));
+        self.running.0.push(child);
+        let begun = Instant::now();
+        while !said.lock().expect("lock").iter().any(|line| line.1.contains(ready)) {
+            assert!(begun.elapsed() < READY, "{text}: {:?}", said.lock().expect("lock"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+const SSHD_FILES: &str = "\
+mkdir -p /run/sshd
+ssh-keygen -q -t ed25519 -N '' -f host_key
+ssh-keygen -q -t ed25519 -N '' -f key
+cp key.pub authorized_keys
+echo \"test $(cut -d ' ' -f 1,2 host_key.pub)\" > known_hosts
+cat > sshd_config <<FILE
+ListenAddress 127.0.0.1
+Port 2222
+HostKey $PWD/host_key
+AuthorizedKeysFile $PWD/authorized_keys
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+StrictModes no
+UsePAM no
+PidFile none
+FILE
+cat > ssh_config <<FILE
+Host *
+User root
+Port 2222
+IdentityFile $PWD/key
+IdentitiesOnly yes
+BatchMode yes
+UserKnownHostsFile $PWD/known_hosts
+HostKeyAlias test
+ProxyCommand marline -q connect --socks5 127.0.0.1:1080 %h %p
+FILE
+";
+
+type Lines = Arc<Mutex<Vec<(Instant, String)>>>;
+
+/// What a program says, with the time of each piece.
+fn collect(mut from: impl Read + Send + 'static) -> Lines {
+    let said = Lines::default();
+    let all = Arc::clone(&said);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4_096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            all.lock().expect("lock").push((Instant::now(), text));
+        }
+    });
+    said
+}
+
+/// When each of the keys came back; they are the letters of the alphabet, in turns.
+fn echoes(said: &Lines) -> Vec<Instant> {
+    let said = said.lock().expect("lock");
+    let typed = |c: &char| c.is_ascii_lowercase();
+    said.iter().flat_map(|(at, text)| text.chars().filter(typed).map(|_| *at)).collect()
+}
+
+/// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
+/// the longest delay of an echo before that and after.
+fn hole(dir: &Path, options: &str) -> (Duration, Duration) {
+    let mut stage = Stage::set(dir);
+    let client = format!(
+        "exec marline client --invite-file invite --path wifi --path lte,backup \
+         --socks5 127.0.0.1:1080 {options}"
+    );
+    stage.start(Side::Client, &client, "socks5 listening on");
+    // A terminal at the far end: it echoes what is typed, whoever reads it.
+    let mut command =
+        stage.command("exec ssh -F ssh_config -tt 127.0.0.1 'echo READY; exec cat > /dev/null'");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut ssh = stage.net.spawn(Side::Client, &mut command).expect("ssh");
+    let said = collect(ssh.stdout.take().expect("piped"));
+    let mut keyboard = ssh.stdin.take().expect("piped");
+    stage.running.0.push(ssh);
+    let begun = Instant::now();
+    while !said.lock().expect("lock").iter().any(|(_, text)| text.contains("READY")) {
+        assert!(begun.elapsed() < READY, "no login: {:?}", said.lock().expect("lock"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut typed = Vec::new();
+    for number in 0..BEFORE + AFTER {
+        if number == BEFORE {
+            stage.net.command("wifi", "down").expect("WiFi dies");
+        }
+        let key = b'a' + (number % 26) as u8;
+        typed.push(Instant::now());
+        keyboard.write_all(&[key]).expect("type");
+        // A line must end before the terminal's buffer is full.
+        if number % 26 == 25 {
+            keyboard.write_all(b"\r").expect("type");
+        }
+        keyboard.flush().expect("type");
+        std::thread::sleep(TYPES_EVERY);
+    }
+    let patience = Instant::now();
+    while echoes(&said).len() < typed.len() && patience.elapsed() < READY {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let came = echoes(&said);
+    assert_eq!(came.len(), typed.len(), "{options}: keys without echo");
+    let delays: Vec<Duration> =
+        typed.iter().zip(&came).map(|(typed, came)| *came - *typed).collect();
+    let (before, after) = delays.split_at(BEFORE);
+    let longest = |delays: &[Duration]| delays.iter().copied().max().unwrap_or_default();
+    (longest(before), longest(after))
+}
+
+#[test]
+fn keys_are_echoed_although_wifi_dies() {
+    for program in ["ssh", "sshd", "ssh-keygen", "ip"] {
+        let Some(_) = need::program(program) else { return };
+    }
+    if !namespaces_work() {
+        return need::skip("making network namespaces needs root");
+    }
+    for mode in ["handover", "interactive"] {
+        let dir = tempfile::tempdir().expect("directory");
+        let (before, after) = hole(dir.path(), &format!("--mode {mode}"));
+        println!(
+            "--mode {mode}: longest echo {} ms, after WiFi died {} ms ({} ms without promotion and \
+             two round trips)",
+            before.as_millis(),
+            after.as_millis(),
+            after.saturating_sub(PROMOTION_AND_WAY).as_millis()
+        );
+        assert!(before < Duration::from_millis(500), "{mode}: {before:?} with both paths alive");
+        assert!(after < Duration::from_secs(3), "{mode}: {after:?}");
+    }
+}

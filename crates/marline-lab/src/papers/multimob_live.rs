@@ -1,0 +1,227 @@
+//! Key `multimob-live`: MultiMob beside the kernel's TCP and Multipath TCP, with real processes over
+//! emulated links whose radios sleep. Walks out of WiFi's range, runs that never lose it, and a
+//! download whose WiFi dies; seed by seed the same links for everybody.
+
+mod rows;
+mod systems;
+
+use marline_sim::quantile;
+
+use super::{Context, Paper, PaperFile, Reproduction};
+use crate::experiment::Experiment;
+use crate::keep;
+use crate::runs::{Job, Record, Series, Store};
+use crate::walks::{self, walk};
+use crate::workload::{Gap, Workload};
+use systems::System;
+
+const TEXT: &str = include_str!("../../../../papers/multimob-live.toml");
+
+/// What the authors' voice assistant says: nothing while nine requests are unanswered.
+const ASSISTANT: Workload = Workload::Dialogue {
+    request_bytes: 2_500,
+    answer_bytes: 750,
+    pieces: (85, 500),
+    unanswered_bytes: 9 * 2_500,
+    gap: Gap { least_ms: 333.0, most_ms: 333.0 },
+    count: 240,
+};
+/// After the last request a run waits so long for answers.
+const PATIENCE_S: u64 = 20;
+/// A download: so much at a time, as fast as it is taken, for so long.
+const DOWNLOAD: Workload = Workload::Blocks { bytes: 16_384, lasts_ms: 12_000 };
+/// When WiFi dies during a download.
+const DIES: &str = "1.5s";
+/// Its links: 20 Mbit/s of WiFi until then, and LTE.
+const DOWNLOAD_LINKS: [(&str, &str); 2] = [
+    ("wifi", "rate=20M,delay=10ms,queue=100ms,radio=wifi"),
+    ("lte", "rate=20M,up.rate=8M,delay=30ms,queue=200ms,radio=lte"),
+];
+/// At full scale.
+const WALKS: usize = 60;
+const STATICS: usize = 6;
+const DOWNLOADS: usize = 10;
+
+/// What the file has beside assumptions.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    /// Of LTE's link, ms.
+    lte_rtt_ms: f64,
+}
+
+/// The comparison.
+pub(super) struct MultiMobLive;
+
+/// All runs of a system in one of the three experiments.
+#[derive(Debug)]
+struct Runs {
+    system: System,
+    records: Vec<Record>,
+}
+
+impl Runs {
+    fn good(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|record| record.error.is_none())
+    }
+
+    /// The longest delay of each run, ms.
+    fn holes_ms(&self) -> Vec<f64> {
+        let over_ms = ASSISTANT.lasts(0).as_secs_f64() * 1e3 + PATIENCE_S as f64 * 1e3;
+        self.good().map(|record| record.worst_ms(over_ms)).collect()
+    }
+
+    fn decile_ms(&self, decile: u32) -> f64 {
+        quantile(&self.holes_ms(), f64::from(decile) / 10.0)
+    }
+
+    /// Joules that traffic caused on a path, mean of the runs.
+    fn joules(&self, path: &str) -> f64 {
+        let of = |record: &Record| {
+            let path = record.paths.iter().find(|one| one.name == path)?;
+            Some(path.radio.as_ref()?.traffic_j)
+        };
+        let all: Vec<f64> = self.good().filter_map(of).collect();
+        all.iter().sum::<f64>() / all.len() as f64
+    }
+
+    /// Bytes over LTE, all runs together.
+    fn lte_bytes(&self) -> u64 {
+        let paths = self.good().flat_map(|record| &record.paths);
+        let lte = paths.filter(|path| path.name == walks::PATHS[1]);
+        lte.map(|path| path.up_bytes + path.down_bytes).sum()
+    }
+}
+
+/// What is run: walks, runs that stay, downloads.
+struct Campaign {
+    walks: Vec<Runs>,
+    statics: Vec<Runs>,
+    downloads: Vec<Runs>,
+}
+
+/// A walk (or a stay) and the assistant.
+fn talk(context: &Context<'_>, seed: u64, leaves: bool) -> anyhow::Result<Experiment> {
+    let mut experiment = Experiment::over(&[], ASSISTANT);
+    experiment.scenario.paths = walk(seed, leaves, true).paths();
+    experiment.scenario.seed = seed;
+    experiment.patience = std::time::Duration::from_secs(PATIENCE_S);
+    experiment.trace_dir = Some(context.traces()?.to_path_buf());
+    Ok(experiment)
+}
+
+fn download(seed: u64) -> Experiment {
+    let mut experiment = Experiment::over(&DOWNLOAD_LINKS, DOWNLOAD);
+    experiment.scenario.seed = seed;
+    let (at, path) = (DIES.to_owned(), walks::PATHS[0].to_owned());
+    let event = crate::scenario::Event { at, path, command: "set loss=100%".to_owned() };
+    experiment.scenario.events = vec![event];
+    experiment.patience = std::time::Duration::from_secs(5);
+    experiment
+}
+
+impl Campaign {
+    fn run(context: &Context<'_>) -> anyhow::Result<Campaign> {
+        let (mut jobs, mut plan) = (Vec::new(), Vec::new());
+        let mut add = |kind: usize, system: System, experiments: Vec<Experiment>| {
+            let lane = system.lane();
+            let job = |experiment: Experiment| {
+                let seed = experiment.scenario.seed;
+                Job { point: Vec::new(), experiment, lane: lane.clone(), seed }
+            };
+            plan.push((kind, system, experiments.len()));
+            jobs.extend(experiments.into_iter().map(job));
+        };
+        let seeds = |full| (1..=context.runs(full) as u64).collect::<Vec<u64>>();
+        let talks = |full, leaves| -> anyhow::Result<Vec<Experiment>> {
+            seeds(full).into_iter().map(|seed| talk(context, seed, leaves)).collect()
+        };
+        for system in systems::walkers() {
+            add(0, system, talks(WALKS, true)?);
+        }
+        for system in systems::stayers() {
+            add(1, system, talks(STATICS, false)?);
+        }
+        for system in systems::downloaders() {
+            add(2, system, seeds(DOWNLOADS).into_iter().map(download).collect());
+        }
+        let store = Store::open(&context.results.join("runs"), false)?;
+        let instance = format!("mob-{}", std::process::id());
+        let series = Series { store: &store, jobs: context.jobs, instance };
+        let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing(&jobs).len());
+        let records = series.run(&jobs, &|progress| {
+            let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            (context.progress)(&progress.job.lane.variant.name, done, of);
+        })?;
+        let mut records = records.into_iter();
+        let mut kinds = [Vec::new(), Vec::new(), Vec::new()];
+        for (kind, system, count) in plan {
+            let records = records.by_ref().take(count).collect();
+            kinds[kind].push(Runs { system, records });
+        }
+        let [walks, statics, downloads] = kinds;
+        Ok(Campaign { walks, statics, downloads })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Runs> {
+        self.walks.iter().chain(&self.statics).chain(&self.downloads)
+    }
+}
+
+impl Paper for MultiMobLive {
+    fn key(&self) -> &'static str {
+        "multimob-live"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn in_virtual_time(&self) -> bool {
+        false
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Known>::parse(TEXT)?;
+        let campaign = Campaign::run(context)?;
+        let records = || campaign.all().flat_map(|runs| &runs.records);
+        let doubtful = records().filter(|record| !record.doubts.is_empty()).count();
+        let failed = records().filter(|record| record.error.is_some());
+        let mut notes = vec![format!(
+            "Kernel {}, CUBIC. {} runs, {doubtful} of them doubtful (links late three times).",
+            keep::kernel_release(),
+            records().count(),
+        )];
+        notes.extend(failed.filter_map(|record| record.error.clone()));
+        Ok(Reproduction {
+            tables: rows::tables(&campaign, &file)?,
+            grids: rows::grids(&campaign),
+            figures: vec![rows::figure(&campaign.walks)],
+            notes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_system_can_be_run() {
+        PaperFile::<Known>::parse(TEXT).expect("file");
+        let all = [systems::walkers(), systems::stayers(), systems::downloaders()];
+        for system in all.into_iter().flatten() {
+            system.lane().variant.connection().unwrap_or_else(|e| panic!("{system:?}: {e:#}"));
+            download(1).used(&system.lane().variant).expect("paths");
+        }
+        download(3).check().expect("an experiment");
+    }
+
+    #[test]
+    fn a_hole_counts_what_never_came() {
+        let mut record = Record { unanswered_ms: vec![70_000.0], ..Record::default() };
+        assert_eq!(record.worst_ms(100_000.0), 30_000.0);
+        record.unanswered_ms.clear();
+        assert_eq!(record.worst_ms(100_000.0), 0.0);
+    }
+}

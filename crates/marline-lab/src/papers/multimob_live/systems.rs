@@ -1,0 +1,81 @@
+//! Who takes part.
+
+use crate::experiment::file::Lane;
+use crate::experiment::{Stack, Variant};
+use crate::walks::PATHS;
+
+/// A way to use WiFi and LTE.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct System {
+    stack: Stack,
+    variant: Variant,
+    /// What is asked is asked of it.
+    pub(super) judged: bool,
+}
+
+impl System {
+    fn new(stack: Stack, variant: Variant) -> System {
+        System { stack, variant, judged: false }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.variant.name
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        Lane { stack: self.stack, variant: self.variant.clone() }
+    }
+
+    /// One end is a stock kernel's, the other Marline's.
+    pub(super) fn is_mixed(&self) -> bool {
+        matches!(self.stack, Stack::ToKernel | Stack::FromKernel)
+    }
+}
+
+fn with_backup(variant: Variant) -> Variant {
+    Variant { backup: vec![PATHS[1].to_owned()], ..variant }
+}
+
+/// The kernel's Multipath TCP, LTE as backup: what half is asked of.
+pub(super) fn kernel_backup() -> System {
+    System::new(Stack::Mptcp, with_backup(Variant::new("kernel MPTCP, backup flag")))
+}
+
+/// The same with LTE as any path.
+pub(super) fn kernel_mesh() -> System {
+    System::new(Stack::Mptcp, Variant::new("kernel MPTCP, full mesh"))
+}
+
+fn kernel_wifi() -> System {
+    System::new(Stack::Tcp, Variant::alone("kernel TCP, WiFi", PATHS[0]))
+}
+
+/// Marline with the kernel's scheduler of the time and no reinjection but that of the timer.
+pub(super) fn vanilla_mesh() -> System {
+    System::new(Stack::Live, Variant::new("vanilla, full mesh").scheduler("lowest-rtt"))
+}
+
+pub(super) fn vanilla_backup() -> System {
+    let variant = Variant::new("vanilla, backup flag").scheduler("lowest-rtt");
+    let path_manager = Some("backup".to_owned());
+    System::new(Stack::Live, with_backup(Variant { path_manager, ..variant }))
+}
+
+fn shipped() -> System {
+    System::new(Stack::Live, Variant::new("Marline as shipped"))
+}
+
+/// Who walks.
+pub(super) fn walkers() -> Vec<System> {
+    vec![kernel_backup(), kernel_mesh(), kernel_wifi(), vanilla_mesh(), vanilla_backup(), shipped()]
+}
+
+/// Who stays: what LTE costs then.
+pub(super) fn stayers() -> Vec<System> {
+    vec![kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
+}
+
+/// Who downloads.
+pub(super) fn downloaders() -> Vec<System> {
+    vec![kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
+}

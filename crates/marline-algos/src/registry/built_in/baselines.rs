@@ -1,11 +1,11 @@
 //! The schedulers that others are compared with, and OR&P around any.
 
 use super::{RegisterError, Registry};
-use crate::Parameters;
 use crate::schedulers::{
-    Blest, BlestConfig, Ecf, EcfConfig, MinRtt, MinRttConfig, OpportunisticRules, Orp, Penalise,
-    Retransmit, RoundRobin, RoundRobinConfig,
+    Blest, BlestConfig, Ecf, EcfConfig, Linux, MinRtt, MinRttConfig, OpportunisticRules, Orp,
+    Penalise, Retransmit, RoundRobin, RoundRobinConfig,
 };
+use crate::{NamedScheduler, Parameters};
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     for (name, defaults) in
@@ -31,6 +31,7 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         let config = EcfConfig { beta: parameters.number("beta", 0.25, 0.0..=10.0) };
         move || Box::new(Ecf::new(config))
     })?;
+    registry.register_scheduler(NamedScheduler::new("linux", || Box::<Linux>::default()))?;
     registry.register_scheduler_wrapper("orp", |parameters| {
         let rules = orp(parameters);
         move |inner| Box::new(Orp::new(inner, rules))

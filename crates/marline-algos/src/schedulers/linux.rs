@@ -1,0 +1,214 @@
+//! Linux: how Multipath TCP in today's kernel finds out that a path is silent, for comparisons.
+//!
+//! *Problem.* What users of the kernel know as "the hole" when WiFi goes: it is neither the scheduler
+//! nor TCP, but the time until the connection dares to use another subflow. Comparisons in virtual
+//! time need that time, not a caricature of it.
+//!
+//! *How*, for sending:
+//! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms, started
+//!   anew by each DATA_ACK that moves. When it fires, each subflow that holds unacknowledged data and has
+//!   heard nothing since the last time gets a mark.
+//! - At that time the oldest data goes again on a subflow that holds nothing: a regular one at once,
+//!   a backup only if every subflow that holds data has two marks.
+//! - New data stays where it was. With more than four marks, and another subflow with less than three,
+//!   a subflow is *stale*: all it holds goes elsewhere, and so does new data, on backups too, until it
+//!   is heard.
+//!
+//! *Source.* The behaviour of Linux 6.12 (its `stale_loss_cnt` of 4), read as facts and written anew.
+//! The kernel itself is measured by the lab's real-time keys; the hole of this model lies inside what
+//! they found (tests of `marline-lab`).
+//!
+//! *Differences.* Among regular subflows the one with the lowest SRTT is taken, where the kernel
+//! compares how long their queues last. What the kernel hands to a subflow whose window is shut waits
+//! here without a subflow, and is treated as if it had been handed. What goes again at once is 32 kB, where the kernel has what
+//! the application wrote into one piece of memory, up to as much.
+//!
+//! *p99 of a small message* on a path that dies: 400 ms and the backup's delay, each way.
+
+use marline_policy::{
+    DataRange, Decision, Dsn, Reinjection, ReinjectionCause, Scheduler, SchedulerAction,
+    SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+use super::classes;
+
+/// The connection's timer.
+const TIMER: Duration = Duration::from_millis(200);
+/// More marks make a subflow stale ...
+const STALE_MARKS: u32 = 4;
+/// ... if another one has less than this.
+const ACTIVE_MARKS: u32 = STALE_MARKS - 1;
+/// A backup repeats data if all that hold it have more marks than this.
+const BACKUP_MARKS: u32 = 1;
+/// Bytes repeated when the timer fires.
+const REPEATED: u64 = 32_768;
+
+/// What is held against a subflow.
+#[derive(Copy, Clone, Debug, Default)]
+struct Silence {
+    marks: u32,
+    heard_at: Instant,
+    stale: bool,
+}
+
+/// Data that goes again.
+#[derive(Copy, Clone, Debug)]
+struct Repeat {
+    on: SubflowId,
+    end: Dsn,
+}
+
+/// The kernel's way.
+#[derive(Debug, Default)]
+pub struct Linux {
+    timer: Option<Instant>,
+    una: Dsn,
+    silences: [Silence; SubflowSet::CAPACITY as usize],
+    repeat: Option<Repeat>,
+}
+
+impl Linux {
+    fn silence(&mut self, id: SubflowId) -> &mut Silence {
+        &mut self.silences[usize::from(id.0 % SubflowSet::CAPACITY)]
+    }
+
+    fn is_stale(&self, view: &SubflowView) -> bool {
+        let silence = self.silences[usize::from(view.id.0 % SubflowSet::CAPACITY)];
+        silence.stale && silence.heard_at == view.last_heard_at
+    }
+
+    fn active<'a>(&'a self, cx: &'a SchedulerContext<'_>) -> impl Iterator<Item = &'a SubflowView> {
+        cx.subflows.iter().filter(|view| view.is_usable() && !self.is_stale(view))
+    }
+
+    fn run_timer(&mut self, cx: &SchedulerContext<'_>) {
+        if cx.mappings.oldest().is_none() && cx.unsent.is_empty() {
+            self.timer = None;
+        } else if self.timer.is_none() || cx.data_una > self.una {
+            self.timer = Some(cx.now + TIMER);
+        }
+        self.una = cx.data_una;
+        if self.timer.is_some_and(|at| at <= cx.now) {
+            self.timer = Some(cx.now + TIMER);
+            self.fire(cx);
+        }
+    }
+
+    fn fire(&mut self, cx: &SchedulerContext<'_>) {
+        let holds = |view: &&SubflowView| view.bytes_in_flight + view.bytes_queued > 0;
+        let mut least_marks = u32::MAX;
+        for view in cx.subflows.iter().filter(|view| view.is_usable()).filter(holds) {
+            least_marks = least_marks.min(self.mark(view));
+        }
+        for view in cx.subflows.iter().filter(|view| view.is_usable()).filter(holds) {
+            self.make_stale(view, cx);
+        }
+        let idle = |backup: bool| {
+            self.active(cx).find(|view| !holds(view) && view.backup == backup).map(|view| view.id)
+        };
+        let backup = || idle(true).filter(|_| least_marks > BACKUP_MARKS);
+        if let (Some(on), None) = (idle(false).or_else(backup), self.repeat) {
+            let end = cx.data_una.plus(REPEATED).min(cx.written);
+            self.repeat = Some(Repeat { on, end });
+        }
+    }
+
+    /// Another time the timer fired on what this subflow holds; how often it did in silence.
+    fn mark(&mut self, view: &SubflowView) -> u32 {
+        let silence = self.silence(view.id);
+        if silence.marks == 0 || silence.heard_at != view.last_heard_at {
+            let again = silence.marks > 0;
+            *silence =
+                Silence { marks: u32::from(!again), heard_at: view.last_heard_at, stale: false };
+        } else {
+            silence.marks += 1;
+        }
+        silence.marks
+    }
+
+    fn make_stale(&mut self, view: &SubflowView, cx: &SchedulerContext<'_>) {
+        let silence = *self.silence(view.id);
+        if silence.stale || silence.marks <= STALE_MARKS {
+            return;
+        }
+        let other = self.active(cx).find(|other| {
+            let marks = self.silences[usize::from(other.id.0 % SubflowSet::CAPACITY)].marks;
+            other.id != view.id && marks < ACTIVE_MARKS
+        });
+        let Some(on) = other.map(|other| other.id) else { return };
+        self.silence(view.id).stale = true;
+        self.repeat = Some(Repeat { on, end: cx.written });
+    }
+
+    /// The next part of what goes again, if there is one.
+    fn next_repeat(&mut self, cx: &SchedulerContext<'_>) -> Option<Decision> {
+        let Repeat { on, end } = self.repeat?;
+        let sent = cx.mappings.next_not_on(on, cx.data_una).map(|mapping| mapping.range);
+        let part = sent.unwrap_or(cx.unsent);
+        let part = DataRange::new(part.start, part.end.min(end).max(part.start));
+        match cx.subflow(on).filter(|view| view.is_usable() && !part.is_empty()) {
+            Some(view) => view.is_ready().then_some(Decision::Send { subflow: on, range: part }),
+            None => {
+                self.repeat = None;
+                None
+            }
+        }
+    }
+
+    fn until_timer(&self, other: Decision) -> Decision {
+        match (self.timer, other) {
+            (Some(timer), Decision::WaitUntil(at)) => Decision::WaitUntil(at.min(timer)),
+            (Some(timer), _) => Decision::WaitUntil(timer),
+            (None, other) => other,
+        }
+    }
+}
+
+impl Scheduler for Linux {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        self.run_timer(cx);
+        if let Some(decision) = self.next_repeat(cx) {
+            return decision;
+        }
+        let regular = self.active(cx).any(|view| !view.backup);
+        let candidates = || self.active(cx).filter(|view| view.backup != regular);
+        let ready = candidates().filter(|view| view.is_ready());
+        match ready.min_by_key(|view| classes::rank(view)) {
+            Some(view) if !cx.unsent.is_empty() => {
+                Decision::Send { subflow: view.id, range: cx.unsent }
+            }
+            _ => self.until_timer(classes::wait(candidates())),
+        }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        match item.cause {
+            // That a subflow's own timer fired tells the connection nothing.
+            ReinjectionCause::UnansweredProbe
+            | ReinjectionCause::SubflowRto
+            | ReinjectionCause::DataRto => Decision::Wait,
+            ReinjectionCause::SubflowClosed | ReinjectionCause::Policy => {
+                classes::reinject(item, cx)
+            }
+        }
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        _: &SchedulerContext<'_>,
+        _: &mut Vec<SchedulerAction>,
+    ) {
+        if let SchedulerEvent::SubflowUp(id) = event {
+            *self.silence(id) = Silence::default();
+        }
+    }
+
+    fn probe_patience(&self) -> Option<Duration> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

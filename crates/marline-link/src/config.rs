@@ -89,6 +89,8 @@ pub struct MiddleboxConfig {
     pub strip: Vec<OptionRule>,
     /// Segments with these options are dropped.
     pub block: Vec<OptionRule>,
+    /// All bits of these options after kind, length and subtype are turned over.
+    pub mangle: Vec<OptionRule>,
     /// Sequence numbers are others on both sides of the box. The other direction must do the same.
     pub renumber: Option<Renumber>,
     /// An address translator forgets what it translated.

@@ -55,7 +55,12 @@ impl LinkSpec {
         item(self.faults.duplicate != 0.0, format!("duplicate={}", self.faults.duplicate));
         item(self.faults.corrupt != 0.0, format!("corrupt={}", self.faults.corrupt));
         item(self.faults.rewrite != 0.0, format!("rewrite={}", self.faults.rewrite));
-        for (key, rules) in [("strip", &self.middlebox.strip), ("block", &self.middlebox.block)] {
+        let middlebox = &self.middlebox;
+        for (key, rules) in [
+            ("strip", &middlebox.strip),
+            ("block", &middlebox.block),
+            ("mangle", &middlebox.mangle),
+        ] {
             let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
             item(!rules.is_empty(), format!("{key}={}", rules.join("+")));
         }

@@ -14,8 +14,8 @@ use crate::{
 type Words<T> = Result<T, String>;
 
 const KEYS: &str = "rate, trace, queue, delay, jitter, overtaking, rtt, lost, ping, loss, ge, drop, \
-                    reorder, duplicate, corrupt, rewrite, strip, block, renumber, rebind, split, coalesce, \
-                    thin, swallow, down, flap, outage, radio";
+                    reorder, duplicate, corrupt, rewrite, strip, block, mangle, renumber, rebind, \
+                    split, coalesce, thin, swallow, down, flap, outage, radio";
 
 impl FromStr for DuplexSpec {
     type Err = SpecError;
@@ -88,6 +88,7 @@ impl LinkSpec {
             "duplicate" => self.faults.duplicate = probability(value)?,
             "corrupt" => self.faults.corrupt = probability(value)?,
             "rewrite" => self.faults.rewrite = probability(value)?,
+            "mangle" => self.middlebox.mangle = OptionRule::parse_list(value)?,
             "strip" => self.middlebox.strip = OptionRule::parse_list(value)?,
             "block" => self.middlebox.block = OptionRule::parse_list(value)?,
             "renumber" => {

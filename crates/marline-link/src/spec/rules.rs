@@ -8,7 +8,7 @@ use super::value::{Time, duration};
 use crate::{OptionRule, Segments, TcpOption};
 
 /// Options by name; the others by the number of their kind.
-const OPTIONS: [(&str, TcpOption); 15] = [
+const OPTIONS: [(&str, TcpOption); 16] = [
     ("mptcp", TcpOption::Kind(30)),
     ("mp_capable", TcpOption::Mptcp(0)),
     ("mp_join", TcpOption::Mptcp(1)),
@@ -19,6 +19,7 @@ const OPTIONS: [(&str, TcpOption); 15] = [
     ("mp_fail", TcpOption::Mptcp(6)),
     ("mp_fastclose", TcpOption::Mptcp(7)),
     ("mp_tcprst", TcpOption::Mptcp(8)),
+    ("mp_experimental", TcpOption::Mptcp(15)),
     ("mss", TcpOption::Kind(2)),
     ("window_scale", TcpOption::Kind(3)),
     ("sack_permitted", TcpOption::Kind(4)),

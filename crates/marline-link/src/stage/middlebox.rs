@@ -23,7 +23,7 @@ pub(crate) enum Verdict {
 
 /// Applies the rules to a packet that comes so long after the link's start.
 pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, age: Duration, packet: &mut P) -> Verdict {
-    if config.strip.is_empty() && config.block.is_empty() {
+    if config.strip.is_empty() && config.block.is_empty() && config.mangle.is_empty() {
         return Verdict::Passes;
     }
     let Some(segment) = packet.tcp_mut() else { return Verdict::Passes };
@@ -36,7 +36,21 @@ pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, age: Duration, packet: 
         blank(segment, start, end);
         (from, verdict) = (end, Verdict::Changed);
     }
+    from = HEADER;
+    while let Some((start, end)) = find(&config.mangle, age, segment, (from, options_end)) {
+        mangle(segment, start, end);
+        (from, verdict) = (end, Verdict::Changed);
+    }
     verdict
+}
+
+/// Turns over all bits of an option but its kind, its length and the subtype it has if it is one of
+/// Multipath TCP, and brings the checksum up to date.
+fn mangle(segment: &mut [u8], start: usize, end: usize) {
+    let first = start + if segment[start] == MPTCP { 3 } else { 2 };
+    let mut turned = segment[first.min(end)..end].to_vec();
+    turned.iter_mut().for_each(|byte| *byte = !*byte);
+    tcp::change(segment, first.min(end), &turned);
 }
 
 /// Changes the payload's byte number `pick` (counted around) by adding `change`, and brings the
@@ -169,6 +183,18 @@ mod tests {
         assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
         assert_eq!(sum(&syn.0), 0xffff);
         assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Verdict::Passes);
+    }
+
+    #[test]
+    fn a_mangled_option_keeps_its_kind_and_subtype_and_the_checksum_stays_good() {
+        let mangle = OptionRule::parse_list("mp_capable:syn+timestamps").unwrap();
+        let config = MiddleboxConfig { mangle, ..MiddleboxConfig::default() };
+        let mut syn = segment(SYN, &OPTIONS);
+        assert_eq!(treat(&config, Duration::ZERO, &mut syn), Verdict::Changed);
+        let mut expected = OPTIONS;
+        expected[8..17].iter_mut().for_each(|byte| *byte = !*byte);
+        assert_eq!(syn.0[HEADER..HEADER + 24], expected);
+        assert_eq!(sum(&syn.0), 0xffff);
     }
 
     #[test]

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_algos::Registry;
-use marline_core::{ChecksumScope, ConnectionId, Event, FourTuple};
+use marline_core::{
+    ChecksumScope, ConnectionConfig, ConnectionId, Event, Extensions, FourTuple, LoneKeepalive,
+    ReceiveTimer,
+};
 use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 
 use crate::{Fate, Flight, Pair, Seg, Side, config, endpoint_config, scene};
@@ -113,6 +116,22 @@ fn scheduler(which: u8) -> Arc<dyn SchedulerFactory> {
     }
 }
 
+/// A client that watches for silence, and leaves its second path alone so that there is a reason to.
+fn watch(client: &mut ConnectionConfig, variant: u8) {
+    if variant & 0x10 != 0 {
+        client.extensions = Extensions::ALL;
+    }
+    if variant & 0x20 != 0 {
+        let sets = [ReceiveTimer::multimob(), ReceiveTimer::probing()];
+        client.receive_timer = Some(sets[usize::from(variant & 0x40 != 0)]);
+        client.lone_keepalive = (variant & 0x80 != 0).then(LoneKeepalive::default);
+        client.policies.path_manager = match Registry::default().path_manager("manual") {
+            Ok(factory) => factory,
+            Err(error) => panic!("{error}"),
+        };
+    }
+}
+
 /// Whatever the network does, what an endpoint sends is well formed and fits its carrier.
 fn check_egress(flight: &Flight, scope: ChecksumScope) {
     let path = flight.meta.path;
@@ -175,6 +194,7 @@ impl Run {
         let variant = script.byte();
         client.policies.scheduler = scheduler(variant);
         server.policies.scheduler = scheduler(variant >> 2);
+        watch(&mut client, variant);
         let mut ends = (endpoint_config(None), endpoint_config(Some(server)));
         if flags & 0x40 != 0 {
             ends.0.capabilities = scene::flow_capabilities();

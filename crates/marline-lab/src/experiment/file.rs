@@ -135,6 +135,8 @@ struct RawVariant {
     buffer_tuning: Option<RawTuning>,
     #[serde(default)]
     unpaced: bool,
+    receive_timer: Option<String>,
+    lone_keepalive: Option<String>,
     stacks: Option<Vec<Stack>>,
 }
 

@@ -1,7 +1,7 @@
 //! Who takes part: policies, paths and buffers.
 
 use marline::policy::PolicySet;
-use marline::{BufferTuning, ConnectionConfig, Registry, default_policies};
+use marline::{BufferTuning, ConnectionConfig, Extensions, Registry, default_policies};
 use serde::{Deserialize, Serialize};
 
 /// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
@@ -34,6 +34,14 @@ pub struct Variant {
     /// Nothing is paced: the stacks of older studies did not.
     #[serde(default)]
     pub unpaced: bool,
+    /// The client notices a dead download path by its silence: a [`ReceiveTimer`](marline::ReceiveTimer)
+    /// as text. The server helps if it can.
+    #[serde(default)]
+    pub receive_timer: Option<String>,
+    /// The client watches an idle connection's only subflow: a
+    /// [`LoneKeepalive`](marline::LoneKeepalive) as text.
+    #[serde(default)]
+    pub lone_keepalive: Option<String>,
 }
 
 /// How [`BufferTuning`] is written.
@@ -113,7 +121,7 @@ impl Variant {
     /// The connections of both ends.
     ///
     /// # Errors
-    /// A policy's name is not known.
+    /// A policy's name is not known, or a receive timer or keepalive cannot be read.
     pub fn connection(&self) -> anyhow::Result<ConnectionConfig> {
         let mut config = ConnectionConfig::new(self.policies()?);
         config.mptcp = !self.plain;
@@ -121,6 +129,12 @@ impl Variant {
         config.receive_buffer = self.receive_buffer.unwrap_or(config.receive_buffer);
         config.buffer_tuning = self.buffer_tuning;
         config.pacing &= !self.unpaced;
+        if let Some(spec) = &self.receive_timer {
+            config.receive_timer = Some(spec.parse()?);
+            let help = Extensions::IDLE.with(Extensions::RTO);
+            config.extensions = config.extensions.with(help);
+        }
+        config.lone_keepalive = self.lone_keepalive.as_deref().map(str::parse).transpose()?;
         Ok(config)
     }
 }

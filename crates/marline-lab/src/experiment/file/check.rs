@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
-use marline::Registry;
+use marline::{LoneKeepalive, ReceiveTimer, Registry};
 
 use super::complaint::{Complaint, Place};
 use super::values::{Bytes, Span, Time};
@@ -356,6 +356,8 @@ fn contestants(
             receive_buffer: raw.receive_buffer.map(|bytes| bytes.0),
             buffer_tuning: raw.buffer_tuning.map(Into::into).unwrap_or_default(),
             unpaced: raw.unpaced,
+            receive_timer: raw.receive_timer.clone(),
+            lone_keepalive: raw.lone_keepalive.clone(),
         };
         contestants.push(Contestant { variant, stacks });
     }
@@ -369,6 +371,8 @@ fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: 
         checker.refuse(place, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(place, "path_manager", &why, raw.path_manager.as_ref());
         checker.refuse(place, "recovery", &why, raw.recovery.as_ref());
+        checker.refuse(place, "receive_timer", &why, raw.receive_timer.as_ref());
+        checker.refuse(place, "lone_keepalive", &why, raw.lone_keepalive.as_ref());
         checker.refuse(place, "plain", "for that there is stack `tcp`", raw.plain.then_some(&()));
     }
     if !stacks.iter().any(|stack| stack.is_marline()) {
@@ -385,5 +389,11 @@ fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: 
     }
     if let Some(spec) = &raw.recovery {
         checker.ok(&place.key("recovery"), registry.recovery(spec));
+    }
+    if let Some(spec) = &raw.receive_timer {
+        checker.ok(&place.key("receive_timer"), spec.parse::<ReceiveTimer>());
+    }
+    if let Some(spec) = &raw.lone_keepalive {
+        checker.ok(&place.key("lone_keepalive"), spec.parse::<LoneKeepalive>());
     }
 }

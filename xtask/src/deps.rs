@@ -29,11 +29,12 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("marline-cli", &["marline", "marline-lab"]),
     ("marline-testkit", &["marline-sim", "marline-algos"]),
     ("marline-interop", &["marline-lab", "marline-testkit"]),
+    ("packetdrill-adapter", &["marline-core", "marline-algos"]),
     ("xtask", &[]),
 ];
 
 /// Nothing but tests, and each other, may depend on these.
-const FOR_TESTS: &[&str] = &["marline-testkit", "marline-interop", "xtask"];
+const FOR_TESTS: &[&str] = &["marline-testkit", "marline-interop", "packetdrill-adapter", "xtask"];
 
 /// Crates that are a function of their arguments: no clock, no system call, no global state.
 pub(crate) const PURE: &[&str] = &[

@@ -29,6 +29,7 @@ usage: cargo xtask <task>
   figures [ROW..] measures the rows of the README's table
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
+  packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   dist            a static program in target/dist, with its SHA-256
 ";
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
+        "packetdrill" => packetdrill(&root, rest),
         "dist" => dist::build(&root),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };
@@ -71,6 +73,15 @@ fn main() -> ExitCode {
 /// Runs a program of the workspace, built for speed, with the arguments of the task.
 fn measured(root: &Path, program: &[&str], arguments: &[String]) -> TaskResult {
     run::run(run::command(root, "cargo", program).args(arguments))
+}
+
+/// Builds the adapter, which is a library that the runner hands to packetdrill, and runs the scripts.
+fn packetdrill(root: &Path, arguments: &[String]) -> TaskResult {
+    const PACKAGE: &[&str] = &["-q", "-p", "packetdrill-adapter"];
+    let build = [&["build"], PACKAGE].concat();
+    run::run(&mut run::command(root, "cargo", &build))?;
+    let runner = [&["run"], PACKAGE, &["--"]].concat();
+    run::run(run::command(root, "cargo", &runner).args(arguments))
 }
 
 /// The checkout this program was built from: tasks work from any directory inside it.

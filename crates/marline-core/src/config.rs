@@ -6,7 +6,7 @@ use marline_policy::{LocalAddress, PolicySet, RttConfig, SchedulerFactory};
 use marline_time::Duration;
 use marline_wire::mptcp::Extensions;
 
-use crate::{FourTuple, LoneKeepalive, ReceiveTimer};
+use crate::{Conduct, FourTuple, LoneKeepalive, ReceiveTimer};
 
 /// Over what the TCP checksum is computed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -207,6 +207,12 @@ pub struct ConnectionConfig {
     /// Server: the scheduler that takes over when a client asks to be followed
     /// ([`Extensions::FOLLOW_CLIENT`]); `None`: that is refused.
     pub follow_client: Option<Arc<dyn SchedulerFactory>>,
+    /// Offer or accept timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Largest segment payload to announce and to send, bytes of MSS; `None`: what the carrier passes.
+    pub max_segment_size: Option<u16>,
+    /// Where the RFCs leave a choice.
+    pub conduct: Conduct,
 }
 
 impl ConnectionConfig {
@@ -241,6 +247,9 @@ impl ConnectionConfig {
             extensions: Extensions::NONE,
             allow_extensions: Extensions::ALL,
             follow_client: None,
+            timestamps: true,
+            max_segment_size: None,
+            conduct: Conduct::default(),
         }
     }
 }

@@ -21,6 +21,7 @@ mod mapping_rx;
 mod mapping_tx;
 mod open;
 mod paths;
+mod pushing;
 mod receive_buffer;
 mod receive_timer;
 mod reinjection;
@@ -168,6 +169,9 @@ pub(crate) struct Connection {
     timers: DataTimers,
     silence: Silence,
     rto_exchange: rto_exchange::RtoExchange,
+    pushing: pushing::Pushing,
+    /// Segments of the batch that is being filled.
+    batched: usize,
     /// Scratch: views of the subflows, as of the current call.
     views: Vec<SubflowView>,
     /// A decision made while the batch went to another subflow.
@@ -201,10 +205,12 @@ impl Connection {
         if self.closing.shutdown {
             return Err(WriteError::Shutdown);
         }
-        match self.send.write(bytes) {
-            0 if !bytes.is_empty() => Err(WriteError::Blocked),
-            n => Ok(n),
+        let room = self.unsent_room(bytes.len());
+        let taken = self.send.write(&bytes[..room]);
+        if taken < bytes.len() {
+            self.send.refuse();
         }
+        if taken == 0 && !bytes.is_empty() { Err(WriteError::Blocked) } else { Ok(taken) }
     }
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.

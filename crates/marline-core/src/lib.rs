@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod conduct;
 mod config;
 mod connection;
 mod crypto;
@@ -18,12 +19,14 @@ mod endpoint;
 mod error;
 mod event;
 mod network_memory;
+mod setting;
 mod shared;
 mod silence;
 mod stats;
 mod subflow;
 mod transmit;
 
+pub use conduct::Conduct;
 pub use config::{
     BufferTuning, Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, Limits, Linger,
     Shard,
@@ -32,6 +35,7 @@ pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
 pub use marline_wire::mptcp::Extensions;
+pub use setting::{Hold, Setting};
 pub use silence::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveTimer};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

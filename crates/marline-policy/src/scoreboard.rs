@@ -46,6 +46,8 @@ pub struct SentSegment {
     pub mapping_checksum: u16,
     /// Carries the subflow's FIN.
     pub fin: bool,
+    /// Was sent with PSH, and has it when it is repeated.
+    pub push: bool,
     /// When it was last sent.
     pub sent_at: Instant,
     /// When it was first sent.
@@ -277,9 +279,25 @@ impl Scoreboard {
         tail.dsn = segment.dsn.plus(at.since(segment.start));
         tail.start = at;
         segment.end = at;
-        segment.fin = false;
+        (segment.fin, segment.push) = (false, false);
         self.sacked_segments += usize::from(tail.sacked);
         self.segments.insert(index + 1, tail);
+    }
+
+    /// Takes the newest segment off again, if it has been sent once and nothing is known of it.
+    pub fn take_back(&mut self) -> Option<SentSegment> {
+        let fresh = |s: &&SentSegment| s.transmissions == 1 && s.in_flight();
+        let segment = *self.segments.back().filter(fresh)?;
+        self.uncount(&segment);
+        self.segments.pop_back();
+        Some(segment)
+    }
+
+    /// The newest segment is sent with PSH.
+    pub fn mark_pushed(&mut self) {
+        if let Some(last) = self.segments.back_mut() {
+            last.push = true;
+        }
     }
 
     /// Gives memory back after a long flight, once the board is empty.

@@ -18,12 +18,13 @@
 //! - When to probe, if at all, is a parameter (`tlp.rs`): by default as early as the path's variation
 //!   allows, and recovery is watched over too; `rack-tlp-rfc` does as the RFC says.
 //! - The RTT of RACK is that of the newest transmission an ACK delivers (the RFC takes the last one
-//!   in the order of processing; they differ only if an ACK fills a hole).
+//!   in the order of processing; they differ only if an ACK fills a hole). `rack-tlp-rfc` does as the RFC.
 
 mod rack;
 
 use marline_policy::{
-    AckSummary, AckVerdict, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn, TimeoutAction,
+    AckSummary, AckVerdict, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn,
+    TimeoutAction,
 };
 use marline_time::{Duration, Instant};
 
@@ -37,13 +38,17 @@ pub struct RackTlp {
     rack: Rack,
     tlp: Tlp,
     no_sack: NoSack,
+    /// Bytes that duplicate ACKs let out, without SACK.
+    beyond: Option<u64>,
 }
 
 impl RackTlp {
     /// RACK with these probes, or none.
     #[must_use]
     pub fn new(probes: ProbeConfig) -> Self {
-        RackTlp { rack: Rack::default(), tlp: Tlp::new(probes), no_sack: NoSack::default() }
+        let to_the_letter = probes.formula == Some(PtoFormula::Rfc8985);
+        let rack = Rack::new(to_the_letter);
+        RackTlp { rack, tlp: Tlp::new(probes), no_sack: NoSack::default(), beyond: None }
     }
 
     /// Loss recovery with the RFC's own probe timeout.
@@ -79,6 +84,8 @@ impl LossRecovery for RackTlp {
             self.rack.detect(cx, lost);
         } else {
             self.no_sack.on_ack(ack, cx, no_sack::DUP_THRESH, lost);
+            let segments = self.no_sack.duplicates().min(no_sack::DUP_THRESH - 1);
+            self.beyond = Some(u64::from(segments) * u64::from(cx.mss));
         }
         self.tlp.on_ack(ack, cx, lost.len() > before)
     }
@@ -117,6 +124,10 @@ impl LossRecovery for RackTlp {
             self.rack.rebuild(cx);
             self.tlp.schedule(cx, Phase::Open);
         }
+    }
+
+    fn limited_transmit(&self) -> LimitedTransmit {
+        self.beyond.map_or(LimitedTransmit::BySack, LimitedTransmit::Beyond)
     }
 
     fn set_peer_ack_delay(&mut self, delay: Duration) {

@@ -265,6 +265,8 @@ impl Connection {
         if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
             return;
         }
+        // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
+        self.confirm(now, sh);
         let echo = MptcpOption::AddAddr(AddAddr { hmac: None, ..add });
         self.addresses.signal(Signal { on: Some(on), option: echo });
         let initial = self.addresses.find_remote(AddressId(0)).map_or(0, |a| a.port());

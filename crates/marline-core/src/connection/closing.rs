@@ -90,7 +90,24 @@ impl Connection {
         self.finish(now, sh, why);
     }
 
+    /// Nobody is left to read what came: the peer learns it by a RST, as from a host that knows of no
+    /// connection.
+    pub(super) fn refuse_late_data(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        if let Some(leg) = self.leg_mut(id) {
+            leg.shut = true;
+            leg.tcp.reset_like_a_stranger(segment.header.ack);
+        }
+        self.finish(now, sh, CloseReason::Aborted);
+    }
+
     fn reset_all(&mut self, farewell: Farewell) {
+        self.next_leg = 0;
         for leg in self.legs.iter_mut().flatten() {
             leg.farewell = farewell;
             leg.shut = true;
@@ -106,6 +123,12 @@ impl Connection {
         if self.closing.shutdown && self.mappings.end() == self.send.end() {
             if self.is_plain() {
                 self.close_plain_subflow();
+                self.drop_unanswered(now, sh);
+                if self.legs_count() == 0 {
+                    // Let go of before the peer answered, with nothing to be said.
+                    self.finish(now, sh, CloseReason::Finished);
+                    return;
+                }
             } else if !self.closing.fin_sent && self.usable_legs() > 0 {
                 self.closing.fin_sent = true;
                 self.timers.fin_at = Some(now);
@@ -176,7 +199,8 @@ impl Connection {
                     if let Some(leg) = self.leg_mut(id) {
                         leg.shut = true;
                     }
-                    self.reset_all(Farewell::None);
+                    let reason = super::rst_reason::UNSPECIFIED;
+                    self.reset_all(Farewell::Reason(MpTcpRst { transient: false, reason }));
                     self.finish(now, sh, CloseReason::PeerReset);
                     return;
                 }

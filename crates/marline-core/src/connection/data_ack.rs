@@ -53,7 +53,8 @@ impl Connection {
         self.rearm_data_rto(now);
         self.watch_data_ack(now);
         self.send.tune(self.wanted_buffer());
-        if self.send.take_writable() && !self.closing.released {
+        self.pushing_on_ack(now);
+        if self.few_unsent() && self.send.take_writable() && !self.closing.released {
             sh.events.push_back(Event::Writable(self.id));
         }
     }

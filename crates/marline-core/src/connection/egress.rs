@@ -25,6 +25,11 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         self.suspect_accused(now, sh);
+        if self.config.conduct.lone_add_addr
+            && let Some(transmit) = self.emit_signal(now, sh, buf)
+        {
+            return Some(transmit);
+        }
         self.emit_owed(now, sh, buf)
             .or_else(|| self.emit_probe(now, sh, buf))
             .or_else(|| self.emit_signal(now, sh, buf))
@@ -164,7 +169,8 @@ impl Connection {
             }
         }
         self.timers.fin_count += 1;
-        let backoff = 1 << (self.timers.fin_count - 1).min(6);
+        let early = u32::from(self.config.conduct.data_fin_twice);
+        let backoff = 1 << (self.timers.fin_count - 1).saturating_sub(early).min(6);
         self.timers.fin_at = Some(now + self.largest_rto() * backoff);
         let fin = self.send.end();
         let wire = self.keys.local_first.wrapping_add(fin.0);
@@ -220,6 +226,7 @@ impl Connection {
             return None;
         }
         self.refresh_views(now);
+        self.batched = 0;
         let first = self.choose(now);
         let sent = first.and_then(|choice| self.emit_data(now, sh, &choice, usize::MAX, buf));
         let (id, (size, ecn)) = match (first, sent) {
@@ -245,11 +252,15 @@ impl Connection {
                 self.defer(next);
                 break;
             }
+            self.batched = count;
             let Some((next_size, _)) = self.emit_data(now, sh, &next, size, buf) else { break };
             full = next_size == size;
             count += 1;
         }
+        self.batched = 0;
         self.rearm_after_sending(now);
+        self.watch_progress(now);
+        self.tell_of_sent(sh);
         if self.closing.shutdown {
             self.advance_closing(now, sh);
         }

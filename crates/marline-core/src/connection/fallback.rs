@@ -46,6 +46,9 @@ impl Connection {
                 self.receive_plain(sh, id, (Ssn(1), Dsn(0)));
             }
         }
+        if self.config.conduct.plain_counts_full_segments {
+            self.legs.iter_mut().flatten().for_each(|leg| leg.tcp.count_full_segments());
+        }
         sh.monitor(now, self.id, MonitorKind::Fallback(reason));
     }
 

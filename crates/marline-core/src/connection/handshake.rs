@@ -170,7 +170,7 @@ impl Connection {
 
     /// Server: the third ACK, or the first data in its place.
     fn on_capable_ack(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
-        let keys = mp_capable(segment).and_then(|c| match c.form {
+        let keys = mp_capable(segment).filter(is_usable).and_then(|c| match c.form {
             MpCapableForm::Ack { initiator_key, listener_key, .. } => {
                 Some((initiator_key, listener_key))
             }
@@ -202,7 +202,9 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.up = true;
         if self.role == Role::Server {
-            if let Some(leg) = self.leg_mut(id) {
+            // The client may join its other paths as soon as it knows that we speak MPTCP.
+            let answers = self.is_multipath() && !self.config.conduct.silent_third_ack;
+            if let Some(leg) = self.leg_mut(id).filter(|_| answers) {
                 leg.tcp.ack_now();
             }
             sh.half_open_count = sh.half_open_count.saturating_sub(1);
@@ -223,13 +225,20 @@ impl Connection {
             sh.monitor(now, self.id, MonitorKind::Established(path));
         }
         self.subflow_is_up(now, sh, id);
+        if self.role == Role::Server && self.is_multipath() && self.config.conduct.announce_at_once
+        {
+            self.path_event(now, sh, PathEvent::Established);
+        }
     }
 
     /// The peer showed that it speaks MPTCP: joins are possible from now on.
     pub(super) fn confirm(&mut self, now: Instant, sh: &mut Shared) {
         if self.mode == (Mode::Multipath { confirmed: false }) {
             self.mode = Mode::Multipath { confirmed: true };
-            self.path_event(now, sh, PathEvent::Established);
+            let told = self.role == Role::Server && self.config.conduct.announce_at_once;
+            if !told {
+                self.path_event(now, sh, PathEvent::Established);
+            }
             self.greet(now, sh);
         }
     }

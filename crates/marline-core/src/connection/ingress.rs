@@ -86,7 +86,7 @@ impl Connection {
             // After a fallback in mid-stream the peer's mappings count until its infinite one.
             let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
             if let Some(dss) = segment.options.dss.filter(|_| mapped) {
-                self.on_mapping(now, sh, id, &dss);
+                self.on_mapping(now, sh, id, (&dss, !segment.payload.is_empty()));
             }
         } else {
             self.on_mptcp_options(now, sh, id, segment);
@@ -96,8 +96,17 @@ impl Connection {
         self.watch_download(now, sh, id, before, segment);
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
+            let late = self.receive.next() > before;
             if self.closing.released {
                 self.receive.discard();
+            }
+            if self.closing.released
+                && late
+                && self.is_plain()
+                && self.config.conduct.reset_late_data
+            {
+                self.refuse_late_data(now, sh, id, segment);
+                return;
             }
             self.tell_readable(sh);
         }
@@ -128,13 +137,15 @@ impl Connection {
                 }
             }
             self.confirm(now, sh);
-            self.on_mapping(now, sh, id, &dss);
+            self.on_mapping(now, sh, id, (&dss, !segment.payload.is_empty()));
         } else if let Some(capable) = mp_capable(segment) {
             // No DATA_ACK beside the keys: the window is relative to what was acknowledged before.
             self.window_end = self.window_end.max(self.acked().plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(now, sh);
             self.on_capable_data(now, sh, id, data);
+            let in_order = ingress.in_order.is_some();
+            self.peer_uses_long_dsn |= in_order && self.config.conduct.data_ack_like_data;
         }
     }
 
@@ -170,12 +181,24 @@ impl Connection {
         self.announce(now, sh, id, mapping);
     }
 
-    fn on_mapping(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, dss: &Dss) {
+    /// `carries`: the segment has payload.
+    fn on_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        (dss, carries): (&Dss, bool),
+    ) {
         let Some(wire) = dss.mapping else { return };
         if !self.checksum_is_as_agreed(now, sh, id, wire.checksum) {
             return;
         }
-        self.peer_uses_long_dsn |= matches!(wire.dsn, WireDsn::Long(_));
+        if wire.length == 0 && !carries {
+            // An infinite mapping speaks of the data it comes with (RFC 8684 section 3.7). Without any it
+            // says nothing.
+            return;
+        }
+        self.note_dsn_size(&wire, dss.data_fin);
         let Some(dsn) = self.unwrap_dsn(wire.dsn) else {
             sh.counters.dss_not_matching += 1;
             return;
@@ -218,6 +241,16 @@ impl Connection {
             checksum: wire.checksum,
         };
         self.announce(now, sh, id, mapping);
+    }
+
+    /// DATA_ACKs are as long as the DSNs they answer.
+    fn note_dsn_size(&mut self, wire: &WireMapping, data_fin: bool) {
+        let long = matches!(wire.dsn, WireDsn::Long(_));
+        if !self.config.conduct.data_ack_like_data {
+            self.peer_uses_long_dsn |= long;
+        } else if !(data_fin && wire.length == 1) {
+            self.peer_uses_long_dsn = long;
+        }
     }
 
     fn on_infinite_wire_mapping(
@@ -420,6 +453,11 @@ impl Connection {
             let end = self.receive.next();
             self.receive.set_fin(end);
             self.tell_readable(sh);
+            return;
+        }
+        // A peer that has said all it had to say may close its half at once. The other half is as good
+        // as before, and ours may be the only way to what we have still to say.
+        if self.receive.fin_reached() && !self.closing.fin_acked {
             return;
         }
         let Some(leg) = self.leg_mut(id) else { return };

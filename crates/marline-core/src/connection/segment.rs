@@ -114,7 +114,9 @@ impl Connection {
                     options.mptcp.push(option);
                 }
                 // An option that leaves no room beside a DATA_ACK stands alone.
-                if signal.is_some() && options.encoded_len() + 12 > 40 {
+                let lone = self.config.conduct.lone_add_addr
+                    && matches!(signal, Some(MptcpOption::AddAddr(_)));
+                if lone || signal.is_some() && options.encoded_len() + 12 > 40 {
                     options.dss = None;
                 }
             }
@@ -299,11 +301,16 @@ impl Connection {
         let room = max_segment.checked_sub(overhead)?.min(usize::from(u16::MAX));
         let frame = Frame { overhead, room, idle: false };
         let Frame { overhead, room, idle } = self.frame_with_mark(choice, frame, timestamps);
-        let len = (choice.range.len() as usize).min(room);
-        if len == 0 || overhead + len > limit || self.is_silly(id, choice, len, room) {
+        let dsn = choice.range.start;
+        let (len, ends_record) = self.within_record(dsn, (choice.range.len() as usize).min(room));
+        let is_last = dsn.plus(len as u64) == self.send.end();
+        let is_stub = len < room && !ends_record && !choice.repeat;
+        if len == 0 || overhead + len > limit || is_stub && is_last && self.is_held(now) {
             return None;
         }
-        let dsn = choice.range.start;
+        if (!ends_record || is_last) && self.is_silly(id, choice, len, room) {
+            return None;
+        }
         let start = buf.bytes().len() + buf.headroom();
         let segment = buf.grow(overhead + len);
         let sum = self.send.copy(dsn, &mut segment[overhead..]);
@@ -320,7 +327,11 @@ impl Connection {
         if let Some(leg) = self.leg_mut(id) {
             leg.note_sent(ssn, dsn);
         }
-        let ends_message = dsn.plus(len as u64) == self.send.end();
+        let released = !is_last || self.take_release();
+        let ends_message = ends_record || is_last && released;
+        let takes_fin = is_last && self.is_plain() && self.closing.shutdown;
+        let takes_fin = takes_fin && !choice.repeat && self.config.conduct.fin_with_data;
+        let ends_pair = self.config.conduct.push_bursts && len == room && self.batched % 2 == 1;
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
         if idle {
@@ -328,10 +339,15 @@ impl Connection {
         }
         self.receive.refresh_edge();
         let window = self.receive.window();
-        let tcp = &mut self.leg_mut(id)?.tcp;
-        if ends_message {
+        let tcp = &mut self.legs.get_mut(usize::from(id.0))?.as_deref_mut()?.tcp;
+        if ends_message && self.config.conduct.push_bursts {
+            tcp.mark_message_end_for_good();
+        } else if ends_message || ends_pair {
             tcp.mark_message_end();
+        } else if !released {
+            tcp.withhold_push();
         }
+        let sent = if takes_fin { tcp.add_fin().unwrap_or(sent) } else { sent };
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Data(&sent), window, &mut options);
         debug_assert_eq!(HEADER + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];

@@ -73,6 +73,17 @@ impl SendBuffer {
         n
     }
 
+    /// The application was refused for another reason than space.
+    pub(crate) const fn refuse(&mut self) {
+        self.blocked = true;
+    }
+
+    /// Changes how large it may become; what it holds, it keeps.
+    pub(crate) fn resize(&mut self, max_space: u64) {
+        self.max_space = max_space;
+        self.space = if self.fixed { max_space } else { self.space.min(max_space) };
+    }
+
     /// The application was refused since it last was told of room.
     pub(crate) const fn is_blocked(&self) -> bool {
         self.blocked

@@ -28,7 +28,9 @@ impl Connection {
         let linger = t.linger_since.map(|since| since + self.config.linger.timeout);
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
         let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
-        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, self.silence_timeout()];
+        let (held, give_up) = (self.pushing.hold_until, self.pushing.give_up_at);
+        let silence = self.silence_timeout();
+        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, held, give_up];
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
@@ -54,6 +56,7 @@ impl Connection {
             return;
         }
         self.timers.scheduler_at = self.timers.scheduler_at.filter(|at| *at > now);
+        self.on_pushing_timeout(now, sh);
         if self.timers.rto_at.is_some_and(|at| at <= now) {
             self.on_data_rto(now, sh);
         }

@@ -11,7 +11,7 @@ use super::Endpoint;
 use crate::connection::{Connection, Origin, free_port};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
-    ReadError, WriteError,
+    ReadError, Setting, WriteError,
 };
 
 impl Endpoint {
@@ -61,6 +61,12 @@ impl Endpoint {
         self.shared.local_ports = ports;
     }
 
+    /// How connections are accepted from now on; `None` refuses them. Those that exist go on as they
+    /// are.
+    pub fn accept_with(&mut self, config: Option<ConnectionConfig>) {
+        self.shared.config.accept = config;
+    }
+
     /// Refuses connections from now on; those that exist, and what joins them, go on.
     pub fn stop_accepting(&mut self) {
         self.shared.config.accept = None;
@@ -97,6 +103,17 @@ impl Endpoint {
         out: &mut [u8],
     ) -> Result<usize, ReadError> {
         self.with(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
+    }
+
+    /// Changes something of a running connection.
+    pub fn set(&mut self, now: Instant, id: ConnectionId, setting: Setting) {
+        self.with(now, id, |c, _| c.set(now, setting));
+    }
+
+    /// What was written so far ends here (`MSG_EOR`): no segment will have bytes from before and after, so
+    /// that losing one delays no record but its own. At most a thousand records are told apart at a time.
+    pub fn end_record(&mut self, now: Instant, id: ConnectionId) {
+        self.with(now, id, |c, _| c.end_record());
     }
 
     /// No more writes: a DATA_FIN follows the data.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{Dss, MpFastclose, MptcpOption};
-use marline_wire::{TcpFlags, TcpHeader, TcpOptions, Timestamps};
+use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 
 use super::demux::{Demux, FlowKey, FlowRef};
 use crate::Event;
@@ -62,6 +62,8 @@ impl Ended {
         let mut stray = self.last_word();
         if self.answer == Answer::Rst && straggler.flags.contains(TcpFlags::ACK) {
             stray.header.seq = straggler.ack;
+            (stray.header.flags, stray.header.ack) = (TcpFlags::RST, SeqNum(0));
+            stray.options.timestamps = None;
         }
         stray
     }

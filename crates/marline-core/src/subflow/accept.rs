@@ -132,6 +132,17 @@ impl Subflow {
             };
             self.on_ack(now, &input);
         }
+        if ack < self.tx.una && !is_syn && !segment.options.sack.is_empty() {
+            // Another ACK overtook it; what it SACKs is news all the same.
+            let input = AckInput {
+                ack: self.tx.una,
+                flags: header.flags,
+                sack: self.read_sack(ack, &segment.options.sack),
+                echo: None,
+                duplicate: false,
+            };
+            self.on_ack(now, &input);
+        }
         if self.ecn.on_received(header.flags, ecn, !segment.payload.is_empty()) {
             self.ack.demand();
         }
@@ -184,6 +195,7 @@ impl Subflow {
                 // RFC 7323 section 3.2 would drop it, but the longest ADD_ADDR leaves no room for
                 // timestamps beside it. It moves no data.
                 None if place.start == place.end && segment.options.has_mptcp() => {}
+                None if self.config.conduct.forgive_missing_timestamps => {}
                 None => return Check::Drop,
                 Some(timestamps) if self.timestamps.is_old(now, timestamps.value) => {
                     return Check::Challenge;
@@ -228,6 +240,9 @@ impl Subflow {
             };
         }
         match ack {
+            Some(ack) if ack > self.tx.nxt && self.config.conduct.ignore_early_ack => {
+                Err(Check::Drop)
+            }
             Some(ack) if ack > self.tx.nxt => Err(Check::Challenge),
             Some(ack) if ack.0 + self.tx.max_window < self.tx.una.0 => Err(Check::Challenge),
             Some(ack) => Ok(ack),

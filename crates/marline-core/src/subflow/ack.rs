@@ -338,18 +338,19 @@ impl Subflow {
         let in_flight = self.tx.board.bytes_in_flight();
         let (window, ssthresh) = (self.congestion.window(), self.congestion.ssthresh());
         self.tx.losses.since_last += tally.delivered;
+        let may_grow = tally.cumulative > 0 || !self.config.conduct.grow_by_cumulative_acks;
         let sample = AckSample {
             now,
             delivered: tally.delivered,
             total_delivered: self.tx.rate.delivered(),
             lost: outcome.lost,
-            prior_in_flight: outcome.prior_in_flight,
+            prior_in_flight: if may_grow { outcome.prior_in_flight } else { 0 },
             bytes_in_flight: in_flight,
             rtt: outcome.rtt,
             srtt: self.tx.rtt.srtt(),
             min_rtt: self.tx.rtt.min(),
             rate: outcome.rate,
-            cwnd_limited: self.tx.window_use.is_limited(window, ssthresh),
+            cwnd_limited: self.tx.window_use.is_limited(window, ssthresh) && may_grow,
             in_recovery: self.tx.phase == Phase::Recovery,
         };
         self.congestion.on_ack(&sample, self.id, &self.group);

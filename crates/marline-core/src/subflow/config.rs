@@ -3,7 +3,8 @@
 use marline_policy::RttConfig;
 use marline_time::Duration;
 
-use crate::{Capabilities, ConnectionConfig, Limits};
+use super::segment::HEADER;
+use crate::{Capabilities, Conduct, ConnectionConfig, Limits};
 
 /// Largest shift of the window scale option (RFC 7323 section 2.3).
 pub(super) const MAX_WINDOW_SCALE: u8 = 14;
@@ -39,6 +40,10 @@ pub(crate) struct SubflowConfig {
     pub(crate) out_of_order_ranges: usize,
     /// Offer or accept timestamps.
     pub(crate) timestamps: bool,
+    /// Full segments have a DSS.
+    pub(crate) dss_room: bool,
+    /// Where the RFCs leave a choice.
+    pub(crate) conduct: Conduct,
     /// Added to our timestamp clock, so that it does not tell the host's uptime.
     pub(crate) ts_offset: u32,
 }
@@ -51,9 +56,12 @@ impl SubflowConfig {
         limits: &Limits,
         ts_offset: u32,
     ) -> Self {
+        let passes = capabilities.max_segment.max(capabilities.base_segment);
+        let asked = connection.max_segment_size.map(|mss| mss.saturating_add(HEADER as u16));
+        let max_segment = asked.map_or(passes, |asked| asked.min(passes));
         SubflowConfig {
-            max_segment: capabilities.max_segment.max(capabilities.base_segment),
-            base_segment: capabilities.base_segment,
+            max_segment,
+            base_segment: capabilities.base_segment.min(max_segment),
             rtt: connection.rtt,
             initial_window: connection.initial_window.max(1),
             ack_delay: connection.ack_delay,
@@ -65,7 +73,9 @@ impl SubflowConfig {
             time_wait: connection.time_wait,
             window_scale: window_scale_for(connection.receive_buffer),
             out_of_order_ranges: limits.out_of_order_ranges.max(1),
-            timestamps: true,
+            timestamps: connection.timestamps,
+            dss_room: connection.mptcp || !connection.conduct.plain_counts_full_segments,
+            conduct: connection.conduct,
             ts_offset,
         }
     }

@@ -8,6 +8,7 @@ use marline_policy::{
     SentSegment, Ssn,
 };
 use marline_time::Instant;
+use marline_wire::SeqNum;
 
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
@@ -27,7 +28,7 @@ impl Subflow {
         max_payload: usize,
     ) -> Option<Egress> {
         if let Some(rst) = self.owed.rst.take() {
-            if matches!(rst, Rst::Own) {
+            if matches!(rst, Rst::Own | Rst::OwnAt(_)) {
                 self.state.move_to_closed();
             }
             self.rst_to_fill = Some(rst);
@@ -232,6 +233,29 @@ impl Subflow {
         self.push_end = self.tx.nxt;
     }
 
+    /// As [`mark_message_end`](Self::mark_message_end), and repeats have PSH, too.
+    pub(crate) fn mark_message_end_for_good(&mut self) {
+        self.push_end = self.tx.nxt;
+        self.tx.board.mark_pushed();
+    }
+
+    /// What was just pushed is no end, small as it may be: no PSH.
+    pub(crate) fn withhold_push(&mut self) {
+        self.push_end = Ssn(0);
+    }
+
+    /// The segment just pushed is the stream's last and takes the FIN along. Returns it as it is now.
+    pub(crate) fn add_fin(&mut self) -> Option<SentSegment> {
+        let segment = self.tx.board.take_back()?;
+        let with_fin = SentSegment { end: segment.end.plus(1), fin: true, ..segment };
+        self.tx.board.push(with_fin);
+        self.tx.nxt = with_fin.end;
+        self.push_end = with_fin.end;
+        self.fin_wanted = false;
+        self.state.move_on_fin_sent();
+        Some(with_fin)
+    }
+
     /// Appends a new segment to the board, given by what it carries.
     fn push(&mut self, now: Instant, content: SentSegment) -> SentSegment {
         let start = self.tx.nxt;
@@ -324,6 +348,15 @@ impl Subflow {
                 self.repeat_last_as_probe();
             }
             _ => {}
+        }
+    }
+
+    /// Ends the subflow by a RST such as somebody sends who knows of no connection: at the number that the
+    /// peer acknowledged.
+    pub(crate) fn reset_like_a_stranger(&mut self, ack: SeqNum) {
+        self.reset();
+        if self.owed.rst.is_some() {
+            self.owed.rst = Some(Rst::OwnAt(ack));
         }
     }
 

@@ -67,7 +67,9 @@ impl Subflow {
         if segment.fin {
             header.flags = TcpFlags::FIN;
         }
-        if segment.end == self.push_end || segment.end == self.tx.nxt && segment.retransmitted() {
+        let last = segment.end == self.tx.nxt && segment.retransmitted();
+        let repeats_push = segment.push && segment.retransmitted();
+        if segment.end == self.push_end || repeats_push || last && segment.payload_len() > 0 {
             header.flags = header.flags.with(TcpFlags::PSH);
         }
     }
@@ -153,7 +155,7 @@ impl Subflow {
     ) -> TcpHeader {
         header.flags = TcpFlags::RST;
         match self.rst_to_fill.take() {
-            Some(Rst::Answer(seq)) => header.seq = seq,
+            Some(Rst::Answer(seq) | Rst::OwnAt(seq)) => header.seq = seq,
             // The peer's SYN was not seen, or not believed. If it has ours, this frees what it keeps.
             _ if self.rx.nxt == Ssn(0) => header.seq = self.to_wire(Ssn(1)),
             _ => {

@@ -9,6 +9,7 @@ fn segment(start: u64, len: u64) -> SentSegment {
         mapping_len: len as u16,
         mapping_checksum: 0,
         fin: false,
+        push: false,
         sent_at: Instant::ZERO,
         first_sent_at: Instant::ZERO,
         transmissions: 1,

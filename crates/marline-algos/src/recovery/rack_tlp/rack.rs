@@ -42,6 +42,8 @@ pub(super) struct Rack {
     /// DSACKs before this is acknowledged belong to a round that already widened the window.
     dsack_round: Option<Ssn>,
     reorder_at: Option<Instant>,
+    /// Step 2 to the letter: the RTT is that of the segment looked at last.
+    rtt_of_last: bool,
 }
 
 impl Default for Rack {
@@ -56,11 +58,17 @@ impl Default for Rack {
             reo_wnd_persist: 0,
             dsack_round: None,
             reorder_at: None,
+            rtt_of_last: false,
         }
     }
 }
 
 impl Rack {
+    /// `rtt_of_last`: the RTT is that of the segment looked at last, as the RFC writes it.
+    pub(super) fn new(rtt_of_last: bool) -> Self {
+        Rack { rtt_of_last, ..Rack::default() }
+    }
+
     pub(super) const fn timeout(&self) -> Option<Instant> {
         self.reorder_at
     }
@@ -78,15 +86,18 @@ impl Rack {
     /// Steps 1 to 4, apart from the minimum RTT, which the core keeps.
     pub(super) fn on_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) {
         let mut newest: Option<(Instant, Ssn)> = None;
+        let mut last = None;
         for segment in ack.delivered {
             self.note_order(segment);
             if came_from_original(segment, ack, cx) {
                 continue;
             }
             newest = newest.max(Some((segment.sent_at, segment.end)));
+            last = Some(segment.sent_at);
         }
         if let Some((sent_at, end)) = newest {
-            self.rtt = cx.now.since(sent_at);
+            let judged = last.filter(|_| self.rtt_of_last).unwrap_or(sent_at);
+            self.rtt = cx.now.since(judged);
             self.newest_delivered = self.newest_delivered.max(Some((sent_at, end)));
         }
         self.adapt_to_dsack(ack, cx);

@@ -132,6 +132,8 @@ pub(super) fn config() -> SubflowConfig {
         window_scale: 7,
         out_of_order_ranges: 4_096,
         timestamps: true,
+        dss_room: true,
+        conduct: crate::Conduct::default(),
         ts_offset: 12_345,
     }
 }

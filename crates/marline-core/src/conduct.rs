@@ -1,0 +1,58 @@
+//! Where the RFCs leave a choice, and Marline does not choose as Linux does.
+
+/// Choices that the RFCs leave open and that Marline makes in favour of latency, each to be made otherwise.
+/// All are off by default. [`Conduct::LINUX`] is what Linux does, for comparisons segment by segment.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conduct {
+    /// A server does not answer the third ACK: the client may join other paths only once there was data.
+    pub silent_third_ack: bool,
+    /// DSNs have 8 bytes always, not only on connections that are fast.
+    pub long_dsn: bool,
+    /// DATA_ACKs have 8 bytes if the latest data came with MP_CAPABLE or an 8-byte DSN. Otherwise a peer
+    /// that ever used 8 bytes gets 8.
+    pub data_ack_like_data: bool,
+    /// PSH also on the last full segment of several that leave at once, though more will follow.
+    pub push_bursts: bool,
+    /// Segments without timestamps are taken although timestamps were agreed on (RFC 7323 section 3.2
+    /// would rather drop them).
+    pub forgive_missing_timestamps: bool,
+    /// ADD_ADDR and its echo stand alone, without a DATA_ACK beside them, and go before all else.
+    pub lone_add_addr: bool,
+    /// A server announces its addresses once it has both keys, not only after the first DSS.
+    pub announce_at_once: bool,
+    /// Data for a stream that the application has let go of is answered by a reset on plain TCP (RFC 9293
+    /// section 3.6.1), which may cost the peer what it has not read; otherwise it is dropped.
+    pub reset_late_data: bool,
+    /// An ACK of what was never sent is dropped without an answer (RFC 9293 section 3.10.7.4 asks for
+    /// one).
+    pub ignore_early_ack: bool,
+    /// Plain TCP counts its window in its own full segments. Otherwise in those of Multipath TCP, which are
+    /// 20 bytes smaller: a fallback then changes nothing.
+    pub plain_counts_full_segments: bool,
+    /// On plain TCP the last data takes the FIN along; otherwise a FIN is a segment of its own.
+    pub fin_with_data: bool,
+    /// The window grows only by ACKs that acknowledge cumulatively (RFC 5681 section 3.1, RFC 3042);
+    /// otherwise SACKed bytes make it grow too, as long as nothing is lost.
+    pub grow_by_cumulative_acks: bool,
+    /// The DATA_FIN goes again twice before its timer backs off.
+    pub data_fin_twice: bool,
+}
+
+impl Conduct {
+    /// As Linux.
+    pub const LINUX: Conduct = Conduct {
+        silent_third_ack: true,
+        long_dsn: true,
+        data_ack_like_data: true,
+        push_bursts: true,
+        forgive_missing_timestamps: true,
+        lone_add_addr: true,
+        announce_at_once: true,
+        reset_late_data: true,
+        ignore_early_ack: true,
+        plain_counts_full_segments: true,
+        fin_with_data: true,
+        grow_by_cumulative_acks: true,
+        data_fin_twice: true,
+    };
+}

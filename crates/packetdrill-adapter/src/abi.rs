@@ -1,0 +1,79 @@
+//! The table that packetdrill lets a stack fill in: 33 words, in this order.
+//!
+//! Every function gets `userdata` first and answers as the C library does: -1 and `errno` on failure.
+//! A slot left empty is jumped through all the same, so all are filled, if only with a refusal.
+
+use libc::{
+    c_int, c_long, c_longlong, c_uint, c_ulong, c_void, epoll_event, iovec, msghdr, nfds_t, pollfd,
+    size_t, sockaddr, socklen_t, ssize_t, timeval,
+};
+
+/// `userdata`: where the world is. It is never looked through; see [`crate::calls`].
+pub(crate) type Userdata = *mut c_void;
+
+/// The table.
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct Interface {
+    pub(crate) userdata: Userdata,
+    pub(crate) free: extern "C" fn(Userdata),
+    pub(crate) socket: extern "C" fn(Userdata, c_int, c_int, c_int) -> c_int,
+    pub(crate) bind: extern "C" fn(Userdata, c_int, *const sockaddr, socklen_t) -> c_int,
+    pub(crate) listen: extern "C" fn(Userdata, c_int, c_int) -> c_int,
+    pub(crate) accept: extern "C" fn(Userdata, c_int, *mut sockaddr, *mut socklen_t) -> c_int,
+    pub(crate) connect: extern "C" fn(Userdata, c_int, *const sockaddr, socklen_t) -> c_int,
+    pub(crate) read: extern "C" fn(Userdata, c_int, *mut c_void, size_t) -> ssize_t,
+    pub(crate) readv: extern "C" fn(Userdata, c_int, *const iovec, c_int) -> ssize_t,
+    pub(crate) recv: extern "C" fn(Userdata, c_int, *mut c_void, size_t, c_int) -> ssize_t,
+    pub(crate) recvfrom: extern "C" fn(
+        Userdata,
+        c_int,
+        *mut c_void,
+        size_t,
+        c_int,
+        *mut sockaddr,
+        *mut socklen_t,
+    ) -> ssize_t,
+    pub(crate) recvmsg: extern "C" fn(Userdata, c_int, *mut msghdr, c_int) -> ssize_t,
+    pub(crate) write: extern "C" fn(Userdata, c_int, *const c_void, size_t) -> ssize_t,
+    pub(crate) writev: extern "C" fn(Userdata, c_int, *const iovec, c_int) -> ssize_t,
+    pub(crate) send: extern "C" fn(Userdata, c_int, *const c_void, size_t, c_int) -> ssize_t,
+    pub(crate) sendto: extern "C" fn(
+        Userdata,
+        c_int,
+        *const c_void,
+        size_t,
+        c_int,
+        *const sockaddr,
+        socklen_t,
+    ) -> ssize_t,
+    pub(crate) sendmsg: extern "C" fn(Userdata, c_int, *const msghdr, c_int) -> ssize_t,
+    /// Variadic in C. The one argument that these calls take lies in the same register as a fixed one
+    /// on the platforms packetdrill runs on.
+    pub(crate) fcntl: extern "C" fn(Userdata, c_int, c_int, c_long) -> c_int,
+    /// Variadic in C, as `fcntl`.
+    pub(crate) ioctl: extern "C" fn(Userdata, c_int, c_ulong, *mut c_void) -> c_int,
+    pub(crate) close: extern "C" fn(Userdata, c_int) -> c_int,
+    pub(crate) shutdown: extern "C" fn(Userdata, c_int, c_int) -> c_int,
+    pub(crate) getsockopt:
+        extern "C" fn(Userdata, c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int,
+    pub(crate) setsockopt:
+        extern "C" fn(Userdata, c_int, c_int, c_int, *const c_void, socklen_t) -> c_int,
+    pub(crate) poll: extern "C" fn(Userdata, *mut pollfd, nfds_t, c_int) -> c_int,
+    /// An IP packet for the stack.
+    pub(crate) netdev_send: extern "C" fn(Userdata, *const c_void, size_t) -> c_int,
+    /// The next IP packet of the stack, and when it was sent, in microseconds of `gettimeofday`. A
+    /// count of 0 says that there is none.
+    pub(crate) netdev_receive:
+        extern "C" fn(Userdata, *mut c_void, *mut size_t, *mut c_longlong) -> c_int,
+    pub(crate) usleep: extern "C" fn(Userdata, c_uint) -> c_int,
+    pub(crate) gettimeofday: extern "C" fn(Userdata, *mut timeval, *mut c_void) -> c_int,
+    pub(crate) epoll_create: extern "C" fn(Userdata, c_int) -> c_int,
+    pub(crate) epoll_ctl: extern "C" fn(Userdata, c_int, c_int, c_int, *mut epoll_event) -> c_int,
+    pub(crate) epoll_wait: extern "C" fn(Userdata, c_int, *mut epoll_event, c_int, c_int) -> c_int,
+    pub(crate) pipe: extern "C" fn(Userdata, *mut c_int) -> c_int,
+    pub(crate) splice:
+        extern "C" fn(Userdata, c_int, *mut c_void, c_int, *mut c_void, size_t, c_uint) -> ssize_t,
+}
+
+const _: () = assert!(size_of::<Interface>() == 33 * size_of::<usize>());

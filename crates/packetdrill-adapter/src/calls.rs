@@ -1,0 +1,191 @@
+//! The functions of the table: foreign pointers become slices and values here, and nowhere else.
+//!
+//! What is relied on, for every block below: packetdrill passes pointers as the C library's functions of
+//! the same names take them. A pointer to a buffer is null or points to as many bytes as the count beside
+//! it says, which nobody else touches during the call; a pointer for a result is null or may be written.
+//! Null buffers are what some scripts test with: they are answered with `EFAULT`.
+
+mod addresses;
+mod packets;
+mod refused;
+mod streams;
+
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libc::{c_char, c_int, c_void, socklen_t};
+
+use crate::abi::{Interface, Userdata};
+use crate::tcp_info;
+use crate::world::World;
+
+/// `SO_MEMINFO`: nine numbers about memory, none of which the core has.
+const SO_MEMINFO: c_int = 55;
+const MEMINFO_LEN: usize = 9 * 4;
+
+/// The world of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
+/// nothing is ever looked up through it.
+static WORLD: Mutex<Option<Arc<World>>> = Mutex::new(None);
+
+fn world() -> Option<Arc<World>> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Sets `errno`.
+fn set_errno(errno: c_int) {
+    // SAFETY: the C library's own place for this thread's `errno`: always there, always writable.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// A result in the C library's manner.
+fn answer<T: Into<i64>>(result: Result<T, c_int>) -> i64 {
+    match result {
+        Ok(value) => value.into(),
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+fn status(result: Result<(), c_int>) -> c_int {
+    answer(result.map(|()| 0)) as c_int
+}
+
+fn length(result: Result<usize, c_int>) -> isize {
+    answer(result.map(|len| len as i64)) as isize
+}
+
+/// Makes a machine and fills the table: what packetdrill looks up.
+///
+/// # Safety
+/// `flags` is null or a C string; `table` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table: *mut Interface) {
+    let flags = if flags.is_null() {
+        String::new()
+    } else {
+        // SAFETY: not null, and then a C string, as the caller promises.
+        unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned()
+    };
+    *WORLD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(World::new(&flags)));
+    // SAFETY: the caller's table, of this form (checked at compile time to be 33 words).
+    unsafe { table.write(filled()) };
+}
+
+fn filled() -> Interface {
+    Interface {
+        userdata: std::ptr::null_mut(),
+        free,
+        socket: addresses::socket,
+        bind: addresses::bind,
+        listen: addresses::listen,
+        accept: addresses::accept,
+        connect: addresses::connect,
+        read: streams::read,
+        readv: streams::readv,
+        recv: streams::recv,
+        recvfrom: streams::recvfrom,
+        recvmsg: streams::recvmsg,
+        write: streams::write,
+        writev: streams::writev,
+        send: streams::send,
+        sendto: streams::sendto,
+        sendmsg: streams::sendmsg,
+        fcntl: addresses::fcntl,
+        ioctl: refused::ioctl,
+        close: addresses::close,
+        shutdown: addresses::shutdown,
+        getsockopt: get_option,
+        setsockopt: set_option,
+        poll: packets::poll,
+        netdev_send: packets::netdev_send,
+        netdev_receive: packets::netdev_receive,
+        usleep: packets::usleep,
+        gettimeofday: packets::gettimeofday,
+        epoll_create: refused::epoll_create,
+        epoll_ctl: refused::epoll_ctl,
+        epoll_wait: refused::epoll_wait,
+        pipe: refused::pipe,
+        splice: refused::splice,
+    }
+}
+
+extern "C" fn free(_: Userdata) {
+    *WORLD.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+extern "C" fn set_option(
+    _: Userdata,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    if value.is_null() {
+        return status(Err(libc::EFAULT));
+    }
+    // SAFETY: not null, so `len` bytes may be read.
+    let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) };
+    status(world.call(|state| state.set_option_bytes(fd, (level, name), bytes)))
+}
+
+extern "C" fn get_option(
+    _: Userdata,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    status(get(&world, fd, (level, name), value, len))
+}
+
+/// `getsockopt` of one of our sockets; `None` if it is none of ours.
+pub(crate) fn preloaded_getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Option<c_int> {
+    let world = world()?;
+    let ours = world.call(|state| state.sockets.by_fd.contains_key(&fd));
+    ours.then(|| status(get(&world, fd, (level, name), value, len)))
+}
+
+fn get(
+    world: &World,
+    fd: c_int,
+    (level, name): (c_int, c_int),
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Result<(), c_int> {
+    if value.is_null() || len.is_null() {
+        return Err(libc::EFAULT);
+    }
+    let bytes = if (level, name) == (libc::SOL_TCP, libc::TCP_INFO) {
+        let info = world.call(|state| state.subflow_info(fd))?;
+        tcp_info::encode(&info).to_vec()
+    } else if (level, name) == (libc::SOL_SOCKET, SO_MEMINFO) {
+        vec![0; MEMINFO_LEN]
+    } else {
+        world.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec()
+    };
+    // SAFETY: not null, so it may be read, and as many bytes as it says may be written at `value`. The
+    // rest of a longer buffer is cleared: callers look at fields that we do not know.
+    unsafe {
+        let room = *len as usize;
+        let out = std::slice::from_raw_parts_mut(value.cast::<u8>(), room);
+        let used = bytes.len().min(room);
+        out[..used].copy_from_slice(&bytes[..used]);
+        out[used..].fill(0);
+        if bytes.len() < room && bytes.len() == size_of::<c_int>() {
+            *len = bytes.len() as socklen_t;
+        }
+    }
+    Ok(())
+}

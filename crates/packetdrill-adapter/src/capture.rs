@@ -1,0 +1,37 @@
+//! What passed, as a pcapng file: checksums and MPTCP's keys can be judged by other programs then.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use marline_time::Instant;
+use marline_wire::pcapng::{Direction, PacketInfo, interface, packet, section_header};
+
+/// A capture that is written as the packets pass.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    file: File,
+    block: Vec<u8>,
+}
+
+impl Capture {
+    /// Begins a file.
+    pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
+        let mut file = File::create(path)?;
+        let mut block = Vec::new();
+        section_header(&mut block, "packetdrill-adapter");
+        interface(&mut block, "packetdrill");
+        file.write_all(&block)?;
+        Ok(Capture { file, block })
+    }
+
+    /// Appends an IP packet. A disk that is full ends no test.
+    pub(crate) fn packet(&mut self, at: Instant, direction: Direction, bytes: &[u8]) {
+        self.block.clear();
+        let info = PacketInfo { interface: 0, time_ns: at.as_nanos(), direction, comment: None };
+        packet(&mut self.block, &info, bytes, bytes.len());
+        if let Err(error) = self.file.write_all(&self.block) {
+            eprintln!("packetdrill-adapter: capture: {error}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What scripts set in their network namespace, read back: they mean the stack under test.
+//!
+//! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the
+//! kernel's path manager and `nstat` would count its segments: the runner puts programs of its own before
+//! them, which write and read files of one directory (`state=` in the flags). Here is the other side of
+//! these files:
+//!
+//! * `endpoints`: a line for each `ip mptcp endpoint`: address, id, and the flags;
+//! * `limits`: two numbers, as in `ip mptcp limits`: subflows, and addresses accepted;
+//! * `counters.json`: our counters, under the kernel's names.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use marline_algos::Registry;
+use marline_core::{BufferTuning, Conduct, ConnectionConfig, Counters};
+use marline_policy::{AddressId, LocalAddress, PolicySet};
+use marline_time::Duration;
+
+use crate::options::SocketOptions;
+
+/// The mirror.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    locals: Vec<IpAddr>,
+    state_dir: Option<PathBuf>,
+    endpoints: Vec<LocalAddress>,
+    seen_at: Option<SystemTime>,
+    told: Option<Counters>,
+}
+
+impl Mirror {
+    pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>) -> Self {
+        let mut mirror =
+            Mirror { locals, state_dir, endpoints: Vec::new(), seen_at: None, told: None };
+        mirror.refresh();
+        mirror
+    }
+
+    /// The address that connections are opened from.
+    pub(crate) fn local(&self, like: IpAddr) -> Option<IpAddr> {
+        self.locals.iter().copied().find(|local| local.is_ipv4() == like.is_ipv4())
+    }
+
+    /// Looks whether `ip mptcp` changed anything; `true` if so.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let Some(path) = self.state_dir.as_ref().map(|dir| dir.join("endpoints")) else {
+            return false;
+        };
+        let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok();
+        if modified.is_none() || modified == self.seen_at {
+            return false;
+        }
+        self.seen_at = modified;
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let new: Vec<LocalAddress> = text.lines().filter_map(endpoint).collect();
+        // What is gone stays in the list as an address that is down.
+        let gone = self.endpoints.iter().filter(|old| new.iter().all(|n| n.id != old.id));
+        let gone: Vec<LocalAddress> = gone.map(|old| LocalAddress { up: false, ..*old }).collect();
+        self.endpoints = new.into_iter().chain(gone).collect();
+        true
+    }
+
+    /// Addresses that `ip mptcp endpoint` set.
+    pub(crate) fn addresses(&self) -> Vec<LocalAddress> {
+        self.endpoints.clone()
+    }
+
+    /// The configuration of a connection, by the sysctls of the namespace and the socket's own options.
+    pub(crate) fn connection_config(
+        &self,
+        mptcp: bool,
+        socket: &SocketOptions,
+    ) -> ConnectionConfig {
+        let mut config = ConnectionConfig::new(policies());
+        config.mptcp = mptcp && sysctl("net/mptcp/enabled", 0).unwrap_or(1) != 0;
+        config.dss_checksum = sysctl("net/mptcp/checksum_enabled", 0) == Some(1);
+        config.local_addresses = self.endpoints.iter().copied().filter(|e| e.up).collect();
+        config.conduct = Conduct::LINUX;
+        config.pacing = false;
+        config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
+        config.buffer_tuning = BufferTuning::Fixed;
+        // Half of the memory is for the kernel's own bookkeeping.
+        config.send_buffer = socket.send_buffer.unwrap_or_else(|| tcp_memory("tcp_wmem", 1));
+        config.receive_buffer = tcp_memory("tcp_rmem", 2);
+        config.ecn = sysctl("net/ipv4/tcp_ecn", 0) == Some(1);
+        config.syn_retries = sysctl("net/ipv4/tcp_syn_retries", 0).unwrap_or(6) as u32;
+        config.linger.timeout = match sysctl("net/mptcp/close_timeout", 0) {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => config.linger.timeout,
+        };
+        socket.apply(&mut config);
+        config
+    }
+
+    /// Writes our counters where the namespace's `nstat` finds them.
+    pub(crate) fn tell_counters(&mut self, counters: &Counters, third_ack_fallbacks: u64) {
+        let Some(dir) = self.state_dir.as_ref() else { return };
+        if self.told.replace(*counters) == Some(*counters) {
+            return;
+        }
+        let values = [
+            ("MPTcpExtMPCapableSYNRX", counters.mp_capable_syn_rx),
+            ("MPTcpExtMPCapableSYNTX", counters.mp_capable_syn_tx),
+            ("MPTcpExtMPCapableFallbackACK", third_ack_fallbacks),
+            ("MPTcpExtMPJoinSynRx", counters.mp_join_syn_rx),
+            ("MPTcpExtMPJoinAckRx", counters.mp_join_ack_rx),
+            ("MPTcpExtMPJoinNoTokenFound", counters.mp_join_no_token),
+            ("MPTcpExtDataCsumErr", counters.data_csum_err),
+            ("MPTcpExtMPFailRx", counters.mp_fail_rx),
+            ("MPTcpExtMPFailTx", counters.mp_fail_tx),
+            ("MPTcpExtMPFastcloseRx", counters.mp_fastclose_rx),
+            ("MPTcpExtMPFastcloseTx", counters.mp_fastclose_tx),
+            ("MPTcpExtMPRstRx", counters.mp_rst_rx),
+            ("MPTcpExtMPRstTx", counters.mp_rst_tx),
+            ("MPTcpExtAddAddr", counters.add_addr_rx),
+            ("MPTcpExtAddAddrTx", counters.add_addr_tx),
+            ("MPTcpExtEchoAdd", counters.echo_add_rx),
+            ("MPTcpExtRmAddr", counters.rm_addr_rx),
+            ("MPTcpExtRmAddrTx", counters.rm_addr_tx),
+            ("MPTcpExtMPPrioRx", counters.mp_prio_rx),
+            ("MPTcpExtMPPrioTx", counters.mp_prio_tx),
+            ("MPTcpExtDuplicateData", counters.duplicate_data),
+            ("MPTcpExtDSSNotMatching", counters.dss_not_matching),
+        ];
+        let lines: Vec<String> =
+            values.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        let text = format!("{{\"kernel\":{{{}}}}}\n", lines.join(","));
+        if let Err(error) = fs::write(dir.join("counters.json"), text) {
+            eprintln!("packetdrill-adapter: counters: {error}");
+        }
+    }
+}
+
+/// The default policies, but for loss recovery: by the letter of RFC 8985, as Linux.
+fn policies() -> PolicySet {
+    let recovery = Registry::default().recovery("rack-tlp-rfc");
+    debug_assert!(recovery.is_ok(), "{recovery:?}");
+    let mut policies = marline_algos::default_policies();
+    if let Ok(recovery) = recovery {
+        policies.recovery = recovery;
+    }
+    policies
+}
+
+/// A line of `endpoints`.
+fn endpoint(line: &str) -> Option<LocalAddress> {
+    let mut words = line.split_whitespace();
+    let address: IpAddr = words.next()?.parse().ok()?;
+    let id: u8 = words.next()?.parse().ok()?;
+    let flags: Vec<&str> = words.collect();
+    let has = |flag| flags.contains(&flag);
+    Some(LocalAddress {
+        id: AddressId(id),
+        address: SocketAddr::new(address, 0),
+        remote: None,
+        backup: has("backup"),
+        signal: has("signal"),
+        subflow: has("subflow") || has("fullmesh"),
+        up: true,
+    })
+}
+
+/// The word at `index` of a sysctl, as a number.
+pub(crate) fn sysctl(name: &str, index: usize) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/sys/{name}")).ok()?;
+    text.split_whitespace().nth(index)?.parse().ok()
+}
+
+fn tcp_memory(name: &str, index: usize) -> u64 {
+    sysctl(&format!("net/ipv4/{name}"), index).unwrap_or(4 << 20).max(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_with_their_flags() {
+        let known = endpoint("10.0.0.2 3 signal backup").expect("an endpoint");
+        assert_eq!(
+            (known.id, known.signal, known.backup, known.subflow),
+            (AddressId(3), true, true, false)
+        );
+        assert_eq!(endpoint("nowhere 3"), None);
+        assert_eq!(endpoint(""), None);
+    }
+
+    #[test]
+    fn endpoints_that_vanish_are_down() {
+        let dir = std::env::temp_dir().join(format!("packetdrill-mirror-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        fs::write(dir.join("endpoints"), "10.0.0.2 1 signal\n10.0.0.3 2 subflow\n")
+            .expect("written");
+        let mut mirror = Mirror::new(Vec::new(), Some(dir.clone()));
+        assert_eq!(mirror.addresses().len(), 2);
+        assert!(!mirror.refresh(), "nothing changed");
+        mirror.seen_at = None;
+        fs::write(dir.join("endpoints"), "10.0.0.3 2 subflow\n").expect("written");
+        assert!(mirror.refresh());
+        let up: Vec<_> = mirror.addresses().iter().map(|a| (a.id.0, a.up)).collect();
+        assert_eq!(up, [(2, true), (1, false)]);
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+}

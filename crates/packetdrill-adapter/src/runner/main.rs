@@ -1,0 +1,179 @@
+//! Runs packetdrill scripts against Marline, each in a network namespace of its own.
+//!
+//! ```text
+//! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
+//! ```
+//! Neither the program nor a script is part of this repository. What is: the list of the *names* of scripts
+//! that pass ([`ratchet`]). A script on the list that fails, fails the run; one that passes and is not
+//! on it is told. Without the two variables nothing is run, and that is said loudly.
+#![forbid(unsafe_code)]
+
+mod namespace;
+mod ratchet;
+mod shims;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::namespace::{Outcome, Setting};
+use crate::ratchet::Ratchet;
+
+const USAGE: &str = "\
+usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTIONS]
+
+  NAME               only scripts whose path contains one of these
+  --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
+  --captures DIR     write what passed to DIR/NAME.pcapng
+  --jobs N           so many at once (default 1)
+  --ratchet FILE     the list of names (default: the repository's)
+  --write            put scripts that pass on the list
+  --why              show all that packetdrill says of a script that fails
+";
+
+/// What the command line asks for.
+#[derive(Debug)]
+struct Options {
+    names: Vec<String>,
+    ip_version: String,
+    captures: Option<PathBuf>,
+    jobs: usize,
+    ratchet: PathBuf,
+    write: bool,
+    why: bool,
+}
+
+fn main() -> ExitCode {
+    let options = match options(env::args().skip(1)) {
+        Ok(options) => options,
+        Err(error) => {
+            eprint!("packetdrill-runner: {error}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let (Some(program), Some(scripts)) = (env::var_os("PACKETDRILL"), env::var_os("PKT_DIR"))
+    else {
+        println!("1..0 # SKIP packetdrill: PACKETDRILL and PKT_DIR are not set, NOTHING WAS RUN");
+        eprintln!("packetdrill: SKIPPED, nothing was run: set PACKETDRILL and PKT_DIR");
+        return ExitCode::SUCCESS;
+    };
+    match run(&options, program, Path::new(&scripts)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("packetdrill-runner: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("passing.txt");
+    let mut options = Options {
+        names: Vec::new(),
+        ip_version: "ipv4".to_owned(),
+        captures: None,
+        jobs: 1,
+        ratchet: list,
+        write: false,
+        why: false,
+    };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        match word.as_str() {
+            "--ip-version" => options.ip_version = value()?,
+            "--captures" => options.captures = Some(value()?.into()),
+            "--ratchet" => options.ratchet = value()?.into(),
+            "--jobs" => {
+                let text = value()?;
+                options.jobs = text.parse().map_err(|error| format!("`{text}` jobs: {error}"))?;
+            }
+            "--write" => options.write = true,
+            "--why" => options.why = true,
+            other if other.starts_with("--") => return Err(format!("no option `{other}`")),
+            _ => options.names.push(word),
+        }
+    }
+    Ok(options)
+}
+
+/// Runs all scripts wanted; says whether the ratchet holds.
+fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, String> {
+    let mut scripts = Vec::new();
+    find(directory, &mut scripts).map_err(|error| format!("{}: {error}", directory.display()))?;
+    scripts.sort();
+    scripts.retain(|path| {
+        let text = path.to_string_lossy();
+        options.names.is_empty() || options.names.iter().any(|name| text.contains(name.as_str()))
+    });
+    let place = shims::Place::create().map_err(|error| format!("temporary files: {error}"))?;
+    let setting = Setting {
+        program,
+        library: library()?,
+        ip_version: options.ip_version.clone(),
+        shims: place.programs(),
+        captures: options.captures.clone(),
+        patience: Duration::from_secs(60),
+    };
+    if let Some(captures) = &options.captures {
+        std::fs::create_dir_all(captures)
+            .map_err(|error| format!("{}: {error}", captures.display()))?;
+    }
+    println!("1..{}", scripts.len());
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let name = ratchet::name_of(directory, path);
+                    let outcome = namespace::run(&setting, &place, path, &name);
+                    let Ok(mut results) = results.lock() else { return };
+                    results.push((name.clone(), outcome.passed));
+                    tell(results.len(), &name, &outcome, options.why);
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap_or_default();
+    Ratchet::read(&options.ratchet)?.judge(&results, options.write)
+}
+
+/// A line of TAP, and why if asked for.
+fn tell(number: usize, name: &str, outcome: &Outcome, why: bool) {
+    if outcome.passed {
+        println!("ok {number} - {name}");
+        return;
+    }
+    let first = outcome.output.lines().find(|line| !line.trim().is_empty()).unwrap_or("no output");
+    println!("not ok {number} - {name} # {}", first.trim());
+    if why {
+        outcome.output.lines().for_each(|line| println!("#   {line}"));
+    }
+}
+
+fn find(directory: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            find(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "pkt") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The library lies beside this program, or among what it was built from.
+fn library() -> Result<PathBuf, String> {
+    const NAME: &str = "libpacketdrill_adapter.so";
+    let own = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let places = [beside.join(NAME), beside.join("deps").join(NAME)];
+    let found = places.into_iter().find(|path| path.is_file());
+    found.ok_or(format!("{NAME} is not beside {}: build the package first", own.display()))
+}

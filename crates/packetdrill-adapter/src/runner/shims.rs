@@ -1,0 +1,107 @@
+//! Programs that stand before the system's on the path of a script: what a script tells the kernel with
+//! them is meant for us.
+//!
+//! `ip mptcp` writes the files that the adapter mirrors, `nstat` reads those the adapter writes, `tc` and
+//! `ethtool` have nothing to do (no packet passes a device). Everything else is the system's own.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// `ip`: only the object `mptcp` is ours. Ids count from 1 in the order of addition, as the kernel's.
+const IP: &str = r#"#!/bin/sh
+shims=$(dirname "$0")
+system=$(PATH=$(printf %s "$PATH" | sed "s|^$shims:||") command -v ip)
+case "$1" in -4|-6) [ "$2" = mptcp ] && shift ;; esac
+[ "$1" = mptcp ] || exec "$system" "$@"
+endpoints=$MARLINE_STATE/endpoints
+limits=$MARLINE_STATE/limits
+object=$2
+verb=$3
+shift; shift; shift
+case "$object $verb" in
+"endpoint flush") : > "$endpoints" ;;
+"endpoint add")
+    address=$1; shift; flags= id=
+    while [ $# -gt 0 ]; do
+        case "$1" in
+        id) id=$2; shift ;;
+        dev|port) shift ;;
+        *) flags="$flags $1" ;;
+        esac
+        shift
+    done
+    if [ -z "$id" ]; then
+        id=1
+        while grep -q " $id\( \|\$\)" "$endpoints" 2>/dev/null; do id=$((id + 1)); done
+    fi
+    echo "$address $id$flags" >> "$endpoints" ;;
+"endpoint delete"|"endpoint del")
+    [ "$1" = id ] && shift
+    grep -v "^[^ ]* $1\( \|\$\)" "$endpoints" > "$endpoints.new"
+    mv "$endpoints.new" "$endpoints" ;;
+"endpoint show") cat "$endpoints" 2>/dev/null ;;
+"limits set")
+    accepted=0 subflows=2
+    while [ $# -gt 1 ]; do
+        case "$1" in
+        add_addr_accepted) accepted=$2 ;;
+        subflow*) subflows=$2 ;;
+        esac
+        shift; shift
+    done
+    echo "$subflows $accepted" > "$limits" ;;
+"limits show") cat "$limits" 2>/dev/null ;;
+esac
+exit 0
+"#;
+
+/// `nstat`: the adapter counts from the script's start, so there is no history to keep.
+const NSTAT: &str = "#!/bin/sh
+case \"$*\" in *j*) ;; *) exit 0 ;; esac
+cat \"$MARLINE_STATE/counters.json\" 2>/dev/null || echo '{\"kernel\":{}}'
+";
+
+const NOTHING: &str = "#!/bin/sh\nexit 0\n";
+
+/// A directory of temporary files that goes away with its owner.
+#[derive(Debug)]
+pub(crate) struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    /// Makes the directory, with the programs in it.
+    pub(crate) fn create() -> io::Result<Self> {
+        let root = std::env::temp_dir().join(format!("marline-packetdrill-{}", std::process::id()));
+        let place = Place { root };
+        fs::create_dir_all(place.programs())?;
+        for (name, text) in [("ip", IP), ("nstat", NSTAT), ("tc", NOTHING), ("ethtool", NOTHING)] {
+            let path = place.programs().join(name);
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(place)
+    }
+
+    /// Where the programs are.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.root.join("programs")
+    }
+
+    /// An empty directory for the state of one script, and the file for what it says.
+    pub(crate) fn for_script(&self, name: &str) -> io::Result<(PathBuf, PathBuf)> {
+        let base = self.root.join(name.replace('/', "-"));
+        let state = base.join("state");
+        fs::create_dir_all(&state)?;
+        fs::write(state.join("endpoints"), "")?;
+        Ok((state, base.join("log")))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.root));
+    }
+}

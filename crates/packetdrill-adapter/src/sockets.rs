@@ -1,0 +1,188 @@
+//! What file descriptors stand for, and what system calls do to it.
+//!
+//! Descriptors are real ones, of sockets that nothing ever passes through: packetdrill closes them itself at
+//! the end, and some scripts look for a listener in `/proc/net/tcp`.
+
+mod opening;
+mod polling;
+mod settings;
+mod transfer;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use libc::c_int;
+use marline_core::{
+    CloseReason, ConnectionConfig, ConnectionId, Endpoint, Event, FallbackReason, FourTuple,
+    WriteError,
+};
+
+pub(crate) use self::opening::{told_to, unmapped};
+pub(crate) use self::transfer::Writing;
+use crate::mirror::Mirror;
+use crate::options::SocketOptions;
+
+/// What a socket is.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// Neither connected nor listening.
+    Fresh,
+    /// Listening, with connections that nobody has accepted yet.
+    Listener(VecDeque<ConnectionId>),
+    /// Connected, or on its way.
+    Stream(ConnectionId),
+}
+
+/// A socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) kind: Kind,
+    pub(crate) mptcp: bool,
+    pub(crate) v6: bool,
+    pub(crate) nonblocking: bool,
+    pub(crate) bound: Option<SocketAddr>,
+    pub(crate) options: SocketOptions,
+    /// An error that was not told yet.
+    pub(crate) error: Option<c_int>,
+    /// `connect` was asked for and its success was not told yet.
+    pub(crate) connecting: bool,
+    pub(crate) read_shut: bool,
+}
+
+/// What is known of a connection beyond what the endpoint tells.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) path: FourTuple,
+    pub(crate) open: bool,
+    pub(crate) over: Option<CloseReason>,
+    /// The last write was refused, and there was no word of room since.
+    pub(crate) full: bool,
+    pub(crate) tos: u8,
+    /// The error of its end was told.
+    pub(crate) error_told: bool,
+}
+
+/// All sockets.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    pub(crate) by_fd: BTreeMap<c_int, Socket>,
+    pub(crate) lives: BTreeMap<ConnectionId, Life>,
+    /// Connections that came in and fell back with their third ACK.
+    pub(crate) third_ack_fallbacks: u64,
+}
+
+/// The `errno` by which a connection that ended is told.
+pub(crate) const fn errno_of(reason: CloseReason) -> c_int {
+    match reason {
+        CloseReason::Refused => libc::ECONNREFUSED,
+        CloseReason::TimedOut => libc::ETIMEDOUT,
+        CloseReason::PeerReset | CloseReason::PeerMisbehaved => libc::ECONNRESET,
+        CloseReason::Aborted => libc::ECONNABORTED,
+        CloseReason::ResourceLimit => libc::ENOBUFS,
+        CloseReason::Finished => libc::EPIPE,
+    }
+}
+
+impl Sockets {
+    pub(crate) fn get(&mut self, fd: c_int) -> Result<&mut Socket, c_int> {
+        self.by_fd.get_mut(&fd).ok_or(libc::EBADF)
+    }
+
+    /// The connection of a socket.
+    pub(crate) fn stream(&self, fd: c_int) -> Result<ConnectionId, c_int> {
+        match self.by_fd.get(&fd).ok_or(libc::EBADF)?.kind {
+            Kind::Stream(id) => Ok(id),
+            _ => Err(libc::ENOTCONN),
+        }
+    }
+
+    /// The error of a connection that is over: told once, as the kernel does, then it is only closed.
+    pub(crate) fn take_error(&mut self, id: ConnectionId) -> Option<c_int> {
+        let life = self.lives.get_mut(&id)?;
+        let reason = life.over.filter(|reason| *reason != CloseReason::Finished)?;
+        (!core::mem::replace(&mut life.error_told, true)).then(|| errno_of(reason))
+    }
+
+    /// The configuration with which a listener at `local` would accept a connection.
+    pub(crate) fn listener_config(
+        &self,
+        mirror: &Mirror,
+        local: SocketAddr,
+    ) -> Option<ConnectionConfig> {
+        let listener = self.listener(local)?;
+        let mptcp = listener.mptcp;
+        Some(mirror.connection_config(mptcp, &listener.options))
+    }
+
+    fn listener(&self, local: SocketAddr) -> Option<&Socket> {
+        self.by_fd.values().find(|socket| socket.listens_on(local))
+    }
+
+    /// The type-of-service byte of what leaves on a path.
+    pub(crate) fn type_of_service(&self, path: &FourTuple) -> u8 {
+        let own = self.lives.values().find(|life| life.path == *path);
+        // A joined subflow has the mark of its connection.
+        let joined = || {
+            let port = |life: &&Life| life.path.remote.port() == path.remote.port();
+            self.lives.values().find(port)
+        };
+        own.or_else(joined).map_or(0, |life| life.tos)
+    }
+
+    /// What the endpoint tells.
+    pub(crate) fn on_event(&mut self, endpoint: &Endpoint, event: Event) {
+        match event {
+            Event::Incoming(id) => self.on_incoming(endpoint, id),
+            Event::Connected { connection, .. } => {
+                if let Some(life) = self.lives.get_mut(&connection) {
+                    life.open = true;
+                }
+            }
+            Event::Writable(id) => {
+                if let Some(life) = self.lives.get_mut(&id) {
+                    life.full = false;
+                }
+            }
+            Event::Closed { connection, reason } => {
+                if let Some(life) = self.lives.get_mut(&connection) {
+                    life.over = Some(reason);
+                }
+            }
+            Event::Readable(_) | Event::FlowGone { .. } | Event::Monitor(_) => {}
+        }
+    }
+
+    fn on_incoming(&mut self, endpoint: &Endpoint, id: ConnectionId) {
+        let Some(info) = endpoint.info(id) else { return };
+        let by_third_ack = info.fallback == Some(FallbackReason::FirstDataWithoutOption);
+        self.third_ack_fallbacks += u64::from(by_third_ack);
+        let Some(path) = info.subflows.first().map(|flow| flow.path) else { return };
+        let listener = self.by_fd.values_mut().find(|socket| socket.listens_on(path.local));
+        let Some(listener) = listener else { return };
+        let tos = listener.options.tos;
+        if let Kind::Listener(queue) = &mut listener.kind {
+            queue.push_back(id);
+        }
+        let life = Life { path, open: true, over: None, full: false, tos, error_told: false };
+        self.lives.insert(id, life);
+    }
+}
+
+impl Socket {
+    fn listens_on(&self, local: SocketAddr) -> bool {
+        let Some(bound) = self.bound.filter(|_| matches!(self.kind, Kind::Listener(_))) else {
+            return false;
+        };
+        let any = bound.ip().is_unspecified();
+        bound.port() == local.port() && (any || bound.ip() == local.ip())
+    }
+}
+
+/// The `errno` of a refused write.
+pub(crate) const fn write_errno(error: WriteError) -> c_int {
+    match error {
+        WriteError::Blocked => libc::EAGAIN,
+        WriteError::Shutdown | WriteError::Closed(_) => libc::EPIPE,
+        WriteError::Unknown => libc::EBADF,
+    }
+}

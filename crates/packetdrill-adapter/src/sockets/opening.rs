@@ -1,0 +1,228 @@
+//! `socket` to `accept`, `connect`, `shutdown` and `close`.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use libc::c_int;
+use marline_core::{ConnectError, FourTuple};
+use marline_time::Instant;
+
+use super::{Kind, Life, Socket, errno_of};
+use crate::options::SocketOptions;
+use crate::world::{Attempt, State};
+
+impl State {
+    /// A new socket for the descriptor `fd`.
+    pub(crate) fn open_socket(&mut self, fd: c_int, v6: bool, protocol: c_int, nonblocking: bool) {
+        let socket = Socket {
+            kind: Kind::Fresh,
+            mptcp: protocol == libc::IPPROTO_MPTCP,
+            v6,
+            nonblocking,
+            bound: None,
+            options: SocketOptions::default(),
+            error: None,
+            connecting: false,
+            read_shut: false,
+        };
+        self.sockets.by_fd.insert(fd, socket);
+    }
+
+    pub(crate) fn bind(&mut self, fd: c_int, address: SocketAddr) -> Result<(), c_int> {
+        self.sockets.get(fd)?.bound = Some(address);
+        Ok(())
+    }
+
+    /// Returns the address that is listened on.
+    pub(crate) fn listen(&mut self, fd: c_int) -> Result<SocketAddr, c_int> {
+        let socket = self.sockets.get(fd)?;
+        let bound = socket.bound.ok_or(libc::EINVAL)?;
+        if matches!(socket.kind, Kind::Fresh) {
+            socket.kind = Kind::Listener(VecDeque::new());
+        }
+        Ok(bound)
+    }
+
+    /// One try to accept: the peer, if there is a connection.
+    pub(crate) fn accept(&mut self, fd: c_int, new_fd: c_int) -> Attempt<SocketAddr> {
+        let socket = match self.sockets.get(fd) {
+            Ok(socket) => socket,
+            Err(errno) => return Attempt::Done(Err(errno)),
+        };
+        let Kind::Listener(queue) = &mut socket.kind else {
+            return Attempt::Done(Err(libc::EINVAL));
+        };
+        let Some(id) = queue.pop_front() else {
+            return if socket.nonblocking {
+                Attempt::Done(Err(libc::EAGAIN))
+            } else {
+                Attempt::Wait(None)
+            };
+        };
+        let accepted = Socket {
+            kind: Kind::Stream(id),
+            mptcp: socket.mptcp,
+            v6: socket.v6,
+            nonblocking: false,
+            bound: socket.bound,
+            options: socket.options.clone(),
+            error: None,
+            connecting: false,
+            read_shut: false,
+        };
+        self.sockets.by_fd.insert(new_fd, accepted);
+        self.tell_settings(new_fd, id);
+        let life = self.sockets.lives.get(&id);
+        Attempt::Done(life.map(|life| life.path.remote).ok_or(libc::ECONNABORTED))
+    }
+
+    /// One try to connect; the first one sends the SYN.
+    pub(crate) fn connect(
+        &mut self,
+        fd: c_int,
+        remote: SocketAddr,
+        deadline: &mut Option<Instant>,
+    ) -> Attempt<()> {
+        let started = match self.start_connecting(fd, remote, deadline) {
+            Ok(started) => started,
+            Err(errno) => return Attempt::Done(Err(errno)),
+        };
+        let now = self.now;
+        let Ok(socket) = self.sockets.get(fd) else { return Attempt::Done(Err(libc::EBADF)) };
+        let (nonblocking, connecting) = (socket.nonblocking, socket.connecting);
+        let Kind::Stream(id) = socket.kind else { return Attempt::Done(Err(libc::EINVAL)) };
+        let Some(life) = self.sockets.lives.get(&id) else {
+            return Attempt::Done(Err(libc::ECONNABORTED));
+        };
+        if !life.open && life.over.is_none() {
+            return match (nonblocking, started) {
+                (true, true) => Attempt::Done(Err(libc::EINPROGRESS)),
+                (true, false) => Attempt::Done(Err(libc::EALREADY)),
+                _ if deadline.is_some_and(|at| at <= now) => Attempt::Done(Err(libc::EINPROGRESS)),
+                _ => Attempt::Wait(*deadline),
+            };
+        }
+        let found = match life.over {
+            Some(reason) => Err(errno_of(reason)),
+            None if connecting => Ok(()),
+            None => Err(libc::EISCONN),
+        };
+        if let Ok(socket) = self.sockets.get(fd) {
+            socket.connecting = false;
+        }
+        self.sockets.take_error(id);
+        Attempt::Done(found)
+    }
+
+    /// Sends the SYN unless that was done; says whether it was now.
+    fn start_connecting(
+        &mut self,
+        fd: c_int,
+        remote: SocketAddr,
+        deadline: &mut Option<Instant>,
+    ) -> Result<bool, c_int> {
+        let socket = self.sockets.get(fd)?;
+        if !matches!(socket.kind, Kind::Fresh) {
+            return Ok(false);
+        }
+        *deadline = socket.options.send_timeout.map(|timeout| self.now + timeout);
+        let wanted = socket.bound.filter(|bound| !bound.ip().is_unspecified());
+        let port = socket.bound.map_or(0, |bound| bound.port());
+        let (options, mptcp) = (socket.options.clone(), socket.mptcp);
+        let ip = wanted.map(|bound| bound.ip()).or_else(|| self.mirror.local(remote.ip()));
+        let local = SocketAddr::new(ip.ok_or(libc::EADDRNOTAVAIL)?, port);
+        let config = self.mirror.connection_config(mptcp, &options);
+        let connected = self.endpoint.connect(self.now, config, local, remote);
+        let id = connected.map_err(|error| match error {
+            ConnectError::AddressInUse => libc::EADDRINUSE,
+            ConnectError::TooManyConnections => libc::ENOBUFS,
+            ConnectError::FamilyMismatch => libc::EAFNOSUPPORT,
+        })?;
+        let info = self.endpoint.info(id);
+        let path = info.and_then(|info| info.subflows.first().map(|flow| flow.path));
+        let path = path.unwrap_or(FourTuple { local, remote });
+        let tos = options.tos;
+        let life = Life { path, open: false, over: None, full: false, tos, error_told: false };
+        self.sockets.lives.insert(id, life);
+        let socket = self.sockets.get(fd)?;
+        socket.kind = Kind::Stream(id);
+        socket.connecting = true;
+        self.tell_settings(fd, id);
+        Ok(true)
+    }
+
+    /// `connect` to no address: the connection is ended, the socket is fresh again.
+    pub(crate) fn disconnect(&mut self, fd: c_int) -> Result<(), c_int> {
+        let now = self.now;
+        let socket = self.sockets.get(fd)?;
+        if let Kind::Stream(id) = core::mem::replace(&mut socket.kind, Kind::Fresh) {
+            self.endpoint.abort(now, id);
+            self.endpoint.release(now, id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shutdown(&mut self, fd: c_int, how: c_int) -> Result<(), c_int> {
+        let now = self.now;
+        let id = self.sockets.stream(fd)?;
+        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+            self.sockets.get(fd)?.read_shut = true;
+        }
+        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            self.endpoint.shutdown(now, id);
+        }
+        Ok(())
+    }
+
+    /// Takes the descriptor out of use.
+    pub(crate) fn close(&mut self, fd: c_int) -> Result<(), c_int> {
+        let socket = self.sockets.by_fd.remove(&fd).ok_or(libc::EBADF)?;
+        match socket.kind {
+            Kind::Fresh => {}
+            Kind::Listener(queue) => {
+                for id in queue {
+                    self.endpoint.abort(self.now, id);
+                    self.endpoint.release(self.now, id);
+                }
+            }
+            Kind::Stream(id) => {
+                if socket.options.abort_on_close {
+                    self.endpoint.abort(self.now, id);
+                }
+                self.endpoint.release(self.now, id);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An IPv4 address in IPv6's clothes is one of IPv4.
+pub(crate) fn unmapped(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
+        IpAddr::V4(v4) => IpAddr::V4(v4),
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// How an address is told to a socket of this family.
+pub(crate) fn told_to(v6: bool, address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(v4) if v6 => SocketAddr::new(IpAddr::V6(v4.to_ipv6_mapped()), address.port()),
+        _ => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_are_those_of_ipv4() {
+        let mapped: SocketAddr = "[::ffff:10.0.0.1]:80".parse().expect("an address");
+        assert_eq!(unmapped(mapped), "10.0.0.1:80".parse().expect("an address"));
+        assert_eq!(told_to(true, unmapped(mapped)), mapped);
+        assert!(unmapped("[::]:80".parse().expect("an address")).ip().is_unspecified());
+    }
+}

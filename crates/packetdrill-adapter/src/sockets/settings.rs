@@ -1,0 +1,208 @@
+//! `setsockopt`, `getsockopt` and `fcntl`.
+
+use libc::c_int;
+use marline_core::{ConnectionId, Hold, Setting, SubflowInfo};
+use marline_time::Duration;
+
+use super::Kind;
+use crate::mirror::sysctl;
+use crate::options::{SOL_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT};
+use crate::world::State;
+
+/// Smallest send buffer that the kernel allows, bytes.
+const LEAST_SEND_BUFFER: u64 = 4_608;
+
+impl State {
+    /// `F_GETFL` and `F_SETFL`; everything else is refused.
+    pub(crate) fn fcntl(
+        &mut self,
+        fd: c_int,
+        command: c_int,
+        argument: i64,
+    ) -> Result<c_int, c_int> {
+        let socket = self.sockets.get(fd)?;
+        match command {
+            libc::F_GETFL => {
+                Ok(libc::O_RDWR | if socket.nonblocking { libc::O_NONBLOCK } else { 0 })
+            }
+            libc::F_SETFL => {
+                socket.nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
+                Ok(0)
+            }
+            _ => Err(libc::EINVAL),
+        }
+    }
+
+    /// `setsockopt`: a time, a linger, or else a number.
+    pub(crate) fn set_option_bytes(
+        &mut self,
+        fd: c_int,
+        option: (c_int, c_int),
+        bytes: &[u8],
+    ) -> Result<(), c_int> {
+        let socket = self.sockets.get(fd)?;
+        let long = |at: usize| {
+            let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+            word.map(i64::from_ne_bytes).and_then(|value| u64::try_from(value).ok())
+        };
+        let int = |at: usize| {
+            let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+            word.map(c_int::from_ne_bytes)
+        };
+        match option {
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO | libc::SO_RCVTIMEO) => {
+                let (seconds, us) = long(0).zip(long(8)).ok_or(libc::EINVAL)?;
+                let timeout = Duration::from_secs(seconds) + Duration::from_micros(us);
+                let timeout = (!timeout.is_zero()).then_some(timeout);
+                if option.1 == libc::SO_SNDTIMEO {
+                    socket.options.send_timeout = timeout;
+                } else {
+                    socket.options.receive_timeout = timeout;
+                }
+                Ok(())
+            }
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                let (on, seconds) = int(0).zip(int(4)).ok_or(libc::EINVAL)?;
+                socket.options.abort_on_close = on != 0 && seconds == 0;
+                Ok(())
+            }
+            _ => {
+                let value = int(0).or_else(|| bytes.first().map(|byte| c_int::from(*byte)));
+                self.set_option(fd, option, value.ok_or(libc::EINVAL)?)
+            }
+        }
+    }
+
+    /// The first subflow of a socket's connection.
+    pub(crate) fn subflow_info(&mut self, fd: c_int) -> Result<SubflowInfo, c_int> {
+        let id = self.sockets.stream(fd)?;
+        let info = self.endpoint.info(id).ok_or(libc::ENOTCONN)?;
+        let last = info.gone.last().cloned();
+        info.subflows.first().cloned().or(last).ok_or(libc::ENOTCONN)
+    }
+
+    /// An option whose value is a number.
+    fn set_option(
+        &mut self,
+        fd: c_int,
+        (level, name): (c_int, c_int),
+        value: c_int,
+    ) -> Result<(), c_int> {
+        // Whatever waits to be sent, corked or not.
+        let mut push = false;
+        let socket = self.sockets.get(fd)?;
+        let options = &mut socket.options;
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+                let asked = u64::try_from(value).unwrap_or(0) * 2;
+                options.send_buffer = Some(asked.max(LEAST_SEND_BUFFER));
+            }
+            (libc::SOL_TCP, libc::TCP_NODELAY) => {
+                options.no_delay = value != 0;
+                push = options.no_delay;
+            }
+            (libc::SOL_TCP, libc::TCP_CORK) => options.cork = value != 0,
+            (libc::SOL_TCP, libc::TCP_MAXSEG) => {
+                options.max_segment = Some(u16::try_from(value).map_err(|_| libc::EINVAL)?);
+            }
+            (libc::SOL_TCP, libc::TCP_USER_TIMEOUT) => {
+                let timeout = u64::try_from(value).map_err(|_| libc::EINVAL)?;
+                options.user_timeout = (timeout > 0).then(|| Duration::from_millis(timeout));
+            }
+            (libc::SOL_TCP, TCP_NOTSENT_LOWAT) => options.notsent_lowat = value as u32,
+            (libc::SOL_TCP, TCP_MD5SIG) => return Err(libc::ENOPROTOOPT),
+            // The two lowest bits are ECN's.
+            (libc::SOL_IP, libc::IP_TOS) => {
+                options.tos = value as u8 & !3;
+                let (tos, kind) = (options.tos, &socket.kind);
+                if let Kind::Stream(id) = *kind
+                    && let Some(life) = self.sockets.lives.get_mut(&id)
+                {
+                    life.tos = tos;
+                }
+            }
+            (SOL_MPTCP, _) => return Err(libc::EOPNOTSUPP),
+            _ => {
+                options.others.insert((level, name), value);
+            }
+        }
+        if let Ok(id) = self.sockets.stream(fd) {
+            if push {
+                self.endpoint.set(self.now, id, Setting::Nagle(false));
+                self.gather();
+            }
+            self.tell_settings(fd, id);
+        }
+        Ok(())
+    }
+
+    /// Tells the core what a socket's options mean to its connection.
+    pub(crate) fn tell_settings(&mut self, fd: c_int, id: ConnectionId) {
+        let Some(socket) = self.sockets.by_fd.get(&fd) else { return };
+        let options = &socket.options;
+        let sysctl_lowat = || sysctl("net/ipv4/tcp_notsent_lowat", 0).unwrap_or(u64::MAX);
+        let lowat = match options.notsent_lowat {
+            0 => sysctl_lowat(),
+            bytes => u64::from(bytes),
+        };
+        let hold = if options.cork { Hold::Corked } else { Hold::No };
+        let mut settings = vec![
+            Setting::Nagle(!options.no_delay),
+            Setting::Hold(hold),
+            Setting::UserTimeout(options.user_timeout),
+            Setting::NotSentLowat(Some(lowat).filter(|bytes| *bytes < u64::from(u32::MAX))),
+        ];
+        settings.extend(options.send_buffer.map(Setting::SendBuffer));
+        for setting in settings {
+            self.endpoint.set(self.now, id, setting);
+        }
+    }
+
+    /// An option whose value is a number.
+    pub(crate) fn option(&mut self, fd: c_int, level: c_int, name: c_int) -> Result<c_int, c_int> {
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+            return self.pending_error(fd);
+        }
+        if (level, name) == (libc::SOL_TCP, libc::TCP_MAXSEG) {
+            return self.max_segment(fd);
+        }
+        let socket = self.sockets.get(fd)?;
+        let options = &socket.options;
+        Ok(match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+                options.send_buffer.map_or(0, |bytes| c_int::try_from(bytes).unwrap_or(c_int::MAX))
+            }
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+                c_int::from(matches!(socket.kind, Kind::Listener(_)))
+            }
+            (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+            (libc::SOL_TCP, libc::TCP_NODELAY) => c_int::from(options.no_delay),
+            (libc::SOL_TCP, libc::TCP_CORK) => c_int::from(options.cork),
+            (libc::SOL_TCP, libc::TCP_USER_TIMEOUT) => {
+                options.user_timeout.map_or(0, |timeout| timeout.as_millis() as c_int)
+            }
+            (libc::SOL_TCP, TCP_NOTSENT_LOWAT) => options.notsent_lowat as c_int,
+            (libc::SOL_TCP, TCP_MD5SIG) | (SOL_MPTCP, _) => return Err(libc::EOPNOTSUPP),
+            (libc::SOL_IP, libc::IP_TOS) => c_int::from(options.tos),
+            _ => options.others.get(&(level, name)).copied().unwrap_or(0),
+        })
+    }
+
+    fn pending_error(&mut self, fd: c_int) -> Result<c_int, c_int> {
+        let socket = self.sockets.get(fd)?;
+        if let Some(error) = socket.error.take() {
+            return Ok(error);
+        }
+        let Kind::Stream(id) = socket.kind else { return Ok(0) };
+        Ok(self.sockets.take_error(id).unwrap_or(0))
+    }
+
+    fn max_segment(&mut self, fd: c_int) -> Result<c_int, c_int> {
+        let socket = self.sockets.get(fd)?;
+        let asked = socket.options.max_segment.map(c_int::from);
+        let Kind::Stream(id) = socket.kind else { return Ok(asked.unwrap_or(536)) };
+        let info = self.endpoint.info(id);
+        let mss = info.and_then(|info| info.subflows.first().map(|flow| flow.mss as c_int));
+        Ok(mss.or(asked).unwrap_or(536))
+    }
+}

@@ -1,0 +1,390 @@
+//! The machine: one endpoint, its sockets, the packets in between, and a clock that stands still
+//! unless somebody waits.
+//!
+//! Time moves when packetdrill sleeps, when it waits for a packet and there is none, and by a microsecond
+//! whenever it looks at the clock: it also waits by looking. On the way every timer of the endpoint and
+//! every deadline of a call that blocks is met, in order. Before each step all other threads must sleep
+//! ([`crate::quiet`]), so that equal scripts run equally.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use libc::c_int;
+use marline_core::{
+    Capabilities, ChecksumScope, Ecn, Endpoint, EndpointConfig, FourTuple, Limits, NetworkError,
+    PacketMeta, Shard, TransmitBuf,
+};
+use marline_time::{Instant, SeedTree};
+use marline_wire::pcapng::Direction;
+use marline_wire::{
+    IpPacket, Ipv4Header, Ipv4Packet, Ipv6Header, PROTOCOL_TCP, SeqNum, TcpFlags, TcpSegment,
+};
+
+use crate::capture::Capture;
+use crate::mirror::Mirror;
+use crate::quiet;
+use crate::sockets::Sockets;
+
+/// How long packetdrill may wait for a packet that does not come (virtual time).
+const RECEIVE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a call may block on the main thread, which then is the only one that could end it.
+const MAIN_PATIENCE: Duration = Duration::from_secs(60);
+/// After so long (real time) without any step of time, a call that blocks takes the steps itself.
+const ABANDONED_AFTER: Duration = Duration::from_millis(300);
+/// What `gettimeofday` tells at the beginning, in seconds.
+const EPOCH_S: u64 = 1_700_000_000;
+/// Bytes of a segment in a packet of 1,500 bytes without IP options.
+const MAX_SEGMENT: u16 = 1_480;
+
+/// What a call found.
+pub(crate) enum Attempt<T> {
+    /// Its answer: a value, or an `errno`.
+    Done(Result<T, c_int>),
+    /// It must wait for something to happen, or for this instant.
+    Wait(Option<Instant>),
+}
+
+/// The machine, shared by packetdrill's threads.
+pub(crate) struct World {
+    state: Mutex<State>,
+    changed: Condvar,
+    main: ThreadId,
+}
+
+/// All that one lock guards.
+pub(crate) struct State {
+    pub(crate) now: Instant,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) sockets: Sockets,
+    pub(crate) mirror: Mirror,
+    buf: TransmitBuf,
+    /// IP packets that left, with their time.
+    out: VecDeque<(Instant, Vec<u8>)>,
+    capture: Option<Capture>,
+    /// Deadlines of calls that block, by thread.
+    waiting: BTreeMap<u64, Option<Instant>>,
+    next_waiter: u64,
+    /// Steps of time so far.
+    moves: u64,
+}
+
+impl World {
+    /// A machine as the flags of the command line say: `local=ADDRESS` (repeatable, the first is the one
+    /// connections are opened from), `state=DIRECTORY` ([`Mirror`]), `capture=FILE`.
+    pub(crate) fn new(flags: &str) -> Self {
+        let mut locals = Vec::new();
+        let mut state_dir = None;
+        let mut capture = None;
+        for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
+            match flag.split_once('=') {
+                Some(("local", address)) => match address.parse::<IpAddr>() {
+                    Ok(address) => locals.push(address),
+                    Err(error) => eprintln!("packetdrill-adapter: {address}: {error}"),
+                },
+                Some(("state", path)) => state_dir = Some(path.into()),
+                Some(("capture", path)) => match Capture::create(path.as_ref()) {
+                    Ok(file) => capture = Some(file),
+                    Err(error) => eprintln!("packetdrill-adapter: {path}: {error}"),
+                },
+                _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
+            }
+        }
+        let config = EndpointConfig {
+            capabilities: Capabilities {
+                base_segment: MAX_SEGMENT,
+                max_segment: MAX_SEGMENT,
+                checksum: ChecksumScope::WithAddresses,
+                flow_ids: false,
+                ecn: true,
+            },
+            limits: Limits::default(),
+            shard: Shard { index: 0, count: 1 },
+            accept: None,
+            monitor: false,
+        };
+        let state = State {
+            now: Instant::from_secs(1),
+            endpoint: Endpoint::new(config, Box::new(SeedTree::new(1).stream("packetdrill"))),
+            sockets: Sockets::default(),
+            mirror: Mirror::new(locals, state_dir),
+            buf: TransmitBuf::new(0, 64),
+            out: VecDeque::new(),
+            capture,
+            waiting: BTreeMap::new(),
+            next_waiter: 0,
+            moves: 0,
+        };
+        World { state: Mutex::new(state), changed: Condvar::new(), main: thread::current().id() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call that does not wait, and what follows from it.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
+        self.settle();
+        let mut state = self.lock();
+        let result = call(&mut state);
+        state.gather();
+        self.changed.notify_all();
+        result
+    }
+
+    /// Runs a call that may have to wait.
+    pub(crate) fn wait<T>(
+        &self,
+        mut attempt: impl FnMut(&mut State) -> Attempt<T>,
+    ) -> Result<T, c_int> {
+        self.settle();
+        let started = self.lock().now;
+        loop {
+            let mut state = self.lock();
+            let found = attempt(&mut state);
+            state.gather();
+            self.changed.notify_all();
+            let until = match found {
+                Attempt::Done(result) => return result,
+                Attempt::Wait(until) => until,
+            };
+            if thread::current().id() != self.main {
+                let ticket = state.next_waiter;
+                state.next_waiter += 1;
+                state.waiting.insert(ticket, until);
+                let moves = state.moves;
+                let slept = self.changed.wait_timeout(state, ABANDONED_AFTER);
+                let (mut state, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
+                state.waiting.remove(&ticket);
+                // The script is over but for this call: nobody else lets time pass.
+                let alone = timeout.timed_out() && state.moves == moves;
+                if let Some(until) = until.filter(|_| alone) {
+                    state.step(until);
+                }
+                continue;
+            }
+            // Nobody else lets time pass: we must. What never comes is an error of the script.
+            drop(state);
+            let limit = started + MAIN_PATIENCE;
+            if self.lock().now >= limit {
+                return Err(libc::EDEADLK);
+            }
+            self.step(until.unwrap_or(limit).min(limit));
+        }
+    }
+
+    /// Threads that were woken, or are about to make a call, come first.
+    fn settle(&self) {
+        if thread::current().id() == self.main {
+            quiet::wait_for_others();
+        }
+    }
+
+    /// Goes to the next timer or deadline, or to `end` if there is none before. `false`: it is `end`.
+    fn step(&self, end: Instant) -> bool {
+        self.settle();
+        let mut state = self.lock();
+        let more = state.step(end);
+        self.changed.notify_all();
+        more
+    }
+
+    /// Lets time pass.
+    pub(crate) fn sleep(&self, for_us: u32) {
+        let end = {
+            let mut state = self.lock();
+            state.refresh_mirror();
+            state.now + Duration::from_micros(u64::from(for_us))
+        };
+        while self.step(end) {}
+    }
+
+    /// The time, in microseconds. It never stands still: packetdrill also waits by asking.
+    pub(crate) fn time_us(&self) -> u64 {
+        let mut state = self.lock();
+        let end = state.now + Duration::from_micros(1);
+        while state.step(end) {}
+        self.changed.notify_all();
+        wall_us(state.now)
+    }
+
+    /// The next packet that left and its time; waits for it in virtual time.
+    pub(crate) fn receive(&self) -> Option<(u64, Vec<u8>)> {
+        self.settle();
+        let end = {
+            let mut state = self.lock();
+            state.refresh_mirror();
+            state.now + RECEIVE_PATIENCE
+        };
+        loop {
+            if let Some((at, packet)) = self.lock().out.pop_front() {
+                return Some((wall_us(at), packet));
+            }
+            let more = self.step(end);
+            if !more && self.lock().out.is_empty() {
+                return None;
+            }
+        }
+    }
+
+    /// A packet comes in.
+    pub(crate) fn send(&self, packet: &[u8]) {
+        self.call(|state| {
+            state.refresh_mirror();
+            state.take_packet(packet);
+        });
+    }
+}
+
+fn wall_us(at: Instant) -> u64 {
+    EPOCH_S * 1_000_000 + at.as_micros()
+}
+
+impl State {
+    fn step(&mut self, end: Instant) -> bool {
+        self.moves += 1;
+        let timer = self.endpoint.poll_timeout();
+        let now = self.now;
+        let deadlines = self.waiting.values().flatten().copied().filter(|at| *at > now);
+        let next = timer.into_iter().chain(deadlines).min();
+        let Some(at) = next.filter(|at| *at <= end) else {
+            self.now = self.now.max(end);
+            return false;
+        };
+        self.now = self.now.max(at);
+        if timer.is_some_and(|timer| timer <= self.now) {
+            self.endpoint.handle_timeout(self.now);
+        }
+        self.gather();
+        true
+    }
+
+    fn refresh_mirror(&mut self) {
+        if !self.mirror.refresh() {
+            return;
+        }
+        for address in self.mirror.addresses() {
+            self.endpoint.set_local_address(self.now, None, address);
+        }
+        self.gather();
+    }
+
+    /// Takes what the endpoint has to send and to tell.
+    pub(crate) fn gather(&mut self) {
+        while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut self.buf) {
+            let tos = self.sockets.type_of_service(&transmit.path);
+            let segments: Vec<Vec<u8>> = self
+                .buf
+                .bytes()
+                .chunks(transmit.stride.max(1))
+                .map(|segment| ip_packet(&transmit.path, transmit.ecn, tos, segment))
+                .collect();
+            for packet in segments {
+                self.record(Direction::Outbound, &packet);
+                self.out.push_back((self.now, packet));
+            }
+        }
+        while let Some(event) = self.endpoint.poll_event() {
+            self.sockets.on_event(&self.endpoint, event);
+        }
+        let fallbacks = self.sockets.third_ack_fallbacks;
+        self.mirror.tell_counters(&self.endpoint.counters(), fallbacks);
+    }
+
+    fn record(&mut self, direction: Direction, packet: &[u8]) {
+        if let Some(capture) = self.capture.as_mut() {
+            capture.packet(self.now, direction, packet);
+        }
+    }
+
+    fn take_packet(&mut self, packet: &[u8]) {
+        self.record(Direction::Inbound, packet);
+        let Ok(ip) = IpPacket::parse(packet) else { return };
+        if ip.protocol != PROTOCOL_TCP {
+            self.take_icmp(&ip);
+            return;
+        }
+        let Ok(segment) = TcpSegment::parse(ip.payload) else { return };
+        let path = FourTuple {
+            local: SocketAddr::new(ip.dst, segment.header.dst_port),
+            remote: SocketAddr::new(ip.src, segment.header.src_port),
+        };
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
+            let accept = self.sockets.listener_config(&self.mirror, path.local);
+            self.endpoint.accept_with(accept);
+        }
+        let ecn = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce][usize::from(ip.ecn & 3)];
+        let meta = PacketMeta { path, ecn, flow: 0, peer_flow: 0, checksum_verified: false };
+        self.endpoint.handle_packet(self.now, &meta, ip.payload);
+    }
+
+    /// Destination unreachable (type 3) of ICMP, and its kin of ICMPv6: what they quote is ours.
+    fn take_icmp(&mut self, ip: &IpPacket<'_>) {
+        let &[kind, code, _, _, _, _, hi, lo, ..] = ip.payload else { return };
+        let v6 = ip.src.is_ipv6();
+        let quoted = &ip.payload[8..];
+        let header = usize::from(if v6 { 20u16 } else { 0 });
+        let too_big =
+            |mtu: u16| NetworkError::TooBig { max_segment: mtu.saturating_sub(20 + header as u16) };
+        let error = match (v6, kind, code) {
+            (false, 3, 4) | (true, 2, _) => too_big(u16::from_be_bytes([hi, lo])),
+            (false, 3, _) | (true, 1, _) => NetworkError::Unreachable,
+            _ => return,
+        };
+        let Some((path, seq)) = quoted_segment(quoted, v6) else { return };
+        self.endpoint.network_error(self.now, &path, seq, error);
+    }
+}
+
+/// The subflow and the sequence number that an ICMP message quotes: eight bytes of the segment suffice.
+fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
+    let (ends, rest): ((IpAddr, IpAddr), &[u8]) = if v6 {
+        let header = quoted.get(..40)?;
+        let part = |from: usize| -> Option<IpAddr> {
+            Some(IpAddr::from(<[u8; 16]>::try_from(header.get(from..from + 16)?).ok()?))
+        };
+        ((part(8)?, part(24)?), quoted.get(40..)?)
+    } else {
+        let length = usize::from(quoted.first()? & 15) * 4;
+        let part = |from: usize| -> Option<IpAddr> {
+            Some(IpAddr::from(<[u8; 4]>::try_from(quoted.get(from..from + 4)?).ok()?))
+        };
+        ((part(12)?, part(16)?), quoted.get(length..)?)
+    };
+    let &[a, b, c, d, s0, s1, s2, s3] = rest.get(..8)? else { return None };
+    let path = FourTuple {
+        local: SocketAddr::new(ends.0, u16::from_be_bytes([a, b])),
+        remote: SocketAddr::new(ends.1, u16::from_be_bytes([c, d])),
+    };
+    Some((path, SeqNum(u32::from_be_bytes([s0, s1, s2, s3]))))
+}
+
+/// Puts an IP header in front of a segment.
+fn ip_packet(path: &FourTuple, ecn: Ecn, tos: u8, segment: &[u8]) -> Vec<u8> {
+    let ecn = match ecn {
+        Ecn::NotEct => tos & 3,
+        Ecn::Ect1 => 1,
+        Ecn::Ect0 => 2,
+        Ecn::Ce => 3,
+    };
+    let dscp = tos >> 2;
+    let mut packet = vec![0; if path.local.is_ipv4() { 20 } else { 40 }];
+    let written = match (path.local.ip(), path.remote.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            Ipv4Header { dscp, ecn, ..Ipv4Header::new(src, dst, PROTOCOL_TCP) }
+                .emit(segment.len(), &mut packet)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Ipv6Header { dscp, ecn, ..Ipv6Header::new(src, dst, PROTOCOL_TCP) }
+                .emit(segment.len(), &mut packet)
+        }
+        _ => Ok(0),
+    };
+    debug_assert!(written.is_ok(), "{written:?}");
+    packet.extend_from_slice(segment);
+    debug_assert!(path.local.is_ipv6() || Ipv4Packet::parse(&packet).is_ok());
+    packet
+}

@@ -84,6 +84,8 @@ pub(crate) struct Stream {
     pub(crate) written: u64,
     /// The peer's window and the send buffer.
     pub(crate) window: u64,
+    /// The peer understands repairs.
+    pub(crate) repairs: bool,
 }
 
 impl Stream {
@@ -108,6 +110,7 @@ impl Stream {
             data_una: Dsn(self.data_una),
             window_end: Dsn(self.data_una + self.window),
             send_limit: self.window,
+            repairs: self.repairs,
             mappings: self,
         }
     }

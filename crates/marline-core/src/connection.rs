@@ -25,6 +25,8 @@ mod pushing;
 mod receive_buffer;
 mod receive_timer;
 mod reinjection;
+mod repair_rx;
+mod repair_tx;
 mod rto_exchange;
 mod scheduling;
 mod segment;
@@ -47,6 +49,7 @@ use self::leg::Leg;
 use self::mapping_tx::MappingTx;
 use self::receive_buffer::ReceiveBuffer;
 use self::reinjection::ReinjectionQueue;
+use self::repair_rx::Coding;
 use self::send_buffer::SendBuffer;
 use self::silence::Silence;
 use crate::crypto::Key;
@@ -157,6 +160,8 @@ pub(crate) struct Connection {
     mappings: MappingTx,
     reinjections: ReinjectionQueue,
     receive: ReceiveBuffer,
+    /// Repair by coding, once it is agreed on.
+    coding: Option<Box<Coding>>,
     /// First byte beyond the peer's receive window.
     window_end: Dsn,
     scheduler: Box<dyn Scheduler>,

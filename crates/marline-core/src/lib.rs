@@ -20,6 +20,7 @@ mod error;
 mod event;
 mod network_memory;
 mod setting;
+mod repair;
 mod shared;
 mod silence;
 mod stats;

@@ -59,6 +59,9 @@ pub struct Counters {
     pub lone_keepalive_expired: u64,
     pub hello_tx: u64,
     pub hello_rx: u64,
+    pub repair_tx: u64,
+    pub repair_rx: u64,
+    pub repaired_bytes: u64,
 }
 
 /// Where a subflow is in its life, by RFC 9293's names.

@@ -315,9 +315,9 @@ impl Subflow {
         self.congestion.on_signal(CongestionSignal::Penalty(penalty), now, self.id, &self.group);
     }
 
-    /// What was sent and is not cumulatively acknowledged, oldest first.
+    /// What of the stream was sent and is not cumulatively acknowledged, oldest first.
     pub(crate) fn unacked(&self) -> impl Iterator<Item = &SentSegment> {
-        self.tx.board.iter()
+        self.tx.board.iter().filter(|segment| !segment.repair)
     }
 
     /// The carrier learned that segments may have `max_segment` bytes.

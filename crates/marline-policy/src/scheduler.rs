@@ -45,6 +45,8 @@ pub struct SchedulerContext<'a> {
     pub window_end: Dsn,
     /// Bytes that may be written and not DATA_ACKed: the send buffer at its largest.
     pub send_limit: u64,
+    /// The peer understands [`Decision::Repair`].
+    pub repairs: bool,
     /// Who carries what.
     pub mappings: &'a dyn MappingIndex,
 }
@@ -75,6 +77,18 @@ pub enum Decision {
     /// be any part that is not DATA_ACKed and that the subflow did not carry. The core cuts the
     /// range to a segment, to the subflow's room and to the peer's window.
     Send {
+        /// The subflow.
+        subflow: SubflowId,
+        /// The data.
+        range: DataRange,
+    },
+    /// Send a repair over this data on this subflow: a sum from which the peer computes what it misses
+    /// of it, one lost segment for each repair. Only data sent before and not DATA_ACKed, and only
+    /// if the [peer understands](SchedulerContext::repairs) it; a `Wait` otherwise. The core cuts the range
+    /// at its end to what one repair can cover (64 KiB, 128 segments). A segment of payload is sent, as
+    /// long as the longest segment of the range; where that does not fit the subflow, equal parts
+    /// of it are, and each lost segment takes that many repairs.
+    Repair {
         /// The subflow.
         subflow: SubflowId,
         /// The data.

@@ -48,6 +48,8 @@ pub struct SentSegment {
     pub fin: bool,
     /// Was sent with PSH, and has it when it is repeated.
     pub push: bool,
+    /// Carries a repair: bytes of the subflow that are not bytes of the stream. `dsn` means nothing.
+    pub repair: bool,
     /// When it was last sent.
     pub sent_at: Instant,
     /// When it was first sent.

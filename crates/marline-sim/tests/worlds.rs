@@ -19,6 +19,12 @@ fn random_worlds_with_any_policies_end_well() {
     end_well(Family::Any, 1_000);
 }
 
+/// With and without checksums; of corrupted packets only those pass that TCP's checksum does not notice.
+#[test]
+fn random_worlds_with_repairs_end_well() {
+    end_well(Family::Coded, 1_000);
+}
+
 fn end_well(family: Family, count: u64) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect(name));
     let seeds: Vec<u64> = match number("SEED") {

@@ -67,7 +67,7 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
                 Decision::WaitUntil(opens) => Decision::WaitUntil(at.min(opens)),
                 _ => Decision::WaitUntil(at),
             },
-            copy @ Decision::Send { .. } => copy,
+            copy @ (Decision::Send { .. } | Decision::Repair { .. }) => copy,
         }
     }
 
@@ -130,9 +130,18 @@ pub(super) fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) ->
         .map(|(view, range)| Decision::Send { subflow: view.id, range })
 }
 
-/// Makes a wrapper around [`WithCopies`] the scheduler it wraps, with `min-rtt` as its default base.
+/// Makes a wrapper around [`WithCopies`] the scheduler it wraps, with [`base`] under it unless another is
+/// said.
 macro_rules! delegate {
     ($scheduler:ident, $config:ty, $rule:expr) => {
+        $crate::schedulers::copies::delegate!(
+            $scheduler,
+            $config,
+            $rule,
+            $crate::schedulers::copies::base()
+        );
+    };
+    ($scheduler:ident, $config:ty, $rule:expr, $base:expr) => {
         impl $scheduler {
             /// Copies as `config` says what `base` sends.
             #[must_use]
@@ -140,10 +149,10 @@ macro_rules! delegate {
                 $scheduler($crate::schedulers::copies::WithCopies::new(base, $rule(config)))
             }
 
-            /// Around a `min-rtt` that holds no data back for the faster path.
+            /// Around the `min-rtt` that is under it unless something else is asked for.
             #[must_use]
             pub fn new(config: $config) -> Self {
-                Self::around(Box::new($crate::schedulers::copies::base()), config)
+                Self::around(Box::new($base), config)
             }
         }
 

@@ -9,7 +9,7 @@ use marline_time::Instant;
 use marline_wire::mptcp::{Dss, WireDsn, WireMapping};
 use marline_wire::{Checksum, TcpOptions, dss_checksum};
 
-use super::scheduling::Choice;
+use super::scheduling::{Choice, Kind};
 use super::{Connection, Mode};
 use crate::Transmit;
 use crate::shared::Shared;
@@ -97,7 +97,7 @@ impl Connection {
             let range = self.unsent();
             let alone = self.healthy().is_empty();
             if alone && !range.is_empty() && self.leg(id).is_some_and(super::Leg::is_usable) {
-                let choice = Choice { subflow: id, range, repeat: false };
+                let choice = Choice { subflow: id, range, kind: Kind::New };
                 self.decided = None;
                 if let Some(sent) = self.emit_data(now, sh, &choice, usize::MAX, buf) {
                     return self.batch(id, 1, sent.0 + buf.headroom(), sent.1);
@@ -228,7 +228,7 @@ impl Connection {
         self.refresh_views(now);
         self.batched = 0;
         let first = self.choose(now);
-        let sent = first.and_then(|choice| self.emit_data(now, sh, &choice, usize::MAX, buf));
+        let sent = first.and_then(|choice| self.emit_chosen(now, sh, &choice, usize::MAX, buf));
         let (id, (size, ecn)) = match (first, sent) {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
@@ -253,7 +253,7 @@ impl Connection {
                 break;
             }
             self.batched = count;
-            let Some((next_size, _)) = self.emit_data(now, sh, &next, size, buf) else { break };
+            let Some((next_size, _)) = self.emit_chosen(now, sh, &next, size, buf) else { break };
             full = next_size == size;
             count += 1;
         }
@@ -267,7 +267,21 @@ impl Connection {
         self.batch(id, count, stride, ecn)
     }
 
-    fn batch(
+    fn emit_chosen(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        choice: &Choice,
+        limit: usize,
+        buf: &mut TransmitBuf,
+    ) -> Option<(usize, crate::Ecn)> {
+        match choice.kind {
+            Kind::Repair => self.emit_repair(now, sh, choice, limit, buf),
+            Kind::New | Kind::Repeat => self.emit_data(now, sh, choice, limit, buf),
+        }
+    }
+
+    pub(super) fn batch(
         &self,
         id: SubflowId,
         count: usize,

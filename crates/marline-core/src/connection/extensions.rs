@@ -24,7 +24,8 @@ use crate::MonitorKind;
 use crate::shared::Shared;
 
 /// What this core can do. The rest is never offered nor granted, whatever the configuration says.
-const BUILT: Extensions = Extensions::FOLLOW_CLIENT.with(Extensions::IDLE).with(Extensions::RTO);
+const BUILT: Extensions =
+    Extensions::FOLLOW_CLIENT.with(Extensions::IDLE).with(Extensions::RTO).with(Extensions::REPAIR);
 /// HELLOs without an answer after which the client stops asking.
 const MAX_HELLOS: u32 = 5;
 /// HELLOs that a server answers: more than a client sends, few enough that they are no lever.
@@ -161,6 +162,9 @@ impl Connection {
             return;
         }
         sh.monitor(now, self.id, MonitorKind::Agreed(agreed));
+        if agreed.contains(Extensions::REPAIR) {
+            self.start_coding();
+        }
         if let Some(follow) = self.config.follow_client.clone()
             && self.role == Role::Server
             && agreed.contains(Extensions::FOLLOW_CLIENT)

@@ -80,6 +80,7 @@ impl Connection {
     /// What plain TCP has no use for: reinjections, data-level timers, joins.
     fn leave_multipath(&mut self, now: Instant, sh: &mut Shared) {
         self.reinjections.clear();
+        self.stop_coding();
         self.addresses.fall_silent();
         self.decided = None;
         self.timers.rto_at = None;

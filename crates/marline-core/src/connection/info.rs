@@ -18,6 +18,7 @@ impl Connection {
             let leg = leg.as_deref()?;
             Some(leg.tcp.info(SubflowId(slot as u8), leg.is_backup()))
         });
+        let coding = self.coding.as_ref().map_or(0, |coding| coding.memory() as u64);
         let held: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.memory()).sum();
         ConnectionInfo {
             id: self.id,
@@ -28,7 +29,7 @@ impl Connection {
             bytes_written: self.send.end().0,
             bytes_read: self.bytes_read,
             bytes_acked: self.send.una().0,
-            buffered: self.send.memory() + self.receive.memory() + held,
+            buffered: self.send.memory() + self.receive.memory() + held + coding,
             subflows: subflows.collect(),
             gone: self.gone.clone(),
         }

@@ -92,7 +92,13 @@ impl Connection {
             self.on_mptcp_options(now, sh, id, segment);
             self.on_dss(now, sh, id, segment, ingress);
         }
+        if self.coding.is_some() {
+            self.on_coded(now, sh, id, segment, ingress);
+        }
         self.take_payload(now, sh, id, segment, ingress);
+        if self.coding.is_some() {
+            self.repair_missing(now, sh, id);
+        }
         self.watch_download(now, sh, id, before, segment);
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
@@ -150,7 +156,7 @@ impl Connection {
     }
 
     /// RFC 8684 section 3.3: a checksum that is missing, or not agreed on, ends the subflow.
-    fn checksum_is_as_agreed(
+    pub(super) fn checksum_is_as_agreed(
         &mut self,
         now: Instant,
         sh: &mut Shared,
@@ -177,6 +183,7 @@ impl Connection {
             wire_dsn: self.keys.remote_first,
             wire_len: data.length,
             checksum: data.checksum,
+            coded: None,
         };
         self.announce(now, sh, id, mapping);
     }
@@ -239,6 +246,7 @@ impl Connection {
             wire_dsn,
             wire_len: wire.length,
             checksum: wire.checksum,
+            coded: None,
         };
         self.announce(now, sh, id, mapping);
     }
@@ -267,7 +275,13 @@ impl Connection {
         }
     }
 
-    fn announce(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, mapping: RxMapping) {
+    pub(super) fn announce(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        mapping: RxMapping,
+    ) {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.mapped = true;
         let delivered = leg.delivered;
@@ -345,7 +359,9 @@ impl Connection {
             news |= known < bytes.len() as u64;
         };
         let result = leg.mappings.translate(ssn, bytes, &mut insert);
-        leg.tcp.stats_mut().bytes_duplicate += duplicate;
+        if duplicate > 0 {
+            duplicate = leg.count_duplicate(duplicate);
+        }
         if news {
             leg.last_new_at = now;
         }
@@ -471,6 +487,7 @@ impl Connection {
         if let Some(leg) = self.leg_mut(id) {
             leg.farewell = Farewell::None;
         }
+        self.note_reset(id);
         self.on_leg_lost(now, sh, id, CloseReason::PeerReset);
     }
 
@@ -479,6 +496,7 @@ impl Connection {
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
             return;
         };
+        leg.release_repairs();
         if leg.tcp.released().is_empty() {
             return;
         }

@@ -1,10 +1,13 @@
 //! A Leg: one subflow as its connection knows it, everything beyond plain TCP in one struct.
 
+use std::collections::VecDeque;
+
 use marline_policy::{AddressId, Dsn, Ssn};
 use marline_time::Instant;
 use marline_wire::mptcp::{MpFail, MpTcpRst};
 
 use super::mapping_rx::MappingRx;
+use super::repair_tx::SentRepair;
 use crate::endpoint::demux::FlowKey;
 use crate::subflow::Subflow;
 
@@ -95,6 +98,10 @@ pub(super) struct Leg {
     pub(super) last_new_at: Instant,
     /// The oracle holds its netpath to be bad.
     pub(super) bad_netpath: bool,
+    /// Repairs sent on it and not acknowledged, oldest first.
+    pub(super) repairs: VecDeque<SentRepair>,
+    /// Bytes taken from behind a hole of it that will come once more, in order.
+    pub(super) early: u64,
 }
 
 /// What a RST says besides being one.
@@ -118,6 +125,22 @@ impl Leg {
         if dsn < first || dsn.since(first) != ssn.since(from) {
             self.run = (ssn, dsn);
         }
+    }
+
+    /// Lets go of repairs that the peer has.
+    pub(super) fn release_repairs(&mut self) {
+        let una = self.tcp.snd_una();
+        while self.repairs.front().is_some_and(|repair| repair.end() <= una) {
+            self.repairs.pop_front();
+        }
+    }
+
+    /// Bytes that came twice, less those that we took early ourselves.
+    pub(super) fn count_duplicate(&mut self, bytes: u64) -> u64 {
+        let early = bytes.min(self.early);
+        self.early -= early;
+        self.tcp.stats_mut().bytes_duplicate += bytes - early;
+        bytes - early
     }
 
     /// Data may be sent on it.

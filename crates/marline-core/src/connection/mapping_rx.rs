@@ -11,8 +11,11 @@
 
 use std::collections::VecDeque;
 
-use marline_policy::{Dsn, Ssn};
+use marline_policy::{DataRange, Dsn, Ssn};
+use marline_wire::mptcp::{MpRepair, repair_checksum};
 use marline_wire::{Checksum, dss_checksum};
+
+use crate::repair::Repair;
 
 /// A mapping in unwrapped positions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,15 @@ pub(crate) struct RxMapping {
     /// Length as the checksum covers it: with the DATA_FIN, if it has one.
     pub(crate) wire_len: u16,
     pub(crate) checksum: Option<u16>,
+    /// It is not the stream that it maps onto but a sum over `span` bytes of it, from `dsn` on.
+    pub(crate) coded: Option<Coded>,
+}
+
+/// What makes a mapping one of a repair.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Coded {
+    pub(crate) span: u16,
+    pub(crate) row: u8,
 }
 
 impl RxMapping {
@@ -35,6 +47,18 @@ impl RxMapping {
     fn verify(&self, payload: &[u8]) -> bool {
         let Some(sum) = self.checksum else { return true };
         let ssn = self.ssn.0 as u32;
+        if let Some(Coded { span, row }) = self.coded {
+            let wire = MpRepair {
+                ssn: ssn as u16,
+                length: self.wire_len,
+                dsn: self.wire_dsn as u32,
+                span,
+                row,
+                data_ack: 0,
+                checksum: None,
+            };
+            return repair_checksum(&wire, self.wire_dsn, ssn, Checksum::of(payload)) == sum;
+        }
         dss_checksum(self.wire_dsn, ssn, self.wire_len, Checksum::of(payload)) == sum
     }
 }
@@ -75,6 +99,8 @@ pub(crate) struct MappingRx {
     /// From here on everything is mapped (infinite mapping, or plain TCP).
     infinite: Option<(Ssn, Dsn)>,
     failed: Option<Box<Failed>>,
+    /// Repairs that are complete.
+    repairs: Vec<(Repair, Vec<u8>)>,
 }
 
 impl MappingRx {
@@ -86,6 +112,7 @@ impl MappingRx {
             waiting: Vec::new(),
             infinite: None,
             failed: None,
+            repairs: Vec::new(),
         }
     }
 
@@ -140,9 +167,14 @@ impl MappingRx {
         let index = self.announced.partition_point(|m| m.end() <= new.ssn);
         match self.announced.get(index) {
             Some(known) if known.ssn < new.end() => {
-                let same = known.ssn == new.ssn && known.len == new.len && known.dsn == new.dsn;
+                let same = known.ssn == new.ssn
+                    && known.len == new.len
+                    && known.dsn == new.dsn
+                    && known.coded == new.coded;
                 // A retransmission may be cut anew inside the mapping it belongs to.
-                let inside = new.ssn >= known.ssn
+                let inside = known.coded.is_none()
+                    && new.coded.is_none()
+                    && new.ssn >= known.ssn
                     && new.end() <= known.end()
                     && new.dsn.0.wrapping_sub(known.dsn.0) == new.ssn.0 - known.ssn.0;
                 if same || inside { Ok(()) } else { Err(MappingError::Contradiction) }
@@ -208,6 +240,52 @@ impl MappingRx {
         Ok(())
     }
 
+    /// Bytes of a repair, in order.
+    fn take_coded(&mut self, mapping: &RxMapping, bytes: &[u8]) {
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() as u64 >= mapping.len {
+            let whole = core::mem::take(&mut self.waiting);
+            self.complete(mapping, &whole);
+        }
+    }
+
+    /// All bytes of a repair are there. With a wrong checksum it is as good as lost.
+    fn complete(&mut self, mapping: &RxMapping, sum: &[u8]) {
+        let Some(Coded { span, row }) = mapping.coded.filter(|_| mapping.verify(sum)) else {
+            return;
+        };
+        let range = DataRange::new(mapping.dsn, mapping.dsn.plus(u64::from(span)));
+        self.repairs.push((Repair { range, symbol: mapping.wire_len, row }, sum.to_vec()));
+    }
+
+    /// Repairs that have become complete.
+    pub(crate) fn take_repairs(&mut self) -> Vec<(Repair, Vec<u8>)> {
+        core::mem::take(&mut self.repairs)
+    }
+
+    /// Looks at bytes behind a hole of the subflow, which will come again in order: gives out what
+    /// mappings say of them already. With checksums that is whole mappings only.
+    pub(crate) fn peek(&mut self, ssn: Ssn, bytes: &[u8], deliver: &mut dyn FnMut(Dsn, &[u8])) {
+        if self.failed.is_some() || self.infinite.is_some() {
+            return;
+        }
+        let end = ssn.plus(bytes.len() as u64);
+        let mut index = self.announced.partition_point(|m| m.end() <= ssn);
+        while let Some(mapping) = self.announced.get(index).copied().filter(|m| m.ssn < end) {
+            index += 1;
+            let (from, to) = (mapping.ssn.max(ssn), mapping.end().min(end));
+            let part = &bytes[from.since(ssn) as usize..to.since(ssn) as usize];
+            let whole = part.len() as u64 == mapping.len;
+            if mapping.coded.is_some() {
+                if whole {
+                    self.complete(&mapping, part);
+                }
+            } else if mapping.checksum.is_none() || whole && mapping.verify(part) {
+                deliver(mapping.dsn.plus(from.since(mapping.ssn)), part);
+            }
+        }
+    }
+
     fn keep(&mut self, bytes: &[u8]) -> Result<(), MappingError> {
         let Some(failed) = &mut self.failed else { return Err(MappingError::Unmapped) };
         if (failed.bytes.len() + bytes.len()) as u64 > self.max_kept {
@@ -225,6 +303,10 @@ impl MappingRx {
         bytes: &[u8],
         deliver: &mut dyn FnMut(Dsn, &[u8]),
     ) -> Result<(), Vec<u8>> {
+        if mapping.coded.is_some() {
+            self.take_coded(mapping, bytes);
+            return Ok(());
+        }
         if mapping.checksum.is_none() {
             deliver(mapping.dsn.plus(offset), bytes);
             return Ok(());
@@ -260,6 +342,7 @@ mod tests {
             wire_dsn: dsn,
             wire_len: len as u16,
             checksum: None,
+            coded: None,
         }
     }
 

@@ -114,6 +114,7 @@ impl Connection {
                 sh.config.limits.out_of_order_ranges,
                 sh.pool.clone(),
             ),
+            coding: None,
             window_end: Dsn(0),
             scheduler_name: policies.scheduler.name().to_owned(),
             scheduler,
@@ -257,6 +258,8 @@ impl Connection {
             suspected: false,
             last_new_at: Instant::ZERO,
             bad_netpath: false,
+            repairs: std::collections::VecDeque::new(),
+            early: 0,
         }));
         Some(id)
     }

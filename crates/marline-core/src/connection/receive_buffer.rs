@@ -8,7 +8,7 @@
 //! by the handshake if nothing else was measured). While bytes wait behind a hole of a slower path
 //! and fill three quarters of the window, it doubles.
 
-use marline_policy::Dsn;
+use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
 use super::chunks::{ChunkPool, Chunks};
@@ -41,6 +41,10 @@ pub(crate) struct ReceiveBuffer {
     fin_reached: bool,
     /// Bytes held elsewhere, which will come here: they use up window.
     held: u64,
+    /// Bytes that are kept behind what was read: for repairs, which are made of them, too.
+    history: u64,
+    /// Since when that is so.
+    history_from: Dsn,
 }
 
 /// What became of inserted bytes.
@@ -72,7 +76,45 @@ impl ReceiveBuffer {
             fin: None,
             fin_reached: false,
             held: 0,
+            history: 0,
+            history_from: Dsn(0),
         }
+    }
+
+    /// Keeps so many bytes from now on after they were read.
+    pub(crate) fn keep_history(&mut self, bytes: u64) {
+        self.history = bytes;
+        self.history_from = self.read;
+        self.release();
+    }
+
+    /// First byte that [`copy_kept`](Self::copy_kept) can give.
+    pub(crate) fn oldest_kept(&self) -> Dsn {
+        self.history_from.max(Dsn(self.read.0.saturating_sub(self.history)))
+    }
+
+    /// Copies received bytes, read or not. False if some are gone; the caller knows the holes.
+    pub(crate) fn copy_kept(&self, at: Dsn, out: &mut [u8]) -> bool {
+        at >= self.oldest_kept() && self.chunks.read(at.0, out)
+    }
+
+    /// The parts of `range` that are missing, in order.
+    pub(crate) fn holes(&self, range: DataRange, holes: &mut Vec<DataRange>) {
+        let mut at = self.next.max(range.start);
+        for (left, right) in &self.beyond {
+            if at >= range.end {
+                return;
+            }
+            let hole = DataRange::new(at, Dsn(*left).min(range.end));
+            holes.extend(Some(hole).filter(|hole| !hole.is_empty()));
+            at = at.max(Dsn(*right));
+        }
+        let rest = DataRange::new(at, range.end);
+        holes.extend(Some(rest).filter(|hole| !hole.is_empty()));
+    }
+
+    fn release(&mut self) {
+        self.chunks.release(self.read.0.saturating_sub(self.history));
     }
 
     /// Next byte wanted, the DATA_FIN counted once it is reached.
@@ -254,8 +296,8 @@ impl ReceiveBuffer {
             return (0, false);
         }
         self.read = self.read.plus(n as u64);
-        self.chunks.release(self.read.0);
-        if self.read == self.next && self.beyond.is_empty() {
+        self.release();
+        if self.read == self.next && self.beyond.is_empty() && self.history == 0 {
             self.chunks.shrink();
         }
         (n, self.open_window())
@@ -264,7 +306,8 @@ impl ReceiveBuffer {
     /// Drops everything that was received and not read, and keeps dropping from now on.
     pub(crate) fn discard(&mut self) {
         self.read = self.next;
-        self.chunks.release(self.read.0);
+        self.history = 0;
+        self.release();
         self.open_window();
     }
 

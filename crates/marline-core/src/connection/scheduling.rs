@@ -20,8 +20,18 @@ const LOOK_AHEAD: usize = 8;
 pub(super) struct Choice {
     pub(super) subflow: SubflowId,
     pub(super) range: DataRange,
-    /// The data was sent before.
-    pub(super) repeat: bool,
+    pub(super) kind: Kind,
+}
+
+/// What a decision puts on the wire.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Data for the first time.
+    New,
+    /// Data that was sent before.
+    Repeat,
+    /// A repair of data that was sent before.
+    Repair,
 }
 
 impl Connection {
@@ -45,10 +55,10 @@ impl Connection {
 
     fn still_holds(&self, choice: &Choice) -> bool {
         let ready = self.views.iter().any(|v| v.id == choice.subflow && v.is_ready());
-        let fresh = if choice.repeat {
-            choice.range.start >= self.send.una()
-        } else {
-            choice.range.start == self.mappings.end()
+        let fresh = match choice.kind {
+            Kind::New => choice.range.start == self.mappings.end(),
+            Kind::Repeat => choice.range.start >= self.send.una(),
+            Kind::Repair => choice.range.start >= self.send.una() && self.may_repair(),
         };
         ready && fresh && choice.range.end <= self.send.end()
     }
@@ -67,6 +77,7 @@ impl Connection {
             data_una: self.send.una(),
             window_end: self.window_end,
             send_limit: self.send.max_space(),
+            repairs: self.may_repair(),
             mappings: &self.mappings,
         }
     }
@@ -87,7 +98,7 @@ impl Connection {
         let named = self.views.iter().find(|view| Some(view.id) == queued.on);
         // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
-            let choice = Choice { subflow: on.id, range: queued.range, repeat: true };
+            let choice = Choice { subflow: on.id, range: queued.range, kind: Kind::Repeat };
             return on.is_ready().then_some(choice);
         }
         let part = self.mappings.parts(queued.range).next()?;
@@ -105,7 +116,7 @@ impl Connection {
         let range = range.intersection(&part.range);
         let ready = self.views.iter().any(|v| v.id == subflow && v.is_ready());
         debug_assert!(ready && !range.is_empty(), "{decision:?} for {item:?}");
-        (ready && !range.is_empty()).then_some(Choice { subflow, range, repeat: true })
+        (ready && !range.is_empty()).then_some(Choice { subflow, range, kind: Kind::Repeat })
     }
 
     fn choose_by_scheduler(&mut self, now: Instant) -> Option<Choice> {
@@ -120,6 +131,7 @@ impl Connection {
                 None
             }
             Decision::Send { subflow, range } => self.check(subflow, range),
+            Decision::Repair { subflow, range } => self.check_repair(subflow, range),
         }
     }
 
@@ -132,7 +144,7 @@ impl Connection {
             return (ready && !range.is_empty()).then_some(Choice {
                 subflow,
                 range,
-                repeat: false,
+                kind: Kind::New,
             });
         }
         let sent = DataRange::new(self.send.una(), next);
@@ -140,7 +152,16 @@ impl Connection {
         let range = range.intersection(&sent).intersection(&part.range);
         let allowed = ready && !range.is_empty() && !matches!(self.mode, Mode::Plain { .. });
         debug_assert!(allowed, "{subflow} {range:?}");
-        allowed.then_some(Choice { subflow, range, repeat: true })
+        allowed.then_some(Choice { subflow, range, kind: Kind::Repeat })
+    }
+
+    fn check_repair(&self, subflow: SubflowId, range: DataRange) -> Option<Choice> {
+        let ready = self.views.iter().any(|v| v.id == subflow && v.is_ready());
+        let sent = DataRange::new(self.send.una(), self.mappings.end());
+        let range = range.intersection(&sent);
+        let allowed = ready && !range.is_empty() && self.may_repair();
+        debug_assert!(allowed, "a repair of {range:?} on {subflow}");
+        allowed.then_some(Choice { subflow, range, kind: Kind::Repair })
     }
 
     /// Tells the scheduler, and does what it asks for.

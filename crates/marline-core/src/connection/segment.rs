@@ -15,7 +15,7 @@ use marline_wire::{TcpHeader, TcpOptions, Timestamps};
 
 use super::idle::Frame;
 use super::leg::{Farewell, Membership};
-use super::scheduling::Choice;
+use super::scheduling::{Choice, Kind};
 use super::{Connection, Mode};
 use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor};
@@ -39,6 +39,11 @@ impl Connection {
         signal: Option<MptcpOption>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
+        if let Egress::Retransmit(segment) = egress
+            && segment.repair
+        {
+            return self.repeat_repair(now, sh, id, egress, buf);
+        }
         let mut options = TcpOptions::default();
         self.control_options(now, sh, id, egress, signal, &mut options);
         self.receive.refresh_edge();
@@ -358,7 +363,7 @@ impl Connection {
     /// A segment cut short by the end of the peer's window is not worth sending while more data waits
     /// and something is in flight that will bring a window update (RFC 9293 section 3.8.6.2.1).
     fn is_silly(&self, id: SubflowId, choice: &Choice, len: usize, room: usize) -> bool {
-        if choice.repeat || len == room {
+        if choice.kind != Kind::New || len == room {
             return false;
         }
         let cut = choice.range.start.plus(len as u64) < self.send.end();
@@ -405,7 +410,7 @@ impl Connection {
     fn account(&mut self, id: SubflowId, choice: &Choice, len: u64) {
         let range = choice.range.prefix(len);
         self.send.pin(range);
-        if choice.repeat {
+        if choice.kind == Kind::Repeat {
             self.mappings.add(range, id);
             self.reinjections.remove(range);
             if let Some(leg) = self.leg_mut(id) {
@@ -438,7 +443,7 @@ impl Connection {
 
     /// Writes the header before a payload that is in place already.
     #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
-    fn finish_segment(
+    pub(super) fn finish_segment(
         &mut self,
         sh: &mut Shared,
         id: SubflowId,

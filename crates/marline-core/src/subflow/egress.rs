@@ -141,8 +141,8 @@ impl Subflow {
         }
         if kind == SentKind::ProbeRepeat {
             self.stats.probes += 1;
-            let end = segment.dsn.plus(segment.payload_len());
-            let range = DataRange::new(segment.dsn, end);
+            let data = if segment.repair { 0 } else { segment.payload_len() };
+            let range = DataRange::new(segment.dsn, segment.dsn.plus(data));
             self.events.push_back(SubflowEvent::ProbeRepeated { range });
         }
         self.stats.bytes_sent += segment.payload_len();
@@ -224,6 +224,20 @@ impl Subflow {
         if u32::from(len) < self.tx.mss {
             self.mark_message_end();
         }
+        segment
+    }
+
+    /// Takes `len` bytes of a repair as sent now. The caller asked [`eligibility`](Self::eligibility) first.
+    pub(crate) fn push_repair(&mut self, now: Instant, len: u16, checksum: u16) -> SentSegment {
+        debug_assert!(len > 0 && self.state.may_send() && !self.dead);
+        let content = SentSegment {
+            mapping_len: len,
+            mapping_checksum: checksum,
+            repair: true,
+            ..SentSegment::default()
+        };
+        let segment = self.push(now, content);
+        self.stats.bytes_sent += u64::from(len);
         segment
     }
 

@@ -186,7 +186,7 @@ impl Transmission {
     /// The payload of `segment` needs to be kept no longer.
     pub(super) fn release(&mut self, segment: &SentSegment) {
         let range = DataRange::new(segment.dsn, segment.dsn.plus(segment.payload_len()));
-        if range.is_empty() {
+        if range.is_empty() || segment.repair {
             return;
         }
         match self.released.last_mut() {

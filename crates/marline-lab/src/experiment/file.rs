@@ -137,6 +137,8 @@ struct RawVariant {
     unpaced: bool,
     receive_timer: Option<String>,
     lone_keepalive: Option<String>,
+    #[serde(default)]
+    repair: bool,
     stacks: Option<Vec<Stack>>,
 }
 

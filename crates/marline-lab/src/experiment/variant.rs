@@ -42,6 +42,9 @@ pub struct Variant {
     /// [`LoneKeepalive`](marline::LoneKeepalive) as text.
     #[serde(default)]
     pub lone_keepalive: Option<String>,
+    /// Repair by coding is asked for: what the scheduler `coded` needs.
+    #[serde(default)]
+    pub repair: bool,
 }
 
 /// How [`BufferTuning`] is written.
@@ -135,6 +138,9 @@ impl Variant {
             config.extensions = config.extensions.with(help);
         }
         config.lone_keepalive = self.lone_keepalive.as_deref().map(str::parse).transpose()?;
+        if self.repair {
+            config.extensions = config.extensions.with(Extensions::REPAIR);
+        }
         Ok(config)
     }
 }

@@ -2,6 +2,7 @@
 //! redundantly on both; flow completion times by degree of redundancy; and redundancy that is
 //! only used when it pays. The assumptions are in `papers/remp2015.toml`.
 
+mod coding;
 mod detection;
 mod echo;
 mod links;
@@ -60,6 +61,7 @@ impl Paper for Remp2015 {
         echo::run(context, &file, &mut result)?;
         detection::run(context, &file, &mut result)?;
         sizes::run(context, &mut result)?;
+        coding::run(context, &mut result)?;
         Ok(result)
     }
 }

@@ -10,6 +10,7 @@ fn segment(start: u64, len: u64) -> SentSegment {
         mapping_checksum: 0,
         fin: false,
         push: false,
+        repair: false,
         sent_at: Instant::ZERO,
         first_sent_at: Instant::ZERO,
         transmissions: 1,

@@ -3,7 +3,7 @@
 //! end: first safety, then progress.
 
 use marline_algos::Registry;
-use marline_core::ConnectionConfig;
+use marline_core::{ConnectionConfig, Extensions};
 use marline_link::{
     DuplexConfig, GilbertElliott, Jitter, LinkConfig, QueueLimit, RateConfig, Reorder,
 };
@@ -44,7 +44,18 @@ pub enum Family {
     Shipped,
     /// Any specs of [`ANY`].
     Any,
+    /// Repairs by coding, both ways, over the schedulers of [`CODED`].
+    Coded,
 }
+
+/// Schedulers of the worlds with coding.
+const CODED: [&str; 5] = [
+    "coded",
+    "coded,rate=100%,window=45",
+    "coded,rate=20%,every=off",
+    "round-robin+coded,rate=50%",
+    "redundant+coded",
+];
 
 /// Schedulers, congestion controls and loss recoveries of the worlds with any policies.
 const ANY: [&[&str]; 3] = [
@@ -128,6 +139,18 @@ fn random_app(rng: &mut PcgRng) -> RandomPlan {
 impl Plan {
     fn draw(seed: u64, family: Family) -> Self {
         let mut plan = Plan::shipped(seed);
+        if family == Family::Coded {
+            let mut rng = SeedTree::new(seed).stream("policies");
+            let scheduler = CODED[rng.below(CODED.len() as u64) as usize];
+            let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+            let checksum = rng.chance(0.5);
+            for side in [&mut plan.paths.client, &mut plan.paths.server] {
+                side.policies = set.clone().expect("built-in specs");
+                side.dss_checksum = checksum;
+                side.extensions = Extensions::REPAIR;
+            }
+            plan.policies = format!("{scheduler}, checksums {checksum}");
+        }
         if family == Family::Any {
             let mut rng = SeedTree::new(seed).stream("policies");
             let mut pick = |of: &[&'static str]| of[rng.below(of.len() as u64) as usize];

@@ -9,7 +9,7 @@
 use core::fmt;
 
 use crate::bytes::{Reader, Writer};
-use crate::mptcp::MpExperimental;
+use crate::mptcp::{MpExperimental, MpRepair};
 
 /// "ML": tells a HELLO of this protocol from another use of the private subtype.
 const IDENTIFICATION: u16 = 0x4d4c;
@@ -27,6 +27,7 @@ mod nibble {
     pub(super) const SYN_OUT: u8 = 6;
     pub(super) const SYN_ACK_IN: u8 = 8;
     pub(super) const SYN_ACK_OUT: u8 = 9;
+    pub(super) const REPAIR: u8 = 10;
 }
 
 /// Extensions that two Marline peers may agree on: the feature bits of HELLO.
@@ -152,6 +153,8 @@ pub enum ExperimentalMessage {
         /// Low 32 bits of the DSN that the answerer sends next (IN), or of its DATA_ACK (OUT).
         point: u32,
     },
+    /// Length 18, or 20 with a checksum, on a segment with a repair.
+    Repair(MpRepair),
 }
 
 impl ExperimentalMessage {
@@ -191,6 +194,7 @@ impl ExperimentalMessage {
                     point: r.u32()?,
                 }
             }
+            (nibble::REPAIR, _) => ExperimentalMessage::Repair(MpRepair::parse(option.as_slice())?),
             _ => return None,
         })
     }
@@ -212,6 +216,7 @@ impl ExperimentalMessage {
                 nibble::SYN_ACK_IN
             }
             ExperimentalMessage::FastJoinSynAck { .. } => nibble::SYN_ACK_OUT,
+            ExperimentalMessage::Repair(_) => nibble::REPAIR,
         }
     }
 
@@ -239,6 +244,7 @@ impl ExperimentalMessage {
                 w.u64(hmac);
                 w.u32(point);
             }
+            ExperimentalMessage::Repair(ref repair) => repair.emit(&mut w),
         }
         option.len = w.len() as u8;
         option.flags = self.nibble();

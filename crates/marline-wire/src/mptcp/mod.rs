@@ -11,6 +11,7 @@ mod message;
 mod options;
 mod prio;
 mod remove_addr;
+mod repair;
 mod tcprst;
 
 pub use add_addr::AddAddr;
@@ -24,6 +25,7 @@ pub use message::{ExperimentalMessage, Extensions, FastJoinForm};
 pub use options::{MptcpOption, MptcpOptions};
 pub use prio::MpPrio;
 pub use remove_addr::RemoveAddr;
+pub use repair::{MpRepair, repair_checksum};
 pub use tcprst::MpTcpRst;
 
 /// TCP option kind of every MPTCP option.

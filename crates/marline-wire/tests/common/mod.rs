@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use marline_wire::mptcp::{
     AddAddr, CapableData, DataAck, Dss, ExperimentalMessage, Extensions, FastJoinForm, MpCapable,
-    MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, MptcpOption,
-    RemoveAddr, WireDsn, WireMapping,
+    MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpRepair, MpTcpRst,
+    MptcpOption, RemoveAddr, WireDsn, WireMapping,
 };
 use marline_wire::{SackBlock, SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
 use proptest::collection::vec;
@@ -69,6 +69,12 @@ fn join() -> impl Strategy<Value = MpJoin> {
 pub(crate) fn message() -> impl Strategy<Value = ExperimentalMessage> {
     let form = || prop_oneof![Just(FastJoinForm::In), Just(FastJoinForm::Out)];
     prop_oneof![
+        (any::<[u16; 3]>(), any::<[u32; 2]>(), any::<u8>(), any::<Option<u16>>()).prop_map(
+            |([ssn, length, span], [dsn, data_ack], row, checksum)| {
+                let repair = MpRepair { ssn, length, dsn, span, row, data_ack, checksum };
+                ExperimentalMessage::Repair(repair)
+            }
+        ),
         any::<u16>().prop_map(|bits| ExperimentalMessage::Hello(Extensions(bits))),
         Just(ExperimentalMessage::Idle),
         Just(ExperimentalMessage::RtoRequest),

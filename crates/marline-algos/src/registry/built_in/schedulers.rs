@@ -2,9 +2,9 @@
 
 use super::{RegisterError, Registry, baselines, tail_probes};
 use crate::schedulers::{
-    AutoRedundant, AutoRedundantConfig, BurstEnd, BurstEndConfig, Hedged, HedgedConfig,
-    OpportunisticRedundant, Papd, PapdConfig, Probing, ProbingConfig, Redundant, RedundantIdle,
-    RiskConfig,
+    AutoRedundant, AutoRedundantConfig, BurstEnd, BurstEndConfig, Coded, CodedConfig, Hedged,
+    HedgedConfig, OpportunisticRedundant, Papd, PapdConfig, Probing, ProbingConfig, Redundant,
+    RedundantIdle, RiskConfig, Without,
 };
 use crate::{NamedScheduler, Parameters};
 
@@ -35,6 +35,14 @@ fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterErro
     registry.register_scheduler_wrapper("burst-end", |parameters| {
         let config = burst_end(parameters);
         move |inner| Box::new(BurstEnd::around(inner, config))
+    })?;
+    registry.register_scheduler_with("coded", |parameters| {
+        let config = coded(parameters);
+        move || Box::new(Coded::new(config))
+    })?;
+    registry.register_scheduler_wrapper("coded", |parameters| {
+        let config = coded(parameters);
+        move |inner| Box::new(Coded::around(inner, config))
     })?;
     registry.register_scheduler_with("probing", |parameters| {
         let config = probing(parameters);
@@ -80,6 +88,17 @@ fn auto_redundant(parameters: &mut Parameters<'_>) -> AutoRedundantConfig {
         stale: parameters.duration("stale", default.stale),
     };
     AutoRedundantConfig { hedged, risk }
+}
+
+fn coded(parameters: &mut Parameters<'_>) -> CodedConfig {
+    let default = CodedConfig::default();
+    let words = [("copies", Without::Copies), ("nothing", Without::Nothing)];
+    CodedConfig {
+        rate: parameters.number("rate", default.rate, 0.0..=1.0),
+        window: parameters.count("window", default.window.into(), 1..=45) as u32,
+        every: parameters.on_off("every", default.every),
+        without: parameters.word("without", "copies", &words),
+    }
 }
 
 fn burst_end(parameters: &mut Parameters<'_>) -> BurstEndConfig {

@@ -358,6 +358,7 @@ fn contestants(
             unpaced: raw.unpaced,
             receive_timer: raw.receive_timer.clone(),
             lone_keepalive: raw.lone_keepalive.clone(),
+            repair: raw.repair,
         };
         contestants.push(Contestant { variant, stacks });
     }

@@ -1,0 +1,214 @@
+//! Coded: what was sent goes also as a sum, from which the peer computes whatever it lost.
+//!
+//! *Problem.* A copy repairs one segment, and nobody knows which one will be lost. To be safe all of a burst
+//! must be copied. A sum of all its segments on another path repairs any one of them, two sums any
+//! two: for a burst of 20 segments of which one or two get lost, two segments do the work of 20.
+//!
+//! *How.* `min-rtt` for new data, as shipped: what the fast path brings soonest waits for it, since repairs
+//! make good what that path loses, and a burst is as late as its last segment. Once a burst is under way, or `window` segments of it, repairs of it go on
+//! the path with room that carried least of it: `rate` of its segments (30 % unless said), rounded up.
+//! So a message of one segment gets its copy, and costs what it costs with `redundant`. With
+//! `every=off` nothing is rounded up: what is left over is saved for the next, a repair reaches back over
+//! all that is unacknowledged, and of ten messages of one segment three get one.
+//!
+//! What was repaired is not repaired again. A repair that finds no room waits for it, as long as the data
+//! is unacknowledged. New data always goes first, so bulk transfers that fill all paths have no repairs
+//! but at their end. A connection with one path has none: they would share the fate of the data.
+//!
+//! *Peers.* Only a Marline that agreed to it (`SchedulerContext::repairs`) understands a repair. For any
+//! other, `without=copies` sends copies of the end of the burst, as many bytes; `without=nothing` leaves
+//! it at that.
+//!
+//! *Source.* The authors of ReMP name coding as the step after duplication. The code and its place in TCP
+//! are the core's (`docs/adr/0016-coding-between-peers.md`); that repairs follow the burst instead of being
+//! spread over time is ours: interactive bursts are shorter than a round trip.
+//!
+//! *p99:* docs/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths that lose
+//! some of them; it cannot help against what takes more than `rate` of them at once.
+
+use marline_policy::{
+    DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,
+    SchedulerEvent, SubflowView,
+};
+
+use super::classes::{self, Class};
+use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
+use super::min_rtt::MinRtt;
+
+/// Entries of the record that are looked at to see who carried a burst.
+const MAX_PARTS: usize = 128;
+
+/// What is sent where the peer does not understand repairs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// Copies of the end of each burst, as many bytes.
+    Copies,
+    /// Nothing.
+    Nothing,
+}
+
+/// How much is repaired.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct CodedConfig {
+    /// Repairs per segment, 0 to 1.
+    pub rate: f64,
+    /// Segments that one repair covers at most, 1 to 45.
+    pub window: u32,
+    /// At least one repair for every burst.
+    pub every: bool,
+    /// For peers that do not understand.
+    pub without: Without,
+}
+
+impl Default for CodedConfig {
+    fn default() -> Self {
+        CodedConfig { rate: 0.3, window: 40, every: true, without: Without::Copies }
+    }
+}
+
+/// Repairs that are still to be sent.
+#[derive(Copy, Clone, Debug)]
+struct Plan {
+    range: DataRange,
+    segments: u32,
+}
+
+#[derive(Debug)]
+struct Repairs {
+    config: CodedConfig,
+    /// Everything before has its repairs.
+    done: Dsn,
+    /// Thousandths of a repair that were not rounded up to one.
+    saved: u64,
+    plan: Option<Plan>,
+}
+
+impl Repairs {
+    const fn new(config: CodedConfig) -> Self {
+        Repairs { config, done: Dsn(0), saved: 0, plan: None }
+    }
+
+    /// Plans the repairs of what was sent since the last time, once that is a burst or fills a window.
+    fn make_plan(&mut self, class: Class, cx: &SchedulerContext<'_>) {
+        let sent = cx.unsent.start;
+        let mss = |view: &SubflowView| u64::from(view.mss.max(1));
+        let longest = classes::members(cx.subflows, class).map(mss).max().unwrap_or(1);
+        let shortest = classes::members(cx.subflows, class).map(mss).min().unwrap_or(longest);
+        let window = longest * u64::from(self.config.window);
+        let new = DataRange::new(self.done.max(cx.data_una), sent);
+        let is_whole = queue_is_empty(cx) || new.len() >= window;
+        if new.is_empty() || !is_whole {
+            return;
+        }
+        let range = new.prefix(window);
+        self.done = range.end;
+        // In thousandths: sums of them are exact.
+        let rate = (self.config.rate * 1e3).round() as u64;
+        let wanted = rate * range.len().div_ceil(longest);
+        let repairs = if self.config.every {
+            wanted.div_ceil(1_000)
+        } else {
+            self.saved += wanted;
+            let whole = self.saved / 1_000;
+            self.saved %= 1_000;
+            whole
+        };
+        let back = Dsn(range.end.0.saturating_sub(window)).max(cx.data_una);
+        let start = if self.config.every { range.start } else { back };
+        // A symbol may have to be cut for a path of smaller segments.
+        let parts = longest.div_ceil(shortest) as u32;
+        let segments = repairs as u32 * parts;
+        self.plan = Some(Plan { range: DataRange::new(start, range.end), segments });
+    }
+
+    /// The next repair of the plan. The plan is over when nothing of it is left, or nobody else is there.
+    fn next_repair(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
+        let Some(mut plan) = self.plan.take() else { return Decision::Wait };
+        let range = DataRange::new(plan.range.start.max(cx.data_una), plan.range.end);
+        if plan.segments == 0 || range.is_empty() || single(class, cx) {
+            return Decision::Wait;
+        }
+        if !cx.repairs {
+            return self.copy(plan, range, class, cx);
+        }
+        let whole = range.len();
+        let candidates = classes::members(cx.subflows, class).filter(|view| view.is_ready());
+        let candidates = candidates.map(|view| (carried(view, range, cx), view));
+        let best = candidates
+            .filter(|(bytes, _)| *bytes < whole)
+            .min_by_key(|(bytes, view)| (*bytes, classes::rank(view)));
+        let Some((_, view)) = best else {
+            self.plan = Some(plan);
+            return Decision::Wait;
+        };
+        plan.segments -= 1;
+        self.plan = Some(plan);
+        Decision::Repair { subflow: view.id, range }
+    }
+
+    fn copy(
+        &mut self,
+        plan: Plan,
+        range: DataRange,
+        class: Class,
+        cx: &SchedulerContext<'_>,
+    ) -> Decision {
+        if self.config.without == Without::Nothing {
+            return Decision::Wait;
+        }
+        self.plan = Some(plan);
+        let mss = classes::members(cx.subflows, class).map(|view| view.mss).max().unwrap_or(0);
+        let bytes = u64::from(mss) * u64::from(plan.segments);
+        let from = Dsn(range.end.0.saturating_sub(bytes)).max(range.start);
+        let copy = oldest_copy(class, from, cx);
+        match copy {
+            Some(Decision::Send { subflow, range: all }) if all.start < range.end => {
+                let range = all.intersection(&range);
+                Decision::Send { subflow, range }
+            }
+            _ => Decision::Wait,
+        }
+    }
+}
+
+/// Whether there is no second path.
+fn single(class: Class, cx: &SchedulerContext<'_>) -> bool {
+    classes::members(cx.subflows, class).count() < 2
+}
+
+/// How much of a range a subflow carried.
+fn carried(view: &SubflowView, range: DataRange, cx: &SchedulerContext<'_>) -> u64 {
+    let (mut at, mut bytes) = (range.start, 0);
+    for _ in 0..MAX_PARTS {
+        let Some(part) = cx.mappings.at(at).filter(|_| at < range.end) else { break };
+        if part.carried_by.contains(view.id) {
+            bytes += part.range.intersection(&range).len();
+        }
+        at = part.range.end;
+    }
+    bytes
+}
+
+impl CopyRule for Repairs {
+    fn next_copy(&mut self, class: Class, cx: &SchedulerContext<'_>) -> Decision {
+        for _ in 0..MAX_PARTS {
+            match self.next_repair(class, cx) {
+                Decision::Wait if self.plan.is_none() => self.make_plan(class, cx),
+                decision => return decision,
+            }
+            if self.plan.is_none() {
+                break;
+            }
+        }
+        Decision::Wait
+    }
+}
+
+/// Min-RTT; repairs of each burst on the other paths.
+#[derive(Debug)]
+pub struct Coded(WithCopies<Repairs>);
+
+super::copies::delegate!(Coded, CodedConfig, Repairs::new, MinRtt::default());
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What a repair is: a sum over a range of the stream.
+//!
+//! The stream is laid out in cells of `symbol` bytes, counted from its first byte: byte p lies in cell
+//! p / symbol at column p mod symbol. A repair over a range is `symbol` bytes long, and its column c is
+//! the sum over all cells of coefficient times the byte in column c, bytes outside the range counting
+//! as zero:
+//!
+//! ```text
+//! repair[c] = sum over p in range with p mod symbol = c of coefficient(row, p / symbol) * stream[p]
+//! ```
+//!
+//! Every column is a system of equations by itself. So segments need not lie as the cells do: a lost
+//! segment no longer than a symbol costs each column one byte at most, wherever it begins, and one repair
+//! gives it back. Ranges of repairs may overlap as they like; what they have in common is solved together
+//! (a sliding window), as long as they have the same symbol size.
+//!
+//! The coefficients are those of a Cauchy matrix whose columns are scaled so that row 0 is all ones: row 0
+//! is the plain XOR of everything, which costs next to nothing, and any n rows repair any n lost cells
+//! (every square part of a Cauchy matrix can be inverted, and scaling columns changes nothing about
+//! that). Random coefficients would fail once in 255 cases, an XOR of every other packet far more often:
+//! `docs/adr/0016-coding-between-peers.md` has the comparison.
+
+use core::ops::RangeInclusive;
+
+use marline_policy::{DataRange, Dsn};
+
+use super::field::{add_multiple, inverse, multiply};
+
+/// Rows that differ: their number is taken modulo this.
+pub(crate) const ROWS: u8 = 64;
+/// Cells whose coefficients differ: their number is taken modulo this. Rows and cells together are
+/// the elements of the field.
+const CELLS: u64 = 192;
+/// Most cells that one repair may sum up, the cut ones at both ends counted.
+pub(crate) const MAX_CELLS: u64 = 128;
+/// Most bytes that one repair may sum up: what fits its option.
+pub(crate) const MAX_SPAN: u64 = u16::MAX as u64;
+
+/// Which sum a repair is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Repair {
+    /// The bytes that are summed up.
+    pub(crate) range: DataRange,
+    /// Bytes of a cell, and of the sum.
+    pub(crate) symbol: u16,
+    /// Which coefficients.
+    pub(crate) row: u8,
+}
+
+impl Repair {
+    /// Whether it is one that can be: not empty, and within the bounds.
+    pub(crate) const fn is_valid(&self) -> bool {
+        self.symbol > 0
+            && !self.range.is_empty()
+            && self.range.len() <= MAX_SPAN
+            && self.range.end.0 <= u64::MAX / 2
+            && self.last_cell() - self.first_cell() < MAX_CELLS
+    }
+
+    const fn first_cell(&self) -> u64 {
+        self.range.start.0 / self.symbol as u64
+    }
+
+    const fn last_cell(&self) -> u64 {
+        (self.range.end.0 - 1) / self.symbol as u64
+    }
+
+    /// The cells that have part of the range.
+    pub(crate) fn cells(&self) -> RangeInclusive<u64> {
+        self.first_cell()..=self.last_cell()
+    }
+
+    /// The longest part of `range` from its start that one repair can sum up.
+    pub(crate) fn cover(range: DataRange, symbol: u16) -> DataRange {
+        let symbol = u64::from(symbol.max(1));
+        let end = (range.start.0 / symbol + MAX_CELLS) * symbol;
+        DataRange::new(range.start, range.end.min(Dsn(end))).prefix(MAX_SPAN)
+    }
+
+    /// What a cell is multiplied by.
+    pub(crate) const fn coefficient(&self, cell: u64) -> u8 {
+        let (x, y) = (self.row % ROWS, ROWS + (cell % CELLS) as u8);
+        // Row 0 has x = 0: its Cauchy element is 1 / y, which scales the column.
+        multiply(y, inverse(x ^ y))
+    }
+
+    /// Adds what the bytes at `at` contribute to the sum. Bytes outside the range are passed over.
+    pub(crate) fn add(&self, at: Dsn, bytes: &[u8], sum: &mut [u8]) {
+        let whole = DataRange::new(at, at.plus(bytes.len() as u64));
+        let part = whole.intersection(&self.range);
+        let symbol = u64::from(self.symbol);
+        let mut start = part.start.0;
+        while start < part.end.0 {
+            let (cell, column) = (start / symbol, (start % symbol) as usize);
+            let end = part.end.0.min((cell + 1) * symbol);
+            let bytes = &bytes[(start - at.0) as usize..(end - at.0) as usize];
+            if let Some(sum) = sum.get_mut(column..column + bytes.len()) {
+                add_multiple(sum, bytes, self.coefficient(cell));
+            }
+            start = end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repair(start: u64, end: u64, symbol: u16, row: u8) -> Repair {
+        Repair { range: DataRange::new(Dsn(start), Dsn(end)), symbol, row }
+    }
+
+    #[test]
+    fn row_zero_is_the_xor_of_everything() {
+        let bytes: Vec<u8> = (0..100).map(|i| (i * 7 + 3) as u8).collect();
+        let xor = repair(5, 95, 30, 0);
+        let mut sum = vec![0; 30];
+        xor.add(Dsn(0), &bytes, &mut sum);
+        for (column, byte) in sum.iter().enumerate() {
+            let all = (5..95).filter(|p| p % 30 == column).fold(0, |sum, p| sum ^ bytes[p]);
+            assert_eq!(*byte, all, "column {column}");
+        }
+    }
+
+    #[test]
+    fn coefficients_of_one_cell_differ_by_row_and_are_never_zero() {
+        for cell in [0, 1, 63, 191, 192, 1 << 40] {
+            let mut seen: Vec<u8> =
+                (0..ROWS).map(|row| repair(0, 1, 1, row).coefficient(cell)).collect();
+            assert!(seen[0] == 1 && seen.iter().all(|c| *c != 0));
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), usize::from(ROWS), "cell {cell}");
+        }
+    }
+
+    #[test]
+    fn the_sum_of_parts_is_that_of_the_whole() {
+        let bytes: Vec<u8> = (0..700).map(|i| (i * i) as u8).collect();
+        let repair = repair(1_003, 1_650, 100, 9);
+        let mut whole = vec![0; 100];
+        repair.add(Dsn(1_000), &bytes, &mut whole);
+        let mut parts = vec![0; 100];
+        for (n, part) in bytes.chunks(33).enumerate() {
+            repair.add(Dsn(1_000 + 33 * n as u64), part, &mut parts);
+        }
+        assert_eq!(whole, parts);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_and_what_is_too_long_is_cut() {
+        assert!(repair(0, 1, 1, 0).is_valid());
+        assert!(!repair(0, 0, 1, 0).is_valid());
+        assert!(!repair(0, 10, 0, 0).is_valid());
+        assert!(!repair(0, 65_536, 2_000, 0).is_valid());
+        assert!(repair(0, 65_535, 2_000, 0).is_valid());
+        assert!(!repair(0, 129, 1, 0).is_valid());
+        assert!(!repair(u64::MAX - 1, u64::MAX, 1, 0).is_valid());
+        let long = DataRange::new(Dsn(50), Dsn(1 << 20));
+        for symbol in [1, 7, 100, 1_400, u16::MAX] {
+            let range = Repair::cover(long, symbol);
+            assert!(Repair { range, symbol, row: 0 }.is_valid(), "{symbol}: {range:?}");
+        }
+        assert_eq!(Repair::cover(long, 1_400).len(), MAX_SPAN);
+    }
+}

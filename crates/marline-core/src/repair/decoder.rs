@@ -1,0 +1,255 @@
+//! Solving for missing bytes.
+//!
+//! The decoder holds the repairs that may still be needed; the stream itself stays where it is (the receive
+//! buffer, which keeps the last bytes that were read, too). When bytes or a repair come in, it looks
+//! at the holes of the stream. Columns between two neighbouring edges of holes and ranges have the same
+//! unknown cells, hence the same matrix: it is brought to reduced echelon form once for all of them,
+//! together with what was done to the equations. Only for unknowns that this determines, bytes are
+//! touched.
+//!
+//! *Hostile input.* The peer chooses everything: a repair is a claim like any other of its bytes, and fills
+//! holes only, never what was received. What it can cost is bounded: [`MAX_REPAIRS`] repairs of
+//! [`MAX_BYTES`] together, the oldest going first; repairs that reach back beyond what is kept are
+//! dropped when they come; with more than [`MAX_HOLES`] holes nothing is tried; more unknowns than
+//! equations in a column leave it alone.
+
+use core::ops::Range;
+
+use marline_policy::{DataRange, Dsn};
+
+use super::code::Repair;
+use super::field::{add_multiple, inverse, multiply};
+
+/// Most repairs that are held.
+const MAX_REPAIRS: usize = 24;
+/// Bytes of them.
+const MAX_BYTES: usize = 96 * 1024;
+/// Most holes under all repairs with which solving is tried.
+const MAX_HOLES: usize = 48;
+
+/// The stream as far as it is known.
+pub(crate) trait Known {
+    /// First byte that can still be read.
+    fn oldest(&self) -> Dsn;
+    /// First byte that is missing.
+    fn next(&self) -> Dsn;
+    /// The parts of `range` that are missing, in order.
+    fn missing(&self, range: DataRange, holes: &mut Vec<DataRange>);
+    /// Copies known bytes. False if some of them are not there.
+    fn read(&self, at: Dsn, out: &mut [u8]) -> bool;
+}
+
+/// One repair and its sum.
+#[derive(Clone, Debug)]
+struct Equation {
+    repair: Repair,
+    sum: Vec<u8>,
+}
+
+/// Repairs that wait for their use.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    equations: Vec<Equation>,
+    bytes: usize,
+}
+
+/// A solved unknown: its cell, and how often each equation is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Solution {
+    cell: u64,
+    factors: Vec<(usize, u8)>,
+}
+
+impl Decoder {
+    /// Whether there is nothing to solve with.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.equations.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) const fn memory(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes a repair, unless it is of no use. Returns whether it was taken.
+    pub(crate) fn add(&mut self, repair: Repair, sum: &[u8], known: &impl Known) -> bool {
+        let known_already = self.equations.iter().any(|e| e.repair == repair);
+        let fits = sum.len() == usize::from(repair.symbol) && sum.len() <= MAX_BYTES;
+        let useful = repair.range.start >= known.oldest() && repair.range.end > known.next();
+        if known_already || !fits || !repair.is_valid() || !useful {
+            return false;
+        }
+        while self.equations.len() >= MAX_REPAIRS || self.bytes + sum.len() > MAX_BYTES {
+            self.bytes -= self.equations.remove(0).sum.len();
+        }
+        self.bytes += sum.len();
+        self.equations.push(Equation { repair, sum: sum.to_vec() });
+        true
+    }
+
+    /// What can be computed now. Repairs that are of no more use go.
+    pub(crate) fn solve(&mut self, known: &impl Known) -> Vec<(Dsn, Vec<u8>)> {
+        self.drop_useless(known);
+        let mut found = Vec::new();
+        let mut sizes: Vec<u16> = self.equations.iter().map(|e| e.repair.symbol).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        for symbol in sizes {
+            self.solve_size(symbol, known, &mut found);
+        }
+        found
+    }
+
+    fn drop_useless(&mut self, known: &impl Known) {
+        let (oldest, next) = (known.oldest(), known.next());
+        let mut holes = Vec::new();
+        self.equations.retain(|equation| {
+            let range = equation.repair.range;
+            holes.clear();
+            if range.start >= oldest && range.end > next {
+                known.missing(range, &mut holes);
+            }
+            !holes.is_empty()
+        });
+        self.bytes = self.equations.iter().map(|e| e.sum.len()).sum();
+    }
+
+    /// All repairs of one symbol size: what they have in common is solved together.
+    fn solve_size(&self, symbol: u16, known: &impl Known, found: &mut Vec<(Dsn, Vec<u8>)>) {
+        let all: Vec<&Equation> =
+            self.equations.iter().filter(|e| e.repair.symbol == symbol).collect();
+        let Some(start) = all.iter().map(|e| e.repair.range.start).min() else { return };
+        let Some(end) = all.iter().map(|e| e.repair.range.end).max() else { return };
+        let mut holes = Vec::new();
+        known.missing(DataRange::new(start, end), &mut holes);
+        if holes.len() > MAX_HOLES {
+            return;
+        }
+        let edges = column_edges(u64::from(symbol), &holes, &all);
+        for pair in edges.windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            let unknowns = unknown_cells(u64::from(symbol), from, &holes);
+            for solution in solve_columns(&all, &unknowns, from) {
+                let at = Dsn(solution.cell * u64::from(symbol) + from);
+                if let Some(bytes) = compute(&all, &solution, &(from..to), &unknowns, known) {
+                    append(found, at, bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Joins what continues the run before.
+fn append(found: &mut Vec<(Dsn, Vec<u8>)>, at: Dsn, bytes: Vec<u8>) {
+    match found.iter_mut().find(|(start, run)| start.plus(run.len() as u64) == at) {
+        Some((_, run)) => run.extend(bytes),
+        None => found.push((at, bytes)),
+    }
+}
+
+/// Where columns begin to differ in what is unknown, or in which equations have part of it.
+fn column_edges(symbol: u64, holes: &[DataRange], equations: &[&Equation]) -> Vec<u64> {
+    let mut edges = vec![0, symbol];
+    let ranges = equations.iter().map(|e| e.repair.range);
+    for range in holes.iter().copied().chain(ranges) {
+        edges.extend([range.start.0 % symbol, range.end.0 % symbol]);
+    }
+    edges.sort_unstable();
+    edges.dedup();
+    edges
+}
+
+/// Cells whose byte in this column is missing, in order; one more than can be solved for at most.
+fn unknown_cells(symbol: u64, column: u64, holes: &[DataRange]) -> Vec<u64> {
+    let mut cells = Vec::new();
+    for hole in holes {
+        let mut cell = hole.start.0 / symbol + u64::from(hole.start.0 % symbol > column);
+        while cell * symbol + column < hole.end.0 && cells.len() <= MAX_REPAIRS {
+            cells.push(cell);
+            cell += 1;
+        }
+    }
+    cells
+}
+
+/// The unknowns of a column that the equations determine.
+fn solve_columns(equations: &[&Equation], unknowns: &[u64], column: u64) -> Vec<Solution> {
+    if unknowns.is_empty() || unknowns.len() > equations.len() {
+        return Vec::new();
+    }
+    // Each row: coefficients of the unknowns, then what it is made of.
+    let (width, count) = (unknowns.len(), equations.len());
+    let mut rows: Vec<Vec<u8>> = Vec::with_capacity(count);
+    for (number, equation) in equations.iter().enumerate() {
+        let repair = &equation.repair;
+        let mut row = vec![0; width + count];
+        for (place, cell) in unknowns.iter().enumerate() {
+            let at = Dsn(cell * u64::from(repair.symbol) + column);
+            if repair.range.start <= at && at < repair.range.end {
+                row[place] = repair.coefficient(*cell);
+            }
+        }
+        row[width + number] = 1;
+        rows.push(row);
+    }
+    reduce(&mut rows, width);
+    let solved = |row: &Vec<u8>| {
+        let mut places = (0..width).filter(|place| row[*place] != 0);
+        let only = places.next().filter(|_| places.next().is_none())?;
+        let factors = row[width..].iter().copied().enumerate().filter(|(_, f)| *f != 0);
+        Some(Solution { cell: unknowns[only], factors: factors.collect() })
+    };
+    rows.iter().filter_map(solved).collect()
+}
+
+/// Reduced row echelon form over the first `width` places.
+fn reduce(rows: &mut [Vec<u8>], width: usize) {
+    let mut done = 0;
+    for place in 0..width {
+        let Some(pivot) = (done..rows.len()).find(|row| rows[*row][place] != 0) else { continue };
+        rows.swap(done, pivot);
+        let scale = inverse(rows[done][place]);
+        rows[done].iter_mut().for_each(|value| *value = multiply(*value, scale));
+        let row = rows[done].clone();
+        for (number, other) in rows.iter_mut().enumerate() {
+            let factor = other[place];
+            if number != done && factor != 0 {
+                add_multiple(other, &row, factor);
+            }
+        }
+        done += 1;
+    }
+}
+
+/// The bytes of a solved unknown in these columns: the sums it is made of, less what is known. In these
+/// columns a cell is wholly known, wholly missing, or wholly outside a range.
+fn compute(
+    equations: &[&Equation],
+    solution: &Solution,
+    columns: &Range<u64>,
+    unknowns: &[u64],
+    known: &impl Known,
+) -> Option<Vec<u8>> {
+    let part = columns.start as usize..columns.end as usize;
+    let mut result = vec![0; part.len()];
+    let mut bytes = vec![0; part.len()];
+    for (number, factor) in &solution.factors {
+        let Equation { repair, sum } = equations.get(*number)?;
+        let mut rest = sum.get(part.clone())?.to_vec();
+        for cell in repair.cells() {
+            let at = Dsn(cell * u64::from(repair.symbol) + columns.start);
+            if unknowns.contains(&cell) || at < repair.range.start || at >= repair.range.end {
+                continue;
+            }
+            if !known.read(at, &mut bytes) {
+                return None;
+            }
+            add_multiple(&mut rest, &bytes, repair.coefficient(cell));
+        }
+        add_multiple(&mut result, &rest, *factor);
+    }
+    Some(result)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! The field of 256 elements, and bytes added up in it.
+//!
+//! Addition is XOR. Multiplication is that of polynomials over one bit modulo x^8 + x^4 + x^3 + x^2 + 1
+//! (0x11d, the one of RAID-6 and of most erasure codes), whose root 2 generates all 255 elements but
+//! zero. Logarithms make a product an addition; a whole symbol is multiplied through the 256 products of
+//! its coefficient, so that a byte costs one look-up, and none where the coefficient is 1.
+
+/// The polynomial, its highest term left out.
+const POLYNOMIAL: u8 = 0x1d;
+
+/// Powers of 2, twice over, so that a sum of two logarithms needs no reduction; and logarithms.
+const TABLES: ([u8; 512], [u8; 256]) = tables();
+
+const fn tables() -> ([u8; 512], [u8; 256]) {
+    let (mut powers, mut logarithms) = ([0; 512], [0; 256]);
+    let (mut value, mut exponent) = (1u8, 0);
+    while exponent < 255 {
+        powers[exponent] = value;
+        powers[exponent + 255] = value;
+        logarithms[value as usize] = exponent as u8;
+        let carry = value & 0x80 != 0;
+        value <<= 1;
+        if carry {
+            value ^= POLYNOMIAL;
+        }
+        exponent += 1;
+    }
+    (powers, logarithms)
+}
+
+/// `a` times `b`.
+pub(super) const fn multiply(a: u8, b: u8) -> u8 {
+    if a == 0 || b == 0 {
+        return 0;
+    }
+    let (powers, logarithms) = (&TABLES.0, &TABLES.1);
+    powers[logarithms[a as usize] as usize + logarithms[b as usize] as usize]
+}
+
+/// What `a` must be multiplied by to get 1. Zero has none; 0 is given for it.
+pub(super) const fn inverse(a: u8) -> u8 {
+    if a == 0 { 0 } else { TABLES.0[255 - TABLES.1[a as usize] as usize] }
+}
+
+/// Adds `factor` times `from` to `to`, byte by byte, as far as both go.
+pub(super) fn add_multiple(to: &mut [u8], from: &[u8], factor: u8) {
+    match factor {
+        0 => {}
+        1 => to.iter_mut().zip(from).for_each(|(to, from)| *to ^= from),
+        _ => {
+            let mut products = [0; 256];
+            for (byte, product) in products.iter_mut().enumerate() {
+                *product = multiply(factor, byte as u8);
+            }
+            to.iter_mut().zip(from).for_each(|(to, from)| *to ^= products[usize::from(*from)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Multiplication as it is defined: shift and reduce.
+    fn by_definition(mut a: u8, mut b: u8) -> u8 {
+        let mut product = 0;
+        while b != 0 {
+            if b & 1 != 0 {
+                product ^= a;
+            }
+            a = (a << 1) ^ if a & 0x80 != 0 { POLYNOMIAL } else { 0 };
+            b >>= 1;
+        }
+        product
+    }
+
+    #[test]
+    fn products_are_those_of_the_definition() {
+        for a in 0..=255 {
+            for b in 0..=255 {
+                assert_eq!(multiply(a, b), by_definition(a, b), "{a} times {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn everything_but_zero_has_an_inverse() {
+        assert_eq!(inverse(0), 0);
+        (1..=255).for_each(|a| assert_eq!(multiply(a, inverse(a)), 1, "{a}"));
+    }
+
+    #[test]
+    fn a_multiple_added_twice_is_gone() {
+        let from: Vec<u8> = (0..=255).collect();
+        for factor in [0, 1, 2, 97, 255] {
+            let mut to = vec![42; 256];
+            add_multiple(&mut to, &from, factor);
+            let sum = |byte: u8| 42 ^ multiply(factor, byte);
+            assert!(from.iter().zip(&to).all(|(from, to)| *to == sum(*from)));
+            add_multiple(&mut to, &from, factor);
+            assert_eq!(to, [42; 256]);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! REPAIR: message 10 of MP_EXPERIMENTAL. It maps payload of a subflow as DSS does, but onto a sum of
+//! bytes that other segments carry (`docs/spec/experimental.md`).
+//!
+//! It stands where DSS would and is no longer than a DSS with mapping and DATA_ACK, so that the sum of
+//! full segments fits a full segment. For that, the position on the subflow has 16 bits (it is never
+//! further than that from the segment's own), and the DATA_ACK is always one of 32.
+
+use crate::Checksum;
+use crate::bytes::{Reader, Writer};
+
+/// A mapping of payload onto a repair, and a DATA_ACK.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MpRepair {
+    /// Low 16 bits of the relative subflow sequence number of the repair's first byte.
+    pub ssn: u16,
+    /// Bytes of the repair: of its payload, and of the cells that it sums up.
+    pub length: u16,
+    /// Low 32 bits of the data sequence number of the first byte summed up.
+    pub dsn: u32,
+    /// How many bytes are summed up from there on.
+    pub span: u16,
+    /// Which coefficients.
+    pub row: u8,
+    /// Low 32 bits of the next data sequence number wanted.
+    pub data_ack: u32,
+    /// Checksum of the repair, if checksums were agreed on.
+    pub checksum: Option<u16>,
+}
+
+impl MpRepair {
+    /// The bytes after kind, length and subtype.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        if !matches!(bytes.len(), 15 | 17) {
+            return None;
+        }
+        let mut r = Reader::new(bytes);
+        Some(MpRepair {
+            ssn: r.u16()?,
+            length: r.u16()?,
+            dsn: r.u32()?,
+            span: r.u16()?,
+            row: r.u8()?,
+            data_ack: r.u32()?,
+            checksum: r.u16(),
+        })
+    }
+
+    pub(super) fn emit(&self, w: &mut Writer<'_>) {
+        w.u16(self.ssn);
+        w.u16(self.length);
+        w.u32(self.dsn);
+        w.u16(self.span);
+        w.u8(self.row);
+        w.u32(self.data_ack);
+        if let Some(checksum) = self.checksum {
+            w.u16(checksum);
+        }
+    }
+}
+
+/// The checksum of a repair: that of DSS, over all 64 bits of the DSN and all 32 of the position, with
+/// the span and the row behind it.
+#[must_use]
+pub fn repair_checksum(repair: &MpRepair, dsn: u64, ssn: u32, payload: Checksum) -> u16 {
+    let mut sum = Checksum::new();
+    sum.add_u64(dsn);
+    sum.add_u32(ssn);
+    sum.add_u16(repair.length);
+    sum.add_u16(repair.span);
+    sum.add_u16(u16::from(repair.row));
+    sum.append(payload);
+    sum.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mptcp::{ExperimentalMessage, MpExperimental, MptcpOption};
+    use crate::{TcpOptions, Timestamps};
+
+    const REPAIR: MpRepair = MpRepair {
+        ssn: 0x0102,
+        length: 0x0304,
+        dsn: 0x0506_0708,
+        span: 0x090a,
+        row: 0x0b,
+        data_ack: 0x0c0d_0e0f,
+        checksum: Some(0x1011),
+    };
+
+    #[test]
+    fn fields_stand_in_order_and_come_back() {
+        let option = ExperimentalMessage::Repair(REPAIR).option();
+        let expected: Vec<u8> = (1..=0x11).collect();
+        assert_eq!((option.flags, option.as_slice()), (10, &expected[..]));
+        let plain = MpRepair { checksum: None, ..REPAIR };
+        for (repair, len) in [(REPAIR, 20), (plain, 18)] {
+            let message = ExperimentalMessage::Repair(repair);
+            assert_eq!(message.option().encoded_len(), len);
+            assert_eq!(ExperimentalMessage::parse(&message.option()), Some(message));
+        }
+    }
+
+    #[test]
+    fn other_lengths_are_none() {
+        for len in 0..=30 {
+            let option = MpExperimental::new(10, &vec![1; len]).unwrap();
+            let expected = matches!(len, 15 | 17);
+            assert_eq!(ExperimentalMessage::parse(&option).is_some(), expected, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn beside_timestamps_it_takes_as_much_as_a_mapping() {
+        for checksum in [None, Some(1)] {
+            let timestamps = Some(Timestamps::default());
+            let mut options = TcpOptions { timestamps, ..TcpOptions::default() };
+            let message = ExperimentalMessage::Repair(MpRepair { checksum, ..REPAIR });
+            assert!(options.mptcp.push(MptcpOption::Experimental(message.option())));
+            assert_eq!(options.encoded_len(), 32);
+        }
+    }
+
+    #[test]
+    fn the_checksum_covers_every_field_but_those_of_the_segment() {
+        let sum = |repair: &MpRepair, dsn, ssn, payload: &[u8]| {
+            repair_checksum(repair, dsn, ssn, Checksum::of(payload))
+        };
+        let base = sum(&REPAIR, 1, 2, b"abc");
+        assert_ne!(base, sum(&MpRepair { length: 5, ..REPAIR }, 1, 2, b"abc"));
+        assert_ne!(base, sum(&MpRepair { span: 5, ..REPAIR }, 1, 2, b"abc"));
+        assert_ne!(base, sum(&MpRepair { row: 5, ..REPAIR }, 1, 2, b"abc"));
+        assert_ne!(base, sum(&REPAIR, 1 << 40, 2, b"abc"));
+        assert_ne!(base, sum(&REPAIR, 1, 3, b"abc"));
+        assert_ne!(base, sum(&REPAIR, 1, 2, b"abd"));
+    }
+}

@@ -309,7 +309,7 @@ impl Connection {
         let dsn = choice.range.start;
         let (len, ends_record) = self.within_record(dsn, (choice.range.len() as usize).min(room));
         let is_last = dsn.plus(len as u64) == self.send.end();
-        let is_stub = len < room && !ends_record && !choice.repeat;
+        let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
         if len == 0 || overhead + len > limit || is_stub && is_last && self.is_held(now) {
             return None;
         }
@@ -335,7 +335,7 @@ impl Connection {
         let released = !is_last || self.take_release();
         let ends_message = ends_record || is_last && released;
         let takes_fin = is_last && self.is_plain() && self.closing.shutdown;
-        let takes_fin = takes_fin && !choice.repeat && self.config.conduct.fin_with_data;
+        let takes_fin = takes_fin && choice.kind != Kind::Repeat && self.config.conduct.fin_with_data;
         let ends_pair = self.config.conduct.push_bursts && len == room && self.batched % 2 == 1;
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);

@@ -189,6 +189,57 @@ fn the_mark_stands_beside_long_data_acks() {
     assert!(is_marked(&sent[0]));
 }
 
+/// 64-bit numbers both ways and timestamps use up the 40 bytes: then there is no mark, and no segment that
+/// cannot be.
+#[test]
+fn options_that_are_full_have_no_mark() {
+    let mut listener = endpoint_config(Some(config()));
+    (listener.capabilities.base_segment, listener.capabilities.max_segment) = (60_000, 60_000);
+    let syn = Seg::syn().mss(59_900).sack_permitted().window_scale(10).timestamps(1, 0);
+    let (mut script, mut peer) = served_by(listener, syn);
+    peer.timestamps = Some((2, 0));
+    let id = script.endpoint.connections()[0];
+    let hello = option(ExperimentalMessage::Hello(BOTH));
+    let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(hello);
+    peer.send(&mut script, seg);
+    let chunk = vec![7; 1 << 20];
+    let is_long = |sent: &Sent| {
+        sent.seg.dss().mapping.is_some_and(|mapping| matches!(mapping.dsn, WireDsn::Long(_)))
+    };
+    // Whoever sends more than 2^31 bytes in two minutes goes to 64-bit numbers.
+    let mut rounds = 0;
+    while rounds < 20_000
+        && !script.take_sent().iter().any(|sent| {
+            peer.hear(sent);
+            is_long(sent)
+        })
+    {
+        rounds += 1;
+        while script.run(|e, now| e.write(now, id, &chunk)).is_ok() {}
+        peer.acknowledge(&mut script);
+        script.advance(ms(5));
+    }
+    // The rest of what was written.
+    for _ in 0..200 {
+        peer.acknowledge(&mut script);
+        script.advance(ms(5));
+        peer.hear_all(&mut script);
+    }
+    for long_ack in [false, true] {
+        if long_ack {
+            peer.send_data(&mut script, b"long numbers");
+            script.advance(ms(50));
+            peer.hear_all(&mut script);
+        }
+        write(&mut script, b"the last");
+        let sent = peer.hear_all(&mut script);
+        let last = sent.last().expect("a segment");
+        assert!(is_long(last) && last.seg.payload == b"the last", "{last:?}");
+        assert_eq!(is_marked(&last.seg), !long_ack, "{:?}", last.seg.options);
+        peer.acknowledge(&mut script);
+    }
+}
+
 #[test]
 fn a_client_marks_nothing() {
     let (mut script, mut peer) = client(BOTH);

@@ -4,22 +4,26 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, Event, SubflowState};
+use marline_core::{ConnectionConfig, Event, Extensions, ReceiveTimer, SubflowState};
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;
-use marline_wire::mptcp::MptcpOption;
+use marline_wire::mptcp::{ExperimentalMessage, MptcpOption};
 
 fn ip(net: u16, host: u16) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host).into()
 }
 
-/// Checksums, and three IPv6 addresses; those of the server are announced, with a port of their own.
+/// Checksums, the extensions, and three IPv6 addresses; those of the server are announced, with a port of their own.
 fn everything_on(host: u16) -> ConnectionConfig {
     let mut config = config();
     config.dss_checksum = true;
     config.ecn = true;
+    if host == 2 {
+        config.extensions = Extensions::ALL;
+        config.receive_timer = Some(ReceiveTimer::probing());
+    }
     let local = [0u16, 1, 2].map(|net| LocalAddress {
         id: AddressId(net as u8),
         address: SocketAddr::new(ip(net, host), if host == 1 && net > 0 { 8_443 } else { 0 }),
@@ -52,7 +56,11 @@ fn kinds(seg: &Seg) -> String {
         MptcpOption::Fail(_) => "MP_FAIL",
         MptcpOption::Fastclose(_) => "MP_FASTCLOSE",
         MptcpOption::TcpRst(_) => "MP_TCPRST",
-        _ => "other",
+        MptcpOption::Experimental(option) => match ExperimentalMessage::parse(&option) {
+            Some(ExperimentalMessage::Idle) => "MP_IDLE",
+            Some(ExperimentalMessage::Hello(_)) => "HELLO",
+            _ => "other",
+        },
     }));
     words.join(" ")
 }
@@ -94,7 +102,9 @@ fn nothing_beyond_forty_bytes_leaves_and_nothing_is_lost_for_lack_of_room() {
         if let Some(id) = served {
             let mut out = [0; 8_192];
             read += pair.endpoint(Side::B).read(now, id, &mut out).unwrap_or(0);
-            let _ = pair.endpoint(Side::B).write(now, id, &[2; 1_000]);
+            if rng.below(20) == 0 {
+                let _ = pair.endpoint(Side::B).write(now, id, &[2; 3_000]);
+            }
             let _ = pair.endpoint(Side::A).read(now, client, &mut out);
         }
         if !pair.step(end) {
@@ -106,7 +116,15 @@ fn nothing_beyond_forty_bytes_leaves_and_nothing_is_lost_for_lack_of_room() {
     }
     println!("largest segment {most} bytes; {read} of {written} bytes read");
     let has = |what: &str| seen.keys().any(|k| k.contains(what));
-    for what in ["SYN TS MP_JOIN", "TS SACK DATA_ACK", "TS DSS", "ADD_ADDR with port", "echo"] {
+    for what in [
+        "SYN TS MP_JOIN",
+        "TS SACK DATA_ACK",
+        "TS DSS",
+        "ADD_ADDR with port",
+        "echo",
+        "MP_IDLE",
+        "HELLO",
+    ] {
         assert!(has(what), "{what}: {:?}", seen.keys());
     }
     // The announcement came through although timestamps had no room beside it: every address of the

@@ -52,13 +52,15 @@ impl ReceiveTimer {
         }
     }
 
-    /// The same, and sooner where a probe proves it: three of them unanswered, in two tenths of a
-    /// second on a short path.
+    /// Sooner where a probe proves it: three of them unanswered, in two tenths of a second on a short
+    /// path. Later where the path answers probes and loses data: a sender may well need a second timeout
+    /// to repair what it lost, and such a path is bad, not dead.
     #[must_use]
     pub const fn probing() -> Self {
         let probing =
             Probing { after: Duration::from_millis(50), wait: Duration::from_millis(50), count: 3 };
-        ReceiveTimer { probing: Some(probing), ..ReceiveTimer::multimob() }
+        let floor = Duration::from_millis(1_000);
+        ReceiveTimer { floor, probing: Some(probing), ..ReceiveTimer::multimob() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod cases;
 
-use cases::dead_download::{Hole, Setting, run};
+use cases::dead_download::{Hole, Setting, false_alarms, run};
 use marline_core::ReceiveTimer;
 use marline_policy::SilenceCause;
 use marline_time::{Duration, Instant};
@@ -71,4 +71,29 @@ fn probes_open_lte_sooner() {
 fn a_server_without_extensions_costs_a_second_more() {
     let setting = Setting { timer: ReceiveTimer::probing(), helped: false, fast: false };
     check(setting, MS(1_800), SilenceCause::UnansweredProbes);
+}
+
+/// A path that loses, delays at random, or stands still for a tenth of a second now and then is no dead
+/// one: LTE sleeps on.
+#[test]
+fn a_bad_wifi_is_not_a_dead_one() {
+    let links = [
+        "rate=20M,delay=10ms,queue=50ms,loss=2%",
+        "rate=20M,delay=10ms,queue=300ms,jitter=20ms",
+        "rate=6M,delay=10ms,queue=50ms,flap=2s:30ms,outage=suspend",
+        "rate=20M,delay=10ms,queue=50ms,loss=8%",
+    ];
+    let mut alarms = Vec::new();
+    for timer in [ReceiveTimer::multimob(), ReceiveTimer::probing()] {
+        // The last is beyond what silence alone can tell from death.
+        for wifi in &links[..if timer.probing.is_some() { 4 } else { 3 }] {
+            for seed in 1..=5 {
+                let setting = Setting { timer, helped: true, fast: false };
+                for (at, cause) in false_alarms(setting, wifi, seed) {
+                    alarms.push(format!("{timer}: {wifi}, seed {seed}: at {at:?}, {cause}"));
+                }
+            }
+        }
+    }
+    assert!(alarms.is_empty(), "{alarms:#?}");
 }

@@ -11,6 +11,7 @@ mod data_ack;
 mod egress;
 mod extensions;
 mod fallback;
+mod fast_join;
 mod handshake;
 mod idle;
 mod info;
@@ -45,6 +46,7 @@ use marline_time::{Duration, Instant};
 use self::addresses::Addresses;
 use self::closing::Closing;
 use self::extensions::Negotiation;
+use self::fast_join::ReplayGuard;
 use self::leg::Leg;
 use self::mapping_tx::MappingTx;
 use self::receive_buffer::ReceiveBuffer;
@@ -60,6 +62,7 @@ use crate::{
 };
 
 pub(crate) use self::chunks::ChunkPool;
+pub(crate) use self::fast_join::{SparedPaths, fast_join_token};
 pub(crate) use self::join::{free_port_for as free_port, mp_join, reason as rst_reason};
 pub(crate) use self::open::{Accepted, Origin};
 use self::paths::SubflowPathPair;
@@ -170,6 +173,7 @@ pub(crate) struct Connection {
     path_manager_name: String,
     addresses: Addresses,
     negotiation: Negotiation,
+    replay_guard: ReplayGuard,
     closing: Closing,
     timers: DataTimers,
     silence: Silence,

@@ -14,7 +14,7 @@ use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 use self::demux::{Demux, FlowRef};
 use self::time_wait::{TIME_WAIT_BIT, TimeWait};
 use self::wakeups::Wakeups;
-use crate::connection::{ChunkPool, Connection};
+use crate::connection::{ChunkPool, Connection, SparedPaths};
 use crate::network_memory::NetworkMemory;
 use crate::shared::{AnswerBudget, Shared};
 use crate::{
@@ -69,6 +69,7 @@ impl Endpoint {
                 half_open_count: 0,
                 strays: VecDeque::new(),
                 answers,
+                spared: SparedPaths::default(),
                 challenges,
             },
             slab: Vec::new(),

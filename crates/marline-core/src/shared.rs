@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant, Rng};
 
-use crate::connection::ChunkPool;
+use crate::connection::{ChunkPool, SparedPaths};
 use crate::endpoint::demux::Demux;
 use crate::endpoint::time_wait::{Stray, TimeWait};
 use crate::network_memory::NetworkMemory;
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) half_open_count: usize,
     /// Answers to strangers: resets, and last ACKs of ended subflows.
     pub(crate) answers: AnswerBudget,
+    /// Where Fast JOIN did not get through.
+    pub(crate) spared: SparedPaths,
     /// Challenge ACKs of connections. Apart, so that strangers cannot use them up.
     pub(crate) challenges: AnswerBudget,
 }

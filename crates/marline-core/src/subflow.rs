@@ -28,6 +28,7 @@ mod reorder;
 mod rto;
 mod segment;
 mod state;
+mod syn_data;
 mod timers;
 mod timestamps;
 mod transmission;
@@ -56,6 +57,7 @@ use pacer::Pacer;
 use receive::Reception;
 use segment::{DSS_OPTION, HEADER, TIMESTAMP_OPTION};
 use state::State;
+use syn_data::SynData;
 use timers::Keepalive;
 use timestamps::TimestampState;
 use transmission::Transmission;
@@ -106,6 +108,7 @@ pub(crate) struct Subflow {
     mtu: MtuSearch,
     handshake: Handshake,
     keepalive: Keepalive,
+    syn_data: Option<SynData>,
     owed: Owed,
     rst_to_fill: Option<Rst>,
     /// `close` was called and the FIN is not sent yet.
@@ -164,6 +167,7 @@ impl Subflow {
             mtu,
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
+            syn_data: None,
             owed: Owed::default(),
             rst_to_fill: None,
             fin_wanted: false,

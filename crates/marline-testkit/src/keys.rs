@@ -49,6 +49,40 @@ pub fn right64(hmac: [u8; 32]) -> u64 {
     hmac[24..].iter().fold(0, |n, &byte| n << 8 | u64::from(byte))
 }
 
+/// The HMAC of a Fast JOIN's SYN (docs/spec/experimental.md): `message` is the option's third byte,
+/// `point` the full DSN or DATA_ACK.
+#[must_use]
+pub fn fast_syn_hmac(
+    (own_key, other_key): (u64, u64),
+    (message, address_id): (u8, u8),
+    token: u32,
+    point: u64,
+    data: &[u8],
+) -> u64 {
+    let mut covered = b"Marline FastJoin".to_vec();
+    covered.extend([message, address_id]);
+    covered.extend(token.to_be_bytes());
+    covered.extend(point.to_be_bytes());
+    covered.extend(data);
+    left64(hmac(own_key, other_key, &covered))
+}
+
+/// The HMAC of the SYN/ACK that answers a Fast JOIN: `flags` is the option's fourth byte, `answered`
+/// the SYN's HMAC.
+#[must_use]
+pub fn fast_ack_hmac(
+    (own_key, other_key): (u64, u64),
+    (message, flags): (u8, u8),
+    point: u64,
+    answered: u64,
+) -> u64 {
+    let mut covered = b"Marline FastAck ".to_vec();
+    covered.extend([message, flags]);
+    covered.extend(point.to_be_bytes());
+    covered.extend(answered.to_be_bytes());
+    left64(hmac(own_key, other_key, &covered))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

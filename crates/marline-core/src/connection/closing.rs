@@ -336,6 +336,7 @@ impl Connection {
             let end = segment.dsn.plus(segment.payload_len());
             self.send.unpin(DataRange::new(segment.dsn, end));
         }
+        let again = self.on_fast_join_failed(now, sh, &mut leg, (id, reason));
         self.remember_ended(now, sh, &mut leg);
         self.remember_totals(&leg, id);
         let path = leg.key.path;
@@ -351,6 +352,9 @@ impl Connection {
         let (local, remote, was_established) = (leg.local_id, leg.remote_id, leg.was_up);
         let event = PathEvent::SubflowDown { id, local, remote, was_established };
         self.path_event(now, sh, event);
+        if let Some((pair, backup)) = again {
+            self.join_as_usual(now, sh, pair, backup);
+        }
     }
 
     /// Hands what is left of a subflow to the endpoint. An ACK that it still owes goes out from there.

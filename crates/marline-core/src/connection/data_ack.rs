@@ -11,19 +11,25 @@ use crate::{BufferTuning, Event};
 
 impl Connection {
     pub(super) fn on_data_ack(&mut self, now: Instant, sh: &mut Shared, ack: DataAck, window: u64) {
-        let una = self.acked();
+        match self.unwrap_ack(ack) {
+            // An ACK of what was never sent is ignored, as in TCP.
+            Some(acked) if acked <= self.sent_end() => self.advance_una(now, sh, acked, window),
+            _ => sh.counters.dss_not_matching += 1,
+        }
+    }
+
+    /// The position a DATA_ACK of the wire means. `None` before the start of the stream.
+    pub(super) fn unwrap_ack(&self, ack: DataAck) -> Option<Dsn> {
         let position = match ack {
             DataAck::Long(ack) => {
                 let offset = ack.wrapping_sub(self.keys.local_first);
                 (offset < 1 << 63).then_some(offset)
             }
-            DataAck::Short(low) => unwrap32(low.wrapping_sub(self.keys.local_first as u32), una.0),
+            DataAck::Short(low) => {
+                unwrap32(low.wrapping_sub(self.keys.local_first as u32), self.acked().0)
+            }
         };
-        match position.map(Dsn) {
-            // An ACK of what was never sent is ignored, as in TCP.
-            Some(acked) if acked <= self.sent_end() => self.advance_una(now, sh, acked, window),
-            _ => sh.counters.dss_not_matching += 1,
-        }
+        position.map(Dsn)
     }
 
     /// Plain TCP: the subflow's ACK is the connection's.
@@ -35,7 +41,7 @@ impl Connection {
         self.advance_una(now, sh, acked, window);
     }
 
-    fn advance_una(&mut self, now: Instant, sh: &mut Shared, acked: Dsn, window: u64) {
+    pub(super) fn advance_una(&mut self, now: Instant, sh: &mut Shared, acked: Dsn, window: u64) {
         self.window_end = self.window_end.max(acked.plus(window));
         if acked <= self.acked() {
             return;
@@ -81,7 +87,7 @@ impl Connection {
     }
 
     /// One past the highest DSN sent, our DATA_FIN counted.
-    fn sent_end(&self) -> Dsn {
+    pub(super) fn sent_end(&self) -> Dsn {
         if self.closing.fin_sent { self.send.end().plus(1) } else { self.mappings.end() }
     }
 }

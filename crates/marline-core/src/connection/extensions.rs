@@ -24,8 +24,7 @@ use crate::MonitorKind;
 use crate::shared::Shared;
 
 /// What this core can do. The rest is never offered nor granted, whatever the configuration says.
-const BUILT: Extensions =
-    Extensions::FOLLOW_CLIENT.with(Extensions::IDLE).with(Extensions::RTO).with(Extensions::REPAIR);
+const BUILT: Extensions = Extensions::ALL;
 /// HELLOs without an answer after which the client stops asking.
 const MAX_HELLOS: u32 = 5;
 /// HELLOs that a server answers: more than a client sends, few enough that they are no lever.

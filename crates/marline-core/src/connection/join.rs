@@ -16,7 +16,7 @@ use marline_time::{Duration, Instant, Rng};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use marline_wire::{TcpFlags, TcpSegment};
 
-use super::leg::{Joined, Joining, Membership};
+use super::leg::{FastOpened, Joined, Joining, Membership};
 use super::open::Accepted;
 use super::{Connection, SubflowPathPair};
 use crate::crypto::{equal_in_constant_time, join_hmac, left_64, left_160};
@@ -51,7 +51,7 @@ impl Connection {
         now: Instant,
         sh: &mut Shared,
         pair: SubflowPathPair,
-        backup: bool,
+        (backup, fast): (bool, bool),
     ) -> Option<SubflowId> {
         if !self.is_confirmed() || self.closing.is_closing() {
             return None;
@@ -64,15 +64,32 @@ impl Connection {
         let path = FourTuple { local: from, remote };
         let tcp = self.active_subflow(now, sh, path, self.config.join_syn_retries);
         let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: 0 };
-        let joining = Joining { nonce: sh.rng.next_u32(), ..Joining::default() };
+        let fast = fast && self.may_join_fast(now, sh, &pair);
+        let fast = fast.then_some(FastOpened::WANTED);
+        let joining = Joining { nonce: sh.rng.next_u32(), fast, ..Joining::default() };
         let remote_id = self.addresses.remote_id(remote);
         let local = LocalAddress { backup: backup || local.backup, ..local };
         sh.counters.mp_join_syn_tx += 1;
         self.add_leg(sh, tcp, key, Membership::Joining(joining), local, remote_id)
     }
 
-    /// Answers a SYN with MP_JOIN for this connection. `false`: it must be refused with a RST.
-    pub(crate) fn accept_join(
+    /// Answers a SYN that joins this connection. The error is the reason for its RST.
+    pub(crate) fn answer_join(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+    ) -> Result<(), u8> {
+        if mp_join(syn.segment).is_none() {
+            return self.accept_fast_join(now, sh, path, syn);
+        }
+        let accepted = self.accept_join(now, sh, path, syn);
+        if accepted { Ok(()) } else { Err(reason::PROHIBITED) }
+    }
+
+    /// `false`: it must be refused with a RST.
+    fn accept_join(
         &mut self,
         now: Instant,
         sh: &mut Shared,
@@ -82,29 +99,46 @@ impl Connection {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
         };
-        let pending =
-            |l: &&super::Leg| matches!(l.membership, Membership::Joined(j) if !j.verified);
-        let pending = self.legs.iter().flatten().map(|l| &**l).filter(pending).count();
-        if !self.is_multipath()
-            || self.closing.is_closing()
-            || pending >= sh.config.limits.pending_joins
-            || !self.path_manager_accepts(now, sh, path)
-        {
+        if !self.has_room_for_join(sh) || !self.path_manager_accepts(now, sh, path) {
             sh.counters.mp_join_rejected += 1;
             return false;
         }
-        let tcp = self.passive_subflow(now, sh, path, syn, self.config.join_syn_retries);
-        let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
-        let joined = Joined { nonce: sh.rng.next_u32(), peer_nonce: nonce, verified: false };
-        let local = self.addresses.local_for(path.local);
-        let remote_id = AddressId(address_id);
-        let leg = self.add_leg(sh, tcp, key, Membership::Joined(joined), local, remote_id);
-        let Some(leg) = leg.and_then(|id| self.leg_mut(id)) else {
+        let nonces = (sh.rng.next_u32(), nonce);
+        let joined = Joined { nonce: nonces.0, peer_nonce: nonces.1, verified: false, fast: None };
+        let added = self.add_joined(now, sh, path, syn, (joined, address_id));
+        let Some(leg) = added.and_then(|id| self.leg_mut(id)) else {
             sh.counters.mp_join_rejected += 1;
             return false;
         };
         leg.backup_there = backup;
         true
+    }
+
+    /// Whether another join may begin: half-open ones are bounded.
+    pub(super) fn has_room_for_join(&self, sh: &Shared) -> bool {
+        let pending = |l: &&super::Leg| {
+            matches!(l.membership, Membership::Joined(_)) && !l.was_joined() && !l.shut
+        };
+        let pending = self.legs.iter().flatten().map(|l| &**l).filter(pending).count();
+        self.is_multipath()
+            && !self.closing.is_closing()
+            && pending < sh.config.limits.pending_joins
+    }
+
+    /// A subflow that the peer opens, in the state of its SYN.
+    pub(super) fn add_joined(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+        (joined, address_id): (Joined, u8),
+    ) -> Option<SubflowId> {
+        let tcp = self.passive_subflow(now, sh, path, syn, self.config.join_syn_retries);
+        let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
+        let local = self.addresses.local_for(path.local);
+        let remote_id = AddressId(address_id);
+        self.add_leg(sh, tcp, key, Membership::Joined(joined), local, remote_id)
     }
 
     /// Looks at a segment of a subflow whose join is not through, before TCP does. `false`: the
@@ -118,7 +152,7 @@ impl Connection {
     ) -> bool {
         let Some(leg) = self.leg(id) else { return false };
         match leg.membership {
-            Membership::Joining(j) if j.hmac.is_none() => {
+            Membership::Joining(j) if j.hmac.is_none() && !j.confirmed => {
                 self.admit_syn_ack(now, sh, id, segment, j)
             }
             Membership::Joined(j) if !j.verified => self.admit_third_ack(now, sh, id, segment, j),
@@ -145,11 +179,17 @@ impl Connection {
         }
         let Some(remote) = self.keys.remote else { return false };
         let Some(leg) = self.leg(id) else { return false };
-        if segment.header.ack != leg.tcp.to_wire(marline_policy::Ssn(1)) {
+        if !leg.tcp.acks_syn(segment.header.ack) {
             return true;
         }
+        let took_data = leg.tcp.acks_syn_data(segment.header.ack);
+        if let Some(admitted) = self.admit_fast_syn_ack(now, sh, id, segment) {
+            return admitted;
+        }
         let local = self.keys.local;
-        let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = mp_join(segment) else {
+        // Nobody who answers the ordinary SYN has its predecessor's data.
+        let join = mp_join(segment).filter(|_| !took_data);
+        let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = join else {
             self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             return false;
         };
@@ -209,14 +249,24 @@ impl Connection {
     pub(super) fn on_join_established(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };
         match &mut leg.membership {
+            Membership::Joining(joining) if joining.confirmed => {
+                leg.up = true;
+                leg.tcp.ack_now();
+                self.settle_fast_join(now, sh, id);
+                self.subflow_is_up(now, sh, id);
+            }
             Membership::Joining(joining) => {
                 joining.repeat_at = Some(now + leg.tcp.rto());
                 leg.tcp.ack_now();
             }
-            Membership::Joined(_) => {
+            Membership::Joined(joined) => {
+                let fast = joined.fast.is_some();
                 leg.up = true;
                 leg.tcp.ack_now();
                 self.subflow_is_up(now, sh, id);
+                if fast {
+                    self.follow_fast_join(now, sh, id);
+                }
             }
             Membership::Initial => {}
         }
@@ -232,6 +282,7 @@ impl Connection {
         joining.confirmed = true;
         joining.repeat_at = None;
         leg.up = true;
+        self.settle_fast_join(now, sh, id);
         self.subflow_is_up(now, sh, id);
     }
 

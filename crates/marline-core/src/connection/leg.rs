@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use marline_policy::{AddressId, Dsn, Ssn};
+use marline_policy::{AddressId, DataRange, Dsn, Ssn};
 use marline_time::Instant;
-use marline_wire::mptcp::{MpFail, MpTcpRst};
+use marline_wire::mptcp::{FastJoinForm, MpFail, MpTcpRst};
 
 use super::mapping_rx::MappingRx;
 use super::repair_tx::SentRepair;
@@ -28,7 +28,9 @@ pub(super) struct Joining {
     pub(super) nonce: u32,
     /// The HMAC of the third ACK, once the SYN/ACK proved the peer.
     pub(super) hmac: Option<[u8; 20]>,
-    /// The fourth ACK came: data may go.
+    /// A Fast JOIN, until the subflow is up.
+    pub(super) fast: Option<FastOpened>,
+    /// The fourth ACK came, or the answer to a Fast JOIN: data may go.
     pub(super) confirmed: bool,
     /// When the third ACK goes out again.
     pub(super) repeat_at: Option<Instant>,
@@ -40,8 +42,36 @@ pub(super) struct Joining {
 pub(super) struct Joined {
     pub(super) nonce: u32,
     pub(super) peer_nonce: u32,
-    /// The third ACK proved the peer.
+    /// The third ACK proved the peer, or the SYN of a Fast JOIN did.
     pub(super) verified: bool,
+    /// Its SYN was that of a Fast JOIN.
+    pub(super) fast: Option<FastAccepted>,
+}
+
+/// A Fast JOIN that we opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct FastOpened {
+    pub(super) form: FastJoinForm,
+    /// Its SYN went out.
+    pub(super) sent: bool,
+    /// The data that went with it.
+    pub(super) range: Option<DataRange>,
+    /// HMAC of the SYN.
+    pub(super) hmac: u64,
+}
+
+impl FastOpened {
+    /// One whose SYN is not built yet.
+    pub(super) const WANTED: FastOpened =
+        FastOpened { form: FastJoinForm::In, sent: false, range: None, hmac: 0 };
+}
+
+/// A Fast JOIN of the peer.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct FastAccepted {
+    pub(super) form: FastJoinForm,
+    /// HMAC of its SYN.
+    pub(super) hmac: u64,
 }
 
 /// What became of MP_FAIL on a subflow.

@@ -7,6 +7,7 @@ use marline_wire::{SeqNum, TcpSegment};
 use super::addresses::Addresses;
 use super::closing::Closing;
 use super::extensions::Negotiation;
+use super::fast_join::ReplayGuard;
 use super::leg::{FailState, Farewell, Leg, Membership};
 use super::mapping_rx::MappingRx;
 use super::mapping_tx::MappingTx;
@@ -122,6 +123,7 @@ impl Connection {
             path_manager,
             addresses: Addresses::new(&config, origin.path),
             negotiation: Negotiation::default(),
+            replay_guard: ReplayGuard::default(),
             closing: Closing::default(),
             timers: DataTimers::default(),
             silence: super::silence::Silence::default(),

@@ -53,13 +53,14 @@ impl Connection {
     /// One action, asked for by the path manager or by hand.
     pub(crate) fn path_action(&mut self, now: Instant, sh: &mut Shared, action: PathAction) {
         match action {
-            PathAction::OpenSubflow { local, remote, backup, fast: _ } => {
+            PathAction::OpenSubflow { local, remote, backup, fast } => {
                 let local = self.addresses.find_local(local).filter(|l| l.up);
                 // A path pinned to one remote address goes there, whatever the peer announced.
                 let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));
                 let remote = pinned.or_else(|| self.addresses.find_remote(remote));
                 if let (Some(local), Some(remote)) = (local, remote) {
-                    self.open_join(now, sh, SubflowPathPair { local, remote }, backup);
+                    let pair = SubflowPathPair { local, remote };
+                    self.open_join(now, sh, pair, (backup, fast));
                 }
             }
             PathAction::Probe(id) => {

@@ -14,7 +14,7 @@ use marline_wire::{Checksum, dss_checksum, store_tcp_checksum, tcp_pseudo_header
 use marline_wire::{TcpHeader, TcpOptions, Timestamps};
 
 use super::idle::Frame;
-use super::leg::{Farewell, Membership};
+use super::leg::{Farewell, Joined, Membership};
 use super::scheduling::{Choice, Kind};
 use super::{Connection, Mode};
 use crate::shared::Shared;
@@ -60,6 +60,7 @@ impl Connection {
         }
         let payload = match egress {
             Egress::Retransmit(segment) => (segment.dsn, segment.payload_len() as usize),
+            Egress::Syn => self.syn_payload(id),
             _ => (Dsn(0), 0),
         };
         self.write_segment(sh, id, &header, &options, payload, buf)?;
@@ -135,6 +136,10 @@ impl Connection {
         id: SubflowId,
         options: &mut TcpOptions,
     ) {
+        if let Some(option) = self.fast_syn_option(now, sh, id) {
+            options.mptcp.push(option);
+            return;
+        }
         let Some(leg) = self.leg(id) else { return };
         let (backup, local_id) = (leg.backup_here, leg.local_id);
         if let Membership::Joining(joining) = leg.membership {
@@ -159,6 +164,11 @@ impl Connection {
     fn syn_ack_options(&self, id: SubflowId, options: &mut TcpOptions) {
         let Some(leg) = self.leg(id) else { return };
         match leg.membership {
+            Membership::Joined(Joined { fast: Some(fast), .. }) => {
+                if let Some(option) = self.fast_syn_ack_option(id, fast) {
+                    options.mptcp.push(option);
+                }
+            }
             Membership::Joined(joined) => {
                 let Some(remote) = self.keys.remote else { return };
                 let local = self.keys.local;
@@ -224,8 +234,13 @@ impl Connection {
         Some(MpCapableForm::Ack { initiator_key, listener_key, data })
     }
 
+    /// Our DATA_ACK, all 64 bits.
+    pub(super) fn data_ack_number(&self) -> u64 {
+        self.keys.remote_first.wrapping_add(self.receive.data_ack().0)
+    }
+
     pub(super) fn data_ack(&self) -> DataAck {
-        let ack = self.keys.remote_first.wrapping_add(self.receive.data_ack().0);
+        let ack = self.data_ack_number();
         if self.peer_uses_long_dsn { DataAck::Long(ack) } else { DataAck::Short(ack as u32) }
     }
 

@@ -102,7 +102,13 @@ impl Connection {
         }
     }
 
-    fn suspect(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, cause: ReinjectionCause) {
+    pub(super) fn suspect(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        cause: ReinjectionCause,
+    ) {
         let Some(leg) = self.leg_mut(id) else { return };
         let first = !core::mem::replace(&mut leg.suspected, true);
         self.decided = self.decided.filter(|choice| choice.subflow != id);

@@ -8,7 +8,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp
 use super::Endpoint;
 use super::demux::FlowKey;
 use super::time_wait::{Answer, Stray};
-use crate::connection::{Accepted, Connection, Origin, mp_join, rst_reason};
+use crate::connection::{Accepted, Connection, Origin, fast_join_token, mp_join, rst_reason};
 use crate::crypto::Key;
 use crate::shared::Shared;
 use crate::transmit::TransmitBuf;
@@ -22,6 +22,12 @@ impl Endpoint {
     pub(super) fn on_syn(&mut self, now: Instant, meta: &PacketMeta, segment: &TcpSegment<'_>) {
         let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow };
         if let Some(MpJoin::Syn { token, .. }) = mp_join(segment) {
+            self.shared.counters.mp_join_syn_rx += 1;
+            self.on_join_syn(now, meta, &syn, Token(token));
+            return;
+        }
+        if let Some(token) = fast_join_token(segment) {
+            self.shared.counters.fast_join_syn_rx += 1;
             self.on_join_syn(now, meta, &syn, Token(token));
             return;
         }
@@ -49,7 +55,6 @@ impl Endpoint {
     }
 
     fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &Accepted<'_>, token: Token) {
-        self.shared.counters.mp_join_syn_rx += 1;
         let slot = self.shared.demux.token(token);
         let connection =
             slot.and_then(|slot| self.slab.get_mut(slot as usize)?.connection.as_mut());
@@ -58,9 +63,9 @@ impl Endpoint {
             self.answer_with_reset_because(now, meta, syn.segment, Some(rst_reason::MPTCP_ERROR));
             return;
         };
-        if !connection.accept_join(now, &mut self.shared, meta.path, syn) {
-            let reason = Some(rst_reason::PROHIBITED);
-            self.answer_with_reset_because(now, meta, syn.segment, reason);
+        let answer = connection.answer_join(now, &mut self.shared, meta.path, syn);
+        if let Err(reason) = answer {
+            self.answer_with_reset_because(now, meta, syn.segment, Some(reason));
         }
         self.after(now, slot);
     }

@@ -87,7 +87,7 @@ impl Subflow {
         let header = &segment.header;
         let has_ack = header.flags.contains(TcpFlags::ACK);
         let is_reset = header.flags.contains(TcpFlags::RST);
-        if has_ack && header.ack != self.iss.add(1) {
+        if has_ack && !self.acks_syn(header.ack) {
             if !is_reset {
                 self.owed.rst = Some(Rst::Answer(header.ack));
             }
@@ -107,6 +107,7 @@ impl Subflow {
         if has_ack {
             self.ecn.negotiated = self.config.ecn && EcnState::agreed(header.flags);
             self.establish(now, segment);
+            self.note_syn_data_ack(header.ack);
             self.ack.demand();
         } else {
             self.ecn.negotiated = self.config.ecn && EcnState::offered(header.flags);

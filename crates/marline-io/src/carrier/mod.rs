@@ -358,9 +358,11 @@ fn is_first_syn(segment: &[u8]) -> bool {
 }
 
 /// The shard that the token of a SYN with MP_JOIN names (RFC 8684 section 3.2: kind 30, length 12,
-/// subtype 1, token in bytes 4..8 of the option).
+/// subtype 1, token in bytes 4..8 of the option), or of one with Fast JOIN (docs/spec/experimental.md:
+/// length 20, subtype 0xf, messages 4 to 7, the token at the same place).
 fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
     const MP_JOIN_SYN_LEN: usize = 12;
+    const FAST_JOIN_SYN_LEN: usize = 20;
     let header_len = usize::from(segment[12] >> 4) * 4;
     let mut options = segment.get(20..header_len)?;
     while let [kind, rest @ ..] = options {
@@ -370,7 +372,9 @@ fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
             _ => {
                 let len = usize::from(*rest.first()?);
                 let option = options.get(..len).filter(|_| len >= 2)?;
-                if *kind == 30 && len == MP_JOIN_SYN_LEN && option[2] >> 4 == 1 {
+                let joins = len == MP_JOIN_SYN_LEN && option[2] >> 4 == 1;
+                let joins_fast = len == FAST_JOIN_SYN_LEN && option[2] & 0xfc == 0xf4;
+                if *kind == 30 && (joins || joins_fast) {
                     let token = u32::from_be_bytes(option[4..8].try_into().ok()?);
                     return Some(Shard::of_token(token, shards));
                 }

@@ -40,6 +40,12 @@ impl MpExperimental {
         &self.bytes[..usize::from(self.len).min(MAX_BYTES)]
     }
 
+    /// The third byte on the wire: subtype and flags.
+    #[must_use]
+    pub const fn subtype_byte(&self) -> u8 {
+        subtype::EXPERIMENTAL << 4 | self.flags & 0x0f
+    }
+
     /// Bytes on the wire: 3 and the payload.
     #[must_use]
     pub const fn encoded_len(&self) -> usize {
@@ -52,8 +58,7 @@ impl MpExperimental {
     }
 
     pub(crate) fn emit(&self, w: &mut Writer<'_>) {
-        let first = subtype::EXPERIMENTAL << 4 | self.flags & 0x0f;
-        w.array([KIND, self.encoded_len() as u8, first]);
+        w.array([KIND, self.encoded_len() as u8, self.subtype_byte()]);
         w.slice(self.as_slice());
     }
 }

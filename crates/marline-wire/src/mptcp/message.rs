@@ -220,6 +220,27 @@ impl ExperimentalMessage {
         }
     }
 
+    /// The same with this HMAC, if it has one.
+    #[must_use]
+    pub const fn with_hmac(self, of: u64) -> Self {
+        match self {
+            ExperimentalMessage::FastJoinSyn { form, backup, address_id, token, point, .. } => {
+                ExperimentalMessage::FastJoinSyn {
+                    form,
+                    backup,
+                    address_id,
+                    token,
+                    point,
+                    hmac: of,
+                }
+            }
+            ExperimentalMessage::FastJoinSynAck { form, backup, point, .. } => {
+                ExperimentalMessage::FastJoinSynAck { form, backup, hmac: of, point }
+            }
+            other => other,
+        }
+    }
+
     /// The option that carries it.
     #[must_use]
     pub fn option(&self) -> MpExperimental {

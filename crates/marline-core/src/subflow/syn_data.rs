@@ -1,0 +1,103 @@
+//! Data that goes with the SYN (RFC 9293 section 3.10.7 allows it; RFC 7413 tells what boxes do to it).
+//!
+//! The opener sends it once: a SYN that is repeated goes bare, as the first one may have been dropped
+//! for what it carried. An answerer that takes the data acknowledges it with its SYN/ACK, one that
+//! does not acknowledges the SYN alone, and then the data is lost like any other segment: it has its
+//! place in sequence space and goes again there, first of all.
+
+use marline_policy::{DataRange, SentSegment, Ssn};
+use marline_time::Instant;
+use marline_wire::SeqNum;
+
+use super::Subflow;
+
+/// What the SYN carries.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct SynData {
+    range: DataRange,
+    mapping_checksum: u16,
+    /// The SYN/ACK acknowledged it.
+    acked: bool,
+}
+
+impl Subflow {
+    /// The SYN that goes out next carries this data.
+    pub(crate) fn carry_with_syn(&mut self, range: DataRange, mapping_checksum: u16) {
+        self.syn_data = Some(SynData { range, mapping_checksum, acked: false });
+    }
+
+    /// What the SYN that is being built carries: only the first one does.
+    pub(crate) fn payload_of_next_syn(&self) -> Option<DataRange> {
+        let first = self.handshake.transmissions <= 1;
+        self.syn_data.filter(|_| first).map(|data| data.range)
+    }
+
+    fn syn_data_len(&self) -> u32 {
+        self.syn_data.map_or(0, |data| data.range.len() as u32)
+    }
+
+    /// Whether this acknowledges our SYN, alone or with its data.
+    pub(crate) fn acks_syn(&self, ack: SeqNum) -> bool {
+        ack == self.iss.add(1) || ack == self.iss.add(1 + self.syn_data_len())
+    }
+
+    /// Whether it acknowledges the data, too.
+    pub(crate) fn acks_syn_data(&self, ack: SeqNum) -> bool {
+        self.syn_data.is_some() && ack == self.iss.add(1 + self.syn_data_len())
+    }
+
+    /// The SYN/ACK is in: what it acknowledged of the data is behind us.
+    pub(super) fn note_syn_data_ack(&mut self, ack: SeqNum) {
+        if !self.acks_syn_data(ack) {
+            return;
+        }
+        if let Some(data) = &mut self.syn_data {
+            data.acked = true;
+            let end = Ssn(1).plus(data.range.len());
+            (self.tx.una, self.tx.nxt, self.tx.recovery_point) = (end, end, end);
+        }
+    }
+
+    /// Data may go from here on: what the SYN carried is done with, or lost and goes again.
+    pub(crate) fn settle_syn_payload(&mut self, now: Instant) {
+        let Some(data) = self.syn_data.take() else { return };
+        let len = data.range.len();
+        self.stats.bytes_sent += len;
+        if data.acked {
+            self.tx.released.push(data.range);
+            return;
+        }
+        let (start, end) = (Ssn(1), Ssn(1).plus(len));
+        let sent_at = self.handshake.sent_at;
+        self.tx.board.push(SentSegment {
+            start,
+            end,
+            dsn: data.range.start,
+            mapping_start: start,
+            mapping_len: len as u16,
+            mapping_checksum: data.mapping_checksum,
+            sent_at,
+            first_sent_at: sent_at,
+            transmissions: 1,
+            rate: self.tx.rate.stamp(now, 0),
+            ..SentSegment::default()
+        });
+        self.tx.nxt = end;
+        self.tx.mark_lost(start);
+        self.arm_rto(now);
+    }
+
+    /// The attempt is over: what the SYN carried, unless it has a place on the scoreboard by now.
+    pub(crate) fn abandon_syn_payload(&mut self) -> Option<DataRange> {
+        self.syn_data.take().map(|data| data.range)
+    }
+
+    /// Answerer: so many bytes came with the SYN and were taken.
+    pub(crate) fn take_syn_payload(&mut self, len: u64) {
+        let end = Ssn(1).plus(len);
+        self.rx.nxt = end;
+        self.rx.delivered_to = end;
+        self.rx.edge = self.rx.edge.max(end);
+        self.stats.bytes_received += len;
+    }
+}

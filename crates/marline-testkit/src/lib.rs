@@ -2,7 +2,8 @@
 //!
 //! [`Script`] drives one [`Endpoint`](marline_core::Endpoint) in virtual time against a test that
 //! plays the peer: it injects segments made with [`Seg`] and takes what the endpoint sent. [`Peer`]
-//! remembers numbers and keys of one subflow, so that a test says only what matters to it. [`Pair`]
+//! remembers numbers and keys of one subflow, so that a test says only what matters to it;
+//! [`timeline`] reads plain TCP as words. [`Pair`]
 //! connects two endpoints over links that drop, delay, repeat and forge, and [`hostile`] turns any
 //! bytes into such a run: for random tests and for fuzzing.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ mod peer;
 pub mod scene;
 mod script;
 mod seg;
+pub mod timeline;
 pub mod wiretap;
 
 pub use expect::Expect;

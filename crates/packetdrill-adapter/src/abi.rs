@@ -14,7 +14,7 @@ pub(crate) type Userdata = *mut c_void;
 /// The table.
 #[repr(C)]
 #[derive(Copy, Clone)]
-pub struct Interface {
+pub(crate) struct Interface {
     pub(crate) userdata: Userdata,
     pub(crate) free: extern "C" fn(Userdata),
     pub(crate) socket: extern "C" fn(Userdata, c_int, c_int, c_int) -> c_int,

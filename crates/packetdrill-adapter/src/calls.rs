@@ -61,7 +61,10 @@ fn length(result: Result<usize, c_int>) -> isize {
 /// # Safety
 /// `flags` is null or a C string; `table` may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn packetdrill_interface_init(flags: *const c_char, table: *mut Interface) {
+pub(crate) unsafe extern "C" fn packetdrill_interface_init(
+    flags: *const c_char,
+    table: *mut Interface,
+) {
     let flags = if flags.is_null() {
         String::new()
     } else {

@@ -13,12 +13,14 @@
 //!   [calls]: pointers to values ----------> [world]: sockets, one Endpoint, packets, the clock
 //! ```
 //!
-//! * [`abi`] is the table. * [`calls`] are the functions in it: the only place that reads and writes
-//!   through foreign pointers. * [`world`] is the machine: it advances time, moves packets and wakes
-//!   calls that block. * [`sockets`] and [`options`] are what system calls mean. * [`mirror`] reads
-//!   from the network namespace what scripts set there (sysctls, `ip mptcp`), since they mean us.
-//!   * [`capture`] writes what passed to a pcapng file. * [`preload`] answers `getsockopt` for the checks that
-//!   packetdrill makes past the table.
+//! * `abi` is the table.
+//! * `calls` are the functions in it: the only place that reads and writes through foreign pointers.
+//! * `world` is the machine: it advances time, moves packets and wakes calls that block.
+//! * `sockets` and `options` are what system calls mean.
+//! * `mirror` reads from the network namespace what scripts set there (sysctls, `ip mptcp`), since they
+//!   mean us.
+//! * `capture` writes what passed to a pcapng file.
+//! * `preload` answers `getsockopt` for the checks that packetdrill makes past the table.
 //!
 //! Unsafe code is allowed in this crate alone, and it is for tests only: every block says why it is
 //! sound given what packetdrill passes.

@@ -14,7 +14,7 @@ use crate::calls;
 /// # Safety
 /// As the C library's: `value` points to as many bytes as `len` says, and both may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockopt(
+pub(crate) unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,

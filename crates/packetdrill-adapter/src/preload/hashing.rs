@@ -62,8 +62,8 @@ fn stand_in(hashing: Hashing) -> c_int {
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) } as c_int;
     if fd < 0 && domain == libc::AF_ALG {
@@ -74,8 +74,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let named = with(fd, |hashing| {
         // SAFETY: the address of a hash: as long as it says, with the name at this place.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len as usize) };
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn setsockopt(
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -115,8 +115,12 @@ pub unsafe extern "C" fn setsockopt(
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn accept(fd: c_int, peer: *mut sockaddr, len: *mut socklen_t) -> c_int {
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn accept(
+    fd: c_int,
+    peer: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     if let Some(hashing) = with(fd, |hashing| hashing.clone()) {
         return stand_in(hashing);
     }
@@ -126,8 +130,8 @@ pub unsafe extern "C" fn accept(fd: c_int, peer: *mut sockaddr, len: *mut sockle
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn send(
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn send(
     fd: c_int,
     buffer: *const c_void,
     len: size_t,
@@ -150,8 +154,8 @@ pub unsafe extern "C" fn send(
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn recv(
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn recv(
     fd: c_int,
     buffer: *mut c_void,
     len: size_t,
@@ -171,8 +175,8 @@ pub unsafe extern "C" fn recv(
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn close(fd: c_int) -> c_int {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner).remove(&fd);
     // SAFETY: the caller's own descriptor.
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }

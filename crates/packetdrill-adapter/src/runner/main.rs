@@ -4,7 +4,7 @@
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
 //! Neither the program nor a script is part of this repository. What is: the list of the *names* of scripts
-//! that pass ([`ratchet`]). A script on the list that fails, fails the run; one that passes and is not
+//! that pass (`passing.txt`). A script on the list that fails, fails the run; one that passes and is not
 //! on it is told. Without the two variables nothing is run, and that is said loudly.
 #![forbid(unsafe_code)]
 

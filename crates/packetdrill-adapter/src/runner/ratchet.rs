@@ -45,7 +45,7 @@ impl Ratchet {
     /// new is put on it.
     pub(crate) fn judge(mut self, results: &[(String, bool)], write: bool) -> Result<bool, String> {
         let failed: Vec<&str> = self.broken(results);
-        let new: Vec<String> = self.new(results);
+        let new: Vec<String> = self.newcomers(results);
         let passed = results.iter().filter(|(_, passed)| *passed).count();
         println!("# {passed} of {} pass", results.len());
         for name in &failed {
@@ -69,7 +69,7 @@ impl Ratchet {
         broken.map(|(name, _)| name.as_str()).collect()
     }
 
-    fn new(&self, results: &[(String, bool)]) -> Vec<String> {
+    fn newcomers(&self, results: &[(String, bool)]) -> Vec<String> {
         let new = results.iter().filter(|(name, passed)| *passed && !self.names.contains(name));
         new.map(|(name, _)| name.clone()).collect()
     }
@@ -97,7 +97,7 @@ mod tests {
             ("tcp/d.pkt".to_owned(), true),
         ];
         assert_eq!(ratchet.broken(&results), ["tcp/a.pkt"]);
-        assert_eq!(ratchet.new(&results), ["tcp/d.pkt"]);
+        assert_eq!(ratchet.newcomers(&results), ["tcp/d.pkt"]);
         assert_eq!(ratchet.judge(&results, false), Ok(false));
     }
 

@@ -1,0 +1,235 @@
+//! Multipath TCP segment by segment, where scripts of others found faults of ours, and where Linux chooses
+//! otherwise within the RFC.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use marline_core::{Conduct, ConnectionConfig, ConnectionId, FourTuple};
+use marline_policy::{AddressId, LocalAddress};
+use marline_testkit::scene::{path, serve, served};
+use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, keys};
+use marline_wire::TcpFlags;
+use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpFastclose, MptcpOption, WireDsn};
+
+fn linux() -> ConnectionConfig {
+    ConnectionConfig { conduct: Conduct::LINUX, pacing: false, ..config() }
+}
+
+/// An endpoint that opened a connection, and the scripted server; the server has shown no DSS yet.
+fn calling() -> (Script, Peer, ConnectionId) {
+    let mut script = Script::new(endpoint_config(None), 1);
+    let local = "10.0.0.1:0".parse().expect("an address");
+    let remote = "10.9.0.1:443".parse().expect("an address");
+    let id = script.connect(config(), local, remote);
+    let mut peer = Peer::new(FourTuple { local, remote }, 7);
+    peer.accept(&mut script);
+    (script, peer, id)
+}
+
+fn options(sent: &[Sent]) -> Vec<MptcpOption> {
+    sent.iter().flat_map(|sent| sent.seg.options.mptcp.iter().collect::<Vec<_>>()).collect()
+}
+
+fn is(sent: &Sent, flags: TcpFlags) -> bool {
+    sent.seg.header.flags.contains(flags)
+}
+
+#[test]
+fn a_peer_that_closes_its_half_early_does_not_close_ours() {
+    let (mut script, mut peer, id) = served(endpoint_config(Some(config())), 1);
+    let fin = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
+    peer.next_dsn += 1;
+    peer.send(&mut script, fin);
+    peer.hear_all(&mut script);
+    // Its subflow's FIN at once, although it waits for our answer.
+    let early = Seg::fin().data_ack(peer.expected_dsn);
+    peer.send(&mut script, early);
+    let sent = peer.hear_all(&mut script);
+    assert!(sent.iter().all(|sent| !is(sent, TcpFlags::FIN)), "our half is not done");
+    script.run(|e, now| e.write(now, id, b"the answer")).expect("room");
+    let sent = peer.hear_all(&mut script);
+    assert_eq!(sent.last().map(|sent| sent.seg.payload.as_slice()), Some(&b"the answer"[..]));
+    peer.acknowledge(&mut script);
+    script.run(|e, now| e.shutdown(now, id));
+    let sent = peer.hear_all(&mut script);
+    assert!(sent.iter().any(|sent| sent.seg.dss().data_fin));
+    peer.acknowledge(&mut script);
+    let sent = peer.hear_all(&mut script);
+    assert!(sent.iter().any(|sent| is(sent, TcpFlags::FIN)), "both are done: {sent:?}");
+}
+
+#[test]
+fn a_mapping_of_nothing_on_a_bare_ack_says_nothing() {
+    let (mut script, mut peer, id) = served(endpoint_config(Some(config())), 1);
+    let nothing = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 1, 0);
+    peer.send(&mut script, nothing);
+    script.run(|e, now| e.write(now, id, b"still mapped")).expect("room");
+    let sent = peer.hear_all(&mut script);
+    assert!(sent.last().is_some_and(|sent| sent.seg.dss().mapping.is_some()), "{sent:?}");
+    assert_eq!(script.endpoint.info(id).and_then(|info| info.fallback), None);
+}
+
+#[test]
+fn keys_of_another_version_in_the_third_ack_are_none() {
+    for (version, extensibility, hash) in [(0, false, true), (1, true, true), (1, false, false)] {
+        let mut script = Script::new(endpoint_config(Some(config())), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 7);
+        peer.timestamps = Some((1, 0));
+        let syn = peer.capable_syn();
+        peer.send(&mut script, syn);
+        let answer = peer.hear_all(&mut script);
+        let Some(MpCapableForm::SynAck { listener_key }) =
+            answer[0].seg.options.mptcp.capable().map(|capable| capable.form)
+        else {
+            panic!("no key: {answer:?}");
+        };
+        script.advance(Duration::from_millis(10));
+        let form = MpCapableForm::Ack { initiator_key: peer.key, listener_key, data: None };
+        peer.send(
+            &mut script,
+            Seg::ack().mptcp(MptcpOption::Capable(MpCapable {
+                version,
+                checksum_required: false,
+                extensibility,
+                deny_join_id0: false,
+                hmac_sha256: hash,
+                form,
+            })),
+        );
+        let id = script.take_incoming().expect("a connection all the same");
+        script.run(|e, now| e.write(now, id, b"plain")).expect("room");
+        let sent = script.take_sent();
+        let last = sent.last().expect("the data");
+        assert!(!last.seg.options.has_mptcp(), "version {version}: {last:?}");
+    }
+}
+
+#[test]
+fn who_announces_an_address_has_both_keys() {
+    let (mut script, mut peer, id) = calling();
+    script.run(|e, now| e.write(now, id, b"hi")).expect("room");
+    peer.hear_all(&mut script);
+    let address: IpAddr = "10.9.0.2".parse().expect("an address");
+    let IpAddr::V4(v4) = address else { unreachable!("it is one of IPv4") };
+    let message = [&[3][..], &v4.octets(), &[0, 0]].concat();
+    let hmac = Some(keys::right64(keys::hmac(peer.key, peer.their_key, &message)));
+    let add = AddAddr { address_id: 3, address, port: None, hmac };
+    // No DSS came yet: this is the first word of Multipath TCP after the handshake.
+    peer.send(&mut script, Seg::ack().mptcp(MptcpOption::AddAddr(add)));
+    let sent = script.take_sent();
+    let joins = sent.iter().filter(|sent| is(sent, TcpFlags::SYN));
+    let to: Vec<SocketAddr> = joins.map(|sent| sent.path.remote).collect();
+    assert_eq!(to, [SocketAddr::new(address, 443)], "joined at once");
+    let keys_again = |option: &MptcpOption| matches!(option, MptcpOption::Capable(_));
+    assert!(!options(&sent).iter().any(keys_again), "the keys need not be said again");
+}
+
+#[test]
+fn resets_that_answer_a_fastclose_say_why() {
+    let (mut script, mut peer, _) = served(endpoint_config(Some(config())), 1);
+    let receiver_key = peer.their_key;
+    let close = MptcpOption::Fastclose(MpFastclose { receiver_key });
+    peer.send(&mut script, Seg::ack().mptcp(close));
+    let sent = script.take_sent();
+    let reset = sent.iter().find(|sent| is(sent, TcpFlags::RST)).expect("a RST");
+    let reasons: Vec<MptcpOption> = reset.seg.options.mptcp.iter().collect();
+    assert!(
+        matches!(reasons[..], [MptcpOption::TcpRst(why)] if why.reason == 0 && !why.transient),
+        "{reasons:?}"
+    );
+    // What still comes is answered as by somebody who knows of no connection.
+    peer.send_data(&mut script, b"late");
+    let sent = script.take_sent();
+    let seg = &sent[0].seg;
+    assert_eq!((seg.header.flags, seg.header.seq), (TcpFlags::RST, peer.expected));
+}
+
+#[test]
+fn a_server_answers_the_third_ack_unless_it_does_as_linux() {
+    for (config, answers) in [(config(), 1), (linux(), 0)] {
+        let mut script = Script::new(endpoint_config(Some(config)), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 7);
+        peer.connect(&mut script);
+        assert_eq!(peer.hear_all(&mut script).len(), answers);
+    }
+}
+
+#[test]
+fn numbers_are_short_unless_as_linux() {
+    for (config, long) in [(config(), false), (linux(), true)] {
+        let mut script = Script::new(endpoint_config(Some(config)), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 7);
+        let id = serve(&mut script, &mut peer);
+        script.run(|e, now| e.write(now, id, b"data")).expect("room");
+        let sent = peer.hear_all(&mut script);
+        let dss = sent.last().expect("data").seg.dss();
+        let dsn = dss.mapping.expect("a mapping").dsn;
+        assert_eq!(matches!(dsn, WireDsn::Long(_)), long, "{dsn:?}");
+    }
+}
+
+fn announcing(config: ConnectionConfig) -> ConnectionConfig {
+    let extra = LocalAddress {
+        id: AddressId(5),
+        address: "10.0.0.9:0".parse().expect("an address"),
+        remote: None,
+        backup: false,
+        signal: true,
+        subflow: false,
+        up: true,
+    };
+    ConnectionConfig { local_addresses: vec![extra], ..config }
+}
+
+#[test]
+fn addresses_are_announced_after_the_first_dss_or_as_linux_at_once_and_alone() {
+    for (config, at_once) in [(config(), false), (linux(), true)] {
+        let mut script = Script::new(endpoint_config(Some(announcing(config))), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 7);
+        peer.connect(&mut script);
+        let sent = peer.hear_all(&mut script);
+        let announces = |sent: &&Sent| {
+            sent.seg.options.mptcp.iter().any(|option| matches!(option, MptcpOption::AddAddr(_)))
+        };
+        let first = sent.iter().find(announces);
+        assert_eq!(first.is_some(), at_once);
+        if let Some(first) = first {
+            assert!(first.seg.options.dss.is_none(), "alone");
+        }
+        peer.send_data(&mut script, b"data");
+        let sent = peer.hear_all(&mut script);
+        assert_eq!(sent.iter().filter(announces).count(), usize::from(!at_once), "and once");
+    }
+}
+
+#[test]
+fn a_data_fin_that_nobody_answers_backs_off() {
+    for (config, ratios) in [(config(), [2, 2]), (linux(), [1, 2])] {
+        let mut script = Script::new(endpoint_config(Some(config)), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 7);
+        let id = serve(&mut script, &mut peer);
+        script.run(|e, now| e.shutdown(now, id));
+        let mut times = Vec::new();
+        while times.len() < 4 {
+            let fins = script.take_sent().into_iter().filter(|sent| sent.seg.dss().data_fin);
+            times.extend(fins.map(|sent| sent.at));
+            assert!(script.advance_to_send(Duration::from_secs(60)), "{times:?}");
+        }
+        let gaps: Vec<u128> =
+            times.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
+        let ratio = |n: usize| (gaps[n + 1] as f64 / gaps[n] as f64).round() as u32;
+        assert_eq!([ratio(0), ratio(1)], ratios, "{gaps:?}");
+    }
+}
+
+#[test]
+fn segments_that_lost_their_timestamps_are_dropped_or_as_linux_taken() {
+    for (config, taken) in [(config(), 0), (linux(), 5)] {
+        let mut script = Script::new(endpoint_config(Some(config)), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 7);
+        let id = serve(&mut script, &mut peer);
+        peer.timestamps = None;
+        peer.send_data(&mut script, b"hello");
+        assert_eq!(script.read_all(id).len(), taken);
+    }
+}

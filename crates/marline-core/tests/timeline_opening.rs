@@ -1,0 +1,230 @@
+//! Opening and closing plain TCP, segment by segment, and what an application may ask of it meanwhile.
+
+use std::time::Duration;
+
+use marline_core::{
+    CloseReason, Conduct, ConnectionConfig, Event, FallbackReason, Hold, Setting, WriteError,
+};
+use marline_testkit::Seg;
+use marline_testkit::timeline::{MSS, Timeline, plain};
+use marline_wire::TcpFlags;
+
+fn linux() -> ConnectionConfig {
+    ConnectionConfig { conduct: Conduct::LINUX, ..plain() }
+}
+
+fn served() -> Timeline {
+    Timeline::served(plain(), true, 100)
+}
+
+fn closed(line: &mut Timeline) -> Option<CloseReason> {
+    line.script.take_events().into_iter().find_map(|event| match event {
+        Event::Closed { reason, .. } => Some(reason),
+        _ => None,
+    })
+}
+
+#[test]
+fn the_third_ack_of_plain_tcp_draws_no_answer() {
+    let mut line = served();
+    assert_eq!(line.sent(), [""; 0]);
+    let mut line = Timeline::served(ConnectionConfig { mptcp: true, ..plain() }, true, 100);
+    assert_eq!(line.sent(), [""; 0], "offered none, got none");
+}
+
+#[test]
+fn a_repeated_syn_gets_its_answer_again_and_an_unanswered_one_too() {
+    let mut line = Timeline::listening(plain());
+    line.send_at(0, Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["S ack"]);
+    line.send_at(0, Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["S ack"]);
+    let first = line.wait_for_send(10_000).expect("the timer");
+    assert_eq!(line.sent(), ["S ack"]);
+    let second = line.wait_for_send(10_000).expect("the timer");
+    assert_eq!((first, second), (1_000, 2_000));
+}
+
+#[test]
+fn syns_without_an_answer_back_off_and_end() {
+    let config = ConnectionConfig { syn_retries: 2, ..plain() };
+    let mut line = Timeline::calling(config);
+    let mut gaps = Vec::new();
+    while let Some(gap) = line.wait_for_send(60_000) {
+        assert_eq!(line.sent(), ["S"]);
+        gaps.push(gap);
+    }
+    assert_eq!(gaps, [1_000, 2_000]);
+    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn a_refusal_ends_it_at_once() {
+    let mut line = Timeline::calling(plain());
+    line.send_at(0, Seg::rst());
+    assert_eq!(closed(&mut line), None, "no ACK: anybody could have sent it");
+    let ours = 1;
+    line.ack_sack(ours, &[]);
+    assert_eq!(line.sent(), [""; 0]);
+    line.send_at(0, Seg::rst().flag(TcpFlags::ACK));
+    assert_eq!(closed(&mut line), Some(CloseReason::Refused));
+}
+
+#[test]
+fn both_sides_may_call_at_once() {
+    let mut line = Timeline::calling(plain());
+    line.wait(50);
+    line.send(Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["S ack"]);
+    line.wait(50);
+    line.ack(1);
+    let events = line.script.take_events();
+    let connected = |event: &Event| matches!(event, Event::Connected { fallback: None, .. });
+    assert!(events.iter().any(connected), "{events:?}");
+}
+
+#[test]
+fn a_late_answer_to_a_call_that_was_given_up_draws_a_reset() {
+    let mut line = Timeline::calling(plain());
+    let id = line.id();
+    line.script.run(|e, now| e.release(now, id));
+    assert_eq!(line.sent(), [""; 0]);
+    assert_eq!(line.script.endpoint.connections(), [], "nothing was said, nothing is kept");
+    line.wait(100);
+    let answer = Seg::syn_ack().mss(MSS);
+    line.answer_syn(answer);
+    assert_eq!(line.sent(), ["R 1"]);
+}
+
+#[test]
+fn without_an_option_of_multipath_tcp_the_call_goes_on_plain() {
+    let mut line = Timeline::calling(ConnectionConfig { mptcp: true, ..plain() });
+    line.answer_syn(Seg::syn_ack().mss(MSS));
+    let events = line.script.take_events();
+    let reason = Some(FallbackReason::SynAckWithoutOption);
+    let told = |e: &Event| matches!(e, Event::Connected { fallback, .. } if *fallback == reason);
+    assert!(events.iter().any(told), "{events:?}");
+}
+
+#[test]
+fn a_fin_that_is_repeated_has_no_push() {
+    let mut line = served();
+    let id = line.id();
+    line.script.run(|e, now| e.shutdown(now, id));
+    assert_eq!(line.sent(), ["1 F"]);
+    let _ = line.wait_for_send(5_000).expect("it is repeated");
+    assert_eq!(line.sent(), ["1 F"]);
+}
+
+#[test]
+fn the_last_data_takes_the_fin_along_as_linux() {
+    for (config, expected) in
+        [(linux(), vec!["10001:10501 F P"]), (plain(), vec!["10001:10501 P", "10501 F"])]
+    {
+        let mut line = Timeline::served(config, true, 100);
+        line.write(10_500);
+        let id = line.id();
+        line.script.run(|e, now| e.shutdown(now, id));
+        assert_eq!(line.sent().len(), 10, "a window's worth");
+        line.wait(100);
+        line.ack(10_001);
+        assert_eq!(line.sent(), expected);
+        line.ack(10_502);
+        assert_eq!(line.wait_for_send(5_000), None, "all of it is acknowledged");
+    }
+}
+
+#[test]
+fn data_that_nobody_will_read_is_dropped_or_as_linux_refused() {
+    for (config, expected) in [(plain(), "ack 6"), (linux(), "R 1")] {
+        let mut line = Timeline::served(config, true, 100);
+        let id = line.id();
+        line.script.run(|e, now| e.release(now, id));
+        assert_eq!(line.sent(), ["1 F"]);
+        line.data(b"hello");
+        assert_eq!(line.sent()[0], expected);
+    }
+}
+
+#[test]
+fn an_ack_of_what_was_never_sent_is_answered_or_as_linux_ignored() {
+    for (config, expected) in [(plain(), vec!["ack 1"]), (linux(), vec![])] {
+        let mut line = Timeline::served(config, true, 100);
+        line.ack(5_000);
+        assert_eq!(line.sent(), expected);
+    }
+}
+
+#[test]
+fn no_segment_has_bytes_of_two_records() {
+    let mut line = served();
+    let id = line.id();
+    line.write(10_000);
+    assert_eq!(line.sent().len(), 10, "a window's worth");
+    for len in [1_500, 400, 400] {
+        line.write(len);
+        line.script.run(|e, now| e.end_record(now, id));
+    }
+    line.write(100);
+    line.wait(100);
+    line.ack(10_001);
+    let records =
+        ["10001:11001", "11001:11501 P", "11501:11901 P", "11901:12301 P", "12301:12401 P"];
+    assert_eq!(line.sent(), records);
+}
+
+#[test]
+fn what_is_held_leaves_full_or_when_it_may_or_after_a_timeout() {
+    let mut line = served();
+    let id = line.id();
+    let hold = |hold| Setting::Hold(hold);
+    line.script.run(|e, now| e.set(now, id, hold(Hold::Corked)));
+    line.write(400);
+    assert_eq!(line.sent(), [""; 0]);
+    line.write(700);
+    assert_eq!(line.sent(), ["1:1001"], "as much as is full");
+    line.script.run(|e, now| e.set(now, id, hold(Hold::No)));
+    assert_eq!(line.sent(), ["1001:1101 P"]);
+    line.ack(1_101);
+    line.script.run(|e, now| e.set(now, id, hold(Hold::MoreFollows)));
+    line.write(50);
+    let waited = line.wait_for_send(5_000).expect("not for ever");
+    assert!((200..=500).contains(&waited), "{waited} ms: a retransmission timeout");
+    assert_eq!(line.sent(), ["1101:1151 P"]);
+}
+
+#[test]
+fn a_writer_may_bound_what_lies_unsent() {
+    let mut line = served();
+    let id = line.id();
+    line.script.run(|e, now| e.set(now, id, Setting::NotSentLowat(Some(4_000))));
+    let mut taken = 0;
+    while let Ok(len) = line.script.run(|e, now| e.write(now, id, &[b'x'; 3_000])) {
+        taken += len;
+    }
+    assert_eq!(line.sent().len(), 10, "the window's worth is sent");
+    assert_eq!(taken, 14_000, "and four thousand wait");
+    let _ = line.script.take_events();
+    let refused = line.script.run(|e, now| e.write(now, id, b"x"));
+    assert_eq!(refused, Err(WriteError::Blocked));
+    line.wait(100);
+    line.ack(4_001);
+    assert!(line.script.take_events().contains(&Event::Writable(id)), "they were sent");
+}
+
+#[test]
+fn data_that_nobody_acknowledges_ends_the_connection_if_a_user_says_so() {
+    let mut line = served();
+    let id = line.id();
+    let timeout = Duration::from_secs(3);
+    line.script.run(|e, now| e.set(now, id, Setting::UserTimeout(Some(timeout))));
+    line.wait(10_000);
+    assert_eq!(closed(&mut line), None, "silence is not the matter");
+    line.write(100);
+    line.wait(2_000);
+    line.ack(51);
+    line.wait(2_900);
+    assert_eq!(closed(&mut line), None, "progress starts it anew");
+    line.wait(200);
+    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
+}

@@ -286,6 +286,13 @@ fn a_question_that_was_not_agreed_on_is_not_answered() {
 
 /// A client with a second address that it leaves alone, and a scripted server that agreed on these.
 fn client(extensions: Extensions) -> (Script, Peer) {
+    let (mut script, mut peer) = asking_client();
+    agree(&mut script, &mut peer, extensions);
+    (script, peer)
+}
+
+/// A client with a second address that it leaves alone, whose HELLO the scripted server has heard.
+fn asking_client() -> (Script, Peer) {
     let registry = marline_algos::Registry::default();
     let mut config = two_paths(config());
     config.policies.path_manager = registry.path_manager("manual").expect("a path manager");
@@ -305,12 +312,15 @@ fn client(extensions: Extensions) -> (Script, Peer) {
     let sent = peer.hear_all(&mut script);
     let hello = ExperimentalMessage::Hello(BOTH);
     assert!(sent.iter().any(|s| messages(&s.seg).contains(&hello)), "{sent:#?}");
-    let answer = Seg::ack().data_ack(peer.expected_dsn);
-    peer.send(&mut script, answer.mptcp(option(ExperimentalMessage::Hello(extensions))));
-    script.advance(ms(10));
-    peer.hear_all(&mut script);
-    script.take_events();
     (script, peer)
+}
+
+fn agree(script: &mut Script, peer: &mut Peer, extensions: Extensions) {
+    let answer = Seg::ack().data_ack(peer.expected_dsn);
+    peer.send(script, answer.mptcp(option(ExperimentalMessage::Hello(extensions))));
+    script.advance(ms(10));
+    peer.hear_all(script);
+    script.take_events();
 }
 
 /// Data with a mapping of 32-bit numbers, which leave room for a mark beside timestamps.
@@ -374,6 +384,27 @@ fn the_mark_stops_it() {
     assert_eq!(script.endpoint.counters().mp_idle_rx, 1);
     // Idle, then more.
     send(&mut script, &mut peer, b"there is more", false);
+    assert_eq!(judged_after(&mut script), Some(1_500));
+}
+
+/// What a server sent before it agreed has no mark, whatever it is the end of.
+#[test]
+fn what_came_before_the_agreement_starts_nothing() {
+    let (mut script, mut peer) = asking_client();
+    send(&mut script, &mut peer, b"an answer", false);
+    agree(&mut script, &mut peer, BOTH);
+    assert_eq!(judged_after(&mut script), None);
+    send(&mut script, &mut peer, b"more to come", false);
+    assert_eq!(judged_after(&mut script), Some(1_500));
+    // The same if the agreement overtakes it.
+    let (mut script, mut peer) = asking_client();
+    let late = peer.stamp(mapped(&peer, b"an answer"));
+    peer.next = late.end();
+    peer.next_dsn = peer.next_dsn.wrapping_add(9);
+    agree(&mut script, &mut peer, BOTH);
+    peer.inject(&mut script, late);
+    assert_eq!(judged_after(&mut script), None);
+    send(&mut script, &mut peer, b"more to come", false);
     assert_eq!(judged_after(&mut script), Some(1_500));
 }
 

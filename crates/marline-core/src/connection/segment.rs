@@ -350,7 +350,8 @@ impl Connection {
         let released = !is_last || self.take_release();
         let ends_message = ends_record || is_last && released;
         let takes_fin = is_last && self.is_plain() && self.closing.shutdown;
-        let takes_fin = takes_fin && choice.kind != Kind::Repeat && self.config.conduct.fin_with_data;
+        let takes_fin =
+            takes_fin && choice.kind != Kind::Repeat && self.config.conduct.fin_with_data;
         let ends_pair = self.config.conduct.push_bursts && len == room && self.batched % 2 == 1;
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);

@@ -25,6 +25,8 @@ pub(super) struct Silence {
     clock: ReceiveClock,
     /// End of the newest data that the peer mapped, here or not.
     announced: Dsn,
+    /// From here on the peer marks what is the last: what it sent before it agreed to has no mark.
+    marked_from: Option<Dsn>,
     /// The subflow that brought data last.
     brought_by: Option<SubflowId>,
     keepalive: Option<Keepalive>,
@@ -54,17 +56,18 @@ impl Connection {
             return;
         }
         let next = self.receive.next();
+        self.note_agreement(id, segment);
         let mapped = self.mapped_end(segment);
         if mapped.is_none() && next == before {
             return;
         }
         let marked = mapped.filter(|_| self.is_marked(sh, segment));
+        self.silence.announced = self.silence.announced.max(next).max(mapped.unwrap_or(next));
         let conditions = self.silence_conditions();
         let silence = &mut self.silence;
         if let Some(end) = marked {
             silence.clock.on_idle(end);
         }
-        silence.announced = silence.announced.max(next).max(mapped.unwrap_or(next));
         let Some(conditions) = conditions else {
             silence.clock.stop();
             return;
@@ -78,6 +81,25 @@ impl Connection {
         if silence.clock.is_running() {
             self.ask_for_rto(now, sh, id);
         }
+    }
+
+    /// The segment that brought the peer's agreement tells how much was sent before it: that may be on
+    /// its way still, and has no mark.
+    fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
+        if self.silence.marked_from.is_some() || !self.peer_marks_idle() {
+            return;
+        }
+        let Some(leg) = self.leg(id) else { return };
+        let missing = segment.header.seq.offset_from(leg.tcp.peer_to_wire(leg.tcp.rcv_nxt()));
+        let missing = if missing < 1 << 31 { u64::from(missing) } else { 0 };
+        let known = self.silence.announced.max(self.receive.next());
+        self.silence.marked_from = Some(known.max(self.receive.next().plus(missing)));
+    }
+
+    /// Whether silence tells anything by itself: the newest data was sent by a peer that marks its last.
+    fn silence_speaks(&self) -> bool {
+        self.peer_marks_idle()
+            && self.silence.marked_from.is_some_and(|from| self.silence.announced > from)
     }
 
     /// The end of the data that a segment maps. What lies beyond the window is not taken, and promises
@@ -189,7 +211,7 @@ impl Connection {
         let heard_at = usable().map(|leg| leg.tcp.last_heard_at()).max()?;
         let told = self.peer_rto().unwrap_or(config.unknown_rto);
         let wait = told.max(config.floor).min(config.ceiling.max(config.floor));
-        let stall = self.peer_marks_idle().then_some(wait);
+        let stall = self.silence_speaks().then_some(wait);
         let round_trip = usable().map(|leg| slow_round_trip(leg)).max()?;
         let probing = config.probing.map(|probing| {
             let shortest = if stall.is_some() { probing.after } else { wait };

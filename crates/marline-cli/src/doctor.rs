@@ -6,6 +6,7 @@
 //! changed, nothing leaves the machine.
 
 mod native;
+pub mod path;
 mod settings;
 
 use std::net::{Ipv4Addr, UdpSocket};

@@ -14,6 +14,7 @@ mod path_spec;
 mod privileges;
 mod random;
 mod sys;
+mod tap;
 
 pub use marline_link::radio;
 
@@ -29,6 +30,7 @@ pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use privileges::drop_capabilities;
 pub use random::SecretRng;
+pub use tap::{SegmentLog, Tapped};
 
 use marline_core::CloseReason;
 use std::io;

@@ -79,6 +79,7 @@ impl Client {
             monitor: config.monitor.then(|| monitor.clone()),
             carrier: native::kind(&config.carrier, config.keepalive),
             capture,
+            tap: config.tap.clone(),
         })
         .map_err(|error| io_error("start the network driver", error))?;
         native::open(&config.carrier, &shard)?;

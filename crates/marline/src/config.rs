@@ -8,7 +8,7 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Limits};
 use marline_time::Duration;
 
-use marline_io::{PathSpec, RawSockets};
+use marline_io::{PathSpec, RawSockets, SegmentLog};
 
 /// Longest time between two datagrams on a path with connections that a NAT may see: many forget a
 /// UDP mapping after 30 s of silence.
@@ -88,6 +88,8 @@ pub struct ClientConfig {
     pub capture_dir: Option<PathBuf>,
     /// Leave MPTCP keys, tokens and HMACs in captures. They let a reader disturb the connection.
     pub capture_secrets: bool,
+    /// Where segments are noted, for a diagnosis.
+    pub tap: Option<SegmentLog>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
     /// Emit monitor events.
@@ -110,6 +112,7 @@ impl ClientConfig {
             connection,
             capture_dir: None,
             capture_secrets: false,
+            tap: None,
             registry: Arc::new(Registry::default()),
             monitor: false,
             limits: Limits::default(),
@@ -137,6 +140,8 @@ pub struct ServerConfig {
     pub capture_dir: Option<PathBuf>,
     /// Leave MPTCP keys, tokens and HMACs in captures. They let a reader disturb the connection.
     pub capture_secrets: bool,
+    /// Where segments are noted, for a diagnosis.
+    pub tap: Option<SegmentLog>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
     /// Emit monitor events.
@@ -159,6 +164,7 @@ impl ServerConfig {
             connection,
             capture_dir: None,
             capture_secrets: false,
+            tap: None,
             registry: Arc::new(Registry::default()),
             monitor: false,
             limits: Limits::default(),

@@ -211,6 +211,7 @@ fn start_shard(
         monitor: config.monitor.then(|| monitor.clone()),
         carrier: native::kind(&config.carrier, LONGEST_KEEPALIVE),
         capture,
+        tap: config.tap.clone(),
     })
     .map_err(|error| io_error("start the network driver", error))
 }

@@ -63,6 +63,12 @@ impl State {
         let packets = out.bytes().len().div_ceil(batch.stride.max(1));
         let bytes = out.bytes().len().saturating_sub(packets * self.carrier.headroom());
         self.meter(now, batch.path.local.ip(), Direction::Up, (packets, bytes));
+        if let Some(tap) = &self.tap {
+            let headroom = self.carrier.headroom();
+            for datagram in out.bytes().chunks(batch.stride.max(1)) {
+                tap.note(true, &batch.path, datagram.get(headroom..).unwrap_or_default());
+            }
+        }
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
             Carrier::Native(carrier) => {

@@ -172,6 +172,9 @@ impl Shard {
                     capture.received(&meta.path, meta.ecn, segment);
                 }
                 state.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
+                if let Some(tap) = &state.tap {
+                    tap.note(false, &meta.path, segment);
+                }
                 state.endpoint.handle_packet(now, &meta, segment);
             }
             Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
@@ -257,6 +260,9 @@ impl State {
             capture.received(&meta.path, meta.ecn, segment);
         }
         self.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
+        if let Some(tap) = &self.tap {
+            tap.note(false, &meta.path, segment);
+        }
         self.endpoint.handle_packet(now, &meta, segment);
     }
 }

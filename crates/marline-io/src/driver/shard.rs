@@ -23,6 +23,7 @@ use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
 use super::stream::Stream;
 use super::{error_watch, task};
 use crate::capture::Captures;
+use crate::tap::SegmentLog;
 use crate::carrier::{CarrierConfig, CarrierCounters, UdpCarrier};
 use crate::clock::Clock;
 use crate::native::NativeCarrier;
@@ -65,6 +66,8 @@ pub struct ShardConfig {
     pub monitor: Option<broadcast::Sender<MonitorEvent>>,
     /// Where packets are written to, if anywhere.
     pub capture: Option<Captures>,
+    /// Where segments are noted, if anywhere.
+    pub tap: Option<SegmentLog>,
 }
 
 /// Why a connection could not be started.
@@ -120,6 +123,7 @@ pub(super) struct State {
     pub(super) armed: Option<Instant>,
     pub(super) capture: Option<Captures>,
     pub(super) radios: Radios,
+    pub(super) tap: Option<SegmentLog>,
     pub(super) driver: Option<Waker>,
     /// The set of sockets changed: the task must look.
     pub(super) sockets_changed: bool,
@@ -221,6 +225,7 @@ impl Shard {
             armed: None,
             capture,
             radios: Radios::default(),
+            tap: config.tap,
             driver: None,
             sockets_changed: true,
             stopped: false,

@@ -1,0 +1,140 @@
+//! What lies on the way to a server: each path is tried alone, and what both ends saw is compared.
+//!
+//! A box on the way shows in the difference between what one end sent and what the other one got. So the
+//! other end must tell: `marline doctor --listen` is an echo that remembers the segments of its
+//! connections and says over a second connection, plain TCP, what it saw. The client's side notes its own
+//! segments likewise. Where the server is something else, only what shows on this side is said.
+//!
+//! The exchange is small messages, some time apart, then a burst both ways: options that vanish in
+//! mid-stream, boxes that put small segments together or cut long ones, and translations that are
+//! forgotten all get their chance. DSS checksums are asked for, so that changed bytes are noticed.
+
+mod diagnosis;
+mod exchange;
+mod responder;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline::{Carrier, Client, ClientConfig, ConnectionConfig, PathSpec, default_policies};
+use marline_io::{Interfaces, SegmentLog, Tapped};
+use tokio::time::timeout;
+
+use self::diagnosis::{Behaviour, diagnose};
+use self::exchange::{Exchanged, exchange, fetch_report};
+use super::{Finding, Verdict};
+pub use responder::respond;
+
+const WHAT: &str = "path";
+/// Segments noted per connection.
+const LOG: usize = 8_192;
+/// How long everything on one path may take.
+const PATIENCE: Duration = Duration::from_secs(75);
+/// How long the other end may take to tell.
+const REPORT_PATIENCE: Duration = Duration::from_secs(12);
+
+/// Examines the way to a server over each of these paths, or over all that a client would use.
+pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
+    let paths = match paths {
+        [] => match Interfaces::now() {
+            Ok(interfaces) => {
+                PathSpec::defaults(&interfaces).into_iter().map(|(spec, _)| spec).collect()
+            }
+            Err(error) => {
+                return vec![Finding::fails(WHAT, format!("cannot list interfaces: {error}"))];
+            }
+        },
+        given => given.to_vec(),
+    };
+    if paths.is_empty() {
+        return vec![Finding::fails(WHAT, "no interface has a default route: name a --path")];
+    }
+    let mut findings = Vec::new();
+    for path in paths {
+        let name = path.to_string();
+        let found = match timeout(PATIENCE, examine_path(server, path)).await {
+            Ok(found) => found,
+            Err(_) => vec![Finding::fails(WHAT, "no end within a minute".to_owned())],
+        };
+        let named = |finding: Finding| Finding { text: format!("{name}: {}", finding.text), ..finding };
+        findings.extend(found.into_iter().map(named));
+    }
+    findings
+}
+
+/// A client whose one path this is.
+async fn client(
+    path: &PathSpec,
+    mptcp: bool,
+    tap: Option<SegmentLog>,
+) -> Result<Client, marline::Error> {
+    let mut connection = ConnectionConfig::new(default_policies());
+    connection.mptcp = mptcp;
+    connection.dss_checksum = true;
+    // What does not come back within these is an answer, too.
+    connection.linger.timeout = marline_time::Duration::from_secs(8);
+    let mut config = ClientConfig::new(connection);
+    config.carrier = Carrier::Raw;
+    config.paths = vec![path.clone()];
+    config.tap = tap;
+    Client::bind(config).await
+}
+
+async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
+    let log = SegmentLog::new(LOG);
+    let opened = client(&path, true, Some(log.clone())).await;
+    let probing = match opened {
+        Ok(probing) => probing,
+        Err(error) => return vec![Finding::fails(WHAT, format!("cannot be tried: {error}"))],
+    };
+    let exchanged = exchange(&probing, server).await;
+    let theirs = match client(&path, false, None).await {
+        Ok(plain) if exchanged.answered => {
+            timeout(REPORT_PATIENCE, fetch_report(&plain, server, exchanged.nonce)).await.ok().flatten()
+        }
+        _ => None,
+    };
+    findings(&log.entries(), theirs.as_deref(), &exchanged)
+}
+
+/// What both sides saw, in words.
+fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -> Vec<Finding> {
+    let behaviours = diagnose(ours, theirs);
+    let mut findings: Vec<Finding> = Vec::new();
+    findings.push(outcome(exchanged));
+    if theirs.is_none() {
+        findings.push(Finding::note(
+            WHAT,
+            "the other end did not tell what it saw: only this side was looked at (run `marline doctor \
+             --listen ADDRESS:PORT` there and examine that)",
+        ));
+    }
+    let harmless = behaviours.iter().all(Behaviour::is_harmless);
+    findings.extend(behaviours.iter().map(Behaviour::finding));
+    if harmless && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
+        findings.push(Finding::works(WHAT, "nothing on the way meddles with Multipath TCP"));
+    }
+    findings
+}
+
+/// How the connection itself fared.
+fn outcome(exchanged: &Exchanged) -> Finding {
+    let how = match &exchanged.fallback {
+        None => "Multipath TCP".to_owned(),
+        Some(reason) => format!("plain TCP ({reason})"),
+    };
+    match &exchanged.error {
+        None if exchanged.fallback.is_none() => {
+            Finding::works(WHAT, format!("{how}, {} bytes came back right", exchanged.right))
+        }
+        None => Finding::note(WHAT, format!("{how}, {} bytes came back right", exchanged.right)),
+        Some(error) => Finding {
+            what: WHAT,
+            verdict: Verdict::Fails,
+            text: format!("{how}, {} bytes came back right, then: {error}", exchanged.right),
+        },
+    }
+}

@@ -1,0 +1,351 @@
+//! From what both ends saw to what lies between them.
+//!
+//! Sequence numbers are taken relative to the SYN of the same end, so that a box that moves them does not
+//! hide the rest. Of each direction the sent segments are compared with those that came.
+
+use std::collections::BTreeMap;
+
+use marline_io::Tapped;
+
+use super::super::Finding;
+use super::WHAT;
+use super::seen::Seen;
+
+/// Something on the way does this.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Behaviour {
+    /// SYN/ACK without the option, and nobody can say where it was lost.
+    NoMultipath,
+    StripsSyn,
+    StripsSynAck,
+    DropsSyn,
+    DropsSynAck,
+    StripsData { towards_server: bool, in_mid_stream: bool },
+    DropsData { towards_server: bool },
+    Renumbers,
+    ForgetsSack,
+    Splits,
+    Coalesces,
+    ChangesPayload,
+    ThinsAcks,
+    Translates,
+    ForgetsTranslation,
+    AnswersItself,
+}
+
+impl Behaviour {
+    /// Multipath TCP does not mind.
+    pub(super) const fn is_harmless(&self) -> bool {
+        matches!(
+            self,
+            Behaviour::Renumbers | Behaviour::Splits | Behaviour::ThinsAcks | Behaviour::Translates
+        )
+    }
+
+    /// What it does, and what to do about it.
+    #[rustfmt::skip]
+    fn words(self) -> (String, &'static str) {
+        let to = |server| if server { "towards the server" } else { "towards here" };
+        let (what, advice) = match self {
+            Behaviour::NoMultipath => ("the SYN/ACK comes without the option of Multipath TCP",
+                "the server does not speak it, or a box strips it: `marline doctor --listen` there tells which"),
+            Behaviour::StripsSyn => ("strips the options of Multipath TCP from SYNs",
+                "connections over it run as plain TCP; use the UDP carrier there"),
+            Behaviour::StripsSynAck => ("strips the options of Multipath TCP from SYN/ACKs",
+                "connections over it run as plain TCP; use the UDP carrier there"),
+            Behaviour::DropsSyn => ("drops SYNs with the options of Multipath TCP",
+                "a first connection waits seven seconds there, later ones know (for an hour); use the UDP carrier there"),
+            Behaviour::DropsSynAck => ("drops SYN/ACKs with the options of Multipath TCP",
+                "a first connection waits seven seconds there, later ones know (for an hour); use the UDP carrier there"),
+            Behaviour::StripsData { towards_server, in_mid_stream } => {
+                let when = if in_mid_stream { "in mid-stream" } else { "after the handshake" };
+                let what = format!("strips the options of Multipath TCP {when}, {}", to(towards_server));
+                return (what, if in_mid_stream {
+                    "a subflow there is reset when that begins; keep a second path, or use the UDP carrier there"
+                } else {
+                    "connections over it run as plain TCP; use the UDP carrier there"
+                });
+            }
+            Behaviour::DropsData { towards_server } => {
+                let what = format!("drops segments with the options of Multipath TCP, {}", to(towards_server));
+                return (what, "connections over it run as plain TCP after some seconds; use the UDP carrier there");
+            }
+            Behaviour::Renumbers => ("rewrites sequence numbers", "Multipath TCP does not mind"),
+            Behaviour::ForgetsSack => ("rewrites sequence numbers, but not those in selective acknowledgments",
+                "losses take timeouts to be repaired; switch its sequence number randomisation off, or use the UDP carrier"),
+            Behaviour::Splits => ("splits segments", "Multipath TCP does not mind"),
+            Behaviour::Coalesces => ("coalesces segments (puts several together, with the options of one)",
+                "mappings get lost: a subflow there is reset or falls back now and then; use the UDP carrier there"),
+            Behaviour::ChangesPayload => ("changes payload",
+                "ask for DSS checksums there (the change is noticed), encrypt, or use the UDP carrier"),
+            Behaviour::ThinsAcks => ("thins out acknowledgments", "Multipath TCP does not mind; bursts get larger"),
+            Behaviour::Translates => ("translates addresses or ports (NAT)", "Multipath TCP does not mind"),
+            Behaviour::ForgetsTranslation => ("forgets address translations of live connections (NAT rebinding)",
+                "native subflows break and are opened again; keepalives keep a translation alive, the UDP carrier outlives it"),
+            Behaviour::AnswersItself => ("acknowledges data that it does not deliver",
+                "a subflow there is reset after some seconds and another one opened; use another path, or the UDP carrier"),
+        };
+        (what.to_owned(), advice)
+    }
+
+    pub(super) fn finding(&self) -> Finding {
+        let (what, advice) = self.words();
+        let text = format!("a box on the way {what}: {advice}");
+        match self {
+            Behaviour::NoMultipath => Finding::note(WHAT, format!("{what}: {advice}")),
+            Behaviour::ChangesPayload | Behaviour::AnswersItself => Finding::fails(WHAT, text),
+            _ => Finding::note(WHAT, text),
+        }
+    }
+}
+
+/// One end's notes by direction, of the first connection.
+struct End {
+    /// Towards the server, towards the client.
+    up: Vec<Seen>,
+    down: Vec<Seen>,
+}
+
+impl End {
+    fn of(entries: &[Tapped], of_client: bool) -> End {
+        let seen = |sent: bool| {
+            let matching = entries.iter().filter(move |entry| entry.sent == sent);
+            matching.map(|entry| Seen::of(entry, of_client)).collect()
+        };
+        End { up: seen(of_client), down: seen(!of_client) }
+    }
+
+    /// Keeps what belongs to the connection of the first SYN.
+    fn of_first_connection(mut self) -> End {
+        let first = self.up.iter().find(|seen| seen.is_syn()).map(|syn| syn.client_port);
+        let own = |seen: &Seen| first.is_none_or(|port| seen.client_port == port);
+        self.up.retain(own);
+        self.down.retain(own);
+        self
+    }
+
+    fn isn(segments: &[Seen]) -> Option<u32> {
+        segments.iter().find(|seen| seen.is_syn()).map(|syn| syn.seq)
+    }
+}
+
+/// What is on the way, in a fixed order.
+pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behaviour> {
+    let whole = End::of(ours, true);
+    let client = End::of(ours, true).of_first_connection();
+    let Some(theirs) = theirs.filter(|theirs| !theirs.is_empty()) else {
+        return one_sided(&client);
+    };
+    let server_whole = End::of(theirs, false);
+    let server = End::of(theirs, false).of_first_connection();
+    let mut found = Vec::new();
+    handshake(&client, &server, &mut found);
+    let ways = [(true, &client.up, &server.up), (false, &server.down, &client.down)];
+    let isn = |segments: &[Seen]| End::isn(segments);
+    for (towards_server, sent, came) in ways {
+        let Some(isns) = isn(sent).zip(isn(came)) else { continue };
+        let way = Way { towards_server, sent, came, isns };
+        way.options(&mut found);
+        way.shapes(&mut found);
+        way.acknowledgments(&mut found);
+        if isns.0 != isns.1 {
+            found.push(Behaviour::Renumbers);
+            let (sacked_from, sacked) = if towards_server {
+                (isn(&server.up), &client.down)
+            } else {
+                (isn(&client.down), &server.up)
+            };
+            // Relative to the numbers of this side, blocks of the other side's lie nowhere near.
+            let strange = |seen: &&Seen| {
+                let here = if towards_server { isns.0 } else { isns.1 };
+                seen.sack.is_some_and(|edge| edge.wrapping_sub(here) > 1 << 28)
+            };
+            if sacked_from.is_some() && sacked.iter().filter(strange).count() > 0 && towards_server {
+                found.push(Behaviour::ForgetsSack);
+            }
+        }
+    }
+    if answers_itself(&client, &server) {
+        found.push(Behaviour::AnswersItself);
+    }
+    translation(&whole, &server_whole, &mut found);
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// What shows here alone.
+fn one_sided(client: &End) -> Vec<Behaviour> {
+    let answered = client.down.iter().find(|seen| seen.is_syn());
+    let asked = client.up.iter().filter(|seen| seen.is_syn());
+    let (with, without): (Vec<&Seen>, Vec<&Seen>) = asked.partition(|seen| seen.mptcp);
+    match answered {
+        Some(_) if !without.is_empty() && !with.is_empty() => vec![Behaviour::DropsSyn],
+        Some(answer) if !answer.mptcp => vec![Behaviour::NoMultipath],
+        _ => Vec::new(),
+    }
+}
+
+fn handshake(client: &End, server: &End, found: &mut Vec<Behaviour>) {
+    let has = |segments: &[Seen], option: bool| {
+        segments.iter().any(|seen| seen.is_syn() && seen.mptcp == option)
+    };
+    // Without the option on our side the client gave it up by itself.
+    let gave_up = has(&client.up, false);
+    if has(&client.up, true) && !has(&server.up, true) {
+        let came = has(&server.up, false) && !gave_up;
+        found.push(if came { Behaviour::StripsSyn } else { Behaviour::DropsSyn });
+    } else if has(&server.down, true) && !has(&client.down, true) {
+        let came = has(&client.down, false) && !has(&server.down, false);
+        found.push(if came { Behaviour::StripsSynAck } else { Behaviour::DropsSynAck });
+    }
+}
+
+/// One direction: what was sent and what came, relative to the SYN of each.
+struct Way<'a> {
+    towards_server: bool,
+    sent: &'a [Seen],
+    came: &'a [Seen],
+    isns: (u32, u32),
+}
+
+impl Way<'_> {
+    fn sent_from(&self, seen: &Seen) -> u32 {
+        seen.seq.wrapping_sub(self.isns.0)
+    }
+
+    fn came_from(&self, seen: &Seen) -> u32 {
+        seen.seq.wrapping_sub(self.isns.1)
+    }
+
+    /// Options that were sent and did not come, or whose segments did not.
+    fn options(&self, found: &mut Vec<Behaviour>) {
+        let towards_server = self.towards_server;
+        let rest = |seen: &&Seen| !seen.is_syn() && !seen.is_rst();
+        let with: Vec<&Seen> = self.sent.iter().filter(rest).filter(|seen| seen.mptcp).collect();
+        if with.is_empty() {
+            return;
+        }
+        let came: Vec<&Seen> = self.came.iter().filter(rest).collect();
+        let arrived = came.iter().filter(|seen| seen.mptcp).count();
+        // What was sent with the option from its first byte on, came without.
+        let sent_with = |seen: &&&Seen| {
+            with.iter().any(|sent| {
+                self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len && seen.len > 0
+            })
+        };
+        let bare = came.iter().filter(|seen| !seen.mptcp).filter(sent_with).count();
+        let never_bare = |seen: &&&Seen| {
+            !self.sent.iter().any(|sent| {
+                !sent.mptcp && self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len
+            })
+        };
+        let stripped =
+            came.iter().filter(|seen| !seen.mptcp).filter(sent_with).filter(never_bare).count();
+        let acks_bare = self.acks_without(&with, &came);
+        if stripped > 0 || acks_bare {
+            let in_mid_stream = arrived > 2;
+            found.push(Behaviour::StripsData { towards_server, in_mid_stream });
+        } else if arrived == 0 && bare == 0 && with.len() > 1 {
+            found.push(Behaviour::DropsData { towards_server });
+        }
+    }
+
+    /// Acknowledgments that were sent with the option only came without.
+    fn acks_without(&self, with: &[&Seen], came: &[&Seen]) -> bool {
+        let all_with = self.sent.iter().filter(|seen| seen.is_pure_ack()).all(|seen| seen.mptcp);
+        let bare = came.iter().filter(|seen| seen.is_pure_ack() && !seen.mptcp).count();
+        all_with && bare > 0 && !with.is_empty()
+    }
+
+    /// Segments that came as nobody sent them.
+    fn shapes(&self, found: &mut Vec<Behaviour>) {
+        let mut sent: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+        for seen in self.sent.iter().filter(|seen| seen.len > 0) {
+            sent.entry((self.sent_from(seen), seen.len)).or_default().push(seen.sum);
+        }
+        for seen in self.came.iter().filter(|seen| seen.len > 0) {
+            let (from, len) = (self.came_from(seen), seen.len);
+            match sent.get(&(from, len)) {
+                Some(sums) if !sums.contains(&seen.sum) => found.push(Behaviour::ChangesPayload),
+                Some(_) => {}
+                None => {
+                    let inside = |(start, sent_len): &&(u32, u32)| {
+                        *start <= from && from + len <= start + sent_len
+                    };
+                    let cut = sent.keys().any(|key| inside(&key));
+                    found.push(if cut { Behaviour::Splits } else { Behaviour::Coalesces });
+                }
+            }
+        }
+    }
+
+    /// Far fewer acknowledgments came than were sent, while data is not lost like that.
+    fn acknowledgments(&self, found: &mut Vec<Behaviour>) {
+        let count = |segments: &[Seen], which: fn(&Seen) -> bool| {
+            segments.iter().filter(|seen| which(seen)).count()
+        };
+        let (sent, came) = (count(self.sent, Seen::is_pure_ack), count(self.came, Seen::is_pure_ack));
+        let with_data = |seen: &Seen| seen.len > 0;
+        let (data, data_came) = (count(self.sent, with_data), count(self.came, with_data));
+        let lossy = data_came * 10 < data * 8;
+        let options_drop = found.iter().any(|other| {
+            matches!(other, Behaviour::DropsData { .. } | Behaviour::DropsSynAck)
+        });
+        if sent >= 20 && came * 10 < sent * 7 && !lossy && !options_drop {
+            found.push(Behaviour::ThinsAcks);
+        }
+    }
+}
+
+/// The client was told of bytes that the server never acknowledged.
+fn answers_itself(client: &End, server: &End) -> bool {
+    let highest = |segments: &[Seen], isn: Option<u32>| {
+        let relative = |seen: &Seen| seen.ack.wrapping_sub(isn.unwrap_or_default());
+        let acks = segments.iter().filter(|seen| seen.has_ack() && !seen.is_rst());
+        acks.map(relative).filter(|ack| *ack < 1 << 30).max().unwrap_or_default()
+    };
+    let made_up = |told: &[Seen], sent: &[Seen], isns: (Option<u32>, Option<u32>)| {
+        highest(told, isns.0) > highest(sent, isns.1) + 1
+    };
+    // A box that swallows leaves holes: what was told goes beyond what the other end has in order.
+    let up = made_up(&client.down, &server.down, (End::isn(&client.up), End::isn(&server.up)));
+    let down = made_up(&server.up, &client.up, (End::isn(&server.down), End::isn(&client.down)));
+    let early = acknowledged_before_arrival(client, server);
+    up || down || early
+}
+
+/// Acknowledgments that came without any like them having been sent.
+fn acknowledged_before_arrival(client: &End, server: &End) -> bool {
+    let missing = |came: &[Seen], sent: &[Seen], isns: (Option<u32>, Option<u32>)| {
+        let (Some(came_isn), Some(sent_isn)) = isns else { return false };
+        let known: std::collections::BTreeSet<u32> =
+            sent.iter().map(|seen| seen.ack.wrapping_sub(sent_isn)).collect();
+        let pure = came.iter().filter(|seen| seen.is_pure_ack() && seen.has_ack());
+        pure.filter(|seen| !known.contains(&seen.ack.wrapping_sub(came_isn))).count() > 0
+    };
+    let down = (End::isn(&client.up), End::isn(&server.up));
+    let up = (End::isn(&server.down), End::isn(&client.down));
+    missing(&client.down, &server.down, down) || missing(&server.up, &client.up, up)
+}
+
+fn translation(client: &End, server: &End, found: &mut Vec<Behaviour>) {
+    let ports = |end: &End, opening: bool| {
+        let segments = end.up.iter().filter(|seen| !opening || seen.is_syn() && !seen.has_ack());
+        let mut ports: Vec<u16> = segments.map(|seen| seen.client_port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    };
+    // Ports that speak at the server without ever having asked for a connection.
+    let opened = ports(server, true);
+    let strangers = ports(server, false).into_iter().filter(|port| !opened.contains(port)).count();
+    if strangers > 0 {
+        found.push(Behaviour::ForgetsTranslation);
+    }
+    let ours = ports(client, true);
+    let alike = opened.iter().any(|port| ours.contains(port));
+    if !opened.is_empty() && !ours.is_empty() && !alike && strangers == 0 {
+        found.push(Behaviour::Translates);
+    }
+}

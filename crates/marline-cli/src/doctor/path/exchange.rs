@@ -1,0 +1,164 @@
+//! The client's side: what is sent, and what comes back.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline::{Client, FallbackReason, Stream};
+use marline_io::Tapped;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::{sleep, timeout};
+
+use super::seen;
+
+/// What the first line begins with: protocol and version.
+pub(super) const GREETING: &str = "marline-doctor 1";
+/// What a responder answers it with.
+pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
+/// Most segments of a report.
+const MOST_LINES: usize = 20_000;
+
+const MESSAGES: usize = 24;
+const MESSAGE_BYTES: usize = 300;
+const PAUSE: Duration = Duration::from_millis(80);
+const BURST_BYTES: usize = 150_000;
+/// How long a connection may take to be opened: SYNs without options come after seven seconds.
+const OPENING: Duration = Duration::from_secs(20);
+/// How long nothing may come back.
+const SILENCE: Duration = Duration::from_secs(25);
+
+/// How the exchange went.
+#[derive(Debug, Default)]
+pub(super) struct Exchanged {
+    pub(super) nonce: u64,
+    /// The other end is a responder.
+    pub(super) answered: bool,
+    /// Why it ran as plain TCP, if it did.
+    pub(super) fallback: Option<FallbackReason>,
+    /// Bytes that came back as they had been sent.
+    pub(super) right: usize,
+    /// What ended it early.
+    pub(super) error: Option<String>,
+}
+
+/// The byte at a place of the stream.
+fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(31) ^ at >> 8) as u8
+}
+
+fn piece(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(byte).collect()
+}
+
+pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nonce = clock.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 40;
+    let mut exchanged = Exchanged { nonce, ..Exchanged::default() };
+    let opened = match timeout(OPENING, client.connect(&[server])).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("no answer".to_owned()),
+    };
+    let mut stream = match opened {
+        Ok(stream) => stream,
+        Err(error) => {
+            exchanged.error = Some(format!("no connection: {error}"));
+            return exchanged;
+        }
+    };
+    if let Err(error) = talk(&mut stream, &mut exchanged).await {
+        exchanged.error = Some(words(&error));
+    }
+    exchanged.fallback = stream.fallback();
+    exchanged
+}
+
+fn words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "nothing came any more".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+async fn talk(stream: &mut Stream, exchanged: &mut Exchanged) -> io::Result<()> {
+    stream.write_all(format!("{GREETING} echo {:016x}\n", exchanged.nonce).as_bytes()).await?;
+    let mut answer = [0; ANSWER.len()];
+    patiently(stream.read_exact(&mut answer)).await?;
+    if answer != ANSWER {
+        return Err(io::Error::other("the other end is no `marline doctor --listen`"));
+    }
+    exchanged.answered = true;
+    for _ in 0..MESSAGES {
+        let message = piece(exchanged.right, MESSAGE_BYTES);
+        // Two segments close together: what a box may put together.
+        let (first, second) = message.split_at(MESSAGE_BYTES / 2);
+        stream.write_all(first).await?;
+        stream.write_all(second).await?;
+        read_right(stream, exchanged, MESSAGE_BYTES).await?;
+        sleep(PAUSE).await;
+    }
+    let burst = piece(exchanged.right, BURST_BYTES);
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let write = async {
+        writer.write_all(&burst).await?;
+        writer.shutdown().await
+    };
+    let read = async {
+        read_right(&mut reader, exchanged, BURST_BYTES).await?;
+        let mut rest = Vec::new();
+        patiently(reader.read_to_end(&mut rest)).await.map(|_| ())
+    };
+    tokio::try_join!(write, read).map(|_| ())
+}
+
+async fn patiently<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(SILENCE, work).await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+/// Reads so many bytes and compares each.
+async fn read_right(
+    reader: &mut (impl AsyncReadExt + Unpin),
+    exchanged: &mut Exchanged,
+    bytes: usize,
+) -> io::Result<()> {
+    let mut left = bytes;
+    let mut buffer = vec![0; 16_384];
+    while left > 0 {
+        let room = left.min(buffer.len());
+        let count = patiently(reader.read(&mut buffer[..room])).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for got in &buffer[..count] {
+            if *got != byte(exchanged.right) {
+                let place = exchanged.right;
+                return Err(io::Error::other(format!("byte {place} came back changed")));
+            }
+            exchanged.right += 1;
+        }
+        left -= count;
+    }
+    Ok(())
+}
+
+/// Asks what the other end saw of the connection with this nonce.
+pub(super) async fn fetch_report(
+    client: &Client,
+    server: SocketAddr,
+    nonce: u64,
+) -> Option<Vec<Tapped>> {
+    let mut stream = client.connect(&[server]).await.ok()?;
+    stream.write_all(format!("{GREETING} report {nonce:016x}\n").as_bytes()).await.ok()?;
+    let mut lines = BufReader::new(stream).lines();
+    let mut entries = Vec::new();
+    while let Some(line) = lines.next_line().await.ok()? {
+        if line == "end" {
+            return Some(entries);
+        }
+        if entries.len() >= MOST_LINES {
+            return None;
+        }
+        entries.push(seen::read_line(&line)?);
+    }
+    None
+}

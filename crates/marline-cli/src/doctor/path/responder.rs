@@ -1,0 +1,147 @@
+//! `marline doctor --listen`: an echo that tells what it saw.
+//!
+//! Whoever reaches it may use it, so it does little: it sends back what it got, and tells an address only
+//! of segments from and to that address, and only who knows the number that its connection began with.
+//! Everything is bounded: connections, their age, what is remembered.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use marline::{Carrier, ConnectionConfig, Listener, ServerConfig, Stream, default_policies};
+use marline_io::{SegmentLog, Tapped};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::exchange::{ANSWER, GREETING};
+use super::seen;
+
+/// Segments remembered.
+const LOG: usize = 65_536;
+/// Connections at once.
+const AT_ONCE: usize = 32;
+/// Connections that can be asked about.
+const KNOWN: usize = 256;
+/// How long a connection may last.
+const LIFE: Duration = Duration::from_secs(120);
+/// How long before its first line a connection's first SYN may have come.
+const OPENING_US: u64 = 30_000_000;
+
+/// A connection that can be asked about.
+#[derive(Copy, Clone, Debug)]
+struct Known {
+    nonce: u64,
+    peer: IpAddr,
+    since_us: u64,
+}
+
+#[derive(Debug)]
+struct Responder {
+    log: SegmentLog,
+    known: Mutex<VecDeque<Known>>,
+}
+
+/// Serves until it is stopped.
+///
+/// # Errors
+/// The address cannot be listened on, or a privilege is missing.
+pub async fn respond(listen: SocketAddr, ready: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
+    let log = SegmentLog::new(LOG);
+    let mut connection = ConnectionConfig::new(default_policies());
+    connection.linger.timeout = marline_time::Duration::from_secs(20);
+    let mut config = ServerConfig::new(vec![listen], connection);
+    config.carrier = Carrier::Raw;
+    config.tap = Some(log.clone());
+    let listener = Listener::bind(config).await?;
+    ready(listener.local_addrs()[0]);
+    let responder = Arc::new(Responder { log, known: Mutex::default() });
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let (stream, peer) = listener.accept().await?;
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            stream.abort();
+            continue;
+        };
+        let responder = Arc::clone(&responder);
+        tokio::spawn(async move {
+            // Who stops in the middle has its reasons, and nobody here to be told.
+            let _ = timeout(LIFE, responder.serve(stream, peer)).await;
+            drop(place);
+        });
+    }
+}
+
+impl Responder {
+    async fn serve(&self, mut stream: Stream, peer: SocketAddr) -> io::Result<()> {
+        let line = first_line(&mut stream).await?;
+        let rest = line.strip_prefix(GREETING).and_then(|rest| rest.trim().split_once(' '));
+        let asked = rest.and_then(|(what, nonce)| Some((what, u64::from_str_radix(nonce, 16).ok()?)));
+        match asked {
+            Some(("echo", nonce)) => {
+                self.remember(nonce, peer.ip());
+                stream.write_all(ANSWER).await?;
+                echo(&mut stream).await
+            }
+            Some(("report", nonce)) => {
+                let mut text = String::new();
+                for entry in self.report(nonce, peer) {
+                    seen::write_line(&entry, &mut text);
+                }
+                text.push_str("end\n");
+                stream.write_all(text.as_bytes()).await?;
+                stream.shutdown().await
+            }
+            _ => {
+                stream.abort();
+                Ok(())
+            }
+        }
+    }
+
+    fn remember(&self, nonce: u64, peer: IpAddr) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN {
+            known.pop_front();
+        }
+        let since_us = self.log.now_us().saturating_sub(OPENING_US);
+        known.push_back(Known { nonce, peer, since_us });
+    }
+
+    /// The segments of who asks, but for those of the question itself.
+    fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<Tapped> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|known| known.nonce == nonce && known.peer == peer.ip());
+        let Some(since_us) = found.map(|known| known.since_us) else { return Vec::new() };
+        let about = |entry: &Tapped| {
+            entry.remote.ip() == peer.ip() && entry.remote != peer && entry.at_us >= since_us
+        };
+        self.log.entries().into_iter().filter(about).collect()
+    }
+}
+
+async fn first_line(stream: &mut Stream) -> io::Result<String> {
+    const LONGEST: usize = 64;
+    let mut line = Vec::new();
+    while line.len() < LONGEST {
+        let byte = stream.read_u8().await?;
+        if byte == b'\n' {
+            return String::from_utf8(line).map_err(io::Error::other);
+        }
+        line.push(byte);
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+async fn echo(stream: &mut Stream) -> io::Result<()> {
+    let mut buffer = vec![0; 16_384];
+    loop {
+        let count = stream.read(&mut buffer).await?;
+        if count == 0 {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&buffer[..count]).await?;
+    }
+}

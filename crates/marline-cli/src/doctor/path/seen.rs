@@ -1,0 +1,116 @@
+//! Segments as both ends tell them, and as a diagnosis looks at them.
+
+use std::fmt::Write as _;
+
+use marline_io::Tapped;
+
+/// Kind of the option of Multipath TCP.
+const MPTCP: u8 = 30;
+const SACK: u8 = 5;
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+/// A segment in one line: time, direction, ends, header, payload.
+pub(super) fn write_line(entry: &Tapped, text: &mut String) {
+    let way = if entry.sent { 'S' } else { 'R' };
+    let Tapped { at_us, local, remote, payload_len, payload_sum, .. } = entry;
+    // Writing to a String does not fail.
+    let _ = write!(text, "{at_us} {way} {local} {remote} {payload_len} {payload_sum} ");
+    for byte in &entry.header {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text.push('\n');
+}
+
+/// Back from the line; `None` for what is none.
+pub(super) fn read_line(line: &str) -> Option<Tapped> {
+    let mut words = line.split(' ');
+    let mut next = || words.next();
+    let (at_us, way) = (next()?.parse().ok()?, next()?);
+    let (local, remote) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let (payload_len, payload_sum) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let digits = next()?;
+    if digits.len() % 2 != 0 || !digits.is_ascii() || !(40..=120).contains(&digits.len()) {
+        return None;
+    }
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).ok();
+    let header = (0..digits.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
+    let sent = way == "S";
+    Some(Tapped { at_us, sent, local, remote, header, payload_len, payload_sum })
+}
+
+/// What matters of a segment.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// The client's port, as this end sees it.
+    pub(super) client_port: u16,
+    pub(super) seq: u32,
+    pub(super) ack: u32,
+    flags: u8,
+    pub(super) mptcp: bool,
+    /// First edge of the first SACK block.
+    pub(super) sack: Option<u32>,
+    pub(super) len: u32,
+    pub(super) sum: u32,
+}
+
+impl Seen {
+    /// `of_client`: the entry was noted by the client.
+    pub(super) fn of(entry: &Tapped, of_client: bool) -> Seen {
+        let header = &entry.header;
+        let word = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let client = if of_client { entry.local } else { entry.remote };
+        let sack = option(header, SACK).filter(|at| at + 6 <= header.len()).map(|at| word(at + 2));
+        Seen {
+            client_port: client.port(),
+            seq: word(4),
+            ack: word(8),
+            flags: header[13],
+            mptcp: option(header, MPTCP).is_some(),
+            sack,
+            len: u32::from(entry.payload_len),
+            sum: entry.payload_sum,
+        }
+    }
+
+    pub(super) const fn is_syn(&self) -> bool {
+        self.flags & SYN != 0
+    }
+
+    pub(super) const fn is_rst(&self) -> bool {
+        self.flags & RST != 0
+    }
+
+    pub(super) const fn has_ack(&self) -> bool {
+        self.flags & ACK != 0
+    }
+
+    /// An acknowledgment and nothing else.
+    pub(super) const fn is_pure_ack(&self) -> bool {
+        self.len == 0 && self.flags & (SYN | FIN | RST) == 0
+    }
+}
+
+/// Where the first option of a kind begins.
+fn option(header: &[u8], kind: u8) -> Option<usize> {
+    let mut at = 20;
+    while at < header.len() && header[at] != 0 {
+        if header[at] == 1 {
+            at += 1;
+            continue;
+        }
+        let length = usize::from(*header.get(at + 1)?);
+        if length < 2 || at + length > header.len() {
+            return None;
+        }
+        if header[at] == kind {
+            return Some(at);
+        }
+        at += length;
+    }
+    None
+}

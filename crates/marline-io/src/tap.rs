@@ -1,0 +1,129 @@
+//! The segments of a driver, remembered for a while: what a diagnosis compares with the other end's.
+//!
+//! Of each segment the header is kept, and of the payload its length and a sum. Clones share the log.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use marline_core::FourTuple;
+
+/// Bytes of a TCP header without options.
+const HEADER: usize = 20;
+
+/// A segment that was sent or came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tapped {
+    /// When, microseconds since the log began.
+    pub at_us: u64,
+    /// Sent by us.
+    pub sent: bool,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// TCP header with its options.
+    pub header: Vec<u8>,
+    /// Bytes of payload.
+    pub payload_len: u16,
+    /// A sum of the payload that any change changes.
+    pub payload_sum: u32,
+}
+
+/// The latest segments of a driver.
+#[derive(Clone, Debug)]
+pub struct SegmentLog {
+    start: Instant,
+    most: usize,
+    entries: Arc<Mutex<VecDeque<Tapped>>>,
+}
+
+impl SegmentLog {
+    /// A log of at most so many segments.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        SegmentLog { start: Instant::now(), most, entries: Arc::default() }
+    }
+
+    /// Microseconds since it began.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// What is in it, oldest first.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Tapped> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().cloned().collect()
+    }
+
+    pub(crate) fn note(&self, sent: bool, path: &FourTuple, segment: &[u8]) {
+        let at_us = self.now_us();
+        let (local, remote) = (path.local, path.remote);
+        let Some(entry) = Tapped::of(at_us, sent, (local, remote), segment) else { return };
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= self.most {
+            entries.pop_front();
+        }
+        entries.push_back(entry);
+    }
+}
+
+impl Tapped {
+    /// What is kept of a segment; `None` for what is none.
+    #[must_use]
+    pub fn of(
+        at_us: u64,
+        sent: bool,
+        (local, remote): (SocketAddr, SocketAddr),
+        segment: &[u8],
+    ) -> Option<Tapped> {
+        let end = usize::from(segment.get(12)? >> 4) * 4;
+        let (header, payload) = segment.split_at_checked(end.max(HEADER))?;
+        Some(Tapped {
+            at_us,
+            sent,
+            local,
+            remote,
+            header: header.to_vec(),
+            payload_len: u16::try_from(payload.len()).ok()?,
+            payload_sum: sum(payload),
+        })
+    }
+}
+
+/// FNV-1a.
+fn sum(payload: &[u8]) -> u32 {
+    payload.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_bounded_and_shared_and_takes_no_nonsense() {
+        let log = SegmentLog::new(2);
+        let path = FourTuple {
+            local: "10.0.0.1:1".parse().expect("an address"),
+            remote: "10.0.0.2:2".parse().expect("an address"),
+        };
+        let mut segment = vec![0; 24];
+        segment[12] = 0x50;
+        let shared = log.clone();
+        for last in 0..3 {
+            segment[23] = last;
+            shared.note(last == 1, &path, &segment);
+        }
+        shared.note(true, &path, &segment[..12]);
+        segment[12] = 0xf0;
+        shared.note(true, &path, &segment);
+        let entries = log.entries();
+        assert_eq!(entries.len(), 2);
+        assert!(entries[0].sent && !entries[1].sent);
+        assert_eq!((entries[0].header.len(), entries[0].payload_len), (20, 4));
+        assert_ne!(entries[0].payload_sum, entries[1].payload_sum);
+    }
+}

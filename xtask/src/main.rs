@@ -13,6 +13,7 @@ mod figures;
 mod manifest;
 mod run;
 mod source;
+mod spec;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ usage: cargo xtask <task>
 
   tidy            file and function sizes, forbidden text, crate headers, links of the documents
   deps            which crate depends on which
+  spec [--write]  the tables of requirements (docs/spec/*.toml), checked; --write renews their totals
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     let result = match task.as_str() {
         "tidy" => tidy::check(&root),
         "deps" => deps::check(&root),
+        "spec" => spec::print(&root, rest),
         "test" => ci::test(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "ci" => ci::all(&root, rest),

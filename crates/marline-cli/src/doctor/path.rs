@@ -59,7 +59,8 @@ pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
             Ok(found) => found,
             Err(_) => vec![Finding::fails(WHAT, "no end within a minute".to_owned())],
         };
-        let named = |finding: Finding| Finding { text: format!("{name}: {}", finding.text), ..finding };
+        let named =
+            |finding: Finding| Finding { text: format!("{name}: {}", finding.text), ..finding };
         findings.extend(found.into_iter().map(named));
     }
     findings
@@ -93,7 +94,10 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
     let exchanged = exchange(&probing, server).await;
     let theirs = match client(&path, false, None).await {
         Ok(plain) if exchanged.answered => {
-            timeout(REPORT_PATIENCE, fetch_report(&plain, server, exchanged.nonce)).await.ok().flatten()
+            timeout(REPORT_PATIENCE, fetch_report(&plain, server, exchanged.nonce))
+                .await
+                .ok()
+                .flatten()
         }
         _ => None,
     };
@@ -112,9 +116,9 @@ fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -
              --listen ADDRESS:PORT` there and examine that)",
         ));
     }
-    let harmless = behaviours.iter().all(Behaviour::is_harmless);
     findings.extend(behaviours.iter().map(Behaviour::finding));
-    if harmless && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
+    let clean = behaviours.iter().all(|behaviour| *behaviour == Behaviour::Translates);
+    if clean && theirs.is_some() && exchanged.fallback.is_none() && exchanged.error.is_none() {
         findings.push(Finding::works(WHAT, "nothing on the way meddles with Multipath TCP"));
     }
     findings

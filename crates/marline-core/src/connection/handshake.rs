@@ -163,6 +163,14 @@ impl Connection {
 
     /// Nothing with options was ever answered since the handshake: from now on without.
     pub(super) fn give_options_up(&mut self, now: Instant, sh: &mut Shared) {
+        let contiguous = |leg: &super::Leg| {
+            let end = self.mappings.end().0 + 1;
+            leg.run == (marline_policy::Ssn(1), marline_policy::Dsn(0))
+                && leg.tcp.snd_nxt().0 == end
+        };
+        if !self.legs.iter().flatten().all(|leg| contiguous(leg)) {
+            return;
+        }
         self.fall_back(now, sh, FallbackReason::OptionsUnanswered);
         // An infinite mapping is an option, too, and would not pass either.
         self.infinite_from = None;

@@ -301,17 +301,26 @@ impl Connection {
         ingress: &Ingress,
     ) {
         if let Some((ssn, range)) = ingress.in_order.clone() {
-            self.deliver(now, sh, id, ssn, &segment.payload[range]);
+            let mapped_itself = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
+            self.deliver(now, sh, id, (ssn, &segment.payload[range]), mapped_itself);
         }
         while let Some((ssn, bytes)) = self.leg_mut(id).and_then(|leg| leg.tcp.pop_reassembled()) {
-            self.deliver(now, sh, id, ssn, &bytes);
+            self.deliver(now, sh, id, (ssn, &bytes), false);
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.recycle(bytes);
             }
         }
     }
 
-    fn deliver(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, ssn: Ssn, bytes: &[u8]) {
+    /// Bytes in order. `mapped_itself`: the segment that brought them had a mapping.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        (ssn, bytes): (Ssn, &[u8]),
+        mapped_itself: bool,
+    ) {
         if self.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
             // Its infinite mapping did not pass; that it needs none says the same.
             self.receive_plain(sh, id, (ssn, self.receive.next()));
@@ -323,6 +332,12 @@ impl Connection {
             // Options get lost here, if only those of segments that a box put together.
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
             result = self.translate(now, sh, id, ssn, bytes);
+            result = self.translate(sh, id, ssn, bytes);
+        } else if result == Err(MappingError::Unmapped) && mapped_itself && nothing_follows {
+            // A box put segments together and kept the options of one. Options pass: the rest is not
+            // DATA_ACKed, so that it comes again with a mapping of its own.
+            sh.counters.dss_not_matching += 1;
+            result = Ok(());
         }
         let Some(leg) = self.leg(id) else { return };
         if let Some(kept) = leg.mappings.kept() {

@@ -132,7 +132,9 @@ impl Connection {
 
     /// Queues what this subflow holds and no other healthy subflow carries.
     pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
-        if self.is_plain() || self.closing.closed.is_some() {
+        // Before the peer has shown that it speaks Multipath TCP there is no other subflow, and a copy on
+        // the same one would be in the way of falling back.
+        if !self.is_confirmed() || self.closing.closed.is_some() {
             return;
         }
         let healthy = self.healthy();

@@ -23,12 +23,12 @@ use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
 use super::stream::Stream;
 use super::{error_watch, task};
 use crate::capture::Captures;
-use crate::tap::SegmentLog;
 use crate::carrier::{CarrierConfig, CarrierCounters, UdpCarrier};
 use crate::clock::Clock;
 use crate::native::NativeCarrier;
 use crate::random::SecretRng;
 use crate::sys::timer::FineTimer;
+use crate::tap::SegmentLog;
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.
 const BATCH_DATAGRAMS: usize = 44;

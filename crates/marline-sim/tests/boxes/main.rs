@@ -172,10 +172,17 @@ fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
 /// plain TCP is what is left of a path where that happens from the start.
 #[test]
 fn small_messages_through_boxes_that_reshape() {
-    for boxes in ["coalesce=5ms", "split=40B:first", "split=60B:first,coalesce=5ms", "thin=16"] {
+    let through = BOXES.iter().filter(|case| matches!(case.alone, Multipath | Plain));
+    let through = through.map(|case| (case.boxes, case.later_ms));
+    let hard = ["coalesce=5ms", "split=40B:first", "split=60B:first,coalesce=5ms", "thin=16"];
+    for (boxes, later_ms) in through.chain(hard.map(|boxes| (boxes, 0))) {
         for checksum in [false, true] {
-            let outcome = world::messages(boxes, checksum);
-            assert_eq!(outcome, Ok(()), "{boxes}, checksum {checksum}");
+            // Every other message comes alone: what is lost with two of them put together is missed soon.
+            for pairs in [false, true] {
+                let worst = Duration::from_millis(1_500 + later_ms);
+                let outcome = world::messages(boxes, checksum, pairs, worst);
+                assert_eq!(outcome, Ok(()), "{boxes}, checksum {checksum}, pairs {pairs}");
+            }
         }
     }
 }

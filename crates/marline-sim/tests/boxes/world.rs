@@ -8,7 +8,7 @@ use marline_algos::Registry;
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason, MonitorKind};
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{
-    Amount, Bulk, Echo, EchoServer, Host, Paths, PathsConfig, Report, oracle::stream,
+    Amount, Bulk, EchoServer, Host, Pace, Paths, PathsConfig, Report, Units, oracle::stream,
 };
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -132,22 +132,33 @@ pub fn run(run: &Run<'_>) -> Outcome {
     Outcome { moved, ..outcome(&paths) }
 }
 
-/// Messages of 120 bytes one after the other, each echoed, over one path with boxes: all must come back,
-/// none later than a second.
-pub fn messages(boxes: &str, checksum: bool) -> Result<(), String> {
+/// Messages of 120 bytes, each echoed, over one path with boxes: all must come back, none later than
+/// `worst`. They go 3 ms apart, or, `pairs`, in pairs close together that are 100 ms apart.
+pub fn messages(boxes: &str, checksum: bool, pairs: bool, worst: Duration) -> Result<(), String> {
     let setup = PathsConfig::new(vec![link(boxes)], config(true, checksum));
     let mut paths = Paths::new(&setup, SeedTree::new(1));
+    let count = if pairs { 100 } else { 1_000 };
+    let at = |number: u64| match pairs {
+        true => Instant::from_millis(200 + 100 * (number / 2) + number % 2),
+        false => Instant::from_millis(200 + 3 * number),
+    };
+    let times: Vec<Instant> = (0..count).map(at).collect();
     paths.listen(Box::new(|_| Box::new(EchoServer::new(7))));
-    let echo = Echo::new(120, Duration::from_millis(3), 1_000, 7);
-    paths.connect(0, Box::new(echo)).expect("a connection");
+    let pace = Pace::At { bytes: 120, times: times.clone() };
+    paths.connect(0, Box::new(Units::new(pace, 120, (7, 7)))).expect("a connection");
     paths.world.run_until(Instant::from_secs(60));
     let end = outcome(&paths);
     let client = paths.client_report(0).expect("it connected");
-    let worst = client.latencies.iter().max().copied().unwrap_or_default();
-    if end.complete.is_none() || client.latencies.len() != 1_000 {
-        return Err(format!("{} came back: {end:?}", client.latencies.len()));
+    if let Some(wrong) = end.wrong {
+        return Err(wrong);
     }
-    if worst > Duration::from_secs(1) { Err(format!("one took {worst:?}")) } else { Ok(()) }
+    let late = client.received.iter().zip(&times).map(|(came, went)| came.since(*went));
+    let slowest = late.max().unwrap_or_default();
+    let back = client.received.len();
+    if back as u64 != count {
+        return Err(format!("{back} came back: {end:?}"));
+    }
+    if slowest > worst { Err(format!("one took {slowest:?}")) } else { Ok(()) }
 }
 
 fn outcome(paths: &Paths) -> Outcome {

@@ -20,8 +20,13 @@ pub(super) enum Behaviour {
     StripsSynAck,
     DropsSyn,
     DropsSynAck,
-    StripsData { towards_server: bool, in_mid_stream: bool },
-    DropsData { towards_server: bool },
+    StripsData {
+        towards_server: bool,
+        in_mid_stream: bool,
+    },
+    DropsData {
+        towards_server: bool,
+    },
     Renumbers,
     ForgetsSack,
     Splits,
@@ -34,14 +39,6 @@ pub(super) enum Behaviour {
 }
 
 impl Behaviour {
-    /// Multipath TCP does not mind.
-    pub(super) const fn is_harmless(&self) -> bool {
-        matches!(
-            self,
-            Behaviour::Renumbers | Behaviour::Splits | Behaviour::ThinsAcks | Behaviour::Translates
-        )
-    }
-
     /// What it does, and what to do about it.
     #[rustfmt::skip]
     fn words(self) -> (String, &'static str) {
@@ -140,12 +137,16 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
     let server = End::of(theirs, false).of_first_connection();
     let mut found = Vec::new();
     handshake(&client, &server, &mut found);
+    let answers_itself = answers_itself(&client, &server);
     let ways = [(true, &client.up, &server.up), (false, &server.down, &client.down)];
     let isn = |segments: &[Seen]| End::isn(segments);
     for (towards_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
         let way = Way { towards_server, sent, came, isns };
-        way.options(&mut found);
+        // What a box makes up has no options of ours.
+        if !answers_itself {
+            way.options(&mut found);
+        }
         way.shapes(&mut found);
         way.acknowledgments(&mut found);
         if isns.0 != isns.1 {
@@ -160,12 +161,13 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
                 let here = if towards_server { isns.0 } else { isns.1 };
                 seen.sack.is_some_and(|edge| edge.wrapping_sub(here) > 1 << 28)
             };
-            if sacked_from.is_some() && sacked.iter().filter(strange).count() > 0 && towards_server {
+            if sacked_from.is_some() && sacked.iter().filter(strange).count() > 0 && towards_server
+            {
                 found.push(Behaviour::ForgetsSack);
             }
         }
     }
-    if answers_itself(&client, &server) {
+    if answers_itself {
         found.push(Behaviour::AnswersItself);
     }
     translation(&whole, &server_whole, &mut found);
@@ -285,13 +287,14 @@ impl Way<'_> {
         let count = |segments: &[Seen], which: fn(&Seen) -> bool| {
             segments.iter().filter(|seen| which(seen)).count()
         };
-        let (sent, came) = (count(self.sent, Seen::is_pure_ack), count(self.came, Seen::is_pure_ack));
+        let (sent, came) =
+            (count(self.sent, Seen::is_pure_ack), count(self.came, Seen::is_pure_ack));
         let with_data = |seen: &Seen| seen.len > 0;
         let (data, data_came) = (count(self.sent, with_data), count(self.came, with_data));
         let lossy = data_came * 10 < data * 8;
-        let options_drop = found.iter().any(|other| {
-            matches!(other, Behaviour::DropsData { .. } | Behaviour::DropsSynAck)
-        });
+        let options_drop = found
+            .iter()
+            .any(|other| matches!(other, Behaviour::DropsData { .. } | Behaviour::DropsSynAck));
         if sent >= 20 && came * 10 < sent * 7 && !lossy && !options_drop {
             found.push(Behaviour::ThinsAcks);
         }

@@ -52,7 +52,8 @@ fn piece(from: usize, len: usize) -> Vec<u8> {
 
 pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let nonce = clock.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 40;
+    let nonce =
+        clock.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 40;
     let mut exchanged = Exchanged { nonce, ..Exchanged::default() };
     let opened = match timeout(OPENING, client.connect(&[server])).await {
         Ok(Ok(stream)) => Ok(stream),

@@ -78,7 +78,8 @@ impl Responder {
     async fn serve(&self, mut stream: Stream, peer: SocketAddr) -> io::Result<()> {
         let line = first_line(&mut stream).await?;
         let rest = line.strip_prefix(GREETING).and_then(|rest| rest.trim().split_once(' '));
-        let asked = rest.and_then(|(what, nonce)| Some((what, u64::from_str_radix(nonce, 16).ok()?)));
+        let asked =
+            rest.and_then(|(what, nonce)| Some((what, u64::from_str_radix(nonce, 16).ok()?)));
         match asked {
             Some(("echo", nonce)) => {
                 self.remember(nonce, peer.ip());

@@ -1,0 +1,314 @@
+//! The tables of requirements: docs/spec/rfcNNNN.toml say what a document asks for, where that stands in
+//! the code, and which test shows it.
+//!
+//! A line counts as covered if code and test are named and are there, and if somebody else than our own
+//! memory witnessed the requirement. A line without them must say why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::TaskResult;
+
+const TABLES: &str = "docs/spec";
+const PAGE: &str = "docs/spec/README.md";
+const BEGIN: &str = "<!-- spec: generated -->\n";
+const END: &str = "<!-- spec: end -->";
+const LEVELS: [&str; 3] = ["MUST", "SHOULD", "MAY"];
+/// What may witness a requirement.
+const SOURCES: [&str; 6] =
+    ["kernel-source", "kernel", "capture", "tshark", "packetdrill", "memory"];
+
+/// A table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    title: String,
+    requirement: Vec<Requirement>,
+}
+
+/// A line of a table.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Requirement {
+    id: String,
+    level: String,
+    text: String,
+    source: Vec<String>,
+    #[serde(default)]
+    code: Vec<String>,
+    #[serde(default)]
+    test: Vec<String>,
+    reason: Option<String>,
+}
+
+/// How a line stands.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    Covered,
+    /// Not as asked for, with a reason.
+    Excepted,
+    /// Nobody but our memory says so.
+    Memory,
+}
+
+impl Requirement {
+    fn standing(&self) -> Standing {
+        if self.source.iter().all(|source| source == "memory") {
+            Standing::Memory
+        } else if self.reason.is_some() {
+            Standing::Excepted
+        } else {
+            Standing::Covered
+        }
+    }
+}
+
+/// Totals of a table.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    lines: usize,
+    covered: usize,
+    excepted: usize,
+    memory: usize,
+}
+
+/// Checks every table and the totals in the page, without a word if all is well.
+pub(crate) fn check(root: &Path) -> TaskResult {
+    let tables = load(root)?;
+    let complaints = complaints(root, &tables)?;
+    if !complaints.is_empty() {
+        return Err(format!("requirements:\n  {}", complaints.join("\n  ")));
+    }
+    let page = std::fs::read_to_string(root.join(PAGE)).map_err(|e| format!("{PAGE}: {e}"))?;
+    if !page.contains(&section(&tables)) {
+        return Err(format!(
+            "{PAGE}: the totals are not those of the tables: cargo xtask spec --write"
+        ));
+    }
+    Ok(())
+}
+
+/// Prints the tables; `--write` puts the totals into the page.
+pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
+    let tables = load(root)?;
+    for (name, table) in &tables {
+        println!("{name}: {}", table.title);
+        for line in &table.requirement {
+            let mark = match line.standing() {
+                Standing::Covered => "covered",
+                Standing::Excepted => "EXCEPT",
+                Standing::Memory => "memory",
+            };
+            let Requirement { id, level, text, source, reason, .. } = line;
+            println!("  {mark:<7} {id:<22} {level:<6} {text} [{}]", source.join(", "));
+            if let Some(reason) = reason {
+                println!("          {:<22} because: {reason}", "");
+            }
+        }
+    }
+    println!("{}", rows(&tables));
+    if arguments.first().is_some_and(|argument| argument == "--write") {
+        write(root, &tables)?;
+    }
+    check(root)
+}
+
+fn write(root: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
+    let path = root.join(PAGE);
+    let page = std::fs::read_to_string(&path).map_err(|e| format!("{PAGE}: {e}"))?;
+    let cut = page.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(END)?;
+        Some(format!("{before}{}{after}", section(tables)))
+    });
+    let text = cut.ok_or_else(|| format!("{PAGE}: no `{}`", BEGIN.trim_end()))?;
+    std::fs::write(&path, text).map_err(|error| format!("{PAGE}: {error}"))
+}
+
+fn load(root: &Path) -> Result<BTreeMap<String, Table>, String> {
+    let folder = root.join(TABLES);
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{TABLES}: {error}"))?;
+    let mut tables = BTreeMap::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.ends_with(".toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{name}: {error}"))?;
+        let table = toml::from_str(&text).map_err(|error| format!("{name}: {error}"))?;
+        tables.insert(name, table);
+    }
+    Ok(tables)
+}
+
+/// Everything that is wrong with the tables.
+fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<String>, String> {
+    let tests = tests_of(root)?;
+    let mut complaints = Vec::new();
+    for (name, table) in tables {
+        let mut ids = BTreeSet::new();
+        for line in &table.requirement {
+            let mut complain =
+                |words: String| complaints.push(format!("{name} {}: {words}", line.id));
+            if !ids.insert(&line.id) {
+                complain("the id is there twice".to_owned());
+            }
+            if !LEVELS.contains(&line.level.as_str()) {
+                complain(format!("`{}` is no level", line.level));
+            }
+            if line.source.is_empty() {
+                complain("no source (`memory`, if there is none)".to_owned());
+            }
+            for source in line.source.iter().filter(|source| !SOURCES.contains(&source.as_str())) {
+                complain(format!("`{source}` is no source"));
+            }
+            if line.reason.is_none() && (line.code.is_empty() || line.test.is_empty()) {
+                complain("neither code and test nor a reason".to_owned());
+            }
+            for code in &line.code {
+                find(root, code).unwrap_or_else(&mut complain);
+            }
+            for test in line.test.iter().filter(|test| !tests.contains(*test)) {
+                complain(format!("there is no test `{test}`"));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+/// `core/connection/join.rs:accept_join` stands for an item of crates/marline-core/src.
+fn find(root: &Path, code: &str) -> Result<(), String> {
+    let (file, item) = code.split_once(':').map_or((code, None), |(file, item)| (file, Some(item)));
+    let (part, rest) = file.split_once('/').ok_or_else(|| format!("`{code}` names no file"))?;
+    let path: PathBuf = root.join(format!("crates/marline-{part}/src")).join(rest);
+    let Some(item) = item else {
+        return if path.exists() { Ok(()) } else { Err(format!("there is no file `{file}`")) };
+    };
+    let text = std::fs::read_to_string(&path).map_err(|_| format!("there is no file `{file}`"))?;
+    let word = |before: &str| text.contains(&format!("{before} {item}"));
+    let is_item = ["fn", "struct", "enum", "const", "trait", "type"].into_iter().any(word);
+    // Fields may be named, too.
+    let is_field = text.contains(&format!("{item}: "));
+    if is_item || is_field { Ok(()) } else { Err(format!("`{file}` has no item `{item}`")) }
+}
+
+/// Every Rust file below a folder.
+fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> TaskResult {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            rust_files(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Names of all tests.
+fn tests_of(root: &Path) -> Result<BTreeSet<String>, String> {
+    let mut names = BTreeSet::new();
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask/src"] {
+        rust_files(&root.join(folder), &mut files)?;
+    }
+    for file in files {
+        let text =
+            std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let mut announced = false;
+        for line in text.lines().map(str::trim_start) {
+            if let Some(rest) = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))
+            {
+                let end =
+                    rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+                if announced {
+                    names.insert(rest[..end].to_owned());
+                }
+                announced = false;
+            } else if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+                announced = true;
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn totals(table: &Table) -> Totals {
+    let mut totals = Totals { lines: table.requirement.len(), ..Totals::default() };
+    for line in &table.requirement {
+        match line.standing() {
+            Standing::Covered => totals.covered += 1,
+            Standing::Excepted => totals.excepted += 1,
+            Standing::Memory => totals.memory += 1,
+        }
+    }
+    totals
+}
+
+fn rows(tables: &BTreeMap<String, Table>) -> String {
+    let mut text = "| table | document | lines | covered | with a reason | on memory alone |\n\
+                    |---|---|---|---|---|---|\n"
+        .to_owned();
+    for (name, table) in tables {
+        let Totals { lines, covered, excepted, memory } = totals(table);
+        let title = &table.title;
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "| [{name}]({name}) | {title} | {lines} | {covered} | {excepted} | {memory} |"
+        );
+    }
+    text
+}
+
+fn section(tables: &BTreeMap<String, Table>) -> String {
+    format!("{BEGIN}\n{}\n{END}", rows(tables))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Requirement {
+        toml::from_str(text).expect("a requirement")
+    }
+
+    #[test]
+    fn memory_and_exceptions_do_not_count() {
+        let with = |source: &str, more: &str| {
+            line(&format!("id='a'\nlevel='MUST'\ntext='t'\nsource=[{source}]\n{more}"))
+        };
+        assert_eq!(with("'kernel'", "").standing(), Standing::Covered);
+        assert_eq!(with("'kernel'", "reason='so'").standing(), Standing::Excepted);
+        assert_eq!(with("'memory'", "reason='so'").standing(), Standing::Memory);
+        assert_eq!(with("'memory','tshark'", "").standing(), Standing::Covered);
+    }
+
+    #[test]
+    fn what_is_missing_or_double_is_complained_of() {
+        let root = crate::workspace_root();
+        let table = |text: &str| Table {
+            title: "t".to_owned(),
+            requirement: text.split(';').map(line).collect(),
+        };
+        let head = "id='a'\nlevel='MUST'\ntext='t'\nsource=['kernel']\n";
+        let good = "code=['core/crypto.rs:join_hmac']\ntest=['memory_and_exceptions_do_not_count']";
+        let cases = [
+            (format!("{head}{good}"), ""),
+            (format!("{head}{good};{head}{good}"), "twice"),
+            (head.to_owned(), "neither code and test"),
+            (format!("{head}code=['core/nowhere.rs']\ntest=['x']"), "no file"),
+            (format!("{head}code=['core/crypto.rs:nothing_here']\ntest=['x']"), "no item"),
+            (format!("{head}code=['core/crypto.rs']\ntest=['no_such_test']"), "no test"),
+            (head.replace("kernel", "hearsay") + good, "no source"),
+        ];
+        for (text, expected) in cases {
+            let tables = BTreeMap::from([("t.toml".to_owned(), table(&text))]);
+            let complaints = complaints(&root, &tables).expect("readable").join("; ");
+            assert_eq!(complaints.is_empty(), expected.is_empty(), "{text}: {complaints}");
+            assert!(complaints.contains(expected), "{text}: {complaints}");
+        }
+    }
+}

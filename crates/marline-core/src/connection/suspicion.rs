@@ -54,6 +54,12 @@ impl Connection {
         }
     }
 
+    /// The peer has not shown yet that it speaks Multipath TCP, and there is no other subflow: a copy on
+    /// the same one would be in the way of falling back.
+    pub(super) fn may_still_fall_back(&self) -> bool {
+        !self.is_confirmed() && self.legs_count() < 2
+    }
+
     /// The client's first data was not acknowledged, nor did anything else come since the handshake.
     fn is_unanswered(&self, id: SubflowId) -> bool {
         let silent = |leg: &super::Leg| {
@@ -132,9 +138,7 @@ impl Connection {
 
     /// Queues what this subflow holds and no other healthy subflow carries.
     pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
-        // Before the peer has shown that it speaks Multipath TCP there is no other subflow, and a copy on
-        // the same one would be in the way of falling back.
-        if !self.is_confirmed() || self.closing.closed.is_some() {
+        if self.is_plain() || self.closing.closed.is_some() || self.may_still_fall_back() {
             return;
         }
         let healthy = self.healthy();

@@ -130,7 +130,7 @@ impl Connection {
         if let Some(id) = carried_by.iter().find(|id| self.leg(*id).is_some_and(lies)) {
             self.reset_leg(now, sh, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
-        if !covered && self.is_confirmed() {
+        if !covered && !self.may_still_fall_back() {
             let cause = ReinjectionCause::DataRto;
             self.reinjections.remove(range);
             self.reinjections.push(Queued { range, cause, since: now, from, on: None });

@@ -236,7 +236,6 @@ impl Way<'_> {
                 self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len && seen.len > 0
             })
         };
-        let bare = came.iter().filter(|seen| !seen.mptcp).filter(sent_with).count();
         let never_bare = |seen: &&&Seen| {
             !self.sent.iter().any(|sent| {
                 !sent.mptcp && self.sent_from(sent) == self.came_from(seen) && sent.len == seen.len
@@ -248,7 +247,7 @@ impl Way<'_> {
         if stripped > 0 || acks_bare {
             let in_mid_stream = arrived > 2;
             found.push(Behaviour::StripsData { towards_server, in_mid_stream });
-        } else if arrived == 0 && bare == 0 && with.len() > 1 {
+        } else if arrived == 0 && with.len() > 1 {
             found.push(Behaviour::DropsData { towards_server });
         }
     }

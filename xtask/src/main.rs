@@ -32,6 +32,7 @@ usage: cargo xtask <task>
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
+  endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/endurance.md
   dist            a static program in target/dist, with its SHA-256
 ";
 
@@ -39,6 +40,21 @@ usage: cargo xtask <task>
 const INTEROP: &[&str] = &["run", "--release", "-q", "-p", "marline-interop", "--"];
 /// The program that makes the table.
 const COMPARE: &[&str] = &["run", "--release", "-q", "-p", "marline-cli", "--", "lab", "compare"];
+
+/// The long tests, one after the other, with their figures.
+const ENDURANCE: &[&str] = &[
+    "test",
+    "--release",
+    "-q",
+    "-p",
+    "marline-cli",
+    "--test",
+    "endurance",
+    "--",
+    "--include-ignored",
+    "--nocapture",
+    "--test-threads=1",
+];
 
 /// What a task ends with: the message is printed, the exit code is 1.
 type TaskResult = Result<(), String>;
@@ -61,6 +77,7 @@ fn main() -> ExitCode {
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),
         "packetdrill" => packetdrill(&root, rest),
+        "endurance" => measured(&root, ENDURANCE, rest),
         "dist" => dist::build(&root),
         other => Err(format!("no task `{other}`\n\n{USAGE}")),
     };

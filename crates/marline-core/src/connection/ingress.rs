@@ -332,7 +332,6 @@ impl Connection {
             // Options get lost here, if only those of segments that a box put together.
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
             result = self.translate(now, sh, id, ssn, bytes);
-            result = self.translate(sh, id, ssn, bytes);
         } else if result == Err(MappingError::Unmapped) && mapped_itself && nothing_follows {
             // A box put segments together and kept the options of one. Options pass: the rest is not
             // DATA_ACKed, so that it comes again with a mapping of its own.

@@ -45,15 +45,15 @@ impl Behaviour {
         let to = |server| if server { "towards the server" } else { "towards here" };
         let (what, advice) = match self {
             Behaviour::NoMultipath => ("the SYN/ACK comes without the option of Multipath TCP",
-                "the server does not speak it, or a box strips it: `marline doctor --listen` there tells which"),
+                "the server does not speak it, or a box strips it: `marline doctor --listen` there tells"),
             Behaviour::StripsSyn => ("strips the options of Multipath TCP from SYNs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
             Behaviour::StripsSynAck => ("strips the options of Multipath TCP from SYN/ACKs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
             Behaviour::DropsSyn => ("drops SYNs with the options of Multipath TCP",
-                "a first connection waits seven seconds there, later ones know (for an hour); use the UDP carrier there"),
+                "a first connection waits seven seconds, later ones know (for an hour); use the UDP carrier there"),
             Behaviour::DropsSynAck => ("drops SYN/ACKs with the options of Multipath TCP",
-                "a first connection waits seven seconds there, later ones know (for an hour); use the UDP carrier there"),
+                "a first connection waits seven seconds, later ones know (for an hour); use the UDP carrier there"),
             Behaviour::StripsData { towards_server, in_mid_stream } => {
                 let when = if in_mid_stream { "in mid-stream" } else { "after the handshake" };
                 let what = format!("strips the options of Multipath TCP {when}, {}", to(towards_server));
@@ -69,7 +69,7 @@ impl Behaviour {
             }
             Behaviour::Renumbers => ("rewrites sequence numbers", "Multipath TCP does not mind"),
             Behaviour::ForgetsSack => ("rewrites sequence numbers, but not those in selective acknowledgments",
-                "losses take timeouts to be repaired; switch its sequence number randomisation off, or use the UDP carrier"),
+                "losses are repaired late; switch its randomisation of numbers off, or use the UDP carrier"),
             Behaviour::Splits => ("splits segments", "Multipath TCP does not mind"),
             Behaviour::Coalesces => ("coalesces segments (puts several together, with the options of one)",
                 "mappings get lost: a subflow there is reset or falls back now and then; use the UDP carrier there"),
@@ -78,9 +78,9 @@ impl Behaviour {
             Behaviour::ThinsAcks => ("thins out acknowledgments", "Multipath TCP does not mind; bursts get larger"),
             Behaviour::Translates => ("translates addresses or ports (NAT)", "Multipath TCP does not mind"),
             Behaviour::ForgetsTranslation => ("forgets address translations of live connections (NAT rebinding)",
-                "native subflows break and are opened again; keepalives keep a translation alive, the UDP carrier outlives it"),
+                "native subflows break and are opened again; keepalives help, and the UDP carrier outlives it"),
             Behaviour::AnswersItself => ("acknowledges data that it does not deliver",
-                "a subflow there is reset after some seconds and another one opened; use another path, or the UDP carrier"),
+                "a subflow there is reset after seconds and another opened; use another path, or the UDP carrier"),
         };
         (what.to_owned(), advice)
     }

@@ -44,9 +44,13 @@ impl Stage {
         let path = format!("wifi,10.93.1.2/24,10.93.1.1/24,rate=20M,delay=10ms{boxes}");
         let [client, server] = stage.names.clone();
         stage.start(&["link", "--between", &client, &server, "--path", &path, "--for", "120"]);
-        let carries = || ip(&["netns", "exec", &client, "ping", "-q", "-c1", "-W1", "10.93.1.1"]);
-        let shown = || ip(&["-n", &server, "link", "show", "dev", "wifi"]);
-        wait_for("the link", || if has("ping") { carries() } else { shown() });
+        for (name, address) in [(&client, "10.93.1.2"), (&server, "10.93.1.1")] {
+            wait_for("the link", || {
+                let words = ["-n", name, "-o", "addr", "show", "dev", "wifi", "up"];
+                let output = Command::new("ip").args(words).output().expect("ip");
+                String::from_utf8_lossy(&output.stdout).contains(address)
+            });
+        }
         let responder = ["netns", "exec", &server, PROGRAM, "doctor", "--listen", "10.93.1.1:7000"];
         let mut command = Command::new("ip");
         command.args(responder).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -74,11 +78,6 @@ impl Stage {
         let err = String::from_utf8_lossy(&output.stderr);
         format!("{}{err}", String::from_utf8_lossy(&output.stdout))
     }
-}
-
-fn has(program: &str) -> bool {
-    let paths = std::env::var("PATH").unwrap_or_default();
-    paths.split(':').any(|folder| Path::new(folder).join(program).exists())
 }
 
 fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {

@@ -20,6 +20,7 @@ mod join;
 mod leg;
 mod mapping_rx;
 mod mapping_tx;
+mod netpath;
 mod open;
 mod paths;
 mod pushing;

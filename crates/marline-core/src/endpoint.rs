@@ -3,6 +3,7 @@
 mod commands;
 pub(crate) mod demux;
 mod listener;
+pub(crate) mod oracle;
 pub(crate) mod time_wait;
 mod wakeups;
 
@@ -37,6 +38,7 @@ pub struct Endpoint {
     /// Slots of connections that may have something to send, each at most once.
     ready: VecDeque<u32>,
     wakeups: Wakeups,
+    seat: Option<oracle::Seat>,
 }
 
 #[derive(Debug, Default)]
@@ -71,12 +73,14 @@ impl Endpoint {
                 answers,
                 spared: SparedPaths::default(),
                 challenges,
+                oracle: oracle::OracleView::default(),
             },
             slab: Vec::new(),
             free: Vec::new(),
             count: 0,
             ready: VecDeque::new(),
             wakeups: Wakeups::default(),
+            seat: None,
         }
     }
 
@@ -159,6 +163,7 @@ impl Endpoint {
             }
             self.after(now, slot);
         }
+        self.see_oracle(now);
     }
 
     /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None`:
@@ -190,7 +195,9 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let connections = self.wakeups.next();
         let time_wait = self.shared.time_wait.next_timeout();
-        [connections, time_wait].into_iter().flatten().min()
+        let oracle =
+            self.seat.as_ref().filter(|_| self.count > 0).and_then(oracle::Seat::next_timeout);
+        [connections, time_wait, oracle].into_iter().flatten().min()
     }
 
     /// Whether subflows that ended are remembered (TIME-WAIT), for stragglers to be answered.
@@ -211,7 +218,12 @@ impl Endpoint {
     }
 
     /// A connection was touched: it may have something to send, a new deadline, or be gone.
-    fn after(&mut self, _now: Instant, slot: u32) {
+    fn after(&mut self, now: Instant, slot: u32) {
+        self.touched(slot);
+        self.see_oracle(now);
+    }
+
+    fn touched(&mut self, slot: u32) {
         let Some(connection) = self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
         else {
             return;

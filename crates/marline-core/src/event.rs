@@ -4,7 +4,7 @@ use marline_policy::{AddressId, SilenceCause, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
-use crate::{CloseReason, FallbackReason, FourTuple};
+use crate::{CloseReason, FallbackReason, FourTuple, NetpathFault};
 
 /// A connection of an endpoint. Never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +109,13 @@ pub enum MonitorKind {
         id: SubflowId,
         /// What made it so.
         cause: SilenceCause,
+    },
+    /// The oracle changed its mind about a subflow's netpath.
+    Netpath {
+        /// Its slot.
+        id: SubflowId,
+        /// What is wrong with it; `None`: it is good again.
+        fault: Option<NetpathFault>,
     },
     /// A subflow is suspected dead (`true`) or was heard again (`false`).
     SubflowSuspected {

@@ -6,6 +6,7 @@ use marline_time::{Duration, Instant, Rng};
 
 use crate::connection::{ChunkPool, SparedPaths};
 use crate::endpoint::demux::Demux;
+use crate::endpoint::oracle::OracleView;
 use crate::endpoint::time_wait::{Stray, TimeWait};
 use crate::network_memory::NetworkMemory;
 use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, MonitorKind, Shard};
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) spared: SparedPaths,
     /// Challenge ACKs of connections. Apart, so that strangers cannot use them up.
     pub(crate) challenges: AnswerBudget,
+    /// What the oracle says, and what it is to be told.
+    pub(crate) oracle: OracleView,
 }
 
 /// How many answers of a kind may go out per second (RFC 5961 section 7).

@@ -20,6 +20,7 @@ mod egress;
 mod handshake;
 mod loss;
 mod mtu;
+mod netpath;
 mod pacer;
 mod prr;
 mod rate;

@@ -1,8 +1,13 @@
-//! The clock of a driver: nanoseconds since it started, from the system's monotonic clock.
+//! The clock of the drivers: nanoseconds since the first one started, from the system's monotonic clock.
+
+use std::sync::OnceLock;
 
 use marline_time::Instant;
 
-/// A monotonic clock with its own origin.
+/// One for the process: what several drivers share, such as the oracle, compares their times.
+static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
+
+/// The monotonic clock of this process.
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
     origin: std::time::Instant,
@@ -12,8 +17,11 @@ impl Clock {
     /// A clock that starts one second after its origin, so that "a little earlier" exists.
     #[must_use]
     pub fn start() -> Self {
-        let now = std::time::Instant::now();
-        Clock { origin: now.checked_sub(std::time::Duration::from_secs(1)).unwrap_or(now) }
+        let origin = ORIGIN.get_or_init(|| {
+            let now = std::time::Instant::now();
+            now.checked_sub(std::time::Duration::from_secs(1)).unwrap_or(now)
+        });
+        Clock { origin: *origin }
     }
 
     /// The present.

@@ -10,6 +10,7 @@
 mod congestion;
 mod factory;
 mod ids;
+mod oracle;
 mod path_manager;
 mod range;
 mod recovery;
@@ -23,6 +24,7 @@ pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
+pub use oracle::{Clean, Netpath, OracleConfig, Watch};
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
     SilenceCause, SubflowPath,

@@ -82,6 +82,9 @@ impl Client {
             tap: config.tap.clone(),
         })
         .map_err(|error| io_error("start the network driver", error))?;
+        if let Some(oracle) = config.oracle.clone() {
+            shard.set_oracle(oracle);
+        }
         native::open(&config.carrier, &shard)?;
         if config.carrier.is_native() {
             shard
@@ -122,10 +125,14 @@ impl Client {
     /// No attempt succeeded; the error lists each with its reason.
     pub async fn connect(&self, servers: &[SocketAddr]) -> Result<Stream, Error> {
         let winner = *lock(&self.inner.winner);
-        let (candidates, local_addresses) = {
+        let (mut candidates, local_addresses) = {
             let paths = lock(&self.inner.paths);
             (paths.candidates(servers, winner), paths.local_addresses())
         };
+        if let Some(oracle) = &self.inner.config.oracle {
+            // Stable: a bad netpath is tried last, in no other order.
+            candidates.sort_by_key(|c| oracle.is_bad(c.end.address, c.remote.ip()));
+        }
         let mut config = self.inner.config.connection.clone();
         config.local_addresses = local_addresses;
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());

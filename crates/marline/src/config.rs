@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use marline_algos::Registry;
-use marline_core::{ConnectionConfig, Limits};
+use marline_core::{ConnectionConfig, Limits, Oracle};
 use marline_time::Duration;
 
 use marline_io::{PathSpec, RawSockets, SegmentLog};
@@ -92,6 +92,9 @@ pub struct ClientConfig {
     pub tap: Option<SegmentLog>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
+    /// What all connections of the process learn of each other's paths; clones are one oracle, and
+    /// every client and server of a process may share it. `None`: each connection for itself.
+    pub oracle: Option<Oracle>,
     /// Emit monitor events.
     pub monitor: bool,
     /// Bounds.
@@ -114,6 +117,7 @@ impl ClientConfig {
             capture_secrets: false,
             tap: None,
             registry: Arc::new(Registry::default()),
+            oracle: None,
             monitor: false,
             limits: Limits::default(),
             keepalive: Duration::from_secs(15),
@@ -144,6 +148,9 @@ pub struct ServerConfig {
     pub tap: Option<SegmentLog>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
+    /// What all connections of the process learn of each other's paths; clones are one oracle, and
+    /// every client and server of a process may share it. `None`: each connection for itself.
+    pub oracle: Option<Oracle>,
     /// Emit monitor events.
     pub monitor: bool,
     /// Bounds, per shard.
@@ -166,6 +173,7 @@ impl ServerConfig {
             capture_secrets: false,
             tap: None,
             registry: Arc::new(Registry::default()),
+            oracle: None,
             monitor: false,
             limits: Limits::default(),
             backlog: 1_024,

@@ -50,6 +50,7 @@ mod client;
 mod config;
 mod error;
 mod listener;
+mod multimob;
 mod native;
 mod path_table;
 mod race;
@@ -63,10 +64,12 @@ pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
     BufferTuning, CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo,
     Counters, Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
-    MonitorKind, Probing, ReceiveTimer, SubflowInfo, SubflowState,
+    MonitorKind, NetpathFault, NetpathInfo, Oracle, Probing, ReceiveTimer, SubflowInfo,
+    SubflowState, Verdict,
 };
 pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets, drop_capabilities};
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};
+pub use multimob::{Interactive, interactive};
 pub use path_table::{PathChange, PathStatus};
 pub use stream::Stream;

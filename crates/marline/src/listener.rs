@@ -67,6 +67,7 @@ impl Listener {
         let queue = AcceptQueue::new(config.backlog);
         let mut shards = Vec::new();
         native::announce(&mut config)?;
+        crate::multimob::allow_following(&mut config.connection);
         for index in 0..config.shards {
             shards.push(start_shard(&config, index as u8, &queue, &monitor)?);
         }
@@ -203,7 +204,7 @@ fn start_shard(
                 .map_err(|error| io_error("capture directory", error))?,
         ),
     };
-    Shard::start(ShardConfig {
+    let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard { index, count: config.shards as u8 },
         accept: Some(config.connection.clone()),
         limits: config.limits,
@@ -213,5 +214,9 @@ fn start_shard(
         capture,
         tap: config.tap.clone(),
     })
-    .map_err(|error| io_error("start the network driver", error))
+    .map_err(|error| io_error("start the network driver", error))?;
+    if let Some(oracle) = config.oracle.clone() {
+        shard.set_oracle(oracle);
+    }
+    Ok(shard)
 }

@@ -54,6 +54,15 @@ impl Attempt {
     }
 }
 
+/// How subflows from a local address are opened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// With the backup flag.
+    pub(super) backup: bool,
+    /// In a hurry (Fast JOIN).
+    pub(super) fast: bool,
+}
+
 /// A pair that should have a subflow.
 struct Wanted<'a> {
     local: &'a LocalAddress,
@@ -134,6 +143,15 @@ impl Mesh {
     /// Brings the mesh closer to what it should be. `backup` says which local addresses' subflows
     /// are opened with the backup flag.
     pub(super) fn update(&mut self, cx: &PathContext<'_>, backup: impl Fn(&LocalAddress) -> bool) {
+        self.update_where(cx, |local| Some(Plan { backup: backup(local), fast: false }));
+    }
+
+    /// The same, with subflows only from those local addresses that there is a plan for.
+    pub(super) fn update_where(
+        &mut self,
+        cx: &PathContext<'_>,
+        plan: impl Fn(&LocalAddress) -> Option<Plan>,
+    ) {
         self.recheck_at = self.recheck_at.filter(|at| *at > cx.now);
         self.wake_at = self.recheck_at;
         if !self.established {
@@ -141,8 +159,13 @@ impl Mesh {
         }
         self.announce(cx);
         if cx.role == Role::Client {
-            self.open(cx, backup);
+            self.open(cx, plan);
         }
+    }
+
+    /// What befell earlier subflows from an address does not matter any more.
+    pub(super) fn forget(&mut self, local: AddressId) {
+        self.attempts.retain(|pair, _| pair.0 != local);
     }
 
     fn announce(&mut self, cx: &PathContext<'_>) {
@@ -157,8 +180,9 @@ impl Mesh {
         }
     }
 
-    fn open(&mut self, cx: &PathContext<'_>, backup: impl Fn(&LocalAddress) -> bool) {
+    fn open(&mut self, cx: &PathContext<'_>, plan: impl Fn(&LocalAddress) -> Option<Plan>) {
         let mut wanted = wanted(cx);
+        wanted.retain(|pair| plan(pair.local).is_some());
         self.attempts.retain(|&(local, remote), _| {
             cx.local.iter().any(|l| l.id == local)
                 && (remote == AddressId(0) || cx.remote.iter().any(|r| r.id == remote))
@@ -187,12 +211,10 @@ impl Mesh {
             attempt.at = cx.now;
             let again = attempt.due(longest);
             self.wake_at = Some(self.wake_at.map_or(again, |at| at.min(again)));
-            self.push(PathAction::OpenSubflow {
-                local: pair.local.id,
-                remote: pair.remote,
-                backup: backup(pair.local),
-                fast: false,
-            });
+            if let Some(Plan { backup, fast }) = plan(pair.local) {
+                let (local, remote) = key;
+                self.push(PathAction::OpenSubflow { local, remote, backup, fast });
+            }
             room -= 1;
         }
     }

@@ -1,11 +1,13 @@
 //! Path managers: which subflows exist.
 
 mod backup;
+mod break_before_make;
 mod full_mesh;
 mod manual;
 mod mesh;
 
 pub use backup::Backup;
+pub use break_before_make::{BreakBeforeMake, BreakBeforeMakeConfig};
 pub use full_mesh::FullMesh;
 pub use manual::Manual;
 

@@ -224,7 +224,7 @@ pub struct Subflow {
 #[serde(default)]
 pub struct Event {
     /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours:
-    /// FALLBACK, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, and LAGGED where the reader was too slow.
+    /// FALLBACK, SF_NETPATH_BAD, SF_NETPATH_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, and LAGGED where the reader was too slow.
     pub event: String,
     /// When: microseconds since the process started its clock.
     pub at_us: u64,
@@ -248,7 +248,7 @@ pub struct Event {
     /// Backup, of SF_ESTABLISHED and SF_PRIO.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<bool>,
-    /// Why, of CLOSED, SF_CLOSED, SF_SILENT and FALLBACK.
+    /// Why, of CLOSED, SF_CLOSED, SF_NETPATH_BAD, SF_SILENT and FALLBACK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// How many events were skipped, of LAGGED.

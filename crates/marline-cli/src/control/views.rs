@@ -165,6 +165,11 @@ impl From<&MonitorEvent> for Event {
                 reason: Some(cause.to_string()),
                 ..named(base, "SF_SILENT")
             },
+            MonitorKind::Netpath { id, fault } => {
+                let name = if fault.is_some() { "SF_NETPATH_BAD" } else { "SF_NETPATH_GOOD" };
+                let event = Event { subflow: Some(id.0.into()), ..named(base, name) };
+                Event { reason: fault.map(|fault| fault.to_string()), ..event }
+            }
             MonitorKind::SubflowSuspected { id, suspected } => {
                 let name = if *suspected { "SF_SUSPECTED" } else { "SF_RECOVERED" };
                 Event { subflow: Some(id.0.into()), ..named(base, name) }

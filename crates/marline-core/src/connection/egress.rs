@@ -140,7 +140,8 @@ impl Connection {
         usable
             .filter(|(_, leg)| leg.is_usable())
             .min_by_key(|(_, leg)| {
-                let suspect = leg.suspected || leg.tcp.potentially_failed() || leg.bad_netpath;
+                let suspect =
+                    leg.suspected || leg.tcp.potentially_failed() || leg.netpath_fault.is_some();
                 (suspect, leg.is_backup(), leg.tcp.srtt().unwrap_or_default())
             })
             .map(|(id, _)| id)

@@ -9,6 +9,7 @@ use marline_wire::mptcp::{FastJoinForm, MpFail, MpTcpRst};
 use super::mapping_rx::MappingRx;
 use super::repair_tx::SentRepair;
 use crate::endpoint::demux::FlowKey;
+use crate::oracle::NetpathFault;
 use crate::subflow::Subflow;
 
 /// How the subflow belongs to the connection.
@@ -126,12 +127,12 @@ pub(super) struct Leg {
     pub(super) suspected: bool,
     /// When it last brought news of the stream, or joined.
     pub(super) last_new_at: Instant,
-    /// The oracle holds its netpath to be bad.
-    pub(super) bad_netpath: bool,
     /// Repairs sent on it and not acknowledged, oldest first.
     pub(super) repairs: VecDeque<SentRepair>,
     /// Bytes taken from behind a hole of it that will come once more, in order.
     pub(super) early: u64,
+    /// Why the oracle holds its netpath to be bad.
+    pub(super) netpath_fault: Option<NetpathFault>,
 }
 
 /// What a RST says besides being one.

@@ -259,9 +259,9 @@ impl Connection {
             patience_until: None,
             suspected: false,
             last_new_at: Instant::ZERO,
-            bad_netpath: false,
             repairs: std::collections::VecDeque::new(),
             early: 0,
+            netpath_fault: sh.oracle.fault(&key.path),
         }));
         Some(id)
     }

@@ -30,6 +30,9 @@ impl Connection {
         if self.closing.closed.is_some() || matches!(self.mode, Mode::Plain { .. }) {
             return;
         }
+        if let PathEvent::Silent { id, .. } = event {
+            self.report_silence(sh, id);
+        }
         self.with_path_context(now, sh, |manager, cx| manager.on_event(&event, cx));
         self.apply_path_actions(now, sh);
     }

@@ -17,6 +17,7 @@ use crate::{CloseReason, MonitorKind, SubflowState};
 
 impl Connection {
     pub(super) fn on_probe_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        self.report_timeout(sh, id);
         let patience = self.scheduler.probe_patience();
         // Who leaves reinjection to the retransmission timer leaves suspicion to it, too.
         if let Some(leg) = self.leg_mut(id).filter(|_| patience.is_some()) {
@@ -45,6 +46,7 @@ impl Connection {
             // A box that drops what carries options lets nothing pass that RFC 8684 has.
             self.give_options_up(now, sh);
         }
+        self.report_timeout(sh, id);
         self.scheduler_event(now, SchedulerEvent::SubflowRto(id));
         if self.leg(id).is_some_and(|leg| leg.up) {
             self.suspect(now, sh, id, ReinjectionCause::SubflowRto);
@@ -187,7 +189,8 @@ impl Connection {
         let mut set = SubflowSet::EMPTY;
         for id in self.leg_ids() {
             let healthy = |leg: &super::Leg| {
-                let suspect = leg.suspected || leg.tcp.potentially_failed() || leg.bad_netpath;
+                let suspect =
+                    leg.suspected || leg.tcp.potentially_failed() || leg.netpath_fault.is_some();
                 leg.is_usable() && !suspect
             };
             if self.leg(id).is_some_and(healthy) {

@@ -86,6 +86,6 @@ fn view(now: Instant, id: SubflowId, leg: &Leg) -> marline_policy::SubflowView {
     }
     view.potentially_failed |= leg.suspected;
     view.last_new_at = leg.last_new_at;
-    view.bad_netpath = leg.bad_netpath;
+    view.bad_netpath = leg.netpath_fault.is_some();
     view
 }

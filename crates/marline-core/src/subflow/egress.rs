@@ -301,6 +301,9 @@ impl Subflow {
     fn on_transmission(&mut self, now: Instant, notice: SentNotice) {
         let bytes = notice.end.since(notice.start);
         self.tx.last_sent_at = now;
+        self.tx.tally.sent += 1;
+        let repeat = matches!(notice.kind, SentKind::Retransmission | SentKind::ProbeRepeat);
+        self.tx.tally.retransmitted += u64::from(repeat);
         if self.tx.phase == Phase::Recovery {
             self.tx.prr.on_sent(bytes);
         }

@@ -77,6 +77,7 @@ impl Subflow {
                 continue;
             }
             if self.mtu.is_probe(*start) {
+                self.tx.tally.lost = self.tx.tally.lost.saturating_sub(1);
                 self.mtu.on_lost();
             } else {
                 congestion += bytes;

@@ -10,6 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
 use super::loss::{LossHistory, Undo};
+use super::netpath::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
 use super::rto::RtoTimer;
@@ -92,6 +93,8 @@ pub(super) struct Transmission {
     pub(super) window_use: WindowUse,
     pub(super) losses: LossHistory,
     pub(super) last_sent_at: Instant,
+    /// What the oracle has not been told.
+    pub(super) tally: Tally,
     /// Starts of segments marked lost; entries may be out of date.
     lost: BinaryHeap<Reverse<u64>>,
     /// The SACK blocks of the last ACK: their inner parts need no second look.
@@ -124,6 +127,7 @@ impl Transmission {
             window_use: WindowUse::default(),
             losses: LossHistory::default(),
             last_sent_at: now,
+            tally: Tally::default(),
             lost: BinaryHeap::new(),
             sack_cache: [(Ssn(0), Ssn(0)); 4],
             released: Vec::new(),
@@ -155,6 +159,7 @@ impl Transmission {
         let Some(index) = self.board.index_of(start) else { return 0 };
         let bytes = self.board.mark_lost(index);
         if bytes > 0 {
+            self.tally.lost += 1;
             self.queue_lost(index);
         }
         bytes
@@ -200,6 +205,9 @@ impl Transmission {
         for index in 0..self.board.len() {
             if self.board.bytes_lost() == 0 {
                 break;
+            }
+            if self.board.get(index).is_some_and(|segment| segment.lost) {
+                self.tally.lost = self.tally.lost.saturating_sub(1);
             }
             self.board.unmark_lost(index);
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, EndpointConfig, Limits,
-    MonitorEvent, TransmitBuf,
+    MonitorEvent, Oracle, TransmitBuf,
 };
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
@@ -250,6 +250,11 @@ impl Shard {
         Ok(handle)
     }
 
+    /// Its connections take part in this oracle from now on.
+    pub fn set_oracle(&self, oracle: Oracle) {
+        self.lock().endpoint.set_oracle(oracle);
+    }
+
     /// Tells shards that share ports of each other.
     pub fn introduce(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
@@ -273,6 +278,11 @@ impl Shard {
     /// # Errors
     /// The system's.
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
+        if let (Some((_, index)), Some(oracle)) =
+            (&options.interface, self.lock().endpoint.oracle())
+        {
+            oracle.set_interface(options.local.ip(), *index);
+        }
         if self.lock().carrier.is_native() {
             let interface = options.interface.map_or(0, |(_, index)| index);
             self.set_interface(options.local.ip(), Some(interface));

@@ -2,8 +2,8 @@
 
 use super::{RegisterError, Registry};
 use crate::schedulers::{
-    Blest, BlestConfig, Ecf, EcfConfig, Linux, MinRtt, MinRttConfig, OpportunisticRules, Orp,
-    Penalise, Retransmit, RoundRobin, RoundRobinConfig,
+    Blest, BlestConfig, Ecf, EcfConfig, FollowClient, FollowClientConfig, Linux, MinRtt,
+    MinRttConfig, OpportunisticRules, Orp, Penalise, Retransmit, RoundRobin, RoundRobinConfig,
 };
 use crate::{NamedScheduler, Parameters};
 
@@ -32,6 +32,10 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         move || Box::new(Ecf::new(config))
     })?;
     registry.register_scheduler(NamedScheduler::new("linux", || Box::<Linux>::default()))?;
+    registry.register_scheduler_with("follow-client", |parameters| {
+        let config = follow_client(parameters);
+        move || Box::new(FollowClient::new(config))
+    })?;
     registry.register_scheduler_wrapper("orp", |parameters| {
         let rules = orp(parameters);
         move |inner| Box::new(Orp::new(inner, rules))
@@ -50,6 +54,19 @@ fn min_rtt(parameters: &mut Parameters<'_>, defaults: MinRttConfig) -> MinRttCon
         } else {
             OpportunisticRules::OFF
         },
+        reinjects_on_probe: parameters.word(
+            "reinject",
+            reinject,
+            &[("probe", true), ("rto", false)],
+        ),
+    }
+}
+
+fn follow_client(parameters: &mut Parameters<'_>) -> FollowClientConfig {
+    let defaults = FollowClientConfig::default();
+    let reinject = if defaults.reinjects_on_probe { "probe" } else { "rto" };
+    FollowClientConfig {
+        spills: parameters.on_off("spill", defaults.spills),
         reinjects_on_probe: parameters.word(
             "reinject",
             reinject,

@@ -1,0 +1,334 @@
+//! Break before make: the cellular subflow is not opened until it is needed. MultiMob's path manager.
+//!
+//! *Problem.* A subflow that only stands by costs energy: on LTE a join alone wakes the radio for some
+//! twelve seconds, about as much as all that a voice assistant says in a minute. `backup` opens it all the
+//! same; then, once WiFi dies, its server does not know that and goes on sending there.
+//!
+//! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh keeps
+//! them (`mesh.rs`). From an address flagged `backup` nothing is sent, until no primary subflow does its
+//! work any more:
+//! - the netpath of each is bad by the oracle, or each is silent (receive timer, keepalives), or the peer
+//!   made each a backup (MP_PRIO): at once;
+//! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
+//!   none: at once;
+//! - each is potentially failed, or none is left, for `patience`.
+//!
+//! Then one backup address is used, the first that is up (the next one if a join from it fails), with a
+//! Fast JOIN where that was agreed on. A peer that does not follow the client is told by MP_PRIO that the
+//! new subflow is regular: that is all a stock server understands.
+//!
+//! *Back again.* Potentially failed subflows are asked for a sign of life every `probe`, each time twice
+//! as long apart, at most sixteen times that; the oracle asks on bad netpaths. An address that comes back
+//! is joined from at once. Data returns as soon as the schedulers see a healthy regular subflow: a bad
+//! netpath is that only after the oracle's clean period, which is the hysteresis of moving back. When a
+//! primary subflow was healthy for `settle` on end, and the backup one brought and got nothing new for
+//! `quiet`, it is closed. The shorter `quiet`, the better for the battery: closing needs two more packets,
+//! and they start the radio's tail anew.
+//!
+//! *Source.* De Coninck and Bonaventure's MultiMob: what its kernel module does by `open_bup=0` (facts
+//! only; written anew). That a client should return to WiFi and let cellular sleep again is a wish of
+//! users of the kernel's stack.
+//!
+//! *Differences.* The module never closes what it opened (`close=off`), knows no patience (`patience=1h`
+//! is as good as none: it waits for the oracle, the receive timer, keepalives, or the last subflow's end)
+//! and never asks a failed path for a sign of life but by retransmissions (`probe=1h`): these three
+//! together are the name `multimob`. It opens each backup address at most once, from here on as often as
+//! it is needed.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use marline_policy::{
+    AddressId, LocalAddress, PathAction, PathContext, PathEvent, PathManager, Role, SubflowId,
+    SubflowPath, SubflowSet, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+use super::mesh::{Mesh, Plan, starts_at};
+
+/// Doublings of the wait between two probes.
+const PROBE_DOUBLINGS: u32 = 4;
+
+/// When a backup subflow is opened and closed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct BreakBeforeMakeConfig {
+    /// How long all primary subflows may be potentially failed, or absent, before a backup one is opened
+    /// without any other reason.
+    pub patience: Duration,
+    /// The first wait between two probes of a potentially failed primary subflow.
+    pub probe: Duration,
+    /// How long a primary subflow must have been healthy before backup ones are closed.
+    pub settle: Duration,
+    /// How long backup subflows must have been without news before they are closed.
+    pub quiet: Duration,
+    /// Backup subflows are closed when they are not needed any more.
+    pub closes: bool,
+}
+
+impl Default for BreakBeforeMakeConfig {
+    fn default() -> Self {
+        BreakBeforeMakeConfig {
+            patience: Duration::from_millis(250),
+            probe: Duration::from_millis(200),
+            settle: Duration::from_secs(1),
+            quiet: Duration::from_secs(2),
+            closes: true,
+        }
+    }
+}
+
+impl BreakBeforeMakeConfig {
+    /// As MultiMob's kernel module has it.
+    #[must_use]
+    pub const fn multimob() -> Self {
+        BreakBeforeMakeConfig {
+            patience: Duration::from_secs(3_600),
+            probe: Duration::from_secs(3_600),
+            settle: Duration::from_secs(1),
+            quiet: Duration::from_secs(2),
+            closes: false,
+        }
+    }
+}
+
+/// Opens backup subflows only while they are needed.
+#[derive(Clone, Debug, Default)]
+pub struct BreakBeforeMake {
+    config: BreakBeforeMakeConfig,
+    mesh: Mesh,
+    /// A backup subflow is wanted.
+    needed: bool,
+    /// The backup address in use.
+    chosen: Option<AddressId>,
+    /// Since when no primary subflow is healthy.
+    trouble_since: Option<Instant>,
+    /// Since when one is.
+    healthy_since: Option<Instant>,
+    /// Subflows reported silent and not heard since.
+    silent: SubflowSet,
+    /// Probes of potentially failed ones: how many, and when the next goes.
+    probes: BTreeMap<SubflowId, (u32, Instant)>,
+    /// What priority was asked for: the peer may insist on its own view.
+    asked: BTreeMap<SubflowId, bool>,
+    wake_at: Option<Instant>,
+}
+
+/// How the subflows of one kind do.
+#[derive(Copy, Clone, Debug, Default)]
+struct Tally {
+    /// Established, without those that are closing.
+    established: usize,
+    healthy: usize,
+    /// Neither suspicion nor hope: bad netpath, silent, or made a backup by the peer.
+    out: usize,
+}
+
+impl BreakBeforeMake {
+    /// With these times.
+    #[must_use]
+    pub fn new(config: BreakBeforeMakeConfig) -> Self {
+        BreakBeforeMake { config, ..BreakBeforeMake::default() }
+    }
+
+    fn update(&mut self, cx: &PathContext<'_>, address_lost: bool) {
+        self.wake_at = None;
+        let all_backup = !cx.local.iter().any(|local| local.subflow && !local.backup);
+        if cx.role != Role::Client || all_backup {
+            self.mesh.update(cx, |local| local.backup);
+            return;
+        }
+        let primary = self.tally(cx);
+        self.note_health(cx, &primary);
+        if cx.paths.iter().any(|path| backup_of(path, cx).is_some()) {
+            self.needed = true;
+        } else if primary.healthy > 0 {
+            self.needed = false;
+        } else if self.mesh.is_established() && self.is_due(cx, &primary, address_lost) {
+            self.needed = true;
+        }
+        if self.needed {
+            self.see_to_backups(cx, primary.healthy > 0);
+        } else {
+            self.chosen = None;
+        }
+        self.probe(cx);
+        let (chosen, hurry) = (self.chosen.filter(|_| self.needed), primary.healthy == 0);
+        self.mesh.update_where(cx, |local| {
+            let wanted = !local.backup || Some(local.id) == chosen;
+            wanted.then_some(Plan { backup: local.backup, fast: local.backup && hurry })
+        });
+    }
+
+    fn tally(&self, cx: &PathContext<'_>) -> Tally {
+        let mut tally = Tally::default();
+        for view in primaries(cx) {
+            let out = view.bad_netpath || view.backup || self.silent.contains(view.id);
+            tally.established += 1;
+            tally.out += usize::from(out);
+            tally.healthy += usize::from(!out && !view.potentially_failed);
+        }
+        tally
+    }
+
+    fn note_health(&mut self, cx: &PathContext<'_>, primary: &Tally) {
+        if primary.healthy > 0 {
+            self.trouble_since = None;
+            self.healthy_since.get_or_insert(cx.now);
+        } else {
+            self.healthy_since = None;
+            self.trouble_since.get_or_insert(cx.now);
+        }
+    }
+
+    /// Whether a backup subflow is needed now; if later, that is when to look again.
+    fn is_due(&mut self, cx: &PathContext<'_>, primary: &Tally, address_lost: bool) -> bool {
+        let hopeless = primary.established > 0 && primary.out == primary.established;
+        let gone = primary.established == 0 && (cx.data_waits || address_lost);
+        let Some(since) = self.trouble_since else { return false };
+        let at = since + self.config.patience;
+        if hopeless || gone || at <= cx.now {
+            return true;
+        }
+        self.wake(at);
+        false
+    }
+
+    /// Which backup address serves; what the peer is told; when it is over.
+    fn see_to_backups(&mut self, cx: &PathContext<'_>, healthy: bool) {
+        let used = cx.paths.iter().find_map(|path| backup_of(path, cx)).map(|local| local.id);
+        let up = |id: AddressId| backups(cx).any(|local| local.id == id);
+        if self.chosen.filter(|id| up(*id)).is_none() {
+            self.chosen = used.or_else(|| backups(cx).next().map(|local| local.id));
+            if let Some(id) = self.chosen {
+                self.mesh.forget(id);
+            }
+        }
+        if !cx.followed {
+            self.set_priorities(cx, healthy);
+        }
+        let Some(since) = self.healthy_since.filter(|_| self.config.closes) else { return };
+        let spares = || cx.subflows.iter().filter(|view| !is_primary(view, cx));
+        let busy = spares().any(|view| view.bytes_in_flight + view.bytes_queued > 0);
+        let news = spares().map(|view| view.last_new_at).max().unwrap_or(since);
+        let over = (since + self.config.settle).max(news + self.config.quiet);
+        if busy || over > cx.now {
+            // While something is under way, look again when it has had time to arrive.
+            self.wake(over.max(cx.now + Duration::from_millis(if busy { 100 } else { 0 })));
+            return;
+        }
+        let open = cx.paths.iter().filter(|path| backup_of(path, cx).is_some());
+        open.for_each(|path| self.mesh.push(PathAction::CloseSubflow(path.id)));
+        (self.needed, self.chosen) = (false, None);
+    }
+
+    /// A peer that decides by itself uses what is regular.
+    fn set_priorities(&mut self, cx: &PathContext<'_>, healthy: bool) {
+        for view in cx.subflows.iter().filter(|view| !is_primary(view, cx)) {
+            if view.backup != healthy && self.asked.insert(view.id, healthy) != Some(healthy) {
+                self.mesh.push(PathAction::SetBackup { id: view.id, backup: healthy });
+            }
+        }
+    }
+
+    /// Asks failed primary subflows for a sign of life while a backup one does their work. Bad netpaths
+    /// are the oracle's to ask.
+    fn probe(&mut self, cx: &PathContext<'_>) {
+        let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_netpath;
+        let mut probes = core::mem::take(&mut self.probes);
+        probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
+        let needed = self.needed;
+        for view in primaries(cx).filter(failed).filter(|_| needed) {
+            let (count, at) = probes.entry(view.id).or_insert((0, cx.now + self.config.probe));
+            if *at <= cx.now {
+                *count += 1;
+                *at = cx.now + self.config.probe * (1 << (*count).min(PROBE_DOUBLINGS));
+                self.mesh.push(PathAction::Probe(view.id));
+            }
+            self.wake(*at);
+        }
+        self.probes = probes;
+    }
+
+    fn wake(&mut self, at: Instant) {
+        self.wake_at = Some(self.wake_at.map_or(at, |wake| wake.min(at)));
+    }
+
+    fn note(&mut self, event: &PathEvent) {
+        match *event {
+            PathEvent::Silent { id, .. } => self.silent.insert(id),
+            PathEvent::HeardAgain(id) | PathEvent::SubflowUp(id) => self.silent.remove(id),
+            PathEvent::SubflowDown { id, local, was_established, .. } => {
+                self.silent.remove(id);
+                self.asked.remove(&id);
+                if !was_established && Some(local) == self.chosen {
+                    self.chosen = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// After a failed join from one backup address the next one has its turn.
+    fn next_after(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        let PathEvent::SubflowDown { local, was_established: false, .. } = *event else { return };
+        if self.needed && self.chosen.is_none() && is_backup(local, cx) {
+            let after = backups(cx).find(|other| other.id > local).map(|other| other.id);
+            self.chosen = after.or_else(|| backups(cx).next().map(|other| other.id));
+        }
+    }
+}
+
+/// Local addresses flagged backup from which a subflow may start now.
+fn backups<'a>(cx: &PathContext<'a>) -> impl Iterator<Item = &'a LocalAddress> {
+    cx.local.iter().filter(|local| local.backup && local.subflow && local.up)
+}
+
+fn is_backup(id: AddressId, cx: &PathContext<'_>) -> bool {
+    cx.local.iter().any(|local| local.id == id && local.backup)
+}
+
+/// The address flagged backup that a subflow starts at.
+fn backup_of<'a>(path: &SubflowPath, cx: &PathContext<'a>) -> Option<&'a LocalAddress> {
+    cx.local.iter().find(|local| starts_at(path, local)).filter(|local| local.backup)
+}
+
+/// Whether a subflow starts at an address without the flag.
+fn is_primary(view: &SubflowView, cx: &PathContext<'_>) -> bool {
+    let path = cx.paths.iter().find(|path| path.id == view.id);
+    path.is_none_or(|path| backup_of(path, cx).is_none())
+}
+
+/// Primary subflows that are established and not closing.
+fn primaries<'a>(cx: &PathContext<'a>) -> impl Iterator<Item = &'a SubflowView> {
+    let here = |view: &&SubflowView| view.is_usable() && is_primary(view, cx);
+    cx.subflows.iter().filter(here).collect::<Vec<_>>().into_iter()
+}
+
+impl PathManager for BreakBeforeMake {
+    fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
+        self.note(event);
+        self.mesh.note(event, cx);
+        self.next_after(event, cx);
+        let lost = matches!(event, PathEvent::LocalDown(_) | PathEvent::Removed(_));
+        self.update(cx, lost);
+    }
+
+    fn accepts_join(&mut self, _from: SocketAddr, cx: &PathContext<'_>) -> bool {
+        cx.paths.len() < cx.max_subflows
+    }
+
+    fn poll_action(&mut self) -> Option<PathAction> {
+        self.mesh.poll_action()
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.mesh.next_timeout().into_iter().chain(self.wake_at).min()
+    }
+
+    fn on_timeout(&mut self, cx: &PathContext<'_>) {
+        self.update(cx, false);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Follow the client: the server sends where the client does. MultiMob's scheduler for servers.
+//!
+//! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about to be
+//! left. A server that weighs RTTs by itself goes on sending into a WiFi that the client has given up,
+//! until its own timers say the same again, or lets the cellular radio wake for a segment that could
+//! have waited.
+//!
+//! *How.* The core stamps a subflow whenever it brings news of the stream: data that was not there yet, a
+//! DATA_ACK that advanced, or the client's join (`SubflowView::last_new_at`). New data goes on the regular
+//! subflow with the newest stamp, or on a backup one if its stamp is strictly newer than that of all
+//! regular ones: the client then uses its backup, so shall we. A subflow that is potentially failed, or
+//! whose netpath the oracle holds to be bad, comes after all others; among those alone, the one heard of
+//! last is the best guess. What is repeated takes the same way.
+//!
+//! *Source.* De Coninck and Bonaventure's MultiMob, as its kernel module decides it (facts only; written
+//! anew). By HELLO a client asks a Marline server for this scheduler (docs/spec/experimental.md).
+//!
+//! *Differences.*
+//! - The subflow that is followed is waited for while its window is full. The module then takes whichever
+//!   subflow has room, oldest stamp or not: just after a handover, when the new path is in slow start,
+//!   that is the path just given up, and the answer waits there for a timeout. `spill=on` is the module's
+//!   way; there, too, no data spills onto a backup whose stamp is not the newest.
+//! - The module sends nothing while all subflows are potentially failed. Here that is a guess as any
+//!   plain TCP makes it: suspicion may be wrong.
+//! - Data of a subflow whose probe stays unanswered goes out elsewhere at once; `reinject=rto` waits for
+//!   the retransmission timeout, as the module does.
+//! - The module flags subflows with an RTO of 1.5 s for ever; here that flag is the oracle's and is lifted
+//!   by it (`bad_netpath`).
+//! - Whether a window-limited server repeats the oldest data on the faster path is `+orp`'s business.
+//!
+//! *p99 of a small message:* that of the path the client trusts, even if another one were quicker.
+
+use core::cmp::Reverse;
+
+use marline_policy::{
+    Decision, Reinjection, ReinjectionCause, Scheduler, SchedulerContext, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+use super::classes;
+
+/// How a [`FollowClient`] follows.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct FollowClientConfig {
+    /// While the followed subflow is full, others that have room take the data, newest stamp first.
+    pub spills: bool,
+    /// An unanswered probe is enough for data to be sent elsewhere; else it takes a retransmission
+    /// timeout.
+    pub reinjects_on_probe: bool,
+}
+
+impl FollowClientConfig {
+    /// As MultiMob's kernel module has it.
+    pub const MULTIMOB: Self = FollowClientConfig { spills: true, reinjects_on_probe: false };
+}
+
+impl Default for FollowClientConfig {
+    fn default() -> Self {
+        FollowClientConfig { spills: false, reinjects_on_probe: true }
+    }
+}
+
+/// Sends where the peer last brought something new.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct FollowClient {
+    config: FollowClientConfig,
+}
+
+impl FollowClient {
+    /// With these choices.
+    #[must_use]
+    pub const fn new(config: FollowClientConfig) -> Self {
+        FollowClient { config }
+    }
+
+    fn choose<'a>(&self, subflows: &'a [SubflowView]) -> Choice<'a> {
+        let Some(followed) = followed(subflows.iter()) else { return Choice::Nobody };
+        if followed.is_ready() {
+            return Choice::Send(followed);
+        }
+        let spilled = if self.config.spills { spill(subflows) } else { None };
+        spilled.map_or(Choice::WaitFor(followed), Choice::Send)
+    }
+}
+
+enum Choice<'a> {
+    Send(&'a SubflowView),
+    WaitFor(&'a SubflowView),
+    Nobody,
+}
+
+/// The subflow that the client uses, full or not, if any is usable.
+fn followed<'a>(
+    subflows: impl Iterator<Item = &'a SubflowView> + Clone,
+) -> Option<&'a SubflowView> {
+    let usable = subflows.filter(|view| view.is_usable());
+    let healthy = || usable.clone().filter(|view| !view.is_suspect());
+    let regular = newest(healthy().filter(|view| !view.backup));
+    let backup = newest(healthy().filter(|view| view.backup));
+    let healthy = match (regular, backup) {
+        (Some(regular), Some(backup)) if backup.last_new_at > regular.last_new_at => Some(backup),
+        (regular, backup) => regular.or(backup),
+    };
+    // A bad netpath that is heard may still pass a segment; one that timed out did not.
+    healthy.or_else(|| {
+        usable.min_by_key(|v| (v.potentially_failed, Reverse(v.last_heard_at), v.backup))
+    })
+}
+
+/// The newest stamp; of equal ones the lower slot.
+fn newest<'a>(views: impl Iterator<Item = &'a SubflowView>) -> Option<&'a SubflowView> {
+    views.min_by_key(|view| (Reverse(view.last_new_at), view.id))
+}
+
+/// The module's way when the followed subflow is full: the newest regular one with room; a backup only
+/// with a stamp newer than that of any regular one, full ones included.
+fn spill(subflows: &[SubflowView]) -> Option<&SubflowView> {
+    let healthy = || subflows.iter().filter(|view| view.is_usable() && !view.is_suspect());
+    let regular = || healthy().filter(|view| !view.backup);
+    let bar = regular().map(|view| view.last_new_at).max().unwrap_or(Instant::ZERO);
+    let backup = healthy().filter(|v| v.backup && v.is_ready() && v.last_new_at > bar);
+    newest(backup).or_else(|| newest(regular().filter(|view| view.is_ready())))
+}
+
+impl Scheduler for FollowClient {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        if cx.unsent.is_empty() {
+            return Decision::Wait;
+        }
+        match self.choose(cx.subflows) {
+            Choice::Send(view) => Decision::Send { subflow: view.id, range: cx.unsent },
+            Choice::WaitFor(view) => classes::wait(core::iter::once(view)),
+            Choice::Nobody => Decision::Wait,
+        }
+    }
+
+    /// On the followed subflow, unless it is healthy and carries the data already: then its copy is on the
+    /// way. If there are only suspects, on the best of those that did not carry it.
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        let again = item.cause == ReinjectionCause::DataRto;
+        let Some(best) = followed(cx.subflows.iter()) else { return Decision::Wait };
+        let carried = |view: &SubflowView| item.carried_by.contains(view.id) && !again;
+        let to = match (best.is_suspect(), carried(best)) {
+            (_, false) => Some(best),
+            (false, true) => None,
+            (true, true) => followed(cx.subflows.iter().filter(|view| !carried(view))),
+        };
+        match to {
+            Some(view) if view.is_ready() => Decision::Send { subflow: view.id, range: item.range },
+            Some(view) => classes::wait(core::iter::once(view)),
+            None => Decision::Wait,
+        }
+    }
+
+    fn probe_patience(&self) -> Option<Duration> {
+        self.config.reinjects_on_probe.then_some(Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! An endpoint's visits to the oracle: it tells what its connections saw, asks what is due, and passes
+//! changed verdicts on to them.
+//!
+//! A visit looks at every subflow, so it happens once per period while anything is sent, when something
+//! timed out, and when a question or its answer is due: never per packet. Between visits an endpoint only
+//! compares the generation of the verdicts, one atomic load.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use marline_policy::Netpath;
+use marline_time::Instant;
+
+use super::Endpoint;
+use crate::oracle::{Contribution, Judge, NetpathFault, Oracle, Trouble};
+use crate::shared::Shared;
+use crate::{ConnectionId, FourTuple};
+
+/// Troubles remembered until the visit that follows at once.
+const MAX_TROUBLES: usize = 64;
+
+/// What connections share of the oracle.
+#[derive(Debug, Default)]
+pub(crate) struct OracleView {
+    /// There is one.
+    present: bool,
+    /// Timeouts since the last visit.
+    troubles: Vec<(FourTuple, Trouble)>,
+    /// The bad netpaths, by addresses.
+    bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
+}
+
+impl OracleView {
+    /// Something timed out on a subflow.
+    pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
+        if self.present && self.troubles.len() < MAX_TROUBLES {
+            self.troubles.push((path, trouble));
+        }
+    }
+
+    /// Why the path is bad; `None` if it is not.
+    pub(crate) fn fault(&self, path: &FourTuple) -> Option<NetpathFault> {
+        self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
+    }
+}
+
+/// An endpoint's place at the oracle.
+#[derive(Debug)]
+pub(super) struct Seat {
+    oracle: Oracle,
+    /// The generation of verdicts that connections know.
+    seen: u64,
+    /// When statistics are told next; `None` while nothing happens.
+    period_ends: Option<Instant>,
+    /// When a question or an answer is due.
+    watch_at: Option<Instant>,
+}
+
+impl Seat {
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.period_ends.into_iter().chain(self.watch_at).min()
+    }
+}
+
+/// What a visit brought.
+struct Findings {
+    bad: Option<BTreeMap<(IpAddr, IpAddr), NetpathFault>>,
+    questions: Vec<(ConnectionId, Netpath)>,
+}
+
+impl Endpoint {
+    /// Connections take part in this oracle from now on. Endpoints that share one must share a clock.
+    pub fn set_oracle(&mut self, oracle: Oracle) {
+        self.seat = Some(Seat { oracle, seen: 0, period_ends: None, watch_at: None });
+        self.shared.oracle = OracleView { present: true, ..OracleView::default() };
+    }
+
+    /// The oracle, if there is one.
+    #[must_use]
+    pub fn oracle(&self) -> Option<&Oracle> {
+        self.seat.as_ref().map(|seat| &seat.oracle)
+    }
+
+    /// Visits the oracle if there is a reason to.
+    pub(super) fn see_oracle(&mut self, now: Instant) {
+        let Some(seat) = &mut self.seat else { return };
+        let changed = seat.oracle.generation() != seat.seen;
+        let due = seat.next_timeout().is_some_and(|at| at <= now);
+        if changed || due || !self.shared.oracle.troubles.is_empty() {
+            self.visit_oracle(now);
+        } else if seat.period_ends.is_none() {
+            // Somebody woke: statistics have a meaning again.
+            seat.period_ends = Some(now + seat.oracle.lock().period());
+        }
+    }
+
+    fn visit_oracle(&mut self, now: Instant) {
+        let Some(mut seat) = self.seat.take() else { return };
+        let findings = self.consult(now, &mut seat);
+        self.seat = Some(seat);
+        if let Some(bad) = findings.bad {
+            self.shared.oracle.bad = bad;
+            for id in self.connections() {
+                self.with_quietly(id, |c, sh| c.adopt_verdicts(now, sh));
+            }
+        }
+        for (id, netpath) in findings.questions {
+            self.with_quietly(id, |c, _| c.ask_netpath(&netpath));
+        }
+    }
+
+    /// All that needs the lock.
+    fn consult(&mut self, now: Instant, seat: &mut Seat) -> Findings {
+        let oracle = seat.oracle.clone();
+        let mut judge = oracle.lock();
+        let period_over = seat.period_ends.is_none_or(|at| at <= now);
+        let active = self.tell(now, &mut judge, period_over);
+        let troubles = core::mem::take(&mut self.shared.oracle.troubles);
+        for (path, trouble) in &troubles {
+            if let Some(netpath) = judge.netpath(path) {
+                judge.trouble(now, netpath, *trouble);
+            }
+        }
+        judge.advance(now);
+        if period_over {
+            let goes_on = active || !troubles.is_empty() || judge.is_watching();
+            seat.period_ends = goes_on.then(|| now + judge.period());
+        }
+        seat.watch_at = judge.next_timeout();
+        let changed = judge.generation() != seat.seen;
+        seat.seen = judge.generation();
+        oracle.publish(&judge);
+        let by_addresses = |(n, fault): (Netpath, NetpathFault)| ((n.local, n.remote), fault);
+        let bad = changed.then(|| judge.bad().map(by_addresses).collect());
+        Findings { bad, questions: self.questions(&mut judge) }
+    }
+
+    /// Tells when members were heard, and at a period's end what they did. Whether they did anything.
+    fn tell(&mut self, now: Instant, judge: &mut Judge, period_over: bool) -> bool {
+        let mut parts: BTreeMap<Netpath, (Instant, Contribution)> = BTreeMap::new();
+        for slot in &mut self.slab {
+            let Some(connection) = slot.connection.as_mut() else { continue };
+            connection.members(|path, tcp| {
+                let Some(netpath) = judge.netpath(&path) else { return };
+                let (heard, sum) = parts.entry(netpath).or_default();
+                *heard = (*heard).max(tcp.last_heard_at());
+                if period_over {
+                    sum.add(&tcp.contribute());
+                }
+            });
+        }
+        let mut active = false;
+        for (netpath, (heard, part)) in parts {
+            judge.heard(now, netpath, heard);
+            judge.contribute(now, netpath, &part);
+            active |= part.sent > 0 || part.outstanding > 0;
+        }
+        active
+    }
+
+    /// Who asks on netpaths on which a question is due: the first member of each.
+    fn questions(&mut self, judge: &mut Judge) -> Vec<(ConnectionId, Netpath)> {
+        let mut questions = Vec::new();
+        if !judge.is_watching() {
+            return questions;
+        }
+        for slot in &mut self.slab {
+            let Some(connection) = slot.connection.as_mut() else { continue };
+            let id = connection.id;
+            connection.members(|path, _| {
+                let netpath = judge.netpath(&path).filter(|netpath| judge.take_question(netpath));
+                questions.extend(netpath.map(|netpath| (id, netpath)));
+            });
+        }
+        questions
+    }
+
+    /// Runs a command on a connection without another visit.
+    fn with_quietly(
+        &mut self,
+        id: ConnectionId,
+        command: impl FnOnce(&mut crate::connection::Connection, &mut Shared),
+    ) {
+        let slot = id.0 as u32;
+        let entry = self.slab.get_mut(slot as usize).and_then(|slot| slot.connection.as_mut());
+        if let Some(connection) = entry.filter(|connection| connection.id == id) {
+            command(connection, &mut self.shared);
+            self.touched(slot);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The oracle: how netpaths do, as all connections of a process together see it.
+//!
+//! *Problem.* Ten connections of a phone use the same WiFi. When it dies, the one that sends something
+//! finds out by its timers; each of the others finds out for itself, later, when its user wants
+//! something. A connection that is opened in between starts on the dead path.
+//!
+//! *How.* Statistics are kept per *netpath*: our address, the peer's, and the interface. All subflows and
+//! plain TCP connections on it are its members, loopback excepted. Every period two shares are smoothed,
+//! each with the weight of the segments behind it: lost segments (those that waited for repair when the
+//! period began or were marked lost since) of those outstanding, and retransmissions of those sent. A
+//! netpath becomes bad when the newest period raised one of them to its threshold, or when a member's
+//! retransmission timeout reaches one. Besides (`watch`), a timeout on a member has the netpath asked for
+//! a sign of life at once, a few times in quick succession: if no member hears anything meanwhile, it is
+//! bad; if the peer answers, it was one lost segment. A receive timer or keepalives that ran out say the
+//! same as unanswered questions.
+//!
+//! *What follows.* Every member on a bad netpath is potentially failed: what it holds goes out on other
+//! subflows, path managers open what they kept in reserve, schedulers leave it alone
+//! (`SubflowView::bad_netpath`), clients open new connections elsewhere first. A retransmission timeout
+//! alone does less, as in the source: it keeps new data away.
+//!
+//! *Good again* (`clean`). While a netpath is bad, it is asked every so often, one member for all. When
+//! every question of a whole clean period was answered and nothing timed out, the verdict is lifted. The
+//! module that this comes from never clears its flag: a subflow once suspected came last for the rest of
+//! its life. That is hysteresis without end: a phone that walks back to its WiFi would stay on cellular.
+//! A verdict also ends when the netpath has had no members for a clean period: who is left to know better?
+//!
+//! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), facts only, written anew;
+//! [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
+//! until a clean second; here no trigger hides another. Its rule for idle paths is
+//! `ConnectionConfig::lone_keepalive`, off by default as there.
+//!
+//! Pure: time is an argument, maps are ordered, the number of netpaths is bounded. One handle is shared by
+//! all endpoints of a process, which must then use one clock; each visits the oracle once per period, when
+//! something timed out, and when a question is due, never per packet.
+
+mod average;
+mod judge;
+
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use marline_policy::{Netpath, OracleConfig};
+use marline_time::{Duration, Instant};
+
+pub(crate) use judge::{Contribution, Judge, Trouble};
+
+/// An oracle that several endpoints share. Clones are the same oracle.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    judge: Arc<Mutex<Judge>>,
+    /// Grows with each change of a verdict.
+    generation: Arc<AtomicU64>,
+}
+
+/// Why a netpath is bad.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum NetpathFault {
+    /// The smoothed share of lost segments.
+    Loss,
+    /// The smoothed share of retransmissions.
+    Retransmissions,
+    /// A member's retransmission timeout.
+    Rto,
+    /// A member's timer fired, and questions were not answered.
+    Unanswered,
+    /// A member's receive timer, or its keepalives, ran out.
+    Silent,
+}
+
+impl core::fmt::Display for NetpathFault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            NetpathFault::Loss => "loss",
+            NetpathFault::Retransmissions => "retransmissions",
+            NetpathFault::Rto => "rto",
+            NetpathFault::Unanswered => "unanswered",
+            NetpathFault::Silent => "silent",
+        })
+    }
+}
+
+/// What the oracle thinks of a netpath.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing is wrong with it.
+    Good,
+    /// Something timed out there; it is being asked for a sign of life.
+    Watched,
+    /// It carries new data only if nothing else can.
+    Bad {
+        /// Why.
+        fault: NetpathFault,
+        /// Since when.
+        since: Instant,
+    },
+}
+
+/// A line of the oracle's table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetpathInfo {
+    /// The netpath.
+    pub netpath: Netpath,
+    /// Its members: established subflows and plain TCP connections.
+    pub members: u64,
+    /// Smoothed share of lost segments, 0 to 1.
+    pub loss: f64,
+    /// Smoothed share of retransmissions, 0 to 1.
+    pub retransmissions: f64,
+    /// The largest retransmission timeout of its members, backed off.
+    pub rto: Duration,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How often it became bad.
+    pub times_bad: u64,
+}
+
+impl Oracle {
+    /// An oracle that knows nothing yet.
+    #[must_use]
+    pub fn new(config: OracleConfig) -> Self {
+        let judge = Arc::new(Mutex::new(Judge::new(config)));
+        Oracle { judge, generation: Arc::new(AtomicU64::new(0)) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Judge> {
+        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes that verdicts changed.
+    pub(crate) fn publish(&self, judge: &Judge) {
+        self.generation.store(judge.generation(), Ordering::Release);
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Everything it knows, by netpath.
+    #[must_use]
+    pub fn table(&self) -> Vec<NetpathInfo> {
+        self.lock().table()
+    }
+
+    /// Whether a connection from one address to the other would start on a bad netpath.
+    #[must_use]
+    pub fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
+        self.lock().is_bad(local, remote)
+    }
+
+    /// The interface an address belongs to from now on. What was known of the address on another one is
+    /// forgotten.
+    pub fn set_interface(&self, local: IpAddr, interface: u32) {
+        let mut judge = self.lock();
+        judge.set_interface(local, interface);
+        self.publish(&judge);
+    }
+}
+
+#[cfg(test)]
+mod tests;

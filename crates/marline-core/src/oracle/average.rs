@@ -1,0 +1,70 @@
+//! A share, smoothed with the weight of what it rests on.
+
+/// An exponentially weighted average of `part / whole` over periods: both are averaged by themselves, so
+/// that a period with few segments counts for little.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub(super) struct Average {
+    part: f64,
+    whole: f64,
+    /// The newest period made it larger.
+    rose: bool,
+}
+
+impl Average {
+    pub(super) const NOTHING: Average = Average { part: 0.0, whole: 0.0, rose: false };
+
+    /// A period of `part` in `whole`, at this weight. One in which nothing happened says nothing.
+    pub(super) fn add(&mut self, part: u64, whole: u64, weight: f64) {
+        if whole == 0 {
+            self.rose = false;
+            return;
+        }
+        let before = self.share();
+        self.part = weight * part as f64 + (1.0 - weight) * self.part;
+        self.whole = weight * whole as f64 + (1.0 - weight) * self.whole;
+        self.rose = self.share() > before;
+    }
+
+    /// The smoothed share, 0 to 1.
+    pub(super) fn share(&self) -> f64 {
+        if self.whole > 0.0 { (self.part / self.whole).min(1.0) } else { 0.0 }
+    }
+
+    /// Whether the newest period brought it to `threshold` or higher, and it rests on `least` segments.
+    pub(super) fn rose_to(&self, threshold: f64, least: f64, weight: f64) -> bool {
+        self.rose && self.share() >= threshold && self.whole / weight >= least
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn periods_count_by_their_volume() {
+        let mut average = Average::default();
+        average.add(0, 100, 0.5);
+        average.add(4, 4, 0.5);
+        // 0.5 x 4 of 0.5 x 4 + 0.5 x 50.
+        assert!(near(average.share(), 2.0 / 27.0), "{average:?}");
+        average.add(0, 0, 0.5);
+        assert!(near(average.share(), 2.0 / 27.0), "silence says nothing");
+    }
+
+    #[test]
+    fn only_a_rise_counts_and_only_with_something_behind_it() {
+        let mut average = Average::default();
+        average.add(1, 2, 0.5);
+        assert!(average.rose_to(0.25, 0.0, 0.5) && !average.rose_to(0.25, 8.0, 0.5));
+        average.add(8, 16, 0.5);
+        assert!(!average.rose_to(0.25, 0.0, 0.5), "as before: {average:?}");
+        average.add(16, 16, 0.5);
+        assert!(average.rose_to(0.5, 8.0, 0.5), "{average:?}");
+        average.add(0, 0, 0.5);
+        assert!(!average.rose_to(0.25, 0.0, 0.5), "nothing happened");
+    }
+}

@@ -1,0 +1,380 @@
+//! The judgement itself: what is known of each netpath, and what follows from it.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use marline_policy::{Netpath, OracleConfig};
+use marline_time::{Duration, Instant};
+
+use super::average::Average;
+use super::{NetpathFault, NetpathInfo, Verdict};
+use crate::FourTuple;
+
+/// Interfaces of local addresses remembered.
+const MAX_INTERFACES: usize = 256;
+
+/// What the members of a netpath did during a period, as one endpoint counts it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contribution {
+    pub(crate) members: u64,
+    /// Segments that waited for repair when the period began, or were marked lost since.
+    pub(crate) lost: u64,
+    /// Segments outstanding, and those that were lost and are repaired.
+    pub(crate) outstanding: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) sent: u64,
+    /// The largest retransmission timeout, backed off, of members that wait for an ACK.
+    pub(crate) rto: Duration,
+}
+
+impl Contribution {
+    const NOTHING: Contribution = Contribution {
+        members: 0,
+        lost: 0,
+        outstanding: 0,
+        retransmitted: 0,
+        sent: 0,
+        rto: Duration::ZERO,
+    };
+
+    pub(crate) fn add(&mut self, other: &Contribution) {
+        self.members += other.members;
+        self.lost += other.lost;
+        self.outstanding += other.outstanding;
+        self.retransmitted += other.retransmitted;
+        self.sent += other.sent;
+        self.rto = self.rto.max(other.rto);
+    }
+}
+
+/// Something that happened to a member.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Its probe or retransmission timer fired. The wait is what an answer takes at most.
+    TimedOut { wait: Duration },
+    /// Its receive timer or keepalives ran out: it was asked, and did not answer.
+    Silent { wait: Duration },
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum State {
+    Good,
+    Watched { since: Instant, waits: u32, wait: Duration, next: Instant },
+    Bad(Bad),
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Bad {
+    fault: NetpathFault,
+    since: Instant,
+    /// When the first answer of the clean period that runs was noticed.
+    clean_since: Option<Instant>,
+    asked_at: Option<Instant>,
+    /// Questions in a row without an answer.
+    misses: u32,
+    /// When the next question goes.
+    next: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    loss: Average,
+    retransmissions: Average,
+    /// What endpoints brought since the period began.
+    current: Contribution,
+    /// The sum of the period before.
+    last: Contribution,
+    state: State,
+    /// A valid segment came in on a member.
+    heard_at: Instant,
+    /// It had members.
+    used_at: Instant,
+    /// A question is due: whoever has a member asks.
+    question: bool,
+    times_bad: u64,
+}
+
+impl Entry {
+    const fn new(now: Instant) -> Self {
+        Entry {
+            loss: Average::NOTHING,
+            retransmissions: Average::NOTHING,
+            current: Contribution::NOTHING,
+            last: Contribution::NOTHING,
+            state: State::Good,
+            heard_at: Instant::ZERO,
+            used_at: now,
+            question: false,
+            times_bad: 0,
+        }
+    }
+}
+
+/// All that is known, and the rules.
+#[derive(Clone, Debug)]
+pub(crate) struct Judge {
+    config: OracleConfig,
+    netpaths: BTreeMap<Netpath, Entry>,
+    interfaces: BTreeMap<IpAddr, u32>,
+    period_ends: Instant,
+    generation: u64,
+}
+
+impl Judge {
+    pub(super) fn new(config: OracleConfig) -> Self {
+        Judge {
+            config,
+            netpaths: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
+            period_ends: Instant::ZERO,
+            generation: 0,
+        }
+    }
+
+    pub(crate) const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(crate) const fn period(&self) -> Duration {
+        self.config.period
+    }
+
+    /// The netpath of a subflow; `None` if it does not leave this machine.
+    pub(crate) fn netpath(&self, path: &FourTuple) -> Option<Netpath> {
+        let (local, remote) = (path.local.ip(), path.remote.ip());
+        if local.is_loopback() || remote.is_loopback() || remote.is_unspecified() {
+            return None;
+        }
+        let interface = self.interfaces.get(&local).copied().unwrap_or(0);
+        Some(Netpath { local, remote, interface })
+    }
+
+    pub(super) fn set_interface(&mut self, local: IpAddr, interface: u32) {
+        if self.interfaces.len() >= MAX_INTERFACES && !self.interfaces.contains_key(&local) {
+            return;
+        }
+        let before = self.interfaces.insert(local, interface);
+        if before.is_some_and(|before| before != interface) {
+            self.netpaths.retain(|netpath, _| netpath.local != local);
+            self.generation += 1;
+        }
+    }
+
+    pub(super) fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
+        let interface = self.interfaces.get(&local).copied().unwrap_or(0);
+        self.fault(&Netpath { local, remote, interface }).is_some()
+    }
+
+    /// Why a netpath is bad; `None` if it is not.
+    pub(crate) fn fault(&self, netpath: &Netpath) -> Option<NetpathFault> {
+        match self.netpaths.get(netpath)?.state {
+            State::Bad(bad) => Some(bad.fault),
+            _ => None,
+        }
+    }
+
+    /// The bad netpaths, in order.
+    pub(crate) fn bad(&self) -> impl Iterator<Item = (Netpath, NetpathFault)> {
+        self.netpaths.iter().filter_map(|(netpath, entry)| match entry.state {
+            State::Bad(bad) => Some((*netpath, bad.fault)),
+            _ => None,
+        })
+    }
+
+    /// Whether any netpath is under observation between periods.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.next_timeout().is_some()
+    }
+
+    /// When a question or its answer is due.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.netpaths.values().filter_map(|entry| self.deadline(entry)).min()
+    }
+
+    fn deadline(&self, entry: &Entry) -> Option<Instant> {
+        match entry.state {
+            State::Good => None,
+            State::Watched { next, .. } => Some(next),
+            State::Bad(bad) => self.config.clean.map(|_| bad.next),
+        }
+    }
+
+    fn entry(&mut self, now: Instant, netpath: Netpath) -> &mut Entry {
+        if self.netpaths.len() >= self.config.netpaths.max(1)
+            && !self.netpaths.contains_key(&netpath)
+        {
+            let oldest = self.netpaths.iter().min_by_key(|(_, entry)| entry.used_at);
+            if let Some(oldest) = oldest.map(|(netpath, _)| *netpath) {
+                self.generation += u64::from(self.fault(&oldest).is_some());
+                self.netpaths.remove(&oldest);
+            }
+        }
+        self.netpaths.entry(netpath).or_insert_with(|| Entry::new(now))
+    }
+
+    /// A member of the netpath was last heard then.
+    pub(crate) fn heard(&mut self, now: Instant, netpath: Netpath, at: Instant) {
+        let entry = self.entry(now, netpath);
+        entry.used_at = now;
+        entry.heard_at = entry.heard_at.max(at);
+    }
+
+    /// What an endpoint's members did since it last told.
+    pub(crate) fn contribute(&mut self, now: Instant, netpath: Netpath, part: &Contribution) {
+        self.entry(now, netpath).current.add(part);
+    }
+
+    /// Something happened to a member.
+    pub(crate) fn trouble(&mut self, now: Instant, netpath: Netpath, trouble: Trouble) {
+        let Some(watch) = self.config.watch else {
+            if matches!(trouble, Trouble::Silent { .. }) {
+                self.entry(now, netpath);
+                self.condemn(now, netpath, NetpathFault::Silent);
+            }
+            return;
+        };
+        let entry = self.entry(now, netpath);
+        let (Trouble::TimedOut { wait } | Trouble::Silent { wait }) = trouble;
+        let wait = wait.max(watch.wait);
+        // What another member heard in the meantime is stronger than one member's silence.
+        let silent = matches!(trouble, Trouble::Silent { .. }) && entry.heard_at + wait <= now;
+        match &mut entry.state {
+            State::Bad(bad) => bad.clean_since = None,
+            _ if silent => self.condemn(now, netpath, NetpathFault::Silent),
+            State::Watched { .. } => {}
+            State::Good => {
+                // The probe or the retransmission that goes out now is the first question.
+                entry.state = State::Watched { since: now, waits: 0, wait, next: now + wait };
+            }
+        }
+    }
+
+    fn condemn(&mut self, now: Instant, netpath: Netpath, fault: NetpathFault) {
+        let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
+        let Some(entry) = self.netpaths.get_mut(&netpath) else { return };
+        if let State::Bad(bad) = &mut entry.state {
+            bad.clean_since = None;
+            // Whatever came first: a lone timeout is the least of them.
+            if bad.fault == NetpathFault::Rto && fault != NetpathFault::Rto {
+                bad.fault = fault;
+                self.generation += 1;
+            }
+            return;
+        }
+        let next = now + first;
+        let bad = Bad { fault, since: now, clean_since: None, asked_at: None, misses: 0, next };
+        entry.state = State::Bad(bad);
+        entry.times_bad += 1;
+        self.generation += 1;
+    }
+
+    /// Does what is due: ends the period, goes on with questions, judges.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if now >= self.period_ends {
+            self.end_period(now);
+        }
+        let due: Vec<Netpath> = self
+            .netpaths
+            .iter()
+            .filter(|(_, entry)| self.deadline(entry).is_some_and(|at| at <= now))
+            .map(|(netpath, _)| *netpath)
+            .collect();
+        for netpath in due {
+            self.ask_again(now, netpath);
+        }
+    }
+
+    fn ask_again(&mut self, now: Instant, netpath: Netpath) {
+        let Some(entry) = self.netpaths.get_mut(&netpath) else { return };
+        let heard = entry.heard_at;
+        match &mut entry.state {
+            State::Good => {}
+            State::Watched { since, .. } if heard > *since => entry.state = State::Good,
+            State::Watched { waits, wait, next, .. } => {
+                *waits += 1;
+                if *waits >= self.config.watch.map_or(1, |watch| watch.count) {
+                    self.condemn(now, netpath, NetpathFault::Unanswered);
+                    return;
+                }
+                *next = now + *wait;
+                entry.question = true;
+            }
+            State::Bad(bad) => {
+                let Some(clean) = self.config.clean else { return };
+                if let Some(asked) = bad.asked_at {
+                    if heard > asked {
+                        bad.misses = 0;
+                        // Not from the answer on: the pause before this look may have been a long one,
+                        // and one answer is no clean period.
+                        bad.clean_since.get_or_insert(now);
+                    } else {
+                        bad.misses = bad.misses.saturating_add(1);
+                        bad.clean_since = None;
+                    }
+                }
+                if bad.clean_since.is_some_and(|since| now.since(since) >= clean.period) {
+                    entry.state = State::Good;
+                    self.generation += 1;
+                    return;
+                }
+                let pause = clean.probe * (1 << bad.misses.min(16));
+                bad.asked_at = Some(now);
+                bad.next = now + pause.min(clean.longest_probe.max(clean.probe));
+                entry.question = true;
+            }
+        }
+    }
+
+    fn end_period(&mut self, now: Instant) {
+        self.period_ends = now + self.config.period;
+        let config = self.config;
+        let forget = config.clean.map_or(Duration::ZERO, |clean| clean.period) + config.period;
+        let mut faults = Vec::new();
+        for (netpath, entry) in &mut self.netpaths {
+            let period = core::mem::take(&mut entry.current);
+            let w = config.weight;
+            entry.loss.add(period.lost, period.outstanding, w);
+            entry.retransmissions.add(period.retransmitted, period.sent, w);
+            entry.last = period;
+            let least = config.least as f64;
+            let fault = if entry.loss.rose_to(config.loss, least, w) {
+                Some(NetpathFault::Loss)
+            } else if entry.retransmissions.rose_to(config.retransmissions, least, w) {
+                Some(NetpathFault::Retransmissions)
+            } else if period.rto >= config.rto {
+                Some(NetpathFault::Rto)
+            } else {
+                None
+            };
+            faults.extend(fault.map(|fault| (*netpath, fault)));
+        }
+        for (netpath, fault) in faults {
+            self.condemn(now, netpath, fault);
+        }
+        let before = self.bad().count();
+        self.netpaths.retain(|_, entry| now.since(entry.used_at) <= forget);
+        self.generation += (before - self.bad().count()) as u64;
+    }
+
+    /// Whether the netpath is to be asked now; who has a member and asks says so by this.
+    pub(crate) fn take_question(&mut self, netpath: &Netpath) -> bool {
+        self.netpaths.get_mut(netpath).is_some_and(|entry| core::mem::take(&mut entry.question))
+    }
+
+    pub(super) fn table(&self) -> Vec<NetpathInfo> {
+        let line = |(netpath, entry): (&Netpath, &Entry)| NetpathInfo {
+            netpath: *netpath,
+            members: entry.last.members.max(entry.current.members),
+            loss: entry.loss.share(),
+            retransmissions: entry.retransmissions.share(),
+            rto: entry.last.rto,
+            verdict: match entry.state {
+                State::Good => Verdict::Good,
+                State::Watched { .. } => Verdict::Watched,
+                State::Bad(Bad { fault, since, .. }) => Verdict::Bad { fault, since },
+            },
+            times_bad: entry.times_bad,
+        };
+        self.netpaths.iter().map(line).collect()
+    }
+}

@@ -1,0 +1,53 @@
+//! What a subflow tells the oracle of its netpath: segments, not bytes, as losses are counted in them.
+
+use marline_time::Duration;
+
+use super::Subflow;
+use crate::oracle::Contribution;
+
+/// An answer on a path without a measured round trip takes no longer.
+const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
+
+/// Segments since the oracle was last told.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Sent, repeats included.
+    pub(super) sent: u64,
+    /// Of these, repeats.
+    pub(super) retransmitted: u64,
+    /// Marked lost.
+    pub(super) lost: u64,
+    /// Waited for repair when the oracle was last told.
+    lost_before: u64,
+}
+
+impl Subflow {
+    /// What happened since this was last asked.
+    pub(crate) fn contribute(&mut self) -> Contribution {
+        let board = &self.tx.board;
+        let waiting = match board.bytes_lost() {
+            0 => 0,
+            _ => board.iter().filter(|segment| segment.lost).count() as u64,
+        };
+        let outstanding = board.len() as u64;
+        let rto = if board.is_empty() { Duration::ZERO } else { self.tx.timeout() };
+        let tally = core::mem::take(&mut self.tx.tally);
+        self.tx.tally.lost_before = waiting;
+        let lost = tally.lost_before + tally.lost;
+        // What was lost and repaired in the meantime is no longer on the board as such.
+        let repaired = lost.saturating_sub(waiting);
+        Contribution {
+            members: 1,
+            lost,
+            outstanding: outstanding + repaired,
+            retransmitted: tally.retransmitted,
+            sent: tally.sent,
+            rto,
+        }
+    }
+
+    /// The longest that an answer to a probe takes, by what is known of the round trip.
+    pub(crate) fn answer_takes(&self) -> Duration {
+        self.srtt().map_or(UNKNOWN_ANSWER, |srtt| srtt + self.tx.rtt.rttvar() * 4)
+    }
+}

@@ -7,7 +7,7 @@
 //! *How.* Statistics are kept per *netpath*: our address, the peer's, and the interface. All subflows and
 //! plain TCP connections on it are its members, loopback excepted. Every period two shares are smoothed,
 //! each with the weight of the segments behind it: lost segments (those that waited for repair when the
-//! period began or were marked lost since) of those outstanding, and retransmissions of those sent. A
+//! period began or were marked lost since) of those at risk, and retransmissions of those sent. A
 //! netpath becomes bad when the newest period raised one of them to its threshold, or when a member's
 //! retransmission timeout reaches one. Besides (`watch`), a timeout on a member has the netpath asked for
 //! a sign of life at once, a few times in quick succession: if no member hears anything meanwhile, it is

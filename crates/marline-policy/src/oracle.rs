@@ -25,6 +25,8 @@ pub struct OracleConfig {
     pub weight: f64,
     /// Bad from this smoothed share of lost segments on, if the last period made it larger; 0 to 1.
     pub loss: f64,
+    /// Share of what.
+    pub loss_base: LossBase,
     /// The same for the share of retransmissions in all segments sent.
     pub retransmissions: f64,
     /// Segments that both averages must rest on, all remembered periods together: one lost segment of
@@ -39,6 +41,17 @@ pub struct OracleConfig {
     pub clean: Option<Clean>,
     /// Netpaths kept at most: beyond, the one unused for longest goes.
     pub netpaths: usize,
+}
+
+/// What lost segments are set against.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum LossBase {
+    /// Those that could get lost: outstanding when the period began, or sent since.
+    #[default]
+    AtRisk,
+    /// Those outstanding when it ended, besides what was lost and is repaired. Next to nothing for a flow
+    /// of short messages, so that one loss weighs much.
+    Outstanding,
 }
 
 /// How a netpath on which something timed out is asked for a sign of life. Bad if nothing is heard there.
@@ -56,7 +69,7 @@ pub struct Watch {
 pub struct Clean {
     /// The clean period: so long every question must have been answered, and nothing timed out.
     pub period: Duration,
-    /// Time between two questions.
+    /// Time between two questions, and how long an answer may take.
     pub probe: Duration,
     /// The longest time between two questions, while none is answered (doubled each time).
     pub longest_probe: Duration,
@@ -70,6 +83,7 @@ impl OracleConfig {
             period: Duration::from_secs(1),
             weight: 0.5,
             loss: 0.25,
+            loss_base: LossBase::Outstanding,
             retransmissions: 0.5,
             least: 0,
             rto: Duration::from_millis(1_500),
@@ -88,13 +102,14 @@ impl OracleConfig {
             period: Duration::from_secs(2),
             // Linux answers one empty segment in half a second.
             probe: Duration::from_millis(600),
-            longest_probe: Duration::from_millis(2_400),
+            longest_probe: Duration::from_millis(1_200),
         };
         OracleConfig {
             period: Duration::from_millis(250),
             // Half of it is forgotten after one second, as there.
             weight: 0.16,
             least: 10,
+            loss_base: LossBase::AtRisk,
             watch: Some(watch),
             clean: Some(clean),
             ..OracleConfig::multimob()

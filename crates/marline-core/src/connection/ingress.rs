@@ -538,6 +538,7 @@ impl Connection {
         if !initial {
             sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
         }
+        self.rescue(now, |_| true);
         self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
         self.path_event(now, sh, marline_policy::PathEvent::SubflowUp(id));
     }

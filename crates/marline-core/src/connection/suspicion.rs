@@ -134,7 +134,18 @@ impl Connection {
         if core::mem::take(&mut leg.suspected) {
             self.reinjections.absolve(id);
             sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
+            self.rescue(now, |leg| leg.netpath_fault.is_some());
             self.path_event(now, sh, PathEvent::HeardAgain(id));
+        }
+    }
+
+    /// Somebody healthy is there: what silent subflows hold, also what they were given since they fell
+    /// silent, as there was nobody else, need not wait for their timers.
+    pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&super::Leg) -> bool) {
+        for id in self.leg_ids() {
+            if self.leg(id).is_some_and(|leg| leg.suspected && of(leg)) {
+                self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::{Netpath, OracleConfig};
+use marline_policy::{LossBase, Netpath, OracleConfig};
 use marline_time::{Duration, Instant};
 
 use super::average::Average;
@@ -21,6 +21,8 @@ pub(crate) struct Contribution {
     pub(crate) lost: u64,
     /// Segments outstanding, and those that were lost and are repaired.
     pub(crate) outstanding: u64,
+    /// Segments outstanding when the period began, or sent since.
+    pub(crate) at_risk: u64,
     pub(crate) retransmitted: u64,
     pub(crate) sent: u64,
     /// The largest retransmission timeout, backed off, of members that wait for an ACK.
@@ -32,6 +34,7 @@ impl Contribution {
         members: 0,
         lost: 0,
         outstanding: 0,
+        at_risk: 0,
         retransmitted: 0,
         sent: 0,
         rto: Duration::ZERO,
@@ -41,6 +44,7 @@ impl Contribution {
         self.members += other.members;
         self.lost += other.lost;
         self.outstanding += other.outstanding;
+        self.at_risk += other.at_risk;
         self.retransmitted += other.retransmitted;
         self.sent += other.sent;
         self.rto = self.rto.max(other.rto);
@@ -72,7 +76,7 @@ struct Bad {
     asked_at: Option<Instant>,
     /// Questions in a row without an answer.
     misses: u32,
-    /// When the next question goes.
+    /// When the answer is looked for, or the next question goes.
     next: Instant,
 }
 
@@ -301,15 +305,18 @@ impl Judge {
             }
             State::Bad(bad) => {
                 let Some(clean) = self.config.clean else { return };
-                if let Some(asked) = bad.asked_at {
+                if let Some(asked) = bad.asked_at.take() {
                     if heard > asked {
                         bad.misses = 0;
-                        // Not from the answer on: the pause before this look may have been a long one,
-                        // and one answer is no clean period.
                         bad.clean_since.get_or_insert(now);
                     } else {
                         bad.misses = bad.misses.saturating_add(1);
                         bad.clean_since = None;
+                        let pause = clean.probe * (1 << bad.misses.min(16));
+                        bad.next = asked + pause.min(clean.longest_probe);
+                        if bad.next > now {
+                            return;
+                        }
                     }
                 }
                 if bad.clean_since.is_some_and(|since| now.since(since) >= clean.period) {
@@ -317,9 +324,8 @@ impl Judge {
                     self.generation += 1;
                     return;
                 }
-                let pause = clean.probe * (1 << bad.misses.min(16));
                 bad.asked_at = Some(now);
-                bad.next = now + pause.min(clean.longest_probe.max(clean.probe));
+                bad.next = now + clean.probe;
                 entry.question = true;
             }
         }
@@ -333,7 +339,11 @@ impl Judge {
         for (netpath, entry) in &mut self.netpaths {
             let period = core::mem::take(&mut entry.current);
             let w = config.weight;
-            entry.loss.add(period.lost, period.outstanding, w);
+            let base = match config.loss_base {
+                LossBase::AtRisk => period.at_risk,
+                LossBase::Outstanding => period.outstanding,
+            };
+            entry.loss.add(period.lost, base, w);
             entry.retransmissions.add(period.retransmitted, period.sent, w);
             entry.last = period;
             let least = config.least as f64;

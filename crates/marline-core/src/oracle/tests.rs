@@ -43,7 +43,9 @@ impl Court {
     fn period(&mut self, loss: (u64, u64), repeats: (u64, u64), rto: Duration) {
         let (lost, outstanding) = loss;
         let (retransmitted, sent) = repeats;
-        let part = Contribution { members: 1, lost, outstanding, retransmitted, sent, rto };
+        let at_risk = outstanding;
+        let part =
+            Contribution { members: 1, lost, outstanding, at_risk, retransmitted, sent, rto };
         self.now += ms(1_000);
         self.judge.heard(self.now, self.wifi, self.now);
         self.judge.contribute(self.now, self.wifi, &part);
@@ -203,11 +205,14 @@ fn good_again_after_a_clean_period_only() {
 fn questions_nobody_answers_become_rare_and_one_missed_spoils_the_period() {
     let mut court = Court::new(OracleConfig::prompt());
     court.condemn();
-    let pauses: Vec<u128> = (0..5).map(|_| court.next().0.as_millis()).collect();
-    assert_eq!(pauses, [600, 600, 1_200, 2_400, 2_400]);
+    let steps: Vec<_> =
+        (0..6).map(|_| court.next()).map(|(at, ask)| (at.as_millis(), ask)).collect();
+    let (ask, look) = ((600, true), (600, false));
+    assert_eq!(steps, [ask, look, ask, look, ask, look], "600 ms, then 1.2 s apart");
+    court.next();
     court.answer();
-    court.next();
-    court.next();
+    assert_eq!(court.next(), (ms(580), true), "answered: the next one at once");
+    assert_eq!(court.next(), (ms(600), false));
     let missed = court.now;
     while court.fault().is_some() {
         court.answer();
@@ -267,6 +272,6 @@ fn parameters_are_what_the_documentation_says() {
     assert_eq!((seed.watch, seed.clean), (None, None));
     let ours = OracleConfig::default();
     assert_eq!(ours.watch, Some(Watch { wait: ms(50), count: 3 }));
-    let clean = Clean { period: ms(2_000), probe: ms(600), longest_probe: ms(2_400) };
+    let clean = Clean { period: ms(2_000), probe: ms(600), longest_probe: ms(1_200) };
     assert_eq!(ours.clean, Some(clean));
 }

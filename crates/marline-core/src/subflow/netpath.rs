@@ -19,6 +19,8 @@ pub(super) struct Tally {
     pub(super) lost: u64,
     /// Waited for repair when the oracle was last told.
     lost_before: u64,
+    /// Were outstanding then.
+    outstanding_before: u64,
 }
 
 impl Subflow {
@@ -33,6 +35,7 @@ impl Subflow {
         let rto = if board.is_empty() { Duration::ZERO } else { self.tx.timeout() };
         let tally = core::mem::take(&mut self.tx.tally);
         self.tx.tally.lost_before = waiting;
+        self.tx.tally.outstanding_before = outstanding;
         let lost = tally.lost_before + tally.lost;
         // What was lost and repaired in the meantime is no longer on the board as such.
         let repaired = lost.saturating_sub(waiting);
@@ -40,6 +43,7 @@ impl Subflow {
             members: 1,
             lost,
             outstanding: outstanding + repaired,
+            at_risk: tally.outstanding_before + tally.sent,
             retransmitted: tally.retransmitted,
             sent: tally.sent,
             rto,

@@ -1,0 +1,44 @@
+//! The deterministic core of Marline: Multipath TCP (RFC 8684) without I/O, clock or globals.
+//!
+//! Five calls drive an [`Endpoint`]: [`handle_packet`](Endpoint::handle_packet),
+//! [`handle_timeout`](Endpoint::handle_timeout), [`poll_transmit`](Endpoint::poll_transmit),
+//! [`poll_timeout`](Endpoint::poll_timeout) and [`poll_event`](Endpoint::poll_event), plus the
+//! application's commands. After each `handle_*` call or command, drain transmits, then ask for the
+//! timeout, then drain events. The time passed in must never go back.
+//!
+//! Two machines are nested: a `Connection` speaks data sequence numbers, each of its `Subflow`s is
+//! plain TCP. A connection that fell back to TCP is one with a single subflow and no DSS.
+
+#![forbid(unsafe_code)]
+
+mod conduct;
+mod config;
+mod connection;
+mod crypto;
+mod endpoint;
+mod error;
+mod event;
+mod network_memory;
+mod oracle;
+mod repair;
+mod setting;
+mod shared;
+mod silence;
+mod stats;
+mod subflow;
+mod transmit;
+
+pub use conduct::Conduct;
+pub use config::{
+    BufferTuning, Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, Limits, Linger,
+    Shard,
+};
+pub use endpoint::Endpoint;
+pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
+pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
+pub use marline_wire::mptcp::Extensions;
+pub use oracle::{NetpathFault, NetpathInfo, Oracle, Verdict};
+pub use setting::{Hold, Setting};
+pub use silence::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveTimer};
+pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
+pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

@@ -203,6 +203,31 @@ fn addresses_are_announced_after_the_first_dss_or_as_linux_at_once_and_alone() {
 }
 
 #[test]
+fn only_the_echo_of_an_announcement_ends_its_repetition() {
+    let mut script = Script::new(endpoint_config(Some(announcing(config()))), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 7);
+    let _ = serve(&mut script, &mut peer);
+    let mut announcements = |script: &mut Script, echo: Option<AddAddr>| {
+        if let Some(echo) = echo {
+            peer.send(script, Seg::ack().mptcp(MptcpOption::AddAddr(echo)));
+        }
+        script.advance(Duration::from_secs(20));
+        let found = options(&peer.hear_all(script)).into_iter().find_map(|option| match option {
+            MptcpOption::AddAddr(add) => Some(add),
+            _ => None,
+        });
+        found.map(|add| AddAddr { hmac: None, ..add })
+    };
+    let right = announcements(&mut script, None).expect("it is repeated");
+    let wrong_address = AddAddr { address: "1.2.3.4".parse().expect("an address"), ..right };
+    let wrong_id = AddAddr { address_id: 90, ..right };
+    for wrong in [wrong_address, wrong_id] {
+        assert_eq!(announcements(&mut script, Some(wrong)), Some(right), "{wrong:?}");
+    }
+    assert_eq!(announcements(&mut script, Some(right)), None);
+}
+
+#[test]
 fn a_data_fin_that_nobody_answers_backs_off() {
     for (config, ratios) in [(config(), [2, 2]), (linux(), [1, 2])] {
         let mut script = Script::new(endpoint_config(Some(config)), 1);

@@ -69,6 +69,8 @@ pub(crate) struct State {
     next_waiter: u64,
     /// Steps of time so far.
     moves: u64,
+    /// A call has waited on another thread than the main one.
+    helped: bool,
 }
 
 impl World {
@@ -116,6 +118,7 @@ impl World {
             waiting: BTreeMap::new(),
             next_waiter: 0,
             moves: 0,
+            helped: false,
         };
         World { state: Mutex::new(state), changed: Condvar::new(), main: thread::current().id() }
     }
@@ -151,6 +154,7 @@ impl World {
                 Attempt::Wait(until) => until,
             };
             if thread::current().id() != self.main {
+                state.helped = true;
                 let ticket = state.next_waiter;
                 state.next_waiter += 1;
                 state.waiting.insert(ticket, until);
@@ -203,6 +207,9 @@ impl World {
 
     /// The time, in microseconds. It never stands still: packetdrill also waits by asking.
     pub(crate) fn time_us(&self) -> u64 {
+        if self.lock().helped {
+            self.settle();
+        }
         let mut state = self.lock();
         let end = state.now + Duration::from_micros(1);
         while state.step(end) {}

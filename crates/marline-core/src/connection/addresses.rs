@@ -237,8 +237,9 @@ impl Connection {
             match option {
                 MptcpOption::AddAddr(add) if add.hmac.is_none() => {
                     sh.counters.echo_add_rx += 1;
-                    let announcements = &mut self.addresses.announcements;
-                    announcements.retain(|a| a.option.address_id != add.address_id);
+                    // An echo is the announcement without its HMAC: what differs otherwise is none.
+                    let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
+                    self.addresses.announcements.retain(|a| echo(a) != add);
                 }
                 MptcpOption::AddAddr(add) => self.on_add_addr(now, sh, id, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(now, sh, id, &remove),

@@ -4,12 +4,12 @@
 //! must be copied. A sum of all its segments on another path repairs any one of them, two sums any
 //! two: for a burst of 20 segments of which one or two get lost, two segments do the work of 20.
 //!
-//! *How.* `min-rtt` for new data, as shipped: what the fast path brings soonest waits for it, since repairs
-//! make good what that path loses, and a burst is as late as its last segment. Once a burst is under way, or `window` segments of it, repairs of it go on
-//! the path with room that carried least of it: `rate` of its segments (30 % unless said), rounded up.
-//! So a message of one segment gets its copy, and costs what it costs with `redundant`. With
-//! `every=off` nothing is rounded up: what is left over is saved for the next, a repair reaches back over
-//! all that is unacknowledged, and of ten messages of one segment three get one.
+//! *How.* `min-rtt` for new data, which holds nothing back (as under the copies). Once a burst is under
+//! way, or `window` segments of it, repairs of it go on the path with room that carried least of it:
+//! `rate` of its segments (30 % unless said), rounded up. So a message of one segment gets its copy, and
+//! costs what it costs with `redundant`. With `every=off` nothing is rounded up: what is left over is
+//! saved for the next, a repair reaches back over all that is unacknowledged, and of ten messages of one
+//! segment three get one.
 //!
 //! What was repaired is not repaired again. A repair that finds no room waits for it, as long as the data
 //! is unacknowledged. New data always goes first, so bulk transfers that fill all paths have no repairs
@@ -33,7 +33,6 @@ use marline_policy::{
 
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
-use super::min_rtt::MinRtt;
 
 /// Entries of the record that are looked at to see who carried a burst.
 const MAX_PARTS: usize = 128;
@@ -208,7 +207,7 @@ impl CopyRule for Repairs {
 #[derive(Debug)]
 pub struct Coded(WithCopies<Repairs>);
 
-super::copies::delegate!(Coded, CodedConfig, Repairs::new, MinRtt::default());
+super::copies::delegate!(Coded, CodedConfig, Repairs::new);
 
 #[cfg(test)]
 mod tests;

@@ -410,6 +410,65 @@ mod tests {
         assert_eq!(translate(&mut rx, 7, &[7]).unwrap(), [(6, vec![7])]);
     }
 
+    /// A repair of 4 bytes at `ssn` over 9 from DSN 100 on.
+    fn coded(ssn: u64) -> RxMapping {
+        RxMapping { coded: Some(Coded { span: 9, row: 3 }), ..mapping(ssn, 4, 100) }
+    }
+
+    #[test]
+    fn a_repair_is_given_out_whole_and_never_as_data() {
+        let mut rx = MappingRx::new(8, 12);
+        rx.announce(coded(1), Ssn(1)).unwrap();
+        rx.announce(mapping(5, 2, 50), Ssn(1)).unwrap();
+        assert!(translate(&mut rx, 1, &[1, 2, 3]).unwrap().is_empty());
+        assert!(rx.take_repairs().is_empty(), "not all of it is there");
+        assert_eq!(translate(&mut rx, 4, &[4, 5, 6]).unwrap(), [(50, vec![5, 6])]);
+        let range = DataRange::new(Dsn(100), Dsn(109));
+        let repair = Repair { range, symbol: 4, row: 3 };
+        assert_eq!(rx.take_repairs(), [(repair, vec![1, 2, 3, 4])]);
+    }
+
+    #[test]
+    fn a_repair_with_a_wrong_checksum_is_dropped_and_nothing_else() {
+        let mut rx = MappingRx::new(8, 12);
+        let wire =
+            MpRepair { ssn: 1, length: 4, dsn: 100, span: 9, row: 3, data_ack: 0, checksum: None };
+        let sum = repair_checksum(&wire, 100, 1, Checksum::of(&[1, 2, 3, 4]));
+        for (checksum, given) in [(sum ^ 1, 0), (sum, 1)] {
+            let mut rx = MappingRx::new(8, 12);
+            rx.announce(RxMapping { checksum: Some(checksum), ..coded(1) }, Ssn(1)).unwrap();
+            assert_eq!(translate(&mut rx, 1, &[1, 2, 3, 4]), Ok(Vec::new()));
+            assert_eq!((rx.take_repairs().len(), rx.failed_at()), (given, None));
+        }
+        rx.announce(mapping(1, 2, 50), Ssn(1)).unwrap();
+        assert_eq!(translate(&mut rx, 1, &[5, 6]).unwrap(), [(50, vec![5, 6])]);
+    }
+
+    #[test]
+    fn what_waits_behind_a_hole_can_be_looked_at_and_comes_again_in_order() {
+        let mut rx = MappingRx::new(8, 12);
+        rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
+        rx.announce(mapping(5, 4, 104), Ssn(1)).unwrap();
+        rx.announce(coded(9), Ssn(1)).unwrap();
+        let mut seen = Vec::new();
+        rx.peek(Ssn(3), &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12], &mut |dsn, bytes| {
+            seen.push((dsn.0, bytes.to_vec()));
+        });
+        assert_eq!(seen, [(102, vec![3, 4]), (104, vec![5, 6, 7, 8])]);
+        assert_eq!(rx.take_repairs().len(), 1);
+        let all = translate(&mut rx, 1, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        assert_eq!(all, [(100, vec![1, 2, 3, 4]), (104, vec![5, 6, 7, 8])]);
+        // With checksums only whole mappings are believed.
+        let sum = dss_checksum(7, 9, 4, Checksum::of(&[1, 2, 3, 4]));
+        let mut rx = MappingRx::new(8, 12);
+        rx.announce(RxMapping { checksum: Some(sum), ..mapping(9, 4, 7) }, Ssn(1)).unwrap();
+        rx.peek(Ssn(10), &[2, 3, 4], &mut |_, _| panic!("a part"));
+        rx.peek(Ssn(9), &[1, 2, 3, 5], &mut |_, _| panic!("wrong"));
+        let mut whole = 0;
+        rx.peek(Ssn(9), &[1, 2, 3, 4], &mut |_, bytes| whole += bytes.len());
+        assert_eq!(whole, 4);
+    }
+
     #[test]
     fn after_an_infinite_mapping_positions_map_one_to_one() {
         let mut rx = MappingRx::new(8, 12);

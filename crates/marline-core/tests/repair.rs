@@ -1,0 +1,275 @@
+//! REPAIR, segment by segment: what a receiver computes and what it refuses, what a sender sends and
+//! repeats, and when it stops (docs/spec/experimental.md).
+
+use std::time::Duration;
+
+use marline_core::{ConnectionConfig, ConnectionId, EndpointConfig, Extensions};
+use marline_testkit::scene::{path, served};
+use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
+use marline_time::{Rng, SeedTree};
+use marline_wire::TcpFlags;
+use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn option(message: ExperimentalMessage) -> MptcpOption {
+    MptcpOption::Experimental(message.option())
+}
+
+/// A server that sends repairs of everything it can.
+fn coded() -> EndpointConfig {
+    let registry = marline_algos::Registry::default();
+    let mut connection: ConnectionConfig = config();
+    connection.policies.scheduler = registry.scheduler("coded,without=nothing").expect("built in");
+    connection.pacing = false;
+    endpoint_config(Some(connection))
+}
+
+/// A connection with two subflows, whose peer asked for these extensions and was answered.
+fn agreed(extensions: Extensions) -> (Script, Peer, Peer, ConnectionId) {
+    let (mut script, mut first, id) = served(coded(), 1);
+    let hello = Seg::ack().data_ack(first.expected_dsn);
+    first.send(&mut script, hello.mptcp(option(ExperimentalMessage::Hello(extensions))));
+    first.hear_all(&mut script);
+    let mut second = Peer::new(path(1, 2, 40_001), 9);
+    second.join(&mut script, &first, 1);
+    script.advance(MS(500));
+    first.hear_all(&mut script);
+    let _ = script.take_sent();
+    assert_eq!(script.endpoint.info(id).map(|info| info.extensions), Some(extensions));
+    (script, first, second, id)
+}
+
+/// Where the peer's next data begins, for sums: data sequence numbers count from the first byte.
+fn position(peer: &Peer) -> u64 {
+    peer.next_dsn.wrapping_sub(marline_testkit::keys::idsn(peer.key).wrapping_add(1))
+}
+
+/// The XOR of `data`, which begins `at`, in cells of `symbol`: row 0.
+fn xor(at: u64, data: &[u8], symbol: u16) -> Vec<u8> {
+    let mut sum = vec![0; usize::from(symbol)];
+    for (n, byte) in data.iter().enumerate() {
+        sum[(at as usize + n) % usize::from(symbol)] ^= byte;
+    }
+    sum
+}
+
+/// A repair of `span` bytes from `dsn` on, as the next segment of a subflow.
+fn repair(peer: &Peer, dsn: u64, span: u16, row: u8, sum: &[u8]) -> Seg {
+    let message = MpRepair {
+        ssn: peer.next.offset_from(peer.iss) as u16,
+        length: sum.len() as u16,
+        dsn: dsn as u32,
+        span,
+        row,
+        data_ack: peer.expected_dsn as u32,
+        checksum: None,
+    };
+    Seg::ack().mptcp(option(ExperimentalMessage::Repair(message))).payload(sum)
+}
+
+fn repair_of(seg: &Seg) -> Option<MpRepair> {
+    seg.options.mptcp.experimental().find_map(|message| match message {
+        ExperimentalMessage::Repair(repair) => Some(repair),
+        _ => None,
+    })
+}
+
+fn repairs(sent: &[Sent]) -> Vec<&Sent> {
+    sent.iter().filter(|sent| repair_of(&sent.seg).is_some()).collect()
+}
+
+fn was_reset(sent: &[Sent]) -> bool {
+    sent.iter().any(|sent| sent.seg.header.flags.contains(TcpFlags::RST))
+}
+
+#[test]
+fn a_lost_segment_is_computed_from_the_rest_and_a_sum() {
+    let (mut script, mut first, mut second, id) = agreed(Extensions::REPAIR);
+    let (dsn, at) = (first.next_dsn, position(&first));
+    let data: Vec<u8> = (0..300u32).map(|n| (n * 7) as u8).collect();
+    let (mut segments, mut next) = (Vec::new(), first.clone());
+    for part in data.chunks(100) {
+        segments.push(next.stamp(next.mapped(part)));
+        next.next = segments[segments.len() - 1].end();
+        next.next_dsn += 100;
+    }
+    // The second of three is lost; the third waits behind it, and is known all the same.
+    first.inject(&mut script, segments[0].clone());
+    first.inject(&mut script, segments[2].clone());
+    assert_eq!(script.read_all(id), data[..100]);
+    let sum = xor(at, &data, 100);
+    let seg = repair(&second, dsn, 300, 0, &sum);
+    second.send(&mut script, seg);
+    assert_eq!(script.read_all(id), data[100..], "computed, and what was behind it");
+    let sent = script.take_sent();
+    let all = dsn.wrapping_add(300) as u32;
+    let told = sent.iter().filter(|sent| sent.path == second.path);
+    let acks = told.filter_map(|sent| sent.seg.dss().data_ack);
+    assert!(acks.map(|ack| ack.unwrap_near(dsn)).any(|ack| ack.map(|a| a as u32) == Some(all)));
+    // What was lost comes after all: known, and no reason to complain.
+    first.inject(&mut script, segments[1].clone());
+    assert_eq!(script.read_all(id), b"");
+    let counters = script.endpoint.counters();
+    assert_eq!(
+        (counters.repair_rx, counters.repaired_bytes, counters.dss_not_matching),
+        (1, 100, 0)
+    );
+    first = next;
+    first.send_data(&mut script, b"and on it goes");
+    assert_eq!(script.read_all(id), b"and on it goes");
+}
+
+#[test]
+fn without_an_agreement_its_payload_belongs_nowhere() {
+    let (mut script, first, mut second, id) = agreed(Extensions::NONE);
+    let seg = repair(&second, first.next_dsn, 10, 0, &[1; 10]);
+    second.send(&mut script, seg);
+    assert!(was_reset(&script.take_sent()));
+    let info = script.endpoint.info(id).expect("it lives");
+    assert_eq!(info.subflows.len(), 1, "the other subflow goes on");
+    assert_eq!(script.read_all(id), b"");
+}
+
+#[test]
+fn a_mapping_is_one_of_data_or_of_a_repair_and_stays_it() {
+    for data_first in [true, false] {
+        let (mut script, first, mut second, id) = agreed(Extensions::REPAIR);
+        second.next_dsn = first.next_dsn;
+        let data = second.stamp(second.mapped(b"0123456789"));
+        let sum = second.stamp(repair(&second, first.next_dsn, 10, 0, b"0123456789"));
+        // Announced on a segment behind a hole each, so that neither is used up.
+        let mut order = [data, sum];
+        if !data_first {
+            order.reverse();
+        }
+        for mut seg in order {
+            seg.payload.truncate(4);
+            seg.header.seq = seg.header.seq.add(2);
+            second.inject(&mut script, seg);
+        }
+        assert!(was_reset(&script.take_sent()), "data first: {data_first}");
+        assert_eq!(script.endpoint.info(id).expect("it lives").subflows.len(), 1);
+    }
+}
+
+/// Claims of every kind over data of which a segment is missing: they fill what is missing, and what was
+/// never sent, with what the peer says it is. Nothing received changes, nothing panics, memory stays
+/// bounded.
+#[test]
+fn no_claim_changes_what_was_received() {
+    for seed in 0..60 {
+        let (mut script, mut first, mut second, id) = agreed(Extensions::REPAIR);
+        let mut rng = SeedTree::new(seed).stream("claims");
+        let (dsn, at) = (first.next_dsn, position(&first));
+        let data: Vec<u8> = (0..6_000u32).map(|n| (n % 251) as u8).collect();
+        let lost = rng.below(12) as usize;
+        for (n, part) in data.chunks(500).enumerate() {
+            let seg = first.stamp(first.mapped(part));
+            first.next = seg.end();
+            first.next_dsn += 500;
+            if n != lost {
+                first.inject(&mut script, seg);
+            }
+        }
+        let mut got = script.read_all(id);
+        assert_eq!(got.len(), lost * 500);
+        for _ in 0..40 {
+            // Not before the first byte of the stream: that is no mapping at all.
+            let from = dsn.wrapping_add(rng.below(9_000)).wrapping_sub(rng.below(at.max(1)));
+            let (span, row) = (rng.below(70_000) as u16, rng.below(256) as u8);
+            let sum = vec![rng.below(256) as u8; 1 + rng.below(1_300) as usize];
+            let seg = repair(&second, from, span, row, &sum);
+            second.send(&mut script, seg);
+            let held = script.endpoint.info(id).expect("it lives").buffered;
+            assert!(held < 1 << 20, "{held} bytes held");
+        }
+        assert!(!was_reset(&script.take_sent()), "seed {seed}");
+        got.extend(script.read_all(id));
+        let received = |n: &usize| n / 500 != lost;
+        let harmed = (0..data.len().min(got.len())).filter(received).find(|n| got[*n] != data[*n]);
+        assert_eq!(harmed, None, "seed {seed}");
+    }
+}
+
+/// The peer takes what was sent on its subflow.
+fn hear_own(peer: &mut Peer, sent: &[Sent]) {
+    let path = peer.path;
+    sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));
+}
+
+/// The server's burst goes out on the first path, 30 % of it as repairs on the second.
+fn burst(script: &mut Script, id: ConnectionId, bytes: &[u8]) -> Vec<Sent> {
+    let written = script.run(|endpoint, now| endpoint.write(now, id, bytes));
+    assert_eq!(written.ok(), Some(bytes.len()));
+    script.take_sent()
+}
+
+#[test]
+fn repairs_stand_on_the_other_path_and_say_what_they_are() {
+    let (mut script, first, second, id) = agreed(Extensions::REPAIR);
+    let bytes: Vec<u8> = (0..5_000u32).map(|n| (n * n) as u8).collect();
+    let dsn = first.expected_dsn;
+    let sent = burst(&mut script, id, &bytes);
+    let found = repairs(&sent);
+    assert_eq!(found.len(), 2, "30 % of four");
+    let at = dsn.wrapping_sub(marline_testkit::keys::idsn(first.their_key).wrapping_add(1));
+    for (row, sent) in (0..).zip(&found) {
+        let repair = repair_of(&sent.seg).expect("one");
+        assert_eq!(sent.path, second.path);
+        assert_eq!((repair.row, repair.dsn, repair.span), (row, dsn as u32, 5_000));
+        assert_eq!(usize::from(repair.length), sent.seg.payload.len());
+        let data = sent.seg.dss();
+        assert!(data.mapping.is_none() && sent.seg.len() > 0);
+        assert_eq!(repair.data_ack, first.next_dsn as u32, "it carries the DATA_ACK");
+    }
+    let symbol = found[0].seg.payload.len() as u16;
+    assert_eq!(found[0].seg.payload, xor(at, &bytes, symbol), "row 0 is the XOR");
+    assert_ne!(found[1].seg.payload, found[0].seg.payload);
+    assert_eq!(found[1].seg.header.seq, found[0].seg.end(), "they are bytes of the subflow");
+}
+
+#[test]
+fn a_lost_repair_is_repeated_as_it_was() {
+    let (mut script, mut first, _second, id) = agreed(Extensions::REPAIR);
+    let sent = burst(&mut script, id, &[5; 1_000]);
+    let original = repairs(&sent)[0].clone();
+    // All data arrives; the repair does not.
+    hear_own(&mut first, &sent);
+    first.acknowledge(&mut script);
+    script.advance(MS(3_000));
+    let again = script.take_sent();
+    let again = repairs(&again);
+    assert!(!again.is_empty(), "the subflow misses it");
+    for sent in again {
+        assert_eq!(sent.seg.header.seq, original.seg.header.seq);
+        assert_eq!(sent.seg.payload, original.seg.payload);
+        let (new, old) = (repair_of(&sent.seg), repair_of(&original.seg));
+        let mapping = |repair: MpRepair| MpRepair { data_ack: 0, ..repair };
+        assert_eq!(new.map(mapping), old.map(mapping));
+    }
+}
+
+#[test]
+fn a_subflow_that_is_reset_over_a_repair_was_the_last_to_get_one() {
+    let (mut script, mut first, second, id) = agreed(Extensions::REPAIR);
+    let sent = burst(&mut script, id, &[5; 1_000]);
+    assert_eq!(repairs(&sent).len(), 1);
+    let rst = second.stamp(Seg::rst());
+    second.inject(&mut script, rst);
+    hear_own(&mut first, &sent);
+    first.acknowledge(&mut script);
+    let mut third = Peer::new(path(2, 2, 40_002), 9);
+    third.join(&mut script, &first, 2);
+    script.advance(MS(500));
+    let _ = script.take_sent();
+    let sent = burst(&mut script, id, &[6; 1_000]);
+    assert!(!sent.is_empty() && repairs(&sent).is_empty(), "{sent:#?}");
+}
+
+#[test]
+fn a_stock_peer_never_sees_one() {
+    let (mut script, _first, _second, id) = agreed(Extensions::NONE);
+    let sent = burst(&mut script, id, &[5; 5_000]);
+    assert!(sent.len() >= 4 && repairs(&sent).is_empty());
+}

@@ -114,6 +114,7 @@ pub struct Relay {
     pub address: SocketAddr,
     cut: Arc<AtomicBool>,
     rebind: Arc<Notify>,
+    lose: Arc<AtomicU64>,
     pub to_server: Arc<AtomicU64>,
     pub to_client: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
@@ -131,15 +132,17 @@ impl Relay {
         let address = near.local_addr().unwrap();
         let cut = Arc::new(AtomicBool::new(false));
         let rebind = Arc::new(Notify::new());
+        let lose = Arc::new(AtomicU64::new(0));
         let (to_server, to_client) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let task = tokio::spawn(relay(
             near,
             server,
             Arc::clone(&cut),
             Arc::clone(&rebind),
+            Arc::clone(&lose),
             [Arc::clone(&to_server), Arc::clone(&to_client)],
         ));
-        Relay { address, cut, rebind, to_server, to_client, task }
+        Relay { address, cut, rebind, lose, to_server, to_client, task }
     }
 
     /// Loses everything from now on, silently.
@@ -149,6 +152,11 @@ impl Relay {
 
     pub fn restore(&self) {
         self.cut.store(false, Ordering::Relaxed);
+    }
+
+    /// Loses every so many of the larger datagrams to the server from now on; 0: none.
+    pub fn lose_every(&self, count: u64) {
+        self.lose.store(count, Ordering::Relaxed);
     }
 
     /// Like a NAT that lost its table: the server sees the client at a new port from now on.
@@ -162,17 +170,24 @@ async fn relay(
     server: SocketAddr,
     cut: Arc<AtomicBool>,
     rebind: Arc<Notify>,
+    lose: Arc<AtomicU64>,
     [to_server, to_client]: [Arc<AtomicU64>; 2],
 ) {
     let mut far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut client = None;
     let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
+    let mut large = 0;
     loop {
         tokio::select! {
             () = rebind.notified() => far = UdpSocket::bind("127.0.0.1:0").await.unwrap(),
             got = near.recv_from(&mut up) => {
                 let Ok((len, from)) = got else { continue };
                 client = Some(from);
+                large += u64::from(len > 500);
+                let every = lose.load(Ordering::Relaxed);
+                if every > 0 && len > 500 && large % every == 0 {
+                    continue;
+                }
                 if !cut.load(Ordering::Relaxed) {
                     to_server.fetch_add(len as u64, Ordering::Relaxed);
                     let _ = far.send_to(&up[..len], server).await;

@@ -20,7 +20,7 @@ const SIZES: [u32; 7] = [1, 2, 4, 7, 20, 40, 100];
 /// Bytes of a segment, a little less than fit.
 const SEGMENT: u32 = 1_380;
 /// Runs, and messages of each, a second apart.
-const RUNS: usize = 10;
+const RUNS: usize = 8;
 const MESSAGES: u32 = 200;
 /// Runs in which the WiFi dies, each while a message is under way.
 const DEATHS: usize = 100;

@@ -129,9 +129,10 @@ impl Decoder {
         for pair in edges.windows(2) {
             let (from, to) = (pair[0], pair[1]);
             let unknowns = unknown_cells(u64::from(symbol), from, &holes);
-            for solution in solve_columns(&all, &unknowns, from) {
+            let mut columns = Columns { all: &all, range: from..to, unknowns, rests: Vec::new() };
+            for solution in solve_columns(&all, &columns.unknowns, from) {
                 let at = Dsn(solution.cell * u64::from(symbol) + from);
-                if let Some(bytes) = compute(&all, &solution, &(from..to), &unknowns, known) {
+                if let Some(bytes) = columns.compute(&solution, known) {
                     append(found, at, bytes);
                 }
             }
@@ -221,24 +222,41 @@ fn reduce(rows: &mut [Vec<u8>], width: usize) {
     }
 }
 
-/// The bytes of a solved unknown in these columns: the sums it is made of, less what is known. In these
-/// columns a cell is wholly known, wholly missing, or wholly outside a range.
-fn compute(
-    equations: &[&Equation],
-    solution: &Solution,
-    columns: &Range<u64>,
-    unknowns: &[u64],
-    known: &impl Known,
-) -> Option<Vec<u8>> {
-    let part = columns.start as usize..columns.end as usize;
-    let mut result = vec![0; part.len()];
-    let mut bytes = vec![0; part.len()];
-    for (number, factor) in &solution.factors {
-        let Equation { repair, sum } = equations.get(*number)?;
-        let mut rest = sum.get(part.clone())?.to_vec();
-        for cell in repair.cells() {
-            let at = Dsn(cell * u64::from(repair.symbol) + columns.start);
-            if unknowns.contains(&cell) || at < repair.range.start || at >= repair.range.end {
+/// Columns in which a cell is wholly known, wholly missing, or wholly outside a range.
+struct Columns<'a> {
+    all: &'a [&'a Equation],
+    range: Range<u64>,
+    unknowns: Vec<u64>,
+    /// What is left of each sum without what is known, as far as it was needed; in order of need.
+    rests: Vec<(usize, Vec<u8>)>,
+}
+
+impl Columns<'_> {
+    /// The bytes of a solved unknown.
+    fn compute(&mut self, solution: &Solution, known: &impl Known) -> Option<Vec<u8>> {
+        let mut result = vec![0; (self.range.end - self.range.start) as usize];
+        for (number, factor) in &solution.factors {
+            let index = match self.rests.iter().position(|(of, _)| of == number) {
+                Some(index) => index,
+                None => {
+                    self.rests.push((*number, self.rest(*number, known)?));
+                    self.rests.len() - 1
+                }
+            };
+            add_multiple(&mut result, &self.rests[index].1, *factor);
+        }
+        Some(result)
+    }
+
+    /// A sum less what is known of it.
+    fn rest(&self, number: usize, known: &impl Known) -> Option<Vec<u8>> {
+        let Equation { repair, sum } = self.all.get(number)?;
+        let part = self.range.start as usize..self.range.end as usize;
+        let mut rest = sum.get(part)?.to_vec();
+        let mut bytes = vec![0; rest.len()];
+        for cell in repair.cells().filter(|cell| !self.unknowns.contains(cell)) {
+            let at = Dsn(cell * u64::from(repair.symbol) + self.range.start);
+            if at < repair.range.start || at >= repair.range.end {
                 continue;
             }
             if !known.read(at, &mut bytes) {
@@ -246,9 +264,8 @@ fn compute(
             }
             add_multiple(&mut rest, &bytes, repair.coefficient(cell));
         }
-        add_multiple(&mut result, &rest, *factor);
+        Some(rest)
     }
-    Some(result)
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl Stage {
         let sshd = "exec $(command -v sshd) -D -e -f sshd_config";
         stage.start(Side::Server, sshd, "Server listening");
         let init = "marline server --init --config marline.toml --listen 10.0.1.1:7777 \
-                    --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite";
+                    --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite && chmod 600 invite";
         stage.shell(Side::Server, init);
         let server = "exec marline server --config marline.toml --allow 127.0.0.0/8";
         stage.start(Side::Server, server, "listening on");

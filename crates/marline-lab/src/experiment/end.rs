@@ -8,7 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Context;
-use marline::{Carrier, Client, ClientConfig, ConnectionInfo, Listener, ServerConfig};
+use marline::policy::Role;
+use marline::{Carrier, Client, ClientConfig, ConnectionInfo, Interactive, Listener, ServerConfig};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -146,7 +147,8 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
 }
 
 async fn marline_client(job: &Job) -> anyhow::Result<Log> {
-    let mut config = ClientConfig::new(job.variant.connection()?);
+    let mut config = ClientConfig::new(job.variant.end(Role::Client)?);
+    config.oracle = job.variant.interactive()?.map(Interactive::oracle);
     config.carrier = Carrier::Raw;
     for path in &job.paths {
         let flags = if path.backup { ",backup" } else { "" };
@@ -161,7 +163,8 @@ async fn marline_client(job: &Job) -> anyhow::Result<Log> {
 }
 
 async fn marline_server(job: &Job) -> anyhow::Result<Log> {
-    let mut config = ServerConfig::new(vec![job.address], job.variant.connection()?);
+    let mut config = ServerConfig::new(vec![job.address], job.variant.end(Role::Server)?);
+    config.oracle = job.variant.interactive()?.map(Interactive::oracle);
     config.carrier = Carrier::Raw;
     let listener = Listener::bind(config).await?;
     println!("ready");

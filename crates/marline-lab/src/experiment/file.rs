@@ -135,6 +135,7 @@ struct RawVariant {
     buffer_tuning: Option<RawTuning>,
     #[serde(default)]
     unpaced: bool,
+    mode: Option<String>,
     receive_timer: Option<String>,
     lone_keepalive: Option<String>,
     #[serde(default)]

@@ -1,6 +1,7 @@
 //! An experiment in virtual time.
 
 use anyhow::Context;
+use marline::policy::Role;
 use marline_io::emulator::{LinkCommand, Side};
 use marline_sim::{Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
@@ -46,10 +47,16 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
         settings.push(Settings::new(path.spec()?, trace_dir, seeds.branch(&path.name)));
     }
     let links: anyhow::Result<Vec<_>> = settings.iter().map(Settings::first).collect();
-    let mut scene = PathsConfig::new(links?, variant.connection()?);
+    let mut scene = PathsConfig::new(links?, variant.end(Role::Client)?);
+    scene.server = variant.end(Role::Server)?;
     scene.names = used.iter().map(|path| path.name.clone()).collect();
     scene.backup = used.iter().map(|path| variant.backup.contains(&path.name)).collect();
     let mut paths = Paths::new(&scene, seeds);
+    if let Some(parameters) = variant.interactive()? {
+        for host in [paths.client, paths.server] {
+            paths.world.node_mut(host).endpoint_mut().set_oracle(parameters.oracle());
+        }
+    }
     let script = experiment.script(seed)?;
     for (number, (path, settings)) in used.iter().zip(&mut settings).enumerate() {
         schedule(&mut paths, number, &path.name, &script, settings)?;

@@ -1,7 +1,9 @@
 //! Who takes part: policies, paths and buffers.
 
-use marline::policy::PolicySet;
-use marline::{BufferTuning, ConnectionConfig, Extensions, Registry, default_policies};
+use marline::policy::{PolicySet, Role};
+use marline::{
+    BufferTuning, ConnectionConfig, Extensions, Interactive, Registry, default_policies,
+};
 use serde::{Deserialize, Serialize};
 
 /// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
@@ -15,6 +17,10 @@ pub struct Variant {
     pub backup: Vec<String>,
     /// Plain TCP on the first of its paths.
     pub plain: bool,
+    /// All of it at once, at both ends: `interactive` (MultiMob as `marline client --mode interactive`
+    /// has it) or `multimob` (with the parameters of its authors).
+    #[serde(default)]
+    pub mode: Option<String>,
     /// The scheduler.
     pub scheduler: Option<String>,
     /// The path manager.
@@ -121,7 +127,40 @@ impl Variant {
         Ok(set)
     }
 
-    /// The connections of both ends.
+    /// With this mode.
+    #[must_use]
+    pub fn mode(self, name: &str) -> Variant {
+        Variant { mode: Some(name.to_owned()), ..self }
+    }
+
+    /// Which MultiMob, if any.
+    ///
+    /// # Errors
+    /// There is no such mode.
+    pub fn interactive(&self) -> anyhow::Result<Option<Interactive>> {
+        Ok(match self.mode.as_deref() {
+            None => None,
+            Some("interactive") => Some(Interactive::Prompt),
+            Some("multimob") => Some(Interactive::Multimob),
+            Some(other) => {
+                anyhow::bail!("unknown mode `{other}`; there are interactive and multimob")
+            }
+        })
+    }
+
+    /// The connections of one end.
+    ///
+    /// # Errors
+    /// As [`Variant::connection`], or there is no such mode.
+    pub fn end(&self, role: Role) -> anyhow::Result<ConnectionConfig> {
+        let mut config = self.connection()?;
+        if let Some(parameters) = self.interactive()? {
+            marline::interactive(&mut config, role, parameters);
+        }
+        Ok(config)
+    }
+
+    /// The connections of both ends, but for what a mode makes of each.
     ///
     /// # Errors
     /// A policy's name is not known, or a receive timer or keepalive cannot be read.

@@ -348,6 +348,7 @@ fn contestants(
             paths: raw.paths.clone(),
             backup: raw.backup.clone(),
             plain: raw.plain,
+            mode: raw.mode.clone(),
             scheduler: raw.scheduler.clone(),
             path_manager: raw.path_manager.clone(),
             congestion: raw.congestion.clone(),
@@ -369,6 +370,7 @@ fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: 
     let registry = Registry::default();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
         let why = format!("stack `{stack}` is the kernel's: it has a congestion control only");
+        checker.refuse(place, "mode", &why, raw.mode.as_ref());
         checker.refuse(place, "scheduler", &why, raw.scheduler.as_ref());
         checker.refuse(place, "path_manager", &why, raw.path_manager.as_ref());
         checker.refuse(place, "recovery", &why, raw.recovery.as_ref());
@@ -379,6 +381,8 @@ fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: 
     if !stacks.iter().any(|stack| stack.is_marline()) {
         return;
     }
+    let moded = Variant { mode: raw.mode.clone(), ..Variant::default() };
+    checker.ok(&place.key("mode"), moded.interactive());
     if let Some(spec) = &raw.scheduler {
         checker.ok(&place.key("scheduler"), registry.scheduler(spec));
     }

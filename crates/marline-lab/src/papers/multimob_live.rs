@@ -139,10 +139,10 @@ impl Campaign {
         for system in systems::walkers() {
             add(0, system, talks(WALKS, true)?);
         }
-        for system in systems::stayers() {
+        for system in systems::others() {
             add(1, system, talks(STATICS, false)?);
         }
-        for system in systems::downloaders() {
+        for system in systems::others() {
             add(2, system, seeds(DOWNLOADS).into_iter().map(download).collect());
         }
         let store = Store::open(&context.results.join("runs"), false)?;
@@ -204,14 +204,15 @@ impl Paper for MultiMobLive {
 
 #[cfg(test)]
 mod tests {
+    use marline::policy::Role;
+
     use super::*;
 
     #[test]
     fn every_system_can_be_run() {
         PaperFile::<Known>::parse(TEXT).expect("file");
-        let all = [systems::walkers(), systems::stayers(), systems::downloaders()];
-        for system in all.into_iter().flatten() {
-            system.lane().variant.connection().unwrap_or_else(|e| panic!("{system:?}: {e:#}"));
+        for system in systems::walkers().into_iter().chain(systems::others()) {
+            system.lane().variant.end(Role::Client).unwrap_or_else(|e| panic!("{system:?}: {e:#}"));
             download(1).used(&system.lane().variant).expect("paths");
         }
         download(3).check().expect("an experiment");

@@ -65,17 +65,41 @@ fn shipped() -> System {
     System::new(Stack::Live, Variant::new("Marline as shipped"))
 }
 
+/// Both ends MultiMob's. LTE has the backup flag: it is opened when it is needed.
+fn multimob(stack: Stack, name: &str, mode: &str) -> System {
+    System::new(stack, with_backup(Variant::new(name).mode(mode)))
+}
+
+fn seeds() -> System {
+    multimob(Stack::Live, "MultiMob, seed's parameters", "multimob")
+}
+
+fn tuned() -> System {
+    System { judged: true, ..multimob(Stack::Live, "MultiMob, tuned", "interactive") }
+}
+
+/// MultiMob at one end, a stock kernel at the other.
+fn mixed() -> [System; 2] {
+    [
+        multimob(Stack::ToKernel, "MultiMob, tuned, to a kernel", "interactive"),
+        multimob(Stack::FromKernel, "kernel MPTCP to MultiMob's server", "interactive"),
+    ]
+}
+
 /// Who walks.
 pub(super) fn walkers() -> Vec<System> {
-    vec![kernel_backup(), kernel_mesh(), kernel_wifi(), vanilla_mesh(), vanilla_backup(), shipped()]
+    let others = [
+        kernel_backup(),
+        kernel_mesh(),
+        kernel_wifi(),
+        vanilla_mesh(),
+        vanilla_backup(),
+        shipped(),
+    ];
+    [seeds(), tuned()].into_iter().chain(mixed()).chain(others).collect()
 }
 
-/// Who stays: what LTE costs then.
-pub(super) fn stayers() -> Vec<System> {
-    vec![kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
-}
-
-/// Who downloads.
-pub(super) fn downloaders() -> Vec<System> {
-    vec![kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
+/// Who stays (what LTE costs then), and who downloads.
+pub(super) fn others() -> Vec<System> {
+    vec![seeds(), tuned(), kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
 }

@@ -174,8 +174,8 @@ fn echoes(said: &Lines) -> Vec<Instant> {
 }
 
 /// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
-/// the longest delay of an echo before that and after.
-fn hole(dir: &Path, options: &str) -> (Duration, Duration) {
+/// the longest delay of an echo before that and after, and the joules that LTE's packets cost in all.
+fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
     let mut stage = Stage::set(dir);
     let client = format!(
         "exec marline client --invite-file invite --path wifi --path lte,backup \
@@ -220,7 +220,9 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration) {
         typed.iter().zip(&came).map(|(typed, came)| *came - *typed).collect();
     let (before, after) = delays.split_at(BEFORE);
     let longest = |delays: &[Duration]| delays.iter().copied().max().unwrap_or_default();
-    (longest(before), longest(after))
+    let lte = stage.net.report().expect("report").pop().and_then(|link| link.radio);
+    let lte = lte.map_or(0.0, |radio| radio.energy.traffic_j());
+    (longest(before), longest(after), lte)
 }
 
 #[test]
@@ -233,10 +235,10 @@ fn keys_are_echoed_although_wifi_dies() {
     }
     for mode in ["handover", "interactive"] {
         let dir = tempfile::tempdir().expect("directory");
-        let (before, after) = hole(dir.path(), &format!("--mode {mode}"));
+        let (before, after, joules) = hole(dir.path(), &format!("--mode {mode}"));
         println!(
-            "--mode {mode}: longest echo {} ms, once WiFi died {} ms, of which {} ms are the radio's \
-             promotion and a round trip",
+            "--mode {mode}: longest echo {} ms, once WiFi died {} ms (a sleeping LTE radio's promotion \
+             and a round trip are {} ms); LTE {joules:.1} J",
             before.as_millis(),
             after.as_millis(),
             PROMOTION_AND_WAY.as_millis(),

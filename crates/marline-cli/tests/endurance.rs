@@ -177,25 +177,55 @@ fn raise_descriptors(wanted: u64) -> bool {
     enough || setrlimit(Resource::Nofile, limit).is_ok()
 }
 
-/// An echo for any number of connections on one thread each: small stacks make ten thousand cheap.
-fn echo() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let address = listener.local_addr().expect("its address");
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let serve = move || {
-                let mut buffer = [0; 512];
-                while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                    if stream.write_all(&buffer[..count]).is_err() {
-                        return;
-                    }
-                }
-            };
-            let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(serve);
-            drop(thread.expect("a thread"));
-        }
+/// The variable that makes [`the_echo`] one.
+const ECHO: &str = "MARLINE_ENDURANCE_ECHO";
+
+/// An echo in a process of its own, so that its descriptors are not ours; it ends with this.
+struct Echo {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn echo(dir: &Path) -> Echo {
+    let note = dir.join("echo");
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--ignored", "--exact", "the_echo"]).env(ECHO, &note);
+    let process = command.stdout(Stdio::null()).spawn().expect("this program again");
+    let mut found = None;
+    until("the echo listens", || {
+        found = std::fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok());
+        found.is_some()
     });
-    address
+    Echo { process, address: found.expect("an address") }
+}
+
+/// No test: the other end of those that need an echo. One thread per connection, with small stacks.
+#[test]
+#[ignore = "a part of other tests"]
+fn the_echo() {
+    let Some(note) = std::env::var_os(ECHO) else { return };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    std::fs::write(note, format!("{address}\n")).expect("a file");
+    for mut stream in listener.incoming().flatten() {
+        let serve = move || {
+            let mut buffer = [0; 512];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                if stream.write_all(&buffer[..count]).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(serve);
+        drop(thread.expect("a thread"));
+    }
 }
 
 /// Opens a stream through the proxy.
@@ -213,9 +243,25 @@ fn through(socks: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
     if reply[1] == 0 { Ok(stream) } else { Err(io::Error::other(format!("SOCKS5: {}", reply[1]))) }
 }
 
+/// Two messages on each, all at once; each must get its own.
+fn echo_twice(open: &mut [TcpStream]) {
+    for round in 0..2_u8 {
+        for (number, stream) in open.iter_mut().enumerate() {
+            let text = format!("stream {number} round {round} ................").into_bytes();
+            stream.write_all(&text[..24]).expect("a write");
+        }
+        for (number, stream) in open.iter_mut().enumerate() {
+            let text = format!("stream {number} round {round} ................").into_bytes();
+            let mut got = [0; 24];
+            stream.read_exact(&mut got).unwrap_or_else(|error| panic!("stream {number}: {error}"));
+            assert_eq!(got, text[..24], "stream {number} has its own bytes");
+        }
+    }
+}
+
 /// The proxy with so many streams at once: each is opened, all stay open, each echoes a message twice.
 fn streams(count: usize) {
-    if !raise_descriptors(count as u64 * 2 + 2_000) {
+    if !raise_descriptors(count as u64 + 2_000) {
         need::skip("descriptors cannot be raised here");
         return;
     }
@@ -226,14 +272,15 @@ fn streams(count: usize) {
     let path = format!("127.0.0.1={}", server.address);
     let flags = ["--path", &path, limits[0], limits[1]];
     let (client, socks) = start_client(dir.path(), &server.invite_file, &flags);
-    let target = echo();
+    let other = echo(dir.path());
+    let target = other.address;
     let begin = [client.id(), server.process.id()].map(Held::by);
     let start = Instant::now();
     let mut open: Vec<TcpStream> = Vec::with_capacity(count);
     std::thread::scope(|scope| {
         let share = count.div_ceil(8);
-        let work: Vec<_> = (0..8)
-            .map(|worker: usize| {
+        let work: Vec<_> = (0..8_usize)
+            .map(|worker| {
                 let mine = share.min(count.saturating_sub(worker * share));
                 scope.spawn(move || {
                     (0..mine)
@@ -249,18 +296,7 @@ fn streams(count: usize) {
     let opened_s = start.elapsed().as_secs_f64();
     assert_eq!(open.len(), count);
     let rounds = Instant::now();
-    for round in 0..2_u8 {
-        for (number, stream) in open.iter_mut().enumerate() {
-            let text = format!("stream {number} round {round} ................").into_bytes();
-            stream.write_all(&text[..24]).expect("a write");
-        }
-        for (number, stream) in open.iter_mut().enumerate() {
-            let text = format!("stream {number} round {round} ................").into_bytes();
-            let mut got = [0; 24];
-            stream.read_exact(&mut got).unwrap_or_else(|error| panic!("stream {number}: {error}"));
-            assert_eq!(got, text[..24], "stream {number} has its own bytes");
-        }
-    }
+    echo_twice(&mut open);
     let rounds_s = rounds.elapsed().as_secs_f64();
     let held = [client.id(), server.process.id()].map(Held::by);
     drop(open);
@@ -356,10 +392,11 @@ fn nothing_is_left_by_who_is_killed() {
     for name in &names {
         assert!(Command::new("ip").args(["netns", "del", name]).status().expect("ip").success());
     }
+    let other = echo(dir.path());
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let path = format!("127.0.0.1={}", server.address);
     let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
-    let stream = through(socks, echo()).expect("a stream");
+    let stream = through(socks, other.address).expect("a stream");
     client.signal("KILL");
     let _ = serve_ended(&mut client);
     drop(TcpListener::bind(socks).expect("the port is free at once"));

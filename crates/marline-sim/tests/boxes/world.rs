@@ -2,8 +2,6 @@
 
 #![allow(unreachable_pub, reason = "a module of a test binary")]
 
-use std::time::Duration as StdDuration;
-
 use marline_algos::Registry;
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason, MonitorKind};
 use marline_link::{DuplexConfig, DuplexSpec};
@@ -201,10 +199,10 @@ fn lost(host: &Host) -> Vec<CloseReason> {
 }
 
 fn seconds_of(at: Instant) -> f64 {
-    StdDuration::from(at.since(Instant::ZERO)).as_secs_f64()
+    at.since(Instant::ZERO).as_secs_f64()
 }
 
 /// A duration for tables.
 pub fn seconds(time: Option<Duration>) -> String {
-    time.map_or("-".to_owned(), |time| format!("{:.2}", StdDuration::from(time).as_secs_f64()))
+    time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()))
 }

@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use marline_wire::mptcp::{DataAck, Dss, MptcpOption, WireDsn, WireMapping};
+use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, MpExperimental, MptcpOption};
+use marline_wire::mptcp::{WireDsn, WireMapping};
 use marline_wire::{SackBlock, SeqNum, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
 /// Numbers off the front of the input; zeros at its end.
@@ -37,6 +38,13 @@ fn dss(i: &mut Input<'_>) -> Dss {
     Dss { data_ack, mapping, data_fin: i.bit() }
 }
 
+/// What can be read of an option of the private subtype means the same when it is told again.
+fn message(option: &MpExperimental) {
+    if let Some(message) = ExperimentalMessage::parse(option) {
+        assert_eq!(ExperimentalMessage::parse(&message.option()), Some(message));
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let i = &mut Input(bytes);
     let mut options = TcpOptions {
@@ -54,7 +62,15 @@ fuzz_target!(|bytes: &[u8]| {
     // Whatever MPTCP options the rest of the input has, in its order and as often as it says.
     let wild: Vec<MptcpOption> = TcpOptions::parse(i.0).mptcp.iter().collect();
     for option in wild {
+        if let MptcpOption::Experimental(experimental) = &option {
+            message(experimental);
+        }
         options.mptcp.push(option);
+    }
+    // The nibble and bytes of one such option, whatever they are.
+    let nibble = bytes.first().copied().unwrap_or(0);
+    if let Some(option) = bytes.get(1..).and_then(|rest| MpExperimental::new(nibble, rest)) {
+        message(&option);
     }
     let mut out = [0; 60];
     match TcpHeader::default().emit(&options, &mut out) {

@@ -18,7 +18,7 @@ use marline_core::{
     ChecksumScope, ConnectionConfig, ConnectionId, Event, Extensions, FourTuple, LoneKeepalive,
     ReceiveTimer,
 };
-use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
+use marline_policy::{AddressId, LocalAddress, PathAction, SchedulerFactory};
 
 use crate::{Fate, Flight, Pair, Seg, Side, config, endpoint_config, scene};
 
@@ -239,6 +239,7 @@ impl Run {
             12 => self.close(side, script.byte()),
             13 => match script.byte() {
                 how if how & 0xe0 == 0xe0 => self.reschedule(side, how),
+                how if how & 0xe0 == 0xc0 => self.join(side, how),
                 how => self.toggle(side, how),
             },
             14 => self.tricks.clear(),
@@ -311,6 +312,24 @@ impl Run {
         } else {
             endpoint.set_backup(now, id, AddressId(net), how & 2 != 0);
         }
+    }
+
+    /// A subflow is wanted, in a hurry or not; perhaps because another one is dead.
+    fn join(&mut self, side: Side, how: u8) {
+        let (now, net) = (self.pair.now(), how & 1);
+        let Some(id) = self.apps[index(side)].id else { return };
+        let endpoint = self.pair.endpoint(side);
+        if how & 2 != 0 {
+            let dead = 1 - net;
+            endpoint.path_unreachable(now, address(side, dead, 0), address(side.other(), 0, 80));
+        }
+        let action = PathAction::OpenSubflow {
+            local: AddressId(net),
+            remote: AddressId(how >> 2 & 1),
+            backup: how & 8 != 0,
+            fast: how & 16 == 0,
+        };
+        endpoint.path_action(now, id, action);
     }
 
     /// Another scheduler takes over.

@@ -118,6 +118,12 @@ pub struct SubflowInfo {
     pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// Bytes in flight that were sent before.
+    pub repeats_in_flight: u64,
+    /// Bytes that the peer has beyond a hole (SACK).
+    pub sacked: u64,
+    /// Bytes believed lost and not repeated yet.
+    pub lost: u64,
     /// Payload bytes of a full segment.
     pub mss: u32,
     /// Delivery rate.

@@ -172,7 +172,8 @@ fn get(
     }
     let bytes = if (level, name) == (libc::SOL_TCP, libc::TCP_INFO) {
         let info = world.call(|state| state.subflow_info(fd))?;
-        tcp_info::encode(&info).to_vec()
+        let announced = world.call(|state| state.announced_mss(fd));
+        tcp_info::encode(&info, announced).to_vec()
     } else if (level, name) == (libc::SOL_SOCKET, SO_MEMINFO) {
         vec![0; MEMINFO_LEN]
     } else {

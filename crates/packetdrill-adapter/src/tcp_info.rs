@@ -30,10 +30,11 @@ fn micros(duration: Duration) -> u32 {
 }
 
 /// The structure's bytes; fields that the core does not tell are zero.
-pub(crate) fn encode(info: &SubflowInfo) -> [u8; LEN] {
+pub(crate) fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     let mut out = [0; LEN];
     out[0] = state(info.state);
     out[1] = match info.phase {
+        Phase::Open if info.sacked > 0 => 1,
         Phase::Open => 0,
         Phase::Recovery => 3,
         Phase::Loss => 4,
@@ -42,11 +43,16 @@ pub(crate) fn encode(info: &SubflowInfo) -> [u8; LEN] {
     let segments = |bytes: u64| u32::try_from(bytes.div_ceil(mss)).unwrap_or(NO_THRESHOLD);
     let mut word = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     word(16, info.mss);
-    word(24, segments(info.in_flight));
+    word(24, segments(info.in_flight + info.sacked + info.lost));
+    word(28, segments(info.sacked));
+    // The kernel counts what is lost until it is acknowledged, repeated or not.
+    word(32, segments(info.lost + info.repeats_in_flight));
+    word(36, segments(info.repeats_in_flight));
     word(68, info.srtt.map_or(0, micros));
     word(72, micros(info.rttvar));
     word(76, segments(info.ssthresh));
     word(80, segments(info.cwnd));
+    word(84, u32::from(announced_mss));
     word(100, segments(info.bytes_retransmitted));
     word(148, info.min_rtt.map_or(u32::MAX, micros));
     let mut long = |at: usize, value: u64| out[at..at + 8].copy_from_slice(&value.to_ne_bytes());

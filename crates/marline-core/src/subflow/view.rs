@@ -1,6 +1,6 @@
 //! Pictures of a subflow, for policies and for people.
 
-use marline_policy::{AddressId, SubflowId, SubflowView};
+use marline_policy::{AddressId, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use super::Subflow;
@@ -47,6 +47,7 @@ impl Subflow {
     /// The picture that people see.
     pub(crate) fn info(&self, id: SubflowId, backup: bool) -> SubflowInfo {
         let (tx, stats) = (&self.tx, &self.stats);
+        let repeats = tx.board.iter().filter(|s| s.in_flight() && s.retransmitted());
         SubflowInfo {
             id,
             path: self.path,
@@ -60,6 +61,9 @@ impl Subflow {
             cwnd: self.congestion.window(),
             ssthresh: self.congestion.ssthresh(),
             in_flight: tx.board.bytes_in_flight(),
+            repeats_in_flight: repeats.map(SentSegment::len).sum(),
+            sacked: tx.board.bytes_sacked(),
+            lost: tx.board.bytes_lost(),
             mss: tx.mss,
             delivery_rate: tx.rate.peak(),
             bytes_sent: stats.bytes_sent,

@@ -9,6 +9,8 @@ use crate::mirror::sysctl;
 use crate::options::{SOL_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT};
 use crate::world::State;
 
+/// Largest MSS on IPv4, bytes.
+const LARGEST_MSS: u16 = 1_460;
 /// Smallest send buffer that the kernel allows, bytes.
 const LEAST_SEND_BUFFER: u64 = 4_608;
 
@@ -71,6 +73,13 @@ impl State {
                 self.set_option(fd, option, value.ok_or(libc::EINVAL)?)
             }
         }
+    }
+
+    /// The MSS that a socket announces.
+    pub(crate) fn announced_mss(&self, fd: c_int) -> u16 {
+        let socket = self.sockets.by_fd.get(&fd);
+        let asked = socket.and_then(|socket| socket.options.max_segment);
+        asked.map_or(LARGEST_MSS, |asked| asked.min(LARGEST_MSS))
     }
 
     /// The first subflow of a socket's connection.

@@ -15,7 +15,7 @@ pub use server::{ControlServer, serve};
 pub(crate) use server::{is_allowed, listen};
 
 use marline::MonitorEvent;
-use protocol::{Connection, Path, PathChange};
+use protocol::{Connection, Netpath, Path, PathChange};
 use tokio::sync::broadcast;
 
 #[cfg(test)]
@@ -31,6 +31,9 @@ pub trait Handle: Send + Sync + 'static {
 
     /// The local paths, now.
     fn paths(&self) -> Vec<Path>;
+
+    /// The oracle's table; empty if there is no oracle.
+    fn netpaths(&self) -> Vec<Netpath>;
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;

@@ -9,6 +9,7 @@ pub mod doctor;
 pub use marline_lab::emulation;
 pub mod metrics_http;
 pub mod native;
+pub mod oracle_table;
 pub mod path_table;
 pub mod proxy;
 

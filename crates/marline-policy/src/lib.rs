@@ -24,7 +24,7 @@ pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
-pub use oracle::{Clean, LossBase, Netpath, OracleConfig, Watch};
+pub use oracle::{BadOracleSpec, Clean, LossBase, Netpath, OracleConfig, Watch};
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
     SilenceCause, SubflowPath,

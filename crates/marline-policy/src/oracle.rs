@@ -1,8 +1,12 @@
 //! The oracle's parameters, and what it judges: netpaths.
 
+mod spec;
+
 use core::net::IpAddr;
 
 use marline_time::Duration;
+
+pub use spec::BadOracleSpec;
 
 /// What connections that use the same network to the same host have in common.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent};
+use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, Oracle};
 use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
 use marline_time::Duration;
 use tokio::sync::broadcast;
@@ -163,6 +163,12 @@ impl Client {
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shard.connections()
+    }
+
+    /// The oracle that its connections take part in.
+    #[must_use]
+    pub fn oracle(&self) -> Option<&Oracle> {
+        self.inner.config.oracle.as_ref()
     }
 
     /// The paths and their state.

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent};
+use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, Oracle};
 use marline_io::{AcceptQueue, Captures, Shard, ShardConfig, ShardHandle, SocketOptions};
 use marline_time::Duration;
 use tokio::sync::broadcast;
@@ -142,6 +142,12 @@ impl Listener {
     #[must_use]
     pub fn monitor(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.monitor.subscribe()
+    }
+
+    /// The oracle that its connections take part in.
+    #[must_use]
+    pub fn oracle(&self) -> Option<&Oracle> {
+        self.inner.config.oracle.as_ref()
     }
 
     /// Pictures of all connections.

@@ -48,7 +48,7 @@ pub struct Args {
     /// A path, as for `marline client`; again for more
     #[arg(long, value_name = "LOCAL")]
     pub path: Vec<Word<PathSpec>>,
-    /// What the paths are for [default: interactive]
+    /// What the paths are for [default: balanced]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
     /// The scheduler, instead of the mode's

@@ -10,7 +10,7 @@ use anyhow::bail;
 use crate::control::client::ControlClient;
 use crate::control::place;
 use crate::control::protocol::{Answer, Command};
-use crate::path_table;
+use crate::{oracle_table, path_table};
 
 /// Arguments of `marline monitor`.
 #[derive(Debug, clap::Args)]
@@ -81,7 +81,11 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             format!("{}\n", serde_json::to_string(&connections)?)
         } else {
             let paths = client.paths().await.unwrap_or_default();
-            path_table::render(&connections) + &path_table::radios(&paths)
+            // A program of before has no oracle to ask.
+            let netpaths = client.netpaths().await.unwrap_or_default();
+            path_table::render(&connections)
+                + &oracle_table::render(&netpaths, &connections)
+                + &path_table::radios(&paths)
         };
         // Home, the text with the rest of each line erased, then everything below.
         let text =

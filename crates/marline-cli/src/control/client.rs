@@ -71,6 +71,17 @@ impl ControlClient {
         }
     }
 
+    /// The oracle's table, now.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub async fn netpaths(&mut self) -> anyhow::Result<Vec<protocol::Netpath>> {
+        match self.ask(Command::Netpaths).await? {
+            Answer::Netpaths(netpaths) => Ok(netpaths),
+            other => bail!("asked for netpaths, got {other:?}"),
+        }
+    }
+
     /// The next event after [`Command::Monitor`]; `None` when the process ended.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use marline::{Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, Poli
 use tokio::sync::broadcast;
 
 use super::Handle;
-use super::protocol::{Connection, Path, PathChange};
+use super::protocol::{Connection, Netpath, Path, PathChange};
 
 /// A client's side.
 #[derive(Clone, Debug)]
@@ -30,6 +30,13 @@ impl Handle for ClientHandle {
 
     fn paths(&self) -> Vec<Path> {
         self.0.paths().iter().map(Path::from).collect()
+    }
+
+    fn netpaths(&self) -> Vec<Netpath> {
+        self.0
+            .oracle()
+            .map(|oracle| oracle.table().iter().map(Netpath::from).collect())
+            .unwrap_or_default()
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -68,6 +75,13 @@ impl Handle for ServerHandle {
             ..Path::default()
         };
         self.listener.local_addrs().iter().map(listens).collect()
+    }
+
+    fn netpaths(&self) -> Vec<Netpath> {
+        self.listener
+            .oracle()
+            .map(|oracle| oracle.table().iter().map(Netpath::from).collect())
+            .unwrap_or_default()
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

@@ -26,6 +26,8 @@ pub enum Command {
     Connections,
     /// The local addresses or interfaces that serve as paths.
     Paths,
+    /// The oracle's table.
+    Netpaths,
     /// From now on: every event, one line each, until the socket is closed.
     Monitor,
     /// Another scheduler, for one connection or (without a number) for all that exist.
@@ -83,6 +85,8 @@ pub enum Answer {
     Connections(Vec<Connection>),
     /// To `paths`.
     Paths(Vec<Path>),
+    /// To `netpaths`.
+    Netpaths(Vec<Netpath>),
     /// To `monitor`: the events follow.
     Monitoring,
     /// To `set-scheduler`: how many connections changed.
@@ -137,6 +141,33 @@ pub struct Radio {
     pub idle_j: f64,
     /// Times it was woken.
     pub promotions: u64,
+}
+
+/// What the oracle knows of a netpath.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Netpath {
+    /// Our address.
+    pub local: String,
+    /// The peer's address.
+    pub remote: String,
+    /// The interface's number, 0 if it is not known.
+    pub interface: u32,
+    /// Subflows and plain TCP connections on it.
+    pub members: u64,
+    /// Smoothed share of lost segments, 0 to 1.
+    pub loss: f64,
+    /// Smoothed share of retransmissions, 0 to 1.
+    pub retransmissions: f64,
+    /// The largest retransmission timeout of its members, backed off.
+    pub rto_us: u64,
+    /// `good`, `watched` or `bad`.
+    pub verdict: String,
+    /// Why it is bad: loss, retransmissions, rto, unanswered or silent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// How often it became bad.
+    pub times_bad: u64,
 }
 
 /// A picture of a connection.

@@ -156,6 +156,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),
+        Command::Netpaths => Ok(Answer::Netpaths(handle.netpaths())),
         Command::Monitor => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)

@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
 use super::client::ControlClient;
-use super::protocol::{Answer, Command, Connection, Path, PathChange};
+use super::protocol::{Answer, Command, Connection, Netpath, Path, PathChange};
 use super::{Handle, serve};
 
 /// Stands in for a running client: keeps what it is told.
@@ -18,6 +18,10 @@ struct Recorder {
 }
 
 impl Handle for Recorder {
+    fn netpaths(&self) -> Vec<Netpath> {
+        vec![Netpath { local: "192.0.2.7".into(), verdict: "good".into(), ..Netpath::default() }]
+    }
+
     fn role(&self) -> &'static str {
         "client"
     }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use marline::policy::Phase;
 use marline::{
-    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, PathStatus, SubflowInfo, SubflowState,
+    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, NetpathInfo, PathStatus, SubflowInfo,
+    SubflowState, Verdict,
 };
 use marline_link::radio::RadioReading;
 
-use super::protocol::{Connection, Event, Path, Radio, Subflow};
+use super::protocol::{Connection, Event, Netpath, Path, Radio, Subflow};
 
 // The pictures are taken apart field by field: one that the core adds must be shown, or left out
 // here in so many words.
@@ -97,6 +98,29 @@ impl From<&SubflowInfo> for Subflow {
             rtos: *rtos,
             probes: *probes,
             undone: *undone,
+        }
+    }
+}
+
+impl From<&NetpathInfo> for Netpath {
+    fn from(info: &NetpathInfo) -> Self {
+        let NetpathInfo { netpath, members, loss, retransmissions, rto, verdict, times_bad } = info;
+        let (verdict, fault) = match verdict {
+            Verdict::Good => ("good", None),
+            Verdict::Watched => ("watched", None),
+            Verdict::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
+        };
+        Netpath {
+            local: netpath.local.to_string(),
+            remote: netpath.remote.to_string(),
+            interface: netpath.interface,
+            members: *members,
+            loss: *loss,
+            retransmissions: *retransmissions,
+            rto_us: micros(*rto),
+            verdict: verdict.to_owned(),
+            fault,
+            times_bad: *times_bad,
         }
     }
 }

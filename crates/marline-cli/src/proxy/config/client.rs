@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use marline::{ConnectionConfig, Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
 use marline_algos::Registry;
 
-use super::policies::Choice;
+use super::policies::{Choice, Side};
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Forward, InviteWord, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -129,8 +129,8 @@ impl ClientOptions {
             self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
         }
         let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
-        let shared = self.shared().effective(native);
-        let [_, path_manager, ..] = self.choice().names();
+        let shared = self.shared().effective(native, Side::Client);
+        let [_, path_manager, ..] = self.choice().names(Side::Client);
         self.path_manager = Some(path_manager);
         self.set_shared(shared);
         self.warm.get_or_insert(2);
@@ -222,13 +222,14 @@ impl ClientOptions {
     }
 
     fn network(&self) -> anyhow::Result<marline::ClientConfig> {
-        let connection = self.choice().connection(&Registry::default())?;
+        let connection = self.choice().connection(&Registry::default(), Side::Client)?;
         let connection = self.watching(connection);
         let mut config = marline::ClientConfig::new(connection);
         config.paths = self.path.iter().map(|word| word.0.clone()).collect();
         config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
+        config.oracle = self.shared().oracle();
         if let Some(Word(Span(keepalive))) = self.keepalive {
             let longest = marline::LONGEST_KEEPALIVE;
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);

@@ -1,6 +1,7 @@
 //! From a mode's name to the policies behind it.
 
-use marline::{ConnectionConfig, Duration, Linger};
+use marline::policy::{OracleConfig, Role};
+use marline::{ConnectionConfig, Duration, Interactive, Linger, interactive};
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
 
@@ -12,24 +13,44 @@ use super::Span;
 pub enum Mode {
     /// One path at a time; the others wait and take over.
     Handover,
+    /// WiFi carries; a path flagged `backup` sleeps until no other works (MultiMob).
+    Interactive,
     /// All paths stand ready, the quickest carries: low delay.
     #[default]
-    Interactive,
+    Balanced,
     /// All paths carry at once: throughput.
     Aggregate,
     /// Every path carries everything: the lowest delay, for the price of the bytes.
     Redundant,
 }
 
+/// Which end of connections a command is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It opens them.
+    Client,
+    /// It accepts them.
+    Server,
+}
+
 impl Mode {
     /// Scheduler and path manager of the mode.
     #[must_use]
-    pub fn policies(self) -> (&'static str, &'static str) {
-        match self {
-            Mode::Handover => ("min-rtt", "backup"),
-            Mode::Interactive | Mode::Aggregate => ("min-rtt", "full-mesh"),
-            Mode::Redundant => ("redundant", "full-mesh"),
+    pub const fn policies(self, side: Side) -> (&'static str, &'static str) {
+        let [client, server, path_manager] = Interactive::Prompt.specs();
+        match (self, side) {
+            (Mode::Handover, _) => ("min-rtt", "backup"),
+            (Mode::Interactive, Side::Client) => (client, path_manager),
+            (Mode::Interactive, Side::Server) => (server, "full-mesh"),
+            (Mode::Balanced | Mode::Aggregate, _) => ("min-rtt", "full-mesh"),
+            (Mode::Redundant, _) => ("redundant", "full-mesh"),
         }
+    }
+
+    /// The oracle of the mode.
+    #[must_use]
+    pub fn oracle(self) -> Option<OracleConfig> {
+        (self == Mode::Interactive).then(|| Interactive::Prompt.oracle_config())
     }
 }
 
@@ -59,8 +80,8 @@ pub struct Choice {
 impl Choice {
     /// Specs in force: scheduler, path manager, congestion control, loss recovery.
     #[must_use]
-    pub fn names(&self) -> [String; 4] {
-        let (scheduler, path_manager) = self.mode.policies();
+    pub fn names(&self, side: Side) -> [String; 4] {
+        let (scheduler, path_manager) = self.mode.policies(side);
         let or = |chosen: &Option<String>, default: &str| {
             chosen.clone().unwrap_or_else(|| default.to_owned())
         };
@@ -76,12 +97,18 @@ impl Choice {
     ///
     /// # Errors
     /// A name, key or value that is not known; the error lists those there are.
-    pub fn connection(&self, registry: &Registry) -> anyhow::Result<ConnectionConfig> {
-        let [scheduler, path_manager, congestion, recovery] = self.names();
+    pub fn connection(&self, registry: &Registry, side: Side) -> anyhow::Result<ConnectionConfig> {
+        let [scheduler, path_manager, congestion, recovery] = self.names(side);
         let policies = registry
             .policy_set(&scheduler, &path_manager, &congestion, &recovery)
             .map_err(|error| anyhow::anyhow!("{error}"))?;
-        let mut connection = ConnectionConfig::new(policies);
+        let mut connection = ConnectionConfig::new(policies.clone());
+        if self.mode == Mode::Interactive {
+            let role = if side == Side::Client { Role::Client } else { Role::Server };
+            interactive(&mut connection, role, Interactive::Prompt);
+            // What was chosen by name holds.
+            connection.policies = policies;
+        }
         let linger = self.linger.unwrap_or(DEFAULT_LINGER).0;
         connection.linger = Linger { timeout: Duration::from_millis(linger.as_millis() as u64) };
         connection.dss_checksum = self.dss_checksum;

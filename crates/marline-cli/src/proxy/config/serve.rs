@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use marline_algos::Registry;
 
+use super::policies::Side;
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Signal, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -80,7 +81,7 @@ impl ServeOptions {
     /// These options with the defaults filled in.
     #[must_use]
     pub fn effective(mut self) -> ServeOptions {
-        let shared = self.shared().effective(CarrierChoice::Raw);
+        let shared = self.shared().effective(CarrierChoice::Raw, Side::Server);
         self.set_shared(shared);
         let limits = FrontLimits::default();
         self.max_connections.get_or_insert(limits.total);
@@ -131,7 +132,7 @@ impl ServeOptions {
     fn network(&self) -> anyhow::Result<marline::ServerConfig> {
         let shared = self.shared();
         // A server opens no subflows of its own: its clients are behind NATs.
-        let mut connection = shared.choice(None).connection(&Registry::default())?;
+        let mut connection = shared.choice(None).connection(&Registry::default(), Side::Server)?;
         if let Some(Word(Span(keepalive))) = self.keepalive {
             if keepalive < Duration::from_secs(1) {
                 bail!("--keepalive must be 1s at least");
@@ -144,6 +145,7 @@ impl ServeOptions {
         config.capture_dir = shared.capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
+        config.oracle = self.shared().oracle();
         Ok(config)
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use marline_algos::Registry;
 
+use super::policies::Side;
 use super::shared::{Conduct, connections, options};
 use super::{Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -89,7 +90,7 @@ impl ServerOptions {
     /// These options with the defaults filled in; `file` is where they come from.
     #[must_use]
     pub fn effective(mut self, file: &Path) -> ServerOptions {
-        let shared = self.shared().effective(CarrierChoice::Udp);
+        let shared = self.shared().effective(CarrierChoice::Udp, Side::Server);
         self.set_shared(shared);
         self.shards.get_or_insert(1);
         self.max_connections.get_or_insert(ServerLimits::default().per_client);
@@ -149,7 +150,8 @@ impl ServerOptions {
 
     fn network(&self) -> anyhow::Result<marline::ServerConfig> {
         // A server opens no subflows of its own: its clients are behind NATs.
-        let connection = self.shared().choice(None).connection(&Registry::default())?;
+        let connection =
+            self.shared().choice(None).connection(&Registry::default(), Side::Server)?;
         let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
         let shards = self.shards.unwrap_or(1);
         if !shards.is_power_of_two() || shards > 128 {
@@ -162,6 +164,7 @@ impl ServerOptions {
         config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
+        config.oracle = self.shared().oracle();
         Ok(config)
     }
 }

@@ -9,9 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use marline::Oracle;
+use marline::policy::OracleConfig;
 
-use super::policies::{Choice, Mode};
-use super::{Span, Tun, Word};
+use super::policies::{Choice, Mode, Side};
+use super::{Span, Tun, Watch, Word};
 use crate::native::{CarrierChoice, CarrierPlan};
 
 /// A field that flags or a file can leave out.
@@ -56,7 +58,7 @@ macro_rules! options {
             @whole $(#[$meta])* $name {
                 $($(#[$own_meta])* $own: $own_type,)*
             } {
-                /// What the paths are for [default: interactive]
+                /// What the paths are for [default: balanced]
                 #[arg(long, value_enum)]
                 mode: Option<$crate::proxy::config::policies::Mode>,
                 /// The scheduler, instead of the mode's: a name, perhaps with parameters and
@@ -69,6 +71,10 @@ macro_rules! options {
                 /// Loss recovery [default: rack-tlp]
                 #[arg(long, value_name = "SPEC")]
                 recovery: Option<String>,
+                /// What connections learn of each other's paths: prompt or multimob, perhaps with
+                /// parameters (docs/oracle.md), or off [default: prompt in mode interactive]
+                #[arg(long, value_name = "SPEC")]
+                oracle: Option<$crate::proxy::config::Word<$crate::proxy::config::Watch<marline::policy::OracleConfig>>>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
@@ -157,6 +163,7 @@ pub struct Shared {
     pub scheduler: Option<String>,
     pub congestion: Option<String>,
     pub recovery: Option<String>,
+    pub oracle: Option<Word<Watch<OracleConfig>>>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,
@@ -194,12 +201,21 @@ impl Shared {
         }
     }
 
+    /// The oracle of the program.
+    #[must_use]
+    pub fn oracle(&self) -> Option<Oracle> {
+        let mode = self.mode.unwrap_or_default();
+        let config = self.oracle.as_ref().map_or_else(|| mode.oracle(), |word| word.0.0);
+        config.map(Oracle::new)
+    }
+
     /// Fills in the defaults.
     #[must_use]
-    pub fn effective(mut self, carrier: CarrierChoice) -> Shared {
+    pub fn effective(mut self, carrier: CarrierChoice, side: Side) -> Shared {
         self.carrier.get_or_insert(carrier);
-        let [scheduler, _, congestion, recovery] = self.choice(None).names();
-        self.mode.get_or_insert_default();
+        let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
+        let mode = *self.mode.get_or_insert_default();
+        self.oracle.get_or_insert(Word(Watch(mode.oracle())));
         self.scheduler = Some(scheduler);
         self.congestion = Some(congestion);
         self.recovery = Some(recovery);

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::client::{ClientOptions, Route};
-use super::policies::Mode;
+use super::policies::{Mode, Side};
 use super::serve::ServeOptions;
 use super::server::ServerOptions;
 use super::*;
@@ -112,6 +112,8 @@ fn errors_name_the_place() {
         ("local-forward = [\"80:host\"]", &["line 1", "80:host"]),
         ("invite = \"marline1abc\"", &["line 1", "cut short"]),
         ("warm = -1", &["line 1"]),
+        ("\noracle = \"delphi\"", &["line 2", "delphi", "prompt", "multimob"]),
+        ("oracle = \"prompt,loss=0.4\"", &["line 1", "loss=25%"]),
         ("warm = ", &["line 1"]),
     ] {
         let error = error_of(parse::<ClientOptions>(text));
@@ -177,10 +179,58 @@ fn a_client_watches_for_silence_if_it_is_told_to() {
 
 #[test]
 fn every_mode_has_policies_that_exist() {
-    for mode in [Mode::Handover, Mode::Interactive, Mode::Aggregate, Mode::Redundant] {
+    for mode in
+        [Mode::Handover, Mode::Balanced, Mode::Interactive, Mode::Aggregate, Mode::Redundant]
+    {
         let options = ClientOptions { mode: Some(mode), ..with_invite() };
         let plan = options.plan().unwrap();
-        assert_eq!(plan.network.connection.policies.scheduler.name(), mode.policies().0);
+        assert_eq!(
+            plan.network.connection.policies.scheduler.name(),
+            mode.policies(Side::Client).0
+        );
+    }
+}
+
+#[test]
+fn interactive_is_multimob_on_both_sides() {
+    let interactive = || ClientOptions { mode: Some(Mode::Interactive), ..with_invite() };
+    let plan = interactive().plan().unwrap();
+    let connection = &plan.network.connection;
+    assert_eq!(connection.policies.path_manager.name(), "break-before-make");
+    assert!(connection.extensions.contains(marline::Extensions::FOLLOW_CLIENT));
+    assert!(connection.receive_timer.is_some() && plan.network.oracle.is_some());
+    let own = ClientOptions { path_manager: Some("backup".into()), ..interactive() };
+    let plan = own.plan().unwrap();
+    assert_eq!(plan.network.connection.policies.path_manager.name(), "backup", "a name holds");
+    let off = ClientOptions { oracle: Some("off".parse().unwrap()), ..interactive() };
+    assert!(off.plan().unwrap().network.oracle.is_none());
+
+    let server = ServerOptions {
+        listen: vec!["192.0.2.1:7777".parse().unwrap()],
+        mode: Some(Mode::Interactive),
+        ..ServerOptions::default()
+    };
+    let plan = server.plan(Path::new("marline.toml")).unwrap();
+    let connection = &plan.network.connection;
+    assert_eq!(connection.policies.scheduler.name(), "follow-client");
+    assert!(connection.follow_client.is_some() && plan.network.oracle.is_some());
+
+    let shipped = with_invite().plan().unwrap();
+    assert!(shipped.network.oracle.is_none() && shipped.network.connection.extensions.is_empty());
+    let names = &shipped.network.connection.policies;
+    assert_eq!((names.scheduler.name(), names.path_manager.name()), ("min-rtt", "full-mesh"));
+}
+
+#[test]
+fn the_oracle_in_force_is_printed_so_that_it_can_be_read() {
+    let told = ClientOptions { oracle: Some("prompt,clean=5s".parse().unwrap()), ..with_invite() };
+    for options in
+        [told, ClientOptions { mode: Some(Mode::Interactive), ..with_invite() }, with_invite()]
+    {
+        let effective = options.effective();
+        let printed = toml::to_string(&effective).unwrap();
+        let line = printed.lines().find(|line| line.starts_with("oracle = ")).unwrap();
+        assert_eq!(parse::<ClientOptions>(line).unwrap().oracle, effective.oracle, "{line}");
     }
 }
 

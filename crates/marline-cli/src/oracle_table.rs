@@ -1,0 +1,125 @@
+//! The oracle's table as people read it: netpaths, who is on them, and what is thought of them.
+
+use std::net::SocketAddr;
+
+use crate::control::protocol::{Connection, Netpath};
+use crate::path_table::align;
+
+const HEADER: [&str; 7] = ["netpath", "subflows", "loss", "retrans", "rto", "verdict", "bad"];
+
+/// Subflows named in a line; the rest are counted.
+const NAMED: usize = 4;
+
+/// The table, headed; empty if there is no netpath.
+#[must_use]
+pub fn render(netpaths: &[Netpath], connections: &[Connection]) -> String {
+    if netpaths.is_empty() {
+        return String::new();
+    }
+    let rows = netpaths.iter().map(|netpath| row(netpath, connections));
+    let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
+    format!("\noracle\n{}", align(&rows, &[0, 1, 5]))
+}
+
+fn row(netpath: &Netpath, connections: &[Connection]) -> [String; HEADER.len()] {
+    let percent = |share: f64| format!("{:.0}%", share * 100.0);
+    let why = netpath.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
+    let rto = match netpath.rto_us {
+        0 => "-".to_owned(),
+        us => format!("{:.0}ms", us as f64 / 1e3),
+    };
+    let at = if netpath.interface == 0 { String::new() } else { format!("%{}", netpath.interface) };
+    [
+        format!("{}{at} -> {}", netpath.local, netpath.remote),
+        members(netpath, connections),
+        percent(netpath.loss),
+        percent(netpath.retransmissions),
+        rto,
+        format!("{}{why}", netpath.verdict),
+        format!("{}x", netpath.times_bad),
+    ]
+}
+
+/// `CONNECTION.SUBFLOW` of each member.
+fn members(netpath: &Netpath, connections: &[Connection]) -> String {
+    let host = |end: &str| end.parse::<SocketAddr>().map(|end| end.ip().to_string()).ok();
+    let on = |local: &str, remote: &str| {
+        host(local).as_ref() == Some(&netpath.local)
+            && host(remote).as_ref() == Some(&netpath.remote)
+    };
+    let mut names = Vec::new();
+    for connection in connections {
+        let here = connection.subflows.iter().filter(|s| on(&s.local, &s.remote));
+        names.extend(here.map(|s| format!("{}.{}", connection.connection, s.subflow)));
+    }
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    if names.is_empty() { "-".to_owned() } else { names.join(" ") + &rest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::Subflow;
+
+    #[test]
+    fn a_line_says_who_is_there_and_what_is_thought() {
+        let netpath = Netpath {
+            local: "192.0.2.7".into(),
+            remote: "198.51.100.1".into(),
+            interface: 3,
+            members: 2,
+            loss: 0.254,
+            retransmissions: 0.5,
+            rto_us: 1_600_000,
+            verdict: "bad".into(),
+            fault: Some("rto".into()),
+            times_bad: 1,
+        };
+        let subflow = |slot, local: &str| Subflow {
+            subflow: slot,
+            local: local.into(),
+            remote: "198.51.100.1:443".into(),
+            ..Subflow::default()
+        };
+        let connections = [
+            Connection {
+                connection: 4,
+                subflows: vec![subflow(0, "192.0.2.7:4000"), subflow(1, "10.0.0.2:5")],
+                ..Connection::default()
+            },
+            Connection {
+                connection: 5,
+                subflows: vec![subflow(0, "192.0.2.7:4001")],
+                ..Connection::default()
+            },
+        ];
+        let text = render(&[netpath], &connections);
+        let line = text.lines().last().expect("a line");
+        let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
+        assert_eq!(
+            cells,
+            ["192.0.2.7%3 -> 198.51.100.1", "4.0 5.0", "25%", "50%", "1600ms", "bad (rto)", "1x"]
+        );
+        assert_eq!(render(&[], &connections), "");
+    }
+
+    #[test]
+    fn many_members_are_counted() {
+        let netpath =
+            Netpath { local: "192.0.2.7".into(), remote: "1.2.3.4".into(), ..Netpath::default() };
+        let subflow = Subflow {
+            local: "192.0.2.7:9".into(),
+            remote: "1.2.3.4:443".into(),
+            ..Subflow::default()
+        };
+        let of = |n| Connection {
+            connection: n,
+            subflows: vec![subflow.clone()],
+            ..Connection::default()
+        };
+        let all: Vec<Connection> = (0..9).map(of).collect();
+        assert!(render(&[netpath], &all).contains("0.0 1.0 2.0 3.0 and 5 more"));
+    }
+}

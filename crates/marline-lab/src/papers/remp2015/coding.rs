@@ -186,25 +186,3 @@ fn figure(items: &[Item], cells: &[Cell]) -> Figure {
     }
     plot.figure("coding", "burst-end copies as many segments as coded sends repairs: 30 %.")
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    #[ignore]
-    fn dev() {
-        let scale: f64 = std::env::var("SCALE").ok().and_then(|s| s.parse().ok()).unwrap_or(0.2);
-        let context = super::Context {
-            seed: 1,
-            scale,
-            jobs: 2,
-            results: std::path::Path::new("/tmp"),
-            traces: None,
-            progress: &|_, _, _| {},
-        };
-        let mut result = super::Reproduction::default();
-        super::run(&context, &mut result).unwrap();
-        for row in &result.grids[0].rows {
-            println!("{row:?}");
-        }
-    }
-}

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, ConnectionId, EndpointConfig, Extensions};
+use marline_core::{ConnectionConfig, ConnectionId, EndpointConfig, Extensions, NetworkError};
 use marline_testkit::scene::{path, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
@@ -272,4 +272,35 @@ fn a_stock_peer_never_sees_one() {
     let (mut script, _first, _second, id) = agreed(Extensions::NONE);
     let sent = burst(&mut script, id, &[5; 5_000]);
     assert!(sent.len() >= 4 && repairs(&sent).is_empty());
+}
+
+/// A path of smaller segments: the symbol is an equal part of the longest segment, and there are as many
+/// more repairs.
+#[test]
+fn where_a_sum_does_not_fit_there_are_two_of_half_the_size() {
+    let (mut script, mut first, mut second, id) = agreed(Extensions::REPAIR);
+    let sent = burst(&mut script, id, &[5; 1_000]);
+    let seq = repairs(&sent)[0].seg.header.seq;
+    let error = NetworkError::TooBig { max_segment: 900 };
+    let route = second.path;
+    assert!(script.run(|endpoint, now| endpoint.network_error(now, &route, seq, error)));
+    hear_own(&mut first, &sent);
+    hear_own(&mut second, &sent);
+    first.acknowledge(&mut script);
+    second.acknowledge(&mut script);
+    script.advance(MS(500));
+    hear_own(&mut second, &script.take_sent());
+    let bytes: Vec<u8> = (0..5_000u32).map(|n| (n * 3) as u8).collect();
+    let at = first.expected_dsn.wrapping_sub(marline_testkit::keys::idsn(first.their_key) + 1);
+    let sent = burst(&mut script, id, &bytes);
+    let found = repairs(&sent);
+    assert_eq!(found.len(), 4, "two of four segments, in two parts each");
+    let data = sent.iter().filter(|sent| repair_of(&sent.seg).is_none());
+    let longest = data.map(|sent| sent.seg.payload.len()).max().expect("data");
+    for (row, sent) in (0..).zip(&found) {
+        let repair = repair_of(&sent.seg).expect("one");
+        assert_eq!((repair.row, repair.span), (row, 5_000));
+        assert_eq!(sent.seg.payload.len(), longest.div_ceil(2));
+    }
+    assert_eq!(found[0].seg.payload, xor(at, &bytes, longest.div_ceil(2) as u16));
 }

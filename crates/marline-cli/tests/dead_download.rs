@@ -38,11 +38,12 @@ const BYTES: usize = 20_000_000;
 const DIES_AFTER: Duration = Duration::from_millis(1_500);
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// The promotion of the LTE radio, in milliseconds, and one of its round trips.
+/// The promotion of the LTE radio, in milliseconds, and one of its round trips, of which an ordinary join
+/// takes three until what was missing is here (marline-sim/tests/dead_download.rs).
 const PROMOTION_MS: f64 = 260.1;
 const LTE_RTT_MS: f64 = 60.0;
 /// What a busy machine may add.
-const SLACK_MS: f64 = 60.0;
+const SLACK_MS: f64 = 500.0;
 
 const ROLE: &str = "MARLINE_TEST_ROLE";
 
@@ -189,17 +190,17 @@ fn download(dir: &Path, options: &str) -> Hole {
     hear(&stage.role(Side::Server, "source"), "ready");
     stage.shell(
         Side::Server,
-        "marline server --init --config marline.toml --listen 10.0.1.1:7777 \
-         --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite",
+        "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
+         --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite 2> /dev/null",
     );
     let server = "marline server --config marline.toml --allow 127.0.0.0/8";
     hear(&stage.program(Side::Server, server), "listening on");
     let client = format!(
         "marline client --invite-file invite --path wifi --path lte,backup \
-         -L 9000:127.0.0.1:8080 --warm 0 {options}"
+         -L 9000:127.0.0.1:8080 --warm 0 --control client.sock {options}"
     );
     hear(&stage.program(Side::Client, &client), "listening on");
-    let events = stage.program(Side::Client, "marline monitor --json");
+    let events = stage.program(Side::Client, "marline monitor --json --control client.sock");
     std::thread::sleep(Duration::from_millis(300));
     let sink = stage.role(Side::Client, "sink");
     hear(&sink, "first");
@@ -239,10 +240,10 @@ fn a_download_goes_on_over_lte_although_wifi_dies() {
         [("multimob", 500.0, "receive timer"), ("probing", 350.0, "unanswered probes")]
     {
         let dir = tempfile::tempdir().expect("directory");
-        let options = format!("--mode interactive --receive-timer {timer}");
+        let options = format!("--path-manager break-before-make --receive-timer {timer}");
         let hole = download(dir.path(), &options);
         assert_eq!(hole.reason, reason);
-        let allowed = wait_ms + PROMOTION_MS + 2.0 * LTE_RTT_MS + SLACK_MS;
+        let allowed = wait_ms + PROMOTION_MS + 3.0 * LTE_RTT_MS + SLACK_MS;
         assert!(hole.total_ms <= allowed, "{timer}: {} ms, {allowed} allowed", hole.total_ms);
     }
 }

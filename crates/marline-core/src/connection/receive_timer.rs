@@ -32,6 +32,9 @@
 //! probing set asks once the silence has lasted 1.5 s, and an answer settles it until data comes again.
 //! So a stock peer costs one probe for each pause, and buys a verdict after 1.65 s.
 //!
+//! *A machine that was asleep.* A timer that goes off late says that this process was not scheduled: what
+//! arrived meanwhile waits in a socket. Then the verdict waits a little longer, a few times at most.
+//!
 //! The machine below knows no connection: times and conditions are arguments.
 
 use marline_policy::Dsn;
@@ -41,6 +44,11 @@ use crate::Probing;
 
 /// How long a gap between arrivals is remembered, at least; twice as long at most.
 const GAP_MEMORY: Duration = Duration::from_secs(1);
+
+/// A timer that is late by more was kept from going off; then the verdict waits for as long again.
+const LATE: Duration = Duration::from_millis(20);
+/// How often it waits before one verdict: a machine may always be late.
+const MAX_GRACES: u32 = 3;
 
 /// What holds for the connection now.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -76,6 +84,19 @@ struct Running {
     probed: Option<(Instant, u32)>,
     /// A probe was answered since the last progress.
     answered: bool,
+    /// No verdict before this, and how often it was put off.
+    grace: (Instant, u32),
+}
+
+impl Running {
+    /// Puts a verdict off that was due at `due_at` if we were not there then.
+    fn grace_for(self, now: Instant, due_at: Instant) -> Option<Running> {
+        let (not_before, graces) = self.grace;
+        let late = now.since(due_at.max(not_before)) > LATE && graces < MAX_GRACES;
+        let at = if late { now + LATE } else { not_before };
+        let graces = graces + u32::from(late);
+        (at > now).then_some(Running { look_at: at, grace: (at, graces), ..self })
+    }
 }
 
 /// The longest gaps between arrivals in this second and the one before.
@@ -179,7 +200,8 @@ impl ReceiveClock {
     /// Starts it, or starts it anew. Then it looks when it would have looked before, and only sooner if
     /// need be: a wake-up a second costs less than moving it with each segment.
     fn start(&mut self, now: Instant, cond: &Conditions) {
-        let mut running = Running { since: now, look_at: now, probed: None, answered: false };
+        let mut running =
+            Running { since: now, look_at: now, probed: None, answered: false, grace: (now, 0) };
         let looks_at = self.running.take().map(|running| running.look_at);
         if let Some(at) = self.due(&running, cond) {
             running.look_at = looks_at.map_or(at, |looks_at| at.min(looks_at));
@@ -224,14 +246,15 @@ impl ReceiveClock {
             self.running = Some(Running { look_at: due_at, ..running });
             return Due::Nothing;
         }
-        if cond.stall.is_some_and(|stall| running.since + stall <= now) {
-            self.running = None;
-            return Due::Stalled;
-        }
+        let stalled = cond.stall.is_some_and(|stall| running.since + stall <= now);
         let sent = running.probed.map_or(0, |(_, count)| count);
-        if cond.probing.is_none_or(|probing| sent >= probing.count.max(1)) {
+        if stalled || cond.probing.is_none_or(|probing| sent >= probing.count.max(1)) {
+            if let Some(grace) = running.grace_for(now, due_at) {
+                self.running = Some(grace);
+                return Due::Nothing;
+            }
             self.running = None;
-            return Due::Unanswered;
+            return if stalled { Due::Stalled } else { Due::Unanswered };
         }
         running.probed = Some((now, sent + 1));
         running.look_at = self.due(&running, cond).unwrap_or(now);

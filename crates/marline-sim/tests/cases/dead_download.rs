@@ -1,11 +1,8 @@
 //! A download whose only path dies: the client opens the cellular one because it hears nothing.
 
-use std::sync::Arc;
-
+use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Extensions, MonitorEvent, MonitorKind, ReceiveTimer};
-use marline_policy::{
-    PathAction, PathContext, PathEvent, PathManager, PathManagerFactory, SilenceCause,
-};
+use marline_policy::SilenceCause;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, oracle::stream};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -15,48 +12,6 @@ use super::{connection, link};
 pub const LTE: &str = "rate=20M,delay=30ms,queue=100ms,radio=lte";
 /// The path that dies.
 pub const WIFI: &str = "rate=20M,delay=10ms,queue=50ms";
-
-/// Opens no second subflow until one is silent, then from every address without one.
-#[derive(Debug, Default)]
-struct OnSilence {
-    wanted: Vec<PathAction>,
-    fast: bool,
-}
-
-impl PathManager for OnSilence {
-    fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
-        if !matches!(event, PathEvent::Silent { .. }) {
-            return;
-        }
-        for local in cx.local {
-            if cx.paths.iter().all(|path| path.local_id != local.id) {
-                let (local, remote) = (local.id, cx.remote[0].id);
-                let action =
-                    PathAction::OpenSubflow { local, remote, backup: false, fast: self.fast };
-                self.wanted.push(action);
-            }
-        }
-    }
-
-    fn poll_action(&mut self) -> Option<PathAction> {
-        self.wanted.pop()
-    }
-}
-
-#[derive(Debug)]
-struct Factory {
-    fast: bool,
-}
-
-impl PathManagerFactory for Factory {
-    fn name(&self) -> &'static str {
-        "on-silence"
-    }
-
-    fn build(&self) -> Box<dyn PathManager> {
-        Box::new(OnSilence { wanted: Vec::new(), fast: self.fast })
-    }
-}
 
 /// What the client may ask for.
 #[derive(Copy, Clone, Debug)]
@@ -84,10 +39,11 @@ pub struct Hole {
     pub finished: Instant,
 }
 
-/// What the client does without a subflow on LTE.
-pub fn client(setting: Setting) -> ConnectionConfig {
+/// A client whose LTE sleeps until it is needed: with MultiMob's path manager and its timer, or with ours.
+fn client(setting: Setting) -> ConnectionConfig {
     let mut client = connection("min-rtt");
-    client.policies.path_manager = Arc::new(Factory { fast: setting.fast });
+    let manager = if setting.timer.probing.is_some() { "break-before-make" } else { "multimob" };
+    client.policies.path_manager = Registry::default().path_manager(manager).expect("built in");
     client.receive_timer = Some(setting.timer);
     client.extensions = extensions(setting);
     client
@@ -100,6 +56,7 @@ pub fn client(setting: Setting) -> ConnectionConfig {
 fn download(setting: Setting, wifi: &str, dies_at: Option<Instant>, seed: u64) -> (Paths, Instant) {
     let mut config = PathsConfig::new(vec![link(wifi), link(LTE)], client(setting));
     config.server = connection("min-rtt");
+    config.backup = vec![false, true];
     if !setting.helped {
         config.server.allow_extensions = Extensions::NONE;
     }

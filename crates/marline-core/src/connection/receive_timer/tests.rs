@@ -208,3 +208,32 @@ fn an_excuse_is_a_whole_new_wait() {
     clock.excuse(at(500), &seed(0));
     assert_eq!(clock.next_timeout(), Some(at(1_000)));
 }
+
+/// The process was not scheduled when the timer was due: what came meanwhile is still to be read.
+#[test]
+fn a_verdict_that_is_late_waits_for_what_is_in_the_socket() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &seed(0));
+    assert_eq!(clock.on_timeout(at(800), &seed(0)), Due::Nothing);
+    assert_eq!(clock.next_timeout(), Some(at(820)));
+    // It was read: all is well.
+    data(&mut clock, 801, 2_000, &seed(801));
+    assert_eq!(run(&mut clock, 10_000, |_| seed(801)), [(1_301, Due::Stalled)]);
+    // Nothing was there.
+    data(&mut clock, 2_000, 3_000, &seed(2_000));
+    assert_eq!(clock.on_timeout(at(3_000), &seed(2_000)), Due::Nothing);
+    assert_eq!(clock.on_timeout(at(3_010), &seed(2_000)), Due::Nothing, "before the grace is over");
+    assert_eq!(clock.on_timeout(at(3_020), &seed(2_000)), Due::Stalled);
+}
+
+#[test]
+fn a_machine_that_is_always_late_judges_all_the_same() {
+    let mut clock = ReceiveClock::default();
+    data(&mut clock, 0, 1_000, &seed(0));
+    let mut said = Vec::new();
+    while let Some(due) = clock.next_timeout() {
+        let late = due + MS(100);
+        said.push((late.as_millis(), clock.on_timeout(late, &seed(0))));
+    }
+    assert_eq!(said.last(), Some(&(960, Due::Stalled)), "{said:?}");
+}

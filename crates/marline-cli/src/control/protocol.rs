@@ -254,8 +254,9 @@ pub struct Subflow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours:
-    /// FALLBACK, SF_NETPATH_BAD, SF_NETPATH_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, and LAGGED where the reader was too slow.
+    /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours: AGREED,
+    /// FALLBACK, SF_NETPATH_BAD, SF_NETPATH_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, and LAGGED where
+    /// the reader was too slow.
     pub event: String,
     /// When: microseconds since the process started its clock.
     pub at_us: u64,

@@ -13,6 +13,10 @@ use crate::FourTuple;
 /// Interfaces of local addresses remembered.
 const MAX_INTERFACES: usize = 256;
 
+/// A wait that ended this much later than it should does not count: the process did not run, and what
+/// it did not hear meanwhile says nothing of the path.
+const OVERSLEPT: Duration = Duration::from_millis(10);
+
 /// What the members of a netpath did during a period, as one endpoint counts it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contribution {
@@ -294,6 +298,11 @@ impl Judge {
         match &mut entry.state {
             State::Good => {}
             State::Watched { since, .. } if heard > *since => entry.state = State::Good,
+            State::Watched { wait, next, .. } if now.since(*next) > OVERSLEPT => {
+                // We did not run, so we could not hear: whatever came is still to be looked at.
+                *next = now + *wait;
+                entry.question = true;
+            }
             State::Watched { waits, wait, next, .. } => {
                 *waits += 1;
                 if *waits >= self.config.watch.map_or(1, |watch| watch.count) {
@@ -305,6 +314,10 @@ impl Judge {
             }
             State::Bad(bad) => {
                 let Some(clean) = self.config.clean else { return };
+                if now.since(bad.next) > OVERSLEPT && bad.asked_at.is_some_and(|at| heard <= at) {
+                    bad.next = now + clean.probe;
+                    return;
+                }
                 if let Some(asked) = bad.asked_at.take() {
                     if heard > asked {
                         bad.misses = 0;

@@ -152,6 +152,23 @@ fn one_answer_to_any_member_is_enough() {
 }
 
 #[test]
+fn what_we_overslept_proves_nothing() {
+    let mut court = Court::new(OracleConfig::prompt());
+    court.timeout();
+    for _ in 0..9 {
+        court.now = court.judge.next_timeout().expect("a wait") + ms(40);
+        court.judge.heard(court.now, court.wifi, Instant::ZERO);
+        court.judge.advance(court.now);
+        assert!(court.judge.take_question(&court.wifi), "asked again");
+    }
+    assert_eq!(court.fault(), None);
+    for _ in 0..3 {
+        court.next();
+    }
+    assert_eq!(court.fault(), Some(NetpathFault::Unanswered), "three waits of our being awake");
+}
+
+#[test]
 fn a_long_round_trip_is_waited_for() {
     let mut court = Court::new(OracleConfig::prompt());
     court.judge.trouble(court.now, court.wifi, Trouble::TimedOut { wait: ms(400) });

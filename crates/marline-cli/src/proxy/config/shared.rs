@@ -46,6 +46,9 @@ impl Layer for bool {
     }
 }
 
+/// The oracle's parameters, or `off`.
+pub type OracleWord = Word<Watch<OracleConfig>>;
+
 /// A command's options: its own fields, and after them the shared ones.
 macro_rules! options {
     (
@@ -74,7 +77,7 @@ macro_rules! options {
                 /// What connections learn of each other's paths: prompt or multimob, perhaps with
                 /// parameters (docs/oracle.md), or off [default: prompt in mode interactive]
                 #[arg(long, value_name = "SPEC")]
-                oracle: Option<$crate::proxy::config::Word<$crate::proxy::config::Watch<marline::policy::OracleConfig>>>,
+                oracle: Option<$crate::proxy::config::shared::OracleWord>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
@@ -163,7 +166,7 @@ pub struct Shared {
     pub scheduler: Option<String>,
     pub congestion: Option<String>,
     pub recovery: Option<String>,
-    pub oracle: Option<Word<Watch<OracleConfig>>>,
+    pub oracle: Option<OracleWord>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,

@@ -220,7 +220,7 @@ fn repairs_stand_on_the_other_path_and_say_what_they_are() {
         assert_eq!((repair.row, repair.dsn, repair.span), (row, dsn as u32, 5_000));
         assert_eq!(usize::from(repair.length), sent.seg.payload.len());
         let data = sent.seg.dss();
-        assert!(data.mapping.is_none() && sent.seg.len() > 0);
+        assert!(data.mapping.is_none() && !sent.seg.payload.is_empty());
         assert_eq!(repair.data_ack, first.next_dsn as u32, "it carries the DATA_ACK");
     }
     let symbol = found[0].seg.payload.len() as u16;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::classes::{Class, best_class};
 use super::{
-    After, AutoRedundant, Blest, BurstEnd, Ecf, Hedged, MinRtt, MinRttConfig,
+    After, AutoRedundant, Blest, BurstEnd, Coded, Ecf, Hedged, MinRtt, MinRttConfig,
     OpportunisticRedundant, OpportunisticRules, Orp, Papd, PapdConfig, Probing, Redundant,
     RedundantIdle, RoundRobin, TailProbes,
 };
@@ -63,6 +63,7 @@ fn schedulers() -> Vec<Box<dyn Scheduler>> {
         Box::<OpportunisticRedundant>::default(),
         Box::<RedundantIdle>::default(),
         Box::<BurstEnd>::default(),
+        Box::<Coded>::default(),
         Box::<Probing>::default(),
         Box::new(Papd::new(PapdConfig::default())),
         Box::<Blest>::default(),

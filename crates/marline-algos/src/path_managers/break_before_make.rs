@@ -49,6 +49,9 @@ use super::mesh::{Mesh, Plan, starts_at};
 /// Doublings of the wait between two probes.
 const PROBE_DOUBLINGS: u32 = 4;
 
+/// A failed path that is heard for less than this and fails again has not recovered in between.
+const CALM: Duration = Duration::from_millis(200);
+
 /// When a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BreakBeforeMakeConfig {
@@ -68,7 +71,7 @@ pub struct BreakBeforeMakeConfig {
 impl Default for BreakBeforeMakeConfig {
     fn default() -> Self {
         BreakBeforeMakeConfig {
-            patience: Duration::from_millis(250),
+            patience: Duration::from_millis(150),
             probe: Duration::from_millis(200),
             settle: Duration::from_secs(1),
             quiet: Duration::from_secs(2),
@@ -172,12 +175,14 @@ impl BreakBeforeMake {
 
     fn note_health(&mut self, cx: &PathContext<'_>, primary: &Tally) {
         if primary.healthy > 0 {
-            self.trouble_since = None;
             self.healthy_since.get_or_insert(cx.now);
-        } else {
-            self.healthy_since = None;
-            self.trouble_since.get_or_insert(cx.now);
+            return;
         }
+        // What is heard for a moment only, an answer to something older perhaps, is no recovery.
+        if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= CALM) {
+            self.trouble_since = None;
+        }
+        self.trouble_since.get_or_insert(cx.now);
     }
 
     /// Whether a backup subflow is needed now; if later, that is when to look again.

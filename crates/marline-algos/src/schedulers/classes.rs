@@ -9,7 +9,7 @@
 //! retransmission timed out gets no data until something is heard on it again, so a backup takes
 //! over at once. If *every* usable subflow is suspect (always so with a single one), data still goes
 //! out: the suspicion may be wrong, and a plain TCP would send, too. Then the subflow heard of last
-//! is the best guess.
+//! is the best guess, be it a backup: a regular one that has been dead for longer is no better for it.
 //!
 //! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The Linux
 //! scheduler of old read it as zero, so that every new subflow drew a burst onto itself.)
@@ -26,10 +26,11 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Regular, but nothing was heard since a timeout, or its netpath is bad.
+    /// Heard, though its netpath is bad; regular or backup: where every path is in trouble, what answers
+    /// is better than what is silent, whoever pays.
+    Doubtful,
+    /// Nothing was heard since a timeout; regular or backup.
     Suspect,
-    /// Backup, and nothing was heard since a timeout, or its netpath is bad.
-    SuspectBackup,
 }
 
 impl Class {
@@ -39,18 +40,18 @@ impl Class {
         if !view.is_usable() {
             return None;
         }
-        Some(match (view.is_suspect(), view.backup) {
-            (false, false) => Class::Regular,
-            (false, true) => Class::Backup,
-            (true, false) => Class::Suspect,
-            (true, true) => Class::SuspectBackup,
+        Some(match (view.potentially_failed, view.bad_netpath, view.backup) {
+            (false, false, false) => Class::Regular,
+            (false, false, true) => Class::Backup,
+            (false, true, _) => Class::Doubtful,
+            (true, _, _) => Class::Suspect,
         })
     }
 
     /// Whether something timed out on its members, or their netpath is bad.
     #[must_use]
     pub const fn is_suspect(self) -> bool {
-        matches!(self, Class::Suspect | Class::SuspectBackup)
+        matches!(self, Class::Doubtful | Class::Suspect)
     }
 }
 
@@ -116,7 +117,7 @@ pub fn reinject(item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
             return if again { send(all, class, SubflowSet::EMPTY, item) } else { Decision::Wait };
         }
     }
-    for class in [Class::Suspect, Class::SuspectBackup] {
+    for class in [Class::Doubtful, Class::Suspect] {
         if has_fresh(all, class, item.carried_by) {
             return send(all, class, item.carried_by, item);
         }

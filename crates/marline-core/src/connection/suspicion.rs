@@ -128,22 +128,31 @@ impl Connection {
     }
 
     pub(super) fn on_heard_again(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        // Who leaves suspicion to the retransmission timer leaves it its pace, too.
+        let prompt = self.scheduler.probe_patience().is_some();
         let Some(leg) = self.leg_mut(id) else { return };
         leg.patience_until = None;
-        leg.tcp.retry_soon(now);
+        let bad = leg.netpath_fault.is_some();
+        if prompt {
+            leg.tcp.retry_soon(now);
+        }
         if core::mem::take(&mut leg.suspected) {
-            self.reinjections.absolve(id);
+            // What a bad netpath holds stays in doubt although something was heard there.
+            if !bad {
+                self.reinjections.absolve(id);
+            }
             sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
             self.rescue(now, |leg| leg.netpath_fault.is_some());
             self.path_event(now, sh, PathEvent::HeardAgain(id));
         }
     }
 
-    /// Somebody healthy is there: what silent subflows hold, also what they were given since they fell
+    /// Somebody healthy is there: what silent subflows hold, or such on bad netpaths, even if heard, also what they were given since they fell
     /// silent, as there was nobody else, need not wait for their timers.
     pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&super::Leg) -> bool) {
         for id in self.leg_ids() {
-            if self.leg(id).is_some_and(|leg| leg.suspected && of(leg)) {
+            let doubted = |leg: &super::Leg| leg.suspected || leg.netpath_fault.is_some();
+            if self.leg(id).is_some_and(|leg| doubted(leg) && of(leg)) {
                 self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
             }
         }

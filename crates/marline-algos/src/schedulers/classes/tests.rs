@@ -16,7 +16,8 @@ fn the_best_class_that_has_members_is_used() {
         (&[suspect(regular, 5), spare], Some(Class::Backup)),
         (&[gone(regular), spare], Some(Class::Backup)),
         (&[suspect(regular, 5), suspect(spare, 9)], Some(Class::Suspect)),
-        (&[gone(regular), suspect(spare, 9)], Some(Class::SuspectBackup)),
+        (&[bad(suspect(regular, 5)), bad(spare)], Some(Class::Doubtful)),
+        (&[gone(regular), suspect(spare, 9)], Some(Class::Suspect)),
     ];
     for (subflows, expected) in table {
         assert_eq!(best_class(subflows), *expected, "{subflows:?}");

@@ -75,6 +75,27 @@ impl Bound {
         Ok(bound)
     }
 
+    /// The bounds of a workload over these links, both ways of each, until a time. Nothing happens to
+    /// the links but what their settings say.
+    #[must_use]
+    pub fn over(
+        links: &[(&str, DuplexConfig)],
+        workload: &Workload,
+        seed: u64,
+        until: Instant,
+    ) -> Bound {
+        let seeds = SeedTree::new(seed);
+        let mut bound = Bound { workload: *workload, up: Vec::new(), down: Vec::new() };
+        for (name, link) in links {
+            let own = seeds.branch(name);
+            let course =
+                |config, branch| Course::new(config, own.branch(branch), Vec::new(), until);
+            bound.up.push(course(&link.up, "up"));
+            bound.down.push(course(&link.down, "down"));
+        }
+        bound
+    }
+
     /// The least latency of a message of so many bytes (requests: of the answer) that began then,
     /// ms; infinite: it cannot come before the run ends.
     #[must_use]

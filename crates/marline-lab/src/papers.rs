@@ -19,6 +19,7 @@ mod hsr2018;
 mod judge;
 mod kernel;
 mod live;
+mod multimob2018;
 mod multimob_live;
 mod output;
 mod papd2017;
@@ -68,6 +69,7 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &tlp2019::Tlp,
         &papd2017::Papd,
         &hsr2018::HighSpeedRail,
+        &multimob2018::MultiMob,
         &traces::Traces,
         // Those in real time.
         &kernel::Kernel,

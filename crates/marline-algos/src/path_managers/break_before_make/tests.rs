@@ -92,7 +92,7 @@ fn suspicion_is_given_some_time() {
     let mut w = phone();
     w.views[0].potentially_failed = true;
     assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
-    assert_eq!(w.fire(), (at(250), vec![fast(CELL)]));
+    assert_eq!(w.fire(), (at(150), vec![fast(CELL)]));
 
     let mut w = phone();
     w.views[0].potentially_failed = true;
@@ -100,6 +100,23 @@ fn suspicion_is_given_some_time() {
     w.views[0].potentially_failed = false;
     assert!(w.event(PathEvent::HeardAgain(id(0))).is_empty());
     assert_eq!(w.manager.next_timeout(), None, "it was nothing");
+}
+
+/// At the edge of a cell an ACK comes through now and then.
+#[test]
+fn what_is_heard_for_a_moment_has_not_recovered() {
+    for (healthy_ms, opens_after_ms) in [(60, 40), (300, 150)] {
+        let mut w = phone();
+        w.views[0].potentially_failed = true;
+        w.event(PathEvent::Suspected(id(0)));
+        w.now += at(50);
+        w.views[0].potentially_failed = false;
+        assert!(w.event(PathEvent::HeardAgain(id(0))).is_empty());
+        w.now += at(healthy_ms);
+        w.views[0].potentially_failed = true;
+        assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
+        assert_eq!(w.fire(), (at(opens_after_ms), vec![fast(CELL)]), "{healthy_ms} ms");
+    }
 }
 
 #[test]

@@ -4,6 +4,10 @@ use marline_time::Instant;
 use super::*;
 use crate::testing::{Stream, backup, full, gone, paced, range, send as sends, set, suspect, view};
 
+const fn bad(view: SubflowView) -> SubflowView {
+    SubflowView { bad_netpath: true, ..view }
+}
+
 #[test]
 fn the_best_class_that_has_members_is_used() {
     let regular = view(0, 50);
@@ -72,10 +76,16 @@ fn reinjection_table() {
         ("backup has it", &[wifi, sat], item(&[0, 3], SubflowRto), Decision::Wait),
         ("another suspect", &[wifi, suspect(lte, 5)], item(&[0], SubflowRto), to(1)),
         (
-            "suspects: heard of last",
+            "suspects: heard of last, whoever pays",
             &[wifi, suspect(lte, 5), suspect(dsl, 9), suspect(sat, 50)],
             item(&[0], SubflowRto),
-            to(2),
+            to(3),
+        ),
+        (
+            "a bad netpath that is heard, rather than silence",
+            &[wifi, suspect(lte, 5), bad(sat)],
+            item(&[0], SubflowRto),
+            to(3),
         ),
         ("alone: own retransmission", &[wifi], item(&[0], SubflowRto), Decision::Wait),
         ("data timeout: again", &[lte], item(&[1], DataRto), to(1)),

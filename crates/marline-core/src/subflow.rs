@@ -110,6 +110,8 @@ pub(crate) struct Subflow {
     handshake: Handshake,
     keepalive: Keepalive,
     syn_data: Option<SynData>,
+    /// See [`Subflow::acknowledge_syn_alone`].
+    syn_alone: bool,
     owed: Owed,
     rst_to_fill: Option<Rst>,
     /// `close` was called and the FIN is not sent yet.
@@ -169,6 +171,7 @@ impl Subflow {
             handshake: Handshake::default(),
             keepalive: Keepalive::default(),
             syn_data: None,
+            syn_alone: false,
             owed: Owed::default(),
             rst_to_fill: None,
             fin_wanted: false,

@@ -6,7 +6,9 @@ use marline_core::{ConnectionConfig, ConnectionId, Extensions};
 use marline_testkit::scene::{path, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
-use marline_wire::mptcp::{ExperimentalMessage, Extensions as Bits, FastJoinForm, MptcpOption};
+use marline_wire::mptcp::{
+    ExperimentalMessage, Extensions as Bits, FastJoinForm, MpJoin, MptcpOption,
+};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
@@ -159,12 +161,50 @@ fn a_repeated_syn_is_answered_again_and_delivers_once() {
     let again = claim.syn(&first).at(second.iss).timestamps(1, 0);
     second.inject(&mut script, again);
     take_answer(&mut script, &mut second, &claim, first.next_dsn + 4);
-    // The opener repeats it bare, as an ordinary join: the first answer still stands.
-    let bare = second.join_syn(&first, 9, 3).at(second.iss).timestamps(1, 0);
-    second.inject(&mut script, bare);
-    take_answer(&mut script, &mut second, &claim, first.next_dsn + 4);
     assert_eq!(script.read_all(id), b"once");
     assert_eq!(script.endpoint.counters().fast_join_replayed, 0);
+}
+
+/// The answer did not get through, and the opener comes back with an ordinary join from the same
+/// ports. It gets the answer to that; which of the two it has, its next segment tells.
+#[test]
+fn a_half_open_one_becomes_an_ordinary_join_if_its_opener_does() {
+    for goes_on_ordinary in [true, false] {
+        let (mut script, first, id) = agreed();
+        let claim = claim(OUT, first.next_dsn, b"once");
+        let mut second = claim.send(&mut script, &first, 50_000);
+        second.next_dsn += 4;
+        let point = second.next_dsn;
+        take_answer(&mut script, &mut second, &claim, point);
+        let bare = second.join_syn(&first, 9, 3).at(second.iss).timestamps(1, 0);
+        second.inject(&mut script, bare);
+        let sent = script.expect(&Expect::any().flags(SYN_ACK));
+        assert_eq!(sent.seg.header.ack, second.iss.add(1), "the bare SYN alone");
+        let Some(MpJoin::SynAck { hmac, nonce, .. }) = sent.seg.options.mptcp.join() else {
+            panic!("no MP_JOIN: {:#?}", sent.seg);
+        };
+        let right = keys::join_hmac(first.their_key, first.key, nonce, 9);
+        assert_eq!(hmac, keys::left64(right));
+        if goes_on_ordinary {
+            second.next = second.iss.add(1);
+            for spoil in [1, 0] {
+                let mut ours = keys::join_hmac(first.key, first.their_key, 9, nonce);
+                ours[0] ^= spoil;
+                let hmac = ours[..20].try_into().expect("20 bytes");
+                let third = Seg::ack().mptcp(MptcpOption::Join(MpJoin::Ack { hmac }));
+                second.send(&mut script, third);
+                let up = script.take_sent().iter().any(|s| s.path == second.path);
+                assert_eq!(up, spoil == 0, "a fourth ACK for the right HMAC alone");
+            }
+            // What the SYN carried comes again in its place, and is read once.
+            second.next_dsn = first.next_dsn;
+            second.send_data(&mut script, b"once");
+        }
+        second.send_data(&mut script, b" more");
+        assert_eq!(script.read_all(id), b"once more", "ordinary: {goes_on_ordinary}");
+        let info = script.endpoint.info(id).expect("the connection lives");
+        assert_eq!(info.subflows.len(), 2);
+    }
 }
 
 #[test]

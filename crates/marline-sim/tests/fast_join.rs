@@ -193,6 +193,7 @@ fn whatever_stands_in_the_way_costs_one_retry() {
         ("mangle=mp_experimental:syn", 1),
         ("mangle=mp_experimental:synack", 1),
         ("block=mp_experimental:syn", 0),
+        ("block=mp_experimental:synack", 0),
     ];
     for upload in [true, false] {
         let plain = run(Setting { upload, ..Setting::PLAIN });

@@ -24,16 +24,16 @@ use core::net::{IpAddr, SocketAddr};
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
-    DataAck, ExperimentalMessage, Extensions, FastJoinForm, MptcpOption, WireDsn,
+    DataAck, ExperimentalMessage, Extensions, FastJoinForm, MpJoin, MptcpOption, WireDsn,
 };
-use marline_wire::{MAX_OPTIONS, TCP_HEADER_LEN, TcpSegment, dss_checksum};
+use marline_wire::{MAX_OPTIONS, TCP_HEADER_LEN, TcpFlags, TcpSegment, dss_checksum};
 
-use super::join::reason;
+use super::join::{mp_join, reason};
 use super::leg::{FastAccepted, FastOpened, Joined, Joining, Leg, Membership};
 use super::open::Accepted;
 use super::reinjection::Queued;
 use super::{Connection, SubflowPathPair};
-use crate::crypto::{equal_in_constant_time, fast_ack_hmac, fast_syn_hmac};
+use crate::crypto::{equal_in_constant_time, fast_ack_hmac, fast_syn_hmac, join_hmac, left_160};
 use crate::shared::Shared;
 use crate::{CloseReason, FourTuple};
 
@@ -390,8 +390,9 @@ impl Connection {
             sh.counters.fast_join_refused += 1;
             return Err(reason::PROHIBITED);
         }
-        let fast = FastAccepted { form: said.form, hmac: said.hmac };
-        let joined = Joined { nonce: 0, peer_nonce: 0, verified: true, fast: Some(fast) };
+        let fast = FastAccepted { form: said.form, hmac: said.hmac, ordinary: false };
+        let nonce = sh.rng.next_u32();
+        let joined = Joined { nonce, peer_nonce: 0, verified: true, fast: Some(fast) };
         let leg = self.add_joined(now, sh, path, syn, (joined, said.address_id));
         let Some(id) = leg else {
             sh.counters.fast_join_refused += 1;
@@ -499,6 +500,54 @@ impl Connection {
             ExperimentalMessage::FastJoinSynAck { form, backup, hmac: 0, point: point as u32 };
         let hmac = fast_ack_hmac(local, remote, &head, point, fast.hmac);
         Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
+    }
+
+    /// A segment on a Fast JOIN of the peer whose handshake is not through. Its opener may have gone
+    /// over to an ordinary join, with the same ports, because our answer did not get through. It gets the
+    /// answer to the SYN that it sent last; by its third ACK it says which of the two it has. `false`:
+    /// the segment must not reach TCP.
+    pub(super) fn admit_half_open_fast_join(
+        &mut self,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        let (Some(remote), local) = (self.keys.remote, self.keys.local) else { return false };
+        let Some(leg) = self.leg_mut(id) else { return false };
+        let first = marline_policy::Ssn(1);
+        let (seq, flags) = (segment.header.seq, segment.header.flags);
+        let in_turn =
+            seq == leg.tcp.peer_to_wire(first) && segment.header.ack == leg.tcp.to_wire(first);
+        let again = seq == leg.tcp.peer_to_wire(marline_policy::Ssn(0));
+        let Membership::Joined(joined) = &mut leg.membership else { return true };
+        let Some(fast) = &mut joined.fast else { return true };
+        match mp_join(segment) {
+            Some(MpJoin::Syn { nonce, .. }) if again && flags.contains(TcpFlags::SYN) => {
+                fast.ordinary = true;
+                joined.peer_nonce = nonce;
+                leg.tcp.acknowledge_syn_alone(true);
+                true
+            }
+            Some(MpJoin::Ack { hmac }) if fast.ordinary && in_turn => {
+                let expected = join_hmac(remote, local, joined.peer_nonce, joined.nonce);
+                if !equal_in_constant_time(&hmac, &left_160(&expected)) {
+                    sh.counters.mp_join_bad_hmac += 1;
+                    return false;
+                }
+                joined.fast = None;
+                leg.tcp.forget_syn_payload();
+                leg.delivered = first;
+                leg.mapped = false;
+                true
+            }
+            _ => {
+                if fast_join_token(segment).is_some() && again {
+                    fast.ordinary = false;
+                    leg.tcp.acknowledge_syn_alone(false);
+                }
+                true
+            }
+        }
     }
 
     /// The third ACK shows that the peer is where its SYN came from. It opened this subflow because

@@ -156,6 +156,9 @@ impl Connection {
                 self.admit_syn_ack(now, sh, id, segment, j)
             }
             Membership::Joined(j) if !j.verified => self.admit_third_ack(now, sh, id, segment, j),
+            Membership::Joined(Joined { fast: Some(_), .. }) if !leg.was_joined() => {
+                self.admit_half_open_fast_join(sh, id, segment)
+            }
             Membership::Initial => {
                 self.on_repeated_handshake(now, sh, id, segment);
                 self.on_repeated_first_data(now, sh, id, segment);

@@ -73,6 +73,8 @@ pub(super) struct FastAccepted {
     pub(super) form: FastJoinForm,
     /// HMAC of its SYN.
     pub(super) hmac: u64,
+    /// It came back as the SYN of an ordinary join, which the last SYN/ACK answers.
+    pub(super) ordinary: bool,
 }
 
 /// What became of MP_FAIL on a subflow.

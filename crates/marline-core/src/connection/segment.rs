@@ -164,7 +164,7 @@ impl Connection {
     fn syn_ack_options(&self, id: SubflowId, options: &mut TcpOptions) {
         let Some(leg) = self.leg(id) else { return };
         match leg.membership {
-            Membership::Joined(Joined { fast: Some(fast), .. }) => {
+            Membership::Joined(Joined { fast: Some(fast), .. }) if !fast.ordinary => {
                 if let Some(option) = self.fast_syn_ack_option(id, fast) {
                     options.mptcp.push(option);
                 }

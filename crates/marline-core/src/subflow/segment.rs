@@ -126,7 +126,8 @@ impl Subflow {
         options: &mut TcpOptions,
     ) -> TcpHeader {
         header.seq = self.iss;
-        header.ack = self.irs.add(self.rx.nxt.0 as u32);
+        let taken = if self.syn_alone { Ssn(1) } else { self.rx.nxt };
+        header.ack = self.irs.add(taken.0 as u32);
         header.flags = TcpFlags::SYN.with(TcpFlags::ACK);
         if self.ecn.negotiated {
             header.flags = header.flags.with(TcpFlags::ECE);

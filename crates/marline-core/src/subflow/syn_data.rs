@@ -92,6 +92,19 @@ impl Subflow {
         self.syn_data.take().map(|data| data.range)
     }
 
+    /// Answerer: whether the SYN/ACK acknowledges the SYN alone, although data was taken with it: the
+    /// opener came back with a bare one, and may not know.
+    pub(crate) fn acknowledge_syn_alone(&mut self, alone: bool) {
+        self.syn_alone = alone;
+    }
+
+    /// Answerer: the opener goes on from its bare SYN. What was taken comes again.
+    pub(crate) fn forget_syn_payload(&mut self) {
+        self.rx.nxt = Ssn(1);
+        self.rx.delivered_to = Ssn(1);
+        self.timestamps.on_ack_sent(Ssn(1));
+    }
+
     /// Answerer: so many bytes came with the SYN and were taken.
     pub(crate) fn take_syn_payload(&mut self, len: u64) {
         let end = Ssn(1).plus(len);

@@ -49,6 +49,8 @@ pub(crate) struct Extra {
     pub(crate) readdressed: Vec<(u64, SocketAddr, String)>,
     /// Policies.
     pub(crate) variant: Variant,
+    /// MultiMob's instead, with every extension.
+    pub(crate) interactive: bool,
 }
 
 /// An address that a server announces.
@@ -142,6 +144,12 @@ async fn kernel_server(job: &Job) -> anyhow::Result<()> {
 
 fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
     let mut config = job.extra.variant.connection()?;
+    if job.extra.interactive {
+        let client = job.side == Side::Client;
+        let role =
+            if client { marline::policy::Role::Client } else { marline::policy::Role::Server };
+        marline::interactive(&mut config, role, marline::Interactive::Prompt);
+    }
     config.dss_checksum = job.checksum;
     config.deny_join_id0 = job.extra.deny_join_id0;
     if let Some(bytes) = job.receive_buffer {

@@ -4,6 +4,7 @@
 //! and then the case asks what it is about: the kernel's counters, and which path carried how much
 //! before and after something happened.
 
+mod extensions;
 mod fallback;
 mod limits;
 mod paths;
@@ -219,6 +220,7 @@ pub(crate) fn all() -> &'static [Special] {
             servers::cases(),
             fallback::cases(),
             policies::cases(),
+            extensions::cases(),
         ];
         cases.into_iter().flatten().collect()
     });

@@ -8,6 +8,7 @@
 //! unchecked, never wrong.
 
 mod connection;
+mod fast_join;
 mod mapping;
 mod reader;
 
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
-use marline_wire::mptcp::{AddAddr, MpCapableForm, MpJoin, MptcpOption};
+use marline_wire::mptcp::{AddAddr, ExperimentalMessage, MpCapableForm, MpJoin, MptcpOption};
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment, tcp_pseudo_header, verify_tcp_checksum,
 };
@@ -215,7 +216,12 @@ impl<'a> Wiretap<'a> {
             MptcpOption::TcpRst(_) => self.findings.see("MP_TCPRST"),
             MptcpOption::RemoveAddr(_) => self.findings.see("REMOVE_ADDR"),
             MptcpOption::Prio(_) => self.findings.see("MP_PRIO"),
-            MptcpOption::Experimental(_) => self.findings.see("MP_EXPERIMENTAL"),
+            MptcpOption::Experimental(option) => {
+                self.findings.see("MP_EXPERIMENTAL");
+                if let Some(message) = ExperimentalMessage::parse(option) {
+                    self.fast_join(flow, side, (&message, option.flags), segment, at);
+                }
+            }
         }
         if segment.header.flags.contains(TcpFlags::SYN) && side == 0 {
             self.findings.see("SYNs with MPTCP");

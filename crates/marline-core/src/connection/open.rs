@@ -7,7 +7,7 @@ use marline_wire::{SeqNum, TcpSegment};
 use super::addresses::Addresses;
 use super::closing::Closing;
 use super::extensions::Negotiation;
-use super::fast_join::ReplayGuard;
+use super::fast_answer::ReplayGuard;
 use super::leg::{FailState, Farewell, Leg, Membership};
 use super::mapping_rx::MappingRx;
 use super::mapping_tx::MappingTx;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use marline_wire::mptcp::{AddAddr, CapableData, WireMapping};
+use marline_wire::mptcp::{AddAddr, CapableData, FastJoinForm, WireMapping};
 use marline_wire::{SeqNum, TcpFlags};
 
 use super::mapping::Mapping;
@@ -71,6 +71,8 @@ pub(super) struct Flow<'a> {
     pub(super) opener: usize,
     pub(super) listener_key: Option<u64>,
     pub(super) join: Option<Join>,
+    /// Form and HMAC of its Fast JOIN.
+    pub(super) fast_syn: Option<(FastJoinForm, u64)>,
     mappings: [Vec<Mapping>; 2],
     /// Payload by the offset of its first byte in the subflow's stream.
     bytes: [BTreeMap<u32, &'a [u8]>; 2],
@@ -84,6 +86,7 @@ impl<'a> Flow<'a> {
             opener: 0,
             listener_key: None,
             join: None,
+            fast_syn: None,
             mappings: Default::default(),
             bytes: Default::default(),
         }

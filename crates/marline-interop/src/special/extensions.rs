@@ -1,0 +1,42 @@
+//! What Marline peers agree on beyond RFC 8684, against a kernel that knows nothing of it, and among
+//! themselves: the first path dies, and the client goes over to the one that was asleep.
+
+use marline_lab::scenario::Side;
+
+use super::{Act, Found, LONG, LTE, Special, WIFI, Way, case};
+use crate::peer::Extra;
+use crate::peer::Stack::{self, Kernel, Marline};
+
+fn dies(name: &'static str, client: Stack, server: Stack, check: fn(&mut Found<'_>)) -> Special {
+    Special {
+        paths: vec![WIFI, "lte,backup"],
+        extra: Extra { interactive: true, ..Extra::default() },
+        bytes: LONG / 4,
+        acts: vec![(900, Act::Note), (1_000, Act::Path(WIFI, "down"))],
+        ..case(name, client, server, check)
+    }
+}
+
+/// All of it on WiFi, then all of it on LTE.
+fn went_over(found: &mut Found<'_>) {
+    for way in [Way::Up, Way::Down] {
+        found.carried(WIFI, (0, 1), way, true);
+        found.carried(LTE, (0, 1), way, false);
+        found.carried(LTE, (1, 2), way, true);
+    }
+    // HELLO, and where it is answered more than that.
+    found.seen("MP_EXPERIMENTAL", 1);
+}
+
+pub(super) fn cases() -> Vec<Special> {
+    vec![
+        dies("mk-interactive", Marline, Kernel, |found| {
+            went_over(found);
+            found.at_least(Side::Server, "MPJoinAckRx", 1);
+        }),
+        dies("mm-interactive", Marline, Marline, |found| {
+            went_over(found);
+            found.seen("HMACs of Fast JOINs", 2);
+        }),
+    ]
+}

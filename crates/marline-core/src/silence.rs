@@ -39,8 +39,8 @@ pub struct Probing {
 }
 
 impl ReceiveTimer {
-    /// MultiMob's own parameters (MobiCom 2016 workshop, kernel module): the peer's largest
-    /// retransmission timeout, 1.5 s if it is not known, half a second at least.
+    /// The defaults of MultiMob's kernel module: the peer's largest retransmission timeout, 1.5 s if it is
+    /// not known, half a second at least.
     #[must_use]
     pub const fn multimob() -> Self {
         ReceiveTimer {

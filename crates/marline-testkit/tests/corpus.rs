@@ -7,8 +7,8 @@ use std::path::Path;
 use marline_testkit::{Seg, hostile};
 use marline_time::{Rng, SeedTree};
 use marline_wire::mptcp::{
-    AddAddr, CapableData, MpCapable, MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin,
-    MpPrio, MpTcpRst, MptcpOption, RemoveAddr,
+    AddAddr, CapableData, ExperimentalMessage, Extensions, FastJoinForm, MpCapable, MpCapableForm,
+    MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpTcpRst, MptcpOption, RemoveAddr,
 };
 use marline_wire::{PROTOCOL_TCP, SeqNum, TcpSegment, emit_ip};
 
@@ -25,6 +25,7 @@ fn mptcp_options() -> Vec<MptcpOption> {
     };
     let ack = |data| capable(MpCapableForm::Ack { initiator_key: 1, listener_key: 2, data });
     let (backup, address_id, nonce) = (true, 1, 4);
+    let message = |message: ExperimentalMessage| MptcpOption::Experimental(message.option());
     let addr = |address: [u8; 16], port, hmac| {
         MptcpOption::AddAddr(AddAddr { address_id, address: address.into(), port, hmac })
     };
@@ -52,6 +53,23 @@ fn mptcp_options() -> Vec<MptcpOption> {
         MptcpOption::Fastclose(MpFastclose { receiver_key: 10 }),
         MptcpOption::TcpRst(MpTcpRst { transient: true, reason: 1 }),
         MptcpOption::Experimental(MpExperimental::new(2, &[1, 2, 3]).expect("fits")),
+        message(ExperimentalMessage::Hello(Extensions::ALL)),
+        message(ExperimentalMessage::Idle),
+        message(ExperimentalMessage::RtoInfo { rto_us: 200_000 }),
+        message(ExperimentalMessage::FastJoinSyn {
+            form: FastJoinForm::Out,
+            backup,
+            address_id,
+            token: 3,
+            point: 5,
+            hmac: 6,
+        }),
+        message(ExperimentalMessage::FastJoinSynAck {
+            form: FastJoinForm::In,
+            backup,
+            hmac: 6,
+            point: 5,
+        }),
     ]
 }
 
@@ -70,7 +88,9 @@ fn segments() -> Vec<Vec<u8>> {
 fn scripts() -> Vec<Vec<u8>> {
     let mut rng = SeedTree::new(11).stream("scripts");
     let connected = [0, 0, 1, 3, 60, 3, 60];
-    let tails: [&[u8]; 5] = [
+    let tails: [&[u8]; 6] = [
+        // The second path in a hurry, because the first is dead; both ways.
+        &[0, 16, 0, 13, 0xc3, 3, 60, 0x82, 13, 0xd2, 0x80, 9, 0, 4, 30, 2, 13, 0xc1, 4, 40],
         &[0, 0, 99, 3, 50, 2, 0x82, 0x80, 1, 0, 3, 50, 2],
         &[0, 16, 0, 5, 5, 3, 200, 6, 7, 8, 0, 20, 1, 4, 20],
         &[0, 1, 0, 3, 50, 10, 1, 3, 0, 99, 10, 2, 16, 0, 0, 9, 4, 5],

@@ -20,8 +20,8 @@
 //!
 //! *Differences.* Among regular subflows the one with the lowest SRTT is taken, where the kernel
 //! compares how long their queues last. What the kernel hands to a subflow whose window is shut waits
-//! here without a subflow, and is treated as if it had been handed. What goes again at once is 32 kB, where the kernel has what
-//! the application wrote into one piece of memory, up to as much.
+//! here without a subflow, and is treated as if it had been handed. What goes again at once is 32 kB,
+//! where the kernel has what the application wrote into one piece of memory, up to as much.
 //!
 //! *p99 of a small message* on a path that dies: 400 ms and the backup's delay, each way.
 

@@ -147,8 +147,9 @@ impl Connection {
         }
     }
 
-    /// Somebody healthy is there: what silent subflows hold, or such on bad netpaths, even if heard, also what they were given since they fell
-    /// silent, as there was nobody else, need not wait for their timers.
+    /// Somebody healthy is there: what silent subflows hold, or such on bad netpaths, even if heard,
+    /// also what they were given since they fell silent, as there was nobody else, need not wait for
+    /// their timers.
     pub(super) fn rescue(&mut self, now: Instant, of: impl Fn(&super::Leg) -> bool) {
         for id in self.leg_ids() {
             let doubted = |leg: &super::Leg| leg.suspected || leg.netpath_fault.is_some();

@@ -31,7 +31,7 @@ pub(super) struct System {
 #[derive(Clone, Debug)]
 enum End {
     MultiMob(Interactive),
-    Other(Variant),
+    Other(Box<Variant>),
 }
 
 impl End {
@@ -51,8 +51,8 @@ impl System {
     fn both(name: &'static str, variant: Variant) -> System {
         System {
             name,
-            client: End::Other(variant.clone()),
-            server: End::Other(variant),
+            client: End::Other(Box::new(variant.clone())),
+            server: End::Other(Box::new(variant)),
             cellular: true,
             backup: false,
             multimob: false,

@@ -61,7 +61,7 @@ pub(super) fn reproduce(
         ("saved", "RTT"),
     ];
     let title = "From the loss of the WiFi address to new data at the reader";
-    let mut grid = Grid::new("handover", title, &columns);
+    let mut grid = Grid::new("handover-times", title, &columns);
     let mut rows = Vec::new();
     for way in [Way::Up, Way::Down] {
         let name = if way == Way::Up { "upload" } else { "download" };

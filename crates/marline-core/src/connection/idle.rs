@@ -7,7 +7,9 @@
 //! *What the source leaves open.* The mark belongs to the *mapping*, not to the segment: it says that the
 //! stream, as far as it was written, ends where the mapping does. So whoever carries these bytes says it
 //! alike, be it the first time, a copy on another subflow, a reinjection, or each part of a mapping that
-//! was cut to be repeated; and what is repeated after more was written says it no longer. A burst whose
+//! was cut to be repeated; and what is repeated after more was written says it no longer. Nor does what
+//! is repeated a second time on a subflow: a box that drops segments with options that it does not know
+//! must not keep the bytes. (The first repeat does: a lost tail is common, and a lost mark an alarm.) A burst whose
 //! last segment would be full but for the mark's four bytes sends those bytes on in one more segment: a
 //! mark that is missing costs the receiver a false alarm, a small segment next to nothing. Only where the
 //! 40 bytes of options are used up (64-bit sequence numbers both ways, with timestamps) the mark is left
@@ -20,6 +22,9 @@ use marline_wire::{TCP_HEADER_LEN, TcpOptions, TcpSegment};
 use super::Connection;
 use super::scheduling::Choice;
 use crate::shared::Shared;
+
+/// How often the same segment goes out with the mark on a subflow.
+const MARKED_TRANSMISSIONS: u16 = 2;
 
 /// What a data segment is made of, before its payload is known.
 #[derive(Copy, Clone, Debug)]
@@ -84,7 +89,8 @@ impl Connection {
     ) {
         let back = segment.start.since(segment.mapping_start);
         let end = Dsn((segment.dsn.0 + u64::from(segment.mapping_len)).saturating_sub(back));
-        if segment.payload_len() == 0 || end != self.send.end() || !self.marks_idle() {
+        let persists = segment.transmissions > MARKED_TRANSMISSIONS;
+        if persists || segment.payload_len() == 0 || end != self.send.end() || !self.marks_idle() {
             return;
         }
         let Some(leg) = self.leg(id) else { return };

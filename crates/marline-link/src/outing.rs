@@ -10,8 +10,8 @@
 //! From distance to packets, every 100 ms:
 //!
 //! 1. The owner sets out within 5 s from 4 to 14 m, at 1.0 to 1.6 m/s, to 60 to 95 m; in two of five
-//!    walks only to 50 to 65 m, and turns round there after up to 8 s. Somewhere between 20 and 40 m is the door: the wall
-//!    takes 8 dB.
+//!    walks only to 50 to 65 m, and turns round there after up to 8 s. Somewhere between 20 and 40 m is
+//!    the door: the wall takes 8 dB.
 //! 2. Signal over noise is 5 dB at 50 m, with path loss exponent 3, minus 3 dB from the phone, which
 //!    sends with less power. Shadowing: 4 dB, correlated over 5 m (sitting: 1.5 dB over 20 s, and
 //!    never in a place where WiFi is bad). Fading: 1.5 dB, each sample and direction by itself.

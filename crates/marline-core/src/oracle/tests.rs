@@ -205,7 +205,7 @@ fn good_again_after_a_clean_period_only() {
     let before = court.judge.generation();
     assert_eq!(court.next(), (ms(600), true));
     court.answer();
-    assert_eq!(court.next().1, true);
+    assert!(court.next().1);
     court.answer();
     court.timeout();
     let relapse = court.now;

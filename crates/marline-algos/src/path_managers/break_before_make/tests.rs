@@ -92,7 +92,7 @@ fn suspicion_is_given_some_time() {
     let mut w = phone();
     w.views[0].potentially_failed = true;
     assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
-    assert_eq!(w.fire(), (at(150), vec![fast(CELL)]));
+    assert_eq!(w.fire(), (at(250), vec![fast(CELL)]));
 
     let mut w = phone();
     w.views[0].potentially_failed = true;
@@ -105,7 +105,7 @@ fn suspicion_is_given_some_time() {
 /// At the edge of a cell an ACK comes through now and then.
 #[test]
 fn what_is_heard_for_a_moment_has_not_recovered() {
-    for (healthy_ms, opens_after_ms) in [(60, 40), (300, 150)] {
+    for (healthy_ms, opens_after_ms) in [(60, 140), (300, 250)] {
         let mut w = phone();
         w.views[0].potentially_failed = true;
         w.event(PathEvent::Suspected(id(0)));

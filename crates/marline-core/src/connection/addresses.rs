@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use marline_policy::{AddressId, LocalAddress, PathEvent, RemoteAddress, SubflowId};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
-use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
+use marline_wire::mptcp::{AddAddr, MpJoin, MptcpOption, RemoveAddr};
 
 use super::Connection;
 use super::join::{is_same, reason};
@@ -253,6 +253,7 @@ impl Connection {
                     self.path_event(now, sh, PathEvent::Priority { id, backup });
                 }
                 MptcpOption::Fail(fail) => self.on_mp_fail(now, sh, id, fail),
+                MptcpOption::Join(MpJoin::Ack { .. }) => self.on_third_ack_again(id),
                 MptcpOption::Experimental(option) => self.on_experimental(now, sh, id, &option),
                 _ => {}
             }

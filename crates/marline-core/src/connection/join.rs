@@ -248,6 +248,15 @@ impl Connection {
         true
     }
 
+    /// The peer still shows its third ACK, so the fourth did not reach it, and it must send nothing before
+    /// that (RFC 8684 section 3.2). To TCP a pure ACK that comes again is nothing to answer.
+    pub(super) fn on_third_ack_again(&mut self, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        if matches!(leg.membership, Membership::Joined(joined) if joined.verified) {
+            leg.tcp.ack_now();
+        }
+    }
+
     /// A join's TCP handshake is complete on our side.
     pub(super) fn on_join_established(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };

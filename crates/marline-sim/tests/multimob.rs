@@ -6,7 +6,8 @@ mod cases;
 use cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    ConnectionConfig, ConnectionId, Extensions, MonitorKind, Oracle, ReceiveTimer, Verdict,
+    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions, MonitorKind, Oracle,
+    ReceiveTimer, Verdict,
 };
 use marline_policy::OracleConfig;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
@@ -59,6 +60,32 @@ fn phone(wifi: &str, server: &ConnectionConfig, oracle: bool, intervals: &[u64])
         paths.connect(0, Box::new(echo)).expect("a connection");
     }
     paths
+}
+
+/// The same over the UDP carrier, which tells subflows apart by ids.
+#[test]
+fn fast_join_learns_the_ids_of_the_udp_carrier() {
+    let mut config = PathsConfig::new(vec![link(WIFI), link(LTE)], client());
+    config.server = server();
+    config.backup = vec![false, true];
+    config.capabilities = Capabilities {
+        base_segment: 1_200,
+        max_segment: 1_400,
+        checksum: ChecksumScope::WithoutAddresses,
+        flow_ids: true,
+        ecn: true,
+    };
+    let mut paths = Paths::new(&config, SeedTree::new(7));
+    let oracle = Oracle::new(OracleConfig::default());
+    paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    paths.listen(Box::new(|_| Box::new(EchoServer::new(3))));
+    paths.connect(0, Box::new(Echo::new(60, ms(50), 400, 3))).expect("a connection");
+    paths.at_set_path_up(at(5_030), 0, false);
+    paths.world.run_until(at(19_900));
+    let hole = hole(&paths, at(19_900));
+    println!("hole {hole:?}");
+    assert!(hole < ms(800), "{hole:?}");
+    assert!(paths.client_report(0).expect("connected").latencies.len() >= 390);
 }
 
 /// When each event that fits happened at the client, and on which connection.

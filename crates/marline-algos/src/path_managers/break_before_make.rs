@@ -103,8 +103,10 @@ pub struct BreakBeforeMake {
     needed: bool,
     /// The backup address in use.
     chosen: Option<AddressId>,
-    /// Since when no primary subflow is healthy.
+    /// Since when no primary subflow is healthy; earlier by what was endured just before.
     trouble_since: Option<Instant>,
+    /// How long the last trouble was.
+    endured: Duration,
     /// Since when one is.
     healthy_since: Option<Instant>,
     /// Subflows reported silent and not heard since.
@@ -175,14 +177,19 @@ impl BreakBeforeMake {
 
     fn note_health(&mut self, cx: &PathContext<'_>, primary: &Tally) {
         if primary.healthy > 0 {
+            if let Some(since) = self.trouble_since.take() {
+                self.endured = cx.now.since(since);
+            }
             self.healthy_since.get_or_insert(cx.now);
             return;
         }
-        // What is heard for a moment only, an answer to something older perhaps, is no recovery.
+        // What is heard for a moment only, an answer to something older perhaps, is no recovery; nor are
+        // two short troubles, of one lost segment each, a long one: the time between does not count.
         if self.healthy_since.take().is_some_and(|since| cx.now.since(since) >= CALM) {
-            self.trouble_since = None;
+            self.endured = Duration::ZERO;
         }
-        self.trouble_since.get_or_insert(cx.now);
+        let begun = Instant::from_nanos(cx.now.as_nanos() - self.endured.as_nanos() as u64);
+        self.trouble_since.get_or_insert(begun);
     }
 
     /// Whether a backup subflow is needed now; if later, that is when to look again.
@@ -235,18 +242,20 @@ impl BreakBeforeMake {
         }
     }
 
-    /// Asks failed primary subflows for a sign of life while a backup one does their work. Bad netpaths
-    /// are the oracle's to ask.
+    /// Asks failed primary subflows for a sign of life, before a backup one is opened and while it does
+    /// their work. Bad netpaths are the oracle's to ask.
     fn probe(&mut self, cx: &PathContext<'_>) {
         let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_netpath;
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
-        let needed = self.needed;
-        for view in primaries(cx).filter(failed).filter(|_| needed) {
-            let (count, at) = probes.entry(view.id).or_insert((0, cx.now + self.config.probe));
+        let BreakBeforeMakeConfig { patience, probe, .. } = self.config;
+        // Once before patience is over: what was one lost segment is answered.
+        let first = if self.needed { probe } else { probe.min(patience / 2) };
+        for view in primaries(cx).filter(failed) {
+            let (count, at) = probes.entry(view.id).or_insert((0, cx.now + first));
             if *at <= cx.now {
                 *count += 1;
-                *at = cx.now + self.config.probe * (1 << (*count).min(PROBE_DOUBLINGS));
+                *at = cx.now + probe * (1 << (*count).min(PROBE_DOUBLINGS));
                 self.mesh.push(PathAction::Probe(view.id));
             }
             self.wake(*at);

@@ -33,9 +33,11 @@ impl Connection {
         let slot = self.slot;
         let Some(leg) = self.leg_mut(id).filter(|leg| leg.key.peer_flow == 0) else { return };
         let flags = segment.header.flags;
+        // A SYN with data (Fast JOIN) is acknowledged together with that.
+        let beyond = segment.header.ack.offset_from(leg.tcp.to_wire(marline_policy::Ssn(1)));
         let answers_syn = flags.contains(TcpFlags::SYN)
             && flags.contains(TcpFlags::ACK)
-            && segment.header.ack == leg.tcp.to_wire(marline_policy::Ssn(1));
+            && beyond as usize <= leg.tcp.max_segment();
         if answers_syn {
             leg.key.peer_flow = peer_flow;
             let key = leg.key;

@@ -92,7 +92,8 @@ fn suspicion_is_given_some_time() {
     let mut w = phone();
     w.views[0].potentially_failed = true;
     assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
-    assert_eq!(w.fire(), (at(250), vec![fast(CELL)]));
+    assert_eq!(w.fire(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
+    assert_eq!(w.fire(), (at(75), vec![fast(CELL)]));
 
     let mut w = phone();
     w.views[0].potentially_failed = true;
@@ -105,7 +106,7 @@ fn suspicion_is_given_some_time() {
 /// At the edge of a cell an ACK comes through now and then.
 #[test]
 fn what_is_heard_for_a_moment_has_not_recovered() {
-    for (healthy_ms, opens_after_ms) in [(60, 140), (300, 250)] {
+    for (healthy_ms, opens_after_ms) in [(60, 100), (300, 150)] {
         let mut w = phone();
         w.views[0].potentially_failed = true;
         w.event(PathEvent::Suspected(id(0)));
@@ -115,7 +116,10 @@ fn what_is_heard_for_a_moment_has_not_recovered() {
         w.now += at(healthy_ms);
         w.views[0].potentially_failed = true;
         assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
-        assert_eq!(w.fire(), (at(opens_after_ms), vec![fast(CELL)]), "{healthy_ms} ms");
+        let failed_at = w.now;
+        assert_eq!(w.fire().1, [PathAction::Probe(id(0))]);
+        assert_eq!(w.fire().1, [fast(CELL)]);
+        assert_eq!(w.now - failed_at, at(opens_after_ms), "{healthy_ms} ms");
     }
 }
 
@@ -247,7 +251,7 @@ fn the_module_waits_for_a_verdict_and_never_closes() {
     w.event(PathEvent::Established);
     w.views[0].potentially_failed = true;
     w.event(PathEvent::Suspected(id(0)));
-    assert_eq!(w.manager.next_timeout(), Some(w.now + at(3_600_000)), "as good as never");
+    assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "as good as never");
     w.views[0].bad_netpath = true;
     let cell = w.event(PathEvent::Netpath { id: id(0), bad: true })[0];
     w.up(1, cell);

@@ -71,7 +71,7 @@ pub struct BreakBeforeMakeConfig {
 impl Default for BreakBeforeMakeConfig {
     fn default() -> Self {
         BreakBeforeMakeConfig {
-            patience: Duration::from_millis(250),
+            patience: Duration::from_millis(150),
             probe: Duration::from_millis(200),
             settle: Duration::from_secs(1),
             quiet: Duration::from_secs(2),

@@ -6,7 +6,7 @@
 //! jitter, the first segment heard takes back what was not yet sent twice.
 
 use marline_policy::{
-    DataRange, PathEvent, ReinjectionCause, Role, SchedulerEvent, Ssn, SubflowId, SubflowSet,
+    DataRange, Dsn, PathEvent, ReinjectionCause, Role, SchedulerEvent, Ssn, SubflowId, SubflowSet,
 };
 use marline_time::{Duration, Instant};
 
@@ -56,10 +56,11 @@ impl Connection {
         }
     }
 
-    /// The peer has not shown yet that it speaks Multipath TCP, and there is no other subflow: a copy on
-    /// the same one would be in the way of falling back.
+    /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
+    /// is no other subflow: a copy on the same one would be in the way of falling back.
     pub(super) fn may_still_fall_back(&self) -> bool {
-        !self.is_confirmed() && self.legs_count() < 2
+        let unheard = !self.is_confirmed() || self.send.una() == Dsn(0);
+        unheard && self.legs_count() < 2
     }
 
     /// The client's first data was not acknowledged, nor did anything else come since the handshake.

@@ -40,7 +40,9 @@ fn measure(
     paths: [&str; 2],
     experiment: impl Fn(u64) -> crate::experiment::Experiment + Sync,
 ) -> anyhow::Result<[Echoes; 3]> {
-    let alone = |path| Variant::alone(path, path).recovery(RECOVERY_THEN);
+    // Of that time, too: who suspects paths by probes (`min-rtt`) also retries sooner on one that is heard
+    // again, alone as it may be.
+    let alone = |path| Variant::alone(path, path).scheduler("lowest-rtt").recovery(RECOVERY_THEN);
     let both = Variant::new("ReMP").scheduler("redundant").recovery(RECOVERY_THEN);
     let variants = [alone(paths[0]), alone(paths[1]), both];
     let all = echoes(context, what, RUNS, experiment, &variants)?;

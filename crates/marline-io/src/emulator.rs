@@ -103,6 +103,7 @@ pub struct Emulator {
     waker: UnixStream,
     thread: Option<JoinHandle<()>>,
     addresses: Vec<Option<SocketAddr>>,
+    started: std::time::Instant,
 }
 
 impl Emulator {
@@ -125,11 +126,17 @@ impl Emulator {
         wakened.set_nonblocking(true)?;
         let (orders, inbox) = mpsc::channel();
         let engine = Engine::new(links, spin, inbox, wakened)?;
-        let addresses = engine.addresses()?;
+        let (addresses, started) = (engine.addresses()?, engine.started());
         let thread = std::thread::Builder::new()
             .name("marline-link".to_owned())
             .spawn(move || engine.run())?;
-        Ok(Emulator { orders, waker, thread: Some(thread), addresses })
+        Ok(Emulator { orders, waker, thread: Some(thread), addresses, started })
+    }
+
+    /// When the links' time was zero: what happens to a link at a time, happens so long after this.
+    #[must_use]
+    pub const fn started(&self) -> std::time::Instant {
+        self.started
     }
 
     /// Where the relay of this number listens, in the order they were given.

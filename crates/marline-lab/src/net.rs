@@ -14,7 +14,7 @@ mod tests;
 
 use std::io;
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use marline_io::netns;
@@ -123,6 +123,12 @@ impl Net {
     /// No such path, or the order is for other links.
     pub fn order(&self, path: &str, order: &Order) -> anyhow::Result<()> {
         self.links.order(path, order)
+    }
+
+    /// When the links' time was zero: recorded rates, outages and walks count from there.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.links.started()
     }
 
     /// What the links did so far, in the order of the paths.

@@ -77,6 +77,11 @@ impl Engine {
         })
     }
 
+    /// When the links' time was zero.
+    pub(super) const fn started(&self) -> std::time::Instant {
+        self.clock.0
+    }
+
     /// Where relays listen; tunnels do not.
     pub(super) fn addresses(&self) -> io::Result<Vec<Option<SocketAddr>>> {
         self.relays.iter().map(Member::local_addr).collect()

@@ -19,8 +19,12 @@ use crate::workload::{Workload, now_ns};
 
 /// The server's port.
 const PORT: u16 = 7_100;
-/// From making the processes to the start of what they do: connecting, also if SYNs are lost.
+/// From the links' start to that of what the ends do: connecting, also if SYNs are lost. It counts
+/// from the links and not from the processes: addresses, routes and endpoints take longer for some
+/// stacks than for others, and each is to meet the same second of a trace with the same request.
 const LEAD: Duration = Duration::from_millis(3_500);
+/// Of it so much must be left when the hosts are ready.
+const CONNECTING: Duration = Duration::from_millis(1_500);
 /// When patience is over the ends say farewell.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -42,7 +46,9 @@ pub fn run_live(
     let mut options = Options::new(instance);
     options.trace_dir.clone_from(&experiment.trace_dir);
     let net = Net::up(&scenario, &options)?;
-    let start_ns = now_ns() + LEAD.as_nanos() as u64;
+    let left = LEAD.saturating_sub(net.started().elapsed());
+    ensure!(left >= CONNECTING, "making the hosts took {:?}", net.started().elapsed());
+    let start_ns = now_ns() + left.as_nanos() as u64;
     let job = |side| job(experiment, &scenario, (stack, variant), (start_ns, seed), side);
     let mut server = End::start(&net, &job(Side::Server)?)?;
     server.ready()?;

@@ -48,7 +48,6 @@ pub struct Scheduled {
 pub struct Links {
     emulator: Emulator,
     namespaces: [String; 2],
-    started: Instant,
     paths: Vec<Path>,
     settings: Mutex<Vec<Settings>>,
 }
@@ -97,9 +96,8 @@ impl Links {
             settings.push(set);
         }
         let emulator = Emulator::start_links(links, options.spin)?;
-        let (started, paths) = (Instant::now(), paths.to_vec());
-        let namespaces = [client, server].map(str::to_owned);
-        Ok(Links { emulator, namespaces, started, paths, settings: Mutex::new(settings) })
+        let (namespaces, paths) = ([client, server].map(str::to_owned), paths.to_vec());
+        Ok(Links { emulator, namespaces, paths, settings: Mutex::new(settings) })
     }
 
     /// Gives the interfaces their addresses and takes them up; routes are the caller's business.
@@ -113,6 +111,12 @@ impl Links {
                 .with_context(|| format!("namespace {namespace}"))?;
         }
         Ok(())
+    }
+
+    /// When the links' time was zero.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.emulator.started()
     }
 
     /// The paths, in the order of the reports.
@@ -129,7 +133,7 @@ impl Links {
         refuse_rebind(order)?;
         let number = path_number(&self.paths, path)?;
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let command = settings[number].command(self.started.elapsed(), order)?;
+        let command = settings[number].command(self.started().elapsed(), order)?;
         Ok(self.emulator.command(number, command)?)
     }
 

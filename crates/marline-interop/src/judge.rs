@@ -11,8 +11,8 @@ use marline_testkit::wiretap::{self, Findings};
 use crate::cell::{Cell, Condition, Workload};
 use crate::content::End;
 use crate::exchange::Outcome;
-use crate::run::{Evidence, Verdict};
 use crate::stage::{OTHER_PORT, PORT};
+use crate::verdict::{Evidence, Verdict};
 
 /// Counters of the kernel that say: this was no Multipath TCP, or not a correct one.
 const NEVER: &[&str] = &[

@@ -8,10 +8,12 @@ mod content;
 mod exchange;
 mod judge;
 mod peer;
+mod play;
 mod results;
 mod run;
 mod special;
 mod stage;
+mod verdict;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -10,8 +10,9 @@ use marline_lab::keep;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Condition, Pair};
-use crate::run::{Task, Verdict};
+use crate::run::Task;
 use crate::stage::Scale;
+use crate::verdict::Verdict;
 
 /// What is kept of a cell.
 #[derive(Debug, Serialize, Deserialize)]

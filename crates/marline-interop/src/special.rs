@@ -27,8 +27,9 @@ use crate::cell::{Family, Workload};
 use crate::exchange::Plan;
 use crate::judge;
 use crate::peer::{Announced, Extra, Job, Stack};
-use crate::run::{Evidence, Play, Verdict, seed};
+use crate::play::{Play, seed};
 use crate::stage::{PORT, address, ipnet};
+use crate::verdict::{Evidence, Verdict};
 
 /// The two paths of most cases.
 const WIFI: &str = "wifi";

@@ -13,6 +13,7 @@
 //! address gets a socket of its own towards the target, idle ones go, and a command moves them to
 //! other ports ([`LinkCommand::Rebind`]).
 
+mod clock;
 mod command;
 mod engine;
 mod flows;

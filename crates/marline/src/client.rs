@@ -49,10 +49,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn io_error(what: &str, source: std::io::Error) -> Error {
-    Error::Io { what: what.to_owned(), source }
-}
-
 impl Client {
     /// Opens its sockets: one UDP socket per local address, or raw ones. Needs a tokio runtime with I/O and time.
     ///
@@ -68,7 +64,7 @@ impl Client {
             None => None,
             Some(dir) => Some(
                 Captures::in_dir(dir, "client", config.capture_secrets)
-                    .map_err(|error| io_error("capture directory", error))?,
+                    .map_err(|error| Error::io("capture directory", error))?,
             ),
         };
         let shard = Shard::start(ShardConfig {
@@ -81,7 +77,7 @@ impl Client {
             capture,
             tap: config.tap.clone(),
         })
-        .map_err(|error| io_error("start the network driver", error))?;
+        .map_err(|error| Error::io("start the network driver", error))?;
         if let Some(oracle) = config.oracle.clone() {
             shard.set_oracle(oracle);
         }
@@ -89,9 +85,9 @@ impl Client {
         if config.carrier.is_native() {
             shard
                 .reserve_local_ports()
-                .map_err(|error| io_error("reserve local TCP ports", error))?;
+                .map_err(|error| Error::io("reserve local TCP ports", error))?;
         }
-        let interfaces = Interfaces::now().map_err(|error| io_error("list interfaces", error))?;
+        let interfaces = Interfaces::now().map_err(|error| Error::io("list interfaces", error))?;
         let mut paths = match &config.carrier {
             Carrier::Tun(tuns) => PathTable::behind(tuns, &config.paths),
             _ => PathTable::new(&config.paths),

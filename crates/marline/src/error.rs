@@ -59,6 +59,12 @@ pub enum Error {
     },
 }
 
+impl Error {
+    pub(crate) fn io(what: &str, source: io::Error) -> Error {
+        Error::Io { what: what.to_owned(), source }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -9,7 +9,7 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-use crate::client::{MONITOR_CAPACITY, io_error, set_path_manager, set_scheduler};
+use crate::client::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
 use crate::native::Announced;
 use crate::{Error, LONGEST_KEEPALIVE, PathChange, PolicyError, ServerConfig, Stream, native};
 
@@ -207,7 +207,7 @@ fn start_shard(
         None => None,
         Some(dir) => Some(
             Captures::in_dir(dir, &name, config.capture_secrets)
-                .map_err(|error| io_error("capture directory", error))?,
+                .map_err(|error| Error::io("capture directory", error))?,
         ),
     };
     let shard = Shard::start(ShardConfig {
@@ -220,7 +220,7 @@ fn start_shard(
         capture,
         tap: config.tap.clone(),
     })
-    .map_err(|error| io_error("start the network driver", error))?;
+    .map_err(|error| Error::io("start the network driver", error))?;
     if let Some(oracle) = config.oracle.clone() {
         shard.set_oracle(oracle);
     }

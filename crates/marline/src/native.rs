@@ -8,7 +8,6 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::Duration;
 use tokio::task::AbortHandle;
 
-use crate::client::io_error;
 use crate::{Carrier, Error, PathChange, ServerAddress, ServerConfig, TunPath};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
@@ -24,19 +23,19 @@ pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind 
 
 /// Gives a shard its sockets.
 pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), Error> {
-    let in_use = |error| io_error("use the raw sockets", error);
+    let in_use = |error| Error::io("use the raw sockets", error);
     match carrier {
         Carrier::Udp => Ok(()),
         Carrier::Raw => {
             let what = "open raw sockets (this needs CAP_NET_RAW)";
-            let sockets = RawSockets::open().map_err(|error| io_error(what, error))?;
+            let sockets = RawSockets::open().map_err(|error| Error::io(what, error))?;
             shard.use_raw(&sockets).map_err(in_use)
         }
         Carrier::Opened(sockets) => shard.use_raw(sockets).map_err(in_use),
         Carrier::Tun(paths) => {
             for TunPath { interface, address } in paths {
                 let what = format!("open TUN interface `{interface}`");
-                shard.open_tun(interface, *address).map_err(|error| io_error(&what, error))?;
+                shard.open_tun(interface, *address).map_err(|error| Error::io(&what, error))?;
             }
             Ok(())
         }

@@ -7,8 +7,8 @@ use marline_link::Direction;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
-use super::shard::State;
 use super::socket::Stalled;
+use super::state::State;
 use crate::carrier::{Framed, HANDSHAKE_HEADER, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
 
@@ -94,7 +94,7 @@ impl State {
 
     /// The socket that native packets of a path leave by.
     fn native_outer(&self, path: &FourTuple) -> Option<Outer> {
-        let fits = |entry: &Option<super::shard::SocketEntry>| {
+        let fits = |entry: &Option<super::state::SocketEntry>| {
             let local = entry.as_ref()?.socket.local.ip();
             let family = local.is_unspecified() && local.is_ipv6() == path.local.is_ipv6();
             (family || local == path.local.ip()).then_some(())

@@ -40,7 +40,7 @@ impl Shard {
     fn on_socket_error(&self, socket: &Arc<Sock>) {
         let now = self.clock.now();
         let mut state = self.lock();
-        let same = |entry: &Option<super::shard::SocketEntry>| {
+        let same = |entry: &Option<super::state::SocketEntry>| {
             entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.socket, socket))
         };
         if let Some(index) = state.sockets.iter().position(same)

@@ -6,7 +6,8 @@ use marline_core::{ConnectionId, Event};
 use marline_time::Instant;
 
 use super::connections::{Slot, wake};
-use super::shard::{Shard, State};
+use super::shard::Shard;
+use super::state::State;
 use super::stream::Stream;
 
 impl Shard {

@@ -8,8 +8,9 @@ use std::os::fd::BorrowedFd;
 use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
-use super::shard::{CarrierKind, Handover, Shard, State};
+use super::shard::Shard;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
+use super::state::{CarrierKind, Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
 use crate::sys::raw::{self, RawBuffer, RawMeta};

@@ -15,12 +15,15 @@ mod native;
 mod radios;
 mod shard;
 mod socket;
+mod sockets;
+mod state;
 mod stream;
 mod task;
 
 pub use accept::AcceptQueue;
-pub use shard::{CarrierKind, Shard, ShardConfig, ShardHandle, StartError};
+pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
+pub use state::CarrierKind;
 pub use stream::Stream;
 
 use marline_core::{Capabilities, ChecksumScope};

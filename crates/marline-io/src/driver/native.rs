@@ -8,8 +8,9 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::carrier::Carrier;
-use super::shard::{Shard, State};
+use super::shard::Shard;
 use super::socket::{Kind, Sock};
+use super::state::State;
 use crate::native::RawSockets;
 use crate::sys::error_queue as icmp;
 

@@ -9,7 +9,8 @@ use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, RadioReading};
 use marline_time::Instant;
 
-use super::shard::{Shard, State};
+use super::shard::Shard;
+use super::state::State;
 use crate::carrier::SHORT_HEADER;
 
 /// Radios by the number of their path.

@@ -4,13 +4,12 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::Waker;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, EndpointConfig, Limits,
-    MonitorEvent, Oracle, TransmitBuf,
+    MonitorEvent, Oracle,
 };
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
@@ -19,9 +18,9 @@ use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::{Slot, Slots, wake};
 use super::radios::Radios;
-use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
+use super::state::{CarrierKind, Handover, Spare, State, transmit_buffer};
 use super::stream::Stream;
-use super::{error_watch, task};
+use super::task;
 use crate::capture::Captures;
 use crate::carrier::{CarrierConfig, CarrierCounters, UdpCarrier};
 use crate::clock::Clock;
@@ -30,24 +29,8 @@ use crate::random::SecretRng;
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
 
-/// Datagrams of one batch: what fits the 64 KiB of a GSO send.
-const BATCH_DATAGRAMS: usize = 44;
 /// Datagrams handed over by other shards that may wait.
 const HANDOVER_CAPACITY: usize = 1_024;
-
-/// How the segments of a shard travel.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum CarrierKind {
-    /// In UDP datagrams.
-    Udp {
-        /// Silence after which a flow we opened sends a keepalive.
-        keepalive: marline_time::Duration,
-    },
-    /// In IP packets, on raw sockets.
-    Raw,
-    /// In IP packets, on TUN interfaces.
-    Tun,
-}
 
 /// How a shard is set up.
 #[derive(Debug)]
@@ -79,60 +62,6 @@ pub enum StartError {
     Stopped,
 }
 
-/// A datagram for another shard.
-#[derive(Debug)]
-pub(super) struct Handover {
-    pub(super) outer: crate::carrier::Outer,
-    pub(super) ecn: marline_core::Ecn,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// An open socket and what waits for it.
-#[derive(Debug)]
-pub(super) struct SocketEntry {
-    pub(super) socket: Arc<Sock>,
-    pub(super) stalled: StalledQueue,
-    _error_watch: Option<error_watch::ErrorWatch>,
-}
-
-/// The second transmit buffer: while one is lent out for sending, the other stands in.
-pub(super) struct Spare {
-    buffer: Option<TransmitBuf>,
-    headroom: usize,
-}
-
-impl Spare {
-    pub(super) fn take(&mut self) -> TransmitBuf {
-        self.buffer.take().unwrap_or_else(|| TransmitBuf::new(self.headroom, BATCH_DATAGRAMS))
-    }
-    pub(super) fn give_back(&mut self, buffer: TransmitBuf) {
-        self.buffer = Some(buffer);
-    }
-}
-
-/// What the mutex guards.
-pub(super) struct State {
-    pub(super) endpoint: Endpoint,
-    pub(super) carrier: Carrier,
-    pub(super) sockets: Vec<Option<SocketEntry>>,
-    pub(super) slots: Slots,
-    pub(super) out: TransmitBuf,
-    pub(super) spare: Spare,
-    pub(super) scratch: Vec<u8>,
-    pub(super) stall_retry_at: Option<Instant>,
-    pub(super) armed: Option<Instant>,
-    pub(super) capture: Option<Captures>,
-    pub(super) radios: Radios,
-    pub(super) tap: Option<SegmentLog>,
-    pub(super) driver: Option<Waker>,
-    /// The set of sockets changed: the task must look.
-    pub(super) sockets_changed: bool,
-    /// The task is gone.
-    pub(super) stopped: bool,
-    pub(super) queue: Option<Arc<AcceptQueue>>,
-    pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
-}
-
 /// One endpoint with its carrier and sockets.
 pub struct Shard {
     state: Mutex<State>,
@@ -156,7 +85,7 @@ impl fmt::Debug for Shard {
 /// remaining connections have closed.
 #[derive(Debug)]
 pub struct ShardHandle {
-    shard: Arc<Shard>,
+    pub(super) shard: Arc<Shard>,
 }
 
 impl Drop for ShardHandle {
@@ -218,8 +147,8 @@ impl Shard {
             carrier,
             sockets: Vec::new(),
             slots: Slots::default(),
-            out: TransmitBuf::new(headroom, BATCH_DATAGRAMS),
-            spare: Spare { buffer: None, headroom },
+            out: transmit_buffer(headroom),
+            spare: Spare::new(headroom),
             scratch: Vec::new(),
             stall_retry_at: None,
             armed: None,
@@ -270,87 +199,6 @@ impl Shard {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Opens a socket at the next free index, or at the index of one that was closed. On native
-    /// carriers, whose sockets serve all addresses, this only notes the address' interface.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
-        if let (Some((_, index)), Some(oracle)) =
-            (&options.interface, self.lock().endpoint.oracle())
-        {
-            oracle.set_interface(options.local.ip(), *index);
-        }
-        if self.lock().carrier.is_native() {
-            let interface = options.interface.map_or(0, |(_, index)| index);
-            self.set_interface(options.local.ip(), Some(interface));
-            return Ok(options.local);
-        }
-        self.add_socket(Sock::udp(options)?)
-    }
-
-    pub(super) fn add_socket(&self, socket: Sock) -> io::Result<SocketAddr> {
-        let socket = Arc::new(socket);
-        let local = socket.local;
-        let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
-        let watched = socket.has_errors();
-        let _error_watch = watched.then(|| error_watch::ErrorWatch::start(&handle.shard, &socket));
-        let mut state = self.lock();
-        let index = match state.sockets.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                state.sockets.push(None);
-                state.sockets.len() - 1
-            }
-        };
-        let stalled = StalledQueue::default();
-        state.sockets[index] = Some(SocketEntry { socket, stalled, _error_watch });
-        state.carrier.set_socket(index, Some(local));
-        state.sockets_changed = true;
-        wake(state.driver.take());
-        Ok(local)
-    }
-
-    /// Tells the raw sockets of an address and its interface.
-    fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
-        for entry in self.lock().sockets.iter().flatten() {
-            if let Kind::Raw(raw) = &entry.socket.kind {
-                raw.set_interface(local, interface);
-            }
-        }
-    }
-
-    /// Closes the socket bound to this address.
-    pub fn close_socket(&self, local: IpAddr) {
-        self.set_interface(local, None);
-        let mut state = self.lock();
-        let found = |entry: &Option<SocketEntry>| {
-            entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
-        };
-        if let Some(index) = state.sockets.iter().position(found) {
-            state.sockets[index] = None;
-            state.carrier.set_socket(index, None);
-            state.sockets_changed = true;
-            wake(state.driver.take());
-        }
-    }
-
-    /// The bound addresses of its sockets.
-    pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.lock().sockets.iter().flatten().map(|entry| entry.socket.local).collect()
-    }
-
-    /// Lets the kernel spread datagrams over all shards whose sockets share this one's ports.
-    ///
-    /// # Errors
-    /// The kernel refuses the program.
-    pub fn spread_over(&self, shards: u8) -> io::Result<()> {
-        for entry in self.lock().sockets.iter().flatten() {
-            crate::sys::socket::spread_by_flow_id(entry.socket.as_fd(), shards)?;
-        }
-        Ok(())
     }
 
     /// Runs a command on the endpoint, and then sends, sets the timer and tells who waits.

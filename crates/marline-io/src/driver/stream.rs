@@ -103,7 +103,7 @@ impl Stream {
         self.shard.with_endpoint(|endpoint, now| command(endpoint, now, self.id))
     }
 
-    fn gone(&self, state: &super::shard::State) -> io::Error {
+    fn gone(&self, state: &super::state::State) -> io::Error {
         match state.slots.get(&self.id).and_then(|slot| slot.closed) {
             Some(reason) => closed(reason),
             None => io::ErrorKind::NotConnected.into(),

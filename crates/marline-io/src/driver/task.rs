@@ -16,8 +16,9 @@ use tokio::sync::mpsc;
 
 use super::connections::register;
 use super::ingress::ReceiveBuffer;
-use super::shard::{CarrierKind, Handover, Shard, State};
+use super::shard::Shard;
 use super::socket::Sock;
+use super::state::{CarrierKind, Handover, State};
 
 /// System calls to receive before other tasks get their turn.
 const RECEIVES_PER_TURN: usize = 4;

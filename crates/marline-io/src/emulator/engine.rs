@@ -9,6 +9,7 @@ use marline_time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::LinkEnds;
+use super::clock::Clock;
 use super::command::LinkCommand;
 use super::member::{Member, Source};
 use super::report::RelayReport;
@@ -19,16 +20,6 @@ use super::starvation::Starvation;
 
 /// How often idle clients are looked for; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// The emulator's time line: nanoseconds since it started.
-#[derive(Debug)]
-pub(super) struct Clock(std::time::Instant);
-
-impl Clock {
-    pub(super) fn now(&self) -> Instant {
-        Instant::ZERO + self.0.elapsed()
-    }
-}
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -61,7 +52,7 @@ impl Engine {
         inbox: Receiver<Order>,
         wakened: UnixStream,
     ) -> io::Result<Self> {
-        let clock = Clock(std::time::Instant::now());
+        let clock = Clock::start();
         let relays = configs.into_iter().map(|config| Member::new(config, Instant::ZERO));
         Ok(Engine {
             clock,
@@ -79,7 +70,7 @@ impl Engine {
 
     /// When the links' time was zero.
     pub(super) const fn started(&self) -> std::time::Instant {
-        self.clock.0
+        self.clock.started()
     }
 
     /// Where relays listen; tunnels do not.

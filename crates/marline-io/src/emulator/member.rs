@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use marline_time::{Duration, Instant};
 
 use super::LinkEnds;
+use super::clock::Clock;
 use super::command::LinkCommand;
-use super::engine::Clock;
 use super::relay::{Port, Relay};
 use super::report::{RelayReport, Starved};
 use super::socket::ReceiveBuffers;

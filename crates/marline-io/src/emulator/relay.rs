@@ -12,7 +12,7 @@ use super::flows::Flows;
 use super::lane::{FlowKey, Lane, Parcel};
 use super::report::{RelayReport, Starved};
 use super::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
-use super::{RelayConfig, engine::Clock};
+use super::{RelayConfig, clock::Clock};
 
 /// Vectors kept for datagrams to come.
 const MAX_POOL: usize = 4_096;

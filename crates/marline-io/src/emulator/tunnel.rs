@@ -12,8 +12,8 @@ use std::io::{self, Read, Seek};
 use marline_link::DuplexConfig;
 use marline_time::{Duration, Instant, SeedTree};
 
+use super::clock::Clock;
 use super::command::{LinkCommand, Side};
-use super::engine::Clock;
 use super::lane::{FlowKey, Lane, Parcel};
 use super::report::{RelayReport, Starved};
 use crate::netns;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use marline_time::Instant;
 
-use super::run::{WLAN, scene};
-use super::traffic::{App, Repetition, Trace};
+use super::run::scene;
+use super::traffic::{App, Repetition, Trace, WLAN};
 use super::{multipath, standard};
 use crate::experiment::{START, Variant};
 use crate::figure::{Segment, SegmentLog, TimingDiagram};

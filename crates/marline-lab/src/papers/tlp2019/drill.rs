@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use marline_sim::{LinkId, Paths};
 use marline_time::{Instant, Rng, SeedTree};
 
-use super::run::{WLAN, duplicates, scene};
-use super::traffic::{App, Repetition, Trace};
+use super::run::{duplicates, scene};
+use super::traffic::{App, Repetition, Trace, WLAN};
 use super::watch::{Sent, Watch};
 use crate::bound::Bound;
 use crate::experiment::{START, Variant};

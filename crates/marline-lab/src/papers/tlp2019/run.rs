@@ -6,14 +6,11 @@ use anyhow::Context as _;
 use marline_sim::{App, Pace, Paths, PathsConfig, Units};
 use marline_time::{Instant, SeedTree};
 
-use super::traffic::{Repetition, Trace};
+use super::traffic::{LTE, Repetition, Trace, WLAN};
 use super::watch::Watch;
 use crate::bound::Bound;
 use crate::experiment::{START, Variant};
 
-/// WLAN is the first path, 4G the second.
-pub(super) const WLAN: usize = 0;
-pub(super) const LTE: usize = 1;
 /// After the burst that is hit has come, a run goes on for so long.
 const AFTER: Duration = Duration::from_secs(3);
 /// Watching begins so long before the last burst before the failure.

@@ -2,7 +2,7 @@
 //! study of 2017): lost once, or the path dead from there on; and what its copies cost when the path lives.
 
 use super::drill::{Done, Drill, bound_ratio};
-use super::run::LTE;
+use super::traffic::LTE;
 use super::{RECOVERY_OF_THEN, multipath, standard};
 use crate::experiment::Variant;
 use crate::figure::{Plot, Point, mean_interval};

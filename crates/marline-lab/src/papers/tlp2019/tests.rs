@@ -76,6 +76,6 @@ fn a_drill_loses_what_it_is_told_to() {
     let twice = drill.run(&standard(), &[10, repeat]).unwrap();
     assert!(twice.completion_ms > lossy.completion_ms + 100.0, "the timer, at last");
     let tail = drill.run(&multipath(), &[19, 20]).unwrap();
-    let copies = tail.sent.iter().filter(|sent| sent.path == super::run::LTE);
+    let copies = tail.sent.iter().filter(|sent| sent.path == super::traffic::LTE);
     assert_eq!(copies.map(|copy| copy.place).collect::<Vec<_>>(), [19 * 1_428], "the last segment");
 }

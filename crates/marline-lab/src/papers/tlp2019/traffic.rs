@@ -11,6 +11,9 @@ use marline_time::{Rng, SeedTree};
 use crate::experiment::{Experiment, Fault, Moment};
 use crate::workload::{Gap, Workload};
 
+/// WLAN is the first path, 4G the second.
+pub(super) const WLAN: usize = 0;
+pub(super) const LTE: usize = 1;
 /// A trace lasts so long.
 pub(super) const TRACE: Duration = Duration::from_secs(180);
 /// WLAN dies so long after the traffic began.

@@ -7,7 +7,7 @@ use marline_time::Instant;
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::WireDsn;
 
-use super::run::{LTE, WLAN};
+use super::traffic::{LTE, WLAN};
 
 /// Watches data towards the client from a moment on at which nothing is under way: the first data seen
 /// begins a burst.

@@ -1,0 +1,47 @@
+//! What a cell left to be judged, and what came of it.
+
+use std::path::PathBuf;
+
+use marline_lab::net::Net;
+use marline_lab::scenario::Side;
+use serde::{Deserialize, Serialize};
+
+use crate::exchange::{Outcome, Plan};
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Everything that is not as it must be; empty: green.
+    pub(crate) problems: Vec<String>,
+    pub(crate) seconds: f64,
+    /// The kernel's counters that are not zero.
+    pub(crate) counters: Vec<(String, u64)>,
+    /// What captures were found to hold.
+    pub(crate) capture: String,
+    /// Reasons to doubt the links' timing: nothing here depends on it.
+    pub(crate) doubts: Vec<String>,
+}
+
+/// What the judge gets to see.
+#[derive(Debug)]
+pub(crate) struct Evidence<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) client: Vec<Outcome>,
+    pub(crate) server: Vec<Outcome>,
+    pub(crate) net: &'a Net,
+    pub(crate) captures: Vec<PathBuf>,
+    pub(crate) kernel_said: Vec<String>,
+}
+
+impl Evidence<'_> {
+    /// Connections that run as plain TCP, as far as the ends know.
+    pub(crate) fn fallbacks(&self) -> Vec<(Side, usize, String)> {
+        let ends = [(Side::Client, &self.client), (Side::Server, &self.server)];
+        let named = |(side, outcomes): (Side, &Vec<Outcome>)| {
+            let numbered = outcomes.iter().enumerate();
+            let fallen = numbered.filter_map(move |(n, o)| Some((side, n, o.fallback.clone()?)));
+            fallen.collect::<Vec<_>>()
+        };
+        ends.into_iter().flat_map(named).collect()
+    }
+}

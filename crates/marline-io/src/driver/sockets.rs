@@ -1,0 +1,94 @@
+//! The sockets of a shard: opened and closed while it runs.
+
+use core::net::{IpAddr, SocketAddr};
+use std::io;
+use std::sync::Arc;
+
+use super::connections::wake;
+use super::error_watch::ErrorWatch;
+use super::shard::Shard;
+use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
+use super::state::SocketEntry;
+
+impl Shard {
+    /// Opens a socket at the next free index, or at the index of one that was closed. On native
+    /// carriers, whose sockets serve all addresses, this only notes the address' interface.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
+        if let (Some((_, index)), Some(oracle)) =
+            (&options.interface, self.lock().endpoint.oracle())
+        {
+            oracle.set_interface(options.local.ip(), *index);
+        }
+        if self.lock().carrier.is_native() {
+            let interface = options.interface.map_or(0, |(_, index)| index);
+            self.set_interface(options.local.ip(), Some(interface));
+            return Ok(options.local);
+        }
+        self.add_socket(Sock::udp(options)?)
+    }
+
+    pub(super) fn add_socket(&self, socket: Sock) -> io::Result<SocketAddr> {
+        let socket = Arc::new(socket);
+        let local = socket.local;
+        let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        let watched = socket.has_errors();
+        let _error_watch = watched.then(|| ErrorWatch::start(&handle.shard, &socket));
+        let mut state = self.lock();
+        let index = match state.sockets.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                state.sockets.push(None);
+                state.sockets.len() - 1
+            }
+        };
+        let stalled = StalledQueue::default();
+        state.sockets[index] = Some(SocketEntry { socket, stalled, _error_watch });
+        state.carrier.set_socket(index, Some(local));
+        state.sockets_changed = true;
+        wake(state.driver.take());
+        Ok(local)
+    }
+
+    /// Tells the raw sockets of an address and its interface.
+    fn set_interface(&self, local: IpAddr, interface: Option<u32>) {
+        for entry in self.lock().sockets.iter().flatten() {
+            if let Kind::Raw(raw) = &entry.socket.kind {
+                raw.set_interface(local, interface);
+            }
+        }
+    }
+
+    /// Closes the socket bound to this address.
+    pub fn close_socket(&self, local: IpAddr) {
+        self.set_interface(local, None);
+        let mut state = self.lock();
+        let found = |entry: &Option<SocketEntry>| {
+            entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
+        };
+        if let Some(index) = state.sockets.iter().position(found) {
+            state.sockets[index] = None;
+            state.carrier.set_socket(index, None);
+            state.sockets_changed = true;
+            wake(state.driver.take());
+        }
+    }
+
+    /// The bound addresses of its sockets.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.lock().sockets.iter().flatten().map(|entry| entry.socket.local).collect()
+    }
+
+    /// Lets the kernel spread datagrams over all shards whose sockets share this one's ports.
+    ///
+    /// # Errors
+    /// The kernel refuses the program.
+    pub fn spread_over(&self, shards: u8) -> io::Result<()> {
+        for entry in self.lock().sockets.iter().flatten() {
+            crate::sys::socket::spread_by_flow_id(entry.socket.as_fd(), shards)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! What a shard's mutex guards.
+
+use core::task::Waker;
+use std::sync::Arc;
+
+use marline_core::{Endpoint, MonitorEvent, TransmitBuf};
+use marline_time::Instant;
+use tokio::sync::broadcast;
+
+use super::accept::AcceptQueue;
+use super::carrier::Carrier;
+use super::connections::Slots;
+use super::error_watch::ErrorWatch;
+use super::radios::Radios;
+use super::socket::{Sock, StalledQueue};
+use crate::capture::Captures;
+use crate::tap::SegmentLog;
+
+/// Datagrams of one batch: what fits the 64 KiB of a GSO send.
+const BATCH_DATAGRAMS: usize = 44;
+/// How the segments of a shard travel.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum CarrierKind {
+    /// In UDP datagrams.
+    Udp {
+        /// Silence after which a flow we opened sends a keepalive.
+        keepalive: marline_time::Duration,
+    },
+    /// In IP packets, on raw sockets.
+    Raw,
+    /// In IP packets, on TUN interfaces.
+    Tun,
+}
+
+/// A datagram for another shard.
+#[derive(Debug)]
+pub(super) struct Handover {
+    pub(super) outer: crate::carrier::Outer,
+    pub(super) ecn: marline_core::Ecn,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// An open socket and what waits for it.
+#[derive(Debug)]
+pub(super) struct SocketEntry {
+    pub(super) socket: Arc<Sock>,
+    pub(super) stalled: StalledQueue,
+    pub(super) _error_watch: Option<ErrorWatch>,
+}
+
+/// The second transmit buffer: while one is lent out for sending, the other stands in.
+pub(super) struct Spare {
+    buffer: Option<TransmitBuf>,
+    headroom: usize,
+}
+
+impl Spare {
+    pub(super) const fn new(headroom: usize) -> Spare {
+        Spare { buffer: None, headroom }
+    }
+
+    pub(super) fn take(&mut self) -> TransmitBuf {
+        self.buffer.take().unwrap_or_else(|| transmit_buffer(self.headroom))
+    }
+
+    pub(super) fn give_back(&mut self, buffer: TransmitBuf) {
+        self.buffer = Some(buffer);
+    }
+}
+
+/// What the mutex guards.
+pub(super) struct State {
+    pub(super) endpoint: Endpoint,
+    pub(super) carrier: Carrier,
+    pub(super) sockets: Vec<Option<SocketEntry>>,
+    pub(super) slots: Slots,
+    pub(super) out: TransmitBuf,
+    pub(super) spare: Spare,
+    pub(super) scratch: Vec<u8>,
+    pub(super) stall_retry_at: Option<Instant>,
+    pub(super) armed: Option<Instant>,
+    pub(super) capture: Option<Captures>,
+    pub(super) radios: Radios,
+    pub(super) tap: Option<SegmentLog>,
+    pub(super) driver: Option<Waker>,
+    /// The set of sockets changed: the task must look.
+    pub(super) sockets_changed: bool,
+    /// The task is gone.
+    pub(super) stopped: bool,
+    pub(super) queue: Option<Arc<AcceptQueue>>,
+    pub(super) monitor: Option<broadcast::Sender<MonitorEvent>>,
+}
+
+/// An empty buffer for one batch.
+pub(super) fn transmit_buffer(headroom: usize) -> TransmitBuf {
+    TransmitBuf::new(headroom, BATCH_DATAGRAMS)
+}

@@ -1,0 +1,22 @@
+//! The emulator's time line.
+
+use marline_time::Instant;
+
+/// The emulator's time line: nanoseconds since it started.
+#[derive(Debug)]
+pub(super) struct Clock(std::time::Instant);
+
+impl Clock {
+    pub(super) fn start() -> Clock {
+        Clock(std::time::Instant::now())
+    }
+
+    /// When its time was zero.
+    pub(super) const fn started(&self) -> std::time::Instant {
+        self.0
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        Instant::ZERO + self.0.elapsed()
+    }
+}

@@ -1,0 +1,105 @@
+//! Bytes in order on a subflow go to their places in the stream, by their mappings.
+
+use marline_policy::{Role, Ssn, SubflowId};
+use marline_time::Instant;
+use marline_wire::TcpSegment;
+
+use super::Connection;
+use super::mapping_rx::MappingError;
+use crate::FallbackReason;
+use crate::shared::Shared;
+use crate::subflow::Ingress;
+
+impl Connection {
+    /// Bytes of this segment that are in order on the subflow, and bytes held back until now.
+    pub(super) fn take_payload(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        if let Some((ssn, range)) = ingress.in_order.clone() {
+            let mapped_itself = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
+            self.deliver(now, sh, id, (ssn, &segment.payload[range]), mapped_itself);
+        }
+        while let Some((ssn, bytes)) = self.leg_mut(id).and_then(|leg| leg.tcp.pop_reassembled()) {
+            self.deliver(now, sh, id, (ssn, &bytes), false);
+            if let Some(leg) = self.leg_mut(id) {
+                leg.tcp.recycle(bytes);
+            }
+        }
+    }
+
+    /// Bytes in order. `mapped_itself`: the segment that brought them had a mapping.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        (ssn, bytes): (Ssn, &[u8]),
+        mapped_itself: bool,
+    ) {
+        if self.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
+            // Its infinite mapping did not pass; that it needs none says the same.
+            self.receive_plain(sh, id, (ssn, self.receive.next()));
+        }
+        let may_be_plain = self.role == Role::Server && self.was_never_heard(id);
+        let mut result = self.translate(now, sh, id, ssn, bytes);
+        let nothing_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_nothing());
+        if result == Err(MappingError::Unmapped) && may_be_plain && nothing_follows {
+            // Options get lost here, if only those of segments that a box put together.
+            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+            result = self.translate(now, sh, id, ssn, bytes);
+        } else if result == Err(MappingError::Unmapped) && mapped_itself && nothing_follows {
+            // A box put segments together and kept the options of one. Options pass: the rest is not
+            // DATA_ACKed, so that it comes again with a mapping of its own.
+            sh.counters.dss_not_matching += 1;
+            result = Ok(());
+        }
+        let Some(leg) = self.leg(id) else { return };
+        if let Some(kept) = leg.mappings.kept() {
+            self.receive.set_held(kept);
+        }
+        match result {
+            Ok(()) => {}
+            Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(now, sh, id, dsn),
+            Err(error) => {
+                sh.counters.dss_not_matching += 1;
+                self.on_bad_mapping(now, sh, id, error);
+            }
+        }
+    }
+
+    /// Puts bytes at their places in the stream.
+    fn translate(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        ssn: Ssn,
+        bytes: &[u8],
+    ) -> Result<(), MappingError> {
+        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
+            return Ok(());
+        };
+        leg.delivered = ssn.plus(bytes.len() as u64);
+        let receive = &mut self.receive;
+        let (mut duplicate, mut news) = (0, false);
+        let mut insert = |dsn, bytes: &[u8]| {
+            let known = receive.insert(dsn, bytes).duplicate;
+            duplicate += known;
+            news |= known < bytes.len() as u64;
+        };
+        let result = leg.mappings.translate(ssn, bytes, &mut insert);
+        if duplicate > 0 {
+            duplicate = leg.count_duplicate(duplicate);
+        }
+        if news {
+            leg.last_new_at = now;
+        }
+        sh.counters.duplicate_data += u64::from(duplicate > 0);
+        result
+    }
+}

@@ -1,0 +1,242 @@
+//! What a segment's DSS says: DATA_ACK, mapping, DATA_FIN; the mapping that data with MP_CAPABLE has
+//! without one; and what it means that there is none (RFC 8684 sections 3.1, 3.3 and 3.7).
+
+use marline_policy::{Dsn, Ssn, SubflowId};
+use marline_time::Instant;
+use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, WireDsn, WireMapping};
+use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
+
+use super::Connection;
+use super::handshake::mp_capable;
+use super::join::reason;
+use super::mapping_rx::RxMapping;
+use crate::shared::Shared;
+use crate::subflow::Ingress;
+use crate::{CloseReason, FallbackReason};
+
+impl Connection {
+    pub(super) fn on_dss(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        if segment.options.dss.is_none() && mp_capable(segment).is_none() {
+            self.on_missing_dss(now, sh, id, segment, ingress);
+            return;
+        }
+        if let Some(dss) = segment.options.dss {
+            if let Some(ack) = dss.data_ack {
+                let before = self.acked();
+                self.on_data_ack(now, sh, ack, ingress.window);
+                let advanced = self.acked() > before;
+                if let Some(leg) = self.leg_mut(id) {
+                    if advanced {
+                        leg.last_new_at = now;
+                    }
+                    leg.proven |= leg.tcp.snd_una() > Ssn(1);
+                }
+            }
+            self.confirm(now, sh);
+            self.on_mapping(now, sh, id, (&dss, !segment.payload.is_empty()));
+        } else if let Some(capable) = mp_capable(segment) {
+            // No DATA_ACK beside the keys: the window is relative to what was acknowledged before.
+            self.window_end = self.window_end.max(self.acked().plus(ingress.window));
+            let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
+            self.confirm(now, sh);
+            self.on_capable_data(now, sh, id, data);
+            let in_order = ingress.in_order.is_some();
+            self.peer_uses_long_dsn |= in_order && self.config.conduct.data_ack_like_data;
+        }
+    }
+
+    /// A segment without any MPTCP option: a DSS is missing if it carries data or acknowledges some.
+    /// On the first subflow, before anything passed and while it is alone, that is plain TCP; on a
+    /// joined one it is a box that drops options (RFC 8684 section 3.7). Data without a mapping later
+    /// on is an error of the mapping.
+    fn on_missing_dss(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::SYN) || !segment.options.mptcp.is_empty() {
+            return;
+        }
+        let Some(leg) = self.leg(id).filter(|leg| leg.up && !segment.options.mptcp.malformed)
+        else {
+            return;
+        };
+        let carries = !segment.payload.is_empty() || flags.contains(TcpFlags::FIN);
+        let unmapped = carries && !leg.mapped;
+        let first = leg.run == (Ssn(1), Dsn(0));
+        let sent = self.mappings.end() > Dsn(0) || !first;
+        let unproven = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1) && !leg.proven;
+        if !unmapped && !unproven {
+            return;
+        }
+        // Both directions are contiguous from their first byte on.
+        let contiguous = first && leg.delivered.0 == self.receive.next().0 + 1;
+        if leg.is_initial() && self.legs_count() == 1 && contiguous {
+            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+        } else if unproven {
+            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        }
+    }
+
+    /// RFC 8684 section 3.3: a checksum that is missing, or not agreed on, ends the subflow.
+    pub(super) fn checksum_is_as_agreed(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        checksum: Option<u16>,
+    ) -> bool {
+        let agreed = checksum.is_some() == self.checksum;
+        if !agreed {
+            sh.counters.dss_not_matching += 1;
+            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+        }
+        agreed
+    }
+
+    /// MP_CAPABLE with data: an implicit mapping of the first bytes.
+    fn on_capable_data(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, data: CapableData) {
+        if !self.checksum_is_as_agreed(now, sh, id, data.checksum) {
+            return;
+        }
+        let mapping = RxMapping {
+            ssn: Ssn(1),
+            len: u64::from(data.length),
+            dsn: Dsn(0),
+            wire_dsn: self.keys.remote_first,
+            wire_len: data.length,
+            checksum: data.checksum,
+            coded: None,
+        };
+        self.announce(now, sh, id, mapping);
+    }
+
+    /// `carries`: the segment has payload.
+    pub(super) fn on_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        (dss, carries): (&Dss, bool),
+    ) {
+        let Some(wire) = dss.mapping else { return };
+        if !self.checksum_is_as_agreed(now, sh, id, wire.checksum) {
+            return;
+        }
+        if wire.length == 0 && !carries {
+            // An infinite mapping speaks of the data it comes with (RFC 8684 section 3.7). Without any it
+            // says nothing.
+            return;
+        }
+        self.note_dsn_size(&wire, dss.data_fin);
+        let Some(dsn) = self.unwrap_dsn(wire.dsn) else {
+            sh.counters.dss_not_matching += 1;
+            return;
+        };
+        if let Some(leg) = self.leg_mut(id) {
+            leg.mapped = true;
+        }
+        if wire.length == 0 {
+            self.on_infinite_wire_mapping(now, sh, id, &wire, dsn);
+            return;
+        }
+        let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
+        let wire_dsn = self.keys.remote_first.wrapping_add(dsn.0);
+        let lone_fin = dss.data_fin && data_len == 0;
+        let sum = |_| dss_checksum(wire_dsn, wire.ssn, wire.length, Checksum::new());
+        if lone_fin && wire.checksum != wire.checksum.map(sum) {
+            sh.counters.data_csum_err += 1;
+            return;
+        }
+        if dss.data_fin && !self.receive.set_fin(dsn.plus(data_len)) {
+            sh.counters.dss_not_matching += 1;
+        }
+        if lone_fin {
+            if let Some(leg) = self.leg_mut(id) {
+                leg.tcp.ack_now();
+            }
+            return;
+        }
+        let Some(leg) = self.leg(id) else { return };
+        let Some(ssn) = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0) else {
+            sh.counters.dss_not_matching += 1;
+            return;
+        };
+        let mapping = RxMapping {
+            ssn: Ssn(ssn),
+            len: data_len,
+            dsn,
+            wire_dsn,
+            wire_len: wire.length,
+            checksum: wire.checksum,
+            coded: None,
+        };
+        self.announce(now, sh, id, mapping);
+    }
+
+    /// DATA_ACKs are as long as the DSNs they answer.
+    fn note_dsn_size(&mut self, wire: &WireMapping, data_fin: bool) {
+        let long = matches!(wire.dsn, WireDsn::Long(_));
+        if !self.config.conduct.data_ack_like_data {
+            self.peer_uses_long_dsn |= long;
+        } else if !(data_fin && wire.length == 1) {
+            self.peer_uses_long_dsn = long;
+        }
+    }
+
+    fn on_infinite_wire_mapping(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        wire: &WireMapping,
+        dsn: Dsn,
+    ) {
+        let next = self.leg(id).map(|leg| leg.tcp.rcv_nxt().0);
+        if let Some(ssn) = next.and_then(|next| unwrap32(wire.ssn, next)) {
+            self.on_infinite_mapping(now, sh, id, (Ssn(ssn), dsn));
+        }
+    }
+
+    pub(super) fn announce(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        mapping: RxMapping,
+    ) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.mapped = true;
+        let delivered = leg.delivered;
+        if let Err(error) = leg.mappings.announce(mapping, delivered) {
+            sh.counters.dss_not_matching += 1;
+            self.on_bad_mapping(now, sh, id, error);
+        }
+    }
+
+    /// The position a DSN of the wire means. `None` before the start of the stream.
+    pub(super) fn unwrap_dsn(&self, wire: WireDsn) -> Option<Dsn> {
+        let near = self.receive.next().0;
+        match wire {
+            WireDsn::Long(dsn) => {
+                let offset = dsn.wrapping_sub(self.keys.remote_first);
+                // Offsets near 2^64 are positions before the first byte.
+                (offset < 1 << 63).then_some(Dsn(offset))
+            }
+            WireDsn::Short(low) => {
+                unwrap32(low.wrapping_sub(self.keys.remote_first as u32), near).map(Dsn)
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What TCP on a subflow has to tell the connection: it stands, it ended, it was reset, its timers fired,
+//! its bytes are acknowledged.
+
+use marline_policy::{SchedulerEvent, SubflowId};
+use marline_time::Instant;
+
+use super::leg::Farewell;
+use super::{Connection, Leg};
+use crate::shared::Shared;
+use crate::subflow::SubflowEvent;
+use crate::{CloseReason, MonitorKind};
+
+impl Connection {
+    /// What TCP has to say, in order.
+    pub(super) fn drain_subflow_events(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        while let Some(event) = self.leg_mut(id).and_then(|leg| leg.tcp.poll_event()) {
+            self.on_subflow_event(now, sh, id, event);
+        }
+    }
+
+    pub(super) fn on_subflow_event(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        event: SubflowEvent,
+    ) {
+        let is_initial = self.leg(id).is_some_and(Leg::is_initial);
+        match event {
+            SubflowEvent::Established if is_initial => self.on_initial_established(now, sh, id),
+            SubflowEvent::Established => self.on_join_established(now, sh, id),
+            SubflowEvent::Refused => self.on_leg_lost(now, sh, id, CloseReason::Refused),
+            SubflowEvent::Reset => self.on_reset(now, sh, id),
+            SubflowEvent::ConnectTimeout => self.on_leg_lost(now, sh, id, CloseReason::TimedOut),
+            SubflowEvent::Dead => self.on_leg_dead(now, sh, id),
+            SubflowEvent::PeerFin => self.on_peer_fin(now, sh, id),
+            SubflowEvent::Finished => self.on_leg_finished(now, sh, id),
+            SubflowEvent::ProbeTimeout => self.on_probe_timeout(now, sh, id),
+            SubflowEvent::ProbeRepeated { range } if !range.is_empty() => {
+                self.scheduler_event(now, SchedulerEvent::ProbeRepeated { on: id, range });
+            }
+            SubflowEvent::ProbeRepeated { .. } => {}
+            SubflowEvent::Rto { count } => self.on_subflow_rto(now, sh, id, count),
+            SubflowEvent::HeardAgain => self.on_heard_again(now, sh, id),
+            SubflowEvent::MtuFound(_) => {}
+        }
+    }
+
+    pub(super) fn subflow_is_up(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.last_new_at = now;
+        let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
+        self.timers.linger_since = None;
+        self.resume_closing(now);
+        if !initial {
+            sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
+        }
+        self.rescue(now, |_| true);
+        self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
+        self.path_event(now, sh, marline_policy::PathEvent::SubflowUp(id));
+    }
+
+    /// The subflow's own sequence space ended in order.
+    fn on_peer_fin(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        // Only plain TCP ends like this while we wait for an answer to MP_FAIL.
+        if let Some(leg) = self.leg(id)
+            && let Some(dsn) = leg.mappings.failed_at()
+        {
+            let at = (leg.delivered, dsn);
+            self.on_infinite_mapping(now, sh, id, at);
+        }
+        if self.is_plain() {
+            let end = self.receive.next();
+            self.receive.set_fin(end);
+            self.tell_readable(sh);
+            return;
+        }
+        // A peer that has said all it had to say may close its half at once. The other half is as good
+        // as before, and ours may be the only way to what we have still to say.
+        if self.receive.fin_reached() && !self.closing.fin_acked {
+            return;
+        }
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.shut = true;
+        leg.tcp.close();
+        self.leg_stops_carrying(now, id);
+    }
+
+    /// RST from the peer: MP_FASTCLOSE was looked at before.
+    fn on_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if let Some(leg) = self.leg_mut(id) {
+            leg.farewell = Farewell::None;
+        }
+        self.note_reset(id);
+        self.on_leg_lost(now, sh, id, CloseReason::PeerReset);
+    }
+
+    /// Bytes that a subflow no longer needs to repeat.
+    pub(super) fn drain_released(&mut self, now: Instant, id: SubflowId) {
+        let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        leg.release_repairs();
+        if leg.tcp.released().is_empty() {
+            return;
+        }
+        let mut released = core::mem::take(leg.tcp.released());
+        for range in &released {
+            self.send.unpin(*range);
+        }
+        if self.scheduler.watches_acks() {
+            for range in &released {
+                self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
+            }
+        }
+        released.clear();
+        if let Some(leg) = self.leg_mut(id) {
+            *leg.tcp.released() = released;
+        }
+    }
+}

@@ -25,6 +25,7 @@ mod mapping_rx;
 mod mapping_tx;
 mod netpath;
 mod open;
+mod options;
 mod paths;
 mod pushing;
 mod receive_buffer;

@@ -329,7 +329,7 @@ impl Subflow {
     }
 
     /// The carrier learned that segments may have `max_segment` bytes.
-    pub(crate) fn mss_changed(&mut self, _now: Instant, max_segment: u16) {
+    pub(crate) fn mss_changed(&mut self, max_segment: u16) {
         self.mtu.told(max_segment);
         self.apply_mss();
     }

@@ -62,10 +62,10 @@ impl Connection {
         true
     }
 
-    pub(crate) fn set_path_mtu(&mut self, now: Instant, remote: SocketAddr, max_segment: u16) {
+    pub(crate) fn set_path_mtu(&mut self, remote: SocketAddr, max_segment: u16) {
         for leg in self.legs.iter_mut().flatten() {
             if matches(leg.key.path.remote, remote) {
-                leg.tcp.mss_changed(now, max_segment);
+                leg.tcp.mss_changed(max_segment);
             }
         }
     }

@@ -181,7 +181,7 @@ impl Endpoint {
     /// The carrier found that segments to `remote` may be at most `max_segment` bytes.
     pub fn set_path_mtu(&mut self, now: Instant, remote: SocketAddr, max_segment: u16) {
         for id in self.connections() {
-            self.with(now, id, |c, _| c.set_path_mtu(now, remote, max_segment));
+            self.with(now, id, |c, _| c.set_path_mtu(remote, max_segment));
         }
     }
 

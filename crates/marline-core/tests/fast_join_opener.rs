@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use marline_core::{ConnectionConfig, ConnectionId, Extensions, FourTuple, SubflowState};
 use marline_policy::{AddressId, PathAction};
+use marline_testkit::scene::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{ExperimentalMessage, FastJoinForm, MpJoin, MptcpOption};
-use two_hosts::{Packet, TwoHosts, Verdict, bytes, local_address};
+use two_hosts::{Packet, TwoHosts, Verdict, bytes, second_unused};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const OPEN: PathAction = PathAction::OpenSubflow {
@@ -22,23 +23,12 @@ const OPEN: PathAction = PathAction::OpenSubflow {
 
 /// A client that joins when it is told to.
 fn by_hand() -> ConnectionConfig {
-    let registry = marline_algos::Registry::default();
-    let mut config = ConnectionConfig { extensions: Extensions::FAST_JOIN, ..config() };
-    config.policies.path_manager = registry.path_manager("manual").expect("a path manager");
-    config.local_addresses = vec![local_address(1, "10.0.0.1"), local_address(2, "10.1.0.1")];
-    config
+    ConnectionConfig { extensions: Extensions::FAST_JOIN, ..second_unused(config()) }
 }
 
 /// The endpoint's connection and its scripted server, which knows Fast JOIN.
 fn agreed() -> (Script, Peer, ConnectionId) {
-    let mut script = Script::new(endpoint_config(None), 1);
-    let path = FourTuple {
-        local: "10.0.0.1:0".parse().expect("an address"),
-        remote: "10.9.0.1:443".parse().expect("an address"),
-    };
-    let id = script.connect(by_hand(), path.local, path.remote);
-    let mut first = Peer::new(path, 7);
-    first.accept(&mut script);
+    let (mut script, mut first, id) = calling(endpoint_config(None), by_hand());
     first.acknowledge(&mut script);
     let hello = ExperimentalMessage::Hello(Extensions::FAST_JOIN).option();
     let seg = Seg::ack().data_ack(first.expected_dsn).mptcp(MptcpOption::Experimental(hello));

@@ -5,10 +5,10 @@ mod two_hosts;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, Extensions, FourTuple, MonitorKind};
+use marline_core::{ConnectionConfig, Extensions, MonitorKind};
 use marline_policy::SchedulerFactory;
-use marline_testkit::scene::served;
-use marline_testkit::{Peer, Script, Seg, Sent, Side, config, endpoint_config};
+use marline_testkit::scene::{calling, served};
+use marline_testkit::{Seg, Sent, Side, config, endpoint_config};
 use marline_wire::mptcp::{ExperimentalMessage, MpExperimental, MptcpOption};
 use two_hosts::{Packet, TwoHosts, Verdict, bytes};
 
@@ -42,19 +42,6 @@ fn hello(features: Extensions) -> MptcpOption {
 
 fn hellos(sent: &[Sent]) -> Vec<Extensions> {
     sent.iter().filter_map(|sent| hello_of(&sent.seg)).collect()
-}
-
-/// An endpoint that opened a connection, and the scripted server, before any DSS.
-fn opened(config: ConnectionConfig) -> (Script, Peer) {
-    let mut script = Script::new(endpoint_config(None), 1);
-    let path = FourTuple {
-        local: "10.0.0.1:0".parse().expect("an address"),
-        remote: "10.9.0.1:443".parse().expect("an address"),
-    };
-    script.connect(config, path.local, path.remote);
-    let mut peer = Peer::new(path, 7);
-    peer.accept(&mut script);
-    (script, peer)
 }
 
 #[test]
@@ -122,7 +109,7 @@ fn a_lost_hello_is_repeated_and_a_lost_answer_is_given_again() {
 
 #[test]
 fn a_peer_that_never_answers_is_asked_five_times_and_used_without() {
-    let (mut script, mut peer) = opened(asking(FOLLOW));
+    let (mut script, mut peer, id) = calling(endpoint_config(None), asking(FOLLOW));
     // Nothing experimental before the connection is confirmed.
     script.advance(MS(300));
     assert!(hellos(&script.take_sent()).is_empty());
@@ -136,7 +123,6 @@ fn a_peer_that_never_answers_is_asked_five_times_and_used_without() {
     assert_eq!(at.len(), 5, "{at:?}");
     let pauses: Vec<Duration> = at.windows(2).map(|w| w[1] - w[0]).collect();
     assert!(pauses.windows(2).all(|w| w[1] >= w[0] * 2), "{pauses:?}");
-    let id = script.endpoint.connections()[0];
     assert_eq!(script.endpoint.info(id).map(|i| i.extensions), Some(Extensions::NONE));
     peer.send_data(&mut script, b"hello");
     assert_eq!(script.read_all(id), b"hello");
@@ -144,9 +130,8 @@ fn a_peer_that_never_answers_is_asked_five_times_and_used_without() {
 
 #[test]
 fn an_answer_nobody_waits_for_and_strange_options_change_nothing() {
-    let (mut script, mut peer) = opened(config());
+    let (mut script, mut peer, id) = calling(endpoint_config(None), config());
     peer.acknowledge(&mut script);
-    let id = script.endpoint.connections()[0];
     let strange = [
         hello(Extensions::ALL),
         MptcpOption::Experimental(MpExperimental::new(0, b"XX\x01\xff\xff").expect("fits")),

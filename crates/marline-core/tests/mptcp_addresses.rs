@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use marline_core::ConnectionConfig;
 use marline_policy::{AddressId, LocalAddress};
+use marline_testkit::scene::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpPrio, MptcpOption, RemoveAddr};
 use two_hosts::{
     Packet, TwoHosts, Verdict, by_turns, bytes, closed, local_address, read, served, served_path,
-    two_paths, write,
+    two_paths, two_subflows, write,
 };
 
 /// The HMAC of an announcement, from the RFC's text: id, address, port (two octets, zero if none).
@@ -92,13 +93,7 @@ fn an_announcement_is_repeated_until_its_echo_and_not_for_ever() {
 
 /// A client with one address, and the scripted server it is connected to.
 fn client(config: ConnectionConfig) -> (Script, Peer) {
-    let mut script = Script::new(endpoint_config(None), 1);
-    let local = "10.0.0.1:0".parse().expect("an address");
-    let remote: SocketAddr = "10.9.0.1:443".parse().expect("an address");
-    script.connect(config, local, remote);
-    let path = marline_core::FourTuple { local, remote };
-    let mut peer = Peer::new(path, 7);
-    peer.accept(&mut script);
+    let (mut script, mut peer, _) = calling(endpoint_config(None), config);
     peer.acknowledge(&mut script);
     script.take_sent();
     (script, peer)
@@ -159,23 +154,9 @@ fn remove(id: u8) -> MptcpOption {
     MptcpOption::RemoveAddr(RemoveAddr { ids, len: 1 })
 }
 
-/// Two subflows to a listening endpoint that takes turns; the second one's address has id 2.
-fn two_subflows() -> (Script, Peer, Peer) {
-    let (mut script, first) = served(by_turns(config()), 7, 1);
-    let mut second = Peer::new(served_path(1), 0);
-    second.join(&mut script, &first, 2);
-    script.advance(Duration::from_millis(20));
-    for sent in script.take_sent() {
-        if sent.path == second.path {
-            second.hear(&sent);
-        }
-    }
-    (script, first, second)
-}
-
 #[test]
 fn a_removed_address_loses_its_subflows_and_their_data() {
-    let (mut script, mut first, second) = two_subflows();
+    let (mut script, mut first, second) = two_subflows(by_turns(config()));
     write(&mut script, &bytes(8_000, 1));
     let sent = script.take_sent();
     let on_second: usize =
@@ -216,7 +197,7 @@ fn an_address_that_goes_away_is_withdrawn() {
 
 #[test]
 fn priority_is_obeyed_in_both_directions() {
-    let (mut script, mut first, mut second) = two_subflows();
+    let (mut script, mut first, mut second) = two_subflows(by_turns(config()));
     let prio = |backup| Seg::ack().mptcp(MptcpOption::Prio(MpPrio { backup }));
     for backup in [true, false] {
         second.send(&mut script, prio(backup));

@@ -2,15 +2,11 @@
 
 mod two_hosts;
 
-use std::time::Duration;
-
 use marline_core::CloseReason;
 use marline_testkit::{Peer, Script, Seg, Side, config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpFastclose, MptcpOption};
-use two_hosts::{
-    Packet, TwoHosts, Verdict, bytes, closed, read, served, served_path, two_paths, write,
-};
+use two_hosts::{Packet, TwoHosts, Verdict, bytes, closed, read, two_paths, two_subflows, write};
 
 const SIZE: usize = 300_000;
 
@@ -71,15 +67,7 @@ fn both_end_at_the_same_time() {
 /// The FIN of a subflow ends the subflow, not the stream.
 #[test]
 fn a_subflow_fin_without_data_fin() {
-    let (mut script, mut first) = served(config(), 7, 1);
-    let mut second = Peer::new(served_path(1), 0);
-    second.join(&mut script, &first, 2);
-    script.advance(Duration::from_millis(20));
-    for sent in script.take_sent() {
-        [&mut first, &mut second].into_iter().filter(|p| p.path == sent.path).for_each(|p| {
-            p.hear(&sent);
-        });
-    }
+    let (mut script, mut first, mut second) = two_subflows(config());
     first.send(&mut script, Seg::fin().data_ack(first.expected_dsn));
     let answer = script.take_sent();
     assert!(answer.iter().all(|s| s.path == first.path), "only that subflow closes");
@@ -98,20 +86,6 @@ fn fastclose(key: u64) -> MptcpOption {
     MptcpOption::Fastclose(MpFastclose { receiver_key: key })
 }
 
-/// Two subflows to a listening endpoint.
-fn two_subflows() -> (Script, Peer, Peer) {
-    let (mut script, first) = served(config(), 7, 1);
-    let mut second = Peer::new(served_path(1), 0);
-    second.join(&mut script, &first, 2);
-    script.advance(Duration::from_millis(20));
-    for sent in script.take_sent() {
-        if sent.path == second.path {
-            second.hear(&sent);
-        }
-    }
-    (script, first, second)
-}
-
 fn resets(script: &mut Script, peer: &Peer) -> usize {
     let sent = script.take_sent();
     let rst = |s: &&marline_testkit::Sent| s.seg.header.flags.contains(TcpFlags::RST);
@@ -120,7 +94,7 @@ fn resets(script: &mut Script, peer: &Peer) -> usize {
 
 #[test]
 fn fastclose_on_an_ack_is_answered_by_resets_on_all_subflows() {
-    let (mut script, mut first, second) = two_subflows();
+    let (mut script, mut first, second) = two_subflows(config());
     let key = first.their_key;
     first.send(&mut script, Seg::ack().mptcp(fastclose(key)));
     assert_eq!(closed(&mut script), Some(CloseReason::PeerReset));
@@ -137,7 +111,7 @@ fn fastclose_on_an_ack_is_answered_by_resets_on_all_subflows() {
 
 #[test]
 fn fastclose_on_a_reset_ends_everything() {
-    let (mut script, mut first, second) = two_subflows();
+    let (mut script, mut first, second) = two_subflows(config());
     let key = first.their_key;
     let rst = Seg::rst().mptcp(fastclose(key));
     first.send(&mut script, rst);
@@ -151,7 +125,7 @@ fn fastclose_on_a_reset_ends_everything() {
 /// second one will come.
 #[test]
 fn fastclose_on_a_reset_behind_a_hole_ends_everything() {
-    let (mut script, first, second) = two_subflows();
+    let (mut script, first, second) = two_subflows(config());
     let behind = |key| first.stamp(Seg::rst().mptcp(fastclose(key))).at(first.next.add(3_000));
     first.inject(&mut script, behind(first.their_key ^ 1));
     assert_eq!(closed(&mut script), None, "a wrong key proves nothing");
@@ -166,7 +140,7 @@ fn fastclose_on_a_reset_behind_a_hole_ends_everything() {
 
 #[test]
 fn fastclose_with_a_wrong_key_is_ignored() {
-    let (mut script, mut first, mut second) = two_subflows();
+    let (mut script, mut first, mut second) = two_subflows(config());
     let key = first.their_key ^ 1;
     first.send(&mut script, Seg::ack().mptcp(fastclose(key)));
     assert_eq!(closed(&mut script), None);
@@ -181,7 +155,7 @@ fn fastclose_with_a_wrong_key_is_ignored() {
 
 #[test]
 fn an_abort_says_fastclose_on_every_subflow() {
-    let (mut script, first, second) = two_subflows();
+    let (mut script, first, second) = two_subflows(config());
     let id = script.endpoint.connections()[0];
     script.run(|e, now| e.abort(now, id));
     assert_eq!(closed(&mut script), Some(CloseReason::Aborted));

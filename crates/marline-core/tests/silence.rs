@@ -5,11 +5,14 @@ mod two_hosts;
 
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, Event, FourTuple, LoneKeepalive, MonitorKind, ReceiveTimer};
+use marline_core::{
+    ConnectionConfig, EndpointConfig, Event, LoneKeepalive, MonitorKind, ReceiveTimer,
+};
 use marline_policy::{SilenceCause, SubflowId};
+use marline_testkit::scene::calling;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_time::Instant;
-use two_hosts::{bytes, two_paths};
+use two_hosts::{bytes, second_unused};
 
 const FIRST: SubflowId = SubflowId(0);
 
@@ -17,33 +20,18 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Two addresses, of which the second stays unused whatever happens.
-fn unopened(mut config: ConnectionConfig) -> ConnectionConfig {
-    let registry = marline_algos::Registry::default();
-    config.policies.path_manager = registry.path_manager("manual").expect("a path manager");
-    two_paths(config)
-}
-
 fn with_timer(timer: ReceiveTimer) -> ConnectionConfig {
-    ConnectionConfig { receive_timer: Some(timer), ..unopened(config()) }
+    ConnectionConfig { receive_timer: Some(timer), ..second_unused(config()) }
 }
 
 fn with_keepalive() -> ConnectionConfig {
-    ConnectionConfig { lone_keepalive: Some(LoneKeepalive::default()), ..unopened(config()) }
+    ConnectionConfig { lone_keepalive: Some(LoneKeepalive::default()), ..second_unused(config()) }
 }
 
 /// A client that is connected to a scripted server.
 fn client(config: ConnectionConfig) -> (Script, Peer) {
-    let mut endpoint = endpoint_config(None);
-    endpoint.monitor = true;
-    let mut script = Script::new(endpoint, 1);
-    let path = FourTuple {
-        local: "10.0.0.1:0".parse().expect("an address"),
-        remote: "10.9.0.1:443".parse().expect("an address"),
-    };
-    script.connect(config, path.local, path.remote);
-    let mut peer = Peer::new(path, 7);
-    peer.accept(&mut script);
+    let endpoint = EndpointConfig { monitor: true, ..endpoint_config(None) };
+    let (mut script, mut peer, _) = calling(endpoint, config);
     peer.acknowledge(&mut script);
     script.advance(ms(100));
     peer.hear_all(&mut script);

@@ -4,26 +4,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use marline_core::{Conduct, ConnectionConfig, ConnectionId, FourTuple};
+use marline_core::{Conduct, ConnectionConfig};
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::scene::{path, serve, served};
+use marline_testkit::scene::{calling, path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpFastclose, MptcpOption, WireDsn};
 
 fn linux() -> ConnectionConfig {
     ConnectionConfig { conduct: Conduct::LINUX, pacing: false, ..config() }
-}
-
-/// An endpoint that opened a connection, and the scripted server; the server has shown no DSS yet.
-fn calling() -> (Script, Peer, ConnectionId) {
-    let mut script = Script::new(endpoint_config(None), 1);
-    let local = "10.0.0.1:0".parse().expect("an address");
-    let remote = "10.9.0.1:443".parse().expect("an address");
-    let id = script.connect(config(), local, remote);
-    let mut peer = Peer::new(FourTuple { local, remote }, 7);
-    peer.accept(&mut script);
-    (script, peer, id)
 }
 
 fn options(sent: &[Sent]) -> Vec<MptcpOption> {
@@ -106,7 +95,7 @@ fn keys_of_another_version_in_the_third_ack_are_none() {
 
 #[test]
 fn who_announces_an_address_has_both_keys() {
-    let (mut script, mut peer, id) = calling();
+    let (mut script, mut peer, id) = calling(endpoint_config(None), config());
     script.run(|e, now| e.write(now, id, b"hi")).expect("room");
     peer.hear_all(&mut script);
     let address: IpAddr = "10.9.0.2".parse().expect("an address");

@@ -9,25 +9,24 @@
 //! The first bytes choose the configuration, then each operation takes an opcode and what it needs.
 //! The end of the bytes is the end of the hostilities: the two then get a quiet network for a while.
 
+mod applications;
+mod network;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use marline_algos::Registry;
-use marline_core::{
-    ChecksumScope, ConnectionConfig, ConnectionId, Event, Extensions, FourTuple, LoneKeepalive,
-    ReceiveTimer,
-};
-use marline_policy::{AddressId, LocalAddress, PathAction, SchedulerFactory};
+use marline_core::{ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, ReceiveTimer};
+use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 
-use crate::{Fate, Flight, Pair, Seg, Side, config, endpoint_config, scene};
+use self::network::Trick;
+use crate::{Flight, Pair, Side, config, endpoint_config, scene};
 
 /// Operations of one run.
 const MAX_OPERATIONS: usize = 400;
 /// Arrivals and timers of one run: beyond, somebody spins.
 const MAX_STEPS: usize = 400_000;
-/// One way of the network.
-const DELAY: Duration = Duration::from_millis(10);
 /// Payload bytes that one side may have on the way or unread, buffers and slack of both sides.
 const MAX_BUFFERED: u64 = 32 << 20;
 
@@ -70,16 +69,6 @@ struct App {
     closing: bool,
 }
 
-/// What happens to segments that are sent from now on.
-#[derive(Clone, Debug)]
-enum Trick {
-    Lose,
-    Repeat(Duration),
-    Late(Duration),
-    Break { at: u16, with: u8 },
-    Forge { at: u16, with: u8 },
-}
-
 struct Run {
     pair: Pair,
     apps: [App; 2],
@@ -95,12 +84,6 @@ const fn index(side: Side) -> usize {
         Side::A => 0,
         Side::B => 1,
     }
-}
-
-/// The byte an application of `side` writes at a position.
-const fn content(side: Side, position: u64) -> u8 {
-    let mixed = position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-    mixed as u8 ^ index(side) as u8
 }
 
 fn address(side: Side, net: u8, port: u16) -> SocketAddr {
@@ -129,24 +112,6 @@ fn watch(client: &mut ConnectionConfig, variant: u8) {
             Ok(factory) => factory,
             Err(error) => panic!("{error}"),
         };
-    }
-}
-
-/// Whatever the network does, what an endpoint sends is well formed and fits its carrier.
-fn check_egress(flight: &Flight, scope: ChecksumScope) {
-    let path = flight.meta.path;
-    let addresses = match scope {
-        ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
-        ChecksumScope::WithoutAddresses => None,
-    };
-    assert!(marline_wire::verify_tcp_checksum(addresses, &flight.bytes), "a wrong checksum");
-    let most = usize::from(scene::flow_capabilities().max_segment);
-    assert!(flight.bytes.len() <= most, "a segment of {} bytes", flight.bytes.len());
-    match Seg::parse(&flight.bytes) {
-        Ok(seg) => {
-            assert!(seg.options.fits() && !seg.options.mptcp.malformed, "{:?}", seg.options);
-        }
-        Err(error) => panic!("an endpoint sent a broken segment: {error}"),
     }
 }
 
@@ -247,217 +212,6 @@ impl Run {
         }
         self.gather();
         self.check_bounds();
-    }
-
-    fn write(&mut self, side: Side, len: u16) {
-        let now = self.pair.now();
-        let app = &mut self.apps[index(side)];
-        let Some(id) = app.id.filter(|_| !app.closing) else { return };
-        let bytes: Vec<u8> = (0..u64::from(len)).map(|i| content(side, app.written + i)).collect();
-        if let Ok(taken) = self.pair.endpoint(side).write(now, id, &bytes) {
-            assert!(taken <= bytes.len(), "more was taken than given");
-            app.written += taken as u64;
-        }
-    }
-
-    fn read(&mut self, side: Side) {
-        let (now, from) = (self.pair.now(), side.other());
-        let app = &mut self.apps[index(side)];
-        let Some(id) = app.id else { return };
-        let mut out = [0; 4_096];
-        while let Ok(len @ 1..) = self.pair.endpoint(side).read(now, id, &mut out) {
-            for &byte in &out[..len] {
-                if self.outcome.forged == 0 {
-                    assert_eq!(byte, content(from, app.read), "byte {} of {from:?}", app.read);
-                    self.outcome.bytes_right += 1;
-                }
-                app.read += 1;
-            }
-        }
-        if self.outcome.forged == 0 {
-            let (read, written) = (self.apps[index(side)].read, self.apps[index(from)].written);
-            assert!(read <= written, "{side:?} read {read} bytes of {written}");
-        }
-    }
-
-    fn close(&mut self, side: Side, how: u8) {
-        let now = self.pair.now();
-        let Some(id) = self.apps[index(side)].id else { return };
-        let app = &mut self.apps[index(side)];
-        app.closing = true;
-        let endpoint = self.pair.endpoint(side);
-        match how % 8 {
-            0 => endpoint.abort(now, id),
-            1 => endpoint.release(now, id),
-            _ => endpoint.shutdown(now, id),
-        }
-    }
-
-    /// A local address goes, comes back, or changes its priority.
-    fn toggle(&mut self, side: Side, how: u8) {
-        let (now, net) = (self.pair.now(), how & 1);
-        let changed = LocalAddress {
-            id: AddressId(net),
-            address: address(side, net, 0),
-            remote: None,
-            backup: how & 2 != 0,
-            signal: how & 4 != 0,
-            subflow: true,
-            up: how & 8 == 0,
-        };
-        let Some(id) = self.apps[index(side)].id else { return };
-        let endpoint = self.pair.endpoint(side);
-        if how & 0x10 == 0 {
-            endpoint.set_local_address(now, Some(id), changed);
-        } else {
-            endpoint.set_backup(now, id, AddressId(net), how & 2 != 0);
-        }
-    }
-
-    /// A subflow is wanted, in a hurry or not; perhaps because another one is dead.
-    fn join(&mut self, side: Side, how: u8) {
-        let (now, net) = (self.pair.now(), how & 1);
-        let Some(id) = self.apps[index(side)].id else { return };
-        let endpoint = self.pair.endpoint(side);
-        if how & 2 != 0 {
-            let dead = 1 - net;
-            endpoint.path_unreachable(now, address(side, dead, 0), address(side.other(), 0, 80));
-        }
-        let action = PathAction::OpenSubflow {
-            local: AddressId(net),
-            remote: AddressId(how >> 2 & 1),
-            backup: how & 8 != 0,
-            fast: how & 16 == 0,
-        };
-        endpoint.path_action(now, id, action);
-    }
-
-    /// Another scheduler takes over.
-    fn reschedule(&mut self, side: Side, which: u8) {
-        let now = self.pair.now();
-        let Some(id) = self.apps[index(side)].id else { return };
-        self.pair.endpoint(side).set_scheduler(now, id, scheduler(which));
-    }
-
-    /// A segment made from one that was seen, with other numbers, flags or options.
-    fn forge(&mut self, script: &mut Script<'_>) {
-        let Some(mut flight) = self.pick(script.byte()) else { return };
-        let Ok(mut seg) = Seg::parse(&flight.bytes) else { return };
-        let what = script.byte();
-        let by = u32::from(script.word());
-        if what & 1 != 0 {
-            seg.header.seq = seg.header.seq.add(by.wrapping_sub(0x8000));
-        }
-        if what & 2 != 0 {
-            seg.header.ack = seg.header.ack.add(by.wrapping_sub(0x8000));
-        }
-        if what & 4 != 0 {
-            seg.header.flags.0 ^= u16::from(script.byte());
-        }
-        if what & 8 != 0 {
-            seg.header.window = script.word();
-        }
-        if what & 16 != 0 {
-            seg.payload = vec![0xf0; usize::from(script.byte()) * 4];
-        }
-        if what & 32 != 0
-            && let Some(mapping) = seg.options.dss.as_mut().and_then(|dss| dss.mapping.as_mut())
-        {
-            mapping.ssn = mapping.ssn.wrapping_add(by).wrapping_sub(0x8000);
-            mapping.length = mapping.length.wrapping_add(script.word());
-        }
-        if what & 64 != 0 {
-            seg.options.dss = None;
-        }
-        if what & 128 != 0
-            && let Some(other) = self.pick(script.byte())
-            && let Ok(other) = Seg::parse(&other.bytes)
-        {
-            seg.options = other.options;
-        }
-        if seg.options.fits() {
-            flight.bytes = seg.bytes(None);
-            self.launch_forged(flight);
-        }
-    }
-
-    /// Random bytes, the first twenty of which may be a header that was seen.
-    fn noise(&mut self, side: Side, script: &mut Script<'_>) {
-        let len = usize::from(script.byte() % 64);
-        let mut bytes: Vec<u8> = (0..len).map(|_| script.byte()).collect();
-        let Some(mut flight) = self.pick(script.byte()) else { return };
-        if len & 1 == 0 {
-            bytes.splice(..0, flight.bytes.iter().copied().take(20));
-        }
-        flight.bytes = bytes;
-        if len & 2 == 0 {
-            let (local, remote) = (address(side, 0, 80), address(side.other(), 1, 4_000));
-            flight.meta.path = FourTuple { local, remote };
-            flight.to = side;
-        }
-        self.launch_forged(flight);
-    }
-
-    fn launch_forged(&mut self, mut flight: Flight) {
-        self.pair.repair(&mut flight);
-        self.outcome.forged += 1;
-        self.pair.launch(flight, Duration::from_millis(1));
-    }
-
-    fn pick(&self, which: u8) -> Option<Flight> {
-        self.seen.get(usize::from(which).checked_rem(self.seen.len())?).cloned()
-    }
-
-    fn gather(&mut self) {
-        let Run { pair, tricks, seen, outcome, .. } = self;
-        let scope = pair.scope();
-        let mut forged = Vec::new();
-        let mut judge = |flight: &mut Flight| {
-            check_egress(flight, scope);
-            outcome.segments += 1;
-            if seen.len() == 16 {
-                seen.remove(0);
-            }
-            seen.push(flight.clone());
-            match tricks.pop() {
-                None => Fate::Arrive(DELAY),
-                Some(Trick::Lose) => Fate::Lose,
-                Some(Trick::Repeat(after)) => Fate::Twice(DELAY, DELAY + after),
-                Some(Trick::Late(by)) => Fate::Arrive(DELAY + by),
-                Some(Trick::Break { at, with }) => {
-                    // One changed byte is always noticed by the checksum.
-                    let at = usize::from(at) % flight.bytes.len();
-                    flight.bytes[at] ^= with.max(1);
-                    Fate::Arrive(DELAY)
-                }
-                Some(Trick::Forge { at, with }) => {
-                    let at = usize::from(at) % flight.bytes.len();
-                    flight.bytes[at] ^= with;
-                    forged.push(flight.clone());
-                    Fate::Lose
-                }
-            }
-        };
-        let events = pair.gather(&mut judge);
-        for flight in forged {
-            self.launch_forged(flight);
-        }
-        for (side, event) in events {
-            self.note(side, &event);
-        }
-    }
-
-    fn note(&mut self, side: Side, event: &Event) {
-        match event {
-            Event::Incoming(id) => {
-                self.outcome.connected += 1;
-                // Later ones come from forged SYNs: nobody serves them.
-                let app = &mut self.apps[index(side)];
-                app.id = app.id.or(Some(*id));
-            }
-            Event::Connected { .. } => self.outcome.connected += 1,
-            _ => {}
-        }
     }
 
     fn pass(&mut self, time: Duration) {

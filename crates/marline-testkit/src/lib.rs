@@ -22,6 +22,6 @@ pub mod wiretap;
 
 pub use expect::Expect;
 pub use pair::{Fate, Flight, Pair, Side};
-pub use peer::Peer;
+pub use peer::{Peer, capable};
 pub use script::{Script, Sent, capabilities, config, endpoint_config};
 pub use seg::Seg;

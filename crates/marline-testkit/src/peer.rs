@@ -39,7 +39,8 @@ pub struct Peer {
 }
 
 /// MP_CAPABLE of version 1 with HMAC-SHA256 and no checksums.
-fn capable(form: MpCapableForm) -> MptcpOption {
+#[must_use]
+pub const fn capable(form: MpCapableForm) -> MptcpOption {
     MptcpOption::Capable(MpCapable {
         version: 1,
         checksum_required: false,

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline_core::{Capabilities, ChecksumScope, ConnectionId, EndpointConfig, FourTuple};
+use marline_core::{
+    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, EndpointConfig, FourTuple,
+};
 
 use crate::{Peer, Script, capabilities, config, endpoint_config};
 
@@ -60,4 +62,22 @@ pub fn serve(script: &mut Script, peer: &mut Peer) -> ConnectionId {
     script.advance(Duration::from_secs(1));
     peer.hear_all(script);
     id
+}
+
+/// An endpoint that opened a connection from 10.0.0.1, and the scripted server, 10.9.0.1, that accepted it;
+/// the server has shown no DSS yet.
+///
+/// # Panics
+/// If the endpoint does not play along.
+#[must_use]
+pub fn calling(endpoint: EndpointConfig, open: ConnectionConfig) -> (Script, Peer, ConnectionId) {
+    let mut script = Script::new(endpoint, 1);
+    let path = FourTuple {
+        local: SocketAddr::from(([10, 0, 0, 1], 0)),
+        remote: SocketAddr::from(([10, 9, 0, 1], 443)),
+    };
+    let id = script.connect(open, path.local, path.remote);
+    let mut peer = Peer::new(path, 7);
+    peer.accept(&mut script);
+    (script, peer, id)
 }

@@ -127,18 +127,9 @@ impl Script {
     pub fn inject_to(&mut self, path: FourTuple, flows: (u64, u64), seg: Seg) {
         let seg = seg.ports(path.remote.port(), path.local.port());
         let bytes = seg.bytes(self.scope(path.remote.ip(), path.local.ip()));
-        self.deliver(path, flows, &bytes);
-    }
-
-    /// Delivers bytes as they are.
-    pub fn inject_bytes(&mut self, path: FourTuple, bytes: &[u8]) {
-        self.deliver(path, (0, 0), bytes);
-    }
-
-    fn deliver(&mut self, path: FourTuple, (flow, peer_flow): (u64, u64), bytes: &[u8]) {
-        let ecn = Ecn::NotEct;
+        let ((flow, peer_flow), ecn) = (flows, Ecn::NotEct);
         let meta = PacketMeta { path, ecn, flow, peer_flow, checksum_verified: false };
-        self.endpoint.handle_packet(self.now, &meta, bytes);
+        self.endpoint.handle_packet(self.now, &meta, &bytes);
         self.gather();
     }
 

@@ -9,8 +9,10 @@ use marline_core::{
     FallbackReason, FourTuple, MonitorKind,
 };
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::{Fate, Flight, Pair, Peer, Script, Seg, Side, config, endpoint_config, keys};
-use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
+use marline_testkit::{
+    Fate, Flight, Pair, Peer, Script, Seg, Side, capable, config, endpoint_config, keys,
+};
+use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 
 /// What the box does with a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -93,6 +95,13 @@ pub fn two_paths(mut config: ConnectionConfig) -> ConnectionConfig {
     config
 }
 
+/// A client with a second address that stays unused whatever happens.
+pub fn second_unused(mut config: ConnectionConfig) -> ConnectionConfig {
+    let registry = marline_algos::Registry::default();
+    config.policies.path_manager = registry.path_manager("manual").expect("a path manager");
+    two_paths(config)
+}
+
 /// Subflows send in turns.
 pub fn by_turns(mut config: ConnectionConfig) -> ConnectionConfig {
     let registry = marline_algos::Registry::default();
@@ -122,20 +131,24 @@ pub fn served(accept: ConnectionConfig, key: u64, seed: u64) -> (Script, Peer) {
     (script, peer)
 }
 
-/// The same without timestamps, with this SYN and its window all along.
+/// Two subflows to a listening endpoint; the second one's address has id 2.
+pub fn two_subflows(accept: ConnectionConfig) -> (Script, Peer, Peer) {
+    let (mut script, first) = served(accept, 7, 1);
+    let mut second = Peer::new(served_path(1), 0);
+    second.join(&mut script, &first, 2);
+    script.advance(Duration::from_millis(20));
+    for sent in script.take_sent() {
+        if sent.path == second.path {
+            second.hear(&sent);
+        }
+    }
+    (script, first, second)
+}
+
+/// As [`served`], without timestamps, with this SYN and its window all along.
 pub fn served_by(listener: EndpointConfig, syn: Seg) -> (Script, Peer) {
     let mut script = Script::new(listener, 1);
     let mut peer = Peer::new(served_path(0), 7);
-    let capable = |form| {
-        MptcpOption::Capable(MpCapable {
-            version: 1,
-            checksum_required: false,
-            extensibility: false,
-            deny_join_id0: false,
-            hmac_sha256: true,
-            form,
-        })
-    };
     let window = syn.header.window;
     peer.send(&mut script, syn.mptcp(capable(MpCapableForm::Syn)));
     let answer = script.take_sent().pop().expect("a SYN/ACK");

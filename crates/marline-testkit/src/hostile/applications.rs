@@ -1,0 +1,104 @@
+//! What the applications at both ends do.
+
+use marline_policy::{AddressId, LocalAddress, PathAction};
+
+use super::{Run, address, index, scheduler};
+use crate::Side;
+
+/// The byte an application of `side` writes at a position.
+const fn content(side: Side, position: u64) -> u8 {
+    let mixed = position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+    mixed as u8 ^ index(side) as u8
+}
+
+impl Run {
+    pub(super) fn write(&mut self, side: Side, len: u16) {
+        let now = self.pair.now();
+        let app = &mut self.apps[index(side)];
+        let Some(id) = app.id.filter(|_| !app.closing) else { return };
+        let bytes: Vec<u8> = (0..u64::from(len)).map(|i| content(side, app.written + i)).collect();
+        if let Ok(taken) = self.pair.endpoint(side).write(now, id, &bytes) {
+            assert!(taken <= bytes.len(), "more was taken than given");
+            app.written += taken as u64;
+        }
+    }
+
+    pub(super) fn read(&mut self, side: Side) {
+        let (now, from) = (self.pair.now(), side.other());
+        let app = &mut self.apps[index(side)];
+        let Some(id) = app.id else { return };
+        let mut out = [0; 4_096];
+        while let Ok(len @ 1..) = self.pair.endpoint(side).read(now, id, &mut out) {
+            for &byte in &out[..len] {
+                if self.outcome.forged == 0 {
+                    assert_eq!(byte, content(from, app.read), "byte {} of {from:?}", app.read);
+                    self.outcome.bytes_right += 1;
+                }
+                app.read += 1;
+            }
+        }
+        if self.outcome.forged == 0 {
+            let (read, written) = (self.apps[index(side)].read, self.apps[index(from)].written);
+            assert!(read <= written, "{side:?} read {read} bytes of {written}");
+        }
+    }
+
+    pub(super) fn close(&mut self, side: Side, how: u8) {
+        let now = self.pair.now();
+        let Some(id) = self.apps[index(side)].id else { return };
+        let app = &mut self.apps[index(side)];
+        app.closing = true;
+        let endpoint = self.pair.endpoint(side);
+        match how % 8 {
+            0 => endpoint.abort(now, id),
+            1 => endpoint.release(now, id),
+            _ => endpoint.shutdown(now, id),
+        }
+    }
+
+    /// A local address goes, comes back, or changes its priority.
+    pub(super) fn toggle(&mut self, side: Side, how: u8) {
+        let (now, net) = (self.pair.now(), how & 1);
+        let changed = LocalAddress {
+            id: AddressId(net),
+            address: address(side, net, 0),
+            remote: None,
+            backup: how & 2 != 0,
+            signal: how & 4 != 0,
+            subflow: true,
+            up: how & 8 == 0,
+        };
+        let Some(id) = self.apps[index(side)].id else { return };
+        let endpoint = self.pair.endpoint(side);
+        if how & 0x10 == 0 {
+            endpoint.set_local_address(now, Some(id), changed);
+        } else {
+            endpoint.set_backup(now, id, AddressId(net), how & 2 != 0);
+        }
+    }
+
+    /// A subflow is wanted, in a hurry or not; perhaps because another one is dead.
+    pub(super) fn join(&mut self, side: Side, how: u8) {
+        let (now, net) = (self.pair.now(), how & 1);
+        let Some(id) = self.apps[index(side)].id else { return };
+        let endpoint = self.pair.endpoint(side);
+        if how & 2 != 0 {
+            let dead = 1 - net;
+            endpoint.path_unreachable(now, address(side, dead, 0), address(side.other(), 0, 80));
+        }
+        let action = PathAction::OpenSubflow {
+            local: AddressId(net),
+            remote: AddressId(how >> 2 & 1),
+            backup: how & 8 != 0,
+            fast: how & 16 == 0,
+        };
+        endpoint.path_action(now, id, action);
+    }
+
+    /// Another scheduler takes over.
+    pub(super) fn reschedule(&mut self, side: Side, which: u8) {
+        let now = self.pair.now();
+        let Some(id) = self.apps[index(side)].id else { return };
+        self.pair.endpoint(side).set_scheduler(now, id, scheduler(which));
+    }
+}

@@ -1,0 +1,162 @@
+//! What the network between them does: it loses, repeats, delays, breaks and forges.
+
+use std::time::Duration;
+
+use marline_core::{ChecksumScope, Event, FourTuple};
+
+use super::{Run, Script, address, index};
+use crate::{Fate, Flight, Seg, Side, scene};
+
+/// One way of the network.
+const DELAY: Duration = Duration::from_millis(10);
+
+/// What happens to segments that are sent from now on.
+#[derive(Clone, Debug)]
+pub(super) enum Trick {
+    Lose,
+    Repeat(Duration),
+    Late(Duration),
+    Break { at: u16, with: u8 },
+    Forge { at: u16, with: u8 },
+}
+
+/// Whatever the network does, what an endpoint sends is well formed and fits its carrier.
+fn check_egress(flight: &Flight, scope: ChecksumScope) {
+    let path = flight.meta.path;
+    let addresses = match scope {
+        ChecksumScope::WithAddresses => Some((path.remote.ip(), path.local.ip())),
+        ChecksumScope::WithoutAddresses => None,
+    };
+    assert!(marline_wire::verify_tcp_checksum(addresses, &flight.bytes), "a wrong checksum");
+    let most = usize::from(scene::flow_capabilities().max_segment);
+    assert!(flight.bytes.len() <= most, "a segment of {} bytes", flight.bytes.len());
+    match Seg::parse(&flight.bytes) {
+        Ok(seg) => {
+            assert!(seg.options.fits() && !seg.options.mptcp.malformed, "{:?}", seg.options);
+        }
+        Err(error) => panic!("an endpoint sent a broken segment: {error}"),
+    }
+}
+
+impl Run {
+    /// A segment made from one that was seen, with other numbers, flags or options.
+    pub(super) fn forge(&mut self, script: &mut Script<'_>) {
+        let Some(mut flight) = self.pick(script.byte()) else { return };
+        let Ok(mut seg) = Seg::parse(&flight.bytes) else { return };
+        let what = script.byte();
+        let by = u32::from(script.word());
+        if what & 1 != 0 {
+            seg.header.seq = seg.header.seq.add(by.wrapping_sub(0x8000));
+        }
+        if what & 2 != 0 {
+            seg.header.ack = seg.header.ack.add(by.wrapping_sub(0x8000));
+        }
+        if what & 4 != 0 {
+            seg.header.flags.0 ^= u16::from(script.byte());
+        }
+        if what & 8 != 0 {
+            seg.header.window = script.word();
+        }
+        if what & 16 != 0 {
+            seg.payload = vec![0xf0; usize::from(script.byte()) * 4];
+        }
+        if what & 32 != 0
+            && let Some(mapping) = seg.options.dss.as_mut().and_then(|dss| dss.mapping.as_mut())
+        {
+            mapping.ssn = mapping.ssn.wrapping_add(by).wrapping_sub(0x8000);
+            mapping.length = mapping.length.wrapping_add(script.word());
+        }
+        if what & 64 != 0 {
+            seg.options.dss = None;
+        }
+        if what & 128 != 0
+            && let Some(other) = self.pick(script.byte())
+            && let Ok(other) = Seg::parse(&other.bytes)
+        {
+            seg.options = other.options;
+        }
+        if seg.options.fits() {
+            flight.bytes = seg.bytes(None);
+            self.launch_forged(flight);
+        }
+    }
+
+    /// Random bytes, the first twenty of which may be a header that was seen.
+    pub(super) fn noise(&mut self, side: Side, script: &mut Script<'_>) {
+        let len = usize::from(script.byte() % 64);
+        let mut bytes: Vec<u8> = (0..len).map(|_| script.byte()).collect();
+        let Some(mut flight) = self.pick(script.byte()) else { return };
+        if len & 1 == 0 {
+            bytes.splice(..0, flight.bytes.iter().copied().take(20));
+        }
+        flight.bytes = bytes;
+        if len & 2 == 0 {
+            let (local, remote) = (address(side, 0, 80), address(side.other(), 1, 4_000));
+            flight.meta.path = FourTuple { local, remote };
+            flight.to = side;
+        }
+        self.launch_forged(flight);
+    }
+
+    fn launch_forged(&mut self, mut flight: Flight) {
+        self.pair.repair(&mut flight);
+        self.outcome.forged += 1;
+        self.pair.launch(flight, Duration::from_millis(1));
+    }
+
+    fn pick(&self, which: u8) -> Option<Flight> {
+        self.seen.get(usize::from(which).checked_rem(self.seen.len())?).cloned()
+    }
+
+    pub(super) fn gather(&mut self) {
+        let Run { pair, tricks, seen, outcome, .. } = self;
+        let scope = pair.scope();
+        let mut forged = Vec::new();
+        let mut judge = |flight: &mut Flight| {
+            check_egress(flight, scope);
+            outcome.segments += 1;
+            if seen.len() == 16 {
+                seen.remove(0);
+            }
+            seen.push(flight.clone());
+            match tricks.pop() {
+                None => Fate::Arrive(DELAY),
+                Some(Trick::Lose) => Fate::Lose,
+                Some(Trick::Repeat(after)) => Fate::Twice(DELAY, DELAY + after),
+                Some(Trick::Late(by)) => Fate::Arrive(DELAY + by),
+                Some(Trick::Break { at, with }) => {
+                    // One changed byte is always noticed by the checksum.
+                    let at = usize::from(at) % flight.bytes.len();
+                    flight.bytes[at] ^= with.max(1);
+                    Fate::Arrive(DELAY)
+                }
+                Some(Trick::Forge { at, with }) => {
+                    let at = usize::from(at) % flight.bytes.len();
+                    flight.bytes[at] ^= with;
+                    forged.push(flight.clone());
+                    Fate::Lose
+                }
+            }
+        };
+        let events = pair.gather(&mut judge);
+        for flight in forged {
+            self.launch_forged(flight);
+        }
+        for (side, event) in events {
+            self.note(side, &event);
+        }
+    }
+
+    fn note(&mut self, side: Side, event: &Event) {
+        match event {
+            Event::Incoming(id) => {
+                self.outcome.connected += 1;
+                // Later ones come from forged SYNs: nobody serves them.
+                let app = &mut self.apps[index(side)];
+                app.id = app.id.or(Some(*id));
+            }
+            Event::Connected { .. } => self.outcome.connected += 1,
+            _ => {}
+        }
+    }
+}

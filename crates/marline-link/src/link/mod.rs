@@ -9,13 +9,14 @@
 //! order of arrival. A driver that comes late changes nothing: each step happens at its own time, not
 //! at the time of the call.
 
+mod outage;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
+use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
 use crate::radio::{Radio, RadioTap};
 use crate::stage::boxes::Boxes;
@@ -131,26 +132,6 @@ impl<P: Packet> Link<P> {
         self.config = config;
         self.follow_outage(now);
         self.start_head(now);
-    }
-
-    /// Takes the link down or brings it up by command. A link is up if neither a command nor its
-    /// own schedule holds it down.
-    pub fn set_up(&mut self, now: Instant, up: bool) {
-        self.advance(now);
-        self.commanded_down = !up;
-        self.follow_outage(now);
-    }
-
-    /// Whether packets pass at the time of the last call.
-    #[must_use]
-    pub const fn is_up(&self) -> bool {
-        self.down_since.is_none()
-    }
-
-    /// When the link's own schedule next takes it down or brings it up; `None` for never.
-    #[must_use]
-    pub fn next_outage_change(&self) -> Option<Instant> {
-        Some(self.outage.next_change()).filter(|next| *next != Instant::FAR_FUTURE)
     }
 
     /// Both directions of an interface have one radio: from now on this one uses that of `other`, if
@@ -404,57 +385,6 @@ impl<P: Packet> Link<P> {
             (u128::from(head.bytes) * left).div_ceil(whole) as u64
         };
         self.paused_bytes = Some(bytes);
-    }
-
-    const fn is_suspended(&self) -> bool {
-        self.down_since.is_some() && matches!(self.config.outage.mode, OutageMode::Suspend)
-    }
-
-    /// Applies what command and schedule say of the link's state.
-    fn follow_outage(&mut self, now: Instant) {
-        let down = self.commanded_down || self.outage.is_down();
-        match (self.down_since, down) {
-            (None, true) => {
-                self.pause_head(now);
-                self.down_since = Some(now);
-                if self.config.outage.mode == OutageMode::Kill {
-                    self.kill(now);
-                }
-            }
-            (Some(since), false) => {
-                self.down_since = None;
-                if self.config.outage.mode == OutageMode::Suspend {
-                    self.resume(now.since(since));
-                }
-                self.start_head(now);
-            }
-            _ => {}
-        }
-    }
-
-    /// Everything that has not arrived yet is lost.
-    fn kill(&mut self, now: Instant) {
-        self.paused_bytes = None;
-        self.queued_bytes = 0;
-        let arrived = self.flight.partition_point(|packet| packet.at <= now);
-        self.stats.dropped_outage += (self.queue.len() + self.flight.len() - arrived) as u64;
-        while let Some(packet) = self.queue.pop_front() {
-            self.bury(now, packet);
-        }
-        while self.flight.len() > arrived {
-            if let Some(lost) = self.flight.pop_back() {
-                self.bury(now, lost.packet);
-            }
-        }
-        self.last_arrival = now;
-    }
-
-    /// Packets in flight stood still for so long.
-    fn resume(&mut self, pause: Duration) {
-        for packet in &mut self.flight {
-            packet.at += pause;
-        }
-        self.last_arrival += pause;
     }
 
     fn queue_limit(&self, now: Instant) -> u64 {

@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
+use marline_time::{Duration, Rate};
+
 use super::*;
 use crate::{DelayConfig, Faults, Jitter, LossConfig, OutageConfig, RateConfig, Reorder, Steps};
-use marline_time::Rate;
-use std::sync::Arc;
 
 const MS: fn(u64) -> Instant = Instant::from_millis;
 const DUR: fn(u64) -> Duration = Duration::from_millis;

@@ -8,7 +8,7 @@
 
 use marline_time::Duration;
 
-use super::tcp::{self, ACK, END, FLAGS_AT, HEADER, NO_OPERATION, SYN, blank, options_end};
+use super::tcp::{self, ACK, FLAGS_AT, HEADER, SYN, blank, options_end};
 use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
 
 const MPTCP: u8 = 30;
@@ -71,25 +71,12 @@ fn find(
     rules: &[OptionRule],
     age: Duration,
     segment: &[u8],
-    (mut at, end): (usize, usize),
+    place: (usize, usize),
 ) -> Option<(usize, usize)> {
     let flags = segment[FLAGS_AT];
-    while at < end && segment[at] != END {
-        if segment[at] == NO_OPERATION {
-            at += 1;
-            continue;
-        }
-        let length = usize::from(*segment.get(at + 1)?);
-        if length < 2 || at + length > end {
-            return None;
-        }
-        let option = &segment[at..at + length];
-        if rules.iter().any(|rule| rule.from <= age && rule.is_about(flags, option)) {
-            return Some((at, at + length));
-        }
-        at += length;
-    }
-    None
+    tcp::find_option(segment, place, |option| {
+        rules.iter().any(|rule| rule.from <= age && rule.is_about(flags, option))
+    })
 }
 
 impl OptionRule {

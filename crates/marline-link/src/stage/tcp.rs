@@ -10,7 +10,7 @@ pub(super) const RST: u8 = 0x04;
 pub(super) const PSH: u8 = 0x08;
 pub(super) const ACK: u8 = 0x10;
 pub(super) const URG: u8 = 0x20;
-pub(super) const END: u8 = 0;
+const END: u8 = 0;
 pub(super) const NO_OPERATION: u8 = 1;
 pub(super) const SACK: u8 = 5;
 pub(super) const TIMESTAMPS: u8 = 8;
@@ -77,7 +77,17 @@ fn half(segment: &[u8], at: usize) -> u16 {
 
 /// Where the first option of a kind stands: its beginning and its end.
 pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
-    let (mut at, end) = (HEADER, options_end(segment)?);
+    let end = options_end(segment)?;
+    find_option(segment, (HEADER, end), |option| option[0] == kind)
+}
+
+/// Where the first option that is like this stands, from a place that one begins at to the options' end.
+/// Behind one that is broken there is none.
+pub(super) fn find_option(
+    segment: &[u8],
+    (mut at, end): (usize, usize),
+    is_like_this: impl Fn(&[u8]) -> bool,
+) -> Option<(usize, usize)> {
     while at < end && segment[at] != END {
         if segment[at] == NO_OPERATION {
             at += 1;
@@ -87,7 +97,7 @@ pub(super) fn option(segment: &[u8], kind: u8) -> Option<(usize, usize)> {
         if length < 2 || at + length > end {
             return None;
         }
-        if segment[at] == kind {
+        if is_like_this(&segment[at..at + length]) {
             return Some((at, at + length));
         }
         at += length;

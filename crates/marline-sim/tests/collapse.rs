@@ -1,16 +1,13 @@
 //! A path whose rate collapses step by step: its RTT grows with its queue, so it never times out, and
 //! what lies on it must not hold up the rest.
 
+mod cases;
+
+use cases::link;
 use marline_algos::default_policies;
 use marline_core::ConnectionConfig;
-use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
-
-fn link(spec: &str) -> DuplexConfig {
-    let spec: DuplexSpec = spec.parse().expect("a link");
-    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
-}
 
 /// Longest pause of a 20 s bulk transfer over a steady path and one that falls to a packet a second
 /// at 5 s.

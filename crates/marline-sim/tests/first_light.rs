@@ -1,15 +1,12 @@
 //! The first transfer over two paths: the shortest way to see that everything is connected.
 
+mod cases;
+
+use cases::link;
 use marline_algos::default_policies;
 use marline_core::ConnectionConfig;
-use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Instant, SeedTree};
-
-fn link(spec: &str) -> DuplexConfig {
-    let spec: DuplexSpec = spec.parse().expect("a link");
-    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
-}
 
 #[test]
 fn bytes_arrive_over_two_paths_in_both_directions() {

@@ -3,11 +3,13 @@
 //! One path of 20 ms, fast enough that a burst takes no time to send; bursts of so many segments one
 //! second apart, the packets of the last are lost by number. Times count from its writing.
 
+mod cases;
+
 use core::any::Any;
 
+use cases::link;
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
-use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
@@ -120,11 +122,6 @@ impl Script {
         let complete = client.received[WARM].since(begins(WARM)).as_micros() as u64 / 1_000;
         Outcome { at_once: at_once.len() as u64, later, complete, rtos: info.subflows[0].rtos }
     }
-}
-
-fn link(spec: &str) -> DuplexConfig {
-    let spec: DuplexSpec = spec.parse().expect("a link");
-    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
 }
 
 #[test]

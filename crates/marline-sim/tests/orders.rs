@@ -1,15 +1,17 @@
 //! What a scheduler orders and the subflow cannot do: others must.
 
+mod cases;
+
+use cases::scene;
 use marline_algos::schedulers::MinRtt;
 use marline_algos::{NamedScheduler, Registry};
 use marline_core::ConnectionConfig;
-use marline_link::DuplexSpec;
 use marline_policy::{
     DataRange, Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
     SubflowId,
 };
-use marline_sim::{Amount, Bulk, Paths, PathsConfig};
-use marline_time::{Instant, SeedTree};
+use marline_sim::{Amount, Bulk};
+use marline_time::Instant;
 
 /// Wants all that is outstanding repeated on the first subflow whenever the second is silent, however
 /// the first fares.
@@ -49,12 +51,8 @@ fn an_order_for_a_dead_path_does_not_keep_the_data_from_a_living_one() {
     let stubborn = NamedScheduler::new("stubborn", || Box::<Stubborn>::default());
     registry.register_scheduler(stubborn).expect("the name is free");
     let policies = registry.policy_set("stubborn", "full-mesh", "cubic", "rack-tlp");
-    let links = ["rate=20M,delay=10ms", "rate=20M,delay=20ms", "rate=20M,delay=40ms"].map(|text| {
-        let spec: DuplexSpec = text.parse().expect("a link");
-        spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
-    });
-    let connection = ConnectionConfig::new(policies.expect("known"));
-    let mut paths = Paths::new(&PathsConfig::new(links.to_vec(), connection), SeedTree::new(1));
+    let links = ["rate=20M,delay=10ms", "rate=20M,delay=20ms", "rate=20M,delay=40ms"];
+    let mut paths = scene(&links, ConnectionConfig::new(policies.expect("known")), 1);
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
     paths.connect(0, Box::new(Bulk::new(Amount::Bytes(BYTES), 1, 2))).expect("a connection");
     paths.at_set_path_up(Instant::from_millis(1_000), 0, false);

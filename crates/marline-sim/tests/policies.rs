@@ -1,9 +1,11 @@
 //! What the built-in policies do to real connections: redundancy costs no goodput, backups stay
 //! silent until needed, paths are rebuilt, and a scheduler may change while data flows.
 
+mod cases;
+
+use cases::link;
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
-use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig, Samples};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -15,11 +17,6 @@ const fn ms(n: u64) -> Duration {
 
 const fn at(secs: u64) -> Instant {
     Instant::from_secs(secs)
-}
-
-fn link(spec: &str) -> DuplexConfig {
-    let spec: DuplexSpec = spec.parse().expect("a link");
-    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
 }
 
 /// Two hosts with these links between them; both sides run these policies.

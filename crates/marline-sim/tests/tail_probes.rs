@@ -3,11 +3,13 @@
 //! Path 0 has 13 ms of round trip (WLAN), path 1 has 85 ms (4G). Both are fast enough that a burst takes
 //! no time to send. Times count from the burst's writing.
 
+mod cases;
+
 use core::any::Any;
 
+use cases::link;
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
-use marline_link::{DuplexConfig, DuplexSpec};
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::TcpSegment;
@@ -69,11 +71,6 @@ struct Scene {
 /// When a burst is written.
 fn begins(burst: usize) -> Instant {
     Instant::from_secs(1) + ms(1_000) * burst as u32
-}
-
-fn link(spec: &str) -> DuplexConfig {
-    let spec: DuplexSpec = spec.parse().expect("a link");
-    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
 }
 
 impl Scene {

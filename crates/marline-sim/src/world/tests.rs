@@ -6,6 +6,7 @@ use marline_time::Duration;
 
 use super::*;
 use crate::Packet;
+use crate::node::Outbox;
 
 /// Sends a numbered packet every `interval` to `to`, and notes what comes.
 #[derive(Debug)]

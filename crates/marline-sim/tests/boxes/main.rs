@@ -2,6 +2,8 @@
 //! get an error; nothing hangs; and nothing is worse than plain TCP through the same box, but where the
 //! table says why.
 
+#[path = "../cases/mod.rs"]
+mod cases;
 mod memory;
 mod world;
 

@@ -4,11 +4,13 @@
 
 use marline_algos::Registry;
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason, MonitorKind};
-use marline_link::{DuplexConfig, DuplexSpec};
+use marline_link::DuplexConfig;
 use marline_sim::{
     Amount, Bulk, EchoServer, Host, Pace, Paths, PathsConfig, Report, Units, oracle::stream,
 };
 use marline_time::{Duration, Instant, SeedTree};
+
+use crate::cases;
 
 /// A run that is not over by then hangs.
 const LIMIT: Instant = Instant::from_secs(900);
@@ -93,8 +95,7 @@ impl Outcome {
 
 pub fn link(boxes: &str) -> DuplexConfig {
     let text = if boxes.is_empty() { LINK.to_owned() } else { format!("{LINK},{boxes}") };
-    let spec: DuplexSpec = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
-    spec.resolve(&SeedTree::new(1), &mut |_| None).expect("no traces")
+    cases::link(&text)
 }
 
 pub fn config(mptcp: bool, checksum: bool) -> ConnectionConfig {

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "a module of test binaries")]
 
 pub mod bulk;
+pub mod bursts;
 pub mod dead_download;
 pub mod death;
 pub mod pairs;
@@ -18,6 +19,7 @@ use std::path::Path;
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_link::{DuplexConfig, DuplexSpec};
+use marline_sim::{Paths, PathsConfig};
 use marline_time::SeedTree;
 
 /// Connections with this scheduler and the default other policies.
@@ -31,6 +33,12 @@ pub fn connection(scheduler: &str) -> ConnectionConfig {
 /// A link of this description without traces.
 pub fn link(text: &str) -> DuplexConfig {
     traced_link(text, &SeedTree::new(1), None)
+}
+
+/// Two hosts with these links between them; both sides are alike.
+pub fn scene(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
+    let links = links.iter().map(|text| link(text)).collect();
+    Paths::new(&PathsConfig::new(links, connection), SeedTree::new(seed))
 }
 
 /// A link of this description; traces are looked for in `dir` and its folders.

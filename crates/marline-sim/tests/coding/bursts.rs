@@ -16,7 +16,7 @@ fn times() -> Vec<u64> {
 /// The fifth burst of `bytes` loses the packets with these numbers (0 is its first) on the fast path.
 fn harmed(scheduler: &str, bytes: u64, lost: &[u64]) -> super::Bursts {
     let mut whole = scene(&[FAST, SLOW], config(scheduler), 1);
-    let before = offered_by(&mut whole, bytes, &times(), FIFTH_MS - 1);
+    let before = offered_by(&mut whole, bytes, &times(), &[FIFTH_MS - 1])[0];
     let drops: Vec<String> = lost.iter().map(|n| (before + 1 + n).to_string()).collect();
     let lossy = format!("{FAST},down.drop={}", drops.join("+"));
     let mut paths = scene(&[&lossy, SLOW], config(scheduler), 1);

@@ -60,9 +60,7 @@ fn on_a_path_that_loses_much_copies_are_made_at_once_and_not_for_ever() {
     let mut world = paths(WIFI);
     let down = world.down[0];
     for (at_s, loss) in [(20, "20%"), (30, "0")] {
-        let spec: marline_link::DuplexSpec = format!("{WIFI},loss={loss}").parse().expect("a link");
-        let seeds = marline_time::SeedTree::new(1);
-        let link = spec.resolve(&seeds, &mut |_| None).expect("no traces").down;
+        let link = super::cases::link(&format!("{WIFI},loss={loss}")).down;
         let when = super::START + Duration::from_secs(at_s);
         world.world.at(when, move |world| world.set_link(down, link));
     }

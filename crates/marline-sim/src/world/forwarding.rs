@@ -1,0 +1,74 @@
+//! Packets between hosts and links.
+
+use super::{LinkId, NodeId, World};
+use crate::node::{Node, Outbox};
+use crate::packet::{Packet, Sighting};
+
+/// Of each packet so much goes into the digest: the header and all its options.
+const DIGEST_BYTES: usize = 60;
+
+impl<N: Node> World<N> {
+    pub(super) fn deliver(&mut self, link: LinkId, mut packet: Box<Packet>) {
+        packet.take_ports_from_segment();
+        match self.topology.owner(packet.path.remote.ip()) {
+            None => self.stats.undeliverable += 1,
+            Some(node) => {
+                self.stats.delivered += 1;
+                self.digest.time(self.now);
+                self.digest.number(u64::from(link.0));
+                // Payloads are checked by who reads them, byte for byte.
+                self.digest.bytes(&packet.segment[..packet.segment.len().min(DIGEST_BYTES)]);
+                let sighting = Sighting::Delivered { node, link };
+                for observer in &mut self.observers {
+                    observer.on_packet(self.now, sighting, &packet);
+                }
+                self.nodes[node.0 as usize].inner.handle_packet(self.now, &packet);
+                self.flush(node.0);
+            }
+        }
+        self.pool.give_back(packet);
+    }
+
+    /// Takes what a node sends and puts it on links.
+    pub(super) fn flush(&mut self, index: u32) {
+        let mut packets = core::mem::take(&mut self.outgoing);
+        let mut outbox = Outbox { pool: &mut self.pool, packets: &mut packets };
+        self.nodes[index as usize].inner.transmit(self.now, &mut outbox);
+        for packet in packets.drain(..) {
+            self.send(NodeId(index), packet);
+        }
+        self.outgoing = packets;
+        self.schedule_node(index);
+    }
+
+    fn send(&mut self, node: NodeId, packet: Box<Packet>) {
+        self.stats.sent += 1;
+        let (from, to) = (packet.path.local.ip(), packet.path.remote.ip());
+        let own = self.topology.owner(from) == Some(node);
+        let link = if own { self.topology.route(from, to) } else { None };
+        for observer in &mut self.observers {
+            observer.on_packet(self.now, Sighting::Sent { node, link }, &packet);
+        }
+        let Some(LinkId(index)) = link else {
+            self.stats.unroutable += 1;
+            return self.pool.give_back(packet);
+        };
+        let link = &mut self.links[index as usize].inner;
+        link.offer(self.now, packet);
+        while let Some(dropped) = link.take_dropped() {
+            self.pool.give_back(dropped);
+        }
+        self.schedule_link(index);
+        self.send_answers(index);
+    }
+
+    /// Puts what boxes on a link answer onto the way back.
+    pub(super) fn send_answers(&mut self, index: u32) {
+        while let Some(answer) = self.links[index as usize].inner.take_answer() {
+            let (from, to) = (answer.path.local.ip(), answer.path.remote.ip());
+            let Some(LinkId(back)) = self.topology.route(from, to) else { continue };
+            self.links[back as usize].inner.offer(self.now, answer);
+            self.schedule_link(back);
+        }
+    }
+}

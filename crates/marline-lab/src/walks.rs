@@ -4,7 +4,7 @@
 //! which piece of which recorded LTE drive stands beside it. The same seed is the same walk in virtual
 //! time and over emulated links, because links draw their chances by their names.
 
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -94,13 +94,6 @@ pub fn lasts() -> Duration {
 #[must_use]
 pub fn fit() -> Fit {
     FILE.fit
-}
-
-/// Whether the recorded drives are there (`MARLINE_TRACE_DIR`, or this directory).
-#[must_use]
-pub fn has_traces(directory: Option<&FilePath>) -> bool {
-    let environment = || std::env::var_os("MARLINE_TRACE_DIR").map(PathBuf::from);
-    directory.map(FilePath::to_path_buf).or_else(environment).is_some()
 }
 
 /// The walk of this seed, out of WiFi's range or (`leaves` false) always within it. LTE goes at the

@@ -1,23 +1,18 @@
 //! Peers without extensions, and boxes that take the extensions away: nothing may break, and what needs
 //! no help from the peer still works.
 
-use anyhow::Context as _;
 use marline::MonitorKind;
-use marline_sim::{Paths, RequestResponse, ResponseServer};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
-use marline_wire::mptcp::{ExperimentalMessage, MptcpOption};
+use marline_wire::mptcp::ExperimentalMessage;
 
-use super::scene::{LTE, Scene, WIFI, ms};
+use super::scene::{Download, Fetched, LTE, Scene, ms};
 use super::systems::{self, System};
-use crate::figure::{Segment, SegmentLog};
+use crate::figure::Segment;
 use crate::papers::{Context, Grid, Reproduction, Row, Table};
 
-/// A download that WiFi leaves in the middle.
-const BYTES: u64 = 4_000_000;
-const REQUEST: u64 = 200;
-const DEAD: Duration = Duration::from_millis(800);
-const LIMIT: Instant = Instant::from_secs(60);
+const DOWNLOAD: Download =
+    Download { bytes: 4_000_000, dead: Duration::from_millis(800), limit: Instant::from_secs(60) };
 const WIFI_LINK: &str = "rate=20M,delay=10ms,queue=100ms";
 const LTE_LINK: &str = "rate=15M,delay=25ms,queue=300ms,radio=lte";
 /// A client says HELLO so often at most.
@@ -26,7 +21,7 @@ const MOST_HELLOS: usize = 5;
 const SYNS: usize = 2;
 
 /// What became of a download.
-struct Fetched {
+struct Outcome {
     came: bool,
     multipath: bool,
     took_ms: f64,
@@ -39,7 +34,7 @@ struct Fetched {
     syns: usize,
 }
 
-impl Fetched {
+impl Outcome {
     fn told(&self) -> String {
         format!(
             "{:.1} s, hole {:.0} ms, {} HELLO, {} other messages, {} SYN over LTE",
@@ -136,44 +131,26 @@ fn boxes() -> Vec<(String, String, String)> {
     boxes
 }
 
-fn fetch(system: &System, (wifi, lte): (&str, &str), seed: u64) -> anyhow::Result<Fetched> {
+fn fetch(system: &System, (wifi, lte): (&str, &str), seed: u64) -> anyhow::Result<Outcome> {
     let (wifi, lte) = (format!("{WIFI_LINK}{wifi}"), format!("{LTE_LINK}{lte}"));
-    let mut paths = Scene::of(&wifi, &lte, None, seed)?.stage(system, seed)?;
-    let sizes = (REQUEST, BYTES);
-    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, (6, 5)))));
-    let client = RequestResponse::new(1, sizes, Duration::ZERO, (5, 6));
-    paths.connect(WIFI, Box::new(client)).context("connect")?;
-    paths.at_set_path_up(Instant::ZERO + DEAD, WIFI, false);
-    let log = SegmentLog::of(&paths);
-    paths.world.observe(Box::new(log));
-    let read = |paths: &Paths| paths.client_report(0).map_or(0, |report| report.read);
-    while read(&paths) < BYTES && paths.world.now() < LIMIT {
-        paths.world.run_until(paths.world.now() + Duration::from_millis(100));
-    }
-    let report = paths.client_report(0).context("no connection")?;
-    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+    let Fetched { paths, report, segments, came, last } =
+        Scene::of(&wifi, &lte, None, seed)?.fetch(system, DOWNLOAD, seed)?;
     let monitor = paths.world.node(paths.client).monitor().iter();
-    let segments = paths.world.observer::<SegmentLog>().context("nobody watched")?.segments();
-    let last = report.arrivals.last().map_or(LIMIT, |(at, _)| *at);
     let syn =
         |s: &&Segment| s.path == LTE && s.from_client && s.header.flags.contains(TcpFlags::SYN);
-    Ok(Fetched {
-        came: report.read == BYTES,
+    Ok(Outcome {
+        came,
         multipath: !monitor.into_iter().any(|e| matches!(e.kind, MonitorKind::Fallback(_))),
         took_ms: ms(last.since(Instant::ZERO)),
-        hole_ms: ms(report.hole_within(Instant::ZERO + DEAD, last).length),
-        hellos: count(segments, |message| matches!(message, ExperimentalMessage::Hello(_))),
-        messages: count(segments, |message| !matches!(message, ExperimentalMessage::Hello(_))),
+        hole_ms: ms(report.hole_within(Instant::ZERO + DOWNLOAD.dead, last).length),
+        hellos: count(&segments, |message| matches!(message, ExperimentalMessage::Hello(_))),
+        messages: count(&segments, |message| !matches!(message, ExperimentalMessage::Hello(_))),
         syns: segments.iter().filter(syn).count(),
     })
 }
 
 /// Experimental messages that were sent.
 fn count(segments: &[Segment], which: impl Fn(&ExperimentalMessage) -> bool) -> usize {
-    let options = segments.iter().flat_map(|segment| segment.options.mptcp.iter());
-    let messages = options.filter_map(|option| match option {
-        MptcpOption::Experimental(option) => ExperimentalMessage::parse(&option),
-        _ => None,
-    });
+    let messages = segments.iter().flat_map(|segment| segment.options.mptcp.experimental());
     messages.filter(|message| which(message)).count()
 }

@@ -5,12 +5,13 @@ use std::path::Path;
 use anyhow::Context as _;
 use marline_link::DuplexConfig;
 use marline_link::radio::Energy;
-use marline_sim::{Observer, Paths, PathsConfig};
+use marline_sim::{Observer, Paths, PathsConfig, Report, RequestResponse, ResponseServer};
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::systems::System;
 use crate::emulation::settings::Settings;
 use crate::experiment::{START, apps};
+use crate::figure::{Segment, SegmentLog};
 use crate::walks::walk;
 use crate::workload::Workload;
 
@@ -22,8 +23,32 @@ pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
 const GIVEN_UP: Duration = Duration::from_secs(4);
 /// The hole of a handover is looked for so long before and after WiFi falls silent.
 const AROUND: Duration = Duration::from_secs(5);
+/// Bytes of a GET.
+const REQUEST: u64 = 200;
 /// After the last request is due the run goes on for so long, at most.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A download by GET, which WiFi leaves in the middle.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Download {
+    pub(super) bytes: u64,
+    /// Nothing passes WiFi from then on, after the first SYN.
+    pub(super) dead: Duration,
+    /// What has not come by then never comes.
+    pub(super) limit: Instant,
+}
+
+/// A download that came, or was given up.
+pub(super) struct Fetched {
+    pub(super) paths: Paths,
+    /// Of the client.
+    pub(super) report: Report,
+    pub(super) segments: Vec<Segment>,
+    /// All bytes are here.
+    pub(super) came: bool,
+    /// When the last bytes came.
+    pub(super) last: Instant,
+}
 
 /// The links, and what becomes of the WiFi address.
 #[derive(Clone, Debug)]
@@ -123,6 +148,41 @@ impl Scene {
         paths.world.run_until(end);
         ask(paths.world.observer::<O>().context("nobody watched")?, end);
         Ok(())
+    }
+
+    /// Has something downloaded by a system, and WiFi die meanwhile.
+    ///
+    /// # Errors
+    /// As [`Scene::talk`].
+    pub(super) fn fetch(
+        &self,
+        system: &System,
+        download: Download,
+        seed: u64,
+    ) -> anyhow::Result<Fetched> {
+        let Download { bytes, dead, limit } = download;
+        let mut paths = self.stage(system, seed)?;
+        let sizes = (REQUEST, bytes);
+        paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, (6, 5)))));
+        let client = RequestResponse::new(1, sizes, Duration::ZERO, (5, 6));
+        paths.connect(WIFI, Box::new(client)).context("connect")?;
+        paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
+        let log = SegmentLog::of(&paths);
+        paths.world.observe(Box::new(log));
+        let read = |paths: &Paths| paths.client_report(0).map_or(0, |report| report.read);
+        while read(&paths) < bytes && paths.world.now() < limit {
+            paths.world.run_until(paths.world.now() + Duration::from_millis(100));
+        }
+        let report = paths.client_report(0).context("no connection")?.clone();
+        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        let log = paths.world.observer::<SegmentLog>().context("nobody watched")?;
+        Ok(Fetched {
+            segments: log.segments().to_vec(),
+            came: report.read == bytes,
+            last: report.arrivals.last().map_or(limit, |(at, _)| *at),
+            report,
+            paths,
+        })
     }
 
     /// Has the workload done by a system.

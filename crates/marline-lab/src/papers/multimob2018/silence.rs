@@ -1,22 +1,21 @@
 //! A download whose WiFi goes silent: the client finds out by itself and fetches the rest over LTE.
 
-use anyhow::Context as _;
 use marline::MonitorKind;
-use marline_sim::{Paths, RequestResponse, ResponseServer};
+use marline_sim::Paths;
 use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 
 use super::Published;
-use super::scene::{LTE, NAMES, Scene, WIFI, ms};
+use super::scene::{Download, Fetched, LTE, NAMES, Scene, WIFI, ms};
 use super::systems::{self, System};
-use crate::figure::{Fate, Plot, Point, Segment, SegmentLog};
+use crate::figure::{Fate, Plot, Point, Segment};
 use crate::papers::{Context, Figure, Grid, PaperFile, Reproduction, Row, Table};
 
-const BYTES: u64 = 20_000_000;
-const REQUEST: u64 = 200;
-/// Nothing passes WiFi from then on, after the first SYN.
-const DEAD: Duration = Duration::from_millis(1_500);
-const LIMIT: Instant = Instant::from_secs(120);
+const DOWNLOAD: Download = Download {
+    bytes: 20_000_000,
+    dead: Duration::from_millis(1_500),
+    limit: Instant::from_secs(120),
+};
 const WIFI_LINK: &str = "rate=20M,delay=10ms,queue=100ms,radio=wifi";
 const LTE_LINK: &str = "rate=15M,delay=25ms,queue=300ms,radio=lte";
 /// Of LTE's link, with a full packet one way (1,500 B at 15 Mbit/s).
@@ -75,28 +74,13 @@ pub(super) fn reproduce(
 
 fn fetch(system: &System, seed: u64) -> anyhow::Result<Fetch> {
     let scene = Scene::of(WIFI_LINK, LTE_LINK, None, seed)?;
-    let mut paths = scene.stage(system, seed)?;
-    let sizes = (REQUEST, BYTES);
-    paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, (6, 5)))));
-    let client = RequestResponse::new(1, sizes, Duration::ZERO, (5, 6));
-    paths.connect(WIFI, Box::new(client)).context("connect")?;
-    paths.at_set_path_up(Instant::ZERO + DEAD, WIFI, false);
-    let log = SegmentLog::of(&paths);
-    paths.world.observe(Box::new(log));
-    let read = |paths: &Paths| paths.client_report(0).map_or(0, |report| report.read);
-    while read(&paths) < BYTES && paths.world.now() < LIMIT {
-        paths.world.run_until(paths.world.now() + Duration::from_millis(100));
-    }
-    let report = paths.client_report(0).context("no connection")?;
-    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
-    let log = paths.world.observer::<SegmentLog>().context("nobody watched")?;
-    let last = report.arrivals.last().map_or(LIMIT, |(at, _)| *at);
+    let Fetched { paths, segments, came, last, .. } = scene.fetch(system, DOWNLOAD, seed)?;
     Ok(Fetch {
         system: system.clone(),
-        hole: hole(&paths, log.segments()),
+        hole: hole(&paths, &segments),
         took_ms: ms(last.since(Instant::ZERO)),
-        came: report.read == BYTES,
-        arrivals: [WIFI, LTE].map(|path| arrivals(log.segments(), path)),
+        came,
+        arrivals: [WIFI, LTE].map(|path| arrivals(&segments, path)),
     })
 }
 
@@ -109,7 +93,7 @@ fn arrived(segment: &Segment) -> Option<Instant> {
 }
 
 fn hole(paths: &Paths, segments: &[Segment]) -> Hole {
-    let dead = Instant::ZERO + DEAD;
+    let dead = Instant::ZERO + DOWNLOAD.dead;
     let data = |path: usize| {
         let mine =
             segments.iter().filter(move |s| s.path == path && !s.from_client && s.payload > 0);
@@ -198,7 +182,7 @@ fn arrivals(segments: &[Segment], path: usize) -> Vec<Point> {
     let all: Vec<Point> = mine.filter_map(point).collect();
     let step = all.len().div_ceil(SHOWN).max(1);
     // Around the hole every one counts.
-    let near = |p: &Point| (p.x - DEAD.as_secs_f64()).abs() < 0.05;
+    let near = |p: &Point| (p.x - DOWNLOAD.dead.as_secs_f64()).abs() < 0.05;
     let shown = all.iter().enumerate().filter(|(index, p)| index % step == 0 || near(p));
     shown.map(|(_, point)| *point).collect()
 }
@@ -213,5 +197,6 @@ fn figure(fetch: &Fetch) -> Figure {
         name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == ' ').collect::<String>();
     let key = key.to_lowercase().replace(' ', "-");
     let caption = "Arrivals at the client; WiFi loses everything from 1.5 s on.";
-    plot.mark_x(DEAD.as_secs_f64(), "WiFi dies").figure(&format!("sequence-{key}"), caption)
+    plot.mark_x(DOWNLOAD.dead.as_secs_f64(), "WiFi dies")
+        .figure(&format!("sequence-{key}"), caption)
 }

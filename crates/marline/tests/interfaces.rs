@@ -4,28 +4,17 @@
 //! The test starts itself again inside `unshare`, first as the client's machine, and from there as
 //! the server's. Needs `unshare`, `nsenter` and `ip`, and a kernel that allows user namespaces.
 
+#[path = "support/machines.rs"]
+mod machines;
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use marline_testkit::need;
+use machines::{can_make_machines, role, this_test};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-const ROLE: &str = "MARLINE_TEST_ROLE";
-
-fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(unshare).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]).env(ROLE, role);
-    command
-}
-
-fn role() -> Option<String> {
-    std::env::var(ROLE).ok()
-}
 
 #[test]
 fn interfaces_are_found_used_and_followed() {
@@ -35,14 +24,7 @@ fn interfaces_are_found_used_and_followed() {
         Some("client") => return run(follow(NAME)),
         _ => {}
     }
-    for program in ["unshare", "nsenter", "ip"] {
-        if need::program(program).is_none() {
-            return;
-        }
-    }
-    let may = Command::new("unshare").args(["-rn", "true"]).stderr(Stdio::null()).status();
-    if !may.is_ok_and(|status| status.success()) {
-        need::skip("user namespaces are not allowed here");
+    if !can_make_machines() {
         return;
     }
     let status = this_test("client", &["-rn"], NAME).status().unwrap();
@@ -226,12 +208,7 @@ fn a_named_path_without_route_is_a_loud_error() {
             assert!(client.paths()[0].error.is_some());
         });
     }
-    if need::program("unshare").is_none() || need::program("ip").is_none() {
-        return;
-    }
-    let may = Command::new("unshare").args(["-rn", "true"]).stderr(Stdio::null()).status();
-    if !may.is_ok_and(|status| status.success()) {
-        need::skip("user namespaces are not allowed here");
+    if !can_make_machines() {
         return;
     }
     assert!(this_test("client", &["-rn"], NAME).status().unwrap().success());

@@ -27,7 +27,21 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
+/// Whether namespaces can be made here; says why not.
+pub fn can_make_machines() -> bool {
+    if ["unshare", "nsenter", "ip"].iter().any(|program| need::program(program).is_none()) {
+        return false;
+    }
+    let may = Command::new("unshare").args(["-rn", "true"]).stderr(Stdio::null()).status();
+    let may = may.is_ok_and(|status| status.success());
+    if !may {
+        need::skip("user namespaces are not allowed here");
+    }
+    may
+}
+
+/// The test of this name once more, in a role and in new namespaces.
+pub fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(unshare).arg(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env(ROLE, role);
@@ -45,14 +59,7 @@ pub fn on_two_machines(name: &str, near: impl FnOnce(Far)) {
         }
         None => {}
     }
-    for program in ["unshare", "nsenter", "ip"] {
-        if need::program(program).is_none() {
-            return;
-        }
-    }
-    let may = Command::new("unshare").args(["-rn", "true"]).stderr(Stdio::null()).status();
-    if !may.is_ok_and(|status| status.success()) {
-        need::skip("user namespaces are not allowed here");
+    if !can_make_machines() {
         return;
     }
     if mptcp_socket("127.0.0.1:0".parse().unwrap()).is_err() {

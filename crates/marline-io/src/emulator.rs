@@ -18,6 +18,7 @@ mod command;
 mod engine;
 mod flows;
 mod lane;
+mod lanes;
 mod member;
 #[cfg(target_os = "linux")]
 mod priority;

@@ -1,6 +1,5 @@
 //! One relay: a listening socket, its clients, a link each way.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
@@ -10,6 +9,7 @@ use quinn_udp::EcnCodepoint;
 use super::command::{LinkCommand, Side};
 use super::flows::Flows;
 use super::lane::{FlowKey, Lane, Parcel};
+use super::lanes::Lanes;
 use super::report::{RelayReport, Starved};
 use super::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 use super::{RelayConfig, clock::Clock};
@@ -73,9 +73,7 @@ pub(super) struct Relay {
     headers: usize,
     pub(super) listen: DatagramSocket,
     pub(super) flows: Flows,
-    up: Lane,
-    down: Lane,
-    schedule: VecDeque<(Instant, LinkCommand)>,
+    lanes: Lanes,
     pool: Vec<Vec<u8>>,
     batch: Batch,
 }
@@ -85,21 +83,13 @@ impl Relay {
         let listen = DatagramSocket::bind(config.listen).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot bind UDP {}: {error}", config.listen))
         })?;
-        let mut schedule: Vec<(Instant, LinkCommand)> =
-            config.schedule.into_iter().map(|(after, command)| (start + after, command)).collect();
-        schedule.sort_by_key(|(at, _)| *at);
-        let up = Lane::new(config.link.up, &config.seeds.branch("up"), start);
-        let mut down = Lane::new(config.link.down, &config.seeds.branch("down"), start);
-        down.share_radio(&up);
         Ok(Relay {
             name: config.name,
             to: config.to,
             headers: if config.to.is_ipv4() { 20 + 8 } else { 40 + 8 },
             listen,
             flows: Flows::new(config.to, config.max_flows, config.idle),
-            up,
-            down,
-            schedule: schedule.into(),
+            lanes: Lanes::new(config.link, &config.seeds, config.schedule, start),
             pool: Vec::new(),
             batch: Batch::default(),
         })
@@ -107,13 +97,12 @@ impl Relay {
 
     /// When this relay wants to be called again.
     pub(super) fn next_event(&self) -> Option<Instant> {
-        let scheduled = self.schedule.front().map(|(at, _)| *at);
-        [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
+        self.lanes.next_event()
     }
 
     /// Reads one batch from a socket into the link.
     pub(super) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
-        let Relay { listen, flows, up, down, pool, headers, .. } = self;
+        let Relay { listen, flows, lanes, pool, headers, .. } = self;
         let headers = *headers;
         // Errors here are ICMP messages about datagrams sent before, or nothing to read.
         match port {
@@ -124,7 +113,7 @@ impl Relay {
                         return;
                     };
                     let bytes = fill(pool, datagram.bytes);
-                    up.offer(
+                    lanes.up.offer(
                         now,
                         Some(datagram.age),
                         Parcel { flow, ecn: datagram.ecn, headers, bytes },
@@ -137,7 +126,7 @@ impl Relay {
                 let _ = entry.upstream.receive(buffers, |datagram| {
                     let bytes = fill(pool, datagram.bytes);
                     let ecn = datagram.ecn;
-                    down.offer(
+                    lanes.down.offer(
                         clock.now(),
                         Some(datagram.age),
                         Parcel { flow, ecn, headers, bytes },
@@ -151,11 +140,9 @@ impl Relay {
     /// Does what is scheduled until now and sends what is due.
     pub(super) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
-        while self.schedule.front().is_some_and(|(at, _)| *at <= now) {
-            if let Some((at, command)) = self.schedule.pop_front() {
-                // A rebinding that finds no free port leaves the flow where it was.
-                let _ = self.apply(at, command);
-            }
+        while let Some((at, command)) = self.lanes.take_scheduled(now) {
+            // A rebinding that finds no free port leaves the flow where it was.
+            let _ = self.apply(at, command);
         }
         for side in [Side::Up, Side::Down] {
             self.deliver(side, now, clock);
@@ -163,7 +150,7 @@ impl Relay {
     }
 
     fn lane(&mut self, side: Side) -> &mut Lane {
-        if side.has_up() { &mut self.up } else { &mut self.down }
+        if side.has_up() { &mut self.lanes.up } else { &mut self.lanes.down }
     }
 
     fn deliver(&mut self, side: Side, now: Instant, clock: &Clock) {
@@ -196,7 +183,7 @@ impl Relay {
             }
         };
         let (now, count) = (clock.now(), self.batch.due.len() as u64);
-        let lane = if side.has_up() { &mut self.up } else { &mut self.down };
+        let lane = if side.has_up() { &mut self.lanes.up } else { &mut self.lanes.down };
         match result {
             Ok(()) => self.batch.due.iter().for_each(|due| lane.sent(*due, now)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => lane.send_blocked += count,
@@ -213,25 +200,12 @@ impl Relay {
 
     pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
         match command {
-            LinkCommand::Break(side) => self.set_up(now, side, false),
-            LinkCommand::Restore(side) => self.set_up(now, side, true),
-            LinkCommand::Set(config) => {
-                self.up.set_config(now, config.up);
-                self.down.set_config(now, config.down);
-                self.down.share_radio(&self.up);
-            }
+            LinkCommand::Break(side) => self.lanes.set_up(now, side, false),
+            LinkCommand::Restore(side) => self.lanes.set_up(now, side, true),
+            LinkCommand::Set(config) => self.lanes.set_config(now, *config),
             LinkCommand::Rebind => self.flows.rebind()?,
         }
         Ok(())
-    }
-
-    fn set_up(&mut self, now: Instant, side: Side, up: bool) {
-        if side.has_up() {
-            self.up.set_up(now, up);
-        }
-        if side.has_down() {
-            self.down.set_up(now, up);
-        }
     }
 
     /// Forgets idle clients.
@@ -249,9 +223,9 @@ impl Relay {
             lost_interfaces: Vec::new(),
             starved,
             kernel_drops: kernel_drops(&self.listen).unwrap_or(0) + self.flows.kernel_drops(),
-            up: self.up.report(),
-            down: self.down.report(),
-            radio: self.up.radio(Instant::ZERO + age),
+            up: self.lanes.up.report(),
+            down: self.lanes.down.report(),
+            radio: self.lanes.up.radio(Instant::ZERO + age),
         }
     }
 }

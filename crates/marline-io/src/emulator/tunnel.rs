@@ -5,7 +5,6 @@
 //! done, as a wire would see them. The interfaces belong to this process: however it ends, they are
 //! gone.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 
@@ -13,8 +12,9 @@ use marline_link::DuplexConfig;
 use marline_time::{Duration, Instant, SeedTree};
 
 use super::clock::Clock;
-use super::command::{LinkCommand, Side};
-use super::lane::{FlowKey, Lane, Parcel};
+use super::command::LinkCommand;
+use super::lane::{FlowKey, Parcel};
+use super::lanes::Lanes;
 use super::report::{RelayReport, Starved};
 use crate::netns;
 use crate::sys::tun::Tun;
@@ -76,28 +76,18 @@ pub(super) struct Tunnel {
     name: String,
     client: OpenEnd,
     server: OpenEnd,
-    up: Lane,
-    down: Lane,
-    schedule: VecDeque<(Instant, LinkCommand)>,
+    lanes: Lanes,
     pool: Vec<Vec<u8>>,
     buffer: Vec<u8>,
 }
 
 impl Tunnel {
     pub(super) fn new(config: TunnelConfig, start: Instant) -> io::Result<Self> {
-        let mut schedule: Vec<(Instant, LinkCommand)> =
-            config.schedule.into_iter().map(|(after, command)| (start + after, command)).collect();
-        schedule.sort_by_key(|(at, _)| *at);
-        let up = Lane::new(config.link.up, &config.seeds.branch("up"), start);
-        let mut down = Lane::new(config.link.down, &config.seeds.branch("down"), start);
-        down.share_radio(&up);
         Ok(Tunnel {
             client: open(&config.client)?,
             server: open(&config.server)?,
             name: config.name,
-            up,
-            down,
-            schedule: schedule.into(),
+            lanes: Lanes::new(config.link, &config.seeds, config.schedule, start),
             pool: Vec::new(),
             buffer: vec![0; LARGEST_PACKET],
         })
@@ -114,13 +104,12 @@ impl Tunnel {
 
     /// When this tunnel wants to be called again.
     pub(super) fn next_event(&self) -> Option<Instant> {
-        let scheduled = self.schedule.front().map(|(at, _)| *at);
-        [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
+        self.lanes.next_event()
     }
 
     /// Reads some packets of one end into the link.
     pub(super) fn receive(&mut self, end: End, clock: &Clock) {
-        let Tunnel { client, server, up, down, pool, buffer, .. } = self;
+        let Tunnel { client, server, lanes: Lanes { up, down, .. }, pool, buffer, .. } = self;
         let (open, lane, back) = match end {
             End::Client => (client, up, down),
             End::Server => (server, down, up),
@@ -149,12 +138,10 @@ impl Tunnel {
     /// Does what is scheduled until now and sends what is due.
     pub(super) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
-        while self.schedule.front().is_some_and(|(at, _)| *at <= now) {
-            if let Some((at, command)) = self.schedule.pop_front() {
-                self.apply(at, command);
-            }
+        while let Some((at, command)) = self.lanes.take_scheduled(now) {
+            self.apply(at, command);
         }
-        let Tunnel { client, server, up, down, pool, .. } = self;
+        let Tunnel { client, server, lanes: Lanes { up, down, .. }, pool, .. } = self;
         for (lane, tun) in [(up, &server.tun), (down, &client.tun)] {
             while let Some((due, parcel)) = lane.poll(now) {
                 match tun.write(&parcel.bytes) {
@@ -174,24 +161,11 @@ impl Tunnel {
 
     pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) {
         match command {
-            LinkCommand::Break(side) => self.set_up(now, side, false),
-            LinkCommand::Restore(side) => self.set_up(now, side, true),
-            LinkCommand::Set(config) => {
-                self.up.set_config(now, config.up);
-                self.down.set_config(now, config.down);
-                self.down.share_radio(&self.up);
-            }
+            LinkCommand::Break(side) => self.lanes.set_up(now, side, false),
+            LinkCommand::Restore(side) => self.lanes.set_up(now, side, true),
+            LinkCommand::Set(config) => self.lanes.set_config(now, *config),
             // There are no ports to change.
             LinkCommand::Rebind => {}
-        }
-    }
-
-    fn set_up(&mut self, now: Instant, side: Side, up: bool) {
-        if side.has_up() {
-            self.up.set_up(now, up);
-        }
-        if side.has_down() {
-            self.down.set_up(now, up);
         }
     }
 
@@ -207,9 +181,9 @@ impl Tunnel {
             kernel_drops: ends.map(OpenEnd::drops).iter().sum(),
             lost_interfaces: lost.map(|end| end.interface.clone()).collect(),
             starved,
-            up: self.up.report(),
-            down: self.down.report(),
-            radio: self.up.radio(Instant::ZERO + age),
+            up: self.lanes.up.report(),
+            down: self.lanes.down.report(),
+            radio: self.lanes.up.radio(Instant::ZERO + age),
         }
     }
 }

@@ -5,12 +5,15 @@
 //! knows none of these names. A policy from outside stands on the same footing as the ones here:
 //! register it in a [`Registry`] and choose it by name (docs/policies.md).
 //!
-//! | kind | names |
-//! |---|---|
-//! | scheduler | `min-rtt` (default), `round-robin`, `redundant` |
-//! | path manager | `full-mesh` (default), `backup`, `manual` |
-//! | congestion control | `cubic` (default), `reno`; `cubic-classic`, `reno-hystart` swap the slow start |
-//! | loss recovery | `rack-tlp` (default), `rack-tlp-rfc` (the RFC's 200 ms peer ACK delay) |
+//! | kind | module | default |
+//! |---|---|---|
+//! | scheduler | [`schedulers`] | `min-rtt` |
+//! | path manager | [`path_managers`] | `full-mesh` |
+//! | congestion control | [`congestion`], with the slow start from [`slow_start`] | `cubic` |
+//! | loss recovery | [`recovery`] | `rack-tlp` |
+//!
+//! docs/policy-list.md has all names with their parameters and defaults (a test compares it with the
+//! registry).
 
 #![forbid(unsafe_code)]
 

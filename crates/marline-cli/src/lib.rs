@@ -19,6 +19,11 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
 
+use crate::proxy::secret::hide;
+
+/// The exit status that clap has for a wrong command line.
+const USAGE_ERROR: u8 = 2;
+
 /// Multipath TCP in user space: applications go over several paths at once.
 #[derive(Debug, Parser)]
 #[command(name = "marline", version, propagate_version = true, max_term_width = 100)]
@@ -49,7 +54,7 @@ pub enum Command {
     CheckConfig(cmd::check_config::Args),
     /// Be a link: a UDP relay with rate, delay, loss and outages.
     Link(cmd::link::Args),
-    /// Measure in network namespaces over emulated links. Needs root.
+    /// Run experiments: in virtual time, or (as root) in network namespaces over emulated links.
     Lab(cmd::lab::Args),
     /// See it work: two emulated links, one dies; no root, one command.
     Demo(Box<cmd::demo::Args>),
@@ -68,7 +73,10 @@ pub enum Command {
 /// Parses the command line, runs the subcommand, prints its error.
 #[must_use]
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     start_log(&cli);
     // A demo that is killed outright cannot end its servers and clients itself.
     #[cfg(target_os = "linux")]
@@ -117,8 +125,19 @@ fn begin(command: Command) -> anyhow::Result<Work> {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("marline: {error:#}");
+    eprintln!("marline: {}", hide(&format!("{error:#}")));
     ExitCode::FAILURE
+}
+
+/// What was asked for (help, version), or what is wrong with the command line, which may have an invite.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let shown = hide(&text);
+    if shown == text || !error.use_stderr() {
+        error.exit();
+    }
+    eprint!("{shown}");
+    ExitCode::from(USAGE_ERROR)
 }
 
 /// Logs go to standard error: standard output belongs to invites, bytes and reports.

@@ -119,6 +119,20 @@ fn damaged_invites_say_how() {
         let output = run(dir.path(), &["client", "--invite", invite]);
         let (_, error) = texts(&output);
         assert!(!output.status.success() && error.contains(says), "{says} not in {error}");
+        assert!(!error.contains(&word[12..40]), "the invite is in {error}");
+    }
+    // Neither where it does not belong, nor quoted from a file that is wrong there.
+    for (file, arguments) in [
+        ("", &["client", word][..]),
+        ("", &["client", "--invite-file", word]),
+        ("", &["client", "--path", word]),
+        (&format!("invite = {word}\n"), &["client", "--config", "c.toml"]),
+        (&format!("invite = \"{}\"\n", &word[3..]), &["check-config", "client", "--config", "c.toml"]),
+        (&format!("scheduler = \"{word}\"\ninvite = \"{word}\"\n"), &["client", "--config", "c.toml"]),
+    ] {
+        write_private(&dir.path().join("c.toml"), file);
+        let error = run_err(dir.path(), arguments);
+        assert!(!error.contains(&word[12..40]) && error.contains("(hidden)"), "{error}");
     }
     let public = dir.path().join("public-invite");
     std::fs::write(&public, word).unwrap();

@@ -67,7 +67,11 @@ pub use marline_core::{
     MonitorKind, NetpathFault, NetpathInfo, Oracle, Probing, ReceiveTimer, SubflowInfo,
     SubflowState, Verdict,
 };
-pub use marline_io::{LocalSpec, PathSpec, PathSpecError, RawSockets, drop_capabilities};
+pub use marline_io::carrier::CarrierCounters;
+pub use marline_io::radio::{RadioKind, RadioReading};
+pub use marline_io::{
+    LocalSpec, PathSpec, PathSpecError, RawSockets, SegmentLog, drop_capabilities,
+};
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};
 pub use multimob::{Interactive, interactive};

@@ -1,7 +1,7 @@
 //! MultiMob by one call: break before make, the oracle, a server that follows, and what both agree on.
 //!
 //! The parts are policies and settings like any other, and each can be chosen by itself; this is where
-//! they are put together, once for the seed's parameters and once for ours.
+//! they are put together, once for its authors' parameters and once for ours.
 
 use std::sync::Arc;
 

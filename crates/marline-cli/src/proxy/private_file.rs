@@ -45,9 +45,18 @@ fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
 /// # Errors
 /// Others may read it, or it is not there.
 pub fn check_mode(path: &Path) -> anyhow::Result<()> {
+    check(path, std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).as_deref())
+}
+
+/// `credentials` is where systemd put what the unit's `LoadCredential=` names. It lets the service's user
+/// read these files by an access control list, and the mask of that list is what the mode shows as the
+/// group's bits (systemd 254 and later: 0440); nobody else comes into the directory.
+fn check(path: &Path, credentials: Option<&Path>) -> anyhow::Result<()> {
     let shown = path.display();
     let mode = std::fs::metadata(path).with_context(|| format!("cannot read {shown}"))?.mode();
-    if mode & 0o077 != 0 {
+    let handed_over = credentials.is_some_and(|directory| path.parent() == Some(directory));
+    let others = if handed_over { 0o037 } else { 0o077 };
+    if mode & others != 0 {
         let mode = mode & 0o777;
         bail!("{shown} has mode {mode:o}: others can read it (chmod 600 {shown})");
     }
@@ -80,5 +89,21 @@ mod tests {
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let error = check_mode(&path).unwrap_err().to_string();
         assert!(error.contains("mode 644") && error.contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn what_systemd_hands_over_may_show_the_mask_of_its_access_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("invite");
+        create(&path, b"secret").unwrap();
+        let with = |mode, credentials: Option<&Path>| {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            check(&path, credentials).is_ok()
+        };
+        assert!(with(0o440, Some(dir.path())));
+        assert!(!with(0o460, Some(dir.path())), "the mask lets somebody write");
+        assert!(!with(0o444, Some(dir.path())));
+        assert!(!with(0o440, Some(Path::new("/run/credentials/other.service"))));
+        assert!(!with(0o440, None));
     }
 }

@@ -52,6 +52,28 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Longest run of letters and digits that surely holds no invite and no token.
+const HARMLESS_RUN: usize = 39;
+/// What an invite begins with.
+const INVITE_PREFIX: &str = "marline1";
+
+/// `text` for people, without invites: errors quote what was wrong, and that may be an invite, damaged,
+/// in the wrong place, or beside something else. Whatever begins like one is hidden, and so is every long
+/// run of letters and digits: it may be one whose beginning was lost.
+#[must_use]
+pub fn hide(text: &str) -> String {
+    let ends_run = |c: char| !c.is_ascii_alphanumeric();
+    let mut out = String::with_capacity(text.len());
+    for piece in text.split_inclusive(ends_run) {
+        let run = piece.trim_end_matches(ends_run);
+        let invite = run.to_ascii_lowercase().find(INVITE_PREFIX);
+        let secret = invite.is_some_and(|at| at + INVITE_PREFIX.len() < run.len());
+        out.push_str(if secret || run.len() > HARMLESS_RUN { "(hidden)" } else { run });
+        out.push_str(&piece[run.len()..]);
+    }
+    out
+}
+
 /// A SHA-256 digest.
 #[derive(Copy, Clone, Debug)]
 pub struct Digest([u8; 32]);
@@ -119,6 +141,30 @@ mod tests {
     fn debug_shows_no_secret_byte() {
         let secret = Secret::from_bytes([0xab; 32]);
         assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn errors_show_no_invite_wherever_it_stands() {
+        let word = format!("marline1{}", "abcdefgh".repeat(20));
+        for text in [
+            format!("invite = \"{word}\""),
+            format!("invite = {word}"),
+            format!("'{}'", word.to_uppercase()),
+            // Its beginning was lost, its end was.
+            word[3..].to_owned(),
+            word[..12].to_owned(),
+        ] {
+            let shown = hide(&text).to_ascii_lowercase();
+            assert!(!shown.contains("abcd") && shown.contains("(hidden)"), "{shown}");
+        }
+        for harmless in [
+            "",
+            "an invite is one word that starts with \"marline1\"",
+            "cannot read /etc/marline/invite: Permission denied",
+            "unknown scheduler `redundnat`; known: auto-redundant, opportunistic-redundant — é",
+        ] {
+            assert_eq!(hide(harmless), harmless);
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@
 //!   ACK, and data at once                    ->            data from here on, too
 //! ```
 //! There is no HMAC in the third ACK and no fourth ACK is waited for: each side has proven itself with
-//! its first segment. What differs from the seed: the HMAC also covers the SYN's data, so that nobody
-//! on the way can swap it, and the answer's HMAC covers the question's. What the seed leaves open is
+//! its first segment. What differs from the original: the HMAC also covers the SYN's data, so that nobody
+//! on the way can swap it, and the answer's HMAC covers the question's. What the original leaves open is
 //! what becomes of one that is lost or refused: the next SYN of the attempt is that of an ordinary
 //! MP_JOIN (same ports, no data), and after a refusal an ordinary attempt follows at once. The pair
 //! of addresses is then spared for a while.

@@ -23,6 +23,7 @@
 //! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
 //! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |
 //! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a box overwrites these TCP options |
+//! | `mangle=mp_experimental:syn` | a box turns over the bits of these TCP options |
 //! | `block=mp_join`, `block=mptcp:synack@3s` | a box drops segments with these TCP options (from a time on) |
 //! | `renumber=yes`, `renumber=not-sack` | a box chooses other sequence numbers (and forgets those in SACK) |
 //! | `rebind=5s` | a translator of addresses forgets its translations at that time |

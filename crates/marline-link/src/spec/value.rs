@@ -28,6 +28,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Words<u64> {
         let names: Vec<&str> = units.iter().map(|u| u.0).filter(|name| !name.is_empty()).collect();
         let names = names.join(", ");
         return Err(match unit {
+            _ if text.starts_with('-') => format!("`{text}` is negative"),
             "" if digits.is_empty() => format!("a number is missing; units: {names}"),
             "" => format!("`{text}` needs a unit: {names}"),
             _ => format!("unknown unit `{unit}`; there are {names}"),
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(duration("0.5ns").unwrap_err(), "`0.5ns` is finer than the smallest unit");
         assert_eq!(rate("1.2.3M").unwrap_err(), "`1.2.3` is not a number");
         assert_eq!(rate("99999999999G").unwrap_err(), "`99999999999G` is too large");
-        assert_eq!(rate("-1M").unwrap_err(), "unknown unit `-1M`; there are G, M, k");
+        assert_eq!(rate("-1M").unwrap_err(), "`-1M` is negative");
         assert!(probability("101%").unwrap_err().contains("between"));
         assert!(probability("inf").is_err() && probability("NaN").is_err());
     }

@@ -35,7 +35,8 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 pub struct How {
     /// Stacks, separated by commas: sim (virtual time), live (Marline's processes), tcp and mptcp
-    /// (this machine's kernel), duplicate (two TCP, the first answer counts). All but sim need root.
+    /// (this machine's kernel), duplicate (two TCP, the first answer counts), to-kernel and from-kernel
+    /// (Marline at one end only). All but sim need root.
     #[arg(long = "stack", value_name = "STACK,..", value_delimiter = ',', default_value = "sim")]
     pub stacks: Vec<Stack>,
     /// Runs of each variant on each stack, each with chances of its own.

@@ -145,7 +145,7 @@ fn judge(fetch: &Fetch, file: &PaperFile<Published>) -> Vec<Row> {
             .holds(opened, "by its receive timer"),
         Row::new(format!("{name}: hole")).ours(hole.whole, "ms").at_most(limit).remark(format!(
             "timer {:.0}, decision {:.0}, SYN with promotion {:.0}, data {:.0} ms; the limit is the \
-             seed's shortest timer ({:.0}), promotion (260) and two round trips of LTE (102)",
+             authors' shortest timer ({:.0}), promotion (260) and two round trips of LTE (102)",
             hole.timer, hole.decision, hole.syn, hole.data, file.published.receive_timer_ms
         )),
         Row::new(format!("{name}: the download ends"))

@@ -108,9 +108,9 @@ pub(super) fn multipath() -> Vec<System> {
     multimob().into_iter().chain(others).collect()
 }
 
-/// MultiMob with the seed's parameters, and tuned.
+/// MultiMob with its authors' parameters, and tuned.
 pub(super) fn multimob() -> Vec<System> {
-    vec![System::multimob("MultiMob, seed's parameters", Interactive::Multimob), tuned()]
+    vec![System::multimob("MultiMob, authors' parameters", Interactive::Multimob), tuned()]
 }
 
 /// Driven by events.

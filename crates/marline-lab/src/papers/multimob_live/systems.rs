@@ -71,7 +71,7 @@ fn multimob(stack: Stack, name: &str, mode: &str) -> System {
 }
 
 fn seeds() -> System {
-    multimob(Stack::Live, "MultiMob, seed's parameters", "multimob")
+    multimob(Stack::Live, "MultiMob, authors' parameters", "multimob")
 }
 
 fn tuned() -> System {

@@ -127,8 +127,14 @@ fn damaged_invites_say_how() {
         ("", &["client", "--invite-file", word]),
         ("", &["client", "--path", word]),
         (&format!("invite = {word}\n"), &["client", "--config", "c.toml"]),
-        (&format!("invite = \"{}\"\n", &word[3..]), &["check-config", "client", "--config", "c.toml"]),
-        (&format!("scheduler = \"{word}\"\ninvite = \"{word}\"\n"), &["client", "--config", "c.toml"]),
+        (
+            &format!("invite = \"{}\"\n", &word[3..]),
+            &["check-config", "client", "--config", "c.toml"],
+        ),
+        (
+            &format!("scheduler = \"{word}\"\ninvite = \"{word}\"\n"),
+            &["client", "--config", "c.toml"],
+        ),
     ] {
         write_private(&dir.path().join("c.toml"), file);
         let error = run_err(dir.path(), arguments);

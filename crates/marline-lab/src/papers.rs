@@ -34,6 +34,7 @@ pub use judge::{Row, Verdict};
 pub use output::{Machine, RunInfo, load, store};
 pub use table::{Column, Figure, Grid, Reproduction, Table, Value, number};
 
+use crate::emulation::traces::directory_of_environment;
 use crate::parallel::parallel;
 
 /// A published measurement that can be done again.
@@ -166,8 +167,8 @@ fn words(panic: &(dyn std::any::Any + Send)) -> &str {
 /// run in; `None` where neither exists.
 #[must_use]
 pub fn trace_directory() -> Option<PathBuf> {
-    let named = std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty());
-    let places = named.map(PathBuf::from).into_iter().chain([PathBuf::from("../shared/traces")]);
+    let named = directory_of_environment();
+    let places = named.into_iter().chain([PathBuf::from("../shared/traces")]);
     places.into_iter().find(|place| place.is_dir())
 }
 

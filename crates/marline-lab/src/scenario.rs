@@ -311,6 +311,7 @@ impl Scenario {
     }
 
     fn check_host(&self, side: Side) -> anyhow::Result<()> {
+        self.host(side).sysctl.keys().try_for_each(|key| check_sysctl(key))?;
         let mptcp = &self.host(side).mptcp;
         // The kernel's MPTCP_PM_ADDR_MAX.
         const MOST: u8 = 8;
@@ -342,6 +343,15 @@ pub(crate) fn path_number(paths: &[Path], name: &str) -> anyhow::Result<usize> {
         let names: Vec<&str> = paths.iter().map(|path| path.name.as_str()).collect();
         format!("no path is called `{name}`; there are {}", names.join(", "))
     })
+}
+
+/// A host is a network namespace, and that has settings of its own below `net.` alone: any other would
+/// be the whole machine's, from a file that may be somebody else's.
+fn check_sysctl(key: &str) -> anyhow::Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let own = key.starts_with("net.") && key.chars().all(plain);
+    ensure!(own, "sysctl `{key}`: a host's own begin with `net.`, such as net.ipv4.tcp_timestamps");
+    Ok(())
 }
 
 pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {

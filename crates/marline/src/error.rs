@@ -89,18 +89,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::NoRoute { source, .. }
-            | Error::Bind { source, .. }
-            | Error::Io { source, .. } => Some(source),
-            Error::Connect(source) => Some(source),
-            Error::Closed(source) => Some(source),
-            _ => None,
-        }
-    }
-}
+/// Without `source`: the text has the cause already, and who prints the chain would print it twice.
+impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {

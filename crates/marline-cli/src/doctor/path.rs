@@ -109,11 +109,10 @@ fn findings(ours: &[Tapped], theirs: Option<&[Tapped]>, exchanged: &Exchanged) -
     let behaviours = diagnose(ours, theirs);
     let mut findings: Vec<Finding> = Vec::new();
     findings.push(outcome(exchanged));
-    if theirs.is_none() {
+    if theirs.is_none() && exchanged.answered {
         findings.push(Finding::note(
             WHAT,
-            "the other end did not tell what it saw: only this side was looked at (run `marline doctor \
-             --listen ADDRESS:PORT` there and examine that)",
+            "the other end did not tell what it saw: only this side was looked at",
         ));
     }
     findings.extend(behaviours.iter().map(Behaviour::finding));
@@ -131,6 +130,13 @@ fn outcome(exchanged: &Exchanged) -> Finding {
         Some(reason) => format!("plain TCP ({reason})"),
     };
     match &exchanged.error {
+        Some(error) if !exchanged.opened => Finding::fails(WHAT, error.clone()),
+        _ if exchanged.stranger => Finding::note(
+            WHAT,
+            format!(
+                "{how}; the other end is no `marline doctor --listen`, so only this side was looked at"
+            ),
+        ),
         None if exchanged.fallback.is_none() => {
             Finding::works(WHAT, format!("{how}, {} bytes came back right", exchanged.right))
         }

@@ -20,14 +20,19 @@ pub fn resolve(
     directory: Option<&Path>,
     seeds: &SeedTree,
 ) -> anyhow::Result<DuplexConfig> {
-    let from_environment = || std::env::var_os("MARLINE_TRACE_DIR").map(PathBuf::from);
-    let directory = directory.map(Path::to_path_buf).or_else(from_environment);
+    let directory = directory.map(Path::to_path_buf).or_else(directory_of_environment);
     let places = directory.as_deref().map(places).unwrap_or_default();
     let mut read = |name: &str| places.iter().find_map(|place| read_file(&place.join(name)));
     spec.resolve(seeds, &mut read).with_context(|| match &directory {
         Some(directory) => format!("traces are looked for in {}", directory.display()),
         None => "say where traces are with --trace-dir DIR".to_owned(),
     })
+}
+
+/// Where `MARLINE_TRACE_DIR` says they are; set to nothing it says nothing.
+#[must_use]
+pub fn directory_of_environment() -> Option<PathBuf> {
+    std::env::var_os("MARLINE_TRACE_DIR").filter(|named| !named.is_empty()).map(PathBuf::from)
 }
 
 /// The directory and those in it.

@@ -80,6 +80,7 @@ impl Claim {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let fits = (1..=MAX_INSTANCE).contains(&instance.len()) && instance.chars().all(plain);
         ensure!(fits, "`{instance}` cannot name a net: 1 to {MAX_INSTANCE} letters, digits and -");
+        ensure!(rustix::process::geteuid().is_root(), "making network namespaces needs root");
         fs::create_dir_all(PLACE).with_context(|| format!("cannot make {PLACE}"))?;
         let file = Path::new(PLACE).join(format!("{instance}.json"));
         if let Some(found) = read(&file) {

@@ -31,7 +31,8 @@ impl FromStr for Path {
             path.link = words.collect::<Vec<&str>>().join(",");
             path.spec().map(drop)
         };
-        read().with_context(|| format!("`{text}`"))?;
+        // In one line: who shows an error of a flag shows its first line alone.
+        read().map_err(|error| anyhow::anyhow!("`{text}`: {error:#}"))?;
         Ok(path)
     }
 }
@@ -67,7 +68,7 @@ mod tests {
             ("wifi,mtu=9", "not in"),
             ("wifi,speed=3", "speed"),
         ] {
-            let error = format!("{:#}", text.parse::<Path>().expect_err(text));
+            let error = text.parse::<Path>().expect_err(text).to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
     }

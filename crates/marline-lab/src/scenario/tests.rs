@@ -42,6 +42,9 @@ fn what_is_wrong_is_named() {
         (WIFI.replace("['10.0.1.1/24']", "[]"), "no address"),
         (format!("{WIFI}mtu = 100"), "mtu"),
         (format!("{WIFI}[client.mptcp]\nsubflows = 9"), "at most 8"),
+        // Settings of the whole machine, however they are spelt.
+        (format!("{WIFI}[client.sysctl]\n'kernel.panic' = '0'"), "`kernel.panic`: a host's own"),
+        (format!("{WIFI}[server.sysctl]\n'net.../vm/swappiness' = '9'"), "a host's own"),
         (
             format!(
                 "{WIFI}[server.mptcp]\nendpoints = [{{ address = '10.0.9.9', flags = ['signal'] }}]"

@@ -31,6 +31,10 @@ const SILENCE: Duration = Duration::from_secs(25);
 #[derive(Debug, Default)]
 pub(super) struct Exchanged {
     pub(super) nonce: u64,
+    /// There was a connection.
+    pub(super) opened: bool,
+    /// What answered is something else than a responder.
+    pub(super) stranger: bool,
     /// The other end is a responder.
     pub(super) answered: bool,
     /// Why it ran as plain TCP, if it did.
@@ -67,10 +71,17 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
             return exchanged;
         }
     };
+    exchanged.opened = true;
     if let Err(error) = talk(&mut stream, &mut exchanged).await {
         exchanged.error = Some(words(&error));
     }
     exchanged.fallback = stream.fallback();
+    // A responder may look like something else to who changes its words.
+    let damaged = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
+    if exchanged.stranger && exchanged.fallback.is_some_and(|why| damaged.contains(&why)) {
+        exchanged.stranger = false;
+        exchanged.error = Some("the greeting was not understood".to_owned());
+    }
     exchanged
 }
 
@@ -84,10 +95,13 @@ fn words(error: &io::Error) -> String {
 async fn talk(stream: &mut Stream, exchanged: &mut Exchanged) -> io::Result<()> {
     stream.write_all(format!("{GREETING} echo {:016x}\n", exchanged.nonce).as_bytes()).await?;
     let mut answer = [0; ANSWER.len()];
-    patiently(stream.read_exact(&mut answer)).await?;
-    if answer != ANSWER {
-        return Err(io::Error::other("the other end is no `marline doctor --listen`"));
+    let read = patiently(stream.read_exact(&mut answer)).await;
+    let hung_up = read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::UnexpectedEof);
+    exchanged.stranger = hung_up || read.is_ok() && answer != ANSWER;
+    if exchanged.stranger {
+        return Ok(());
     }
+    read?;
     exchanged.answered = true;
     for _ in 0..MESSAGES {
         let message = piece(exchanged.right, MESSAGE_BYTES);

@@ -112,6 +112,9 @@ impl ServeOptions {
         if time(&options.idle_timeout).is_some_and(|idle| idle < Duration::from_secs(1)) {
             bail!("--idle-timeout must be 1s at least");
         }
+        if time(&options.connect_timeout).is_some_and(|connect| connect.is_zero()) {
+            bail!("--connect-timeout must be longer than 0s");
+        }
         let shared = options.shared();
         let limits = FrontLimits {
             total,

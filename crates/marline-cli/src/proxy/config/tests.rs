@@ -29,8 +29,20 @@ fn spans() {
         assert_eq!(span.0.as_millis(), millis);
         assert_eq!(span.to_string(), text);
     }
-    for bad in ["", "5", "s", "1.5s", "-1s", "5 s", "99999999999999999999s", "9999999999999999999d"]
-    {
+    for (text, shown) in [("15min", "15m"), ("0h", "0s"), ("3650d", "3650d")] {
+        assert_eq!(text.parse::<Span>().unwrap().to_string(), shown);
+    }
+    for bad in [
+        "",
+        "5",
+        "s",
+        "1.5s",
+        "-1s",
+        "5 s",
+        "99999999999999999999s",
+        "9999999999999999999d",
+        "3651d",
+    ] {
         assert!(bad.parse::<Span>().is_err(), "{bad}");
     }
 }
@@ -363,6 +375,7 @@ fn a_front_needs_an_address_and_a_service() {
         ("max-connections = 0", "--max-connections"),
         ("max-per-source = 70000", "--max-per-source"),
         ("idle-timeout = \"10ms\"", "--idle-timeout"),
+        ("connect-timeout = \"0s\"", "--connect-timeout"),
         ("keepalive = \"10ms\"", "--keepalive"),
         ("scheduler = \"psychic\"", "psychic"),
     ] {

@@ -40,29 +40,30 @@ impl<T: Display> Serialize for Word<T> {
     }
 }
 
-/// A length of time: `500ms`, `20s`, `10m`, `1h`, `2d`.
+/// A length of time: `500ms`, `20s`, `10m`, `1h`, `2d`; ten years at most, so that sums of times fit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
+/// Ten years.
+const LONGEST_MS: u64 = 3_650 * 86_400_000;
 /// The last that fits is printed. Minutes go by either name: `min` is what links and experiments say.
-const UNITS: [(&str, u64); 6] = [
-    ("ms", 1),
-    ("s", 1_000),
-    ("min", 60_000),
-    ("m", 60_000),
-    ("h", 3_600_000),
-    ("d", 86_400_000),
-];
+const UNITS: [(&str, u64); 6] =
+    [("ms", 1), ("s", 1_000), ("min", 60_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Span, String> {
-        let wrong = || format!("{text:?} is no length of time (write 500ms, 20s, 10m, 1h or 2d)");
+        let wrong = || {
+            format!(
+                "{text:?} is no length of time (write 500ms, 20s, 10m, 1h or 2d; ten years at most)"
+            )
+        };
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = text.split_at(digits);
         let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
         let millis = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
+        let millis = millis.filter(|millis| *millis <= LONGEST_MS);
         millis.map(|millis| Span(Duration::from_millis(millis))).ok_or_else(wrong)
     }
 }
@@ -70,6 +71,9 @@ impl FromStr for Span {
 impl Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis() as u64;
+        if millis == 0 {
+            return f.write_str("0s");
+        }
         let fits = |(_, factor): &&(&str, u64)| millis.is_multiple_of(*factor);
         let (name, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
         write!(f, "{}{name}", millis / factor)
@@ -136,7 +140,7 @@ impl FromStr for Forward {
         let (address, port, target) = match parts[..] {
             [port, host, target_port] => ("127.0.0.1", port, (host, target_port)),
             [address, port, host, target_port] => (address, port, (host, target_port)),
-            _ => return Err(wrong(format!("{} parts", parts.len()))),
+            _ => return Err(wrong(format!("3 or 4 parts are needed, not {}", parts.len()))),
         };
         let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} is no port")))?;
         let address = match address {

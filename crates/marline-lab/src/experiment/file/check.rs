@@ -17,6 +17,8 @@ use crate::workload::{Gap, Workload};
 /// Largest message, bytes; most messages of a run.
 const BYTES: std::ops::RangeInclusive<u64> = 1..=256_000_000;
 const COUNT: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+/// Bytes of payload that a buffer may hold.
+const BUFFER: std::ops::RangeInclusive<u64> = 1..=1 << 30;
 /// Blocks of a stream of which only the rate matters.
 const BULK_BYTES: u32 = 65_536;
 /// Where a file says nothing: after the planned end the last messages are waited for so long.
@@ -343,6 +345,7 @@ fn contestants(
         }
         let stacks = raw.stacks.clone().unwrap_or_else(|| marline.clone());
         policies(checker, &place, raw, &stacks);
+        buffers(checker, &place, raw);
         let variant = Variant {
             name: name.to_owned(),
             paths: raw.paths.clone(),
@@ -366,6 +369,16 @@ fn contestants(
     contestants
 }
 
+fn buffers(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant) {
+    for (key, bytes) in [("send_buffer", raw.send_buffer), ("receive_buffer", raw.receive_buffer)] {
+        if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER.contains(&bytes.0)) {
+            let (least, most) = (BUFFER.start(), BUFFER.end());
+            let what = format!("{bytes} bytes: must be from {least} to {most}");
+            checker.complain(&place.key(key), what);
+        }
+    }
+}
+
 fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: &[Stack]) {
     let registry = Registry::default();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
@@ -380,6 +393,12 @@ fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: 
     }
     if !stacks.iter().any(|stack| stack.is_marline()) {
         return;
+    }
+    if let Some(mode) = &raw.mode {
+        let why = format!("mode = \"{mode}\" brings its own: take one of the two out");
+        checker.refuse(place, "scheduler", &why, raw.scheduler.as_ref());
+        checker.refuse(place, "path_manager", &why, raw.path_manager.as_ref());
+        checker.refuse(place, "receive_timer", &why, raw.receive_timer.as_ref());
     }
     let moded = Variant { mode: raw.mode.clone(), ..Variant::default() };
     checker.ok(&place.key("mode"), moded.interactive());

@@ -107,6 +107,12 @@ fn what_is_wrong_is_said_with_its_line_and_what_would_be_right() {
         ("name = 'lte'", "name = 'wifi'", "x.toml:5:9: two paths are called `wifi`"),
         ("'200kB'", "'200 potatoes'", "x.toml:21:15: 200 potatoes is no number of bytes"),
         ("'200kB'", "'200kB'\nstacks = ['mtcp']", "did you mean `mptcp`?"),
+        ("'200kB'", "0", "x.toml:21:15: 0 bytes: must be from 1 to 1073741824"),
+        (
+            "'200kB'",
+            "'200kB'\nmode = 'interactive'",
+            "x.toml:20:13: mode = \"interactive\" brings its",
+        ),
         ("'200kB'", "'200kB'\nstacks = ['mptcp']", "the kernel's: it has a congestion control"),
         ("kind = 'bursts'", "kind = 'bursts'\nlasts = '3s'", "x.toml:9:9: this ends after `count`"),
         ("[workload]", "[worklod]", "unknown field `worklod`"),

@@ -34,7 +34,7 @@ fn walks(all: &[Runs], file: &PaperFile<Known>) -> anyhow::Result<Vec<Row>> {
         let (hole, theirs) = (median(&ours.holes_ms()), median(&kernel.holes_ms()));
         let name = ours.system.name();
         if ours.system.is_mixed() {
-            rows.push(answered(ours));
+            rows.push(answered(ours, kernel));
             continue;
         }
         let row = Row::new(format!("{name}: median hole over kernel MPTCP's with backup flag"))
@@ -61,14 +61,25 @@ fn walks(all: &[Runs], file: &PaperFile<Known>) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Against a stock kernel everything that was sent is answered.
-fn answered(runs: &Runs) -> Row {
+/// Requests that were sent and never answered, and runs that failed.
+fn lost(runs: &Runs) -> usize {
     let open: usize = runs.good().map(|record| record.unanswered_ms.len()).sum();
-    let failed = runs.records.len() - runs.good().count();
+    open + runs.records.len() - runs.good().count()
+}
+
+/// Against a stock server everything that was sent is answered. A stock client sends by its own
+/// lights: when it leaves a request in the send queue of a dead path, no server can help; two kernels
+/// on the same walks say how often it does.
+fn answered(runs: &Runs, kernel: &Runs) -> Row {
+    let asked = if runs.system.is_marline_client() { 0 } else { lost(kernel) };
     Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
-        .ours((open + failed) as f64, "")
-        .at_most(0.0)
-        .remark(format!("median hole {:.0} ms", median(&runs.holes_ms())))
+        .ours(lost(runs) as f64, "")
+        .at_most(asked as f64)
+        .remark(format!(
+            "two kernels: {}; median hole {:.0} ms",
+            lost(kernel),
+            median(&runs.holes_ms())
+        ))
 }
 
 fn statics(all: &[Runs], file: &PaperFile<Known>) -> anyhow::Result<Vec<Row>> {

@@ -26,6 +26,11 @@ impl System {
         Lane { stack: self.stack, variant: self.variant.clone() }
     }
 
+    /// Requests come from Marline.
+    pub(super) fn is_marline_client(&self) -> bool {
+        matches!(self.stack, Stack::Live | Stack::ToKernel)
+    }
+
     /// One end is a stock kernel's, the other Marline's.
     pub(super) fn is_mixed(&self) -> bool {
         matches!(self.stack, Stack::ToKernel | Stack::FromKernel)

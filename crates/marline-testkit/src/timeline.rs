@@ -8,6 +8,8 @@
 //! S  S ack      a SYN, a SYN/ACK
 //! ```
 
+pub mod multipath;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub struct Timeline {
     next: u32,
     /// What of the endpoint the peer has.
     acked: u32,
+    /// The endpoint's timestamp on what was looked at last.
+    pub stamp: u32,
     started: Instant,
 }
 
@@ -54,7 +58,7 @@ impl Timeline {
             remote: SocketAddr::from(([10, 0, 0, 2], 40_000)),
         };
         let started = script.now();
-        Timeline { script, id: None, path, irs: SeqNum(0), next: 0, acked: 0, started }
+        Timeline { script, id: None, path, irs: SeqNum(0), next: 0, acked: 0, stamp: 0, started }
     }
 
     /// A connection that came in, with a round trip of `rtt_ms`.
@@ -137,6 +141,17 @@ impl Timeline {
         self.send(seg);
     }
 
+    /// A pure ACK with this window field, not scaled.
+    pub fn ack_window(&mut self, to: u32, window: u16) {
+        self.ack_with(to, Seg::ack().window(window));
+    }
+
+    /// This segment as an ACK: the peer has everything before `to`.
+    pub fn ack_with(&mut self, to: u32, seg: Seg) {
+        self.acked = to;
+        self.send(seg);
+    }
+
     /// Payload from the peer, with PSH.
     pub fn data(&mut self, bytes: &[u8]) {
         self.send(Seg::ack().flag(TcpFlags::PSH).payload(bytes));
@@ -180,6 +195,7 @@ impl Timeline {
     fn words(&mut self, sent: &Sent) -> String {
         let seg = &sent.seg;
         let flags = seg.header.flags;
+        self.stamp = seg.options.timestamps.map_or(self.stamp, |timestamps| timestamps.value);
         if flags.contains(TcpFlags::SYN) {
             self.irs = seg.header.seq;
             return if flags.contains(TcpFlags::ACK) { "S ack" } else { "S" }.to_owned();

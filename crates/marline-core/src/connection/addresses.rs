@@ -271,8 +271,8 @@ impl Connection {
         self.confirm(now, sh);
         let echo = MptcpOption::AddAddr(AddAddr { hmac: None, ..add });
         self.addresses.signal(Signal { on: Some(on), option: echo });
-        let initial = self.addresses.find_remote(AddressId(0)).map_or(0, |a| a.port());
-        let address = SocketAddr::new(add.address, add.port.unwrap_or(initial));
+        let same = self.leg(on).map_or(0, |leg| leg.key.path.remote.port());
+        let address = SocketAddr::new(add.address, add.port.unwrap_or(same));
         let new = RemoteAddress { id: AddressId(add.address_id), address };
         let limit = sh.config.limits.remote_addresses;
         let remote = &mut self.addresses.remote;

@@ -9,7 +9,7 @@
 use marline_policy::{DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{Dss, MpFastclose, MpTcpRst, MptcpOption};
-use marline_wire::{TcpOptions, TcpSegment};
+use marline_wire::{TcpFlags, TcpOptions, TcpSegment};
 
 use super::leg::{Farewell, Leg};
 use super::{Connection, Mode};
@@ -205,6 +205,10 @@ impl Connection {
                     return;
                 }
                 MptcpOption::TcpRst(_) => sh.counters.mp_rst_rx += 1,
+                MptcpOption::Fail(fail) if segment.header.flags.contains(TcpFlags::RST) => {
+                    sh.counters.mp_fail_rx += 1;
+                    self.on_failed_reset(now, id, fail);
+                }
                 _ => {}
             }
         }

@@ -91,6 +91,11 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         for id in self.leg_ids() {
+            if self.leg(id).is_some_and(|leg| leg.tcp.awaits_frto_data())
+                && let Some(transmit) = self.emit_frto_data(now, sh, id, buf)
+            {
+                return Some(transmit);
+            }
             if !self.leg(id).is_some_and(|leg| leg.tcp.wants_new_data_probe()) {
                 continue;
             }
@@ -113,6 +118,32 @@ impl Connection {
             }
         }
         None
+    }
+
+    /// New data that tells whether a timeout was spurious, or else a repeat that waited for it. It is not
+    /// risked while a healthy subflow is there, as a probe's is not.
+    fn emit_frto_data(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let range = self.unsent();
+        let alone = self.healthy().iter().all(|other| other == id);
+        let usable = self.leg(id).is_some_and(|leg| leg.is_usable() && leg.tcp.has_room_for_frto());
+        if alone && usable && !range.is_empty() {
+            let choice = Choice { subflow: id, range, kind: Kind::New };
+            self.decided = None;
+            if let Some(sent) = self.emit_data(now, sh, &choice, usize::MAX, buf) {
+                return self.batch(id, 1, sent.0 + buf.headroom(), sent.1);
+            }
+        }
+        let room = self.repeat_room(id);
+        let leg = self.leg_mut(id)?;
+        leg.tcp.frto_has_no_data();
+        let egress = leg.tcp.next_egress_but_ack(now, room)?;
+        self.emit(now, sh, id, &egress, None, buf)
     }
 
     fn emit_signal(

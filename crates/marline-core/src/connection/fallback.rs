@@ -11,7 +11,7 @@
 //! the data is not contiguous (another subflow carried some of it), the subflow is reset instead, and
 //! the data goes by the others, or by the next one.
 
-use marline_policy::{Dsn, Ssn, SubflowId};
+use marline_policy::{DataRange, Dsn, Mapping, ReinjectionCause, Ssn, SubflowId, SubflowSet};
 use marline_time::Instant;
 use marline_wire::mptcp::{MpFail, MptcpOption};
 
@@ -19,6 +19,7 @@ use super::addresses::Signal;
 use super::join::reason;
 use super::leg::Farewell;
 use super::mapping_rx::MappingError;
+use super::reinjection::Queued;
 use super::{Connection, Mode};
 use crate::shared::Shared;
 use crate::{CloseReason, FallbackReason, MonitorKind};
@@ -188,6 +189,7 @@ impl Connection {
             return;
         }
         if self.usable_legs() > 1 {
+            self.on_failed_reset(now, id, fail);
             self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerReset);
             return;
         }
@@ -206,6 +208,29 @@ impl Connection {
         }
         if self.continue_plain(now, sh, id, FallbackReason::PeerFailed) {
             self.answer_mp_fail(sh, id);
+        }
+    }
+
+    /// A RST with MP_FAIL: what came on this subflow from there on the peer has acknowledged perhaps, and
+    /// could not use. It goes by another subflow at once; the data-level timer would be long in coming.
+    pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
+        let first = Dsn(fail.dsn.wrapping_sub(self.keys.local_first));
+        let (una, end) = (self.send.una(), self.mappings.end());
+        if first < una || first >= end || self.may_still_fall_back() {
+            return;
+        }
+        let mut alone = SubflowSet::EMPTY;
+        alone.insert(id);
+        let there = |mapping: &Mapping| mapping.carried_by == alone;
+        let lost: Vec<DataRange> = self
+            .mappings
+            .parts(DataRange::new(first, end))
+            .filter(there)
+            .map(|m| m.range)
+            .collect();
+        for range in lost {
+            let cause = ReinjectionCause::SubflowClosed;
+            self.reinjections.push(Queued { range, cause, since: now, from: id, on: None });
         }
     }
 

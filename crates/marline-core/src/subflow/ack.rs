@@ -13,6 +13,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::{SackBlocks, TcpFlags};
 
 use super::Subflow;
+use super::rto::Frto;
 
 /// A clock that does not move between send and ACK must not make an RTT of nothing.
 const LEAST_RTT: Duration = Duration::from_micros(1);
@@ -140,9 +141,12 @@ impl Subflow {
         if self.tx.phase == Phase::Open && (lost > 0 || left && self.tx.board.bytes_lost() > 0) {
             self.enter_recovery(now, prior_in_flight);
         }
+        let counted =
+            self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));
         if tally.delivered > 0 || lost > 0 {
             self.control(now, &tally, Outcome { prior_in_flight, lost, rtt, rate });
         }
+        self.reduce(counted, tally.cumulative > 0 && lost == 0);
         if tally.fin {
             self.on_fin_acked(now);
         }
@@ -292,9 +296,11 @@ impl Subflow {
         let echoes_original = self.tx.phase != Phase::Open
             && tally.retransmitted
             && input.echo.is_some_and(|echo| undo.echo_is_older(echo));
-        let original = self.tx.phase == Phase::Loss && self.tx.frto && tally.original;
-        if repeated || echoes_original || original {
+        let watched = self.tx.phase == Phase::Loss && self.tx.frto != Frto::Off;
+        if repeated || echoes_original || watched && tally.original {
             self.undo_reduction(now);
+        } else if tally.cumulative > 0 || tally.delivered > 0 || input.duplicate {
+            self.advance_frto(tally.cumulative > 0);
         }
     }
 
@@ -332,7 +338,7 @@ impl Subflow {
         if self.scratch.lost.is_empty() { 0 } else { self.mark_lost() }
     }
 
-    /// Congestion control, PRR and pacer.
+    /// Congestion control and pacer.
     fn control(&mut self, now: Instant, tally: &Tally, outcome: Outcome) {
         let mss = u64::from(self.tx.mss);
         let in_flight = self.tx.board.bytes_in_flight();
@@ -354,10 +360,6 @@ impl Subflow {
             in_recovery: self.tx.phase == Phase::Recovery,
         };
         self.congestion.on_ack(&sample, self.id, &self.group);
-        if self.tx.phase == Phase::Recovery {
-            let safe = tally.cumulative > 0 && outcome.lost == 0;
-            self.tx.prr.on_ack(tally.delivered, in_flight, safe, mss);
-        }
         self.set_pace();
         if self.tx.phase == Phase::Open && self.tx.rate.delivered() > PROBE_MTU_AFTER * mss {
             self.mtu.consider(now);

@@ -10,6 +10,7 @@ use marline_policy::{
 use marline_time::Instant;
 use marline_wire::SeqNum;
 
+use super::rto::Frto;
 use super::segment::{HEADER, TIMESTAMP_OPTION};
 use super::transmission::Probe;
 use super::{Egress, Rst, Subflow, SubflowEvent};
@@ -88,7 +89,12 @@ impl Subflow {
         }
         let forced = self.tx.force.take();
         if forced.is_none() {
-            if self.tx.board.bytes_in_flight() >= self.send_window() {
+            if self.tx.frto.holds_repeats() {
+                return None;
+            }
+            // After a timeout without SACK: what duplicates stand for has left the network.
+            let gone = if self.tx.phase == Phase::Loss { self.tx.unnamed } else { 0 };
+            if self.tx.board.bytes_in_flight().saturating_sub(gone) >= self.send_window() {
                 return None;
             }
             if let Some(at) = self.pacer.closed_until(now) {
@@ -286,6 +292,9 @@ impl Subflow {
         };
         self.tx.board.push(segment);
         self.tx.nxt = end;
+        if let Frto::Wants(left) = self.tx.frto {
+            self.tx.frto = if left > 1 { Frto::Wants(left - 1) } else { Frto::Asked };
+        }
         let kind = if self.tx.probe == Probe::Wanted && !content.fin {
             self.tx.probe.clear();
             self.stats.probes += 1;

@@ -10,6 +10,7 @@ use marline_time::Instant;
 
 use super::Subflow;
 use super::prr::Prr;
+use super::rto::Frto;
 
 /// The evidence collected about the last reduction.
 #[derive(Copy, Clone, Debug)]
@@ -92,7 +93,7 @@ impl Subflow {
         self.tx.phase = Phase::Recovery;
         self.tx.recovery_point = self.tx.nxt;
         self.tx.undo = None;
-        self.tx.frto = false;
+        self.tx.frto = Frto::Off;
         self.tx.losses.on_episode();
         self.tx.probe.clear();
         self.mtu.withdraw();
@@ -118,7 +119,7 @@ impl Subflow {
             return;
         }
         self.tx.phase = Phase::Open;
-        self.tx.frto = false;
+        self.tx.frto = Frto::Off;
         self.tx.force = None;
         self.congestion.on_signal(CongestionSignal::RecoveryDone, now, self.id, &self.group);
         self.recovery.on_recovery(false, &self.tx.context(now));
@@ -132,7 +133,7 @@ impl Subflow {
         self.stats.undone += 1;
         let was_open = self.tx.phase == Phase::Open;
         self.tx.phase = Phase::Open;
-        self.tx.frto = false;
+        self.tx.frto = Frto::Off;
         self.tx.force = None;
         self.tx.unmark_all_lost();
         self.congestion.on_signal(CongestionSignal::Spurious, now, self.id, &self.group);

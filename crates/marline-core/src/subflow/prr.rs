@@ -8,6 +8,14 @@
 //!
 //! The RFC counts sndcnt anew on each ACK; here it is an allowance that sending uses up. A caller
 //! may overdraw it by less than a segment, which the next proportional count takes back.
+//!
+//! RFC 9937 differs from RFC 6937 in what is here: it chooses between the two bounds by the ACK, and the
+//! first retransmission always goes. Linux 6.12 does the same, and packetdrill's scripts of recovery say
+//! it segment by segment; the flight it starts from is Linux's window, the RFC's (and ours) what is under way.
+
+use marline_policy::Phase;
+
+use super::Subflow;
 
 /// The state of one recovery episode, in bytes.
 #[derive(Copy, Clone, Debug, Default)]
@@ -73,6 +81,47 @@ impl Prr {
     /// Bytes that may be sent now.
     pub(super) const fn allowance(&self) -> u64 {
         self.allowance
+    }
+}
+
+impl Subflow {
+    /// What PRR counts as delivered of an ACK. Without SACK a duplicate stands for a segment that nobody
+    /// names, and the ACK that covers it later does not count it again; it has delivered one segment at
+    /// least, the repair of the hole. Duplicates stand for no more than was under way when the first was
+    /// missed: ACKs are cheap to make up.
+    pub(super) fn count_delivered(
+        &mut self,
+        duplicate: bool,
+        (delivered, moved): (u64, bool),
+    ) -> u64 {
+        if self.tx.sack_enabled {
+            return delivered;
+        }
+        let mss = u64::from(self.tx.mss);
+        if moved {
+            let unnamed = core::mem::take(&mut self.tx.unnamed);
+            if self.tx.phase == Phase::Recovery {
+                self.tx.unnamed = unnamed.saturating_sub(delivered.saturating_sub(mss));
+            }
+            return delivered.saturating_sub(unnamed).max(delivered.min(mss));
+        }
+        let most = match self.tx.phase {
+            Phase::Open => self.tx.board.bytes_in_flight(),
+            Phase::Recovery | Phase::Loss => self.tx.recovery_point.since(self.tx.una),
+        };
+        let counts = duplicate && !self.tx.board.is_empty();
+        let counted = if counts { mss.min(most.saturating_sub(self.tx.unnamed)) } else { 0 };
+        self.tx.unnamed += counted;
+        counted
+    }
+
+    /// In recovery: what this ACK lets out. `safe`: SND.UNA moved and no further loss was seen.
+    pub(super) fn reduce(&mut self, delivered: u64, safe: bool) {
+        if self.tx.phase != Phase::Recovery {
+            return;
+        }
+        let in_flight = self.tx.board.bytes_in_flight().saturating_sub(self.tx.unnamed);
+        self.tx.prr.on_ack(delivered, in_flight, safe, u64::from(self.tx.mss));
     }
 }
 

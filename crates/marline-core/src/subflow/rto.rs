@@ -7,9 +7,13 @@
 //!
 //! A timeout may be spurious: the path was only slow. Three witnesses can tell, and each takes the
 //! reduction back (`loss.rs`):
-//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form): after the timeout, data that was sent
-//!   before it and never again is acknowledged. Its new-data step (2b) is left out, as it is in
-//!   Linux when there is none to send: with timestamps the next witness has spoken by then.
+//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form, which serves peers without SACK as well): after
+//!   the timeout, data that was sent before it and never again is acknowledged. While repeats go out
+//!   that is rarely seen, so the first ACK that moves SND.UNA is answered by up to two segments of new
+//!   data in their place (step 2b), and what the next ACK acknowledges tells. With timestamps the next
+//!   witness has spoken by then, and repeats need not wait; where there is no new data, or another
+//!   subflow is healthy and carries it, they do not wait either. A timeout within recovery is not
+//!   judged: what was sent during recovery arrives whatever became of the segment that timed out.
 //! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
 //! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
 
@@ -34,7 +38,66 @@ impl RtoTimer {
     }
 }
 
+/// Segments of new data that F-RTO sends in place of repeats (RFC 5682 section 3.1, step 2b).
+const FRTO_SEGMENTS: u8 = 2;
+
+/// How far F-RTO has come with the last timeout.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Frto {
+    /// No timeout, or one that was real, or one that is not to be judged.
+    #[default]
+    Off,
+    /// Waits for the first ACK that moves SND.UNA.
+    Listening,
+    /// Step 2b: so many segments of new data are wanted; nothing is repeated meanwhile.
+    Wants(u8),
+    /// Step 3: the new data is out, the next ACK tells.
+    Asked,
+    /// It has told nothing, and is not asked again.
+    Spent,
+}
+
+impl Frto {
+    /// Whether repeats wait for its answer.
+    pub(super) const fn holds_repeats(self) -> bool {
+        matches!(self, Frto::Wants(_) | Frto::Asked)
+    }
+}
+
 impl Subflow {
+    /// An ACK that brought no verdict on the timeout. `moved`: it moved SND.UNA.
+    pub(super) fn advance_frto(&mut self, moved: bool) {
+        let within = self.tx.phase == Phase::Loss && self.tx.una < self.tx.recovery_point;
+        self.tx.frto = match self.tx.frto {
+            Frto::Listening if moved && within && !self.timestamps.enabled => {
+                Frto::Wants(FRTO_SEGMENTS)
+            }
+            // Step 3a: a duplicate, or a SACK of the new data alone.
+            Frto::Asked | Frto::Wants(_) if !moved => Frto::Off,
+            Frto::Asked | Frto::Wants(_) => Frto::Spent,
+            other => other,
+        };
+    }
+
+    /// F-RTO asks for new data in place of repeats. If there is none or no room for it, call
+    /// [`frto_has_no_data`](Self::frto_has_no_data).
+    pub(crate) const fn awaits_frto_data(&self) -> bool {
+        matches!(self.tx.frto, Frto::Wants(_)) && !self.dead
+    }
+
+    /// Whether new data may go for it.
+    pub(crate) fn has_room_for_frto(&self) -> bool {
+        let room = self.tx.board.bytes_in_flight() < self.send_window();
+        room && self.state.may_send() && !self.fin_wanted
+    }
+
+    /// There is no (more) new data for F-RTO: repeats go on unless some is out already.
+    pub(crate) fn frto_has_no_data(&mut self) {
+        if let Frto::Wants(left) = self.tx.frto {
+            self.tx.frto = if left < FRTO_SEGMENTS { Frto::Asked } else { Frto::Spent };
+        }
+    }
+
     /// Starts the timer anew, or stops it if nothing is unacknowledged.
     pub(super) fn rearm_rto(&mut self, now: Instant) {
         let tx = &mut self.tx;
@@ -103,7 +166,7 @@ impl Subflow {
             self.tx.losses.on_episode();
         }
         self.tx.recovery_point = self.tx.nxt;
-        self.tx.frto = true;
+        self.tx.frto = if was_recovery { Frto::Off } else { Frto::Listening };
         self.congestion.on_signal(
             CongestionSignal::Rto { bytes_in_flight: in_flight, first },
             now,

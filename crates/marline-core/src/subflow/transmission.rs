@@ -13,7 +13,7 @@ use super::loss::{LossHistory, Undo};
 use super::netpath::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
-use super::rto::RtoTimer;
+use super::rto::{Frto, RtoTimer};
 
 /// Where a tail loss probe stands.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +75,8 @@ pub(super) struct Transmission {
     pub(super) prr: Prr,
     pub(super) rate: RateSampler,
     pub(super) sack_enabled: bool,
+    /// Without SACK: bytes that duplicate ACKs stand for, and that no ACK has covered since.
+    pub(super) unnamed: u64,
     /// Payload bytes of a full segment.
     pub(super) mss: u32,
     /// The peer's window scale shift.
@@ -83,8 +85,7 @@ pub(super) struct Transmission {
     pub(super) window: u64,
     pub(super) max_window: u64,
     pub(super) undo: Option<Undo>,
-    /// F-RTO watches for originals.
-    pub(super) frto: bool,
+    pub(super) frto: Frto,
     /// One retransmission may go whatever the window says, as this kind.
     pub(super) force: Option<SentKind>,
     pub(super) probe: Probe,
@@ -115,12 +116,13 @@ impl Transmission {
             prr: Prr::default(),
             rate: RateSampler::default(),
             sack_enabled: true,
+            unnamed: 0,
             mss,
             window_shift: 0,
             window: 0,
             max_window: u64::from(u16::MAX),
             undo: None,
-            frto: false,
+            frto: Frto::Off,
             force: None,
             probe: Probe::None,
             starved: false,

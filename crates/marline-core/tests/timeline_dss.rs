@@ -1,0 +1,272 @@
+//! DSS segment by segment: every width of DSN and DATA_ACK with and without checksum, mappings that span,
+//! repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
+
+use marline_core::{Conduct, ConnectionConfig};
+use marline_testkit::Seg;
+use marline_testkit::timeline::multipath::{Subflows, multipath, sum};
+use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
+
+/// A mapping of the peer's next bytes in this form.
+struct Form {
+    long_dsn: bool,
+    /// `None`: no DATA_ACK.
+    long_ack: Option<bool>,
+    checksum: bool,
+}
+
+fn dss(line: &Subflows, form: &Form, bytes: &[u8], fin: bool) -> Seg {
+    let peer = &line.peers[0];
+    let (dsn, ack) = (peer.next_dsn, peer.expected_dsn);
+    let length = bytes.len() as u16 + u16::from(fin);
+    let ssn = if bytes.is_empty() { 0 } else { peer.next.offset_from(peer.iss) };
+    let mapping = WireMapping {
+        dsn: if form.long_dsn { WireDsn::Long(dsn) } else { WireDsn::Short(dsn as u32) },
+        ssn,
+        length,
+        checksum: form.checksum.then(|| sum((dsn, ssn, length), bytes)),
+    };
+    let data_ack = form.long_ack.map(|long| match long {
+        true => DataAck::Long(ack),
+        false => DataAck::Short(ack as u32),
+    });
+    let mut seg = Seg::ack().payload(bytes);
+    seg.options.dss = Some(Dss { data_ack, mapping: Some(mapping), data_fin: fin });
+    seg
+}
+
+fn forms() -> Vec<Form> {
+    let mut forms = Vec::new();
+    for long_dsn in [false, true] {
+        for long_ack in [None, Some(false), Some(true)] {
+            for checksum in [false, true] {
+                forms.push(Form { long_dsn, long_ack, checksum });
+            }
+        }
+    }
+    forms
+}
+
+fn connection(checksums: bool) -> Subflows {
+    let mut line = Subflows::listening(multipath());
+    if checksums {
+        line = line.with_checksums();
+    }
+    line.open();
+    line
+}
+
+#[test]
+fn data_in_every_form_arrives_and_is_acknowledged_in_the_sender_s_width() {
+    for form in forms() {
+        let mut line = connection(form.checksum);
+        let first = dss(&line, &form, b"hello", false);
+        line.advance_dsn(5);
+        line.send(0, first);
+        let ack = if form.long_dsn { "dack8" } else { "dack" };
+        assert_eq!(line.sent(), [format!("a: ack 6 {ack} 6")]);
+        assert_eq!(line.read(), b"hello");
+        // A DATA_FIN with data: its length counts it, the subflow's numbers do not.
+        let last = dss(&line, &form, b"bye", true);
+        line.advance_dsn(4);
+        line.send(0, last);
+        assert_eq!(line.sent(), [format!("a: ack 9 {ack} 10")]);
+        assert_eq!(line.read(), b"bye");
+    }
+}
+
+#[test]
+fn a_data_fin_alone_in_every_form_is_acknowledged() {
+    for form in forms() {
+        let mut line = connection(form.checksum);
+        let fin = dss(&line, &form, b"", true);
+        line.advance_dsn(1);
+        line.send(0, fin);
+        let ack = if form.long_dsn { "dack8" } else { "dack" };
+        assert_eq!(line.sent(), [format!("a: ack 1 {ack} 2")]);
+        line.write(3);
+        let sent = line.sent();
+        assert!(sent[0].starts_with("a: 1:4 P"), "the other half is open: {sent:?}");
+    }
+}
+
+#[test]
+fn a_data_fin_without_a_mapping_says_nothing() {
+    let mut line = connection(false);
+    let mut seg = Seg::ack();
+    let data_ack = Some(DataAck::Long(line.peers[0].expected_dsn));
+    seg.options.dss = Some(Dss { data_ack, mapping: None, data_fin: true });
+    line.send(0, seg);
+    assert_eq!(line.sent(), [""; 0]);
+    line.data(0, b"more");
+    assert_eq!(line.read(), b"more");
+}
+
+#[test]
+fn our_numbers_have_four_bytes_or_eight_and_a_checksum_if_agreed_on() {
+    for (long, checksums) in [(false, false), (false, true), (true, false), (true, true)] {
+        let conduct = Conduct { long_dsn: long, ..Conduct::default() };
+        let config = ConnectionConfig { conduct, dss_checksum: checksums, ..multipath() };
+        let mut line = Subflows::served(config);
+        line.ack(0);
+        line.write(5);
+        let (name, sum) = (if long { "dsn8" } else { "dsn" }, if checksums { " sum" } else { "" });
+        assert_eq!(line.sent(), [format!("a: 1:6 P dack 1 {name} 1+5{sum}")]);
+        line.shutdown();
+        assert_eq!(line.sent(), [format!("a: ack 1 dack 1 {name} 6+1@0{sum} dfin")]);
+    }
+}
+
+#[test]
+fn a_data_ack_frees_what_it_covers_in_either_width() {
+    for long in [false, true] {
+        let mut line = connection(false);
+        line.ack(0);
+        line.write(5);
+        let _ = line.sent();
+        let ack = line.their_dsn(6);
+        let mut seg = Seg::ack();
+        let data_ack = if long { DataAck::Long(ack) } else { DataAck::Short(ack as u32) };
+        seg.options.dss = Some(Dss { data_ack: Some(data_ack), mapping: None, data_fin: false });
+        line.send(0, seg);
+        let acked = line.script.endpoint.info(line.id()).expect("it is there").bytes_acked;
+        assert_eq!(acked, 5);
+        assert_eq!(line.wait_for_send(5_000), None, "nothing is left to repeat");
+    }
+}
+
+#[test]
+fn what_the_subflow_has_and_the_connection_does_not_is_sent_again() {
+    let mut line = connection(false);
+    line.ack(0);
+    line.write(5);
+    let _ = line.sent();
+    line.ack(0);
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 6:11 P dack 1 dsn 6+5"]);
+    // The subflow has all of it, the connection only the first five.
+    let half = line.their_dsn(6);
+    line.send(0, Seg::ack().data_ack(half));
+    line.wait_for_send(10_000).expect("the data-level timer");
+    assert_eq!(line.sent(), ["a: 11:16 P dack 1 dsn 6+5"], "the same data, new on the subflow");
+}
+
+#[test]
+fn one_mapping_covers_several_segments_in_any_order() {
+    let mut line = connection(false);
+    let whole = line.mapped(0, b"0123456789");
+    let mut head = whole.clone();
+    head.payload.truncate(4);
+    // The first part brings the mapping, the last overtakes the middle.
+    line.send_at(0, 1, head);
+    line.send_at(0, 8, Seg::ack().payload(b"789"));
+    assert_eq!(line.read(), b"0123");
+    line.send_at(0, 5, Seg::ack().payload(b"456"));
+    assert_eq!(line.read(), b"456789");
+    let sent = line.sent();
+    assert_eq!(sent.last().map(String::as_str), Some("a: ack 11 dack8 11"));
+}
+
+#[test]
+fn a_mapping_may_come_again_in_parts_and_with_what_is_known() {
+    let mut line = connection(false);
+    let dsn = line.dsn(1);
+    line.send_at(0, 1, Seg::ack().mapping(dsn, 1, 6).payload(b"abcdef"));
+    let part = Seg::ack().mapping(dsn + 2, 3, 4).payload(b"cdef");
+    line.send_at(0, 3, part);
+    let more = Seg::ack().mapping(dsn + 6, 7, 3).payload(b"ghi");
+    line.send_at(0, 7, more);
+    assert_eq!(line.read(), b"abcdefghi");
+    let sent = line.sent();
+    assert_eq!(sent.last().map(String::as_str), Some("a: ack 10 dack8 10"), "{sent:?}");
+}
+
+#[test]
+fn a_mapping_that_says_otherwise_than_before_ends_the_subflow() {
+    let mut line = connection(false);
+    line.data(0, b"first");
+    let _ = line.sent();
+    let dsn = line.dsn(6);
+    line.send_at(0, 6, Seg::ack().mapping(dsn, 6, 10).payload(b"01234"));
+    line.send_at(0, 11, Seg::ack().mapping(dsn + 50, 6, 10).payload(b"56789"));
+    let sent = line.sent();
+    assert!(sent.last().is_some_and(|w| w.starts_with("a: R 1") && w.ends_with("reset 1")));
+}
+
+#[test]
+fn data_without_a_mapping_is_not_data_acked_and_ends_the_subflow() {
+    let mut line = connection(false);
+    line.data(0, b"first");
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6"]);
+    line.write(3);
+    let _ = line.sent();
+    line.ack(0);
+    line.send(0, Seg::ack().data_ack(line_ack(&line)).payload(b"whence?"));
+    let sent = line.sent();
+    assert!(sent.iter().all(|words| !words.contains("dack8 13")), "{sent:?}");
+    assert!(sent.last().is_some_and(|w| w.starts_with("a: R 4") && w.ends_with("reset 6")));
+    assert_eq!(line.read(), b"first");
+}
+
+fn line_ack(line: &Subflows) -> u64 {
+    line.peers[0].expected_dsn
+}
+
+#[test]
+fn the_same_data_on_two_subflows_counts_once() {
+    let mut line = connection(false);
+    line.data(0, b"hello");
+    let _ = line.sent();
+    let b = line.join(3);
+    let (dsn, both) = (line.dsn(6), b"twice");
+    line.advance_dsn(5);
+    for on in [0, b] {
+        let at = line.peers[on].next.offset_from(line.peers[on].iss);
+        let ack = line_ack(&line);
+        line.send(on, Seg::ack().data_ack(ack).mapping(dsn, at, 5).payload(both));
+    }
+    assert_eq!(line.sent(), ["a: ack 11 dack8 11", "b: ack 6 dack8 11"], "acknowledged on both");
+    assert_eq!(line.read(), b"hellotwice");
+}
+
+#[test]
+fn a_hole_of_the_stream_is_filled_by_another_subflow() {
+    let mut line = connection(false);
+    line.data(0, b"0");
+    let b = line.join(3);
+    let _ = line.sent();
+    let dsn = line.dsn(2);
+    line.send(b, Seg::ack().mapping(dsn + 3, 1, 3).payload(b"456"));
+    assert_eq!(line.sent(), ["b: ack 4 dack8 2"], "the subflow has it, the stream not");
+    assert_eq!(line.read(), b"0");
+    line.send(0, Seg::ack().mapping(dsn, 2, 3).payload(b"123"));
+    assert_eq!(line.sent(), ["a: ack 5 dack8 8"]);
+    assert_eq!(line.read(), b"123456");
+}
+
+#[test]
+fn a_data_ack_of_what_was_never_sent_and_an_old_one_change_nothing() {
+    let mut line = connection(false);
+    line.ack(0);
+    line.write(5);
+    let _ = line.sent();
+    let never = line.their_dsn(1_000);
+    line.send(0, Seg::ack().data_ack(never));
+    let old = line.their_dsn(0).wrapping_sub(9);
+    line.send(0, Seg::ack().data_ack(old));
+    let acked = line.script.endpoint.info(line.id()).expect("it is there").bytes_acked;
+    assert_eq!(acked, 0);
+    assert_eq!(line.fallback(), None);
+}
+
+#[test]
+fn a_checksum_that_is_missing_or_was_not_asked_for_ends_the_subflow() {
+    for checksums in [true, false] {
+        let mut line = connection(checksums);
+        let other = Form { long_dsn: true, long_ack: Some(true), checksum: !checksums };
+        let seg = dss(&line, &other, b"hello", false);
+        line.send(0, seg);
+        let sent = line.sent();
+        assert!(sent.last().is_some_and(|w| w.starts_with("a: R 1") && w.ends_with("reset 1")));
+        assert_eq!(line.read(), b"");
+    }
+}

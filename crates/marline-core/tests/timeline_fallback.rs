@@ -1,0 +1,224 @@
+//! Every way back to plain TCP, segment by segment: options that vanish before, in and after the handshake,
+//! checksums that fail, infinite mappings; and where that way is shut (RFC 8684 section 3.7).
+
+use marline_core::{CloseReason, ConnectionConfig, FallbackReason};
+use marline_testkit::Seg;
+use marline_testkit::timeline::multipath::{
+    KEY, Subflows, capable, multipath, syn, syn_ack, with_sum,
+};
+use marline_wire::TcpFlags;
+use marline_wire::mptcp::{MpCapableForm, MpFail, MptcpOption};
+
+fn nothing() -> [&'static str; 0] {
+    []
+}
+
+/// A server that agreed on checksums, and its client's first words.
+fn checked() -> Subflows {
+    let mut line = Subflows::listening(multipath()).with_checksums();
+    line.open();
+    line.data(0, b"hello");
+    let _ = line.sent();
+    assert_eq!(line.read(), b"hello");
+    line
+}
+
+/// The next data of the peer, changed on its way.
+fn damaged(line: &mut Subflows, on: usize, bytes: &[u8]) {
+    let mut seg = line.mapped(on, bytes);
+    line.advance_dsn(bytes.len() as u64);
+    seg.payload[0] ^= 1;
+    line.send(on, seg);
+}
+
+#[test]
+fn a_syn_without_the_option() {
+    let mut line = Subflows::listening(multipath());
+    line.send(0, syn());
+    assert_eq!(line.sent(), ["a: S ack"]);
+    line.send(0, Seg::ack());
+    assert_eq!(line.sent(), nothing());
+    line.id = line.script.take_incoming();
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 1:4 P"]);
+    assert_eq!(line.fallback(), Some(FallbackReason::SynWithoutOption));
+}
+
+#[test]
+fn a_third_ack_without_the_option() {
+    let mut line = Subflows::listening(multipath());
+    line.send(0, syn().mptcp(MptcpOption::Capable(capable(MpCapableForm::Syn))));
+    assert_eq!(line.sent(), ["a: S ack capable key"]);
+    line.send(0, Seg::ack());
+    line.id = line.script.take_incoming();
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 1:4 P"]);
+    line.send(0, Seg::ack().payload(b"plain"));
+    assert_eq!(line.read(), b"plain");
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+}
+
+#[test]
+fn first_data_without_an_option() {
+    let mut line = Subflows::served(multipath());
+    line.send(0, Seg::ack().payload(b"plain"));
+    assert_eq!(line.read(), b"plain");
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    let _ = line.sent();
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 1:4 P dsn8 1+inf"], "the client may have read our options");
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 4:7 P"]);
+}
+
+#[test]
+fn the_client_s_first_data_is_acknowledged_without_an_option() {
+    let mut line = Subflows::called(multipath());
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 1:6 P capable keys+5"]);
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 6:11 P dsn8 1+inf@1"], "from what was last DATA_ACKed on");
+    line.send(0, Seg::ack().payload(b"plain"));
+    assert_eq!(line.read(), b"plain");
+    line.shutdown();
+    let sent = line.sent();
+    assert!(sent.last().is_some_and(|words| words == "a: 11 F"), "no DATA_FIN: {sent:?}");
+}
+
+#[test]
+fn an_infinite_mapping_of_the_peer() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"mapped");
+    let _ = line.sent();
+    line.write(3);
+    let _ = line.sent();
+    line.ack(0);
+    let dsn = line.dsn(7);
+    line.send(0, Seg::ack().mapping(dsn, 7, 0).payload(b", plain"));
+    assert_eq!(line.read(), b"mapped, plain");
+    assert_eq!(line.fallback(), Some(FallbackReason::InfiniteMapping));
+    line.send(0, Seg::ack().payload(b" and so on"));
+    assert_eq!(line.read(), b" and so on");
+    let _ = line.sent();
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 4:7 P dsn8 4+inf"], "ours ends as well");
+    line.send(0, Seg::fin());
+    line.shutdown();
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.closed(), Some(CloseReason::Finished), "FINs end it, as those of TCP do");
+}
+
+#[test]
+fn an_infinite_mapping_while_there_are_two_subflows_is_none() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    let b = line.join(3);
+    let dsn = line.dsn(6);
+    line.send(0, Seg::ack().mapping(dsn, 6, 0).payload(b"odd"));
+    assert_eq!(line.fallback(), None);
+    line.data(b, b"!");
+    assert!(line.read().starts_with(b"hello"));
+}
+
+#[test]
+fn a_damaged_mapping_on_the_only_subflow() {
+    let mut line = checked();
+    damaged(&mut line, 0, b"damage");
+    let sent = line.sent();
+    assert_eq!(sent.last().map(String::as_str), Some("a: ack 12 dack8 6 fail 6"), "{sent:?}");
+    assert_eq!(line.read(), b"", "kept, not delivered");
+    // MP_FAIL travels on a pure ACK: it is repeated.
+    line.wait_for_send(5_000).expect("no answer came");
+    assert_eq!(line.sent(), ["a: ack 12 dack8 6 fail 6"]);
+    // The answer, and the infinite mapping.
+    let answer = MpFail { dsn: line.their_dsn(1) };
+    line.option(0, MptcpOption::Fail(answer));
+    assert_eq!(line.fallback(), Some(FallbackReason::ChecksumFailed));
+    assert_eq!(line.read(), b"eamage", "what a box made of it goes on as plain TCP does");
+    let _ = line.sent();
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 1:4 P dsn8 1+inf sum 0"], "which has no checksum to speak of");
+}
+
+#[test]
+fn a_damaged_mapping_beside_another_subflow() {
+    let mut line = checked();
+    let b = line.join(3);
+    damaged(&mut line, b, b"damage");
+    let sent = line.sent();
+    assert_eq!(sent.last().map(String::as_str), Some("b: R 1 fail 6 reset 6"), "{sent:?}");
+    assert_eq!(line.fallback(), None);
+    // The same data by the other subflow.
+    let dsn = line.dsn(6);
+    line.send(0, with_sum(Seg::ack().mapping(dsn, 6, 6).payload(b"damage")));
+    assert_eq!(line.read(), b"damage");
+}
+
+#[test]
+fn nobody_answers_mp_fail() {
+    let mut line = checked();
+    damaged(&mut line, 0, b"damage");
+    let mut fails = 0;
+    let mut last = String::new();
+    while line.wait_for_send(120_000).is_some() && !last.contains(" R ") {
+        for words in line.sent() {
+            fails += u32::from(words.ends_with("fail 6"));
+            last = words;
+        }
+        last = last.replace("a: R", "a: R ");
+        if last.starts_with("a: R") {
+            break;
+        }
+    }
+    assert!((3..=10).contains(&fails), "{fails}");
+    assert!(last.contains("fail 6 reset 6"), "{last}");
+}
+
+#[test]
+fn options_that_vanish_in_mid_stream_end_the_subflow() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"hello");
+    line.write(3);
+    let _ = line.sent();
+    line.ack(0);
+    line.send(0, Seg::ack().payload(b"bare"));
+    let sent = line.sent();
+    assert_eq!(sent.last().map(String::as_str), Some("a: R 4 reset 6"), "{sent:?}");
+    assert_eq!(line.closed(), None, "another subflow may go on");
+    assert_eq!(line.read(), b"hello");
+}
+
+#[test]
+fn a_joined_subflow_without_options_is_reset() {
+    for seg in [Seg::ack().payload(b"bare"), Seg::ack().flag(TcpFlags::PSH).payload(b"bare")] {
+        let mut line = Subflows::served(multipath());
+        line.data(0, b"hello");
+        let b = line.join(3);
+        line.send(b, seg);
+        let sent = line.sent();
+        assert_eq!(sent.last().map(String::as_str), Some("b: R 1 reset 6"), "{sent:?}");
+        assert_eq!(line.fallback(), None);
+    }
+}
+
+#[test]
+fn what_a_connection_said_before_it_fell_back_stays_mapped() {
+    let config = ConnectionConfig { ..multipath() };
+    let mut line = Subflows::calling(config);
+    let _ = line.sent();
+    let key = MpCapableForm::SynAck { listener_key: KEY };
+    line.send(0, syn_ack().mptcp(MptcpOption::Capable(capable(key))));
+    let _ = line.sent();
+    line.write(5);
+    line.write(5);
+    assert_eq!(line.sent(), ["a: 1:6 P capable keys+5", "a: 6:11 P dack 1 dsn 6+5"]);
+    // The server is plain TCP, and the first segment was lost.
+    line.peers[0].expected = line.peers[0].irs.add(6);
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    line.wait_for_send(5_000).expect("the second again");
+    assert_eq!(line.sent(), ["a: 6:11 P dsn 6+5"], "what it was mapped as, without a DATA_ACK");
+}

@@ -24,7 +24,8 @@ usage: cargo xtask <task>
 
   tidy            file and function sizes, forbidden text, crate headers, links of the documents
   deps            which crate depends on which
-  spec [--write]  the tables of requirements (docs/spec/*.toml), checked; --write renews their totals
+  spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
+                  their totals, --kernel looks up what Linux's source in DIR is said to witness
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took

@@ -2,7 +2,8 @@
 //! the code, and which test shows it.
 //!
 //! A line counts as covered if code and test are named and are there, and if somebody else than our own
-//! memory witnessed the requirement. A line without them must say why.
+//! memory witnessed the requirement. A line without them must say why. Where the kernel's source is the
+//! witness, `seen` says which function of which file: `--kernel DIR` looks there again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,6 +38,9 @@ struct Requirement {
     level: String,
     text: String,
     source: Vec<String>,
+    /// Where in the kernel's source.
+    #[serde(default)]
+    seen: Vec<String>,
     #[serde(default)]
     code: Vec<String>,
     #[serde(default)]
@@ -91,7 +95,8 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     Ok(())
 }
 
-/// Prints the tables; `--write` puts the totals into the page.
+/// Prints the tables; `--write` puts the totals into the page, `--kernel DIR` looks up what the kernel's
+/// source there is said to witness.
 pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
     let tables = load(root)?;
     for (name, table) in &tables {
@@ -110,10 +115,39 @@ pub(crate) fn print(root: &Path, arguments: &[String]) -> TaskResult {
         }
     }
     println!("{}", rows(&tables));
-    if arguments.first().is_some_and(|argument| argument == "--write") {
-        write(root, &tables)?;
+    match arguments {
+        [] => {}
+        [write_it] if write_it == "--write" => write(root, &tables)?,
+        [kernel, folder] if kernel == "--kernel" => look_up(Path::new(folder), &tables)?,
+        _ => return Err("spec takes --write or --kernel DIR".to_owned()),
     }
     check(root)
+}
+
+/// Looks for every function that is said to witness something.
+fn look_up(kernel: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
+    let mut texts: BTreeMap<&str, String> = BTreeMap::new();
+    let mut missing = Vec::new();
+    let mut found = 0;
+    for (name, table) in tables {
+        for (line, place) in table
+            .requirement
+            .iter()
+            .flat_map(|line| line.seen.iter().map(move |place| (line, place)))
+        {
+            let (file, item) = place.split_once(':').unwrap_or((place, ""));
+            let text = texts
+                .entry(file)
+                .or_insert_with(|| std::fs::read_to_string(kernel.join(file)).unwrap_or_default());
+            if has_word(text, item) {
+                found += 1;
+            } else {
+                missing.push(format!("{name} {}: no `{place}`", line.id));
+            }
+        }
+    }
+    println!("{found} places of the kernel's source found");
+    if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
 }
 
 fn write(root: &Path, tables: &BTreeMap<String, Table>) -> TaskResult {
@@ -164,6 +198,17 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
             for source in line.source.iter().filter(|source| !SOURCES.contains(&source.as_str())) {
                 complain(format!("`{source}` is no source"));
             }
+            let by_kernel_source = line.source.iter().any(|source| source == "kernel-source");
+            if by_kernel_source == line.seen.is_empty() {
+                complain("`seen` goes with kernel-source, and says file and function".to_owned());
+            }
+            for place in line
+                .seen
+                .iter()
+                .filter(|place| ![".c:", ".h:"].iter().any(|end| place.contains(end)))
+            {
+                complain(format!("`{place}` is no place of the kernel's source"));
+            }
             if line.reason.is_none() && (line.code.is_empty() || line.test.is_empty()) {
                 complain("neither code and test nor a reason".to_owned());
             }
@@ -178,20 +223,31 @@ fn complaints(root: &Path, tables: &BTreeMap<String, Table>) -> Result<Vec<Strin
     Ok(complaints)
 }
 
-/// `core/connection/join.rs:accept_join` stands for an item of crates/marline-core/src.
+/// `core/connection/join.rs:accept_join` stands for an item of crates/marline-core/src, or for a field.
 fn find(root: &Path, code: &str) -> Result<(), String> {
-    let (file, item) = code.split_once(':').map_or((code, None), |(file, item)| (file, Some(item)));
+    let (file, item) =
+        code.split_once(':').ok_or_else(|| format!("`{code}` names no item: file.rs:item"))?;
     let (part, rest) = file.split_once('/').ok_or_else(|| format!("`{code}` names no file"))?;
     let path: PathBuf = root.join(format!("crates/marline-{part}/src")).join(rest);
-    let Some(item) = item else {
-        return if path.exists() { Ok(()) } else { Err(format!("there is no file `{file}`")) };
-    };
     let text = std::fs::read_to_string(&path).map_err(|_| format!("there is no file `{file}`"))?;
-    let word = |before: &str| text.contains(&format!("{before} {item}"));
-    let is_item = ["fn", "struct", "enum", "const", "trait", "type"].into_iter().any(word);
-    // Fields may be named, too.
-    let is_field = text.contains(&format!("{item}: "));
-    if is_item || is_field { Ok(()) } else { Err(format!("`{file}` has no item `{item}`")) }
+    let declared = |line: &str| {
+        let is_item = ["fn", "struct", "enum", "const", "trait", "type"]
+            .into_iter()
+            .any(|kind| has_word(line, &format!("{kind} {item}")));
+        is_item || has_word(line, item) && line.contains(&format!("{item}: "))
+    };
+    if text.lines().any(declared) { Ok(()) } else { Err(format!("`{file}` has no item `{item}`")) }
+}
+
+/// Whether the words stand there, not as a part of longer ones.
+fn has_word(text: &str, words: &str) -> bool {
+    let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    !words.is_empty()
+        && text.match_indices(words).any(|(at, _)| {
+            let before = text[..at].chars().next_back();
+            let behind = text[at + words.len()..].chars().next();
+            !inside(before) && !inside(behind)
+        })
 }
 
 /// Every Rust file below a folder.
@@ -299,10 +355,15 @@ mod tests {
             (format!("{head}{good}"), ""),
             (format!("{head}{good};{head}{good}"), "twice"),
             (head.to_owned(), "neither code and test"),
-            (format!("{head}code=['core/nowhere.rs']\ntest=['x']"), "no file"),
+            (format!("{head}code=['core/nowhere.rs:join']\ntest=['x']"), "no file"),
+            (format!("{head}code=['core/connection']\ntest=['x']"), "names no item"),
+            (format!("{head}code=['core/crypto.rs:join_hma']\ntest=['x']"), "no item"),
             (format!("{head}code=['core/crypto.rs:nothing_here']\ntest=['x']"), "no item"),
-            (format!("{head}code=['core/crypto.rs']\ntest=['no_such_test']"), "no test"),
-            (head.replace("kernel", "hearsay") + good, "no source"),
+            (format!("{head}code=['core/crypto.rs:derive']\ntest=['no_such_test']"), "no test"),
+            (head.replace("kernel", "kernel-source") + good, "`seen` goes with"),
+            (format!("{head}seen=['net/a.c:b']\n{good}"), "`seen` goes with"),
+            (head.replace("kernel", "kernel-source") + "seen=['net']\n" + good, "no place"),
+            (head.replace("kernel", "hearsay") + good, "is no source"),
         ];
         for (text, expected) in cases {
             let tables = BTreeMap::from([("t.toml".to_owned(), table(&text))]);

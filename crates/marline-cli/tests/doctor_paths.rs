@@ -132,7 +132,12 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
             let Some((number, (boxes, words))) = next.lock().expect("unpoisoned").next() else {
                 return;
             };
-            let said = Stage::new(number, boxes).examine();
+            let stage = Stage::new(number, boxes);
+            let mut said = stage.examine();
+            if boxes.is_empty() {
+                // Asked again at once, the other end tells nothing of the first time.
+                said = stage.examine();
+            }
             let missing: Vec<&&str> = words.iter().filter(|word| !said.contains(**word)).collect();
             if !missing.is_empty() {
                 let words = format!("`{boxes}`: {missing:?} is missing in\n{said}");

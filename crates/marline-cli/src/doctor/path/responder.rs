@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::exchange::{ANSWER, GREETING};
-use super::seen;
+use super::seen::{self, Seen};
 
 /// Segments remembered.
 const LOG: usize = 65_536;
@@ -82,7 +82,7 @@ impl Responder {
             rest.and_then(|(what, nonce)| Some((what, u64::from_str_radix(nonce, 16).ok()?)));
         match asked {
             Some(("echo", nonce)) => {
-                self.remember(nonce, peer.ip());
+                self.remember(nonce, peer);
                 stream.write_all(ANSWER).await?;
                 echo(&mut stream).await
             }
@@ -102,13 +102,14 @@ impl Responder {
         }
     }
 
-    fn remember(&self, nonce: u64, peer: IpAddr) {
+    fn remember(&self, nonce: u64, peer: SocketAddr) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KNOWN {
             known.pop_front();
         }
-        let since_us = self.log.now_us().saturating_sub(OPENING_US);
-        known.push_back(Known { nonce, peer, since_us });
+        let earliest_us = self.log.now_us().saturating_sub(OPENING_US);
+        let since_us = began(&self.log.entries(), peer, earliest_us).unwrap_or(earliest_us);
+        known.push_back(Known { nonce, peer: peer.ip(), since_us });
     }
 
     /// The segments of who asks, but for those of the question itself.
@@ -121,6 +122,15 @@ impl Responder {
         };
         self.log.entries().into_iter().filter(about).collect()
     }
+}
+
+/// When the first SYN of the connection from `peer` came. What came before is of others: of an earlier
+/// examination, or of one over another path behind the same translator.
+fn began(entries: &[Tapped], peer: SocketAddr, earliest_us: u64) -> Option<u64> {
+    let mut candidates = entries.iter().filter(|entry| entry.at_us >= earliest_us);
+    let is_first =
+        |entry: &&Tapped| !entry.sent && entry.remote == peer && Seen::of(entry, false).is_syn();
+    candidates.find(is_first).map(|syn| syn.at_us)
 }
 
 async fn first_line(stream: &mut Stream) -> io::Result<String> {
@@ -144,5 +154,35 @@ async fn echo(stream: &mut Stream) -> io::Result<()> {
             return stream.shutdown().await;
         }
         stream.write_all(&buffer[..count]).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_examination_is_not_told_of_the_one_before() {
+        let (here, other): (SocketAddr, SocketAddr) =
+            ("10.0.0.1:7000".parse().unwrap(), "10.0.0.2:1111".parse().unwrap());
+        let segment = |at_us, sent, remote: SocketAddr, flags: u8| {
+            let mut header = [0; 20];
+            (header[12], header[13]) = (0x50, flags);
+            Tapped::of(at_us, sent, (here, remote), &header).expect("a segment")
+        };
+        let peer = SocketAddr::new(other.ip(), 2222);
+        let entries = [
+            segment(10, false, other, 0x02),
+            segment(11, true, other, 0x12),
+            segment(20, false, other, 0x11),
+            // The same ports, long ago.
+            segment(25, false, peer, 0x02),
+            segment(40, false, peer, 0x02),
+            segment(41, true, peer, 0x12),
+            segment(60, false, peer, 0x02),
+        ];
+        assert_eq!(began(&entries, peer, 30), Some(40));
+        assert_eq!(began(&entries, other, 0), Some(10));
+        assert_eq!(began(&entries, other, 30), None);
     }
 }

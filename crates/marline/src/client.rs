@@ -9,8 +9,8 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-use crate::path_table::{PathChange, PathStatus, PathTable};
-use crate::race::{FailureKind, Race, verdict};
+use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
+use crate::race::{FailureKind, Grid, Race, verdict};
 use crate::{
     Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, PolicyError, Registry, Stream, native,
 };
@@ -115,26 +115,29 @@ impl Client {
     }
 
     /// Connects to whichever of `servers` answers first on whichever path: attempts start one
-    /// after the other, a stagger apart. The winner is tried first next time.
+    /// after the other, a stagger apart. The winner is tried first next time. With an oracle, what it
+    /// holds to be good comes first: regular paths, then backup ones, then bad netpaths, each of these
+    /// later than a stagger, so that nobody wakes a radio or uses a bad network without need.
     ///
     /// # Errors
     /// No attempt succeeded; the error lists each with its reason.
     pub async fn connect(&self, servers: &[SocketAddr]) -> Result<Stream, Error> {
         let winner = *lock(&self.inner.winner);
-        let (mut candidates, local_addresses) = {
+        let (candidates, local_addresses) = {
             let paths = lock(&self.inner.paths);
             (paths.candidates(servers, winner), paths.local_addresses())
         };
-        if let Some(oracle) = &self.inner.config.oracle {
-            // Stable: a bad netpath is tried last, in no other order.
-            candidates.sort_by_key(|c| oracle.is_bad(c.end.address, c.remote.ip()));
-        }
         let mut config = self.inner.config.connection.clone();
         config.local_addresses = local_addresses;
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
-        let race = Race { shard: &self.inner.shard, config: &config, stagger, transport };
-        let outcome = race.run(candidates).await;
+        let is_bad = |oracle: &Oracle, c: &Candidate| oracle.is_bad(c.end.address, c.remote.ip());
+        let grid = match &self.inner.config.oracle {
+            None => Grid::staggered(candidates, stagger),
+            Some(oracle) => Grid::judged(candidates, stagger, |c| is_bad(oracle, c)),
+        };
+        let race = Race { shard: &self.inner.shard, config: &config, transport };
+        let outcome = race.run(grid).await;
         for failure in &outcome.failures {
             if let FailureKind::NoRoute(error) = &failure.why {
                 tracing::error!("{failure}");

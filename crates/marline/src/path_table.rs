@@ -48,6 +48,8 @@ pub(crate) struct Candidate {
     pub(crate) path: String,
     pub(crate) end: LocalEnd,
     pub(crate) remote: SocketAddr,
+    /// The path carries data only if nothing else can.
+    pub(crate) backup: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -281,7 +283,8 @@ impl PathTable {
                 let fitting = |r: &&SocketAddr| r.is_ipv4() == end.address.is_ipv4();
                 for (at, remote) in pinned.iter().enumerate().filter(|(_, r)| fitting(r)) {
                     let path = entry.spec.to_string();
-                    let candidate = Candidate { path, end: end.clone(), remote: *remote };
+                    let (at_end, backup) = (end.clone(), entry.backup);
+                    let candidate = Candidate { path, end: at_end, remote: *remote, backup };
                     let won = winner == Some((end.address, *remote));
                     let works = winner.is_some_and(|(local, _)| local == end.address);
                     found.push(((!won, entry.backup, !works, turn + at), candidate));

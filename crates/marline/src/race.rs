@@ -1,6 +1,9 @@
 //! The first SYN races over the paths (after RFC 8305, "happy eyeballs"): a path may be dead
 //! without anybody knowing, so the next attempt starts a stagger after the one before, or at once
-//! when that one fails. The first handshake that completes wins; the others are closed quietly.
+//! when that one fails. The first handshake that completes wins; the others are closed quietly. Who
+//! starts when is the grid's (`grid.rs`).
+
+mod grid;
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
@@ -9,16 +12,16 @@ use core::task::Poll;
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_io::{Shard, StartError, Stream};
-use marline_time::Duration;
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::path_table::Candidate;
+pub(crate) use grid::Grid;
 
 /// What a race runs with.
 pub(crate) struct Race<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) config: &'a ConnectionConfig,
-    pub(crate) stagger: Duration,
     /// What firewalls on the way call it.
     pub(crate) transport: &'static str,
 }
@@ -63,24 +66,25 @@ pub(crate) struct Outcome {
 
 impl Race<'_> {
     /// Runs the race to its end.
-    pub(crate) async fn run(&self, candidates: Vec<Candidate>) -> Outcome {
-        let mut waiting = candidates.into_iter();
+    pub(crate) async fn run(&self, mut grid: Grid) -> Outcome {
+        let begun = Instant::now();
         let mut running: Vec<(Candidate, Stream)> = Vec::new();
         let mut failures = Vec::new();
         loop {
-            if let Some(candidate) = waiting.next() {
+            while let Some(candidate) = grid.take(begun.elapsed(), running.is_empty()) {
                 match self.start(&candidate) {
                     Ok(stream) => running.push((candidate, stream)),
                     Err(why) => {
+                        grid.failed(begun.elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
-                        continue;
                     }
                 }
-            } else if running.is_empty() {
+            }
+            if running.is_empty() {
                 return Outcome { winner: None, failures };
             }
-            let more = waiting.len() > 0;
-            match self.first(&running, more).await {
+            let next = grid.due().map(|due| begun + due);
+            match first(&running, next).await {
                 None => {}
                 Some((at, Ok(()))) => {
                     let (candidate, stream) = running.swap_remove(at);
@@ -92,6 +96,7 @@ impl Race<'_> {
                 }
                 Some((at, Err(reason))) => {
                     let (candidate, _) = running.swap_remove(at);
+                    grid.failed(begun.elapsed(), &candidate);
                     failures.push(self.failure(candidate, FailureKind::Closed(reason)));
                 }
             }
@@ -108,27 +113,26 @@ impl Race<'_> {
             .connect(self.config.clone(), candidate.end.address, candidate.remote)
             .map_err(FailureKind::Start)
     }
+}
 
-    /// The first attempt that is decided; `None` when it is time for the next to start.
-    async fn first(
-        &self,
-        running: &[(Candidate, Stream)],
-        more: bool,
-    ) -> Option<(usize, Result<(), CloseReason>)> {
-        let mut stagger = pin!(tokio::time::sleep(self.stagger));
-        poll_fn(|cx| {
-            for (at, (_, stream)) in running.iter().enumerate() {
-                if let Poll::Ready(result) = stream.poll_connected(cx) {
-                    return Poll::Ready(Some((at, result.map(|_fallback| ()))));
-                }
+/// The first attempt that is decided; `None` when it is time for the next to start.
+async fn first(
+    running: &[(Candidate, Stream)],
+    next: Option<Instant>,
+) -> Option<(usize, Result<(), CloseReason>)> {
+    let mut turn = pin!(next.map(tokio::time::sleep_until));
+    poll_fn(|cx| {
+        for (at, (_, stream)) in running.iter().enumerate() {
+            if let Poll::Ready(result) = stream.poll_connected(cx) {
+                return Poll::Ready(Some((at, result.map(|_fallback| ()))));
             }
-            if more && stagger.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            Poll::Pending
-        })
-        .await
-    }
+        }
+        match turn.as_mut().as_pin_mut() {
+            Some(sleep) => sleep.poll(cx).map(|()| None),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// One error for all that happened.

@@ -69,6 +69,10 @@ impl Connection {
             }
             self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
         }
+        // A join that waits between two SYNs need not wait for the end of an outage's backoff.
+        if let Some(leg) = self.leg_mut(id).filter(|leg| fault.is_none() && !leg.is_usable()) {
+            leg.tcp.retry_soon(now);
+        }
         self.path_event(now, sh, PathEvent::Netpath { id, bad: fault.is_some() });
     }
 

@@ -122,6 +122,21 @@ mod tests {
         }
     }
 
+    /// Computed elsewhere: docs/spec/experimental.md.
+    #[test]
+    fn the_sums_of_the_specification() {
+        let rows = [
+            (0, [0x04, 0x0c, 0x6d, 0x6e]),
+            (1, [0xbf, 0xda, 0xd4, 0x47]),
+            (5, [0x7b, 0x68, 0xae, 0x74]),
+        ];
+        for (row, expected) in rows {
+            let mut sum = [0; 4];
+            repair(1_002, 1_012, 4, row).add(Dsn(1_002), b"abcdefghij", &mut sum);
+            assert_eq!(sum, expected, "row {row}");
+        }
+    }
+
     #[test]
     fn coefficients_of_one_cell_differ_by_row_and_are_never_zero() {
         for cell in [0, 1, 63, 191, 192, 1 << 40] {

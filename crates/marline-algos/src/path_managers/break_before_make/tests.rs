@@ -93,7 +93,9 @@ fn suspicion_is_given_some_time() {
     w.views[0].potentially_failed = true;
     assert!(w.event(PathEvent::Suspected(id(0))).is_empty());
     assert_eq!(w.fire(), (at(75), vec![PathAction::Probe(id(0))]), "asked once");
-    assert_eq!(w.fire(), (at(75), vec![fast(CELL)]));
+    w.now += at(74);
+    assert!(w.event(PathEvent::LocalUp(AddressId(CELL))).is_empty(), "a moment before");
+    assert_eq!(w.fire(), (at(1), vec![fast(CELL)]));
 
     let mut w = phone();
     w.views[0].potentially_failed = true;
@@ -106,7 +108,7 @@ fn suspicion_is_given_some_time() {
 /// At the edge of a cell an ACK comes through now and then.
 #[test]
 fn what_is_heard_for_a_moment_has_not_recovered() {
-    for (healthy_ms, opens_after_ms) in [(60, 100), (300, 150)] {
+    for (healthy_ms, opens_after_ms) in [(60, 100), (199, 100), (200, 150), (300, 150)] {
         let mut w = phone();
         w.views[0].potentially_failed = true;
         w.event(PathEvent::Suspected(id(0)));

@@ -1,0 +1,160 @@
+//! What a connection does with data that a bad netpath holds, segment by segment: it goes out on the other
+//! subflow, and a sign of life on the bad one takes nothing of that back, but what was acknowledged there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use marline_core::{ConnectionId, Oracle};
+use marline_policy::OracleConfig;
+use marline_testkit::scene::{path, served};
+use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+/// Bytes that the first path holds when it dies; more than a first window of the second.
+const HELD: usize = 40_000;
+
+/// A server with a subflow to a peer whose window has grown, and which then keeps silent over `HELD` bytes.
+struct Scene {
+    script: Script,
+    first: Peer,
+    second: Peer,
+    id: ConnectionId,
+    /// Of the first byte that is held.
+    base: u64,
+    /// What the second subflow carried, by DSN from `base` on: bytes, and how often. What it repeats as any
+    /// TCP does counts once.
+    carried: BTreeMap<u64, (usize, u32)>,
+}
+
+impl Scene {
+    fn new(oracle: Option<OracleConfig>) -> Scene {
+        let (mut script, mut first, id) = served(endpoint_config(Some(config())), 1);
+        if let Some(config) = oracle {
+            script.endpoint.set_oracle(Oracle::new(config));
+        }
+        // Round trips of 20 ms until the window is wide.
+        let grow = 300_000;
+        let mut written = 0;
+        while script.endpoint.info(id).expect("it lives").bytes_acked < grow {
+            let data = vec![1; (grow - written).min(60_000) as usize];
+            written += script.run(|e, now| e.write(now, id, &data)).unwrap_or(0) as u64;
+            script.advance(MS(20));
+            first.hear_all(&mut script);
+            first.acknowledge(&mut script);
+        }
+        let base = first.expected_dsn;
+        assert_eq!(script.run(|e, now| e.write(now, id, &[2; HELD])), Ok(HELD));
+        // Its segments are on their way to nobody, and then there is a second path.
+        let mut on_first = 0;
+        while on_first < HELD {
+            assert!(script.advance_to_send(MS(10)), "all of it within the window of the first");
+            let sent = script.take_sent();
+            let held = |sent: &Sent| sent.seg.dss().mapping.map(|_| sent.seg.payload.len());
+            on_first += sent.iter().filter_map(held).sum::<usize>();
+        }
+        let mut second = Peer::new(path(1, 2, 40_000), 0);
+        second.join(&mut script, &first, 2);
+        second.expected_dsn = base;
+        Scene { script, first, second, id, base, carried: BTreeMap::new() }
+    }
+
+    /// Takes what was sent on the second path, and notes it.
+    fn hear_second(&mut self) {
+        for sent in self.script.take_sent() {
+            if sent.path != self.second.path || sent.seg.header.seq != self.second.expected {
+                continue;
+            }
+            self.second.hear(&sent);
+            if let Some(mapping) = sent.seg.dss().mapping {
+                let dsn = mapping.dsn.unwrap_near(self.base).expect("of the stream");
+                let (bytes, times) = self.carried.entry(dsn - self.base).or_default();
+                (*bytes, *times) = (sent.seg.payload.len(), *times + 1);
+            }
+        }
+    }
+
+    /// Until the first path is suspected (`bad`: and condemned).
+    fn fall_silent(&mut self, bad: bool) {
+        let until = self.script.now() + MS(2_000);
+        while self.script.now() < until {
+            self.script.advance(MS(1));
+            self.hear_second();
+            let oracle = self.script.endpoint.oracle();
+            let (ours, theirs) = (self.first.path.local.ip(), self.first.path.remote.ip());
+            let condemned = oracle.is_some_and(|oracle| oracle.is_bad(ours, theirs));
+            if condemned || (!bad && !self.carried.is_empty()) {
+                return;
+            }
+        }
+        panic!("nothing happened for two seconds");
+    }
+
+    /// The second path's peer acknowledges what it has, so that its window opens; what goes there in the
+    /// next moment, bytes.
+    fn open_second(&mut self) -> usize {
+        let before = self.total();
+        self.second.acknowledge(&mut self.script);
+        self.script.advance(MS(5));
+        self.hear_second();
+        self.total() - before
+    }
+
+    /// Bytes that went over the second path; none of them twice.
+    fn total(&self) -> usize {
+        assert!(self.carried.values().all(|(_, times)| *times == 1), "{:?}", self.carried);
+        self.carried.values().map(|(bytes, _)| bytes).sum()
+    }
+
+    /// A sign of life on the first path: up to `acked` bytes of what is held are there.
+    fn first_is_heard(&mut self, acked: usize) {
+        self.first.expected = self.first.expected.add(acked as u32);
+        let seg = Seg::ack().data_ack(self.base + acked as u64);
+        self.first.send(&mut self.script, seg);
+    }
+
+    fn is_suspected(&self, which: usize) -> bool {
+        let info = self.script.endpoint.info(self.id).expect("it lives");
+        info.subflows[which].potentially_failed
+    }
+}
+
+/// Suspicion alone is taken back by the first segment heard: nothing goes twice that need not.
+#[test]
+fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
+    let mut scene = Scene::new(None);
+    scene.fall_silent(false);
+    let before = scene.total();
+    scene.first_is_heard(0);
+    assert!(!scene.is_suspected(0));
+    assert_eq!(scene.open_second(), 0, "after {before} bytes");
+}
+
+/// What a bad netpath holds is in doubt although something was heard there: it was heard all along at the
+/// edge of a cell, and brought nothing.
+#[test]
+fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
+    let mut scene = Scene::new(Some(OracleConfig::prompt()));
+    scene.fall_silent(true);
+    let before = scene.total();
+    assert!(before < HELD, "the second path's window leaves some of it in the queue");
+    scene.first_is_heard(0);
+    assert!(!scene.is_suspected(0), "heard, and yet");
+    while scene.total() < HELD {
+        assert!(scene.open_second() > 0, "stuck after {}", scene.total());
+        scene.first_is_heard(0);
+    }
+    assert_eq!((scene.total(), scene.open_second()), (HELD, 0), "each byte, and once");
+}
+
+/// What is acknowledged there meanwhile is not sent again.
+#[test]
+fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
+    let mut scene = Scene::new(Some(OracleConfig::prompt()));
+    scene.fall_silent(true);
+    let before = scene.total();
+    let there = before + 12_000;
+    scene.first_is_heard(there);
+    while scene.open_second() > 0 {}
+    assert_eq!(scene.total(), before + HELD - there);
+    assert!(scene.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
+}

@@ -32,8 +32,8 @@ pub trait Handle: Send + Sync + 'static {
     /// The local paths, now.
     fn paths(&self) -> Vec<Path>;
 
-    /// The oracle's table; empty if there is no oracle.
-    fn netpaths(&self) -> Vec<Netpath>;
+    /// The oracle's table; `None`: there is no oracle.
+    fn netpaths(&self) -> Option<Vec<Netpath>>;
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;

@@ -10,11 +10,11 @@ const HEADER: [&str; 7] = ["netpath", "subflows", "loss", "retrans", "rto", "ver
 /// Subflows named in a line; the rest are counted.
 const NAMED: usize = 4;
 
-/// The table, headed; empty if there is no netpath.
+/// The table, headed, of a process that has an oracle.
 #[must_use]
 pub fn render(netpaths: &[Netpath], connections: &[Connection]) -> String {
     if netpaths.is_empty() {
-        return String::new();
+        return "\noracle: nobody uses a netpath yet\n".to_owned();
     }
     let rows = netpaths.iter().map(|netpath| row(netpath, connections));
     let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
@@ -28,7 +28,11 @@ fn row(netpath: &Netpath, connections: &[Connection]) -> [String; HEADER.len()] 
         0 => "-".to_owned(),
         us => format!("{:.0}ms", us as f64 / 1e3),
     };
-    let at = if netpath.interface == 0 { String::new() } else { format!("%{}", netpath.interface) };
+    let at = match (&netpath.interface_name, netpath.interface) {
+        (Some(name), _) => format!("%{name}"),
+        (None, 0) => String::new(),
+        (None, number) => format!("%{number}"),
+    };
     [
         format!("{}{at} -> {}", netpath.local, netpath.remote),
         members(netpath, connections),
@@ -69,6 +73,7 @@ mod tests {
             local: "192.0.2.7".into(),
             remote: "198.51.100.1".into(),
             interface: 3,
+            interface_name: None,
             members: 2,
             loss: 0.254,
             retransmissions: 0.5,
@@ -95,14 +100,16 @@ mod tests {
                 ..Connection::default()
             },
         ];
-        let text = render(&[netpath], &connections);
-        let line = text.lines().last().expect("a line");
-        let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
-        assert_eq!(
-            cells,
-            ["192.0.2.7%3 -> 198.51.100.1", "4.0 5.0", "25%", "50%", "1600ms", "bad (rto)", "1x"]
-        );
-        assert_eq!(render(&[], &connections), "");
+        let wlan = Netpath { interface_name: Some("wlan0".into()), ..netpath.clone() };
+        for (netpath, over) in [(netpath, "192.0.2.7%3"), (wlan, "192.0.2.7%wlan0")] {
+            let text = render(&[netpath], &connections);
+            let line = text.lines().last().expect("a line");
+            let cells: Vec<&str> =
+                line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+            let first = format!("{over} -> 198.51.100.1");
+            assert_eq!(cells, [&*first, "4.0 5.0", "25%", "50%", "1600ms", "bad (rto)", "1x"]);
+        }
+        assert!(render(&[], &connections).contains("nobody"));
     }
 
     #[test]

@@ -38,11 +38,12 @@ pub fn render(connections: &[Connection]) -> String {
     text
 }
 
-/// A line for each path that goes over a radio.
+/// A line for each path that goes over a radio, below an empty one; nothing if none does.
 #[must_use]
 pub fn radios(paths: &[Path]) -> String {
     let of = |path: &Path| Some(format!("{}: {}\n", path.name, radio(path.radio.as_ref()?)));
-    paths.iter().filter_map(of).collect()
+    let lines: String = paths.iter().filter_map(of).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
 /// What a radio is doing and drew so far.

@@ -8,17 +8,13 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use marline_lab::net::{Net, Options};
-use marline_lab::scenario::{Scenario, Side};
-use marline_testkit::need;
-use support::world::namespaces_work;
+use marline_lab::scenario::Side;
+use support::stage::{self, PATIENCE, Stage, hear};
 
 const SCENARIO: &str = r#"
 [[path]]
@@ -36,8 +32,6 @@ server = ["10.0.2.1/24"]
 
 const BYTES: usize = 20_000_000;
 const DIES_AFTER: Duration = Duration::from_millis(1_500);
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// The promotion of the LTE radio, in milliseconds, and one of its round trips, of which a Fast JOIN takes
 /// two until what was missing is here.
 const PROMOTION_MS: f64 = 260.1;
@@ -45,12 +39,10 @@ const LTE_RTT_MS: f64 = 60.0;
 /// What a busy machine may add.
 const SLACK_MS: f64 = 500.0;
 
-const ROLE: &str = "MARLINE_TEST_ROLE";
-
 /// Where the bytes come from: whoever connects gets them.
 #[test]
 fn source() {
-    if std::env::var(ROLE).as_deref() != Ok("source") {
+    if !stage::plays("source") {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
@@ -66,7 +58,7 @@ fn source() {
 /// Where they go: says when the first came, and in the end where the longest pause was.
 #[test]
 fn sink() {
-    if std::env::var(ROLE).as_deref() != Ok("sink") {
+    if !stage::plays("sink") {
         return;
     }
     let mut stream = TcpStream::connect("127.0.0.1:9000").expect("connect");
@@ -89,85 +81,6 @@ fn sink() {
     println!("sum {count} {} {}", longest.as_micros(), whole.as_micros());
 }
 
-/// Kills what it was given, when it goes.
-struct Killed(Vec<Child>);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Two hosts. Programs end before their namespaces do.
-struct Stage {
-    running: Killed,
-    net: Net,
-    dir: PathBuf,
-}
-
-impl Stage {
-    fn command(&self, text: &str) -> Command {
-        let program = Path::new(env!("CARGO_BIN_EXE_marline")).parent().expect("a directory");
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("bash");
-        command.args(["-euc", text]).current_dir(&self.dir).stdin(Stdio::null());
-        command.env("PATH", format!("{}:{path}", program.display()));
-        command.env("HOME", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
-        command
-    }
-
-    fn shell(&self, side: Side, text: &str) {
-        let child = self.net.spawn(side, &mut self.command(text)).expect("spawn");
-        let output = child.wait_with_output().expect("output");
-        assert!(output.status.success(), "{text}: {}", output.status);
-    }
-
-    /// Starts it; what it says comes line by line.
-    fn start(&mut self, side: Side, command: &mut Command) -> Receiver<String> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = self.net.spawn(side, command).expect("spawn");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        self.running.0.push(child);
-        let (tell, told) = channel();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                // Whoever hears no more must not end a program that still speaks.
-                let _ = tell.send(line);
-            }
-        });
-        told
-    }
-
-    fn program(&mut self, side: Side, text: &str) -> Receiver<String> {
-        let mut command = self.command(&format!("exec {text} 2>&1"));
-        self.start(side, &mut command)
-    }
-
-    /// This test once more, in another role.
-    fn role(&mut self, side: Side, role: &str) -> Receiver<String> {
-        let mut command = Command::new(std::env::current_exe().expect("this test"));
-        command.args(["--exact", role, "--nocapture"]).env(ROLE, role);
-        self.start(side, &mut command)
-    }
-}
-
-/// Waits for a line that has this word.
-fn hear(lines: &Receiver<String>, word: &str) -> String {
-    let begun = Instant::now();
-    let mut heard = Vec::new();
-    while let Some(left) = PATIENCE.checked_sub(begun.elapsed()) {
-        let Ok(line) = lines.recv_timeout(left) else { break };
-        if line.contains(word) {
-            return line;
-        }
-        heard.push(line);
-    }
-    panic!("nothing with {word:?} in {heard:#?}");
-}
-
 /// The value of a key in a line of `marline monitor --json`.
 fn at_us(line: &str) -> f64 {
     let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -182,18 +95,9 @@ struct Hole {
 }
 
 fn download(dir: &Path, options: &str) -> Hole {
-    let scenario = Scenario::from_toml(SCENARIO).expect("scenario");
-    let instance = format!("idle-{}", std::process::id());
-    let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
-    let mut stage = Stage { running: Killed(Vec::new()), net, dir: dir.to_owned() };
-    hear(&stage.role(Side::Server, "source"), "ready");
-    stage.shell(
-        Side::Server,
-        "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
-         --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite 2> /dev/null",
-    );
-    let server = "marline server --config marline.toml --allow 127.0.0.0/8";
-    hear(&stage.program(Side::Server, server), "listening on");
+    let mut stage = Stage::set(SCENARIO, "idle", dir);
+    hear(&stage.role(Side::Server, "", "source"), "ready");
+    stage.marline_server("udp");
     let client = format!(
         "marline client --invite-file invite --path wifi --path lte,backup \
          -L 9000:127.0.0.1:8080 --warm 0 --control client.sock {options}"
@@ -201,7 +105,7 @@ fn download(dir: &Path, options: &str) -> Hole {
     hear(&stage.program(Side::Client, &client), "listening on");
     let events = stage.program(Side::Client, "marline monitor --json --control client.sock");
     std::thread::sleep(Duration::from_millis(300));
-    let sink = stage.role(Side::Client, "sink");
+    let sink = stage.role(Side::Client, "", "sink");
     hear(&sink, "first");
     std::thread::sleep(DIES_AFTER);
     stage.net.command("wifi", "down").expect("WiFi dies");
@@ -229,11 +133,8 @@ fn download(dir: &Path, options: &str) -> Hole {
 
 #[test]
 fn a_download_goes_on_over_lte_although_wifi_dies() {
-    if need::program("ip").is_none() {
+    if !stage::possible(&[]) {
         return;
-    }
-    if !namespaces_work() {
-        return need::skip("making network namespaces needs root");
     }
     for (timer, wait_ms, reason) in
         [("multimob", 500.0, "receive timer"), ("probing", 350.0, "unanswered probes")]

@@ -9,16 +9,13 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use marline_lab::net::{Net, Options};
-use marline_lab::scenario::{Scenario, Side};
-use marline_testkit::need;
-use support::world::namespaces_work;
+use marline_lab::scenario::Side;
+use support::stage::{self, Stage, hear};
 
 const SCENARIO: &str = r#"
 [[path]]
@@ -40,84 +37,19 @@ const TYPES_EVERY: Duration = Duration::from_millis(50);
 /// sleeps again), and after.
 const BEFORE: usize = 280;
 const AFTER: usize = 160;
-/// How long a program may take to become ready, and a key to be echoed.
+/// How long a login may take, and a key to be echoed.
 const READY: Duration = Duration::from_secs(20);
 /// The promotion of the LTE radio and a round trip, which nobody can be without.
 const PROMOTION_AND_WAY: Duration = Duration::from_millis(260 + 60);
 
-/// Kills what it was given, when it goes.
-struct Killed(Vec<Child>);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Two hosts, the server's programs running.
-struct Stage {
-    // Programs end before their namespaces do.
-    running: Killed,
-    net: Net,
-    dir: PathBuf,
-}
-
-impl Stage {
-    fn set(dir: &Path) -> Stage {
-        let scenario = Scenario::from_toml(SCENARIO).expect("scenario");
-        let instance = format!("ssh-{}", std::process::id());
-        let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
-        let mut stage = Stage { running: Killed(Vec::new()), net, dir: dir.to_owned() };
-        stage.shell(Side::Server, SSHD_FILES);
-        let sshd = "exec $(command -v sshd) -D -e -f sshd_config";
-        stage.start(Side::Server, sshd, "Server listening");
-        let init = "marline server --init --config marline.toml --listen 10.0.1.1:7777 \
-                    --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite && chmod 600 invite";
-        stage.shell(Side::Server, init);
-        let server = "exec marline server --config marline.toml --allow 127.0.0.0/8";
-        stage.start(Side::Server, server, "listening on");
-        stage
-    }
-
-    fn command(&self, text: &str) -> Command {
-        let mut command = Command::new("bash");
-        let program = Path::new(env!("CARGO_BIN_EXE_marline")).parent().expect("a directory");
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.args(["-euc", text]).current_dir(&self.dir);
-        command.env("PATH", format!("{}:{path}:/usr/sbin", program.display()));
-        command.env("HOME", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
-        // What a shell leaves behind ends with it.
-        command.process_group(0);
-        command
-    }
-
-    /// Runs it to its end.
-    fn shell(&self, side: Side, text: &str) -> String {
-        let mut command = self.command(text);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = self.net.spawn(side, &mut command).expect("spawn");
-        let output = child.wait_with_output().expect("output");
-        let (out, err) = support::texts(&output);
-        assert!(output.status.success(), "{text}: {}\n{out}\n{err}", output.status);
-        out
-    }
-
-    /// Starts it and waits until it says that it is ready.
-    fn start(&mut self, side: Side, text: &str, ready: &str) {
-        let mut command = self.command(&format!("{text} 2>&1"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = self.net.spawn(side, &mut command).expect("spawn");
-        let said = collect(child.stdout.take().expect("piped"));
-        self.running.0.push(child);
-        let begun = Instant::now();
-        while !said.lock().expect("lock").iter().any(|line| line.1.contains(ready)) {
-            assert!(begun.elapsed() < READY, "{text}: {:?}", said.lock().expect("lock"));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
+fn set(dir: &Path) -> Stage {
+    let mut stage = Stage::set(SCENARIO, "ssh", dir);
+    stage.shell(Side::Server, SSHD_FILES);
+    let sshd = "$(command -v sshd) -D -e -f sshd_config";
+    hear(&stage.program(Side::Server, sshd), "Server listening");
+    stage.marline_server("udp");
+    stage
 }
 
 const SSHD_FILES: &str = "\
@@ -176,20 +108,19 @@ fn echoes(said: &Lines) -> Vec<Instant> {
 /// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
 /// the longest delay of an echo before that and after, and the joules that LTE's packets cost in all.
 fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
-    let mut stage = Stage::set(dir);
+    let mut stage = set(dir);
     let client = format!(
-        "exec marline client --invite-file invite --path wifi --path lte,backup \
+        "marline client --invite-file invite --path wifi --path lte,backup \
          --socks5 127.0.0.1:1080 {options}"
     );
-    stage.start(Side::Client, &client, "socks5 listening on");
+    hear(&stage.program(Side::Client, &client), "socks5 listening on");
     // A terminal at the far end: it echoes what is typed, whoever reads it.
     let mut command =
         stage.command("exec ssh -F ssh_config -tt 127.0.0.1 'echo READY; exec cat > /dev/null'");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut ssh = stage.net.spawn(Side::Client, &mut command).expect("ssh");
+    let ssh = stage.spawn(Side::Client, &mut command);
     let said = collect(ssh.stdout.take().expect("piped"));
     let mut keyboard = ssh.stdin.take().expect("piped");
-    stage.running.0.push(ssh);
     let begun = Instant::now();
     while !said.lock().expect("lock").iter().any(|(_, text)| text.contains("READY")) {
         assert!(begun.elapsed() < READY, "no login: {:?}", said.lock().expect("lock"));
@@ -227,11 +158,8 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
 
 #[test]
 fn keys_are_echoed_although_wifi_dies() {
-    for program in ["ssh", "sshd", "ssh-keygen", "ip"] {
-        let Some(_) = need::program(program) else { return };
-    }
-    if !namespaces_work() {
-        return need::skip("making network namespaces needs root");
+    if !stage::possible(&["ssh", "sshd", "ssh-keygen"]) {
+        return;
     }
     for mode in ["handover", "interactive"] {
         let dir = tempfile::tempdir().expect("directory");

@@ -71,6 +71,10 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     let redraw = std::io::stdout().is_terminal() && !args.json && !args.once;
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(args.interval));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let has_oracle = match client.ask(Command::Hello).await? {
+        Answer::Hello(hello) => hello.oracle,
+        other => bail!("greeted, got {other:?}"),
+    };
     loop {
         ticks.tick().await;
         let Ok(connections) = client.connections().await else {
@@ -83,9 +87,12 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             let paths = client.paths().await.unwrap_or_default();
             // A program of before has no oracle to ask.
             let netpaths = client.netpaths().await.unwrap_or_default();
-            path_table::render(&connections)
-                + &oracle_table::render(&netpaths, &connections)
-                + &path_table::radios(&paths)
+            let oracle = if has_oracle || !netpaths.is_empty() {
+                oracle_table::render(&netpaths, &connections)
+            } else {
+                String::new()
+            };
+            path_table::render(&connections) + &oracle + &path_table::radios(&paths)
         };
         // Home, the text with the rest of each line erased, then everything below.
         let text =

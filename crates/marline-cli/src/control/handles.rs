@@ -1,6 +1,9 @@
 //! A running client and a running server as the control socket sees them.
 
-use marline::{Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, PolicyError};
+use marline::{
+    Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, NetpathInfo, PathStatus,
+    PolicyError,
+};
 use tokio::sync::broadcast;
 
 use super::Handle;
@@ -32,11 +35,14 @@ impl Handle for ClientHandle {
         self.0.paths().iter().map(Path::from).collect()
     }
 
-    fn netpaths(&self) -> Vec<Netpath> {
-        self.0
-            .oracle()
-            .map(|oracle| oracle.table().iter().map(Netpath::from).collect())
-            .unwrap_or_default()
+    fn netpaths(&self) -> Option<Vec<Netpath>> {
+        let (table, paths) = (self.0.oracle()?.table(), self.0.paths());
+        let named = |info: &NetpathInfo| {
+            let here = |path: &&PathStatus| path.addresses.contains(&info.netpath.local);
+            let interface_name = paths.iter().find(here).and_then(|path| path.interface.clone());
+            Netpath { interface_name, ..Netpath::from(info) }
+        };
+        Some(table.iter().map(named).collect())
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
@@ -77,11 +83,8 @@ impl Handle for ServerHandle {
         self.listener.local_addrs().iter().map(listens).collect()
     }
 
-    fn netpaths(&self) -> Vec<Netpath> {
-        self.listener
-            .oracle()
-            .map(|oracle| oracle.table().iter().map(Netpath::from).collect())
-            .unwrap_or_default()
+    fn netpaths(&self) -> Option<Vec<Netpath>> {
+        Some(self.listener.oracle()?.table().iter().map(Netpath::from).collect())
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

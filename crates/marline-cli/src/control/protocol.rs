@@ -104,6 +104,9 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
+    /// An oracle judges its netpaths.
+    #[serde(default)]
+    pub oracle: bool,
 }
 
 /// A path: a local address or interface and what it is used for.
@@ -153,6 +156,9 @@ pub struct Netpath {
     pub remote: String,
     /// The interface's number, 0 if it is not known.
     pub interface: u32,
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface_name: Option<String>,
     /// Subflows and plain TCP connections on it.
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.

@@ -18,8 +18,9 @@ struct Recorder {
 }
 
 impl Handle for Recorder {
-    fn netpaths(&self) -> Vec<Netpath> {
-        vec![Netpath { local: "192.0.2.7".into(), verdict: "good".into(), ..Netpath::default() }]
+    fn netpaths(&self) -> Option<Vec<Netpath>> {
+        let (local, verdict) = ("192.0.2.7".into(), "good".into());
+        Some(vec![Netpath { local, verdict, ..Netpath::default() }])
     }
 
     fn role(&self) -> &'static str {

@@ -114,6 +114,7 @@ impl From<&NetpathInfo> for Netpath {
             local: netpath.local.to_string(),
             remote: netpath.remote.to_string(),
             interface: netpath.interface,
+            interface_name: None,
             members: *members,
             loss: *loss,
             retransmissions: *retransmissions,

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test binary compiles this file and uses a part of it")]
 
 pub(crate) mod native;
+pub(crate) mod stage;
 pub(crate) mod world;
 
 use std::io::{BufRead, BufReader, Read};

@@ -232,6 +232,11 @@ impl Subflow {
         }
     }
 
+    /// It was reset, or given up: nothing that comes counts any more.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.dead
+    }
+
     /// Data may be sent on it.
     pub(crate) fn is_established(&self) -> bool {
         !self.dead && self.state.may_send()

@@ -62,6 +62,40 @@ fn mappings_that_contradict_each_other() {
     }
 }
 
+/// A box takes the mappings off the second half of a burst, which waits behind a lost segment. That ends the
+/// subflow once, not as often as there are segments: another one may take its place.
+#[test]
+fn a_queue_without_mappings_ends_its_subflow_and_no_more() {
+    let (mut script, mut peer, id) = served(listening(), 1);
+    script.run(|endpoint, now| endpoint.write(now, id, b"a word")).expect("room");
+    peer.hear_all(&mut script);
+    peer.acknowledge(&mut script);
+    let mut later = peer.clone();
+    let first = later.mapped(b"first");
+    let first = later.stamp(first);
+    later.next = first.end();
+    let mut waiting = Vec::new();
+    for _ in 0..12 {
+        waiting.push(later.stamp(Seg::ack().data_ack(later.expected_dsn).payload(b"bare")));
+        later.next = waiting[waiting.len() - 1].end();
+    }
+    // The last one first: each is kept for itself.
+    waiting.into_iter().rev().for_each(|bare| peer.inject(&mut script, bare));
+    let _ = script.take_sent();
+    peer.inject(&mut script, first);
+    assert_eq!(script.read_all(id), b"first");
+    let sent = script.take_sent();
+    assert!(was_reset(&sent), "{sent:#?}");
+    let last_word = |option| matches!(option, MptcpOption::Fastclose(_));
+    assert!(!sent.iter().any(|sent| sent.seg.options.mptcp.iter().any(last_word)), "{sent:#?}");
+    peer.next_dsn += 5;
+    let mut second = Peer::new(path(0, 2, 40_001), 9);
+    second.join(&mut script, &peer, 1);
+    second.next_dsn = peer.next_dsn;
+    second.send_data(&mut script, b" and the rest");
+    assert_eq!(script.read_all(id), b" and the rest");
+}
+
 #[test]
 fn the_same_mapping_again_or_a_part_of_it_is_fine() {
     let (mut script, mut peer, id) = served(listening(), 1);

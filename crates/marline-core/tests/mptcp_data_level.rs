@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use marline_core::FourTuple;
 use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 use two_hosts::{
     Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, served, served_by, served_path,
     two_paths, write,
@@ -159,4 +160,45 @@ fn a_data_ack_goes_with_the_window_of_its_own_segment() {
     peer.send(&mut script, more);
     script.advance(Duration::from_millis(20));
     assert!(highest(&mut script).is_some_and(|end| end > edge && end <= edge + 3_000));
+}
+
+/// The third ACK comes again, late. Who shows the keys has nothing of ours yet, so its window counts from the
+/// first byte, not from what was DATA_ACKed since.
+#[test]
+fn a_late_third_ack_opens_no_window() {
+    let syn = Seg::syn().mss(1_400).window(WINDOW);
+    let (mut script, mut peer) = served_by(endpoint_config(Some(config())), syn);
+    let una = peer.expected_dsn;
+    let edge = una + u64::from(WINDOW);
+    let highest = |sent: &[marline_testkit::Sent]| {
+        let end = |sent: &marline_testkit::Sent| {
+            let mapping = sent.seg.dss().mapping?;
+            Some(mapping.dsn.unwrap_near(una).expect("near") + u64::from(mapping.length))
+        };
+        sent.iter().filter_map(end).max()
+    };
+    let (initiator_key, listener_key) = (peer.key, peer.their_key);
+    let third = MptcpOption::Capable(MpCapable {
+        version: 1,
+        checksum_required: false,
+        extensibility: false,
+        deny_join_id0: false,
+        hmac_sha256: true,
+        form: MpCapableForm::Ack { initiator_key, listener_key, data: None },
+    });
+    let late = peer.stamp(Seg::ack().mptcp(third).window(WINDOW));
+    write(&mut script, &bytes(100_000, 1));
+    script.advance(Duration::from_millis(20));
+    let sent = peer.hear_all(&mut script);
+    assert!(highest(&sent).is_some_and(|end| end <= edge && end + 1_400 > edge));
+    // The peer has 4,200 bytes, which its application does not read.
+    let some = Seg::ack().data_ack(una + 4_200).window(WINDOW - 4_200);
+    peer.send(&mut script, some);
+    peer.inject(&mut script, late);
+    script.advance(Duration::from_millis(20));
+    assert!(highest(&peer.hear_all(&mut script)) <= Some(edge), "beyond the window");
+    let read = Seg::ack().data_ack(una + 4_200).window(WINDOW);
+    peer.send(&mut script, read);
+    script.advance(Duration::from_millis(20));
+    assert!(highest(&peer.hear_all(&mut script)).is_some_and(|end| end > edge));
 }

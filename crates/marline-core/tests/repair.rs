@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, ConnectionId, EndpointConfig, Extensions, NetworkError};
+use marline_core::{
+    ConnectionConfig, ConnectionId, EndpointConfig, Extensions, FourTuple, NetworkError,
+};
 use marline_testkit::scene::{path, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
@@ -129,6 +131,39 @@ fn without_an_agreement_its_payload_belongs_nowhere() {
     let info = script.endpoint.info(id).expect("it lives");
     assert_eq!(info.subflows.len(), 1, "the other subflow goes on");
     assert_eq!(script.read_all(id), b"");
+}
+
+/// The server may use it from its answer on, and that may come late, or never: what shows that it agreed is
+/// the repair.
+#[test]
+fn a_repair_that_overtakes_the_answer_ends_nothing() {
+    for answered in [true, false] {
+        let mut script = Script::new(endpoint_config(None), 1);
+        let local = "10.0.0.1:0".parse().expect("an address");
+        let remote = "10.9.0.1:443".parse().expect("an address");
+        let asking = ConnectionConfig { extensions: Extensions::REPAIR, ..config() };
+        let id = script.connect(asking, local, remote);
+        let mut peer = Peer::new(FourTuple { local, remote }, 7);
+        peer.accept(&mut script);
+        let seg = Seg::ack().data_ack(peer.expected_dsn);
+        peer.send(&mut script, seg);
+        let hello = |seg: &Seg| {
+            let mut messages = seg.options.mptcp.experimental();
+            messages.any(|message| matches!(message, ExperimentalMessage::Hello(_)))
+        };
+        assert!(peer.hear_all(&mut script).iter().any(|sent| hello(&sent.seg)), "it asks");
+        peer.send_data(&mut script, b"0123456789");
+        let seg = repair(&peer, peer.next_dsn.wrapping_sub(10), 10, 0, b"0123456789");
+        peer.send(&mut script, seg);
+        if answered {
+            let answer = option(ExperimentalMessage::Hello(Extensions::REPAIR));
+            let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(answer);
+            peer.send(&mut script, seg);
+        }
+        peer.send_data(&mut script, b" and on");
+        assert!(!was_reset(&script.take_sent()), "answered: {answered}");
+        assert_eq!(script.read_all(id), b"0123456789 and on");
+    }
 }
 
 #[test]

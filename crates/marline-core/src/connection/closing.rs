@@ -225,7 +225,8 @@ impl Connection {
         why: CloseReason,
     ) {
         let multipath = self.is_multipath();
-        let Some(leg) = self.leg_mut(id) else { return };
+        // One reset is one, however much comes to light of what the subflow had queued.
+        let Some(leg) = self.leg_mut(id).filter(|leg| !leg.tcp.is_over()) else { return };
         if multipath {
             sh.counters.mp_rst_tx += 1;
             // The first reason is the cause of the next.

@@ -24,7 +24,12 @@ impl Connection {
             let mapped_itself = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
             self.deliver(now, sh, id, (ssn, &segment.payload[range]), mapped_itself);
         }
-        while let Some((ssn, bytes)) = self.leg_mut(id).and_then(|leg| leg.tcp.pop_reassembled()) {
+        // A subflow that its own data ended says no more.
+        let next = |connection: &mut Self| {
+            let leg = connection.leg_mut(id).filter(|leg| !leg.tcp.is_over())?;
+            leg.tcp.pop_reassembled()
+        };
+        while let Some((ssn, bytes)) = next(self) {
             self.deliver(now, sh, id, (ssn, &bytes), false);
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.recycle(bytes);

@@ -42,8 +42,9 @@ impl Connection {
             self.confirm(now, sh);
             self.on_mapping(now, sh, id, (&dss, !segment.payload.is_empty()));
         } else if let Some(capable) = mp_capable(segment) {
-            // No DATA_ACK beside the keys: the window is relative to what was acknowledged before.
-            self.window_end = self.window_end.max(self.acked().plus(ingress.window));
+            // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
+            // not count from what was acknowledged since.
+            self.window_end = self.window_end.max(Dsn(0).plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(now, sh);
             self.on_capable_data(now, sh, id, data);

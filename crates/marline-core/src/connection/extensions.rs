@@ -59,6 +59,15 @@ impl Connection {
         if self.is_multipath() { self.negotiation.agreed } else { Extensions::NONE }
     }
 
+    /// Client: these were asked for, and no answer has come yet.
+    pub(super) fn awaits_word_on(&self, extensions: Extensions) -> bool {
+        let asking = self.negotiation.count > 0 && !self.negotiation.settled;
+        asking
+            && self.role == Role::Client
+            && self.is_multipath()
+            && self.asked().contains(extensions)
+    }
+
     /// Client: what the configuration asks for and we can do.
     fn asked(&self) -> Extensions {
         self.config.extensions.and(BUILT)
@@ -157,13 +166,15 @@ impl Connection {
         self.negotiation.settled = true;
         self.negotiation.again_at = None;
         self.negotiation.agreed = agreed;
+        if agreed.contains(Extensions::REPAIR) {
+            self.start_coding();
+        } else {
+            self.stop_coding();
+        }
         if agreed.is_empty() {
             return;
         }
         sh.monitor(now, self.id, MonitorKind::Agreed(agreed));
-        if agreed.contains(Extensions::REPAIR) {
-            self.start_coding();
-        }
         if let Some(follow) = self.config.follow_client.clone()
             && self.role == Role::Server
             && agreed.contains(Extensions::FOLLOW_CLIENT)

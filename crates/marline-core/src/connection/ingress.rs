@@ -89,7 +89,7 @@ impl Connection {
             self.on_mptcp_options(now, sh, id, segment);
             self.on_dss(now, sh, id, segment, ingress);
         }
-        if self.coding.is_some() {
+        if self.coding.is_some() || self.is_early_repair(segment) {
             self.on_coded(now, sh, id, segment, ingress);
         }
         self.take_payload(now, sh, id, segment, ingress);

@@ -20,7 +20,7 @@
 use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
-use marline_wire::mptcp::{DataAck, ExperimentalMessage, MpRepair};
+use marline_wire::mptcp::{DataAck, ExperimentalMessage, Extensions, MpRepair};
 use marline_wire::unwrap32;
 
 use super::Connection;
@@ -54,6 +54,20 @@ impl Connection {
             self.coding = Some(Box::default());
             self.receive.keep_history(HISTORY);
         }
+    }
+
+    /// A repair overtook the answer that agrees to repairs, or that answer was lost: the server may use them
+    /// from its answer on, and whoever sends one has answered.
+    pub(super) fn is_early_repair(&mut self, segment: &TcpSegment<'_>) -> bool {
+        if !self.awaits_word_on(Extensions::REPAIR) {
+            return false;
+        }
+        let mut messages = segment.options.mptcp.experimental();
+        let early = messages.any(|message| matches!(message, ExperimentalMessage::Repair(_)));
+        if early {
+            self.start_coding();
+        }
+        early
     }
 
     /// Plain TCP has no place for repairs, and a connection that is over no use.

@@ -17,7 +17,9 @@
 
 use marline_policy::{DataRange, SentSegment, Ssn, SubflowId};
 use marline_time::Instant;
-use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption, repair_checksum};
+use marline_wire::mptcp::{
+    ExperimentalMessage, Extensions, MpRepair, MptcpOption, repair_checksum,
+};
 use marline_wire::{Checksum, TCP_HEADER_LEN, TcpOptions, Timestamps};
 
 use super::Connection;
@@ -63,7 +65,7 @@ impl Connection {
     /// Repairs may be sent, and be of use.
     pub(super) fn may_repair(&self) -> bool {
         let willing = self.coding.as_ref().is_some_and(|coding| !coding.tx.refused);
-        willing && self.is_confirmed() && !self.sends_long_dsn
+        willing && self.agreed_on(Extensions::REPAIR) && self.is_confirmed() && !self.sends_long_dsn
     }
 
     /// The peer reset a subflow: if that carried a repair, it may be why.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use marline_core::FourTuple;
 use marline_time::Instant;
-use marline_wire::mptcp::{DataAck, WireDsn};
+use marline_wire::mptcp::{DataAck, Dss, ExperimentalMessage, WireDsn};
 use marline_wire::{TcpFlags, TcpSegment};
 
 use crate::{NodeId, Observer, Packet, Sighting};
@@ -49,9 +49,23 @@ impl Windows {
             self.scales.insert(packet.path, scale);
             return;
         }
-        let Some(dss) = segment.options.dss.filter(|_| !flags.contains(TcpFlags::RST)) else {
+        if flags.contains(TcpFlags::RST) {
             return;
-        };
+        }
+        let scale = self.scales.get(&packet.path).copied().unwrap_or(0);
+        let window = u32::from(segment.header.window) << scale;
+        if let Some(dss) = segment.options.dss {
+            self.on_dss(now, node, &dss, window);
+        }
+        for message in segment.options.mptcp.experimental() {
+            // It maps nothing onto the stream, and acknowledges it like a DSS.
+            if let ExperimentalMessage::Repair(repair) = message {
+                self.note_edge(node, repair.data_ack.wrapping_add(window));
+            }
+        }
+    }
+
+    fn on_dss(&mut self, now: Instant, node: NodeId, dss: &Dss, window: u32) {
         if let Some(mapping) = dss.mapping.filter(|mapping| mapping.length > 0) {
             let start = match mapping.dsn {
                 WireDsn::Short(low) => low,
@@ -66,12 +80,14 @@ impl Windows {
                 DataAck::Short(low) => low,
                 DataAck::Long(all) => all as u32,
             };
-            let scale = self.scales.get(&packet.path).copied().unwrap_or(0);
-            let edge = low.wrapping_add(u32::from(segment.header.window) << scale);
-            let furthest = self.edges.entry(node).or_insert(edge);
-            if edge.wrapping_sub(*furthest) as i32 > 0 {
-                *furthest = edge;
-            }
+            self.note_edge(node, low.wrapping_add(window));
+        }
+    }
+
+    fn note_edge(&mut self, node: NodeId, edge: u32) {
+        let furthest = self.edges.entry(node).or_insert(edge);
+        if edge.wrapping_sub(*furthest) as i32 > 0 {
+            *furthest = edge;
         }
     }
 

@@ -175,7 +175,7 @@ impl Connection {
     }
 
     /// Joins whose SYN nobody has answered were closed without a word: there is nothing to wait for.
-    fn drop_unanswered(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn drop_unanswered(&mut self, now: Instant, sh: &mut Shared) {
         let silent = |leg: &Leg| leg.tcp.state() == SubflowState::Closed && !leg.up && !leg.was_up;
         let ids: Vec<SubflowId> =
             self.leg_ids().filter(|id| self.leg(*id).is_some_and(silent)).collect();

@@ -71,18 +71,20 @@ impl Connection {
                     leg.tcp.request_probe();
                 }
             }
-            PathAction::CloseSubflow(id) => self.close_subflow(now, id),
+            PathAction::CloseSubflow(id) => self.close_subflow(now, sh, id),
             PathAction::Announce(id) => self.announce_address(now, sh, id),
             PathAction::Withdraw(id) => self.withdraw_address(sh, id),
             PathAction::SetBackup { id, backup } => self.set_priority(now, sh, id, backup),
         }
     }
 
-    fn close_subflow(&mut self, now: Instant, id: SubflowId) {
+    fn close_subflow(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.shut = true;
         leg.tcp.close();
         self.leg_stops_carrying(now, id);
+        // One whose SYN has no answer yet says no word, and nobody else will say that it is gone.
+        self.drop_unanswered(now, sh);
     }
 
     fn set_priority(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, backup: bool) {

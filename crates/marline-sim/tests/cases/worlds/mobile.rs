@@ -1,0 +1,239 @@
+//! Worlds in which somebody walks with a phone: WiFi that comes and goes, with or without the phone being
+//! told, cellular paths that sleep, boxes on any of them, and MultiMob's parts in all combinations, on
+//! either side or only on one.
+//!
+//! SYNs are rare, so that the worlds' usual losses hardly ever meet one: here cellular paths may lose a
+//! third of all, and repeat or delay half of it.
+//!
+//! What may end in an error: a connection on a path where a box takes the mappings out, from some time on or
+//! from the start. In mid-stream no fallback can be signalled (RFC 8684 section 3.7), and plain TCP ends
+//! with its address. Both applications must know, and what they have read must be right.
+
+use marline_algos::Registry;
+use marline_core::{Capabilities, ChecksumScope, Extensions, LoneKeepalive, ReceiveTimer};
+use marline_link::radio::{RadioKind, RadioParameters};
+use marline_link::{
+    Direction, DuplexConfig, MiddleboxConfig, OptionRule, RadioConfig, Rebind, Renumber, Reorder,
+    Segments, Split, SplitOptions, TcpOption,
+};
+use marline_policy::OracleConfig;
+use marline_sim::RandomPlan;
+use marline_time::{Duration, PcgRng, Rng, SeedTree};
+
+use super::plan::{OutageKind, Plan, between, often, random_link};
+
+/// Schedulers of the client.
+const CLIENT: [&str; 5] = ["min-rtt", "min-rtt", "lowest-rtt", "round-robin", "redundant"];
+/// Schedulers of the server, asked for by the client or not.
+const SERVER: [&str; 5] = [
+    "min-rtt",
+    "follow-client",
+    "follow-client,spill=on",
+    "follow-client,spill=on,reinject=rto",
+    "lowest-rtt",
+];
+/// Path managers of the client.
+const MANAGERS: [&str; 7] = [
+    "break-before-make",
+    "break-before-make",
+    "break-before-make,patience=0ms,probe=20ms,settle=50ms,quiet=100ms",
+    "break-before-make,patience=1s,close=off",
+    "multimob",
+    "full-mesh",
+    "backup",
+];
+const TIMERS: [Option<&str>; 5] = [
+    None,
+    Some("probing"),
+    Some("multimob"),
+    Some("probing,after=5ms,wait=5ms,count=1,floor=20ms,refresh=50ms"),
+    Some("multimob,floor=20ms,ceiling=300ms,unknown-rto=200ms"),
+];
+const KEEPALIVES: [Option<&str>; 3] = [None, None, Some("idle=300ms,interval=100ms,count=2")];
+
+const EXPERIMENTAL: TcpOption = TcpOption::Mptcp(0xf);
+const JOIN: TcpOption = TcpOption::Mptcp(0x1);
+const DSS: TcpOption = TcpOption::Mptcp(0x2);
+const ANY_MPTCP: TcpOption = TcpOption::Kind(30);
+
+fn pick<T: Copy>(rng: &mut PcgRng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+fn ms(rng: &mut PcgRng, low: u64, high: u64) -> Duration {
+    Duration::from_millis(between(rng, low, high))
+}
+
+/// About half of what there is, or all, or nothing.
+fn some_extensions(rng: &mut PcgRng) -> Extensions {
+    let all = [
+        Extensions::FAST_JOIN,
+        Extensions::IDLE,
+        Extensions::RTO,
+        Extensions::FOLLOW_CLIENT,
+        Extensions::REPAIR,
+    ];
+    let share = pick(rng, &[0.0, 0.5, 0.8, 1.0]);
+    let chosen = all.into_iter().filter(|_| rng.chance(share));
+    chosen.fold(Extensions::NONE, Extensions::with)
+}
+
+impl Plan {
+    /// Makes the world of a seed one with a phone in it.
+    pub(super) fn make_mobile(&mut self, seed: u64) {
+        let mut rng = SeedTree::new(seed).stream("mobile");
+        if self.paths.links.len() == 1 {
+            let link = DuplexConfig { up: random_link(&mut rng), down: random_link(&mut rng) };
+            self.paths.links.push(link);
+        }
+        self.paths.backup = (0..self.paths.links.len()).map(|path| path > 0).collect();
+        if rng.chance(0.1) {
+            self.paths.backup[0] = true;
+        }
+        if self.paths.links.len() > 2 && rng.chance(0.5) {
+            self.paths.backup[2] = false;
+        }
+        for outage in &mut self.outages {
+            if outage.kind == OutageKind::Told && rng.chance(0.3) {
+                outage.kind = OutageKind::Renumbered;
+            }
+        }
+        for path in 1..self.paths.links.len() {
+            make_cellular(&mut rng, &mut self.paths.links[path]);
+        }
+        self.draw_parts(&mut rng);
+        // The UDP carrier hides TCP from boxes.
+        if rng.chance(0.3) {
+            self.paths.capabilities = Capabilities {
+                base_segment: 1_200,
+                max_segment: 1_400,
+                checksum: ChecksumScope::WithoutAddresses,
+                flow_ids: true,
+                ecn: true,
+            };
+            self.paths.carrier_overhead = 17;
+        } else if rng.chance(0.4) {
+            let path = rng.below(self.paths.links.len() as u64) as usize;
+            put_box(&mut rng, &mut self.paths.links[path]);
+        }
+        self.connections = if rng.chance(0.3) { 3 } else { 1 };
+        // Not over before the first outage.
+        self.apps = [0, 1].map(|_| {
+            let size = 1 << between(&mut rng, 5, 14);
+            RandomPlan {
+                write_bytes: size * between(&mut rng, 2, 60),
+                write_bytes_max: size,
+                write_pause_max: ms(&mut rng, 50, 900),
+                ..self.apps[0]
+            }
+        });
+    }
+
+    /// MultiMob's parts, each drawn for itself.
+    fn draw_parts(&mut self, rng: &mut PcgRng) {
+        let registry = Registry::default();
+        let (ours, theirs, manager) =
+            (pick(rng, &CLIENT), pick(rng, &SERVER), pick(rng, &MANAGERS));
+        let set = |scheduler, manager| {
+            let set = registry.policy_set(scheduler, manager, "cubic", "rack-tlp");
+            set.expect("built-in specs")
+        };
+        let checksum = rng.chance(0.3);
+        let (timer, keepalive) = (pick(rng, &TIMERS), pick(rng, &KEEPALIVES));
+        let oracles = [None, Some(OracleConfig::prompt()), Some(OracleConfig::multimob())];
+        self.oracles = [pick(rng, &oracles), pick(rng, &[oracles[0], oracles[0], oracles[1]])];
+        let (client, server) = (&mut self.paths.client, &mut self.paths.server);
+        client.policies = set(ours, manager);
+        client.dss_checksum = checksum;
+        client.receive_timer =
+            timer.map(|spec| spec.parse::<ReceiveTimer>().expect("a receive timer"));
+        client.lone_keepalive =
+            keepalive.map(|spec| spec.parse::<LoneKeepalive>().expect("a keepalive"));
+        client.extensions = some_extensions(rng);
+        server.policies = set(theirs, "full-mesh");
+        server.dss_checksum = checksum && rng.chance(0.5);
+        server.allow_extensions = some_extensions(rng);
+        if rng.chance(0.7) {
+            server.follow_client = registry.scheduler("follow-client").ok();
+        }
+        let asked = (client.extensions, server.allow_extensions);
+        self.policies = format!("{ours}, {manager}, {timer:?}, {keepalive:?}, {theirs}, {asked:?}");
+    }
+
+    /// A box may end a connection.
+    pub(super) fn may_be_cut(&self) -> bool {
+        let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
+        let cuts = |rule: &OptionRule| matches!(rule.option, ANY_MPTCP | DSS);
+        links.into_iter().any(|link| link.middlebox.strip.iter().any(cuts))
+    }
+}
+
+/// A radio that sleeps, and more harm than usual.
+fn make_cellular(rng: &mut PcgRng, link: &mut DuplexConfig) {
+    let radio = |direction| {
+        let parameters = RadioParameters::of(RadioKind::Lte);
+        Some(RadioConfig { parameters, direction, waits: true })
+    };
+    if rng.chance(0.7) {
+        (link.up.radio, link.down.radio) = (radio(Direction::Up), radio(Direction::Down));
+    }
+    for config in [&mut link.up, &mut link.down] {
+        config.loss.random = config.loss.random.max(often(rng, 0.2, 0.3));
+        config.faults.duplicate = config.faults.duplicate.max(often(rng, 0.2, 0.5));
+        let probability = often(rng, 0.2, 0.5);
+        if probability > 0.0 {
+            let extra = ms(rng, 1, 400);
+            config.faults.reorder = Some(Reorder { probability, extra });
+        }
+    }
+}
+
+/// A box between the phone and its server.
+fn put_box(rng: &mut PcgRng, link: &mut DuplexConfig) {
+    let (up, down) = (&mut link.up.middlebox, &mut link.down.middlebox);
+    let in_mid_stream = ms(rng, 500, 8_000);
+    let from = pick(rng, &[Duration::ZERO, in_mid_stream, in_mid_stream]);
+    let rule = |option, segments, from| vec![OptionRule { option, segments, from }];
+    let at_once = Duration::ZERO;
+    let shaken = pick(rng, &[Segments::Syn, Segments::SynAck]);
+    // Which directions: options are put out wherever they come by.
+    let sides: &mut [&mut MiddleboxConfig] = &mut [up, down];
+    match rng.below(12) {
+        0 => sides.iter_mut().for_each(|b| b.strip = rule(EXPERIMENTAL, shaken, at_once)),
+        1 => sides.iter_mut().for_each(|b| b.mangle = rule(EXPERIMENTAL, shaken, at_once)),
+        2 => sides.iter_mut().for_each(|b| b.block = rule(EXPERIMENTAL, shaken, at_once)),
+        3 => sides.iter_mut().for_each(|b| b.strip = rule(EXPERIMENTAL, Segments::Rest, from)),
+        4 => sides.iter_mut().for_each(|b| b.strip = rule(JOIN, shaken, from)),
+        5 => sides.iter_mut().for_each(|b| b.block = rule(JOIN, shaken, from)),
+        6 => {
+            let option = pick(rng, &[ANY_MPTCP, DSS]);
+            let which = rng.below(3) as usize;
+            for (side, config) in sides.iter_mut().enumerate() {
+                if which != side {
+                    config.strip = rule(option, Segments::Rest, from);
+                }
+            }
+        }
+        7 | 8 => {
+            sides[0].rebind = Some(Rebind { at: in_mid_stream, from_client: true });
+            sides[1].rebind = Some(Rebind { at: in_mid_stream, from_client: false });
+        }
+        9 => {
+            let kind = pick(rng, &[Renumber::All, Renumber::NotSack]);
+            sides.iter_mut().for_each(|b| b.renumber = Some(kind));
+        }
+        10 => {
+            let options = pick(rng, &[SplitOptions::All, SplitOptions::First]);
+            let split = Split { bytes: between(rng, 40, 900) as u16, options };
+            sides.iter_mut().for_each(|b| b.split = Some(split));
+        }
+        _ => {
+            let wait = ms(rng, 1, 5);
+            let thin = between(rng, 2, 10) as u32;
+            for config in sides.iter_mut() {
+                config.coalesce = rng.chance(0.5).then_some(wait);
+                config.thin = rng.chance(0.5).then_some(thin);
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a world is like: drawn from its seed.
+
+use marline_algos::Registry;
+use marline_core::{ConnectionConfig, Extensions};
+use marline_link::{
+    DuplexConfig, GilbertElliott, Jitter, LinkConfig, MiddleboxConfig, QueueLimit, RateConfig,
+    Reorder,
+};
+use marline_policy::OracleConfig;
+use marline_sim::{Amount, App, Bulk, PathsConfig, Random, RandomPlan};
+use marline_time::{Duration, Instant, PcgRng, Rate, Rng, SeedTree};
+
+use super::super::connection;
+use super::{FAULTS_END, Family};
+
+/// Schedulers of the worlds with coding.
+const CODED: [&str; 5] = [
+    "coded",
+    "coded,rate=100%,window=45",
+    "coded,rate=20%,every=off",
+    "round-robin+coded,rate=50%",
+    "redundant+coded",
+];
+
+/// Schedulers, congestion controls and loss recoveries of the worlds with any policies.
+const ANY: [&[&str]; 3] = [
+    &[
+        "lowest-rtt+tlp-std",
+        "lowest-rtt+tlp-mp",
+        "min-rtt+orp+tlp-mp,after=rto",
+        "round-robin+tlp-mp",
+        "redundant+tlp-mp",
+        "min-rtt",
+    ],
+    &["cubic", "reno", "lia", "cubic+keep-window"],
+    &[
+        "rack-tlp,pto=linux",
+        "rack-tlp,pto=draft-dukkipati,probes=2",
+        "rack-tlp,pto=no-allowance",
+        "rack-tlp,pto=off",
+        "rfc6675",
+        "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on",
+        "rfc6675,pto=variation,early-retransmit=rfc5827,limited-transmit=off",
+    ],
+];
+
+/// A world as its seed draws it.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) paths: PathsConfig,
+    pub(super) policies: String,
+    /// In order of time on each path.
+    pub(super) outages: Vec<Outage>,
+    pub(super) apps: [RandomPlan; 2],
+    pub(super) bulk: bool,
+    /// Connections of the client, one at least.
+    pub(super) connections: usize,
+    /// Those of the client and of the server.
+    pub(super) oracles: [Option<OracleConfig>; 2],
+    /// How long the streams may stand still is judged.
+    pub(super) judges_stalls: bool,
+}
+
+/// A time in which a path is down.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Outage {
+    pub(super) path: usize,
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+    pub(super) kind: OutageKind,
+}
+
+/// What the client hears of an outage.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum OutageKind {
+    /// Nothing.
+    Silent,
+    /// Its address goes and comes back.
+    Told,
+    /// Its address goes, and another one comes.
+    Renumbered,
+}
+
+pub(super) fn between(rng: &mut PcgRng, low: u64, high: u64) -> u64 {
+    low + rng.below(high - low + 1)
+}
+
+pub(super) fn often(rng: &mut PcgRng, share: f64, most: f64) -> f64 {
+    if rng.chance(share) { rng.unit() * most } else { 0.0 }
+}
+
+pub(super) fn random_link(rng: &mut PcgRng) -> LinkConfig {
+    let ms = |rng: &mut PcgRng, low, high| Duration::from_millis(between(rng, low, high));
+    let mut config = LinkConfig {
+        rate: RateConfig::Constant(Rate::from_bits_per_s(between(rng, 500, 50_000) * 1_000)),
+        queue: QueueLimit::Time(ms(rng, 10, 300)),
+        ..LinkConfig::default()
+    };
+    config.delay.base = ms(rng, 1, 120);
+    if rng.chance(0.4) {
+        config.delay.jitter = Jitter::Normal(ms(rng, 1, 10));
+        config.delay.overtaking = rng.chance(0.5);
+    }
+    config.loss.random = often(rng, 0.5, 0.03);
+    if rng.chance(0.2) {
+        let (good, bad) = (ms(rng, 300, 3_000), ms(rng, 5, 100));
+        let loss_bad = 0.3 + 0.7 * rng.unit();
+        config.loss.gilbert_elliott = Some(GilbertElliott { good, bad, loss_bad, loss_good: 0.0 });
+    }
+    let probability = often(rng, 0.4, 0.05);
+    let extra = ms(rng, 1, 40);
+    config.faults.reorder = (probability > 0.0).then_some(Reorder { probability, extra });
+    config.faults.duplicate = often(rng, 0.3, 0.05);
+    config.faults.corrupt = often(rng, 0.4, 0.01);
+    config
+}
+
+fn random_app(rng: &mut PcgRng) -> RandomPlan {
+    let pause = |rng: &mut PcgRng, most| Duration::from_millis(rng.below(most));
+    let magnitude = between(rng, 0, 10);
+    RandomPlan {
+        write_bytes: rng.below(1_000 << magnitude),
+        // Not so small that writing takes minutes.
+        write_bytes_max: 1 + (2 << magnitude) + rng.below(100 << (magnitude / 2)),
+        write_pause_max: pause(rng, 60),
+        read_bytes_max: between(rng, 1_000, 200_000),
+        read_pause_max: pause(rng, 300),
+    }
+}
+
+impl Plan {
+    pub(super) fn draw(seed: u64, family: Family) -> Self {
+        let mut plan = Plan::shipped(seed);
+        if family == Family::Mobile {
+            plan.make_mobile(seed);
+        }
+        if family == Family::Coded {
+            let mut rng = SeedTree::new(seed).stream("policies");
+            let scheduler = CODED[rng.below(CODED.len() as u64) as usize];
+            let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+            let checksum = rng.chance(0.5);
+            for side in [&mut plan.paths.client, &mut plan.paths.server] {
+                side.policies = set.clone().expect("built-in specs");
+                side.dss_checksum = checksum;
+                side.extensions = Extensions::REPAIR;
+            }
+            plan.policies = format!("{scheduler}, checksums {checksum}");
+        }
+        if family == Family::Any {
+            let mut rng = SeedTree::new(seed).stream("policies");
+            let mut pick = |of: &[&'static str]| of[rng.below(of.len() as u64) as usize];
+            let [scheduler, congestion, recovery] = ANY.map(&mut pick);
+            let set = Registry::default().policy_set(scheduler, "full-mesh", congestion, recovery);
+            let set = set.expect("built-in specs");
+            plan.paths.client.policies = set.clone();
+            plan.paths.server.policies = set;
+            plan.policies = format!("{scheduler}, {congestion}, {recovery}");
+        }
+        plan
+    }
+
+    fn shipped(seed: u64) -> Self {
+        let mut rng = SeedTree::new(seed).stream("plan");
+        let count = between(&mut rng, 1, 3) as usize;
+        let links: Vec<DuplexConfig> = (0..count)
+            .map(|_| DuplexConfig { up: random_link(&mut rng), down: random_link(&mut rng) })
+            .collect();
+        let schedulers = ["min-rtt", "round-robin", "redundant"];
+        let scheduler = schedulers[rng.below(3) as usize];
+        let mut config: ConnectionConfig = connection(scheduler);
+        config.dss_checksum = true;
+        config.receive_buffer = between(&mut rng, 16, 4_096) << 10;
+        config.send_buffer = between(&mut rng, 16, 4_096) << 10;
+        config.ecn = rng.chance(0.3);
+        config.nagle = rng.chance(0.2);
+        let mut outages = Vec::new();
+        for path in 0..count {
+            let mut from = Instant::from_millis(between(&mut rng, 200, 8_000));
+            while rng.chance(0.5) && from < FAULTS_END {
+                let length = Duration::from_millis(between(&mut rng, 10, 2_500));
+                let to = (from + length).min(FAULTS_END);
+                let told = rng.chance(0.5);
+                let kind = if told { OutageKind::Told } else { OutageKind::Silent };
+                outages.push(Outage { path, from, to, kind });
+                from = to + Duration::from_millis(between(&mut rng, 300, 6_000));
+            }
+        }
+        let mut paths = PathsConfig::new(links, config);
+        paths.backup = (0..count).map(|path| path > 0 && rng.chance(0.2)).collect();
+        let apps = [random_app(&mut rng), random_app(&mut rng)];
+        let policies = scheduler.to_owned();
+        let (bulk, oracles) = (rng.chance(0.2), [None, None]);
+        let judges_stalls = true;
+        Plan { paths, policies, outages, apps, bulk, connections: 1, oracles, judges_stalls }
+    }
+
+    /// The applications of one connection.
+    pub(super) fn apps(&self, seeds: &SeedTree) -> [Box<dyn App>; 2] {
+        if self.bulk {
+            let amount = |side: usize| Amount::Bytes(self.apps[side].write_bytes * 2);
+            return [
+                Box::new(Bulk::new(amount(0), 11, 22)),
+                Box::new(Bulk::new(amount(1), 22, 11)),
+            ];
+        }
+        let moods = ["app/client", "app/server"].map(|name| seeds.stream(name));
+        let [client, server] = moods;
+        [
+            Box::new(Random::new(self.apps[0], (11, 22), client)),
+            Box::new(Random::new(self.apps[1], (22, 11), server)),
+        ]
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{}, {} paths", self.policies, self.paths.links.len())
+    }
+
+    pub(super) fn longest_outage(&self) -> Duration {
+        let lengths = self.outages.iter().map(|outage| outage.to.since(outage.from));
+        lengths.max().unwrap_or_default()
+    }
+
+    /// Boxes change segments on the way.
+    pub(super) fn has_boxes(&self) -> bool {
+        let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
+        links.into_iter().any(|link| link.middlebox != MiddleboxConfig::default())
+    }
+}

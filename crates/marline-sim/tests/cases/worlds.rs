@@ -5,7 +5,7 @@
 mod mobile;
 mod plan;
 
-use marline_core::{CloseReason, Oracle};
+use marline_core::{CloseReason, MonitorKind, Oracle};
 use marline_link::{LinkConfig, MiddleboxConfig};
 use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
@@ -93,7 +93,9 @@ pub fn capture(seed: u64, length: Duration) -> Vec<u8> {
 pub fn build(seed: u64, family: Family) -> (Paths, Option<String>) {
     let plan = Plan::draw(seed, family);
     let mut paths = furnish(&plan, seed);
+    // Before the paths change: later they may have other addresses.
     let complaint = call(&mut paths, (&plan, seed), 0).err();
+    schedule(&mut paths, &plan);
     (paths, complaint)
 }
 
@@ -103,7 +105,7 @@ fn app_seeds(seed: u64, connection: usize) -> SeedTree {
     if connection == 0 { seeds } else { seeds.branch(&format!("connection/{connection}")) }
 }
 
-/// Hosts, links, and what will happen to them.
+/// Hosts and links.
 fn furnish(plan: &Plan, seed: u64) -> Paths {
     let mut paths = Paths::new(&plan.paths, SeedTree::new(seed));
     if plan.connections == 1 {
@@ -125,6 +127,11 @@ fn furnish(plan: &Plan, seed: u64) -> Paths {
         // A client connects once; one connection more would be the stack's mistake.
         apps.pop().unwrap_or_else(|| Box::new(Bulk::new(Amount::Nothing, 0, 0)))
     }));
+    paths
+}
+
+/// What will happen to the links.
+fn schedule(paths: &mut Paths, plan: &Plan) {
     for Outage { path, from, to, kind } in plan.outages.iter().copied() {
         paths.at_set_path_up(from, path, false);
         paths.at_set_path_up(to, path, true);
@@ -145,7 +152,6 @@ fn furnish(plan: &Plan, seed: u64) -> Paths {
             world.set_link(down, down_config);
         });
     }
-    paths
 }
 
 /// Connection number `index` of the client begins.
@@ -157,14 +163,15 @@ fn call(paths: &mut Paths, (plan, seed): (&Plan, u64), index: usize) -> Result<(
 fn run_unguarded(seed: u64, family: Family) -> Outcome {
     let plan = Plan::draw(seed, family);
     let (mut paths, mut complaint) = build(seed, family);
-    let oracle = Liveness::new(plan.longest_outage(), Duration::from_secs(1));
+    let oracle = Liveness::new(plan.longest_outage(), plan.grace);
     let mut directions = [oracle; 2];
     let finished = watch(&mut paths, (&plan, seed), &mut directions);
     let stall = directions.map(|oracle| oracle.longest().length).into_iter().max();
-    let cut = plan.may_be_cut() && is_cut(&paths, &plan);
+    let cut = is_cut(&paths, &plan);
     complaint = complaint.or_else(|| judge(&paths, &plan, finished, cut));
-    let worst = directions.iter().find_map(Liveness::worst);
-    if let Some(worst) = worst.filter(|_| plan.judges_stalls) {
+    let judged = directions.iter().zip(plan.judges_stalls).filter(|(_, judged)| *judged);
+    let worst = judged.filter_map(|(direction, _)| direction.worst()).next();
+    if let Some(worst) = worst.filter(|_| !cut) {
         complaint.get_or_insert(format!("stalled {:?} from {}", worst.length, worst.from));
     }
     Outcome {
@@ -226,6 +233,9 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool, cut: bool) -> Option<String
             return Some(format!("connection {index} never began"));
         };
         let Some(server) = paths.server_report(index) else {
+            if cut {
+                continue;
+            }
             return Some(format!("connection {index} never came in: {:?}", client.closed));
         };
         let one = |name, from: &Report, to: &Report| {
@@ -236,17 +246,25 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool, cut: bool) -> Option<String
             return Some(words);
         }
     }
-    let in_time = if finished { Ok(()) } else { Err("not finished in time".to_owned()) };
+    let in_time = if finished || cut { Ok(()) } else { Err("not finished in time".to_owned()) };
     paths.world.verdict().and(conserved(paths)).and(in_time).err()
 }
 
-/// A connection fell back to plain TCP or lost its way, and both its applications were told of an error.
+/// A connection ended by an error as it may. Where a box takes mappings out both applications know. Plain
+/// TCP ends with its address, or with its translation: then the server may have nobody to ask.
 fn is_cut(paths: &Paths, plan: &Plan) -> bool {
     let told = |report: Option<&Report>| {
         report.and_then(|report| report.closed).is_some_and(|(_, why)| why != CloseReason::Finished)
     };
-    (0..plan.connections)
-        .any(|index| told(paths.client_report(index)) && told(paths.server_report(index)))
+    let plain = paths.world.node(paths.client).monitor().iter();
+    let plain = plain.filter(|event| matches!(event.kind, MonitorKind::Fallback(_))).count();
+    (0..plan.connections).any(|index| {
+        let here = told(paths.client_report(index));
+        let server = paths.server_report(index);
+        // As plain as TCP is before the server has answered.
+        let plain = plain > 0 || server.is_none();
+        plan.may_be_cut() && here && told(server) || plan.may_end_plain_tcp() && plain && here
+    })
 }
 
 /// Nothing came out of a link that was not put in.

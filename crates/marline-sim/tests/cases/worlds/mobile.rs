@@ -116,7 +116,23 @@ impl Plan {
             let path = rng.below(self.paths.links.len() as u64) as usize;
             put_box(&mut rng, &mut self.paths.links[path]);
         }
-        self.connections = if rng.chance(0.3) { 3 } else { 1 };
+        // Connections that begin later could not begin at an address that was another's.
+        let renumbers = |plan: &Plan| {
+            plan.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
+        };
+        self.connections = if rng.chance(0.3) && !renumbers(self) { 3 } else { 1 };
+        // Two SYNs of a join may be lost, after a second and two more.
+        self.grace = Duration::from_secs(3);
+        if self.may_be_cut() && self.policies.contains(", multimob, ") {
+            // The authors' set leaves a path only once data waits for another.
+            self.judges_stalls[1] = false;
+        }
+        if self.rebinds() {
+            self.connections = 1;
+            // Who only listens behind a translator that forgot hears nothing more until he speaks.
+            self.judges_stalls = [false; 2];
+            self.paths.client.keepalive = Some(Duration::from_secs(5));
+        }
         // Not over before the first outage.
         self.apps = [0, 1].map(|_| {
             let size = 1 << between(&mut rng, 5, 14);
@@ -157,7 +173,21 @@ impl Plan {
             server.follow_client = registry.scheduler("follow-client").ok();
         }
         let asked = (client.extensions, server.allow_extensions);
+        // Who leaves repairs to the retransmission timer stands still for as long as that is: it may have
+        // begun with a third ACK that was lost, and then knows nothing of the path's round trip.
+        let prompt = |spec: &str| !spec.contains("reinject=rto") && !spec.contains("lowest-rtt");
+        self.judges_stalls = [prompt(ours), prompt(theirs)];
         self.policies = format!("{ours}, {manager}, {timer:?}, {keepalive:?}, {theirs}, {asked:?}");
+    }
+
+    fn rebinds(&self) -> bool {
+        self.paths.links.iter().any(|link| link.up.middlebox.rebind.is_some())
+    }
+
+    /// Plain TCP may lose its ends.
+    pub(super) fn may_end_plain_tcp(&self) -> bool {
+        self.rebinds()
+            || self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
     }
 
     /// A box may end a connection.

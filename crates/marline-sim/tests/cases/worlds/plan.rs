@@ -57,8 +57,10 @@ pub(super) struct Plan {
     pub(super) connections: usize,
     /// Those of the client and of the server.
     pub(super) oracles: [Option<OracleConfig>; 2],
-    /// How long the streams may stand still is judged.
-    pub(super) judges_stalls: bool,
+    /// How long they may stand still is judged of the upload, of the download.
+    pub(super) judges_stalls: [bool; 2],
+    /// How long that is beyond what faults excuse.
+    pub(super) grace: Duration,
 }
 
 /// A time in which a path is down.
@@ -154,6 +156,8 @@ impl Plan {
             let set = set.expect("built-in specs");
             plan.paths.client.policies = set.clone();
             plan.paths.server.policies = set;
+            // Who leaves all repairs to the retransmission timer stands still for longer.
+            plan.judges_stalls = [recovery.starts_with("rack-tlp") && !recovery.contains("off"); 2];
             plan.policies = format!("{scheduler}, {congestion}, {recovery}");
         }
         plan
@@ -190,8 +194,17 @@ impl Plan {
         let apps = [random_app(&mut rng), random_app(&mut rng)];
         let policies = scheduler.to_owned();
         let (bulk, oracles) = (rng.chance(0.2), [None, None]);
-        let judges_stalls = true;
-        Plan { paths, policies, outages, apps, bulk, connections: 1, oracles, judges_stalls }
+        Plan {
+            paths,
+            policies,
+            outages,
+            apps,
+            bulk,
+            connections: 1,
+            oracles,
+            judges_stalls: [true; 2],
+            grace: Duration::from_secs(1),
+        }
     }
 
     /// The applications of one connection.

@@ -8,6 +8,7 @@ use marline_core::FallbackReason::{
     FirstDataWithoutOption, InfiniteMapping, SynAckWithoutOption, SynRetries, SynWithoutOption,
 };
 use marline_core::{CloseReason, FallbackReason};
+use marline_testkit::scene::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
@@ -325,4 +326,25 @@ fn the_last_data_comes_with_a_fin() {
         _ => None,
     });
     assert_eq!(closed, Some(CloseReason::Finished));
+}
+
+/// A box takes mappings out on the way to the server, which had said all it had to say before it noticed and
+/// went on as plain TCP. The client has seen mappings, and a DATA_ACK of what it sent with the keys, but none of
+/// what it mapped: an ACK of that without any option says what the server is. Data that it sent twice after
+/// that would be in the stream twice.
+#[test]
+fn what_went_with_the_keys_proves_no_mapping() {
+    let (mut script, mut peer, id) = calling(endpoint_config(None), config());
+    script.run(|endpoint, now| endpoint.write(now, id, &bytes(4_000, 1))).expect("room");
+    let sent = script.take_sent();
+    let data: Vec<_> = sent.iter().filter(|sent| !sent.seg.payload.is_empty()).collect();
+    assert!(data.len() >= 3 && data[0].seg.options.mptcp.capable().is_some(), "{sent:#?}");
+    assert!(data[1].seg.dss().mapping.is_some());
+    peer.hear(data[0]);
+    let first = peer.expected_dsn.wrapping_add(data[0].seg.payload.len() as u64);
+    peer.send(&mut script, Seg::ack().data_ack(first));
+    data[1..].iter().for_each(|sent| peer.hear(sent));
+    peer.send(&mut script, Seg::ack());
+    let fallback = script.endpoint.info(id).and_then(|info| info.fallback);
+    assert_eq!(fallback, Some(FirstDataWithoutOption));
 }

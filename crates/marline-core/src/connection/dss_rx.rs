@@ -36,7 +36,7 @@ impl Connection {
                     if advanced {
                         leg.last_new_at = now;
                     }
-                    leg.proven |= leg.tcp.snd_una() > Ssn(1);
+                    leg.proven |= leg.tcp.snd_una() > leg.keyed;
                 }
             }
             self.confirm(now, sh);
@@ -83,7 +83,9 @@ impl Connection {
         }
         // Both directions are contiguous from their first byte on.
         let contiguous = first && leg.delivered.0 == self.receive.next().0 + 1;
-        if leg.is_initial() && self.legs_count() == 1 && contiguous {
+        // Joins that have not come up are nobody's way yet.
+        let alone = self.legs.iter().flatten().all(|leg| leg.is_initial() || !leg.was_joined());
+        if leg.is_initial() && alone && contiguous {
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
         } else if unproven {
             self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);

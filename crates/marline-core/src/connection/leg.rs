@@ -105,7 +105,9 @@ pub(super) struct Leg {
     pub(super) delivered: Ssn,
     /// The peer mapped data on it: options on data pass.
     pub(super) mapped: bool,
-    /// Data sent on it was acknowledged together with a DATA_ACK: ours pass, too.
+    /// End of the data that went out with the keys: that it arrived says nothing of mappings.
+    pub(super) keyed: Ssn,
+    /// Data mapped on it was acknowledged together with a DATA_ACK: ours pass, too.
     pub(super) proven: bool,
     /// Where the data sent last on it began to be contiguous.
     pub(super) run: (Ssn, Dsn),

@@ -247,6 +247,7 @@ impl Connection {
             mappings,
             delivered: marline_policy::Ssn(1),
             mapped: false,
+            keyed: marline_policy::Ssn(1),
             proven: false,
             run: (marline_policy::Ssn(1), Dsn(0)),
             fail: FailState::default(),

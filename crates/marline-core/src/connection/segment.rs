@@ -132,6 +132,9 @@ impl Connection {
         let ends_pair = self.config.conduct.push_bursts && len == room && self.batched % 2 == 1;
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
+        if options.dss.is_none() && self.is_multipath() {
+            self.leg_mut(id)?.keyed = sent.end;
+        }
         if idle {
             self.push_mark(sh, &mut options);
         }

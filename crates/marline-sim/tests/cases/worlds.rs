@@ -263,7 +263,10 @@ fn is_cut(paths: &Paths, plan: &Plan) -> bool {
         let server = paths.server_report(index);
         // As plain as TCP is before the server has answered.
         let plain = plain > 0 || server.is_none();
-        plan.may_be_cut() && here && told(server) || plan.may_end_plain_tcp() && plain && here
+        // Who only listens behind an address that is gone hears nothing more, and no error.
+        let silenced = plan.renumbers_first() && plain;
+        let gone = plan.may_end_plain_tcp() && plain && here;
+        plan.may_be_cut() && here && told(server) || gone || silenced
     })
 }
 

@@ -117,10 +117,7 @@ impl Plan {
             put_box(&mut rng, &mut self.paths.links[path]);
         }
         // Connections that begin later could not begin at an address that was another's.
-        let renumbers = |plan: &Plan| {
-            plan.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
-        };
-        self.connections = if rng.chance(0.3) && !renumbers(self) { 3 } else { 1 };
+        self.connections = if rng.chance(0.3) && !self.renumbers_first() { 3 } else { 1 };
         // Two SYNs of a join may be lost, after a second and two more.
         self.grace = Duration::from_secs(3);
         if self.may_be_cut() && self.policies.contains(", multimob, ") {
@@ -186,8 +183,12 @@ impl Plan {
 
     /// Plain TCP may lose its ends.
     pub(super) fn may_end_plain_tcp(&self) -> bool {
-        self.rebinds()
-            || self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
+        self.rebinds() || self.renumbers_first()
+    }
+
+    /// The first path's address goes for good.
+    pub(super) fn renumbers_first(&self) -> bool {
+        self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
     }
 
     /// A box may end a connection.

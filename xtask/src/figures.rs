@@ -29,7 +29,8 @@ const ROWS: &[(&str, &str)] = &[
 /// Measures the rows named, or all of them. Goes on after a row that fails, and fails at the end.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {
     if let Some(unknown) = wanted.iter().find(|name| ROWS.iter().all(|(row, _)| row != name)) {
-        let known: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+        let mut known: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+        known.dedup();
         return Err(format!("no row `{unknown}`; there are {}", known.join(", ")));
     }
     let mut failed = Vec::new();

@@ -94,7 +94,7 @@ fn list() -> anyhow::Result<String> {
     for paper in papers::all() {
         let file = file(paper)?;
         let kind = if paper.in_virtual_time() { "" } else { " (real time, needs root)" };
-        writeln!(text, "{:12} {}{kind}", paper.key(), file.title)?;
+        writeln!(text, "{:14} {}{kind}", paper.key(), file.title)?;
     }
     Ok(text)
 }

@@ -18,7 +18,7 @@ use crate::workload::{Gap, Workload};
 const TEXT: &str = include_str!("../../../../papers/multimob2018.toml");
 
 /// What the authors' voice assistant says: a request is not sent while nine are unanswered.
-const ASSISTANT: Workload = Workload::Dialogue {
+pub(super) const ASSISTANT: Workload = Workload::Dialogue {
     request_bytes: 2_500,
     answer_bytes: 750,
     pieces: (85, 500),

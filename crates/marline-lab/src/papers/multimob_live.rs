@@ -7,25 +7,17 @@ mod systems;
 
 use marline_sim::quantile;
 
+use super::multimob2018::ASSISTANT;
 use super::{Context, Paper, PaperFile, Reproduction};
 use crate::experiment::Experiment;
 use crate::keep;
 use crate::runs::{Job, Record, Series, Store};
 use crate::walks::{self, walk};
-use crate::workload::{Gap, Workload};
+use crate::workload::Workload;
 use systems::System;
 
 const TEXT: &str = include_str!("../../../../papers/multimob-live.toml");
 
-/// What the authors' voice assistant says: nothing while nine requests are unanswered.
-const ASSISTANT: Workload = Workload::Dialogue {
-    request_bytes: 2_500,
-    answer_bytes: 750,
-    pieces: (85, 500),
-    unanswered_bytes: 9 * 2_500,
-    gap: Gap { least_ms: 333.0, most_ms: 333.0 },
-    count: 240,
-};
 /// After the last request a run waits so long for answers.
 const PATIENCE_S: u64 = 20;
 /// A download: so much at a time, as fast as it is taken, for so long.

@@ -6,7 +6,7 @@
 
 use marline_policy::{Dsn, SubflowId};
 use marline_time::Instant;
-use marline_wire::mptcp::{Dss, WireDsn, WireMapping};
+use marline_wire::mptcp::{Dss, WireMapping};
 use marline_wire::{Checksum, TcpOptions, dss_checksum};
 
 use super::scheduling::{Choice, Kind};
@@ -211,11 +211,7 @@ impl Connection {
         let dss = Some(Dss {
             data_ack: Some(self.data_ack()),
             mapping: Some(WireMapping {
-                dsn: if self.sends_long_dsn {
-                    WireDsn::Long(wire)
-                } else {
-                    WireDsn::Short(wire as u32)
-                },
+                dsn: self.wire_dsn(fin),
                 ssn: 0,
                 length: 1,
                 checksum: sum,

@@ -172,7 +172,7 @@ impl Connection {
         if self.peer_uses_long_dsn { DataAck::Long(ack) } else { DataAck::Short(ack as u32) }
     }
 
-    fn wire_dsn(&self, dsn: Dsn) -> WireDsn {
+    pub(super) fn wire_dsn(&self, dsn: Dsn) -> WireDsn {
         let wire = self.keys.local_first.wrapping_add(dsn.0);
         if self.sends_long_dsn { WireDsn::Long(wire) } else { WireDsn::Short(wire as u32) }
     }

@@ -11,8 +11,9 @@ pub struct Conduct {
     /// DATA_ACKs have 8 bytes if the latest data came with MP_CAPABLE or an 8-byte DSN. Otherwise a peer
     /// that ever used 8 bytes gets 8.
     pub data_ack_like_data: bool,
-    /// PSH also on the last full segment of several that leave at once, though more will follow.
-    pub push_bursts: bool,
+    /// PSH also on the last of several full segments that a kernel hands to its device as one, though more will
+    /// follow. So many segments it hands over at least, if the window lets them; 0: no such PSH.
+    pub push_bursts: u8,
     /// Segments without timestamps are taken although timestamps were agreed on (RFC 7323 section 3.2
     /// would rather drop them).
     pub forgive_missing_timestamps: bool,
@@ -44,7 +45,7 @@ impl Conduct {
         silent_third_ack: true,
         long_dsn: true,
         data_ack_like_data: true,
-        push_bursts: true,
+        push_bursts: 2,
         forgive_missing_timestamps: true,
         lone_add_addr: true,
         announce_at_once: true,

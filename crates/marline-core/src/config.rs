@@ -176,6 +176,8 @@ pub struct ConnectionConfig {
     pub ack_delay: Duration,
     /// SYNs without answer before the attempt ends (Linux: 6).
     pub syn_retries: u32,
+    /// So many of them come at equal distances, the timeout, before it doubles each time (Linux since 6.5: 4).
+    pub linear_syn_retries: u32,
     /// The same for joins. Fewer, since path managers try again and again: what lies between two SYNs
     /// of one attempt only grows.
     pub join_syn_retries: u32,
@@ -233,6 +235,7 @@ impl ConnectionConfig {
             initial_window: 10,
             ack_delay: Duration::from_millis(40),
             syn_retries: 6,
+            linear_syn_retries: 0,
             join_syn_retries: 2,
             mptcp_syn_retries: 2,
             keepalive: None,

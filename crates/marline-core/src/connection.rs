@@ -242,6 +242,11 @@ impl Connection {
         Ok(n)
     }
 
+    /// As [`read`](Self::read), and the bytes stay to be read.
+    pub(crate) fn peek(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
+        if self.receive.readable() == 0 { self.read_nothing() } else { Ok(self.receive.peek(out)) }
+    }
+
     fn read_nothing(&mut self) -> Result<usize, ReadError> {
         if self.receive.at_end() {
             return Ok(0);

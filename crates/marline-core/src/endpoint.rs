@@ -146,7 +146,11 @@ impl Endpoint {
             return;
         }
         self.shared.counters.no_such_flow += 1;
-        self.answer_with_reset(now, meta, segment);
+        // Who listens answers only what acknowledges something (RFC 9293 section 3.10.7.2); where nobody
+        // does, everything is answered.
+        if flags.contains(TcpFlags::ACK) || self.shared.config.accept.is_none() {
+            self.answer_with_reset(now, meta, segment);
+        }
     }
 
     /// The time of [`poll_timeout`](Self::poll_timeout) has come. Early or late is harmless.

@@ -38,7 +38,7 @@ pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
 pub use marline_wire::mptcp::Extensions;
 pub use oracle::{NetpathFault, NetpathInfo, Oracle, Verdict};
-pub use setting::{Hold, Setting};
+pub use setting::{Hold, Keepalive, Setting};
 pub use silence::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveTimer};
-pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState};
+pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState, TcpDetail};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

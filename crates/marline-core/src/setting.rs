@@ -18,6 +18,20 @@ pub enum Setting {
     UserTimeout(Option<Duration>),
     /// Largest send buffer, payload bytes.
     SendBuffer(u64),
+    /// Watch silent subflows; `None`: do not.
+    Keepalive(Option<Keepalive>),
+}
+
+/// When a subflow that is silent and owes nothing is asked whether it is still there (RFC 9293 section
+/// 3.8.4).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first question.
+    pub idle: Duration,
+    /// From one question to the next.
+    pub interval: Duration,
+    /// So many without an answer, and the subflow is dead.
+    pub probes: u32,
 }
 
 /// Whether a segment that is not full waits for more, at most for a retransmission timeout.

@@ -146,6 +146,35 @@ pub struct SubflowInfo {
     pub undone: u64,
     /// When it was last heard.
     pub last_heard_at: Instant,
+    /// What else its TCP knows.
+    pub tcp: TcpDetail,
+}
+
+/// What the two TCPs of a subflow agreed on, and what only their people look at.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct TcpDetail {
+    /// Segments carry timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// The peer takes SACK blocks (RFC 2018).
+    pub sack: bool,
+    /// Shifts of our window and of the peer's (RFC 7323), if windows are scaled.
+    pub window_scales: Option<(u8, u8)>,
+    /// Both sides speak ECN (RFC 3168).
+    pub ecn: bool,
+    /// Retransmission timeout, its backoff not counted.
+    pub rto: Duration,
+    /// Timeouts since data was last acknowledged.
+    pub backoff: u32,
+    /// Segments that are not cumulatively acknowledged.
+    pub unacked_segments: u32,
+    /// The peer's window, bytes.
+    pub peer_window: u64,
+    /// Largest payload received, bytes, at most our MSS.
+    pub largest_received: u32,
+    /// When payload last came in.
+    pub last_data_at: Option<Instant>,
+    /// When anything with a sequence number was last sent.
+    pub last_sent_at: Instant,
 }
 
 /// A picture of one connection.
@@ -167,6 +196,10 @@ pub struct ConnectionInfo {
     pub bytes_read: u64,
     /// Bytes the peer DATA_ACKed.
     pub bytes_acked: u64,
+    /// Bytes the application wrote that were not sent once.
+    pub unsent: u64,
+    /// Bytes the application may read now.
+    pub readable: u64,
     /// Bytes of memory held in buffers.
     pub buffered: u64,
     /// Subflows that exist.

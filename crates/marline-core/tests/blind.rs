@@ -217,3 +217,14 @@ fn icmp_is_believed_only_about_what_is_on_its_way() {
     let largest = sent.iter().map(|s| s.seg.payload.len()).max().unwrap_or_default();
     assert!((400..600).contains(&largest), "{largest}");
 }
+
+/// RFC 9293 section 3.10.7.2: to one who listens, what neither opens nor acknowledges anything is nothing.
+#[test]
+fn who_listens_says_nothing_to_a_segment_without_flags() {
+    let (mut script, _, _) = served(listening(), 1);
+    let stranger = path(0, 77, 4_000);
+    script.inject(stranger, Seg::new(TcpFlags(0)).payload(b"hello"));
+    script.expect_nothing();
+    script.inject(stranger, Seg::ack().acking(SeqNum(5)));
+    script.expect(&Expect::any().flags(TcpFlags::RST).at(SeqNum(5)));
+}

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use marline_core::{
-    CloseReason, Conduct, ConnectionConfig, Event, FallbackReason, Hold, Setting, WriteError,
+    CloseReason, Conduct, ConnectionConfig, Event, FallbackReason, Hold, Keepalive, Setting,
+    WriteError,
 };
 use marline_testkit::Seg;
 use marline_testkit::timeline::{MSS, Timeline, plain};
@@ -56,6 +57,19 @@ fn syns_without_an_answer_back_off_and_end() {
     }
     assert_eq!(gaps, [1_000, 2_000]);
     assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
+}
+
+/// What Linux does since 6.5: the first repeats of a SYN come at equal distances.
+#[test]
+fn the_first_repeats_of_a_syn_may_come_at_equal_distances() {
+    let config = ConnectionConfig { syn_retries: 4, linear_syn_retries: 2, ..plain() };
+    let mut line = Timeline::calling(config);
+    let mut gaps = Vec::new();
+    while let Some(gap) = line.wait_for_send(60_000) {
+        assert_eq!(line.sent(), ["S"]);
+        gaps.push(gap);
+    }
+    assert_eq!(gaps, [1_000, 1_000, 1_000, 2_000]);
 }
 
 #[test]
@@ -226,5 +240,24 @@ fn data_that_nobody_acknowledges_ends_the_connection_if_a_user_says_so() {
     line.wait(2_900);
     assert_eq!(closed(&mut line), None, "progress starts it anew");
     line.wait(200);
+    assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
+}
+
+#[test]
+fn keepalives_come_when_the_application_wants_them() {
+    let mut line = served();
+    let id = line.id();
+    let seconds = Duration::from_secs;
+    let times = Keepalive { idle: seconds(20), interval: seconds(5), probes: 2 };
+    line.script.run(|e, now| e.set(now, id, Setting::Keepalive(Some(times))));
+    let mut gaps = Vec::new();
+    for _ in 0..2 {
+        gaps.extend(line.wait_for_send(60_000));
+        assert_eq!(line.sent(), ["ack 1"]);
+    }
+    assert_eq!(gaps, [20_000, 5_000]);
+    line.send(Seg::ack());
+    assert_eq!(line.wait_for_send(60_000), Some(20_000), "heard: it begins anew");
+    line.wait(10_100);
     assert_eq!(closed(&mut line), Some(CloseReason::TimedOut));
 }

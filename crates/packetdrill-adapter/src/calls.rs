@@ -6,9 +6,12 @@
 //! Null buffers are what some scripts test with: they are answered with `EFAULT`.
 
 mod addresses;
+mod control;
+mod others;
 mod packets;
-mod refused;
 mod streams;
+
+pub(crate) use others::preloaded_sendfile;
 
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +22,16 @@ use crate::abi::{Interface, Userdata};
 use crate::tcp_info;
 use crate::world::World;
 
-/// `SO_MEMINFO`: nine numbers about memory, none of which the core has.
+/// `SO_MEMINFO`: nine numbers about memory, of which two are known here: what the buffers may hold.
 const SO_MEMINFO: c_int = 55;
-const MEMINFO_LEN: usize = 9 * 4;
+/// `TCP_CC_INFO`.
+const TCP_CC_INFO: c_int = 26;
+
+fn meminfo(world: &World, fd: c_int) -> Result<Vec<u8>, c_int> {
+    let limit = |name| world.call(|state| state.option(fd, libc::SOL_SOCKET, name));
+    let numbers = [0, limit(libc::SO_RCVBUF)?, 0, limit(libc::SO_SNDBUF)?, 0, 0, 0, 0, 0];
+    Ok(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
+}
 
 /// The world of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
 /// nothing is ever looked up through it.
@@ -96,7 +106,7 @@ fn filled() -> Interface {
         sendto: streams::sendto,
         sendmsg: streams::sendmsg,
         fcntl: addresses::fcntl,
-        ioctl: refused::ioctl,
+        ioctl: others::ioctl,
         close: addresses::close,
         shutdown: addresses::shutdown,
         getsockopt: get_option,
@@ -106,11 +116,11 @@ fn filled() -> Interface {
         netdev_receive: packets::netdev_receive,
         usleep: packets::usleep,
         gettimeofday: packets::gettimeofday,
-        epoll_create: refused::epoll_create,
-        epoll_ctl: refused::epoll_ctl,
-        epoll_wait: refused::epoll_wait,
-        pipe: refused::pipe,
-        splice: refused::splice,
+        epoll_create: others::epoll_create,
+        epoll_ctl: others::epoll_ctl,
+        epoll_wait: others::epoll_wait,
+        pipe: others::pipe,
+        splice: others::splice,
     }
 }
 
@@ -170,14 +180,16 @@ fn get(
     if value.is_null() || len.is_null() {
         return Err(libc::EFAULT);
     }
-    let bytes = if (level, name) == (libc::SOL_TCP, libc::TCP_INFO) {
-        let info = world.call(|state| state.subflow_info(fd))?;
-        let announced = world.call(|state| state.announced_mss(fd));
-        tcp_info::encode(&info, announced).to_vec()
-    } else if (level, name) == (libc::SOL_SOCKET, SO_MEMINFO) {
-        vec![0; MEMINFO_LEN]
-    } else {
-        world.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec()
+    let bytes = match (level, name) {
+        (libc::SOL_TCP, libc::TCP_INFO) => world.call(|state| tcp_info::of(state, fd))?.to_vec(),
+        (libc::SOL_TCP, TCP_CC_INFO) => vec![0; 20],
+        (libc::SOL_TCP, libc::TCP_CONGESTION) => {
+            let mut name = world.call(|state| state.congestion_name(fd))?.into_bytes();
+            name.resize(16, 0);
+            name
+        }
+        (libc::SOL_SOCKET, SO_MEMINFO) => meminfo(world, fd)?,
+        _ => world.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec(),
     };
     // SAFETY: not null, so it may be read, and as many bytes as it says may be written at `value`. The
     // rest of a longer buffer is cleared: callers look at fields that we do not know.

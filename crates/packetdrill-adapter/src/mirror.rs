@@ -12,14 +12,41 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use marline_algos::Registry;
 use marline_core::{BufferTuning, Conduct, ConnectionConfig, Counters};
-use marline_policy::{AddressId, LocalAddress, PolicySet};
+use marline_policy::{AddressId, CongestionFactory, LocalAddress, PolicySet};
 use marline_time::Duration;
 
 use crate::options::SocketOptions;
+
+/// Connections that went on as plain TCP, by what was the reason.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fallbacks {
+    /// A client's third ACK had no keys.
+    pub(crate) by_third_ack: u64,
+    /// A server's SYN/ACK had none.
+    pub(crate) by_syn_ack: u64,
+    /// SYNs with the option were not answered, one without was.
+    pub(crate) by_silence: u64,
+    /// It was the first SYN without: the network is remembered as one that drops the option.
+    pub(crate) remembered: u64,
+    /// Such a network was known.
+    pub(crate) by_memory: u64,
+    /// Data came without a DSS.
+    pub(crate) by_missing_option: u64,
+}
+
+/// Who opens a connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// We do.
+    Active,
+    /// The peer does.
+    Passive,
+}
 
 /// The mirror.
 #[derive(Debug)]
@@ -28,7 +55,7 @@ pub(crate) struct Mirror {
     state_dir: Option<PathBuf>,
     endpoints: Vec<LocalAddress>,
     seen_at: Option<SystemTime>,
-    told: Option<Counters>,
+    told: Option<(Counters, Fallbacks)>,
 }
 
 impl Mirror {
@@ -71,22 +98,38 @@ impl Mirror {
     /// The configuration of a connection, by the sysctls of the namespace and the socket's own options.
     pub(crate) fn connection_config(
         &self,
+        opening: Opening,
         mptcp: bool,
         socket: &SocketOptions,
     ) -> ConnectionConfig {
-        let mut config = ConnectionConfig::new(policies());
+        let named = socket.congestion.clone().unwrap_or_else(congestion_by_sysctl);
+        let mut config = ConnectionConfig::new(policies(&named));
         config.mptcp = mptcp && sysctl("net/mptcp/enabled", 0).unwrap_or(1) != 0;
         config.dss_checksum = sysctl("net/mptcp/checksum_enabled", 0) == Some(1);
         config.local_addresses = self.endpoints.iter().copied().filter(|e| e.up).collect();
-        config.conduct = Conduct::LINUX;
+        let burst = sysctl("net/ipv4/tcp_min_tso_segs", 0).unwrap_or(2);
+        config.conduct = Conduct { push_bursts: burst.min(255) as u8, ..Conduct::LINUX };
         config.pacing = false;
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
         config.buffer_tuning = BufferTuning::Fixed;
         // Half of the memory is for the kernel's own bookkeeping.
         config.send_buffer = socket.send_buffer.unwrap_or_else(|| tcp_memory("tcp_wmem", 1));
         config.receive_buffer = tcp_memory("tcp_rmem", 2);
-        config.ecn = sysctl("net/ipv4/tcp_ecn", 0) == Some(1);
-        config.syn_retries = sysctl("net/ipv4/tcp_syn_retries", 0).unwrap_or(6) as u32;
+        // 1 asks and agrees; 2, the default, only agrees.
+        let ecn = sysctl("net/ipv4/tcp_ecn", 0).unwrap_or(2);
+        config.ecn = ecn == 1 || ecn == 2 && opening == Opening::Passive;
+        let retries = match opening {
+            Opening::Active => sysctl("net/ipv4/tcp_syn_retries", 0).unwrap_or(6),
+            Opening::Passive => sysctl("net/ipv4/tcp_synack_retries", 0).unwrap_or(5),
+        };
+        config.syn_retries = retries as u32;
+        config.linear_syn_retries =
+            sysctl("net/ipv4/tcp_syn_linear_timeouts", 0).unwrap_or(0) as u32;
+        let first = sysctl("net/mptcp/syn_retrans_before_tcp_fallback", 0);
+        config.mptcp_syn_retries = first.map_or(config.mptcp_syn_retries, |count| count as u32);
+        if let Some(ms) = sysctl("net/ipv4/tcp_rto_max_ms", 0) {
+            config.rtt.max_rto = Duration::from_millis(ms);
+        }
         config.linger.timeout = match sysctl("net/mptcp/close_timeout", 0) {
             Some(seconds) => Duration::from_secs(seconds),
             None => config.linger.timeout,
@@ -96,15 +139,20 @@ impl Mirror {
     }
 
     /// Writes our counters where the namespace's `nstat` finds them.
-    pub(crate) fn tell_counters(&mut self, counters: &Counters, third_ack_fallbacks: u64) {
+    pub(crate) fn tell_counters(&mut self, counters: &Counters, fallbacks: Fallbacks) {
         let Some(dir) = self.state_dir.as_ref() else { return };
-        if self.told.replace(*counters) == Some(*counters) {
+        if self.told.replace((*counters, fallbacks)) == Some((*counters, fallbacks)) {
             return;
         }
         let values = [
             ("MPTcpExtMPCapableSYNRX", counters.mp_capable_syn_rx),
             ("MPTcpExtMPCapableSYNTX", counters.mp_capable_syn_tx),
-            ("MPTcpExtMPCapableFallbackACK", third_ack_fallbacks),
+            ("MPTcpExtMPCapableFallbackACK", fallbacks.by_third_ack),
+            ("MPTcpExtMPCapableFallbackSYNACK", fallbacks.by_syn_ack),
+            ("MPTcpExtMPCapableSYNTXDrop", fallbacks.by_silence),
+            ("MPTcpExtMPCapableSYNTXDisabled", fallbacks.by_memory),
+            ("MPTcpExtBlackhole", fallbacks.remembered),
+            ("MPTcpExtDssFallback", fallbacks.by_missing_option),
             ("MPTcpExtMPJoinSynRx", counters.mp_join_syn_rx),
             ("MPTcpExtMPJoinAckRx", counters.mp_join_ack_rx),
             ("MPTcpExtMPJoinNoTokenFound", counters.mp_join_no_token),
@@ -124,6 +172,8 @@ impl Mirror {
             ("MPTcpExtMPPrioTx", counters.mp_prio_tx),
             ("MPTcpExtDuplicateData", counters.duplicate_data),
             ("MPTcpExtDSSNotMatching", counters.dss_not_matching),
+            ("TcpExtTCPChallengeACK", counters.challenge_acks),
+            ("TcpOutRsts", counters.resets_out),
         ];
         let lines: Vec<String> =
             values.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
@@ -134,13 +184,28 @@ impl Mirror {
     }
 }
 
-/// The default policies, but for loss recovery: by the letter of RFC 8985, as Linux.
-fn policies() -> PolicySet {
+/// The congestion control of this name: only those that Linux names.
+pub(crate) fn congestion(name: &str) -> Option<Arc<dyn CongestionFactory>> {
+    ["cubic", "reno", "bbr"].contains(&name).then(|| Registry::default().congestion(name).ok())?
+}
+
+/// The congestion control that connections begin with.
+pub(crate) fn congestion_by_sysctl() -> String {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    text.map_or_else(|_| "cubic".to_owned(), |text| text.trim().to_owned())
+}
+
+/// The default policies, but for loss recovery, which is by the letter of RFC 8985, as Linux's, and the
+/// congestion control that was asked for.
+fn policies(named: &str) -> PolicySet {
     let recovery = Registry::default().recovery("rack-tlp-rfc");
     debug_assert!(recovery.is_ok(), "{recovery:?}");
     let mut policies = marline_algos::default_policies();
     if let Ok(recovery) = recovery {
         policies.recovery = recovery;
+    }
+    if let Some(congestion) = congestion(named).filter(|_| named != "cubic") {
+        policies.congestion = congestion;
     }
     policies
 }
@@ -169,7 +234,8 @@ pub(crate) fn sysctl(name: &str, index: usize) -> Option<u64> {
     text.split_whitespace().nth(index)?.parse().ok()
 }
 
-fn tcp_memory(name: &str, index: usize) -> u64 {
+/// The word at `index` of `tcp_rmem` or `tcp_wmem`, bytes.
+pub(crate) fn tcp_memory(name: &str, index: usize) -> u64 {
     sysctl(&format!("net/ipv4/{name}"), index).unwrap_or(4 << 20).max(2)
 }
 

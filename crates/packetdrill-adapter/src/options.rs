@@ -1,41 +1,182 @@
-//! Socket options: those that mean something to the core, and those that are only remembered.
+//! Socket options: those that mean something to the core, those that are only remembered, and which there
+//! are at all.
+//!
+//! What Linux knows and Marline has not is taken and given back, as most of it changes nothing on the wire.
+//! What Linux does not know is refused as Linux does: `ENOPROTOOPT`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use libc::c_int;
-use marline_core::ConnectionConfig;
+use marline_core::{ConnectionConfig, Keepalive};
 use marline_time::Duration;
+
+use crate::mirror::sysctl;
 
 /// `TCP_MD5SIG`, which Multipath TCP excludes.
 pub(crate) const TCP_MD5SIG: c_int = 14;
 /// `TCP_NOTSENT_LOWAT`.
 pub(crate) const TCP_NOTSENT_LOWAT: c_int = 25;
+/// `TCP_INQ`.
+pub(crate) const TCP_INQ: c_int = 36;
+/// `TCP_IS_MPTCP`.
+pub(crate) const TCP_IS_MPTCP: c_int = 43;
 /// `SOL_MPTCP`.
 pub(crate) const SOL_MPTCP: c_int = 284;
+/// `SO_ZEROCOPY`.
+pub(crate) const SO_ZEROCOPY: c_int = 60;
+
+/// The highest numbers that Linux 6.18 knows.
+const LAST_OF_SOCKET: c_int = 84;
+const LAST_OF_TCP: c_int = 46;
+const LAST_OF_IP: c_int = 52;
+const LAST_OF_IPV6: c_int = 80;
 
 /// What was set on a socket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketOptions {
     /// Twice what was asked for, as the kernel counts its own bookkeeping in.
     pub(crate) send_buffer: Option<u64>,
+    /// The same.
+    pub(crate) receive_buffer: Option<u64>,
     pub(crate) no_delay: bool,
     pub(crate) cork: bool,
     pub(crate) max_segment: Option<u16>,
     pub(crate) user_timeout: Option<Duration>,
     pub(crate) notsent_lowat: u32,
     pub(crate) tos: u8,
+    pub(crate) hops: Option<u8>,
     pub(crate) send_timeout: Option<Duration>,
     pub(crate) receive_timeout: Option<Duration>,
     /// `SO_LINGER` with a time of zero: closing resets.
     pub(crate) abort_on_close: bool,
+    /// `TCP_CONGESTION`.
+    pub(crate) congestion: Option<String>,
     /// Everything else, as it was set.
     pub(crate) others: BTreeMap<(c_int, c_int), c_int>,
 }
 
 impl SocketOptions {
+    /// An option that is only remembered, or as it is in the beginning.
+    pub(crate) fn remembered(&self, level: c_int, name: c_int) -> c_int {
+        self.others.get(&(level, name)).copied().unwrap_or_else(|| initial(level, name))
+    }
+
+    /// Whether such an option is on.
+    pub(crate) fn is_on(&self, level: c_int, name: c_int) -> bool {
+        self.remembered(level, name) != 0
+    }
+
+    /// When silence is asked about, if at all.
+    pub(crate) fn keepalive(&self) -> Option<Keepalive> {
+        let seconds = |name| Duration::from_secs(self.remembered(libc::SOL_TCP, name) as u64);
+        self.is_on(libc::SOL_SOCKET, libc::SO_KEEPALIVE).then(|| Keepalive {
+            idle: seconds(libc::TCP_KEEPIDLE),
+            interval: seconds(libc::TCP_KEEPINTVL),
+            probes: self.remembered(libc::SOL_TCP, libc::TCP_KEEPCNT) as u32,
+        })
+    }
+
     /// What of it is a connection's configuration.
     pub(crate) fn apply(&self, config: &mut ConnectionConfig) {
         config.nagle = !self.no_delay;
         config.max_segment_size = self.max_segment;
+        if let Some(bytes) = self.receive_buffer {
+            config.receive_buffer = bytes / 2;
+        }
+        if let Some(retries) = self.others.get(&(libc::SOL_TCP, libc::TCP_SYNCNT)) {
+            config.syn_retries = *retries as u32;
+        }
+    }
+}
+
+/// Whether Linux has such an option for a socket of this kind.
+pub(crate) fn is_known(level: c_int, name: c_int) -> bool {
+    let last = match level {
+        libc::SOL_SOCKET => LAST_OF_SOCKET,
+        libc::SOL_TCP => LAST_OF_TCP,
+        libc::SOL_IP => LAST_OF_IP,
+        libc::SOL_IPV6 => LAST_OF_IPV6,
+        _ => return false,
+    };
+    (1..=last).contains(&name)
+}
+
+/// Whether such an option may be set, and to this: an `errno` if not.
+pub(crate) fn check(level: c_int, name: c_int, value: c_int) -> Result<(), c_int> {
+    const READ_ONLY: [(c_int, c_int); 9] = [
+        (libc::SOL_SOCKET, libc::SO_TYPE),
+        (libc::SOL_SOCKET, libc::SO_ERROR),
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL),
+        (libc::SOL_SOCKET, libc::SO_DOMAIN),
+        (libc::SOL_TCP, libc::TCP_INFO),
+        (libc::SOL_TCP, TCP_IS_MPTCP),
+        (libc::SOL_IP, libc::IP_MTU),
+        (libc::SOL_IPV6, libc::IPV6_MTU),
+    ];
+    if !is_known(level, name) || READ_ONLY.contains(&(level, name)) {
+        return Err(libc::ENOPROTOOPT);
+    }
+    let range = range(level, name);
+    if range.contains(&value) { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+/// The values that an option takes.
+fn range(level: c_int, name: c_int) -> RangeInclusive<c_int> {
+    const MOST_SECONDS: c_int = 32_767;
+    match (level, name) {
+        (libc::SOL_TCP, libc::TCP_MAXSEG) => 88..=MOST_SECONDS,
+        (libc::SOL_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 1..=MOST_SECONDS,
+        (libc::SOL_TCP, libc::TCP_KEEPCNT | libc::TCP_SYNCNT) => 1..=127,
+        (libc::SOL_TCP, libc::TCP_USER_TIMEOUT) => 0..=c_int::MAX,
+        (libc::SOL_TCP, TCP_INQ) | (libc::SOL_SOCKET, SO_ZEROCOPY) => 0..=1,
+        (libc::SOL_IP, libc::IP_TTL) => 1..=255,
+        (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS) => -1..=255,
+        _ => c_int::MIN..=c_int::MAX,
+    }
+}
+
+/// What an option that nobody set is.
+fn initial(level: c_int, name: c_int) -> c_int {
+    let read = |path: &str, otherwise: u64| sysctl(path, 0).unwrap_or(otherwise) as c_int;
+    match (level, name) {
+        (libc::SOL_TCP, libc::TCP_KEEPIDLE) => read("net/ipv4/tcp_keepalive_time", 7_200),
+        (libc::SOL_TCP, libc::TCP_KEEPINTVL) => read("net/ipv4/tcp_keepalive_intvl", 75),
+        (libc::SOL_TCP, libc::TCP_KEEPCNT) => read("net/ipv4/tcp_keepalive_probes", 9),
+        (libc::SOL_TCP, libc::TCP_SYNCNT) => read("net/ipv4/tcp_syn_retries", 6),
+        (libc::SOL_TCP, libc::TCP_LINGER2) => read("net/ipv4/tcp_fin_timeout", 60),
+        (libc::SOL_IP, libc::IP_TTL) => read("net/ipv4/ip_default_ttl", 64),
+        (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => 64,
+        (libc::SOL_TCP, libc::TCP_QUICKACK)
+        | (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_SNDLOWAT)
+        | (libc::SOL_IP, libc::IP_MTU_DISCOVER)
+        | (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER) => 1,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_linux_does_not_know_is_refused() {
+        assert_eq!(check(libc::SOL_TCP, 99, 1), Err(libc::ENOPROTOOPT));
+        assert_eq!(check(4_711, 1, 1), Err(libc::ENOPROTOOPT));
+        assert_eq!(check(libc::SOL_SOCKET, libc::SO_TYPE, 1), Err(libc::ENOPROTOOPT));
+        assert_eq!(check(libc::SOL_TCP, libc::TCP_KEEPCNT, 0), Err(libc::EINVAL));
+        assert_eq!(check(libc::SOL_TCP, libc::TCP_KEEPCNT, 3), Ok(()));
+        assert_eq!(check(libc::SOL_IP, libc::IP_TTL, 256), Err(libc::EINVAL));
+    }
+
+    #[test]
+    fn keepalives_are_off_until_asked_for() {
+        let mut options = SocketOptions::default();
+        assert_eq!(options.keepalive(), None);
+        options.others.insert((libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        options.others.insert((libc::SOL_TCP, libc::TCP_KEEPIDLE), 5);
+        let times = options.keepalive().expect("on");
+        assert_eq!((times.idle, times.probes), (Duration::from_secs(5), 9));
     }
 }

@@ -1,11 +1,11 @@
-//! `getsockopt` past the table: packetdrill asks the C library for `TCP_INFO` and its kin.
+//! Calls past the table: packetdrill asks the C library for `TCP_INFO` and its kin, and has it send files.
 //!
-//! Loaded with `LD_PRELOAD` before the C library, this function answers for our sockets and hands all
+//! Loaded with `LD_PRELOAD` before the C library, these functions answer for our sockets and hand all
 //! others on to the system.
 
 mod hashing;
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{c_int, c_void, off_t, size_t, socklen_t, ssize_t};
 
 use crate::calls;
 
@@ -26,4 +26,37 @@ pub(crate) unsafe extern "C" fn getsockopt(
     }
     // SAFETY: the arguments are the caller's own, passed on as they came; the system checks the pointers.
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int }
+}
+
+/// The C library's `sendfile`, to sockets of the world and all others.
+///
+/// # Safety
+/// As the C library's: `offset` is null or may be read and written.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    if let Some(answer) = calls::preloaded_sendfile(to, from, offset, count) {
+        return answer;
+    }
+    // SAFETY: the arguments are the caller's own, passed on as they came; the system checks the pointers.
+    unsafe { libc::syscall(libc::SYS_sendfile, to, from, offset, count) as ssize_t }
+}
+
+/// The same under the name that programs with large files call.
+///
+/// # Safety
+/// As [`sendfile`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: the caller's own arguments.
+    unsafe { sendfile(to, from, offset, count) }
 }

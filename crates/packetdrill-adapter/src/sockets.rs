@@ -3,8 +3,12 @@
 //! Descriptors are real ones, of sockets that nothing ever passes through: packetdrill closes them itself at
 //! the end, and some scripts look for a listener in `/proc/net/tcp`.
 
+mod asking;
+mod clocks;
+mod epolls;
 mod opening;
 mod polling;
+mod reports;
 mod settings;
 mod transfer;
 
@@ -17,9 +21,15 @@ use marline_core::{
     WriteError,
 };
 
+pub(crate) use self::clocks::Clocks;
+use self::epolls::Epoll;
 pub(crate) use self::opening::{told_to, unmapped};
-pub(crate) use self::transfer::Writing;
-use crate::mirror::Mirror;
+pub(crate) use self::reports::Report;
+use self::reports::Reports;
+pub(crate) use self::transfer::{Reading, Writing};
+use marline_time::Instant;
+
+use crate::mirror::{Fallbacks, Mirror, Opening};
 use crate::options::SocketOptions;
 
 /// What a socket is.
@@ -47,6 +57,11 @@ pub(crate) struct Socket {
     /// `connect` was asked for and its success was not told yet.
     pub(crate) connecting: bool,
     pub(crate) read_shut: bool,
+    pub(crate) write_shut: bool,
+    /// The error queue, and what will come into it.
+    pub(crate) reports: Reports,
+    /// What those who wait for edges look at.
+    wakes: epolls::Wakes,
 }
 
 /// What is known of a connection beyond what the endpoint tells.
@@ -58,8 +73,26 @@ pub(crate) struct Life {
     /// The last write was refused, and there was no word of room since.
     pub(crate) full: bool,
     pub(crate) tos: u8,
+    /// Time to live of what leaves, if it was set.
+    pub(crate) hops: Option<u8>,
     /// The error of its end was told.
     pub(crate) error_told: bool,
+    pub(crate) clocks: Clocks,
+}
+
+impl Life {
+    fn new(path: FourTuple, options: &SocketOptions, now: Instant) -> Self {
+        Life {
+            path,
+            open: false,
+            over: None,
+            full: false,
+            tos: options.tos,
+            hops: options.hops,
+            error_told: false,
+            clocks: Clocks::since(now),
+        }
+    }
 }
 
 /// All sockets.
@@ -67,8 +100,9 @@ pub(crate) struct Life {
 pub(crate) struct Sockets {
     pub(crate) by_fd: BTreeMap<c_int, Socket>,
     pub(crate) lives: BTreeMap<ConnectionId, Life>,
-    /// Connections that came in and fell back with their third ACK.
-    pub(crate) third_ack_fallbacks: u64,
+    epolls: BTreeMap<c_int, Epoll>,
+    /// Why connections became plain TCP.
+    pub(crate) fallbacks: Fallbacks,
 }
 
 /// The `errno` by which a connection that ended is told.
@@ -111,32 +145,51 @@ impl Sockets {
     ) -> Option<ConnectionConfig> {
         let listener = self.listener(local)?;
         let mptcp = listener.mptcp;
-        Some(mirror.connection_config(mptcp, &listener.options))
+        Some(mirror.connection_config(Opening::Passive, mptcp, &listener.options))
+    }
+
+    /// Somebody listens there already.
+    pub(crate) fn is_taken(&self, wanted: SocketAddr) -> bool {
+        let any = wanted.ip().is_unspecified();
+        let mut bound = self.by_fd.values().filter(|s| matches!(s.kind, Kind::Listener(_)));
+        bound.any(|socket| {
+            let same = |at: SocketAddr| {
+                at.port() == wanted.port()
+                    && (any || at.ip().is_unspecified() || at.ip() == wanted.ip())
+            };
+            socket.bound.is_some_and(same)
+        })
     }
 
     fn listener(&self, local: SocketAddr) -> Option<&Socket> {
         self.by_fd.values().find(|socket| socket.listens_on(local))
     }
 
-    /// The type-of-service byte of what leaves on a path.
-    pub(crate) fn type_of_service(&self, path: &FourTuple) -> u8 {
+    /// The type-of-service byte and the time to live of what leaves on a path.
+    pub(crate) fn marks(&self, path: &FourTuple) -> (u8, Option<u8>) {
         let own = self.lives.values().find(|life| life.path == *path);
-        // A joined subflow has the mark of its connection.
+        // A joined subflow has the marks of its connection.
         let joined = || {
             let port = |life: &&Life| life.path.remote.port() == path.remote.port();
             self.lives.values().find(port)
         };
-        own.or_else(joined).map_or(0, |life| life.tos)
+        if let Some(life) = own.or_else(joined) {
+            return (life.tos, life.hops);
+        }
+        let listener = self.listener(path.local).map(|socket| &socket.options);
+        listener.map_or((0, None), |options| (options.tos, options.hops))
     }
 
     /// What the endpoint tells.
-    pub(crate) fn on_event(&mut self, endpoint: &Endpoint, event: Event) {
+    pub(crate) fn on_event(&mut self, now: Instant, endpoint: &Endpoint, event: Event) {
         match event {
-            Event::Incoming(id) => self.on_incoming(endpoint, id),
+            Event::Incoming(id) => self.on_incoming(now, endpoint, id),
             Event::Connected { connection, .. } => {
                 if let Some(life) = self.lives.get_mut(&connection) {
                     life.open = true;
+                    life.clocks = Clocks::since(now);
                 }
+                self.count_fallback(endpoint, connection);
             }
             Event::Writable(id) => {
                 if let Some(life) = self.lives.get_mut(&id) {
@@ -152,23 +205,52 @@ impl Sockets {
         }
     }
 
-    fn on_incoming(&mut self, endpoint: &Endpoint, id: ConnectionId) {
+    fn count_fallback(&mut self, endpoint: &Endpoint, id: ConnectionId) {
+        let count = &mut self.fallbacks;
+        match endpoint.info(id).and_then(|info| info.fallback) {
+            Some(FallbackReason::SynAckWithoutOption) => count.by_syn_ack += 1,
+            Some(FallbackReason::SynRetries) => {
+                count.by_silence += 1;
+                count.remembered += 1;
+            }
+            Some(FallbackReason::KnownNetwork) => count.by_memory += 1,
+            _ => {}
+        }
+    }
+
+    fn on_incoming(&mut self, now: Instant, endpoint: &Endpoint, id: ConnectionId) {
         let Some(info) = endpoint.info(id) else { return };
         let by_third_ack = info.fallback == Some(FallbackReason::FirstDataWithoutOption);
-        self.third_ack_fallbacks += u64::from(by_third_ack);
+        self.fallbacks.by_third_ack += u64::from(by_third_ack);
         let Some(path) = info.subflows.first().map(|flow| flow.path) else { return };
         let listener = self.by_fd.values_mut().find(|socket| socket.listens_on(path.local));
         let Some(listener) = listener else { return };
-        let tos = listener.options.tos;
+        let life = Life { open: true, ..Life::new(path, &listener.options, now) };
         if let Kind::Listener(queue) = &mut listener.kind {
             queue.push_back(id);
         }
-        let life = Life { path, open: true, over: None, full: false, tos, error_told: false };
         self.lives.insert(id, life);
     }
 }
 
 impl Socket {
+    pub(crate) fn new(kind: Kind, mptcp: bool, v6: bool) -> Self {
+        Socket {
+            kind,
+            mptcp,
+            v6,
+            nonblocking: false,
+            bound: None,
+            options: SocketOptions::default(),
+            error: None,
+            connecting: false,
+            read_shut: false,
+            write_shut: false,
+            reports: Reports::default(),
+            wakes: epolls::Wakes::default(),
+        }
+    }
+
     fn listens_on(&self, local: SocketAddr) -> bool {
         let Some(bound) = self.bound.filter(|_| matches!(self.kind, Kind::Listener(_))) else {
             return false;

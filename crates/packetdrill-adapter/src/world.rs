@@ -30,14 +30,19 @@ use crate::sockets::Sockets;
 
 /// How long packetdrill may wait for a packet that does not come (virtual time).
 const RECEIVE_PATIENCE: Duration = Duration::from_secs(30);
+/// The same, through however many packets that are not the one.
+const TOTAL_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a call may block on the main thread, which then is the only one that could end it.
 const MAIN_PATIENCE: Duration = Duration::from_secs(60);
 /// After so long (real time) without any step of time, a call that blocks takes the steps itself.
 const ABANDONED_AFTER: Duration = Duration::from_millis(300);
 /// What `gettimeofday` tells at the beginning, in seconds.
 const EPOCH_S: u64 = 1_700_000_000;
-/// Bytes of a segment in a packet of 1,500 bytes without IP options.
+/// Bytes of a segment in a packet of 1,500 bytes of IPv4 without options.
 const MAX_SEGMENT: u16 = 1_480;
+/// The least anybody need pass.
+const LEAST_SEGMENT: u16 = 576;
+const IPV4_HEADER: u16 = 20;
 
 /// What a call found.
 pub(crate) enum Attempt<T> {
@@ -71,15 +76,19 @@ pub(crate) struct State {
     moves: u64,
     /// A call has waited on another thread than the main one.
     helped: bool,
+    /// When packetdrill last did anything but wait for a packet.
+    acted_at: Instant,
 }
 
 impl World {
     /// A machine as the flags of the command line say: `local=ADDRESS` (repeatable, the first is the one
-    /// connections are opened from), `state=DIRECTORY` ([`Mirror`]), `capture=FILE`.
+    /// connections are opened from), `mtu=BYTES` (1,500 otherwise), `state=DIRECTORY` ([`Mirror`]),
+    /// `capture=FILE`.
     pub(crate) fn new(flags: &str) -> Self {
         let mut locals = Vec::new();
         let mut state_dir = None;
         let mut capture = None;
+        let mut max_segment = MAX_SEGMENT;
         for flag in flags.split(',').filter(|flag| !flag.is_empty()) {
             match flag.split_once('=') {
                 Some(("local", address)) => match address.parse::<IpAddr>() {
@@ -91,13 +100,18 @@ impl World {
                     Ok(file) => capture = Some(file),
                     Err(error) => eprintln!("packetdrill-adapter: {path}: {error}"),
                 },
+                Some(("mtu", bytes)) => match bytes.parse::<u16>() {
+                    Ok(bytes) => max_segment = bytes.saturating_sub(IPV4_HEADER).max(LEAST_SEGMENT),
+                    Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
+                },
                 _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
             }
         }
         let config = EndpointConfig {
             capabilities: Capabilities {
-                base_segment: MAX_SEGMENT,
-                max_segment: MAX_SEGMENT,
+                // With a larger MTU the packets are those of IPv6.
+                base_segment: max_segment.min(MAX_SEGMENT),
+                max_segment,
                 checksum: ChecksumScope::WithAddresses,
                 flow_ids: false,
                 ecn: true,
@@ -119,6 +133,7 @@ impl World {
             next_waiter: 0,
             moves: 0,
             helped: false,
+            acted_at: Instant::from_secs(1),
         };
         World { state: Mutex::new(state), changed: Condvar::new(), main: thread::current().id() }
     }
@@ -131,6 +146,7 @@ impl World {
     pub(crate) fn call<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
         self.settle();
         let mut state = self.lock();
+        state.acted_at = state.now;
         let result = call(&mut state);
         state.gather();
         self.changed.notify_all();
@@ -199,6 +215,7 @@ impl World {
     pub(crate) fn sleep(&self, for_us: u32) {
         let end = {
             let mut state = self.lock();
+            state.acted_at = state.now;
             state.refresh_mirror();
             state.now + Duration::from_micros(u64::from(for_us))
         };
@@ -223,11 +240,12 @@ impl World {
         let end = {
             let mut state = self.lock();
             state.refresh_mirror();
-            state.now + RECEIVE_PATIENCE
+            (state.now + RECEIVE_PATIENCE).min(state.acted_at + TOTAL_PATIENCE)
         };
         loop {
             if let Some((at, packet)) = self.lock().out.pop_front() {
-                return Some((wall_us(at), packet));
+                // packetdrill throws away what no socket of its script has, and waits again.
+                return (at <= end).then(|| (wall_us(at), packet));
             }
             let more = self.step(end);
             if !more && self.lock().out.is_empty() {
@@ -249,6 +267,11 @@ fn wall_us(at: Instant) -> u64 {
     EPOCH_S * 1_000_000 + at.as_micros()
 }
 
+/// What `gettimeofday` tells at an instant, in nanoseconds.
+pub(crate) fn wall_ns(at: Instant) -> u64 {
+    EPOCH_S * 1_000_000_000 + at.as_nanos()
+}
+
 impl State {
     fn step(&mut self, end: Instant) -> bool {
         self.moves += 1;
@@ -257,15 +280,20 @@ impl State {
         let deadlines = self.waiting.values().flatten().copied().filter(|at| *at > now);
         let next = timer.into_iter().chain(deadlines).min();
         let Some(at) = next.filter(|at| *at <= end) else {
-            self.now = self.now.max(end);
+            self.let_pass(end);
             return false;
         };
-        self.now = self.now.max(at);
+        self.let_pass(at);
         if timer.is_some_and(|timer| timer <= self.now) {
             self.endpoint.handle_timeout(self.now);
         }
         self.gather();
         true
+    }
+
+    fn let_pass(&mut self, until: Instant) {
+        self.advance_clocks(until.since(self.now));
+        self.now = self.now.max(until);
     }
 
     fn refresh_mirror(&mut self) {
@@ -281,12 +309,12 @@ impl State {
     /// Takes what the endpoint has to send and to tell.
     pub(crate) fn gather(&mut self) {
         while let Some(transmit) = self.endpoint.poll_transmit(self.now, &mut self.buf) {
-            let tos = self.sockets.type_of_service(&transmit.path);
+            let marks = self.sockets.marks(&transmit.path);
             let segments: Vec<Vec<u8>> = self
                 .buf
                 .bytes()
                 .chunks(transmit.stride.max(1))
-                .map(|segment| ip_packet(&transmit.path, transmit.ecn, tos, segment))
+                .map(|segment| ip_packet(&transmit.path, transmit.ecn, marks, segment))
                 .collect();
             for packet in segments {
                 self.record(Direction::Outbound, &packet);
@@ -294,9 +322,11 @@ impl State {
             }
         }
         while let Some(event) = self.endpoint.poll_event() {
-            self.sockets.on_event(&self.endpoint, event);
+            self.sockets.on_event(self.now, &self.endpoint, event);
         }
-        let fallbacks = self.sockets.third_ack_fallbacks;
+        self.sockets.follow_reports(self.now, &self.endpoint);
+        self.notice_all();
+        let fallbacks = self.sockets.fallbacks;
         self.mirror.tell_counters(&self.endpoint.counters(), fallbacks);
     }
 
@@ -319,7 +349,7 @@ impl State {
             remote: SocketAddr::new(ip.src, segment.header.src_port),
         };
         let flags = segment.header.flags;
-        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
+        if !flags.contains(TcpFlags::ACK) {
             let accept = self.sockets.listener_config(&self.mirror, path.local);
             self.endpoint.accept_with(accept);
         }
@@ -370,7 +400,7 @@ fn quoted_segment(quoted: &[u8], v6: bool) -> Option<(FourTuple, SeqNum)> {
 }
 
 /// Puts an IP header in front of a segment.
-fn ip_packet(path: &FourTuple, ecn: Ecn, tos: u8, segment: &[u8]) -> Vec<u8> {
+fn ip_packet(path: &FourTuple, ecn: Ecn, (tos, hops): (u8, Option<u8>), segment: &[u8]) -> Vec<u8> {
     let ecn = match ecn {
         Ecn::NotEct => tos & 3,
         Ecn::Ect1 => 1,
@@ -381,11 +411,13 @@ fn ip_packet(path: &FourTuple, ecn: Ecn, tos: u8, segment: &[u8]) -> Vec<u8> {
     let mut packet = vec![0; if path.local.is_ipv4() { 20 } else { 40 }];
     let written = match (path.local.ip(), path.remote.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            Ipv4Header { dscp, ecn, ..Ipv4Header::new(src, dst, PROTOCOL_TCP) }
+            let plain = Ipv4Header::new(src, dst, PROTOCOL_TCP);
+            Ipv4Header { dscp, ecn, ttl: hops.unwrap_or(plain.ttl), ..plain }
                 .emit(segment.len(), &mut packet)
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            Ipv6Header { dscp, ecn, ..Ipv6Header::new(src, dst, PROTOCOL_TCP) }
+            let plain = Ipv6Header::new(src, dst, PROTOCOL_TCP);
+            Ipv6Header { dscp, ecn, hop_limit: hops.unwrap_or(plain.hop_limit), ..plain }
                 .emit(segment.len(), &mut packet)
         }
         _ => Ok(0),

@@ -25,6 +25,8 @@ impl From<&ConnectionInfo> for Connection {
             bytes_written,
             bytes_read,
             bytes_acked,
+            unsent: _,
+            readable: _,
             buffered,
             subflows,
             gone,
@@ -74,6 +76,7 @@ impl From<&SubflowInfo> for Subflow {
             probes,
             undone,
             last_heard_at: _,
+            tcp: _,
         } = info;
         Subflow {
             subflow: id.0.into(),

@@ -29,6 +29,8 @@ impl Connection {
             bytes_written: self.send.end().0,
             bytes_read: self.bytes_read,
             bytes_acked: self.send.una().0,
+            unsent: self.send.end().since(self.mappings.end()),
+            readable: self.receive.readable(),
             buffered: self.send.memory() + self.receive.memory() + held + coding,
             subflows: subflows.collect(),
             gone: self.gone.clone(),

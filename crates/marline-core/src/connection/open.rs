@@ -154,7 +154,8 @@ impl Connection {
         path: FourTuple,
     ) -> SubflowConfig {
         let capabilities = sh.capabilities.on(path);
-        SubflowConfig::new(&self.config, &capabilities, &sh.limits, rng.next_u32())
+        let config = SubflowConfig::new(&self.config, &capabilities, &sh.limits, rng.next_u32());
+        SubflowConfig { keepalive: self.pushing.keepalive.unwrap_or(config.keepalive), ..config }
     }
 
     /// A TCP subflow that owes a SYN.

@@ -13,7 +13,7 @@ use marline_time::{Duration, Instant};
 
 use super::Connection;
 use crate::shared::Shared;
-use crate::{CloseReason, Event, Hold, Setting};
+use crate::{CloseReason, Event, Hold, Keepalive, Setting};
 
 /// Ends of records remembered at once: beyond, records are not kept apart.
 const MAX_RECORDS: usize = 1_024;
@@ -40,6 +40,8 @@ pub(super) struct Pushing {
     records: VecDeque<Dsn>,
     lowat: Option<u64>,
     user_timeout: Option<Duration>,
+    /// How the application wants silence met, if it said so.
+    pub(super) keepalive: Option<Option<Keepalive>>,
     /// When unacknowledged data ends the connection.
     pub(super) give_up_at: Option<Instant>,
 }
@@ -68,6 +70,12 @@ impl Connection {
                 self.watch_progress(now);
             }
             Setting::SendBuffer(bytes) => self.send.resize(bytes),
+            Setting::Keepalive(times) => {
+                self.pushing.keepalive = Some(times);
+                for leg in self.legs.iter_mut().flatten() {
+                    leg.tcp.set_keepalive(times);
+                }
+            }
         }
     }
 

@@ -303,6 +303,12 @@ impl ReceiveBuffer {
         (n, self.open_window())
     }
 
+    /// Copies bytes to the application without taking them. Returns how many.
+    pub(crate) fn peek(&self, out: &mut [u8]) -> usize {
+        let n = (out.len() as u64).min(self.readable()) as usize;
+        if self.chunks.read(self.read.0, &mut out[..n]) { n } else { 0 }
+    }
+
     /// Drops everything that was received and not read, and keeps dropping from now on.
     pub(crate) fn discard(&mut self) {
         self.read = self.next;

@@ -129,7 +129,9 @@ impl Connection {
         let takes_fin = is_last && self.is_plain() && self.closing.shutdown;
         let takes_fin =
             takes_fin && choice.kind != Kind::Repeat && self.config.conduct.fin_with_data;
-        let ends_pair = self.config.conduct.push_bursts && len == room && self.batched % 2 == 1;
+        let bursts = self.config.conduct.push_bursts > 0;
+        let another = self.send.end().since(dsn.plus(len as u64)) >= room as u64;
+        let (whole, place) = (len == room, self.batched);
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
         if options.dss.is_none() && self.is_multipath() {
@@ -141,9 +143,10 @@ impl Connection {
         self.receive.refresh_edge();
         let window = self.receive.window();
         let tcp = &mut self.legs.get_mut(usize::from(id.0))?.as_deref_mut()?.tcp;
-        if ends_message && self.config.conduct.push_bursts {
+        let ends_burst = bursts && whole && tcp.ends_burst(place, another);
+        if bursts && ends_message {
             tcp.mark_message_end_for_good();
-        } else if ends_message || ends_pair {
+        } else if ends_message || ends_burst {
             tcp.mark_message_end();
         } else if !released {
             tcp.withhold_push();

@@ -105,6 +105,19 @@ impl Endpoint {
         self.with(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
     }
 
+    /// Copies received bytes out as [`read`](Self::read) would, and leaves them to be read (`MSG_PEEK`).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn peek(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        out: &mut [u8],
+    ) -> Result<usize, ReadError> {
+        self.with(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
+    }
+
     /// Changes something of a running connection.
     pub fn set(&mut self, now: Instant, id: ConnectionId, setting: Setting) {
         self.with(now, id, |c, _| c.set(now, setting));

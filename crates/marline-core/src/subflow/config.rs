@@ -4,7 +4,10 @@ use marline_policy::RttConfig;
 use marline_time::Duration;
 
 use super::segment::HEADER;
-use crate::{Capabilities, Conduct, ConnectionConfig, Limits};
+use crate::{Capabilities, Conduct, ConnectionConfig, Keepalive, Limits};
+
+/// Keepalives after the first are at most this far apart (Linux: 75 s).
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 
 /// Largest shift of the window scale option (RFC 7323 section 2.3).
 pub(super) const MAX_WINDOW_SCALE: u8 = 14;
@@ -24,10 +27,12 @@ pub(crate) struct SubflowConfig {
     pub(crate) ack_delay: Duration,
     /// SYNs sent again without answer before the attempt ends.
     pub(crate) syn_retries: u32,
+    /// Of these, so many come no later than the first.
+    pub(crate) linear_syn_retries: u32,
     /// Unanswered retransmission timeouts after which the subflow is dead.
     pub(crate) retries: u32,
-    /// Silence after which keepalives start.
-    pub(crate) keepalive: Option<Duration>,
+    /// How silence is met.
+    pub(crate) keepalive: Option<Keepalive>,
     /// Offer or accept ECN.
     pub(crate) ecn: bool,
     /// Pace transmissions.
@@ -66,8 +71,13 @@ impl SubflowConfig {
             initial_window: connection.initial_window.max(1),
             ack_delay: connection.ack_delay,
             syn_retries: connection.syn_retries,
+            linear_syn_retries: connection.linear_syn_retries,
             retries: connection.subflow_retries,
-            keepalive: connection.keepalive,
+            keepalive: connection.keepalive.map(|idle| Keepalive {
+                idle,
+                interval: idle.min(KEEPALIVE_INTERVAL),
+                probes: connection.subflow_retries,
+            }),
             ecn: connection.ecn && capabilities.ecn,
             pacing: connection.pacing,
             time_wait: connection.time_wait,

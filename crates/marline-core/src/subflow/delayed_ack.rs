@@ -71,6 +71,16 @@ impl DelayedAck {
         }
     }
 
+    /// Largest payload seen, bytes, within our MSS.
+    pub(super) const fn full_segment(&self) -> u32 {
+        self.full as u32
+    }
+
+    /// When payload (or a FIN) last came in.
+    pub(super) const fn last_arrival(&self) -> Option<Instant> {
+        self.last_arrival
+    }
+
     /// An ACK must go as soon as possible.
     pub(super) const fn demand(&mut self) {
         self.owed = true;

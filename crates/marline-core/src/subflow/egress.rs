@@ -259,6 +259,35 @@ impl Subflow {
         self.tx.board.mark_pushed();
     }
 
+    /// Whether what was just pushed, at this place of those that leave at once, is the last of two or more that a
+    /// kernel would hand to its device as one (Linux: [`burst`](Self::burst)). `another`: a full segment
+    /// follows, if it may.
+    pub(crate) fn ends_burst(&self, place: usize, another: bool) -> bool {
+        let mss = u64::from(self.tx.mss.max(1));
+        let burst = self.burst();
+        let within = place as u64 % burst;
+        let room = self.send_window().saturating_sub(self.tx.board.bytes_in_flight());
+        let left = self.tx.window.saturating_sub(self.tx.nxt.since(self.tx.una)).min(room);
+        within > 0 && (within + 1 == burst || left < mss || !another)
+    }
+
+    /// Segments that leave as one: what the path carries in a millisecond, more on a short path, at least what
+    /// is configured; at most half of the congestion window and half of the peer's largest window.
+    fn burst(&self) -> u64 {
+        const LARGEST: u64 = 65_536;
+        let tx = &self.tx;
+        let (mss, cwnd) = (u64::from(tx.mss.max(1)), self.congestion.window());
+        let in_a_millisecond = tx.rtt.srtt().map_or(0, |srtt| {
+            2 * cwnd * 1_000 / u64::try_from(srtt.as_micros()).unwrap_or(u64::MAX).max(1)
+        });
+        let half_milliseconds = tx.rtt.min().map_or(0, |rtt| rtt.as_micros() >> 9);
+        let for_short_path = LARGEST >> half_milliseconds.min(63);
+        let least = u64::from(self.config.conduct.push_bursts);
+        let wanted = ((in_a_millisecond + for_short_path) / mss).max(least);
+        let goal = (tx.max_window / 2).min(LARGEST) / mss;
+        wanted.min(cwnd / mss / 2).min(goal).max(1)
+    }
+
     /// What was just pushed is no end, small as it may be: no PSH.
     pub(crate) fn withhold_push(&mut self) {
         self.push_end = Ssn(0);

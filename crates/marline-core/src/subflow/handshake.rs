@@ -1,13 +1,14 @@
 //! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7).
 
 use marline_policy::{CongestionFactory, RecoveryFactory, Ssn};
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
 use super::ecn::EcnState;
+use super::rto::RtoTimer;
 use super::state::State;
 use super::{Ingress, Rst, Subflow, SubflowConfig, SubflowEvent};
-use crate::{Ecn, FourTuple};
+use crate::{Ecn, FourTuple, SubflowState};
 
 /// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
 const DEFAULT_MSS: u16 = 536;
@@ -169,7 +170,7 @@ impl Subflow {
         self.tx.last_sent_at = now;
         // A SYN that is answered again because it came again does not prolong the attempt.
         if self.tx.rto.deadline.is_none() {
-            self.tx.rto.deadline = Some(now + self.tx.timeout());
+            self.tx.rto.deadline = Some(now + self.syn_timeout());
         }
     }
 
@@ -183,7 +184,15 @@ impl Subflow {
         self.tx.rto.count += 1;
         self.owed.syn = true;
         // Not sent for some reason: the attempt ends all the same.
-        self.tx.rto.deadline = Some(now + self.tx.timeout());
+        self.tx.rto.deadline = Some(now + self.syn_timeout());
+    }
+
+    /// How long the SYN or SYN/ACK waits for an answer: only a SYN's first repeats may be linear.
+    fn syn_timeout(&self) -> Duration {
+        let asks = self.state.is(SubflowState::SynSent);
+        let linear = if asks { self.config.linear_syn_retries } else { 0 };
+        let rto = RtoTimer { count: self.tx.rto.count.saturating_sub(linear), deadline: None };
+        rto.backed_off(self.tx.rtt.rto(), self.tx.rtt.config().max_rto)
     }
 }
 

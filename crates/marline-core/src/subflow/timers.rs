@@ -1,15 +1,12 @@
 //! All timers of a subflow in one place: when the next is due, and what it means.
 
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 
 use marline_policy::{Phase, SentKind, TimeoutAction};
 
 use super::transmission::Probe;
 use super::{Subflow, SubflowEvent};
 use crate::SubflowState;
-
-/// Keepalives after the first are at most this far apart (Linux: 75 s).
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 
 impl Subflow {
     /// When [`on_timeout`](Self::on_timeout) must be called.
@@ -99,7 +96,7 @@ impl Subflow {
     }
 
     fn keepalive_at(&self) -> Option<Instant> {
-        let idle = self.config.keepalive?;
+        let times = self.config.keepalive?;
         let quiet = self.tx.board.is_empty()
             && !self.state.is_handshake()
             && !self.state.is(SubflowState::TimeWait)
@@ -108,13 +105,14 @@ impl Subflow {
             return None;
         }
         Some(match self.keepalive.sent_at {
-            Some(at) => at + idle.min(KEEPALIVE_INTERVAL),
-            None => self.last_heard_at.max(self.tx.last_sent_at) + idle,
+            Some(at) => at + times.interval,
+            None => self.last_heard_at.max(self.tx.last_sent_at) + times.idle,
         })
     }
 
     fn on_keepalive(&mut self, now: Instant) {
-        if self.keepalive.unanswered >= self.config.retries {
+        let patience = self.config.keepalive.map_or(self.config.retries, |times| times.probes);
+        if self.keepalive.unanswered >= patience {
             self.die();
             return;
         }
@@ -124,6 +122,11 @@ impl Subflow {
         self.keepalive.unanswered += 1;
         self.keepalive.sent_at = Some(now);
         self.owed.probe = true;
+    }
+
+    /// The application wants silence met otherwise.
+    pub(crate) fn set_keepalive(&mut self, times: Option<crate::Keepalive>) {
+        self.config.keepalive = times;
     }
 
     /// TIME-WAIT begins, or begins anew.

@@ -4,7 +4,7 @@ use marline_policy::{AddressId, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;
 
 use super::Subflow;
-use crate::SubflowInfo;
+use crate::{SubflowInfo, TcpDetail};
 
 impl Subflow {
     /// The picture that policies see.
@@ -75,6 +75,24 @@ impl Subflow {
             probes: stats.probes,
             undone: stats.undone,
             last_heard_at: self.last_heard_at,
+            tcp: self.detail(),
+        }
+    }
+
+    fn detail(&self) -> TcpDetail {
+        let tx = &self.tx;
+        TcpDetail {
+            timestamps: self.timestamps.enabled,
+            sack: tx.sack_enabled,
+            window_scales: self.peer_scales.then_some((self.rx.window_shift, tx.window_shift)),
+            ecn: self.ecn.negotiated,
+            rto: tx.rtt.rto(),
+            backoff: tx.rto.count,
+            unacked_segments: u32::try_from(tx.board.len()).unwrap_or(u32::MAX),
+            peer_window: tx.window,
+            largest_received: self.ack.full_segment(),
+            last_data_at: self.ack.last_arrival(),
+            last_sent_at: tx.last_sent_at,
         }
     }
 }

@@ -13,14 +13,15 @@ fn token(v6: bool) -> Result<c_int, c_int> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(family, libc::SOCK_STREAM, 0) };
-    if fd < 0 {
-        Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE))
-    } else {
-        Ok(fd)
-    }
+    if fd < 0 { Err(last_errno()) } else { Ok(fd) }
 }
 
-fn close_token(fd: c_int) {
+/// The `errno` of a call to the system that just failed.
+pub(super) fn last_errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+pub(super) fn close_token(fd: c_int) {
     // SAFETY: a descriptor of ours that the world no longer knows.
     unsafe { libc::close(fd) };
 }
@@ -198,6 +199,10 @@ pub(super) extern "C" fn connect(
 
 pub(super) extern "C" fn fcntl(_: Userdata, fd: c_int, command: c_int, argument: c_long) -> c_int {
     let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    if !world.call(|state| state.sockets.is_ours(fd)) {
+        // SAFETY: the caller's own arguments; the system checks them.
+        return unsafe { libc::fcntl(fd, command, argument) };
+    }
     answer(world.call(|state| state.fcntl(fd, command, argument))) as c_int
 }
 
@@ -208,6 +213,10 @@ pub(super) extern "C" fn shutdown(_: Userdata, fd: c_int, how: c_int) -> c_int {
 
 pub(super) extern "C" fn close(_: Userdata, fd: c_int) -> c_int {
     let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    if !world.call(|state| state.sockets.is_ours(fd)) {
+        // SAFETY: no pointers: a pipe or a file of the script, or none.
+        return unsafe { libc::close(fd) };
+    }
     let closed = world.call(|state| state.close(fd));
     if closed.is_ok() {
         close_token(fd);

@@ -1,50 +1,24 @@
-//! All the ways to read and to write.
+//! All the ways to read and to write. Whatever a call is named, it is a message: one or more buffers, flags,
+//! and, for `recvmsg`, what comes beside the bytes.
+//!
+//! Descriptors that are none of ours (a pipe, a file that a script opened) go to the system.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
+use super::control::Control;
 use super::{length, world};
 use crate::abi::Userdata;
-use crate::sockets::Writing;
+use crate::options::TCP_INQ;
+use crate::sockets::{Reading, Writing};
+use crate::world::World;
 
-/// Reads into a buffer.
-fn read_into(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> Result<usize, c_int> {
-    let world = world().ok_or(libc::ENOSYS)?;
-    if buffer.is_null() && count > 0 {
-        return Err(libc::EFAULT);
-    }
-    let out: &mut [u8] = if count == 0 {
-        &mut []
-    } else {
-        // SAFETY: not null, so `count` bytes may be written.
-        unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) }
-    };
-    let mut deadline = None;
-    world.wait(|state| state.read(fd, out, flags, &mut deadline))
-}
+/// Most bytes of one call: what a script asks for in error must not exhaust the machine.
+const MOST: usize = 64 << 20;
 
-/// Writes a buffer.
-fn write_from(
-    fd: c_int,
-    buffer: *const c_void,
-    count: usize,
-    flags: c_int,
-) -> Result<usize, c_int> {
-    if buffer.is_null() && count > 0 {
-        return Err(libc::EFAULT);
-    }
-    let bytes: &[u8] = if count == 0 {
-        &[]
-    } else {
-        // SAFETY: not null, so `count` bytes may be read.
-        unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) }
-    };
-    write_bytes(fd, bytes, flags)
-}
-
-fn write_bytes(fd: c_int, bytes: &[u8], flags: c_int) -> Result<usize, c_int> {
-    let world = world().ok_or(libc::ENOSYS)?;
-    let mut writing = Writing { bytes, done: 0, flags, deadline: None };
-    world.wait(|state| state.write(fd, &mut writing))
+/// The one part that a plain buffer is. That nothing is written through it when it is only read from is up
+/// to the caller.
+const fn part(buffer: *const c_void, len: usize) -> iovec {
+    iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
 
 /// The parts of a scattered buffer.
@@ -60,8 +34,8 @@ fn parts<'a>(vector: *const iovec, count: usize) -> Result<&'a [iovec], c_int> {
     Ok(unsafe { std::slice::from_raw_parts(vector, count) })
 }
 
-/// Writes the parts one after the other as one message.
-fn gather(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
+/// The bytes of the parts, in a row.
+fn gathered(vector: &[iovec]) -> Result<Vec<u8>, c_int> {
     let mut bytes = Vec::new();
     for part in vector.iter().filter(|part| part.iov_len > 0) {
         if part.iov_base.is_null() {
@@ -71,15 +45,12 @@ fn gather(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
         let slice = unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
         bytes.extend_from_slice(slice);
     }
-    write_bytes(fd, &bytes, flags)
+    Ok(bytes)
 }
 
-/// Reads once, and deals what came out to the parts.
-fn scatter(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
-    let room: usize = vector.iter().map(|part| part.iov_len).sum();
-    let mut bytes = vec![0u8; room];
-    let len = read_into(fd, bytes.as_mut_ptr().cast(), room, flags)?;
-    let mut rest = &bytes[..len];
+/// Deals bytes to the parts.
+fn scatter(vector: &[iovec], bytes: &[u8]) -> Result<(), c_int> {
+    let mut rest = bytes;
     for part in vector {
         let now = part.iov_len.min(rest.len());
         if now == 0 {
@@ -93,21 +64,49 @@ fn scatter(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
         out.copy_from_slice(&rest[..now]);
         rest = &rest[now..];
     }
+    Ok(())
+}
+
+/// Reads once into the parts.
+fn receive(world: &World, fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return world.call(|state| state.take_report(fd)).map(|_| 0);
+    }
+    if vector.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0) {
+        return Err(libc::EFAULT);
+    }
+    let room = vector.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
+    let mut bytes = vec![0u8; room.min(MOST)];
+    let mut reading = Reading { out: &mut bytes, done: 0, flags, deadline: None };
+    let len = world.wait(|state| state.read(fd, &mut reading))?;
+    if flags & libc::MSG_TRUNC == 0 {
+        scatter(vector, &bytes[..len])?;
+    }
     Ok(len)
 }
 
-pub(super) extern "C" fn read(_: Userdata, fd: c_int, out: *mut c_void, count: size_t) -> ssize_t {
-    length(read_into(fd, out, count, 0))
+/// Writes the parts one after the other as one message.
+pub(super) fn send_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
+    let world = world().ok_or(libc::ENOSYS)?;
+    // To a socket that is not connected this would open a connection with its first data (TCP Fast Open),
+    // which Marline has not.
+    if flags & libc::MSG_FASTOPEN != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let bytes = gathered(vector)?;
+    let mut writing = Writing { bytes: &bytes, done: 0, flags, deadline: None };
+    world.wait(|state| state.write(fd, &mut writing))
 }
 
-pub(super) extern "C" fn recv(
-    _: Userdata,
-    fd: c_int,
-    out: *mut c_void,
-    count: size_t,
-    flags: c_int,
-) -> ssize_t {
-    length(read_into(fd, out, count, flags))
+/// Reads into the parts, whosever the descriptor is.
+pub(super) fn receive_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
+    let world = world().ok_or(libc::ENOSYS)?;
+    receive(&world, fd, vector, flags)
+}
+
+/// Whether a descriptor is the system's: a pipe, or a file that a script opened.
+fn is_foreign(fd: c_int) -> bool {
+    world().is_some_and(|world| !world.call(|state| state.sockets.is_ours(fd)))
 }
 
 pub(super) extern "C" fn recvfrom(
@@ -119,7 +118,25 @@ pub(super) extern "C" fn recvfrom(
     _: *mut sockaddr,
     _: *mut socklen_t,
 ) -> ssize_t {
-    length(read_into(fd, out, count, flags))
+    length(receive_parts(fd, &[part(out, count)], flags))
+}
+
+pub(super) extern "C" fn recv(
+    userdata: Userdata,
+    fd: c_int,
+    out: *mut c_void,
+    count: size_t,
+    flags: c_int,
+) -> ssize_t {
+    recvfrom(userdata, fd, out, count, flags, std::ptr::null_mut(), std::ptr::null_mut())
+}
+
+pub(super) extern "C" fn read(u: Userdata, fd: c_int, out: *mut c_void, count: size_t) -> ssize_t {
+    if is_foreign(fd) {
+        // SAFETY: the caller's buffer, with the caller's length; the system checks both.
+        return unsafe { libc::read(fd, out, count) };
+    }
+    recv(u, fd, out, count, 0)
 }
 
 pub(super) extern "C" fn readv(
@@ -128,8 +145,9 @@ pub(super) extern "C" fn readv(
     vector: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    let count = usize::try_from(count).unwrap_or(0);
-    length(parts(vector, count).and_then(|parts| scatter(fd, parts, 0)))
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL);
+    let parts = count.and_then(|count| parts(vector, count));
+    length(parts.and_then(|parts| receive_parts(fd, parts, 0)))
 }
 
 pub(super) extern "C" fn recvmsg(
@@ -141,44 +159,31 @@ pub(super) extern "C" fn recvmsg(
     if message.is_null() {
         return length(Err(libc::EFAULT));
     }
-    // SAFETY: not null, so it may be read and written. No control message is ever made.
+    // SAFETY: not null, so it may be read and written.
     let message = unsafe { &mut *message };
-    message.msg_controllen = 0;
-    message.msg_flags = 0;
-    length(parts(message.msg_iov, message.msg_iovlen).and_then(|parts| scatter(fd, parts, flags)))
+    length(receive_message(fd, message, flags))
 }
 
-pub(super) extern "C" fn write(
-    _: Userdata,
-    fd: c_int,
-    buffer: *const c_void,
-    count: size_t,
-) -> ssize_t {
-    length(write_from(fd, buffer, count, 0))
+/// A message with what comes beside it. One that fails leaves the header as it was.
+fn receive_message(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize, c_int> {
+    let world = world().ok_or(libc::ENOSYS)?;
+    let mut control = Control::default();
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        let (report, v6) = world.call(|state| state.take_report(fd))?;
+        let told = control.report(report, v6);
+        control.write(message, libc::MSG_ERRQUEUE | told);
+        return Ok(0);
+    }
+    let len = receive(&world, fd, parts(message.msg_iov, message.msg_iovlen)?, flags)?;
+    let left = world.call(|state| state.left_to_read(fd));
+    if let Some(left) = left {
+        control.number(libc::SOL_TCP, TCP_INQ, left);
+    }
+    let told = if flags & libc::MSG_TRUNC != 0 && len > 0 { libc::MSG_TRUNC } else { 0 };
+    control.write(message, told);
+    Ok(len)
 }
 
-pub(super) extern "C" fn writev(
-    _: Userdata,
-    fd: c_int,
-    vector: *const iovec,
-    count: c_int,
-) -> ssize_t {
-    let count = usize::try_from(count).unwrap_or(0);
-    length(parts(vector, count).and_then(|parts| gather(fd, parts, 0)))
-}
-
-pub(super) extern "C" fn send(
-    _: Userdata,
-    fd: c_int,
-    buffer: *const c_void,
-    count: size_t,
-    flags: c_int,
-) -> ssize_t {
-    length(write_from(fd, buffer, count, flags))
-}
-
-/// To a socket that is not connected this would open a connection with its first data (TCP Fast Open),
-/// which Marline has not.
 pub(super) extern "C" fn sendto(
     _: Userdata,
     fd: c_int,
@@ -188,10 +193,41 @@ pub(super) extern "C" fn sendto(
     _: *const sockaddr,
     _: socklen_t,
 ) -> ssize_t {
-    if flags & libc::MSG_FASTOPEN != 0 {
-        return length(Err(libc::EOPNOTSUPP));
+    length(send_parts(fd, &[part(buffer, count)], flags))
+}
+
+pub(super) extern "C" fn send(
+    userdata: Userdata,
+    fd: c_int,
+    buffer: *const c_void,
+    count: size_t,
+    flags: c_int,
+) -> ssize_t {
+    sendto(userdata, fd, buffer, count, flags, std::ptr::null(), 0)
+}
+
+pub(super) extern "C" fn write(
+    userdata: Userdata,
+    fd: c_int,
+    buffer: *const c_void,
+    count: size_t,
+) -> ssize_t {
+    if is_foreign(fd) {
+        // SAFETY: the caller's buffer, with the caller's length; the system checks both.
+        return unsafe { libc::write(fd, buffer, count) };
     }
-    length(write_from(fd, buffer, count, flags))
+    send(userdata, fd, buffer, count, 0)
+}
+
+pub(super) extern "C" fn writev(
+    _: Userdata,
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+) -> ssize_t {
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL);
+    let parts = count.and_then(|count| parts(vector, count));
+    length(parts.and_then(|parts| send_parts(fd, parts, 0)))
 }
 
 pub(super) extern "C" fn sendmsg(
@@ -203,10 +239,8 @@ pub(super) extern "C" fn sendmsg(
     if message.is_null() {
         return length(Err(libc::EFAULT));
     }
-    if flags & libc::MSG_FASTOPEN != 0 {
-        return length(Err(libc::EOPNOTSUPP));
-    }
     // SAFETY: not null, so it may be read.
     let message = unsafe { &*message };
-    length(parts(message.msg_iov, message.msg_iovlen).and_then(|parts| gather(fd, parts, flags)))
+    let parts = parts(message.msg_iov, message.msg_iovlen);
+    length(parts.and_then(|parts| send_parts(fd, parts, flags)))
 }

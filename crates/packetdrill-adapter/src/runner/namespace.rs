@@ -1,7 +1,7 @@
 //! One script in a network namespace of its own.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,10 +38,56 @@ pub(crate) struct Outcome {
     pub(crate) output: String,
 }
 
-/// Addresses of both sides: `--local_ip`, `--gateway_ip`, `--netmask_ip`, `--remote_ip`.
-const IPV4: [&str; 4] = ["192.168.0.1", "192.168.0.1", "255.255.0.0", "192.0.2.1"];
-const IPV6: [&str; 4] =
-    ["fd3d:0a0b:17d6::1", "fd3d:fa7b:d17d:8888::0", "ffff:ffff:ffff:ffff::", "2001:DB8::1"];
+/// What packetdrill is told of an IP version, as those who wrote the scripts run them.
+struct Version {
+    local: &'static str,
+    gateway: &'static str,
+    netmask: Option<&'static str>,
+    remote: &'static str,
+    /// IPv6's headers are longer: scripts want the same MSS all the same.
+    mtu: Option<&'static str>,
+    /// Names that some scripts leave to be defined.
+    defines: &'static [&'static str],
+}
+
+const IPV4: Version = Version {
+    local: "192.168.0.1",
+    gateway: "192.168.0.1",
+    netmask: Some("255.255.0.0"),
+    remote: "192.0.2.1",
+    mtu: None,
+    defines: &[
+        "TFO_COOKIE=3021b9d889017eeb",
+        "TFO_COOKIE_ZERO=b7c12350a90dc8f5",
+        "CODE=host_unreachable",
+        "CMSG_LEVEL_IP=SOL_IP",
+        "CMSG_TYPE_RECVERR=IP_RECVERR",
+    ],
+};
+const MAPPED: Version = Version {
+    defines: &[
+        "TFO_COOKIE=3021b9d889017eeb",
+        "TFO_COOKIE_ZERO=b7c12350a90dc8f5",
+        "CODE=host_unreachable",
+        "CMSG_LEVEL_IP=SOL_IPV6",
+        "CMSG_TYPE_RECVERR=IPV6_RECVERR",
+    ],
+    ..IPV4
+};
+const IPV6: Version = Version {
+    local: "fd3d:0a0b:17d6::1",
+    gateway: "fd3d:0a0b:17d6:8888::1",
+    netmask: None,
+    remote: "fd3d:fa7b:d17d::1",
+    mtu: Some("1520"),
+    defines: &[
+        "TFO_COOKIE=c1d1e9742a47a9bc",
+        "TFO_COOKIE_ZERO=82af1a8f9a205c34",
+        "CODE=address_unreachable",
+        "CMSG_LEVEL_IP=SOL_IPV6",
+        "CMSG_TYPE_RECVERR=IPV6_RECVERR",
+    ],
+};
 
 /// Runs one script.
 pub(crate) fn run(setting: &Setting, place: &Place, script: &Path, name: &str) -> Outcome {
@@ -87,10 +133,30 @@ pub(crate) fn run(setting: &Setting, place: &Place, script: &Path, name: &str) -
     failed(output)
 }
 
+/// The directory in which a script wants to be run: its own, or one above it from which the first program that
+/// it names is found.
+fn home_of(script: &Path) -> PathBuf {
+    let own = script.parent().unwrap_or(Path::new("."));
+    let text = fs::read(script).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let words = text.split('`').nth(1).unwrap_or_default().split_whitespace();
+    let program = words.into_iter().find(|word| word.contains('/') && !word.starts_with('/'));
+    let Some(program) = program else { return own.to_path_buf() };
+    let found = own.ancestors().find(|directory| directory.join(program).is_file());
+    found.unwrap_or(own).to_path_buf()
+}
+
 fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Command {
-    let v6 = setting.ip_version == "ipv6";
-    let [local, gateway, netmask, remote] = if v6 { IPV6 } else { IPV4 };
-    let mut flags = format!("local={},local={},state={}", IPV4[0], IPV6[0], state.display());
+    let version = match setting.ip_version.as_str() {
+        "ipv6" => IPV6,
+        "ipv4-mapped-ipv6" => MAPPED,
+        _ => IPV4,
+    };
+    let mut flags = format!("local={},local={}", IPV4.local, IPV6.local);
+    flags.push_str(&format!(",state={}", state.display()));
+    if let Some(mtu) = version.mtu {
+        flags.push_str(&format!(",mtu={mtu}"));
+    }
     if let Some(captures) = &setting.captures {
         let file = captures.join(format!("{}.pcapng", name.replace('/', "-")));
         flags.push_str(&format!(",capture={}", file.display()));
@@ -102,20 +168,21 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     command.arg(format!("--so_filename={}", setting.library.display()));
     command.arg(format!("--so_flags={flags}"));
     command.arg(format!("--ip_version={}", setting.ip_version));
-    command.arg(format!("--local_ip={local}"));
-    command.arg(format!("--gateway_ip={gateway}"));
-    if !v6 {
-        command.arg(format!("--netmask_ip={netmask}"));
-    }
-    command.arg(format!("--remote_ip={remote}"));
-    command.arg(script.file_name().unwrap_or_default());
-    command.current_dir(script.parent().unwrap_or(Path::new(".")));
+    command.arg(format!("--local_ip={}", version.local));
+    command.arg(format!("--gateway_ip={}", version.gateway));
+    command.args(version.netmask.map(|netmask| format!("--netmask_ip={netmask}")));
+    command.arg(format!("--remote_ip={}", version.remote));
+    command.args(version.mtu.map(|mtu| format!("--mtu={mtu}")));
+    command.args(version.defines.iter().flat_map(|define| ["-D", define]));
+    let home = home_of(script);
+    command.arg(script.strip_prefix(&home).unwrap_or(script));
+    command.current_dir(home);
     command.env("MARLINE_LIBRARY", &setting.library).env("MARLINE_STATE", state);
     // Some scripts ask for the addresses when packetdrill itself does not tell them.
     for (name, value) in [
         ("OPT_LOCAL_DEV", "tun0"),
-        ("OPT_LOCAL_IP", local),
-        ("OPT_NETMASK_IP", netmask),
+        ("OPT_LOCAL_IP", version.local),
+        ("OPT_NETMASK_IP", version.netmask.unwrap_or("")),
         ("OPT_IP_VERSION", setting.ip_version.as_str()),
     ] {
         command.env(name, value);

@@ -1,7 +1,7 @@
 //! Programs that stand before the system's on the path of a script: what a script tells the kernel with
 //! them is meant for us.
 //!
-//! `ip mptcp` writes the files that the adapter mirrors, `nstat` reads those the adapter writes, `tc` and
+//! `ip mptcp` writes the files that the adapter mirrors, `nstat` and `ss` read those the adapter writes, `tc` and
 //! `ethtool` have nothing to do (no packet passes a device). Everything else is the system's own.
 
 use std::fs;
@@ -63,6 +63,14 @@ case \"$*\" in *j*) ;; *) exit 0 ;; esac
 cat \"$MARLINE_STATE/counters.json\" 2>/dev/null || echo '{\"kernel\":{}}'
 ";
 
+/// `ss`: only Multipath TCP's sockets are asked for (`-M`), which are ours.
+const SS: &str = "#!/bin/sh
+shims=$(dirname \"$0\")
+system=$(PATH=$(printf %s \"$PATH\" | sed \"s|^$shims:||\") command -v ss)
+case \"$*\" in *M*) cat \"$MARLINE_STATE/sockets\" 2>/dev/null; exit 0 ;; esac
+exec \"$system\" \"$@\"
+";
+
 const NOTHING: &str = "#!/bin/sh\nexit 0\n";
 
 /// A directory of temporary files that goes away with its owner.
@@ -77,7 +85,9 @@ impl Place {
         let root = std::env::temp_dir().join(format!("marline-packetdrill-{}", std::process::id()));
         let place = Place { root };
         fs::create_dir_all(place.programs())?;
-        for (name, text) in [("ip", IP), ("nstat", NSTAT), ("tc", NOTHING), ("ethtool", NOTHING)] {
+        for (name, text) in
+            [("ip", IP), ("nstat", NSTAT), ("ss", SS), ("tc", NOTHING), ("ethtool", NOTHING)]
+        {
             let path = place.programs().join(name);
             fs::write(&path, text)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;

@@ -8,38 +8,39 @@ use marline_core::{ConnectError, FourTuple};
 use marline_time::Instant;
 
 use super::{Kind, Life, Socket, errno_of};
-use crate::options::SocketOptions;
+use crate::mirror::Opening;
 use crate::world::{Attempt, State};
 
 impl State {
     /// A new socket for the descriptor `fd`.
     pub(crate) fn open_socket(&mut self, fd: c_int, v6: bool, protocol: c_int, nonblocking: bool) {
-        let socket = Socket {
-            kind: Kind::Fresh,
-            mptcp: protocol == libc::IPPROTO_MPTCP,
-            v6,
-            nonblocking,
-            bound: None,
-            options: SocketOptions::default(),
-            error: None,
-            connecting: false,
-            read_shut: false,
-        };
+        let mptcp = protocol == libc::IPPROTO_MPTCP;
+        let socket = Socket { nonblocking, ..Socket::new(Kind::Fresh, mptcp, v6) };
         self.sockets.by_fd.insert(fd, socket);
     }
 
     pub(crate) fn bind(&mut self, fd: c_int, address: SocketAddr) -> Result<(), c_int> {
-        self.sockets.get(fd)?.bound = Some(address);
+        let socket = self.sockets.get(fd)?;
+        if socket.bound.is_some() || !matches!(socket.kind, Kind::Fresh) {
+            return Err(libc::EINVAL);
+        }
+        socket.bound = Some(address);
         Ok(())
     }
 
     /// Returns the address that is listened on.
     pub(crate) fn listen(&mut self, fd: c_int) -> Result<SocketAddr, c_int> {
         let socket = self.sockets.get(fd)?;
-        let bound = socket.bound.ok_or(libc::EINVAL)?;
-        if matches!(socket.kind, Kind::Fresh) {
-            socket.kind = Kind::Listener(VecDeque::new());
+        match socket.kind {
+            Kind::Stream(_) => return Err(libc::EINVAL),
+            Kind::Listener(_) => return socket.bound.ok_or(libc::EINVAL),
+            Kind::Fresh => {}
         }
+        let bound = socket.bound.ok_or(libc::EINVAL)?;
+        if self.sockets.is_taken(bound) {
+            return Err(libc::EADDRINUSE);
+        }
+        self.sockets.get(fd)?.kind = Kind::Listener(VecDeque::new());
         Ok(bound)
     }
 
@@ -60,15 +61,9 @@ impl State {
             };
         };
         let accepted = Socket {
-            kind: Kind::Stream(id),
-            mptcp: socket.mptcp,
-            v6: socket.v6,
-            nonblocking: false,
             bound: socket.bound,
             options: socket.options.clone(),
-            error: None,
-            connecting: false,
-            read_shut: false,
+            ..Socket::new(Kind::Stream(id), socket.mptcp, socket.v6)
         };
         self.sockets.by_fd.insert(new_fd, accepted);
         self.tell_settings(new_fd, id);
@@ -131,7 +126,7 @@ impl State {
         let (options, mptcp) = (socket.options.clone(), socket.mptcp);
         let ip = wanted.map(|bound| bound.ip()).or_else(|| self.mirror.local(remote.ip()));
         let local = SocketAddr::new(ip.ok_or(libc::EADDRNOTAVAIL)?, port);
-        let config = self.mirror.connection_config(mptcp, &options);
+        let config = self.mirror.connection_config(Opening::Active, mptcp, &options);
         let connected = self.endpoint.connect(self.now, config, local, remote);
         let id = connected.map_err(|error| match error {
             ConnectError::AddressInUse => libc::EADDRINUSE,
@@ -141,9 +136,7 @@ impl State {
         let info = self.endpoint.info(id);
         let path = info.and_then(|info| info.subflows.first().map(|flow| flow.path));
         let path = path.unwrap_or(FourTuple { local, remote });
-        let tos = options.tos;
-        let life = Life { path, open: false, over: None, full: false, tos, error_told: false };
-        self.sockets.lives.insert(id, life);
+        self.sockets.lives.insert(id, Life::new(path, &options, self.now));
         let socket = self.sockets.get(fd)?;
         socket.kind = Kind::Stream(id);
         socket.connecting = true;
@@ -164,11 +157,15 @@ impl State {
 
     pub(crate) fn shutdown(&mut self, fd: c_int, how: c_int) -> Result<(), c_int> {
         let now = self.now;
-        let id = self.sockets.stream(fd)?;
-        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-            self.sockets.get(fd)?.read_shut = true;
+        if ![libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR].contains(&how) {
+            self.sockets.get(fd)?;
+            return Err(libc::EINVAL);
         }
-        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        let id = self.sockets.stream(fd)?;
+        let socket = self.sockets.get(fd)?;
+        socket.read_shut |= how != libc::SHUT_WR;
+        socket.write_shut |= how != libc::SHUT_RD;
+        if how != libc::SHUT_RD {
             self.endpoint.shutdown(now, id);
         }
         Ok(())
@@ -176,6 +173,9 @@ impl State {
 
     /// Takes the descriptor out of use.
     pub(crate) fn close(&mut self, fd: c_int) -> Result<(), c_int> {
+        if self.sockets.forget_epoll(fd) {
+            return Ok(());
+        }
         let socket = self.sockets.by_fd.remove(&fd).ok_or(libc::EBADF)?;
         match socket.kind {
             Kind::Fresh => {}

@@ -1,4 +1,4 @@
-//! `poll`.
+//! What holds for a descriptor now: `poll`.
 
 use libc::{c_int, c_short};
 use marline_core::{CloseReason, ReadError};
@@ -6,33 +6,47 @@ use marline_core::{CloseReason, ReadError};
 use super::Kind;
 use crate::world::State;
 
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
 impl State {
     /// What of `events` holds for a descriptor now, and the conditions that nobody need ask for.
     pub(crate) fn readiness(&mut self, fd: c_int, events: c_short) -> c_short {
         let now = self.now;
         let Some(socket) = self.sockets.by_fd.get(&fd) else { return libc::POLLNVAL };
         let id = match &socket.kind {
-            Kind::Fresh => return (libc::POLLOUT | libc::POLLHUP) & (events | libc::POLLHUP),
+            Kind::Fresh => return (WRITE | libc::POLLHUP) & (events | libc::POLLHUP),
             Kind::Listener(queue) if queue.is_empty() => return 0,
-            Kind::Listener(_) => return events & (libc::POLLIN | libc::POLLRDNORM),
+            Kind::Listener(_) => return events & READ,
             Kind::Stream(id) => *id,
         };
+        let (read_shut, write_shut) = (socket.read_shut, socket.write_shut);
+        let news = !socket.reports.is_empty();
         let Some(life) = self.sockets.lives.get(&id) else { return libc::POLLNVAL };
-        let mut found = 0;
+        let mut found = if news { libc::POLLERR } else { 0 };
         if let Some(reason) = life.over {
-            found |= libc::POLLHUP | libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+            found |= libc::POLLHUP | READ | WRITE | libc::POLLRDHUP;
             if reason != CloseReason::Finished && !life.error_told {
                 found |= libc::POLLERR;
             }
             return found & (events | libc::POLLHUP | libc::POLLERR);
         }
-        if life.open && !life.full {
-            found |= libc::POLLOUT;
+        if life.open && (!life.full || write_shut) {
+            found |= WRITE;
         }
+        let open = life.open;
         let nothing = self.endpoint.read(now, id, &mut []);
-        if life.open && !matches!(nothing, Err(ReadError::Blocked)) {
-            found |= libc::POLLIN | libc::POLLRDNORM;
+        let ended = self.endpoint.info(id).is_some_and(|info| info.readable == 0)
+            && matches!(nothing, Ok(0));
+        if open && (read_shut || !matches!(nothing, Err(ReadError::Blocked))) {
+            found |= READ;
         }
-        found & events
+        if open && (read_shut || ended) {
+            found |= READ | libc::POLLRDHUP;
+            if write_shut {
+                found |= libc::POLLHUP;
+            }
+        }
+        found & (events | libc::POLLHUP | libc::POLLERR)
     }
 }

@@ -5,17 +5,21 @@ use marline_core::{ConnectionId, Hold, Setting, SubflowInfo};
 use marline_time::Duration;
 
 use super::Kind;
-use crate::mirror::sysctl;
-use crate::options::{SOL_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT};
+use crate::mirror::{congestion, congestion_by_sysctl, sysctl, tcp_memory};
+use crate::options::{SOL_MPTCP, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known};
 use crate::world::State;
 
 /// Largest MSS on IPv4, bytes.
 const LARGEST_MSS: u16 = 1_460;
 /// Smallest send buffer that the kernel allows, bytes.
 const LEAST_SEND_BUFFER: u64 = 4_608;
+/// Smallest receive buffer that the kernel allows, bytes.
+const LEAST_RECEIVE_BUFFER: u64 = 2_304;
+/// Largest buffer that anybody gets, bytes: `int` is the kernel's bound.
+const MOST_BUFFER: u64 = (c_int::MAX / 2) as u64;
 
 impl State {
-    /// `F_GETFL` and `F_SETFL`; everything else is refused.
+    /// Flags of a descriptor; everything else is refused.
     pub(crate) fn fcntl(
         &mut self,
         fd: c_int,
@@ -27,12 +31,19 @@ impl State {
             libc::F_GETFL => {
                 Ok(libc::O_RDWR | if socket.nonblocking { libc::O_NONBLOCK } else { 0 })
             }
+            libc::F_GETFD => Ok(0),
+            libc::F_SETFD => Ok(0),
             libc::F_SETFL => {
                 socket.nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
                 Ok(0)
             }
             _ => Err(libc::EINVAL),
         }
+    }
+
+    /// `FIONBIO`.
+    pub(crate) fn set_nonblocking(&mut self, fd: c_int, on: bool) -> Result<(), c_int> {
+        self.sockets.get(fd).map(|socket| socket.nonblocking = on)
     }
 
     /// `setsockopt`: a time, a linger, or else a number.
@@ -68,6 +79,13 @@ impl State {
                 socket.options.abort_on_close = on != 0 && seconds == 0;
                 Ok(())
             }
+            (libc::SOL_TCP, libc::TCP_CONGESTION) => {
+                let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+                let name = std::str::from_utf8(&bytes[..end]).map_err(|_| libc::ENOENT)?;
+                congestion(name).ok_or(libc::ENOENT)?;
+                socket.options.congestion = Some(name.to_owned());
+                Ok(())
+            }
             _ => {
                 let value = int(0).or_else(|| bytes.first().map(|byte| c_int::from(*byte)));
                 self.set_option(fd, option, value.ok_or(libc::EINVAL)?)
@@ -83,11 +101,10 @@ impl State {
     }
 
     /// The first subflow of a socket's connection.
-    pub(crate) fn subflow_info(&mut self, fd: c_int) -> Result<SubflowInfo, c_int> {
-        let id = self.sockets.stream(fd)?;
-        let info = self.endpoint.info(id).ok_or(libc::ENOTCONN)?;
-        let last = info.gone.last().cloned();
-        info.subflows.first().cloned().or(last).ok_or(libc::ENOTCONN)
+    pub(crate) fn subflow_info(&mut self, fd: c_int) -> Option<SubflowInfo> {
+        let id = self.sockets.stream(fd).ok()?;
+        let info = self.endpoint.info(id)?;
+        info.subflows.first().or(info.gone.last()).cloned()
     }
 
     /// An option whose value is a number.
@@ -97,19 +114,27 @@ impl State {
         (level, name): (c_int, c_int),
         value: c_int,
     ) -> Result<(), c_int> {
+        if (level, name) == (libc::SOL_TCP, TCP_MD5SIG) {
+            return Err(libc::ENOPROTOOPT);
+        }
+        if level == SOL_MPTCP {
+            self.sockets.get(fd)?;
+            return Err(libc::EOPNOTSUPP);
+        }
         // Whatever waits to be sent, corked or not.
-        let mut push = false;
+        let push = (level, name) == (libc::SOL_TCP, libc::TCP_NODELAY) && value != 0;
         let socket = self.sockets.get(fd)?;
+        check(level, name, value)?;
         let options = &mut socket.options;
+        let doubled = u64::try_from(value).unwrap_or(0).min(MOST_BUFFER) * 2;
         match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-                let asked = u64::try_from(value).unwrap_or(0) * 2;
-                options.send_buffer = Some(asked.max(LEAST_SEND_BUFFER));
+            (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
+                options.send_buffer = Some(doubled.max(LEAST_SEND_BUFFER));
             }
-            (libc::SOL_TCP, libc::TCP_NODELAY) => {
-                options.no_delay = value != 0;
-                push = options.no_delay;
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+                options.receive_buffer = Some(doubled.max(LEAST_RECEIVE_BUFFER));
             }
+            (libc::SOL_TCP, libc::TCP_NODELAY) => options.no_delay = value != 0,
             (libc::SOL_TCP, libc::TCP_CORK) => options.cork = value != 0,
             (libc::SOL_TCP, libc::TCP_MAXSEG) => {
                 options.max_segment = Some(u16::try_from(value).map_err(|_| libc::EINVAL)?);
@@ -119,28 +144,28 @@ impl State {
                 options.user_timeout = (timeout > 0).then(|| Duration::from_millis(timeout));
             }
             (libc::SOL_TCP, TCP_NOTSENT_LOWAT) => options.notsent_lowat = value as u32,
-            (libc::SOL_TCP, TCP_MD5SIG) => return Err(libc::ENOPROTOOPT),
             // The two lowest bits are ECN's.
-            (libc::SOL_IP, libc::IP_TOS) => {
-                options.tos = value as u8 & !3;
-                let (tos, kind) = (options.tos, &socket.kind);
-                if let Kind::Stream(id) = *kind
-                    && let Some(life) = self.sockets.lives.get_mut(&id)
-                {
-                    life.tos = tos;
-                }
+            (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                options.tos = value.max(0) as u8 & !3;
             }
-            (SOL_MPTCP, _) => return Err(libc::EOPNOTSUPP),
+            (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
+                options.hops = u8::try_from(value).ok();
+            }
             _ => {
                 options.others.insert((level, name), value);
             }
         }
+        let marks = (options.tos, options.hops);
         if let Ok(id) = self.sockets.stream(fd) {
+            if let Some(life) = self.sockets.lives.get_mut(&id) {
+                (life.tos, life.hops) = marks;
+            }
             if push {
                 self.endpoint.set(self.now, id, Setting::Nagle(false));
                 self.gather();
             }
             self.tell_settings(fd, id);
+            self.errors_follow(fd, (level, name), value);
         }
         Ok(())
     }
@@ -162,6 +187,7 @@ impl State {
             Setting::NotSentLowat(Some(lowat).filter(|bytes| *bytes < u64::from(u32::MAX))),
         ];
         settings.extend(options.send_buffer.map(Setting::SendBuffer));
+        settings.push(Setting::Keepalive(options.keepalive()));
         for setting in settings {
             self.endpoint.set(self.now, id, setting);
         }
@@ -169,22 +195,40 @@ impl State {
 
     /// An option whose value is a number.
     pub(crate) fn option(&mut self, fd: c_int, level: c_int, name: c_int) -> Result<c_int, c_int> {
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-            return self.pending_error(fd);
-        }
-        if (level, name) == (libc::SOL_TCP, libc::TCP_MAXSEG) {
-            return self.max_segment(fd);
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => return self.pending_error(fd),
+            (libc::SOL_TCP, libc::TCP_MAXSEG) => return self.max_segment(fd),
+            (libc::SOL_TCP, TCP_IS_MPTCP) => return self.is_multipath(fd),
+            _ => {}
         }
         let socket = self.sockets.get(fd)?;
         let options = &socket.options;
+        let number = |bytes: u64| c_int::try_from(bytes).unwrap_or(c_int::MAX);
         Ok(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-                options.send_buffer.map_or(0, |bytes| c_int::try_from(bytes).unwrap_or(c_int::MAX))
+                number(options.send_buffer.unwrap_or_else(|| tcp_memory("tcp_wmem", 1)))
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
+                number(options.receive_buffer.unwrap_or_else(|| tcp_memory("tcp_rmem", 1)))
             }
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
                 c_int::from(matches!(socket.kind, Kind::Listener(_)))
             }
             (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+            (libc::SOL_SOCKET, libc::SO_DOMAIN) => {
+                if socket.v6 {
+                    libc::AF_INET6
+                } else {
+                    libc::AF_INET
+                }
+            }
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => {
+                if socket.mptcp {
+                    libc::IPPROTO_MPTCP
+                } else {
+                    libc::IPPROTO_TCP
+                }
+            }
             (libc::SOL_TCP, libc::TCP_NODELAY) => c_int::from(options.no_delay),
             (libc::SOL_TCP, libc::TCP_CORK) => c_int::from(options.cork),
             (libc::SOL_TCP, libc::TCP_USER_TIMEOUT) => {
@@ -192,9 +236,29 @@ impl State {
             }
             (libc::SOL_TCP, TCP_NOTSENT_LOWAT) => options.notsent_lowat as c_int,
             (libc::SOL_TCP, TCP_MD5SIG) | (SOL_MPTCP, _) => return Err(libc::EOPNOTSUPP),
-            (libc::SOL_IP, libc::IP_TOS) => c_int::from(options.tos),
-            _ => options.others.get(&(level, name)).copied().unwrap_or(0),
+            (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                c_int::from(options.tos)
+            }
+            (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
+                options.hops.map_or_else(|| options.remembered(level, name), c_int::from)
+            }
+            _ if is_known(level, name) => options.remembered(level, name),
+            _ => return Err(libc::ENOPROTOOPT),
         })
+    }
+
+    /// The name of the congestion control that a socket uses.
+    pub(crate) fn congestion_name(&mut self, fd: c_int) -> Result<String, c_int> {
+        let asked = self.sockets.get(fd)?.options.congestion.clone();
+        Ok(asked.unwrap_or_else(congestion_by_sysctl))
+    }
+
+    fn is_multipath(&mut self, fd: c_int) -> Result<c_int, c_int> {
+        let socket = self.sockets.get(fd)?;
+        let offered = socket.mptcp;
+        let Kind::Stream(id) = socket.kind else { return Ok(c_int::from(offered)) };
+        let fallback = self.endpoint.info(id).and_then(|info| info.fallback);
+        Ok(c_int::from(offered && fallback.is_none()))
     }
 
     fn pending_error(&mut self, fd: c_int) -> Result<c_int, c_int> {

@@ -1,11 +1,21 @@
 //! Reading and writing.
 
 use libc::c_int;
-use marline_core::{CloseReason, ConnectionId, Hold, ReadError, Setting, WriteError};
+use marline_core::{ConnectionId, Hold, ReadError, Setting, WriteError};
 use marline_time::Instant;
 
 use super::{Kind, write_errno};
+use crate::options::TCP_INQ;
 use crate::world::{Attempt, State};
+
+/// What is left of a read.
+pub(crate) struct Reading<'a> {
+    pub(crate) out: &'a mut [u8],
+    /// Bytes read so far (`MSG_WAITALL`).
+    pub(crate) done: usize,
+    pub(crate) flags: c_int,
+    pub(crate) deadline: Option<Instant>,
+}
 
 /// What is left of a write.
 pub(crate) struct Writing<'a> {
@@ -17,51 +27,69 @@ pub(crate) struct Writing<'a> {
 }
 
 impl State {
-    /// One try to read into `out`.
-    pub(crate) fn read(
-        &mut self,
-        fd: c_int,
-        out: &mut [u8],
-        flags: c_int,
-        deadline: &mut Option<Instant>,
-    ) -> Attempt<usize> {
+    /// One try to read.
+    pub(crate) fn read(&mut self, fd: c_int, reading: &mut Reading<'_>) -> Attempt<usize> {
         let now = self.now;
         let socket = match self.sockets.get(fd) {
             Ok(socket) => socket,
             Err(errno) => return Attempt::Done(Err(errno)),
         };
         let Kind::Stream(id) = socket.kind else { return Attempt::Done(Err(libc::ENOTCONN)) };
-        let read_shut = socket.read_shut;
-        let nonblocking = socket.nonblocking || flags & libc::MSG_DONTWAIT != 0;
-        if deadline.is_none() {
-            *deadline = socket.options.receive_timeout.map(|timeout| now + timeout);
+        if reading.flags & libc::MSG_OOB != 0 {
+            return Attempt::Done(Err(libc::EINVAL));
         }
-        if out.is_empty() {
+        let read_shut = socket.read_shut;
+        let nonblocking = socket.nonblocking || reading.flags & libc::MSG_DONTWAIT != 0;
+        if reading.deadline.is_none() {
+            reading.deadline = socket.options.receive_timeout.map(|timeout| now + timeout);
+        }
+        if reading.out.is_empty() {
             return Attempt::Done(Ok(0));
         }
-        match self.endpoint.read(now, id, out) {
-            Ok(len) => Attempt::Done(Ok(len)),
-            Err(ReadError::Closed(reason)) => Attempt::Done(self.end_of(id, reason)),
-            Err(ReadError::Unknown) => {
-                let over = self.sockets.lives.get(&id).and_then(|life| life.over);
-                Attempt::Done(self.end_of(id, over.unwrap_or(CloseReason::Finished)))
+        let peek = reading.flags & libc::MSG_PEEK != 0;
+        let out = &mut reading.out[reading.done..];
+        let found =
+            if peek { self.endpoint.peek(now, id, out) } else { self.endpoint.read(now, id, out) };
+        if let Ok(len @ 1..) = found {
+            reading.done += len;
+            let all = reading.flags & libc::MSG_WAITALL != 0 && !peek;
+            if !all || reading.done == reading.out.len() {
+                return Attempt::Done(Ok(reading.done));
             }
-            Err(ReadError::Blocked) if read_shut => Attempt::Done(Ok(0)),
-            Err(ReadError::Blocked) if nonblocking => Attempt::Done(Err(libc::EAGAIN)),
-            Err(ReadError::Blocked) if deadline.is_some_and(|at| at <= now) => {
-                Attempt::Done(Err(libc::EAGAIN))
+            return self.read(fd, reading);
+        }
+        let expired = reading.deadline.is_some_and(|at| at <= now);
+        match found {
+            // What was read is told first; what ended it, the next time.
+            _ if reading.done > 0
+                && (nonblocking || expired || found != Err(ReadError::Blocked)) =>
+            {
+                Attempt::Done(Ok(reading.done))
             }
-            Err(ReadError::Blocked) => Attempt::Wait(*deadline),
+            Ok(_) => Attempt::Done(Ok(0)),
+            Err(ReadError::Closed(_) | ReadError::Unknown) => Attempt::Done(self.end_of(id)),
+            Err(ReadError::Blocked) if read_shut => Attempt::Done(Ok(reading.done)),
+            Err(ReadError::Blocked) if nonblocking || expired => Attempt::Done(Err(libc::EAGAIN)),
+            Err(ReadError::Blocked) => Attempt::Wait(reading.deadline),
         }
     }
 
-    /// What a reader hears of a connection that is over.
-    fn end_of(&mut self, id: ConnectionId, reason: CloseReason) -> Result<usize, c_int> {
-        match self.sockets.take_error(id) {
-            Some(errno) => Err(errno),
-            None if reason == CloseReason::Finished => Ok(0),
-            None => Ok(0),
+    /// What a reader hears of a connection that is over: its error once, then only that it is closed.
+    fn end_of(&mut self, id: ConnectionId) -> Result<usize, c_int> {
+        self.sockets.take_error(id).map_or(Ok(0), Err)
+    }
+
+    /// What `TCP_INQ` tells beside a message, if it was asked for: bytes left, and 1 at the end of the
+    /// stream, so that a reader comes again.
+    pub(crate) fn left_to_read(&mut self, fd: c_int) -> Option<c_int> {
+        let socket = self.sockets.by_fd.get(&fd)?;
+        if !socket.options.is_on(libc::SOL_TCP, TCP_INQ) {
+            return None;
         }
+        let Kind::Stream(id) = socket.kind else { return None };
+        let bytes = self.endpoint.info(id).map_or(0, |info| info.readable);
+        let ended = bytes == 0 && self.endpoint.peek(self.now, id, &mut [0]) == Ok(0);
+        Some(if ended { 1 } else { c_int::try_from(bytes).unwrap_or(c_int::MAX) })
     }
 
     /// One try to write on; done when everything was taken, or as much as a caller that does not wait gets.
@@ -109,7 +137,7 @@ impl State {
             }
         }
         if writing.done == writing.bytes.len() && open {
-            return Attempt::Done(Ok(writing.done));
+            return self.written(fd, id, writing);
         }
         if let Some(life) = self.sockets.lives.get_mut(&id) {
             life.full = true;
@@ -117,8 +145,19 @@ impl State {
         let expired = writing.deadline.is_some_and(|at| at <= now);
         match (nonblocking || expired, writing.done) {
             (true, 0) => Attempt::Done(Err(libc::EAGAIN)),
-            (true, done) => Attempt::Done(Ok(done)),
+            (true, _) => self.written(fd, id, writing),
             (false, _) => Attempt::Wait(writing.deadline),
         }
+    }
+
+    /// A write is done; somebody may want to know what becomes of its bytes.
+    fn written(&mut self, fd: c_int, id: ConnectionId, writing: &Writing<'_>) -> Attempt<usize> {
+        let end = self.endpoint.info(id).map_or(0, |info| info.bytes_written);
+        if let Ok(socket) = self.sockets.get(fd).map_err(|_| ())
+            && writing.done > 0
+        {
+            socket.note_written(end, writing.flags);
+        }
+        Attempt::Done(Ok(writing.done))
     }
 }

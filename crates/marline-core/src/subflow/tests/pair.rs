@@ -124,6 +124,7 @@ pub(super) fn config() -> SubflowConfig {
         initial_window: 10,
         ack_delay: Duration::from_millis(40),
         syn_retries: 6,
+        linear_syn_retries: 0,
         retries: 8,
         keepalive: None,
         ecn: false,

@@ -3,6 +3,7 @@
 use marline_time::Duration;
 
 use super::pair::{Fate, Pair, config};
+use crate::Keepalive;
 use crate::subflow::{SubflowConfig, SubflowEvent};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -81,7 +82,9 @@ fn the_peers_mss_binds() {
 
 #[test]
 fn keepalives_keep_a_living_peer_and_end_a_dead_one() {
-    let keepalive = Some(Duration::from_secs(20));
+    let seconds = Duration::from_secs;
+    let times = Keepalive { idle: seconds(20), interval: seconds(20), probes: 8 };
+    let keepalive = Some(times);
     let mut pair = Pair::established(SubflowConfig { keepalive, ..config() });
     pair.run_for(Duration::from_secs(3_600));
     assert!(pair.client.tcp.is_established() && !pair.client.tcp.potentially_failed());

@@ -1,0 +1,187 @@
+//! `ioctl`, `epoll`, pipes, and files that go into a socket.
+
+use libc::{c_int, c_uint, c_ulong, c_void, epoll_event, iovec, off_t, size_t, ssize_t};
+use marline_time::Duration;
+
+use super::addresses::{close_token, last_errno};
+use super::streams::{receive_parts, send_parts};
+use super::{answer, length, status, world};
+use crate::abi::Userdata;
+
+/// Most bytes that one call moves between a file and a socket.
+const MOST: usize = 1 << 20;
+
+/// The answer goes where the caller says by way of the system, which checks the place: `ioctl` may come with
+/// fewer arguments, and then the place is whatever lay in a register.
+fn tell_number(place: *mut c_void, value: c_int) -> Result<(), c_int> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    if unsafe { libc::pipe(ends.as_mut_ptr()) } != 0 {
+        return Err(last_errno());
+    }
+    let bytes = value.to_ne_bytes();
+    // SAFETY: four bytes of ours go in; they come out where the caller says, which the system refuses if
+    // it cannot be written.
+    let told = unsafe {
+        libc::write(ends[1], bytes.as_ptr().cast(), bytes.len());
+        libc::read(ends[0], place, bytes.len())
+    };
+    let result = if told == bytes.len() as ssize_t { Ok(()) } else { Err(libc::EFAULT) };
+    ends.into_iter().for_each(close_token);
+    result
+}
+
+fn number_from(place: *const c_void) -> Result<c_int, c_int> {
+    if place.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: not null, so a number may be read.
+    Ok(unsafe { place.cast::<c_int>().read_unaligned() })
+}
+
+pub(super) extern "C" fn ioctl(_: Userdata, fd: c_int, code: c_ulong, place: *mut c_void) -> c_int {
+    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    if code == libc::FIONBIO {
+        let wanted = number_from(place);
+        return status(wanted.and_then(|on| world.call(|s| s.set_nonblocking(fd, on != 0))));
+    }
+    let asked = world.call(|state| state.ask(fd, code));
+    status(asked.and_then(|value| tell_number(place, value)))
+}
+
+pub(super) extern "C" fn epoll_create(_: Userdata, size: c_int) -> c_int {
+    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    if size <= 0 {
+        return status(Err(libc::EINVAL));
+    }
+    // SAFETY: no pointers. A real one that stays empty, as sockets are real ones that stay unused.
+    let fd = unsafe { libc::epoll_create(size) };
+    if fd >= 0 {
+        world.call(|state| state.sockets.add_epoll(fd));
+    }
+    fd
+}
+
+pub(super) extern "C" fn epoll_ctl(
+    _: Userdata,
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let event = if event.is_null() {
+        None
+    } else {
+        // SAFETY: not null, so it may be read.
+        let event = unsafe { event.read_unaligned() };
+        Some((event.events, event.u64))
+    };
+    status(world.call(|state| state.watch(epoll, operation, fd, event)))
+}
+
+pub(super) extern "C" fn epoll_wait(
+    _: Userdata,
+    epoll: c_int,
+    events: *mut epoll_event,
+    room: c_int,
+    timeout_ms: c_int,
+) -> c_int {
+    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    if events.is_null() {
+        return status(Err(libc::EFAULT));
+    }
+    let mut deadline = None;
+    let found = world.wait(|state| {
+        let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        deadline = deadline.or_else(|| timeout.map(|timeout| state.now + timeout));
+        state.wait_for_events(epoll, usize::try_from(room).unwrap_or(0), deadline)
+    });
+    let told = found.map(|found| {
+        for (at, (conditions, data)) in found.iter().enumerate() {
+            // SAFETY: not null, with room for as many events as were asked for: no more were found.
+            unsafe {
+                events.add(at).write_unaligned(epoll_event { events: *conditions, u64: *data });
+            }
+        }
+        found.len() as i64
+    });
+    answer(told) as c_int
+}
+
+pub(super) extern "C" fn pipe(_: Userdata, ends: *mut c_int) -> c_int {
+    if ends.is_null() {
+        return status(Err(libc::EFAULT));
+    }
+    // SAFETY: not null, with room for two descriptors: the system's own, as nothing of ours is in them.
+    unsafe { libc::pipe(ends) }
+}
+
+/// Moves bytes between a pipe and a socket of ours, in either direction. Offsets mean nothing to either.
+pub(super) extern "C" fn splice(
+    _: Userdata,
+    from: c_int,
+    _: *mut c_void,
+    to: c_int,
+    _: *mut c_void,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let Some(world) = world() else { return length(Err(libc::ENOSYS)) };
+    let ours = |fd| world.call(|state| state.sockets.by_fd.contains_key(&fd));
+    let (wait, no_wait) = (0, libc::MSG_DONTWAIT);
+    let how = if flags & libc::SPLICE_F_NONBLOCK != 0 { no_wait } else { wait };
+    let mut bytes = vec![0u8; count.min(MOST)];
+    let place = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    length(match (ours(from), ours(to)) {
+        (true, false) => receive_parts(from, &[place], how).and_then(|len| put(to, &bytes[..len])),
+        (false, true) => take(from, &mut bytes, None).and_then(|len| {
+            let place = iovec { iov_len: len, ..place };
+            if len == 0 { Ok(0) } else { send_parts(to, &[place], how) }
+        }),
+        _ => Err(libc::EINVAL),
+    })
+}
+
+fn put(fd: c_int, bytes: &[u8]) -> Result<usize, c_int> {
+    // SAFETY: bytes of ours.
+    let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(len).map_err(|_| last_errno())
+}
+
+fn take(fd: c_int, out: &mut [u8], at: Option<off_t>) -> Result<usize, c_int> {
+    let (place, room) = (out.as_mut_ptr().cast::<c_void>(), out.len());
+    // SAFETY: room of ours.
+    let len = unsafe {
+        match at {
+            Some(at) => libc::pread(fd, place, room, at),
+            None => libc::read(fd, place, room),
+        }
+    };
+    usize::try_from(len).map_err(|_| last_errno())
+}
+
+/// `sendfile`, which has no slot in the table, if it goes to one of our sockets.
+pub(crate) fn preloaded_sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> Option<ssize_t> {
+    let world = world()?;
+    if !world.call(|state| state.sockets.by_fd.contains_key(&to)) {
+        return None;
+    }
+    // SAFETY: null, or a number that may be read.
+    let at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
+    let mut bytes = vec![0u8; count.min(MOST)];
+    let sent = take(from, &mut bytes, at).and_then(|len| {
+        let place = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
+        if len == 0 { Ok(0) } else { send_parts(to, &[place], 0) }
+    });
+    if let (Some(at), Ok(len)) = (at, sent) {
+        // SAFETY: it was not null, and the caller's to be changed.
+        unsafe { offset.write_unaligned(at + len as off_t) };
+    }
+    Some(length(sent))
+}

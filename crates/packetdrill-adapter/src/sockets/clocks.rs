@@ -1,0 +1,69 @@
+//! How long a connection had something to send, and what kept it from it: three clocks of `TCP_INFO`.
+//!
+//! The core does not count this. But here nothing happens between two steps of time, so that whoever lets
+//! time pass knows what was the case meanwhile.
+
+use marline_core::ConnectionInfo;
+use marline_time::{Duration, Instant};
+
+use crate::world::State;
+
+/// The clocks of one connection.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Clocks {
+    /// When the connection came about.
+    pub(crate) since: Instant,
+    /// Data was unsent or unacknowledged.
+    pub(crate) busy: Duration,
+    /// The peer's window was too small for the next segment.
+    pub(crate) window_limited: Duration,
+    /// All was sent, there was room on the path, and a writer waited for the buffer.
+    pub(crate) buffer_limited: Duration,
+}
+
+impl Clocks {
+    pub(super) const fn since(now: Instant) -> Self {
+        Clocks {
+            since: now,
+            busy: Duration::ZERO,
+            window_limited: Duration::ZERO,
+            buffer_limited: Duration::ZERO,
+        }
+    }
+
+    fn advance(&mut self, by: Duration, info: &ConnectionInfo, writer_waits: bool) {
+        let Some(flow) = info.subflows.first() else { return };
+        if info.unsent == 0 && flow.tcp.unacked_segments == 0 {
+            return;
+        }
+        self.busy = self.busy + by;
+        let mss = u64::from(flow.mss);
+        let outstanding = flow.in_flight + flow.sacked + flow.lost;
+        let path_has_room = flow.in_flight + mss <= flow.cwnd;
+        if info.unsent > 0 {
+            let next = info.unsent.min(mss);
+            if path_has_room && outstanding + next > flow.tcp.peer_window {
+                self.window_limited = self.window_limited + by;
+            }
+        } else if writer_waits && path_has_room {
+            self.buffer_limited = self.buffer_limited + by;
+        }
+    }
+}
+
+impl State {
+    /// So much time passes, in which nothing happens.
+    pub(crate) fn advance_clocks(&mut self, by: Duration) {
+        if by.is_zero() {
+            return;
+        }
+        for (id, life) in &mut self.sockets.lives {
+            if !life.open || life.over.is_some() {
+                continue;
+            }
+            if let Some(info) = self.endpoint.info(*id) {
+                life.clocks.advance(by, &info, life.full);
+            }
+        }
+    }
+}

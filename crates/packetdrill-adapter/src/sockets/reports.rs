@@ -1,0 +1,204 @@
+//! The error queue: not errors, but news of data that was sent without copying (`MSG_ZEROCOPY`: the buffer
+//! may be used again) or whose times are wanted (`SO_TIMESTAMPING`).
+//!
+//! Here everything is copied, as the news says. When a buffer would be free and when data was sent and
+//! acknowledged is known from the connection's totals.
+
+use std::collections::VecDeque;
+
+use libc::c_int;
+use marline_core::{ConnectionInfo, Endpoint};
+use marline_time::Instant;
+
+use super::{Kind, Socket, Sockets};
+use crate::options::SO_ZEROCOPY;
+use crate::world::State;
+
+/// Bits of `SO_TIMESTAMPING` that mean something here.
+const SENT: c_int = 1 << 1;
+const ID: c_int = 1 << 7;
+const SCHEDULED: c_int = 1 << 8;
+const ACKED: c_int = 1 << 9;
+const NO_PAYLOAD: c_int = 1 << 11;
+
+/// News kept at most.
+const MOST_REPORTS: usize = 4_096;
+
+/// One entry of the queue.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The buffers of these writes are free, the first and the last.
+    Copied { first: u32, last: u32 },
+    /// A time of the write that ends with the byte `key`: `kind` as in `SCM_TSTAMP_*`.
+    Time { kind: u32, key: u32, at: Instant, payload: bool },
+}
+
+/// A write whose times are wanted.
+#[derive(Copy, Clone, Debug)]
+struct Stamp {
+    /// One past its last byte.
+    end: u64,
+    key: u32,
+    sent: bool,
+}
+
+/// The queue of a socket.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    queue: VecDeque<Report>,
+    /// Ends of writes that were not to be copied.
+    uncopied: VecDeque<(u64, u32)>,
+    next_uncopied: u32,
+    stamping: c_int,
+    /// The byte that counts as the first.
+    stamps_from: u64,
+    stamps: VecDeque<Stamp>,
+}
+
+impl Reports {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Report> {
+        self.queue.pop_front()
+    }
+
+    fn waits(&self) -> bool {
+        !self.uncopied.is_empty() || !self.stamps.is_empty()
+    }
+
+    fn push(&mut self, report: Report) {
+        if let (Some(Report::Copied { last, .. }), Report::Copied { first, last: newest }) =
+            (self.queue.back_mut(), report)
+            && last.wrapping_add(1) == first
+        {
+            *last = newest;
+            return;
+        }
+        if self.queue.len() < MOST_REPORTS {
+            self.queue.push_back(report);
+        }
+    }
+
+    /// So much was sent and acknowledged. Says whether there is news.
+    fn follow(&mut self, now: Instant, sent: u64, acked: u64) -> bool {
+        let before = self.queue.len();
+        let merged = self.queue.back().copied();
+        while let Some((_, id)) = self.uncopied.pop_front_if(|(end, _)| *end <= acked) {
+            self.push(Report::Copied { first: id, last: id });
+        }
+        let payload = self.stamping & NO_PAYLOAD == 0;
+        let wanted = self.stamping;
+        let mut news = Vec::new();
+        let mut tell = |bit, kind, key| {
+            if wanted & bit != 0 {
+                news.push(Report::Time { kind, key, at: now, payload });
+            }
+        };
+        for stamp in self.stamps.iter_mut().filter(|stamp| !stamp.sent && stamp.end <= sent) {
+            stamp.sent = true;
+            tell(SCHEDULED, 1, stamp.key);
+            tell(SENT, 0, stamp.key);
+        }
+        while let Some(stamp) = self.stamps.pop_front_if(|stamp| stamp.end <= acked) {
+            tell(ACKED, 2, stamp.key);
+        }
+        news.into_iter().for_each(|report| self.push(report));
+        self.queue.len() != before || self.queue.back().copied() != merged
+    }
+}
+
+impl Socket {
+    /// Bytes up to `end` were written with these flags.
+    pub(super) fn note_written(&mut self, end: u64, flags: c_int) {
+        let reports = &mut self.reports;
+        let zerocopy = self.options.is_on(libc::SOL_SOCKET, SO_ZEROCOPY);
+        if zerocopy && flags & libc::MSG_ZEROCOPY != 0 && reports.uncopied.len() < MOST_REPORTS {
+            reports.uncopied.push_back((end, reports.next_uncopied));
+            reports.next_uncopied = reports.next_uncopied.wrapping_add(1);
+        }
+        let wanted = reports.stamping & (SENT | SCHEDULED | ACKED) != 0;
+        if wanted && reports.stamps.len() < MOST_REPORTS {
+            let place = end.saturating_sub(1).saturating_sub(reports.stamps_from) as u32;
+            let key = if reports.stamping & ID != 0 { place } else { 0 };
+            reports.stamps.push_back(Stamp { end, key, sent: false });
+        }
+    }
+}
+
+impl Sockets {
+    /// Looks at the totals of all connections of whom news is wanted.
+    pub(crate) fn follow_reports(&mut self, now: Instant, endpoint: &Endpoint) {
+        for socket in self.by_fd.values_mut().filter(|socket| socket.reports.waits()) {
+            let Kind::Stream(id) = socket.kind else { continue };
+            let everything = (u64::MAX, u64::MAX);
+            let told = |info: ConnectionInfo| (info.bytes_written - info.unsent, info.bytes_acked);
+            let (sent, acked) = endpoint.info(id).map_or(everything, told);
+            if socket.reports.follow(now, sent, acked) {
+                socket.wakes.stir();
+            }
+        }
+    }
+}
+
+impl State {
+    /// An option of a connected socket was set: it may be about times.
+    pub(super) fn errors_follow(&mut self, fd: c_int, option: (c_int, c_int), value: c_int) {
+        if option != (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
+            return;
+        }
+        let Ok(id) = self.sockets.stream(fd) else { return };
+        let acked = self.endpoint.info(id).map_or(0, |info| info.bytes_acked);
+        if let Ok(socket) = self.sockets.get(fd) {
+            let reports = &mut socket.reports;
+            if value & ID != 0 && reports.stamping & ID == 0 {
+                reports.stamps_from = acked;
+            }
+            reports.stamping = value;
+        }
+    }
+
+    /// The oldest news of a socket.
+    pub(crate) fn take_report(&mut self, fd: c_int) -> Result<(Report, bool), c_int> {
+        let socket = self.sockets.get(fd)?;
+        let v6 = socket.v6;
+        socket.reports.take().map(|report| (report, v6)).ok_or(libc::EAGAIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_are_free_one_after_the_other_are_told_as_one() {
+        let mut reports = Reports::default();
+        for id in 0..3u32 {
+            reports.uncopied.push_back((u64::from(id + 1) * 100, id));
+        }
+        assert!(!reports.follow(Instant::ZERO, 300, 99));
+        assert!(reports.follow(Instant::ZERO, 300, 100));
+        assert!(reports.follow(Instant::ZERO, 300, 200), "a longer stretch is news");
+        assert_eq!(reports.take(), Some(Report::Copied { first: 0, last: 1 }));
+        assert!(reports.follow(Instant::ZERO, 300, 300));
+        assert_eq!(reports.take(), Some(Report::Copied { first: 2, last: 2 }));
+        assert_eq!(reports.take(), None);
+    }
+
+    #[test]
+    fn times_come_as_a_write_is_sent_and_acknowledged() {
+        let mut reports = Reports { stamping: SENT | SCHEDULED | ACKED, ..Reports::default() };
+        reports.stamps.push_back(Stamp { end: 100, key: 99, sent: false });
+        assert!(!reports.follow(Instant::ZERO, 99, 0));
+        assert!(reports.follow(Instant::ZERO, 100, 0));
+        assert!(reports.follow(Instant::from_secs(1), 100, 100));
+        let kinds: Vec<u32> = std::iter::from_fn(|| reports.take())
+            .map(|report| match report {
+                Report::Time { kind, .. } => kind,
+                Report::Copied { .. } => u32::MAX,
+            })
+            .collect();
+        assert_eq!(kinds, [1, 0, 2]);
+    }
+}

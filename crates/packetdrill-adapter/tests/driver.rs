@@ -3,7 +3,7 @@
 //! The table is declared here once more, as 33 words, so that a slip in the order of the library's own
 //! declaration shows.
 
-use std::ffi::{CString, c_char, c_int, c_long, c_longlong, c_void};
+use std::ffi::{CString, c_char, c_int, c_long, c_longlong, c_ulong, c_void};
 use std::mem;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -26,14 +26,22 @@ const BIND: usize = 3;
 const LISTEN: usize = 4;
 const ACCEPT: usize = 5;
 const READ: usize = 7;
+const RECV: usize = 9;
+const RECVMSG: usize = 11;
 const WRITE: usize = 12;
+const SEND: usize = 14;
 const FCNTL: usize = 17;
+const IOCTL: usize = 18;
 const CLOSE: usize = 19;
+const SETSOCKOPT: usize = 22;
 const POLL: usize = 23;
 const NETDEV_SEND: usize = 24;
 const NETDEV_RECEIVE: usize = 25;
 const USLEEP: usize = 26;
 const GETTIMEOFDAY: usize = 27;
+const EPOLL_CREATE: usize = 28;
+const EPOLL_CTL: usize = 29;
+const EPOLL_WAIT: usize = 30;
 const SPLICE: usize = 32;
 
 type Ud = *mut c_void;
@@ -137,6 +145,11 @@ impl Table {
         call!(self, READ, (c_int, *mut u8, usize) -> isize, fd, out.as_mut_ptr(), out.len())
     }
 
+    fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: c_int) -> c_int {
+        call!(self, SETSOCKOPT, (c_int, c_int, c_int, *const c_int, u32) -> c_int,
+            fd, level, name, &raw const value, 4)
+    }
+
     fn accept(&self, fd: c_int) -> c_int {
         let (peer, len): (*mut c_void, *mut u32) = (std::ptr::null_mut(), std::ptr::null_mut());
         call!(self, ACCEPT, (c_int, *mut c_void, *mut u32) -> c_int, fd, peer, len)
@@ -194,6 +207,8 @@ fn a_program_drives_the_core_through_the_table() {
     echo_and_close();
     a_blocking_call_waits_on_its_own_thread();
     multipath_is_offered_and_agreed_on();
+    what_waits_can_be_asked_peeked_at_and_watched();
+    buffers_that_are_free_are_told();
     what_is_not_there_is_refused();
 }
 
@@ -282,6 +297,81 @@ fn multipath_is_offered_and_agreed_on() {
     assert!(options.mptcp.is_empty());
 }
 
+/// A listener, and a connection from it that is established.
+fn connected(table: &Table) -> (c_int, u32) {
+    let fd = table.socket(libc::IPPROTO_TCP);
+    table.listen_on(fd);
+    assert_eq!(table.set_option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1), 0);
+    let offer = TcpOptions { mss: Some(1_000), sack_permitted: true, ..TcpOptions::default() };
+    let (seq, _) = handshake(table, &offer);
+    table.send(&packet(TcpFlags::ACK, (101, seq), &TcpOptions::default(), &[]));
+    (table.accept(fd), seq)
+}
+
+fn what_waits_can_be_asked_peeked_at_and_watched() {
+    let table = load("local=192.168.0.1");
+    let (conn, seq) = connected(&table);
+    let epoll = call!(table, EPOLL_CREATE, (c_int) -> c_int, 1);
+    let wanted = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET) as u32;
+    let mut event = libc::epoll_event { events: wanted, u64: 7 };
+    let watched = call!(table, EPOLL_CTL, (c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
+        epoll, libc::EPOLL_CTL_ADD, conn, &raw mut event);
+    assert_eq!(watched, 0);
+    let news = || {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let count = call!(table, EPOLL_WAIT, (c_int, *mut libc::epoll_event, c_int, c_int) -> c_int,
+            epoll, &raw mut event, 1, 0);
+        (count, event.events as c_int)
+    };
+    assert_eq!(news(), (1, libc::EPOLLOUT));
+    assert_eq!(news(), (0, 0), "an edge is told once");
+    let none = TcpOptions::default();
+    table.send(&packet(TcpFlags::ACK, (101, seq), &none, b"abcdef"));
+    assert_eq!(news(), (1, libc::EPOLLIN | libc::EPOLLOUT));
+    assert_eq!(news(), (0, 0));
+    let mut waits: c_int = -1;
+    let asked = call!(table, IOCTL, (c_int, c_ulong, *mut c_int) -> c_int, conn, libc::FIONREAD, &raw mut waits);
+    assert_eq!((asked, waits), (0, 6));
+    let mut out = [0; 4];
+    let peeked = call!(table, RECV, (c_int, *mut u8, usize, c_int) -> isize,
+        conn, out.as_mut_ptr(), out.len(), libc::MSG_PEEK);
+    assert_eq!((peeked, &out), (4, b"abcd"));
+    assert_eq!((table.read(conn, &mut out), &out), (4, b"abcd"), "it is still there");
+    assert_eq!(news(), (0, 0), "what was read is no news");
+    table.send(&packet(TcpFlags::ACK, (107, seq), &none, b"g"));
+    assert_eq!(news(), (1, libc::EPOLLIN | libc::EPOLLOUT));
+    assert_eq!(call!(table, CLOSE, (c_int) -> c_int, epoll), 0);
+}
+
+fn buffers_that_are_free_are_told() {
+    let table = load("local=192.168.0.1");
+    let (conn, seq) = connected(&table);
+    let report = || {
+        let mut control = [0u8; 128];
+        // SAFETY: a structure of integers and pointers, for which zeros are fine.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = control.len();
+        let got = call!(table, RECVMSG, (c_int, *mut libc::msghdr, c_int) -> isize,
+            conn, &raw mut message, libc::MSG_ERRQUEUE);
+        (got, message.msg_flags, control[24..32].to_vec())
+    };
+    assert_eq!((report().0, errno()), (-1, libc::EAGAIN));
+    for _ in 0..2 {
+        let sent = call!(table, SEND, (c_int, *const u8, usize, c_int) -> isize,
+            conn, b"data".as_ptr(), 4, libc::MSG_ZEROCOPY);
+        assert_eq!(sent, 4);
+    }
+    assert_eq!(report().0, -1, "nothing is acknowledged");
+    // The second waits for an answer to the first (Nagle).
+    for acked in [4, 8] {
+        table.send(&packet(TcpFlags::ACK, (101, seq + acked), &TcpOptions::default(), &[]));
+    }
+    let (got, flags, which) = report();
+    assert_eq!((got, flags), (0, libc::MSG_ERRQUEUE));
+    assert_eq!(which, [0, 0, 0, 0, 1, 0, 0, 0], "from the first write to the second");
+}
+
 fn what_is_not_there_is_refused() {
     let table = load("");
     let fd = table.socket(libc::IPPROTO_TCP);
@@ -302,7 +392,14 @@ fn what_is_not_there_is_refused() {
     let no: *mut c_void = std::ptr::null_mut();
     let spliced =
         call!(table, SPLICE, (c_int, Ud, c_int, Ud, usize, u32) -> isize, 0, no, 1, no, 1, 0);
-    assert_eq!((spliced, errno()), (-1, libc::ENOSYS));
+    assert_eq!((spliced, errno()), (-1, libc::EINVAL), "neither end is a socket of ours");
+    let unknown = table.set_option(fd, libc::SOL_TCP, 99, 1);
+    assert_eq!((unknown, errno()), (-1, libc::ENOPROTOOPT));
+    let asked = call!(table, IOCTL, (c_int, c_ulong, *mut c_int) -> c_int, fd, 0xffff, std::ptr::null_mut());
+    assert_eq!((asked, errno()), (-1, libc::ENOTTY));
+    let watched = call!(table, EPOLL_CTL, (c_int, c_int, c_int, *mut libc::epoll_event) -> c_int,
+        99_999, libc::EPOLL_CTL_ADD, fd, std::ptr::null_mut());
+    assert_eq!((watched, errno()), (-1, libc::EBADF));
     let mut nothing = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let before = table.now_us();
     let ready = call!(table, POLL, (*mut libc::pollfd, libc::nfds_t, c_int) -> c_int, &raw mut nothing, 1, 50);

@@ -36,17 +36,17 @@ impl Clocks {
         if info.unsent == 0 && flow.tcp.unacked_segments == 0 {
             return;
         }
-        self.busy = self.busy + by;
+        self.busy += by;
         let mss = u64::from(flow.mss);
         let outstanding = flow.in_flight + flow.sacked + flow.lost;
         let path_has_room = flow.in_flight + mss <= flow.cwnd;
         if info.unsent > 0 {
             let next = info.unsent.min(mss);
             if path_has_room && outstanding + next > flow.tcp.peer_window {
-                self.window_limited = self.window_limited + by;
+                self.window_limited += by;
             }
         } else if writer_waits && path_has_room {
-            self.buffer_limited = self.buffer_limited + by;
+            self.buffer_limited += by;
         }
     }
 }

@@ -3,6 +3,7 @@
 mod two_hosts;
 
 use marline_core::CloseReason;
+use marline_testkit::scene::{listening, path, serve};
 use marline_testkit::{Peer, Script, Seg, Side, config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpFastclose, MptcpOption};
@@ -190,5 +191,26 @@ fn a_join_that_nobody_answers_does_not_outlive_the_connection() {
     hosts.run_ms(1_000);
     for side in [Side::A, Side::B] {
         assert!(hosts.pair.endpoint(side).connections().is_empty(), "{side:?} waits for nobody");
+    }
+}
+
+/// A pure ACK that a later one overtook is an old duplicate to PAWS. A DATA_FIN on it is said nowhere else; one
+/// that is older than any delay may be is another connection's, for all that anybody knows.
+#[test]
+fn a_data_fin_that_was_overtaken_counts() {
+    for (age_ms, ends) in [(10, true), (100_000, false)] {
+        let mut script = Script::new(listening(), 1);
+        let mut peer = Peer::new(path(0, 2, 40_000), 0x1111);
+        peer.timestamps = Some((200_000, 0));
+        let id = serve(&mut script, &mut peer);
+        let fin = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
+        let fin = peer.stamp(fin);
+        if let Some((clock, _)) = &mut peer.timestamps {
+            *clock += age_ms;
+        }
+        peer.acknowledge(&mut script);
+        peer.inject(&mut script, fin);
+        let read = script.run(|endpoint, now| endpoint.read(now, id, &mut [0; 10]));
+        assert_eq!(read == Ok(0), ends, "{age_ms} ms: {read:?}");
     }
 }

@@ -5,7 +5,7 @@ mod two_hosts;
 use std::time::Duration;
 
 use marline_core::{ConnectionConfig, FourTuple, MonitorKind};
-use marline_policy::LocalAddress;
+use marline_policy::{LocalAddress, PathAction};
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpJoin, MptcpOption};
@@ -139,6 +139,22 @@ fn a_join_that_we_open() {
     assert_eq!(info.subflows.len(), 2);
     second.send_data(&mut script, b"by the second");
     assert_eq!(read(&mut script), b"by the second");
+}
+
+/// A path manager may think better of a join before anybody answered it.
+#[test]
+fn a_join_closed_before_its_answer_leaves_nothing_behind() {
+    let (mut script, first) = client(two_paths(config()));
+    let (join, mut second) = take_join(&mut script, &first);
+    let id = script.endpoint.connections()[0];
+    let info = |script: &Script| script.endpoint.info(id).expect("a connection");
+    let joined = info(&script).subflows[1].id;
+    script.run(|e, now| e.path_action(now, id, PathAction::CloseSubflow(joined)));
+    assert_eq!(info(&script).subflows.len(), 1);
+    let answer = syn_ack(&first, join, 0, false);
+    second.send(&mut script, answer);
+    let sent = script.take_sent();
+    assert!(sent.iter().any(|sent| sent.seg.header.flags.contains(TcpFlags::RST)), "{sent:#?}");
 }
 
 fn third_ack_of(seg: &Seg) -> bool {

@@ -83,8 +83,9 @@ impl Connection {
         }
         // Both directions are contiguous from their first byte on.
         let contiguous = first && leg.delivered.0 == self.receive.next().0 + 1;
-        // Joins that have not come up are nobody's way yet.
-        let alone = self.legs.iter().flatten().all(|leg| leg.is_initial() || !leg.was_joined());
+        // Joins that have not come up are nobody's way yet, if it is sure that options do not pass here.
+        let joined = |leg: &super::Leg| !leg.is_initial() && (leg.was_joined() || !unproven);
+        let alone = !self.legs.iter().flatten().any(|leg| joined(leg));
         if leg.is_initial() && alone && contiguous {
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
         } else if unproven {

@@ -62,6 +62,12 @@ impl TimestampState {
         (value.wrapping_sub(self.recent) as i32) < 0 && now.since(self.recent_at) <= OUTDATED
     }
 
+    /// Whether an old TSval is younger than `reach`, if the peer's clock ticks in milliseconds: its segment
+    /// was overtaken by some sent just after it, and is none of an earlier round of numbers.
+    pub(super) const fn is_overtaken(&self, value: u32, reach: Duration) -> bool {
+        (self.recent.wrapping_sub(value) as u128) <= reach.as_millis()
+    }
+
     /// An acceptable segment came in that starts at `start`.
     pub(super) fn on_accepted(&mut self, now: Instant, value: u32, start: Ssn) {
         if start <= self.last_ack_sent && !self.is_old(now, value) {

@@ -188,7 +188,7 @@ fn run_unguarded(seed: u64, family: Family) -> Outcome {
 /// Runs to the end of all streams, looking for stalls of the first connection's; whether it came to
 /// that. The others begin once that one is through, so that it is the server's first, too.
 fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Liveness; 2]) -> bool {
-    let mut called = 1;
+    let (mut called, mut events, mut plain) = (1, 0, false);
     while paths.world.now() < LIMIT {
         let next = paths.world.now() + SAMPLING;
         paths.world.run_until(next);
@@ -203,7 +203,10 @@ fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Livene
         } else if (0..called).all(|index| is_over(paths, index)) {
             return true;
         }
-        let last_fault = last_fault(paths);
+        let news = &paths.world.node(paths.client).monitor()[events..];
+        plain |= news.iter().any(|event| matches!(event.kind, MonitorKind::Fallback(_)));
+        events += news.len();
+        let last_fault = last_fault(paths, plain);
         let judged = directions.iter_mut().zip(states).filter(|_| !is_over(paths, 0));
         judged.for_each(|(direction, state)| direction.sample(next, state, last_fault));
     }
@@ -219,10 +222,11 @@ fn is_over(paths: &Paths, index: usize) -> bool {
     })
 }
 
-/// When the network last did harm on the path on which it was longest ago.
-fn last_fault(paths: &Paths) -> Instant {
+/// When the network last did harm on the path on which it was longest ago; `plain` TCP has only the first.
+fn last_fault(paths: &Paths, plain: bool) -> Instant {
     let at = |link| paths.world.link(link).stats().last_fault_at.unwrap_or_default();
     let links = paths.up.iter().zip(&paths.down);
+    let links = links.take(if plain { 1 } else { usize::MAX });
     links.map(|(up, down)| at(*up).max(at(*down))).min().unwrap_or_default()
 }
 

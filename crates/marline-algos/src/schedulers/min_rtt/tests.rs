@@ -4,6 +4,11 @@ use marline_time::Instant;
 use super::*;
 use crate::testing::{Stream, backup, full, gone, paced, send, suspect, view};
 
+/// On a bad netpath, and heard at this time.
+fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {
+    SubflowView { bad_netpath: true, last_heard_at: Instant::from_millis(heard_ms), ..view }
+}
+
 #[test]
 fn decision_table() {
     let (fast, slow) = (view(0, 20), view(1, 60));
@@ -20,6 +25,12 @@ fn decision_table() {
         ("suspect and full: wait", &[suspect(fast, 9), full(slow)], Decision::Wait),
         ("all suspect: the backup", &[suspect(fast, 9), spare], send(2, 0, 5_000)),
         ("alone and suspect: still used", &[suspect(fast, 9)], send(0, 0, 5_000)),
+        // To wait for the faster one, which has nothing to do, would be to wait for ever.
+        (
+            "in doubt: the one heard last",
+            &[doubtful(fast, 3), doubtful(slow, 9)],
+            send(1, 0, 5_000),
+        ),
         ("gone", &[gone(fast)], Decision::Wait),
     ];
     let stream = Stream::new(5_000);

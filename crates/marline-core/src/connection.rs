@@ -132,6 +132,8 @@ struct DataTimers {
     /// Zero-window probe.
     persist_at: Option<Instant>,
     persist_count: u32,
+    /// When the last one went, since the window shut.
+    persist_asked_at: Option<Instant>,
     /// DATA_FIN retransmission.
     fin_at: Option<Instant>,
     fin_count: u32,

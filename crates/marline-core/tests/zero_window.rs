@@ -1,11 +1,16 @@
 //! A peer whose application never reads, and one of our own that does not.
 
+mod two_hosts;
+
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::{ConnectionConfig, ConnectionId, Event};
 use marline_testkit::scene::{listening, served};
 use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
 use marline_wire::TcpSegment;
+use two_hosts::{Packet, TwoHosts, Verdict, bytes, two_paths};
 
 const BUFFERS: u64 = (6 << 20) + (4 << 20) + (1 << 20);
 
@@ -163,6 +168,33 @@ fn a_lost_window_update_is_found_by_a_probe() {
         stalled.read_all();
     }
     assert_eq!(stalled.read, stalled.written);
+}
+
+/// The path on which the window update goes has died, and nobody knows, since nothing is in flight on it: the
+/// writer's probe there brings nothing, and the next ones go on both.
+#[test]
+fn a_window_update_that_dies_with_its_path_is_asked_for_on_the_other() {
+    const ALL: usize = 16 << 20;
+    let (dead, on_second) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    let (died, counted) = (Rc::clone(&dead), Rc::clone(&on_second));
+    let middle = move |packet: &mut Packet<'_>| {
+        counted.set(counted.get() + packet.path);
+        if packet.path == 0 && died.get() { Verdict::Drop } else { Verdict::Pass }
+    };
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), middle, 1);
+    hosts.run_ms(1_000);
+    assert_eq!(hosts.info(Side::A).subflows.len(), 2);
+    hosts.end(Side::B).sleeps = true;
+    hosts.write(Side::A, &bytes(ALL, 1));
+    hosts.run_ms(3_000);
+    on_second.set(0);
+    hosts.run_ms(3_000);
+    assert_eq!(on_second.get(), 0, "while answers come, the other path may sleep");
+    dead.set(true);
+    hosts.end(Side::B).sleeps = false;
+    hosts.run_ms(6_000);
+    let received = hosts.end(Side::B).received.len();
+    assert_eq!(received, ALL, "the window opened six seconds ago");
 }
 
 #[test]

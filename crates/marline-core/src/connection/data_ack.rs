@@ -53,7 +53,7 @@ impl Connection {
         self.reinjections.ack(data);
         self.futile_resets = 0;
         self.timers.rto_count = 0;
-        self.timers.persist_count = 0;
+        (self.timers.persist_count, self.timers.persist_asked_at) = (0, None);
         // Who takes data has not been silent about its end.
         self.timers.fin_count = self.timers.fin_count.min(1);
         self.rearm_data_rto(now);

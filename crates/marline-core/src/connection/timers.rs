@@ -146,17 +146,43 @@ impl Connection {
             return;
         }
         if self.timers.persist_at.is_none() {
-            let pause = self.largest_rto() * (1 << self.timers.persist_count.min(8));
-            self.timers.persist_at = Some(now + pause.min(MAX_PERSIST));
+            self.timers.persist_at = Some(now + self.persist_pause());
         }
     }
 
+    fn persist_pause(&self) -> Duration {
+        (self.largest_rto() * (1 << self.timers.persist_count.min(8))).min(MAX_PERSIST)
+    }
+
+    /// A probe is due, or the answer to the last one.
+    ///
+    /// It goes where it arrives soonest. If nothing comes back within an RTO, that path may be dead without
+    /// anybody knowing (nothing is in flight that could be missed), and the update lost there: then all are
+    /// asked. As long as answers come, one path is: others may be asleep.
     fn on_persist(&mut self, now: Instant) {
         self.timers.persist_at = None;
-        self.timers.persist_count += 1;
-        if let Some(leg) = self.best_leg().and_then(|id| self.leg_mut(id)) {
-            leg.tcp.request_probe();
+        let best = self.best_leg();
+        let heard_since = |at: Instant| {
+            best.and_then(|id| self.leg(id)).is_some_and(|leg| leg.tcp.last_heard_at() > at)
+        };
+        let answered =
+            self.timers.persist_asked_at.map(|at| (at + self.persist_pause(), heard_since(at)));
+        if let Some((next, true)) = answered
+            && now < next
+        {
+            self.timers.persist_at = Some(next);
+            return;
         }
+        let all = answered.is_some_and(|(_, heard)| !heard);
+        self.timers.persist_count += 1;
+        self.timers.persist_asked_at = Some(now);
+        for id in self.leg_ids().filter(|id| all || best == Some(*id)) {
+            if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
+                leg.tcp.request_probe();
+            }
+        }
+        let pause = if all { self.persist_pause() } else { self.largest_rto() };
+        self.timers.persist_at = Some(now + pause);
         self.rearm_persist(now);
     }
 

@@ -57,6 +57,8 @@ pub struct End {
     pub id: Option<ConnectionId>,
     to_write: Vec<u8>,
     shut_when_written: bool,
+    /// Its application does not read.
+    pub sleeps: bool,
     pub received: Vec<u8>,
     pub at_end: bool,
     pub closed: Option<CloseReason>,
@@ -321,7 +323,9 @@ impl TwoHosts {
                 endpoint.shutdown(now, id);
             }
             let mut buffer = [0; 16_384];
-            while let Ok(n) = endpoint.read(now, id, &mut buffer) {
+            while !end.sleeps
+                && let Ok(n) = endpoint.read(now, id, &mut buffer)
+            {
                 end.at_end |= n == 0;
                 end.received.extend_from_slice(&buffer[..n]);
                 if n == 0 {

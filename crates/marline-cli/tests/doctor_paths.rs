@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use marline_testkit::need;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
-const AT_ONCE: usize = 4;
+/// Most of the time each only waits.
+const AT_ONCE: usize = 8;
 
 /// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
 struct Stage {
@@ -99,24 +100,43 @@ const BOXES: &[(&str, &[&str])] = &[
     ),
     (",down.strip=mptcp:synack", &[RIGHT, "strips the options of Multipath TCP from SYN/ACKs"]),
     (",strip=mptcp:rest", &[RIGHT, "strips the options of Multipath TCP after the handshake"]),
+    (",up.strip=mptcp:rest", &[RIGHT, "after the handshake, towards the server"]),
+    (",down.strip=mptcp:rest", &[RIGHT, "after the handshake, towards here"]),
     // Begins while messages go to and fro, and RFC 8684 has no way on: a clear error.
     (",strip=mptcp:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
+    (",up.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards the server"]),
+    (",down.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards here"]),
+    (",strip=dss:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
+    (
+        ",strip=mptcp+sack_permitted+sack+timestamps+window_scale",
+        &[RIGHT, "strips the options of Multipath TCP from SYNs"],
+    ),
     (
         ",up.block=mptcp:syn",
         &[RIGHT, "drops SYNs with the options of Multipath TCP", "seven seconds"],
     ),
     (",down.block=mptcp:synack", &[RIGHT, "drops SYN/ACKs with the options of Multipath TCP"]),
     (",block=mptcp:rest", &[RIGHT, "drops segments with the options of Multipath TCP"]),
+    (",down.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards here"]),
+    (",up.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards the server"]),
+    (",block=mptcp:rest@2s", &["FAILS", "drops segments with the options", "in mid-stream"]),
     (
         ",renumber=yes",
         &["Multipath TCP, 157200", "rewrites sequence numbers: Multipath TCP does not"],
     ),
     (",renumber=not-sack,loss=3%", &[RIGHT, "not those in selective acknowledgments"]),
     (",split=500B", &["Multipath TCP, 157200", "splits segments"]),
+    (",split=500B:first", &["Multipath TCP, 157200", "splits segments"]),
+    (",split=90B:first", &["Multipath TCP, 157200", "splits segments"]),
+    (",split=700B,coalesce=3ms", &[RIGHT, "splits segments", "coalesces segments"]),
+    (",split=700B:first,coalesce=3ms", &[RIGHT, "splits segments", "coalesces segments"]),
     (",coalesce=3ms", &[RIGHT, "coalesces segments"]),
     (",thin=8", &["Multipath TCP, 157200", "thins out acknowledgments"]),
+    (",thin=8,loss=1%", &["Multipath TCP, 157200", "thins out acknowledgments"]),
     (",rebind=2s", &["Multipath TCP, 157200", "forgets address translations"]),
     (",up.swallow=2%", &[RIGHT, "acknowledges data that it does not deliver"]),
+    (",swallow=2%", &["acknowledges data that it does not deliver"]),
+    (",swallow=100%", &["FAILS", "what is sent is acknowledged, and nothing comes back"]),
     (",up.rewrite=5%", &["FAILS", "changes payload", "DSS checksums"]),
 ];
 

@@ -16,6 +16,8 @@ use super::seen::Seen;
 pub(super) enum Behaviour {
     /// SYN/ACK without the option, and nobody can say where it was lost.
     NoMultipath,
+    /// All that was sent is acknowledged, and nobody can say whether the server has it.
+    OnlyAcknowledges,
     StripsSyn,
     StripsSynAck,
     DropsSyn,
@@ -26,6 +28,7 @@ pub(super) enum Behaviour {
     },
     DropsData {
         towards_server: bool,
+        in_mid_stream: bool,
     },
     Renumbers,
     ForgetsSack,
@@ -46,6 +49,9 @@ impl Behaviour {
         let (what, advice) = match self {
             Behaviour::NoMultipath => ("the SYN/ACK comes without the option of Multipath TCP",
                 "the server does not speak it, or a box strips it: `marline doctor --listen` there tells"),
+            Behaviour::OnlyAcknowledges => ("what is sent is acknowledged, and nothing comes back",
+                "the server has nothing to say, or a box on the way acknowledges data that it does not deliver: \
+                 use another path, or the UDP carrier there"),
             Behaviour::StripsSyn => ("strips the options of Multipath TCP from SYNs",
                 "connections over it run as plain TCP; use the UDP carrier there"),
             Behaviour::StripsSynAck => ("strips the options of Multipath TCP from SYN/ACKs",
@@ -63,9 +69,14 @@ impl Behaviour {
                     "connections over it run as plain TCP; use the UDP carrier there"
                 });
             }
-            Behaviour::DropsData { towards_server } => {
-                let what = format!("drops segments with the options of Multipath TCP, {}", to(towards_server));
-                return (what, "connections over it run as plain TCP after some seconds; use the UDP carrier there");
+            Behaviour::DropsData { towards_server, in_mid_stream } => {
+                let when = if in_mid_stream { " in mid-stream" } else { "" };
+                let what = format!("drops segments with the options of Multipath TCP{when}, {}", to(towards_server));
+                return (what, if in_mid_stream {
+                    "a subflow there looks dead from then on; keep a second path, or use the UDP carrier there"
+                } else {
+                    "connections over it run as plain TCP after some seconds; use the UDP carrier there"
+                });
             }
             Behaviour::Renumbers => ("rewrites sequence numbers", "Multipath TCP does not mind"),
             Behaviour::ForgetsSack => ("rewrites sequence numbers, but not those in selective acknowledgments",
@@ -90,6 +101,7 @@ impl Behaviour {
         let text = format!("a box on the way {what}: {advice}");
         match self {
             Behaviour::NoMultipath => Finding::note(WHAT, format!("{what}: {advice}")),
+            Behaviour::OnlyAcknowledges => Finding::fails(WHAT, format!("{what}: {advice}")),
             Behaviour::ChangesPayload | Behaviour::AnswersItself => Finding::fails(WHAT, text),
             _ => Finding::note(WHAT, text),
         }
@@ -151,18 +163,8 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
         way.acknowledgments(&mut found);
         if isns.0 != isns.1 {
             found.push(Behaviour::Renumbers);
-            let (sacked_from, sacked) = if towards_server {
-                (isn(&server.up), &client.down)
-            } else {
-                (isn(&client.down), &server.up)
-            };
-            // Relative to the numbers of this side, blocks of the other side's lie nowhere near.
-            let strange = |seen: &&Seen| {
-                let here = if towards_server { isns.0 } else { isns.1 };
-                seen.sack.is_some_and(|edge| edge.wrapping_sub(here) > 1 << 28)
-            };
-            if sacked_from.is_some() && sacked.iter().filter(strange).count() > 0 && towards_server
-            {
+            let back = if towards_server { &client.down } else { &server.up };
+            if way.sack_is_strange(back) {
                 found.push(Behaviour::ForgetsSack);
             }
         }
@@ -184,8 +186,20 @@ fn one_sided(client: &End) -> Vec<Behaviour> {
     match answered {
         Some(_) if !without.is_empty() && !with.is_empty() => vec![Behaviour::DropsSyn],
         Some(answer) if !answer.mptcp => vec![Behaviour::NoMultipath],
+        _ if only_acknowledged(client) => vec![Behaviour::OnlyAcknowledges],
         _ => Vec::new(),
     }
+}
+
+/// Data went out and was acknowledged, and none came.
+fn only_acknowledged(client: &End) -> bool {
+    let Some(isn) = End::isn(&client.up) else { return false };
+    let sent = client.up.iter().filter(|seen| seen.len > 0);
+    let Some(end) = sent.map(|seen| seen.seq.wrapping_sub(isn) + seen.len).max() else {
+        return false;
+    };
+    let acked = |seen: &&Seen| seen.has_ack() && seen.ack.wrapping_sub(isn) >= end;
+    client.down.iter().all(|seen| seen.len == 0) && client.down.iter().any(|seen| acked(&seen))
 }
 
 fn handshake(client: &End, server: &End, found: &mut Vec<Behaviour>) {
@@ -220,6 +234,14 @@ impl Way<'_> {
         seen.seq.wrapping_sub(self.isns.1)
     }
 
+    /// The sender was told of blocks where it has never sent anything.
+    fn sack_is_strange(&self, back: &[Seen]) -> bool {
+        let data = self.sent.iter().filter(|seen| seen.len > 0);
+        let highest = data.map(|seen| self.sent_from(seen).saturating_add(seen.len)).max();
+        let edges = back.iter().filter_map(|seen| seen.sack);
+        edges.map(|edge| edge.wrapping_sub(self.isns.0)).max() > highest
+    }
+
     /// Options that were sent and did not come, or whose segments did not.
     fn options(&self, found: &mut Vec<Behaviour>) {
         let towards_server = self.towards_server;
@@ -247,9 +269,23 @@ impl Way<'_> {
         if stripped > 0 || acks_bare {
             let in_mid_stream = arrived > 2;
             found.push(Behaviour::StripsData { towards_server, in_mid_stream });
-        } else if arrived == 0 && with.len() > 1 {
-            found.push(Behaviour::DropsData { towards_server });
+        } else if arrived == 0 && with.len() > 1 || self.ceased(&with, &came) {
+            found.push(Behaviour::DropsData { towards_server, in_mid_stream: arrived > 0 });
         }
+    }
+
+    /// Data with the option came at first, and in the end none, however often it was sent: while this is
+    /// being looked at the path itself works, since the other end told what it saw over it.
+    fn ceased(&self, with: &[&Seen], came: &[&Seen]) -> bool {
+        const LEAST_US: u64 = 1_000_000;
+        let arrived = came.iter().filter(|seen| seen.mptcp && seen.len > 0);
+        let Some(highest) = arrived.map(|seen| self.came_from(seen).saturating_add(seen.len)).max()
+        else {
+            return false;
+        };
+        let mut beyond = with.iter().filter(|seen| seen.len > 0 && self.sent_from(seen) >= highest);
+        let (first, last) = (beyond.next(), beyond.next_back());
+        first.zip(last).is_some_and(|(first, last)| last.at_us >= first.at_us + LEAST_US)
     }
 
     /// Acknowledgments that were sent with the option only came without.

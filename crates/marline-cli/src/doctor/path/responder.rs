@@ -4,9 +4,9 @@
 //! of segments from and to that address, and only who knows the number that its connection began with.
 //! Everything is bounded: connections, their age, what is remembered.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const OPENING_US: u64 = 30_000_000;
 #[derive(Copy, Clone, Debug)]
 struct Known {
     nonce: u64,
-    peer: IpAddr,
+    peer: SocketAddr,
     since_us: u64,
 }
 
@@ -109,24 +109,39 @@ impl Responder {
         }
         let earliest_us = self.log.now_us().saturating_sub(OPENING_US);
         let since_us = began(&self.log.entries(), peer, earliest_us).unwrap_or(earliest_us);
-        known.push_back(Known { nonce, peer: peer.ip(), since_us });
+        known.push_back(Known { nonce, peer, since_us });
     }
 
     /// The segments of who asks, but for those of the question itself.
     fn report(&self, nonce: u64, peer: SocketAddr) -> Vec<Tapped> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = known.iter().find(|known| known.nonce == nonce && known.peer == peer.ip());
-        let Some(since_us) = found.map(|known| known.since_us) else { return Vec::new() };
-        let about = |entry: &Tapped| {
-            entry.remote.ip() == peer.ip() && entry.remote != peer && entry.at_us >= since_us
-        };
-        self.log.entries().into_iter().filter(about).collect()
+        let same = |known: &&Known| known.nonce == nonce && known.peer.ip() == peer.ip();
+        let Some(known) = known.iter().find(same) else { return Vec::new() };
+        told(&self.log.entries(), known.peer, peer, known.since_us)
     }
+}
+
+/// What is told of the connection that `opened` at that time: the segments of its address since then, but for those
+/// of the port that asks, and the last words of ports that had spoken before.
+pub(super) fn told(
+    entries: &[Tapped],
+    opened: SocketAddr,
+    asks: SocketAddr,
+    since_us: u64,
+) -> Vec<Tapped> {
+    let before = entries.iter().filter(|entry| entry.at_us < since_us);
+    let others: BTreeSet<SocketAddr> =
+        before.map(|entry| entry.remote).filter(|remote| *remote != opened).collect();
+    let about = |entry: &&Tapped| {
+        let known = entry.remote.ip() == opened.ip() && entry.remote != asks;
+        known && entry.at_us >= since_us && !others.contains(&entry.remote)
+    };
+    entries.iter().filter(about).cloned().collect()
 }
 
 /// When the first SYN of the connection from `peer` came. What came before is of others: of an earlier
 /// examination, or of one over another path behind the same translator.
-fn began(entries: &[Tapped], peer: SocketAddr, earliest_us: u64) -> Option<u64> {
+pub(super) fn began(entries: &[Tapped], peer: SocketAddr, earliest_us: u64) -> Option<u64> {
     let mut candidates = entries.iter().filter(|entry| entry.at_us >= earliest_us);
     let is_first =
         |entry: &&Tapped| !entry.sent && entry.remote == peer && Seen::of(entry, false).is_syn();

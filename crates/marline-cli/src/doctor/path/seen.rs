@@ -44,6 +44,8 @@ pub(super) fn read_line(line: &str) -> Option<Tapped> {
 /// What matters of a segment.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
+    /// When, by the clock of the end that noted it, microseconds.
+    pub(super) at_us: u64,
     /// The client's port, as this end sees it.
     pub(super) client_port: u16,
     pub(super) seq: u32,
@@ -66,6 +68,7 @@ impl Seen {
         let client = if of_client { entry.local } else { entry.remote };
         let sack = option(header, SACK).filter(|at| at + 6 <= header.len()).map(|at| word(at + 2));
         Seen {
+            at_us: entry.at_us,
             client_port: client.port(),
             seq: word(4),
             ack: word(8),

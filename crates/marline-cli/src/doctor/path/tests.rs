@@ -1,3 +1,6 @@
+mod kinds;
+mod talk;
+
 use super::seen::{read_line, write_line};
 use super::*;
 

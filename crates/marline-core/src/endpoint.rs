@@ -247,6 +247,7 @@ impl Endpoint {
             entry.generation = entry.generation.wrapping_add(1);
             self.free.push(slot);
             self.count -= 1;
+            self.shared.pool.settle(self.count);
             return;
         }
         let Some(at) = connection.next_timeout() else { return };

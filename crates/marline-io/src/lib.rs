@@ -35,6 +35,13 @@ pub use tap::{SegmentLog, Tapped};
 use marline_core::CloseReason;
 use std::io;
 
+/// Gives the system back what the allocator keeps of freed memory: `true` if it was anything. It takes some
+/// milliseconds per hundred megabytes, in which other threads may wait for memory.
+#[must_use]
+pub fn release_free_memory() -> bool {
+    sys::memory::release_free()
+}
+
 /// The kind of `io::Error` an application sees when a connection ended for this reason.
 #[must_use]
 pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {

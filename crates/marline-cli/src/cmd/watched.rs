@@ -4,17 +4,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use tokio::task::JoinSet;
 
 use crate::proxy::config::shared::Conduct;
+use crate::proxy::ebb;
 use crate::{control, metrics_http};
 
 /// What a running program shows of itself, as long as this lives.
 pub(super) struct Watched {
     _control: Option<control::ControlServer>,
     _metrics: Option<metrics_http::MetricsServer>,
+    _memory: JoinSet<()>,
 }
 
-/// Serves the control socket and, if wanted, metrics.
+/// Serves the control socket and, if wanted, metrics; looks after the memory that connections leave behind.
 pub(super) async fn watched(
     conduct: &Conduct,
     handle: Arc<dyn control::Handle>,
@@ -30,7 +33,9 @@ pub(super) async fn watched(
         }
     };
     let control = serve_control(conduct.control.clone(), handle)?;
-    Ok(Watched { _control: control, _metrics: metrics })
+    let mut memory = JoinSet::new();
+    memory.spawn(ebb::give_back());
+    Ok(Watched { _control: control, _metrics: metrics, _memory: memory })
 }
 
 /// A control socket that cannot be made is no reason not to run, unless it was asked for.

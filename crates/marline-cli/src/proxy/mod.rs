@@ -7,6 +7,7 @@
 pub mod client;
 pub mod config;
 pub mod credentials;
+pub(crate) mod ebb;
 pub mod invite;
 pub mod message;
 pub mod private_file;

@@ -4,17 +4,19 @@
 //! the same thing here); the other direction goes on. An error ends both directions at once, and
 //! badly: an application must never take a broken transfer for a complete one.
 
+mod pump;
+
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use self::pump::Pump;
+use crate::proxy::ebb::Carried;
 use crate::proxy::transport::Transport;
-
-/// Bytes read ahead per direction: two of TLS's largest records.
-const BUFFER_LEN: usize = 32 * 1_024;
 
 /// Bytes that went through, for metrics.
 #[derive(Debug, Default)]
@@ -48,8 +50,9 @@ where
     L: Transport,
     R: Transport,
 {
+    let _carried = Carried;
     let mut local = Counted { inner: local, traffic };
-    let copy = copy_bidirectional_with_sizes(&mut local, &mut remote, BUFFER_LEN, BUFFER_LEN);
+    let copy = both_ways(&mut local, &mut remote);
     let result = tokio::select! {
         result = copy => result,
         () = cancel => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -58,7 +61,24 @@ where
         local.inner.abort();
         remote.abort();
     }
-    result.map(|_| ())
+    result
+}
+
+/// Passes bytes in both directions until both have ended.
+async fn both_ways<L, R>(local: &mut L, remote: &mut R) -> io::Result<()>
+where
+    L: AsyncRead + AsyncWrite + Unpin,
+    R: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut out, mut back) = (Pump::default(), Pump::default());
+    poll_fn(|cx| {
+        let out = out.poll(cx, local, remote)?;
+        let back = back.poll(cx, remote, local)?;
+        ready!(out);
+        ready!(back);
+        Poll::Ready(Ok(()))
+    })
+    .await
 }
 
 struct Counted<'a, S> {

@@ -12,8 +12,11 @@ use marline_wire::Checksum;
 
 /// Bytes of a chunk. Small enough that a connection with one message in flight stays small.
 pub(crate) const CHUNK: u64 = 16 * 1024;
-/// Free chunks that an endpoint keeps for its connections: 16 MiB.
+/// Free chunks that an endpoint keeps for its connections while there are many: 16 MiB.
 const POOL: usize = 1024;
+/// What it keeps for none, and beyond that for each.
+const KEPT: usize = 16;
+const KEPT_EACH: usize = 4;
 
 /// Free chunks, shared by all connections of an endpoint, so that an idle connection holds none and
 /// a busy one makes none. It is locked once for each chunk, and only by its endpoint.
@@ -31,6 +34,17 @@ impl ChunkPool {
             && pool.len() < POOL
         {
             pool.push(chunk);
+        }
+    }
+
+    /// So many connections are left: gives back what they will hardly use.
+    pub(crate) fn settle(&self, connections: usize) {
+        let most = connections.saturating_mul(KEPT_EACH).saturating_add(KEPT);
+        if let Ok(mut pool) = self.0.lock()
+            && pool.len() > most
+        {
+            pool.truncate(most);
+            pool.shrink_to(most);
         }
     }
 }
@@ -235,6 +249,22 @@ mod tests {
         chunks.release(5 * CHUNK);
         chunks.shrink();
         assert_eq!(chunks.memory(), 0);
+    }
+
+    #[test]
+    fn a_pool_keeps_what_its_connections_may_use() {
+        let pool = ChunkPool::default();
+        let mut chunks = Chunks::new(pool.clone());
+        chunks.write(0, &pattern(0, 300 * CHUNK as usize));
+        chunks.release(300 * CHUNK);
+        let free = || pool.0.lock().unwrap().len();
+        assert_eq!(free(), 300);
+        pool.settle(100);
+        assert_eq!(free(), 300);
+        pool.settle(10);
+        assert_eq!(free(), KEPT + 10 * KEPT_EACH);
+        pool.settle(0);
+        assert_eq!(free(), KEPT);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The system calls that no safe crate offers: a timer with nanoseconds, the program that spreads
-//! datagrams over shards, the socket error queue, raw sockets and their filters. Linux.
+//! datagrams over shards, the socket error queue, raw sockets and their filters, the allocator's free
+//! pages. Linux.
 
 pub(crate) mod error_queue;
 pub(crate) mod filter;
+pub(crate) mod memory;
 pub(crate) mod raw;
 pub(crate) mod socket;
 pub(crate) mod timer;

@@ -105,8 +105,9 @@ impl<O: Open> Front<O> {
                 Err(_) => return tracing::info!("an application did not say where to in time"),
             },
         };
+        // Boxed, for handshakes take several times the room that a relay takes for hours.
         let opened = tokio::select! {
-            opened = self.way.open(&target) => opened,
+            opened = Box::pin(self.way.open(&target)) => opened,
             () = self.stop.over() => return socket.abort(),
         };
         let stream = match opened {

@@ -129,12 +129,13 @@ impl Server {
                 return stream.abort();
             }
         };
-        let (mut stream, token) =
-            match timeout(self.limits.authentication, self.hello(stream)).await {
-                Ok(Ok(heard)) => heard,
-                Ok(Err(why)) => return tracing::info!(%peer, "not a client of ours: {why}"),
-                Err(_) => return tracing::info!(%peer, "did not authenticate in time"),
-            };
+        // Boxed, for a handshake takes several times the room that a relay takes for hours.
+        let hello = Box::pin(self.hello(stream));
+        let (mut stream, token) = match timeout(self.limits.authentication, hello).await {
+            Ok(Ok(heard)) => heard,
+            Ok(Err(why)) => return tracing::info!(%peer, "not a client of ours: {why}"),
+            Err(_) => return tracing::info!(%peer, "did not authenticate in time"),
+        };
         let client = match self.authenticate(token) {
             Ok(client) => client,
             Err(failure) => {
@@ -228,7 +229,7 @@ impl Server {
         if send(&mut stream, &Message::Working).await.is_err() {
             return stream.abort();
         }
-        let socket = match dial::dial(&self.rules, target).await {
+        let socket = match Box::pin(dial::dial(&self.rules, target)).await {
             Ok(socket) => socket,
             Err(failure) => {
                 tracing::warn!(client = %name, %target, "{}", failure.text);

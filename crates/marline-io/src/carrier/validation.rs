@@ -86,6 +86,7 @@ impl UdpCarrier {
             return Received::Nothing;
         }
         let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
+        tracing::debug!(from = %flow.outer.remote, to = %datagram.outer.remote, "the peer moved");
         flow.outer = datagram.outer;
         flow.moves += 1;
         flow.challenged = None;

@@ -1,0 +1,76 @@
+#!/bin/bash
+# A client with two networks, of which the first is behind a NAT, and a server. Runs in network and mount
+# namespaces of its own, which are what lies between: the translator, and the second network's router.
+# `nat forget` in the role `nat` does what a translator's restart does: the translations are gone, and the
+# next packet of each connection gets another port. Prints "ROLE PID" for whom others can join, then "ready",
+# and lasts until its standard input ends.
+set -eu
+dir=$1
+
+unshare --net sleep infinity & server=$!
+unshare --net sleep infinity & client=$!
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+mine=$(readlink /proc/$$/ns/net)
+for pid in $server $client; do
+    while [ "$(readlink "/proc/$pid/ns/net")" = "$mine" ]; do sleep 0.01; done
+done
+on() { nsenter --target "$1" --net "${@:2}"; }
+
+# name of our end, our address, whose the other end is, its name, its address, metric of its default route
+wire() {
+    ip link add "$1" type veth peer name "$4" netns "$3"
+    ip addr add "$2/24" dev "$1"
+    ip link set "$1" up
+    on "$3" ip addr add "$5/24" dev "$4"
+    on "$3" ip link set lo up
+    on "$3" ip link set "$4" up
+    on "$3" ip route add default via "$2" dev "$4" metric "$6"
+}
+wire wan0 9.9.9.254 "$server" eth0 9.9.9.1 100
+wire c0 192.168.1.1 "$client" wlan0 192.168.1.2 100
+wire c1 10.70.0.1 "$client" wwan0 10.70.0.2 200
+ip link set lo up
+for pid in $$ $server $client; do
+    on "$pid" sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+    # What was learnt of neighbours stays learnt: only the translations are to be forgotten.
+    on "$pid" sysctl -qw net.ipv4.neigh.default.base_reachable_time_ms=600000 2> /dev/null || true
+done
+sysctl -qw net.ipv4.ip_forward=1
+nft -f - <<RULES
+table ip nat {
+    chain out {
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr 192.168.1.0/24 oifname "wan0" masquerade random
+    }
+}
+RULES
+
+# The kernel forgets the translations of an interface that goes down.
+cat > "$dir/bin/nat" <<'NAT'
+#!/bin/bash
+set -eu
+case $1 in
+forget)
+    ip link set wan0 down
+    while grep -qs 192.168.1.2 /proc/net/nf_conntrack; do sleep 0.005; done
+    ip link set wan0 up
+    ;;
+# What belongs to no connection that it knows is dropped, and nobody is told.
+mute)
+    sysctl -qw net.netfilter.nf_conntrack_tcp_loose=0
+    nft -f - <<RULES
+table ip mute {
+    chain in { type filter hook input priority filter; policy accept; iifname "wan0" drop; }
+    chain through { type filter hook forward priority filter; policy accept; ct state invalid drop; }
+}
+RULES
+    ;;
+esac
+NAT
+chmod +x "$dir/bin/nat"
+
+echo "server $server"
+echo "client $client"
+echo "nat $$"
+echo ready
+read -r _ || true

@@ -1,0 +1,101 @@
+#!/bin/bash
+# A machine that systemd starts, in namespaces of its own, with nothing on it but the units of packaging/. Its
+# files are those of this machine with a layer of memory above, so that nothing that happens there stays.
+# $1: a folder with bin/marline and units/*.service; what the machine says comes into said/.
+# Runs as the first process of new namespaces (mount, pid, net, uts, ipc, cgroup), in a cgroup of its own.
+set -eu
+dir=$1
+mount --make-rprivate /
+machine=$dir/machine
+mkdir "$machine"
+mount -t tmpfs -o mode=755 tmpfs "$machine"
+mkdir "$machine"/{above,work,root}
+root=$machine/root
+mount -t overlay -o "lowerdir=/,upperdir=$machine/above,workdir=$machine/work" overlay "$root"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+else
+    mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
+    mkdir "$root"/sys/fs/cgroup/{systemd,unified}
+    mount -t cgroup -o none,name=systemd cgroup "$root/sys/fs/cgroup/systemd"
+    mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup/unified"
+fi
+mount -t tmpfs -o mode=755,dev tmpfs "$root/dev"
+number=3
+for name in null - zero - full random urandom; do
+    [ $name = - ] || mknod -m 666 "$root/dev/$name" c 1 $number
+    number=$((number + 1))
+done
+mknod -m 666 "$root/dev/tty" c 5 0
+mkdir "$root"/dev/{shm,pts,mqueue,hugepages}
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
+ln -s /proc/self/fd "$root/dev/fd"
+mount -t tmpfs tmpfs "$root/dev/shm"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount -t tmpfs tmpfs "$root/tmp"
+mkdir -p "$root"/run/{said,units,web} "$root/etc/marline" "$root/var/lib/marline"
+mount --bind "$dir/said" "$root/run/said"
+rm -f "$root/usr/local/bin/marline"
+install -m 755 "$dir/bin/marline" "$root/usr/local/bin/marline"
+echo "Hello from the machine" > "$root/run/web/index.html"
+
+# What the units lean on, and what is done once they run.
+for target in sysinit basic shutdown network-online multi-user; do
+    printf '[Unit]\nDefaultDependencies=no\n' > "$root/run/units/$target.target"
+done
+cp "$dir"/units/*.service "$root/run/units/"
+ours="marline-server.service marline-serve.service marline-client.service"
+cat > "$root/run/units/look.service" <<UNIT
+[Unit]
+DefaultDependencies=no
+Wants=$ours
+After=$ours
+[Service]
+Type=oneshot
+ExecStart=/bin/bash /run/look
+StandardOutput=file:/run/said/look
+StandardError=file:/run/said/look
+UNIT
+cat > "$root/run/look" <<'LOOK'
+units="marline-server marline-serve marline-client"
+for port in 8080 1080 8443; do
+    for try in {1..100}; do
+        (exec 3<> /dev/tcp/127.0.0.1/$port) 2> /dev/null && break
+        sleep 0.1
+    done
+done
+echo "socks5: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
+echo "serve: $(curl -sS --max-time 20 http://127.0.0.1:8443/)"
+for unit in $units; do
+    pid=$(systemctl show --value -p MainPID $unit)
+    echo "$unit: $(systemctl is-active $unit)"
+    grep -E '^(Uid|Cap(Prm|Eff|Inh|Amb)|NoNewPrivs|Seccomp):' /proc/$pid/status |
+        while read -r key value rest; do echo "$unit: $key $value"; done
+done
+systemctl stop marline-client marline-serve marline-server
+for unit in $units; do echo "$unit: ended with $(systemctl show --value -p Result $unit)"; done
+echo "that is all"
+LOOK
+ip link set lo up
+mkdir "$root/old"
+cd "$root"
+pivot_root . old
+exec chroot . /bin/bash -euc '
+umount -l /old
+rmdir /old
+# As at any start of a machine.
+mount --make-rshared /
+cd /
+# docs/deploy.md and the comments of the units.
+(umask 077; marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
+    --public 127.0.0.1:7777 --allow 127.0.0.0/8 > /etc/marline/invite 2> /dev/null)
+echo "path = [\"127.0.0.1\"]
+socks5 = [\"127.0.0.1:1080\"]" > /etc/marline/client.toml
+echo "listen = [\"127.0.0.1:8443\"]
+to = \"127.0.0.1:8080\"" > /etc/marline/serve.toml
+(cd /run/web && exec python3 -m http.server --bind 127.0.0.1 8080) > /run/said/web 2>&1 &
+export SYSTEMD_UNIT_PATH=/run/units container=lab
+exec /lib/systemd/systemd --system --unit=look.service --log-target=null'

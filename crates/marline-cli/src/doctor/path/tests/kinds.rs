@@ -198,7 +198,8 @@ fn splits_and_coalesces(options_on_all: bool) -> (Notes, Came) {
     let mut joiner = Joiner::default();
     let mut middle = |segment: &Segment| {
         let cut = pieces(segment, 700, options_on_all);
-        cut.iter().flat_map(|piece| joiner.take(piece, 1_500)).collect()
+        // Small segments are put together; the pieces of one are not, or nothing would show.
+        cut.iter().flat_map(|piece| joiner.take(piece, 1_000)).collect()
     };
     (Talk::new(&mut middle).whole(), Came::Multipath)
 }

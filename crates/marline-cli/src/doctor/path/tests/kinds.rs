@@ -229,7 +229,7 @@ fn rebinds() -> (Notes, Came) {
             (true, false) => Vec::new(),
         }
     };
-    let talk = Talk::new(&mut middle).syn().answer().messages().from_port(40_001);
+    let talk = Talk::new(&mut middle).syn().answer().messages().at_port(40_001);
     (talk.syn().answer().messages().notes(), Came::Multipath)
 }
 
@@ -487,7 +487,7 @@ fn what_came_before_from_the_same_address_is_not_told() {
     // Its last word comes late.
     let mut last = before.last().expect("a segment").clone();
     let later = before.last().map_or(0, |last| last.at_us) + 1_000_000;
-    let asked = Talk::new(&mut same).from_port(40_007).later_s(later / 1_000_000 + 1).whole();
+    let asked = Talk::new(&mut same).at_port(40_007).later_s(later / 1_000_000 + 1).whole();
     last.at_us = asked.server[5].at_us + 1;
     before.extend(asked.server.clone());
     before.insert(before.len() - asked.server.len() + 6, last);

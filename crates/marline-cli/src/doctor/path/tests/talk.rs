@@ -242,7 +242,7 @@ impl<'a> Talk<'a> {
     }
 
     /// The client goes on from another port, by a connection of its own.
-    pub(super) fn from_port(mut self, port: u16) -> Self {
+    pub(super) fn at_port(mut self, port: u16) -> Self {
         self.client_port = port;
         self
     }

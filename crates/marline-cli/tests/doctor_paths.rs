@@ -11,6 +11,9 @@ use marline_testkit::need;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
 /// Most of the time each only waits.
 const AT_ONCE: usize = 8;
+/// Some boxes act by chance, and a busy machine stretches what they do: whoever was not named is looked
+/// at again with fewer beside him.
+const AGAIN: [usize; 2] = [2, 1];
 
 /// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
 struct Stage {
@@ -145,13 +148,27 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
     if !need::root() || need::program("ip").is_none() || !Path::new("/dev/net/tun").exists() {
         return;
     }
-    let next = Mutex::new(BOXES.iter().enumerate());
+    let all: Vec<usize> = (0..BOXES.len()).collect();
+    let mut complaints = examine_all(&all, AT_ONCE);
+    for at_once in AGAIN {
+        let missed: Vec<usize> = complaints.iter().map(|(number, _)| *number).collect();
+        for (_, words) in &complaints {
+            eprintln!("once more: {words}");
+        }
+        complaints = examine_all(&missed, at_once);
+    }
+    let words: Vec<String> = complaints.into_iter().map(|(_, words)| words).collect();
+    assert!(words.is_empty(), "{}", words.join("\n"));
+}
+
+/// Has the doctor look at these boxes; returns those of which it did not say what it must.
+fn examine_all(numbers: &[usize], at_once: usize) -> Vec<(usize, String)> {
+    let next = Mutex::new(numbers.iter());
     let complaints = Mutex::new(Vec::new());
     let work = || {
         loop {
-            let Some((number, (boxes, words))) = next.lock().expect("unpoisoned").next() else {
-                return;
-            };
+            let Some(&number) = next.lock().expect("unpoisoned").next() else { return };
+            let (boxes, words) = BOXES[number];
             let stage = Stage::new(number, boxes);
             let mut said = stage.examine();
             if boxes.is_empty() {
@@ -161,11 +178,10 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
             let missing: Vec<&&str> = words.iter().filter(|word| !said.contains(**word)).collect();
             if !missing.is_empty() {
                 let words = format!("`{boxes}`: {missing:?} is missing in\n{said}");
-                complaints.lock().expect("unpoisoned").push(words);
+                complaints.lock().expect("unpoisoned").push((number, words));
             }
         }
     };
-    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-    let complaints = complaints.into_inner().expect("unpoisoned");
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    std::thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(work))));
+    complaints.into_inner().expect("unpoisoned")
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -54,10 +55,13 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    /// A scenario's hosts, under a name of this process; `dir` is everybody's home.
+    /// A scenario's hosts, under a name of their own: tests of one process run at the same time. `dir`
+    /// is everybody's home.
     pub(crate) fn set(scenario: &str, name: &str, dir: &Path) -> Stage {
+        static STAGES: AtomicU32 = AtomicU32::new(0);
         let scenario = Scenario::from_toml(scenario).expect("scenario");
-        let instance = format!("{name}-{}", std::process::id());
+        let number = STAGES.fetch_add(1, Ordering::Relaxed);
+        let instance = format!("{name}-{}-{number}", std::process::id());
         let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
         Stage { running: Vec::new(), net, dir: dir.to_owned() }
     }

@@ -61,7 +61,7 @@ pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
 
 /// Every test of the repository: the workspace's, then those of the policy that lives outside it.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> TaskResult {
-    let mut workspace = command(root, "cargo", &["test", "--workspace"]);
+    let mut workspace = command(root, "cargo", &["test", "--workspace", "--no-fail-fast"]);
     run(workspace.args(arguments))?;
     if root.join(OUTSIDE_POLICY).is_file() && arguments.is_empty() {
         cargo(root, &["test", "--manifest-path", OUTSIDE_POLICY])?;

@@ -99,14 +99,12 @@ impl Connection {
             if !self.leg(id).is_some_and(|leg| leg.tcp.wants_new_data_probe()) {
                 continue;
             }
-            let range = self.unsent();
             let alone = self.healthy().is_empty();
-            if alone && !range.is_empty() && self.leg(id).is_some_and(super::Leg::is_usable) {
-                let choice = Choice { subflow: id, range, kind: Kind::New };
-                self.decided = None;
-                if let Some(sent) = self.emit_data(now, sh, &choice, usize::MAX, buf) {
-                    return self.batch(id, 1, sent.0 + buf.headroom(), sent.1);
-                }
+            if alone
+                && self.leg(id).is_some_and(super::Leg::is_usable)
+                && let Some(transmit) = self.emit_new_segment(now, sh, id, buf)
+            {
+                return Some(transmit);
             }
             let room = self.repeat_room(id);
             let leg = self.leg_mut(id)?;
@@ -129,21 +127,37 @@ impl Connection {
         id: SubflowId,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let range = self.unsent();
         let alone = self.healthy().iter().all(|other| other == id);
         let usable = self.leg(id).is_some_and(|leg| leg.is_usable() && leg.tcp.has_room_for_frto());
-        if alone && usable && !range.is_empty() {
-            let choice = Choice { subflow: id, range, kind: Kind::New };
-            self.decided = None;
-            if let Some(sent) = self.emit_data(now, sh, &choice, usize::MAX, buf) {
-                return self.batch(id, 1, sent.0 + buf.headroom(), sent.1);
-            }
+        if alone
+            && usable
+            && let Some(transmit) = self.emit_new_segment(now, sh, id, buf)
+        {
+            return Some(transmit);
         }
         let room = self.repeat_room(id);
         let leg = self.leg_mut(id)?;
         leg.tcp.frto_has_no_data();
         let egress = leg.tcp.next_egress_but_ack(now, room)?;
         self.emit(now, sh, id, &egress, None, buf)
+    }
+
+    /// One segment of new data on this subflow, whatever the scheduler had in mind.
+    fn emit_new_segment(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let range = self.unsent();
+        if range.is_empty() {
+            return None;
+        }
+        self.decided = None;
+        let choice = Choice { subflow: id, range, kind: Kind::New };
+        let (size, ecn) = self.emit_data(now, sh, &choice, usize::MAX, buf)?;
+        self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
     fn emit_signal(

@@ -64,6 +64,20 @@ fn the_first_ack_is_answered_by_two_new_segments_and_the_next_tells() {
     }
 }
 
+/// An outage: the timeout was too early for what had arrived before it (its ACKs died in it), and right for the
+/// rest. Recovery begins with the whole flight, though the timeout had marked it lost: one repeat for each
+/// round trip would take seconds.
+#[test]
+fn what_is_lost_besides_goes_again_at_the_pace_of_the_whole_flight() {
+    let mut line = timed_out(true, 0);
+    line.ack(3_001);
+    assert_eq!(undone(&line), 1, "the second was sent once");
+    assert_eq!(line.sent(), full(3_001, 3), "as many as the ACK says have left (RFC 9937)");
+    line.wait(100);
+    line.ack(4_001);
+    assert_eq!(line.sent(), full(6_001, 2), "it goes on without further loss: one more");
+}
+
 #[test]
 fn a_sack_of_the_new_data_says_that_the_timeout_was_right() {
     let mut line = timed_out(true, 20_000);

@@ -108,6 +108,7 @@ impl Subflow {
     pub(super) fn on_ack(&mut self, now: Instant, input: &AckInput) -> u64 {
         let prior_una = self.tx.una;
         let prior_in_flight = self.tx.board.bytes_in_flight();
+        let prior_lost = self.tx.board.bytes_lost();
         self.on_ecn_echo(now, input, prior_in_flight);
         let silent = input.ack == prior_una && input.sack.len == 0 && input.sack.dsack.is_none();
         if silent && (!input.duplicate || self.tx.board.is_empty()) {
@@ -139,7 +140,9 @@ impl Subflow {
         let lost = self.detect_loss(now, input, prior_una, prior_in_flight);
         let left = !was_open && self.tx.phase == Phase::Open;
         if self.tx.phase == Phase::Open && (lost > 0 || left && self.tx.board.bytes_lost() > 0) {
-            self.enter_recovery(now, prior_in_flight);
+            // A timeout that this ACK took back had marked the whole flight as lost: recovery begins with
+            // it all the same (RFC 9937: with all that was neither acknowledged nor SACKed).
+            self.enter_recovery(now, prior_in_flight + prior_lost);
         }
         let counted =
             self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));

@@ -2,6 +2,7 @@
 //! write, read and close as they like. After a while the faults stop, and then all must come to its
 //! end: first safety, then progress.
 
+mod heard;
 mod mobile;
 mod plan;
 
@@ -11,6 +12,7 @@ use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
 use marline_time::{Duration, Instant, SeedTree};
 
+use self::heard::Heard;
 use self::plan::{Outage, OutageKind, Plan};
 
 /// Faults happen before this time only.
@@ -110,6 +112,7 @@ fn furnish(plan: &Plan, seed: u64) -> Paths {
     let mut paths = Paths::new(&plan.paths, SeedTree::new(seed));
     if plan.connections == 1 {
         paths.world.observe(Box::new(Windows::new()));
+        paths.world.observe(Box::new(Heard::new(paths.client)));
     }
     if !plan.has_boxes() {
         paths.world.observe(Box::new(Conservation::new()));
@@ -206,9 +209,13 @@ fn watch(paths: &mut Paths, (plan, seed): (&Plan, u64), directions: &mut [Livene
         let news = &paths.world.node(paths.client).monitor()[events..];
         plain |= news.iter().any(|event| matches!(event.kind, MonitorKind::Fallback(_)));
         events += news.len();
-        let last_fault = last_fault(paths, plain);
-        let judged = directions.iter_mut().zip(states).filter(|_| !is_over(paths, 0));
-        judged.for_each(|(direction, state)| direction.sample(next, state, last_fault));
+        if !is_over(paths, 0) {
+            let [upload, download] = states;
+            let lone = lone_path(paths, plan, states);
+            let [up, down] = directions.each_mut();
+            up.sample(next, upload, last_fault(paths, plain, None));
+            down.sample(next, download, last_fault(paths, plain, lone));
+        }
     }
     false
 }
@@ -222,12 +229,33 @@ fn is_over(paths: &Paths, index: usize) -> bool {
     })
 }
 
-/// When the network last did harm on the path on which it was longest ago; `plain` TCP has only the first.
-fn last_fault(paths: &Paths, plain: bool) -> Instant {
+/// When the network last did harm on the path on which it was longest ago; `plain` TCP has only the first,
+/// and who cannot know that another one is needed only the `lone` one.
+fn last_fault(paths: &Paths, plain: bool, lone: Option<usize>) -> Instant {
     let at = |link| paths.world.link(link).stats().last_fault_at.unwrap_or_default();
-    let links = paths.up.iter().zip(&paths.down);
+    let links = paths.up.iter().zip(&paths.down).enumerate();
     let links = links.take(if plain { 1 } else { usize::MAX });
-    links.map(|(up, down)| at(*up).max(at(*down))).min().unwrap_or_default()
+    let links = links.filter(|(path, _)| lone.is_none_or(|lone| lone == *path));
+    links.map(|(_, (up, down))| at(*up).max(at(*down))).min().unwrap_or_default()
+}
+
+/// The only path of a client that has no reason to open another one: it has all that the server said there
+/// was, nothing of its own is under way, and it sends no keepalives.
+fn lone_path(paths: &Paths, plan: &Plan, [upload, download]: [StreamState; 2]) -> Option<usize> {
+    let config = &plan.paths.client;
+    let busy = upload.written > upload.read || upload.end_outstanding;
+    if busy || config.keepalive.is_some() || config.lone_keepalive.is_some() {
+        return None;
+    }
+    let link = paths.world.observer::<Heard>()?.promised_silence_on(download.read)?;
+    let open = paths.world.node(paths.client).monitor().iter().fold(0, |open, event| {
+        open + match event.kind {
+            MonitorKind::Established(_) | MonitorKind::SubflowEstablished { .. } => 1,
+            MonitorKind::SubflowClosed { .. } => -1,
+            _ => 0,
+        }
+    });
+    paths.down.iter().position(|down| *down == link).filter(|_| open == 1)
 }
 
 /// What is wrong with the end of a run.
@@ -255,7 +283,8 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool, cut: bool) -> Option<String
 }
 
 /// A connection ended by an error as it may. Where a box takes mappings out both applications know. Plain
-/// TCP ends with its address, or with its translation: then the server may have nobody to ask.
+/// TCP ends with its address, or with its translation: then the server may have nobody to ask. So does a
+/// connection whose client has not heard that the server speaks Multipath TCP: it may not join.
 fn is_cut(paths: &Paths, plan: &Plan) -> bool {
     let told = |report: Option<&Report>| {
         report.and_then(|report| report.closed).is_some_and(|(_, why)| why != CloseReason::Finished)
@@ -270,7 +299,9 @@ fn is_cut(paths: &Paths, plan: &Plan) -> bool {
         // Who only listens behind an address that is gone hears nothing more, and no error.
         let silenced = plan.renumbers_first() && plain;
         let gone = plan.may_end_plain_tcp() && plain && here;
-        plan.may_be_cut() && here && told(server) || gone || silenced
+        let heard = paths.world.observer::<Heard>();
+        let young = plan.rebinds() && heard.is_some_and(|heard| !heard.confirmed()) && here;
+        plan.may_be_cut() && here && told(server) || gone || young || silenced
     })
 }
 

@@ -177,7 +177,8 @@ impl Plan {
         self.policies = format!("{ours}, {manager}, {timer:?}, {keepalive:?}, {theirs}, {asked:?}");
     }
 
-    fn rebinds(&self) -> bool {
+    /// A box forgets its translations.
+    pub(super) fn rebinds(&self) -> bool {
         self.paths.links.iter().any(|link| link.up.middlebox.rebind.is_some())
     }
 

@@ -1,0 +1,97 @@
+//! What the client has heard, which is all that it can judge by. Two things excuse it:
+//!
+//! - It heard no DSS yet. Until then it may open no other subflow (RFC 8684 section 3.1), and a connection is as
+//!   mortal as its only one.
+//! - It was told that nothing follows (MP_IDLE), and had everything. Then no receive timer runs: silence is what
+//!   it was promised, and only a keepalive of its own would tell that the path is dead.
+
+use marline_sim::{LinkId, NodeId, Observer, Packet, Sighting};
+use marline_time::Instant;
+use marline_wire::mptcp::{ExperimentalMessage, MptcpOption, WireDsn};
+use marline_wire::{TcpFlags, TcpSegment};
+
+/// Watches the segments of a world's only connection that come to the client.
+#[derive(Debug)]
+pub(super) struct Heard {
+    client: NodeId,
+    dss: bool,
+    /// The first byte that was mapped.
+    first: Option<u32>,
+    newest: Option<Newest>,
+    /// The client's last SYN.
+    asked_at: Instant,
+}
+
+/// The end of the newest data that came.
+#[derive(Copy, Clone, Debug)]
+struct Newest {
+    end: u32,
+    /// It was marked as the last.
+    idle: bool,
+    /// When and over which link anything came last that was mapped.
+    at: Instant,
+    link: LinkId,
+}
+
+impl Heard {
+    pub(super) fn new(client: NodeId) -> Self {
+        Heard { client, dss: false, first: None, newest: None, asked_at: Instant::ZERO }
+    }
+
+    /// The server showed that it speaks Multipath TCP.
+    pub(super) const fn confirmed(&self) -> bool {
+        self.dss
+    }
+
+    /// The link of a client that has read so many bytes, was told that these are all, and has not tried
+    /// another path since.
+    pub(super) fn promised_silence_on(&self, read: u64) -> Option<LinkId> {
+        let newest = self.newest.filter(|newest| newest.idle && self.asked_at <= newest.at)?;
+        (newest.end.wrapping_sub(self.first?) == read as u32).then_some(newest.link)
+    }
+
+    fn on_mapping(&mut self, now: Instant, link: LinkId, range: (u32, u32), idle: bool) {
+        let is_after = |a: u32, b: u32| (a.wrapping_sub(b) as i32) > 0;
+        let (start, end) = range;
+        self.first = Some(self.first.filter(|first| !is_after(*first, start)).unwrap_or(start));
+        let mut newest = Newest { end, idle, at: now, link };
+        if let Some(known) = self.newest.filter(|known| !is_after(end, known.end)) {
+            newest.end = known.end;
+            newest.idle = known.idle || idle && known.end == end;
+        }
+        self.newest = Some(newest);
+    }
+}
+
+impl Observer for Heard {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+        let Ok(segment) = TcpSegment::parse(&packet.segment) else { return };
+        match sighting {
+            Sighting::Sent { node, .. } if node == self.client => {
+                if segment.header.flags.contains(TcpFlags::SYN) {
+                    self.asked_at = now;
+                }
+            }
+            Sighting::Delivered { node, link } if node == self.client => {
+                let Some(dss) = segment.options.dss else { return };
+                self.dss = true;
+                let Some(mapping) = dss.mapping else { return };
+                let length = u32::from(mapping.length) - u32::from(dss.data_fin);
+                if length > 0 {
+                    let start = match mapping.dsn {
+                        WireDsn::Short(low) => low,
+                        WireDsn::Long(full) => full as u32,
+                    };
+                    let mark = MptcpOption::Experimental(ExperimentalMessage::Idle.option());
+                    let idle = segment.options.mptcp.iter().any(|option| option == mark);
+                    self.on_mapping(now, link, (start, start.wrapping_add(length)), idle);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn as_any(&self) -> &dyn core::any::Any {
+        self
+    }
+}

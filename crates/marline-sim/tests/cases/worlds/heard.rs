@@ -67,10 +67,10 @@ impl Observer for Heard {
     fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
         let Ok(segment) = TcpSegment::parse(&packet.segment) else { return };
         match sighting {
-            Sighting::Sent { node, .. } if node == self.client => {
-                if segment.header.flags.contains(TcpFlags::SYN) {
-                    self.asked_at = now;
-                }
+            Sighting::Sent { node, .. }
+                if node == self.client && segment.header.flags.contains(TcpFlags::SYN) =>
+            {
+                self.asked_at = now;
             }
             Sighting::Delivered { node, link } if node == self.client => {
                 let Some(dss) = segment.options.dss else { return };

@@ -287,7 +287,8 @@ fn settled(
     begin: &[Held; 2],
     small: impl Fn(usize, &Held) -> bool,
 ) -> [Held; 2] {
-    let until = Instant::now() + Duration::from_secs(60);
+    // TIME-WAIT's minute, then some seconds until free pages are given back.
+    let until = Instant::now() + Duration::from_secs(90);
     loop {
         let held = processes.map(Held::by);
         let back = |at: usize| held[at].descriptors < begin[at].descriptors + 20;

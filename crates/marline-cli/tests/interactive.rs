@@ -20,19 +20,7 @@ use marline_testkit::{need, wiretap};
 use serde_json::Value;
 use support::stage::{self, PATIENCE, Stage, hear};
 
-const SCENARIO: &str = r#"
-[[path]]
-name = "wifi"
-link = "rate=20M,delay=10ms,queue=100ms,radio=wifi"
-client = ["10.0.1.2/24"]
-server = ["10.0.1.1/24"]
-
-[[path]]
-name = "lte"
-link = "rate=20M,up.rate=8M,delay=30ms,queue=200ms,radio=lte"
-client = ["10.0.2.2/24"]
-server = ["10.0.2.1/24"]
-"#;
+const SCENARIO: &str = include_str!("support/phone.toml");
 
 const WIFI: &str = "10.0.1.2:";
 const LTE: &str = "10.0.2.2:";

@@ -17,19 +17,7 @@ use std::time::{Duration, Instant};
 use marline_lab::scenario::Side;
 use support::stage::{self, Stage, hear};
 
-const SCENARIO: &str = r#"
-[[path]]
-name = "wifi"
-link = "rate=20M,delay=10ms,queue=100ms,radio=wifi"
-client = ["10.0.1.2/24"]
-server = ["10.0.1.1/24"]
-
-[[path]]
-name = "lte"
-link = "rate=20M,up.rate=8M,delay=30ms,queue=200ms,radio=lte"
-client = ["10.0.2.2/24"]
-server = ["10.0.2.1/24"]
-"#;
+const SCENARIO: &str = include_str!("support/phone.toml");
 
 /// A key each so often ...
 const TYPES_EVERY: Duration = Duration::from_millis(50);

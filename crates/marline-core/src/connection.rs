@@ -42,6 +42,7 @@ mod subflow_events;
 mod suspicion;
 mod timers;
 mod views;
+mod wait;
 mod wiring;
 
 use marline_policy::{
@@ -60,6 +61,7 @@ use self::reinjection::ReinjectionQueue;
 use self::repair_rx::Coding;
 use self::send_buffer::SendBuffer;
 use self::silence::Silence;
+use self::wait::Wait;
 use crate::crypto::Key;
 use crate::shared::Shared;
 use crate::{
@@ -139,8 +141,6 @@ struct DataTimers {
     fin_count: u32,
     /// The scheduler asked to be asked again.
     scheduler_at: Option<Instant>,
-    /// Nothing is heard on any subflow, or none is left, since.
-    linger_since: Option<Instant>,
 }
 
 /// One connection.
@@ -184,6 +184,7 @@ pub(crate) struct Connection {
     replay_guard: ReplayGuard,
     closing: Closing,
     timers: DataTimers,
+    wait: Wait,
     silence: Silence,
     rto_exchange: rto_exchange::RtoExchange,
     pushing: pushing::Pushing,

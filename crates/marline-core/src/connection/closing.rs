@@ -204,7 +204,12 @@ impl Connection {
                     self.finish(now, sh, CloseReason::PeerReset);
                     return;
                 }
-                MptcpOption::TcpRst(_) => sh.counters.mp_rst_rx += 1,
+                MptcpOption::TcpRst(word) => {
+                    sh.counters.mp_rst_rx += 1;
+                    if let Some(leg) = self.leg_mut(id) {
+                        leg.reset_word = Some(word);
+                    }
+                }
                 MptcpOption::Fail(fail) if segment.header.flags.contains(TcpFlags::RST) => {
                     sh.counters.mp_fail_rx += 1;
                     self.on_failed_reset(now, id, fail);
@@ -250,39 +255,6 @@ impl Connection {
         }
     }
 
-    /// A subflow ended without a word from us being owed: reset, refused, timed out.
-    pub(super) fn on_leg_lost(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        reason: CloseReason,
-    ) {
-        if self.leg(id).is_none() {
-            return;
-        }
-        self.leg_stops_carrying(now, id);
-        self.drop_leg(now, sh, id, reason);
-        if self.closing.closed.is_some() || self.legs_count() > 0 {
-            return;
-        }
-        // A finished stream needs no subflow; an unconfirmed one has no other way back.
-        if self.closing.fin_acked && self.receive.fin_reached() {
-            self.finish(now, sh, CloseReason::Finished);
-        } else if self.may_come_back() && reason != CloseReason::Refused {
-            // A RST may come from a box on the way. Whether the peer still knows the connection
-            // shows when a join is answered: refused means it does not.
-            self.timers.linger_since.get_or_insert(now);
-        } else {
-            self.finish(now, sh, reason);
-        }
-    }
-
-    /// A connection without subflows can be continued by a join.
-    fn may_come_back(&self) -> bool {
-        self.is_confirmed() && self.closing.closed.is_none()
-    }
-
     /// All retries went unanswered. The last subflow of a connection that cannot get another ends it.
     pub(super) fn on_leg_dead(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         // The peer may still be there, and hold the subflow for good: one direction is enough for a RST.
@@ -304,7 +276,7 @@ impl Connection {
             if self.is_plain() {
                 self.finish(now, sh, CloseReason::Finished);
             } else {
-                self.timers.linger_since.get_or_insert(now);
+                self.wait.begin(now);
             }
         }
     }

@@ -52,6 +52,7 @@ impl Connection {
         self.mappings.ack(data);
         self.reinjections.ack(data);
         self.futile_resets = 0;
+        self.wait.on_progress();
         self.timers.rto_count = 0;
         (self.timers.persist_count, self.timers.persist_asked_at) = (0, None);
         // Who takes data has not been silent about its end.

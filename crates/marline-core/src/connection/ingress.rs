@@ -70,7 +70,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        self.timers.linger_since = None;
+        self.wait.heard(now);
         let was_at_end = self.receive.fin_reached();
         let before = self.receive.next();
         if self.is_plain() {
@@ -99,6 +99,7 @@ impl Connection {
         self.watch_download(now, sh, id, before, segment);
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
+            self.wait.on_progress();
             let late = self.receive.next() > before;
             if self.closing.released {
                 self.receive.discard();

@@ -117,6 +117,8 @@ pub(super) struct Leg {
     pub(super) up: bool,
     /// It was established once.
     pub(super) was_up: bool,
+    /// What the peer said of its RST.
+    pub(super) reset_word: Option<MpTcpRst>,
     /// A RST went out on it.
     pub(super) reset_sent: bool,
     /// All its retries went unanswered; its RST goes out once it is gone.

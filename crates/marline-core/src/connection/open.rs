@@ -14,6 +14,7 @@ use super::mapping_tx::MappingTx;
 use super::receive_buffer::ReceiveBuffer;
 use super::reinjection::ReinjectionQueue;
 use super::send_buffer::SendBuffer;
+use super::wait::Wait;
 use super::{Connection, DataTimers, Keys, Mode};
 use crate::crypto::Key;
 use crate::endpoint::demux::{FlowKey, FlowRef};
@@ -126,6 +127,7 @@ impl Connection {
             replay_guard: ReplayGuard::default(),
             closing: Closing::default(),
             timers: DataTimers::default(),
+            wait: Wait::default(),
             silence: super::silence::Silence::default(),
             rto_exchange: super::rto_exchange::RtoExchange::default(),
             pushing: super::pushing::Pushing::default(),
@@ -254,6 +256,7 @@ impl Connection {
             fail: FailState::default(),
             up: false,
             was_up: false,
+            reset_word: None,
             reset_sent: false,
             gave_up: false,
             shut: false,

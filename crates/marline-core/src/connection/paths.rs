@@ -146,7 +146,7 @@ impl Connection {
             }
         }
         if self.legs_count() == 0 && !lost.is_empty() {
-            self.timers.linger_since.get_or_insert(now);
+            self.wait.begin(now);
         }
         if self.is_confirmed() {
             self.withdraw_address(sh, id);

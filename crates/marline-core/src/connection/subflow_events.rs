@@ -50,7 +50,7 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.last_new_at = now;
         let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
-        self.timers.linger_since = None;
+        self.wait.heard(now);
         self.resume_closing(now);
         if !initial {
             sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });

@@ -52,7 +52,7 @@ impl Connection {
             self.suspect(now, sh, id, ReinjectionCause::SubflowRto);
         }
         if count > 1 && self.usable_legs() == 1 && self.is_confirmed() {
-            self.timers.linger_since.get_or_insert(now);
+            self.wait.begin(now);
         }
     }
 
@@ -60,7 +60,10 @@ impl Connection {
     /// is no other subflow: a copy on the same one would be in the way of falling back.
     pub(super) fn may_still_fall_back(&self) -> bool {
         let unheard = !self.is_confirmed() || self.send.una() == Dsn(0);
-        unheard && self.legs_count() < 2
+        // Only the first subflow can, and not once it is lost.
+        let mut legs = self.legs.iter().flatten();
+        let first = legs.next().is_some_and(|leg| leg.is_initial() && !leg.shut);
+        unheard && first && legs.next().is_none()
     }
 
     /// The client's first data was not acknowledged, nor did anything else come since the handshake.

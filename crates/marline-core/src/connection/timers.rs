@@ -25,7 +25,7 @@ impl Connection {
     /// When this connection must be woken.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let t = &self.timers;
-        let linger = t.linger_since.map(|since| since + self.config.linger.timeout);
+        let linger = self.wait_ends_at();
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
         let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
         let (held, give_up) = (self.pushing.hold_until, self.pushing.give_up_at);
@@ -206,9 +206,9 @@ impl Connection {
     }
 
     fn check_linger(&mut self, now: Instant, sh: &mut Shared) {
-        let over = |since: Instant| since + self.config.linger.timeout <= now;
+        let waited = self.wait_ends_at().is_some_and(|at| at <= now);
         let given_up = self.closing.released && self.timers.fin_count > MAX_FIN_REPEATS;
-        if self.timers.linger_since.is_some_and(over) || given_up {
+        if waited || given_up {
             // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
             self.abort_because(now, sh, CloseReason::TimedOut);
         }

@@ -6,19 +6,22 @@ use std::time::Duration;
 
 use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Counters, EndpointConfig, Event,
-    FallbackReason, FourTuple, MonitorKind,
+    FallbackReason, FourTuple, MonitorKind, PacketMeta,
 };
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::{
     Fate, Flight, Pair, Peer, Script, Seg, Side, capable, config, endpoint_config, keys,
 };
 use marline_wire::mptcp::{MpCapableForm, MptcpOption};
+use marline_wire::{SeqNum, TcpFlags};
 
 /// What the box does with a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Pass,
     Drop,
+    /// It goes no further, and its sender gets a RST that says nothing more.
+    Refuse,
 }
 
 /// A segment in the box.
@@ -204,6 +207,20 @@ pub fn reset_reason(seg: &Seg) -> Option<u8> {
     })
 }
 
+/// What a box answers in the receiver's name.
+fn bare_reset(flight: &Flight, seg: &Seg) -> Flight {
+    let header = &seg.header;
+    let FourTuple { local, remote } = flight.meta.path;
+    let reset = match header.flags.contains(TcpFlags::ACK) {
+        true => Seg::rst().at(header.ack),
+        false => Seg::rst().at(SeqNum(0)).acking(seg.end()),
+    };
+    let reset = reset.ports(local.port(), remote.port());
+    let meta = PacketMeta { path: FourTuple { local: remote, remote: local }, ..flight.meta };
+    let bytes = reset.bytes(Some((local.ip(), remote.ip())));
+    Flight { to: flight.to.other(), meta, bytes }
+}
+
 impl TwoHosts {
     /// A client that connects at once.
     pub fn new(
@@ -272,6 +289,7 @@ impl TwoHosts {
 
     fn gather(&mut self) {
         let (middlebox, trace) = (&mut self.middlebox, &mut self.trace);
+        let mut refused = Vec::new();
         let events = self.pair.gather(&mut |flight: &mut Flight| {
             let mut seg = Seg::parse(&flight.bytes).expect("a segment");
             let ends = [flight.meta.path.local.ip(), flight.meta.path.remote.ip()];
@@ -286,8 +304,15 @@ impl TwoHosts {
             match verdict {
                 Verdict::Pass => Fate::Arrive(Duration::from_millis(10 * (path as u64 + 1))),
                 Verdict::Drop => Fate::Lose,
+                Verdict::Refuse => {
+                    refused.push(bare_reset(flight, &seg));
+                    Fate::Lose
+                }
             }
         });
+        for reset in refused {
+            self.pair.launch(reset, Duration::from_millis(5));
+        }
         for (side, event) in events {
             self.on_event(side, event);
         }

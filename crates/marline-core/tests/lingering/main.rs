@@ -1,5 +1,10 @@
 //! Connections that nobody finishes: each ends in its time, and leaves nothing behind.
 
+#[path = "../two_hosts/mod.rs"]
+mod two_hosts;
+
+mod resets;
+
 use std::time::Duration;
 
 use marline_core::{CloseReason, ConnectionId, Event};

@@ -7,19 +7,22 @@ pub mod control;
 pub mod demo;
 pub mod doctor;
 pub use marline_lab::emulation;
+pub mod log;
 pub mod metrics_http;
 pub mod native;
 pub mod oracle_table;
 pub mod path_table;
 pub mod proxy;
 
-use std::io::IsTerminal;
 use std::pin::Pin;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{ArgAction, Parser, Subcommand};
 
+use crate::log::LogLevel;
 use crate::proxy::secret::hide;
+use crate::proxy::signals;
 
 /// The exit status that clap has for a wrong command line.
 const USAGE_ERROR: u8 = 2;
@@ -77,7 +80,7 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    start_log(&cli);
+    log::start(log_level(&cli));
     // A demo that is killed outright cannot end its servers and clients itself.
     #[cfg(target_os = "linux")]
     if std::env::var_os(demo::DIE_WITH_PARENT).is_some() {
@@ -107,6 +110,9 @@ type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 /// Does what must be done before there are threads (capabilities are per thread); the rest is to be
 /// run.
 fn begin(command: Command) -> anyhow::Result<Work> {
+    if matches!(command, Command::Client(_) | Command::Server(_) | Command::Serve(_)) {
+        signals::survive().context("cannot receive signals")?;
+    }
     Ok(match command {
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(args)?)),
         Command::Server(args) => Box::pin(cmd::server::run(cmd::server::prepare(args)?)),
@@ -140,19 +146,12 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(USAGE_ERROR)
 }
 
-/// Logs go to standard error: standard output belongs to invites, bytes and reports.
-fn start_log(cli: &Cli) {
-    use tracing_subscriber::filter::LevelFilter;
-    let level = match (cli.quiet, cli.verbose) {
-        (true, _) => LevelFilter::WARN,
-        (false, 0) => LevelFilter::INFO,
-        (false, 1) => LevelFilter::DEBUG,
-        (false, _) => LevelFilter::TRACE,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+/// What the command line says of the log's level.
+const fn log_level(cli: &Cli) -> Option<LogLevel> {
+    match (cli.quiet, cli.verbose) {
+        (true, _) => Some(LogLevel::Warn),
+        (false, 0) => None,
+        (false, 1) => Some(LogLevel::Debug),
+        (false, _) => Some(LogLevel::Trace),
+    }
 }

@@ -117,8 +117,10 @@ fn systemd_starts_all_three_and_they_work_together() {
     let has = |line: &str| assert!(said.lines().any(|said| said == line), "no {line:?} in\n{said}");
     has("socks5: Hello from the machine");
     has("serve: Hello from the machine");
+    has("socks5 again: Hello from the machine");
     for unit in ["marline-server", "marline-serve", "marline-client"] {
         has(&format!("{unit}: active"));
+        has(&format!("{unit}: reloaded, active"));
         for capabilities in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
             has(&format!("{unit}: {capabilities}: 0000000000000000"));
         }

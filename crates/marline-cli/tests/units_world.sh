@@ -75,6 +75,12 @@ for unit in $units; do
     grep -E '^(Uid|Cap(Prm|Eff|Inh|Amb)|NoNewPrivs|Seccomp):' /proc/$pid/status |
         while read -r key value rest; do echo "$unit: $key $value"; done
 done
+for unit in $units; do
+    pid=$(systemctl show --value -p MainPID $unit)
+    systemctl reload $unit
+    [ "$pid" = "$(systemctl show --value -p MainPID $unit)" ] && echo "$unit: reloaded, $(systemctl is-active $unit)"
+done
+echo "socks5 again: $(curl -sS --max-time 20 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/)"
 systemctl stop marline-client marline-serve marline-server
 for unit in $units; do echo "$unit: ended with $(systemctl show --value -p Result $unit)"; done
 echo "that is all"
@@ -90,8 +96,8 @@ rmdir /old
 mount --make-rshared /
 cd /
 # docs/deploy.md and the comments of the units.
-(umask 077; marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
-    --public 127.0.0.1:7777 --allow 127.0.0.0/8 > /etc/marline/invite 2> /dev/null)
+marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
+    --public 127.0.0.1:7777 --allow 127.0.0.0/8 --invite-out /etc/marline/invite 2> /dev/null
 echo "path = [\"127.0.0.1\"]
 socks5 = [\"127.0.0.1:1080\"]" > /etc/marline/client.toml
 echo "listen = [\"127.0.0.1:8443\"]

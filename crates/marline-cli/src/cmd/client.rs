@@ -8,14 +8,17 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use super::settings::{Live, Settings};
 use super::watched::watched;
 use crate::control::ClientHandle;
+use crate::proxy::client::current::Current;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::direct::Direct;
 use crate::proxy::client::front::{Front, Service, bind};
 use crate::proxy::client::open::Open;
 use crate::proxy::client::tunnel::{Patience, Tunnel};
 use crate::proxy::config::client::{ClientOptions, ClientPlan, Route};
+use crate::proxy::invite::Invite;
 use crate::proxy::shutdown::Stopper;
 
 /// At the end of a process, closing connections get this long to say so to the peer.
@@ -36,6 +39,7 @@ pub struct Args {
 #[derive(Debug)]
 pub struct Prepared {
     plan: ClientPlan,
+    settings: Settings<ClientOptions>,
     ports: Vec<(std::net::TcpListener, Service)>,
 }
 
@@ -44,11 +48,11 @@ pub struct Prepared {
 /// # Errors
 /// What went wrong, in words for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
-    let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
+    let (settings, mut plan) = Settings::read(args.options, args.config)?;
     // Ports first: the likeliest error, and it must not cost a handshake.
     let ports = bind_all(&plan)?;
     plan.network.carrier = plan.carrier.clone().open()?;
-    Ok(Prepared { plan, ports })
+    Ok(Prepared { plan, settings, ports })
 }
 
 /// Runs it.
@@ -56,19 +60,33 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// # Errors
 /// What went wrong, in words for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared { plan, ports } = prepared;
+    let Prepared { plan, settings, ports } = prepared;
     let client = marline::Client::bind(plan.network.clone()).await?;
     let handle = Arc::new(ClientHandle(client.clone()));
     let _watched = watched(&plan.conduct, handle).await?;
-    match &plan.route {
-        Route::Direct => serve(Arc::new(Direct::new(client.clone())), &plan, ports).await?,
+    match plan.route.clone() {
+        Route::Direct => {
+            let way = Arc::new(Direct::new(client.clone()));
+            serve(way, (plan, settings), ports, |_| Ok(())).await?;
+        }
         Route::Through(invite) => {
-            let servers = invite.servers.clone();
-            let dialer = Dialer::new(client.clone(), servers, plan.carrier.transport());
-            let (patience, token) = (Patience::default(), invite.token.clone());
-            let tunnel = Tunnel::new(dialer, invite.pin, token, patience, plan.warm)?;
-            serve(Arc::clone(&tunnel), &plan, ports).await?;
-            tunnel.close();
+            let mut used = (invite, plan.warm);
+            let tunnel = tunnel(&client, &used.0, &plan)?;
+            let way = Arc::new(Current::new(tunnel));
+            let renew = |plan: &ClientPlan| {
+                let Route::Through(invite) = &plan.route else { return Ok(()) };
+                if (invite, plan.warm) == (&used.0, used.1) {
+                    return Ok(());
+                }
+                way.replace(self::tunnel(&client, invite, plan)?).close();
+                if *invite != used.0 {
+                    tracing::info!("another invite: new connections go by it");
+                }
+                used = (invite.clone(), plan.warm);
+                Ok(())
+            };
+            serve(Arc::clone(&way), (plan, settings), ports, renew).await?;
+            way.now().close();
         }
     }
     // What the streams were told last must still leave.
@@ -76,11 +94,22 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves applications until a signal.
+fn tunnel(
+    client: &marline::Client,
+    invite: &Invite,
+    plan: &ClientPlan,
+) -> anyhow::Result<Arc<Tunnel<Dialer>>> {
+    let dialer = Dialer::new(client.clone(), invite.servers.clone(), plan.carrier.transport());
+    Tunnel::new(dialer, invite.pin, invite.token.clone(), Patience::default(), plan.warm)
+}
+
+/// Serves applications until a signal; `renew` takes over what is new of the way when the configuration
+/// was read again.
 async fn serve<O: Open>(
     way: Arc<O>,
-    plan: &ClientPlan,
+    (plan, settings): (ClientPlan, Settings<ClientOptions>),
     ports: Vec<(std::net::TcpListener, Service)>,
+    mut renew: impl FnMut(&ClientPlan) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let stopper = Stopper::default();
     let front = Front::new(way, plan.max_connections, stopper.listen());
@@ -96,7 +125,12 @@ async fn serve<O: Open>(
         }
         Ok(())
     };
-    stopper.run_until_signal(plan.conduct.drain, work).await
+    let apply = |plan: &ClientPlan| {
+        renew(plan)?;
+        front.bound(plan.max_connections);
+        Ok(())
+    };
+    stopper.run_until_signal(&mut Live { settings, apply }, work).await
 }
 
 fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(std::net::TcpListener, Service)>> {

@@ -15,4 +15,5 @@ pub mod policies;
 pub mod scheduler;
 pub mod serve;
 pub mod server;
+mod settings;
 mod watched;

@@ -8,6 +8,7 @@ use marline::{Listener, Stream};
 
 use super::accepting::accept;
 use super::client::FAREWELL;
+use super::settings::{Live, Settings};
 use super::watched::watched;
 use crate::control::ServerHandle;
 use crate::proxy::config::serve::{ServeOptions, ServePlan};
@@ -25,21 +26,29 @@ pub struct Args {
     pub options: ServeOptions,
 }
 
+/// A front that has all it needs privileges for.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: ServePlan,
+    settings: Settings<ServeOptions>,
+}
+
 /// Does what needs privileges, and lets go of them.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub fn prepare(args: Args) -> anyhow::Result<ServePlan> {
-    let mut plan = args.options.with_file(args.config.as_deref())?.plan()?;
+pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    let (settings, mut plan) = Settings::read(args.options, args.config)?;
     plan.carrier.clone().listen(&mut plan.network)?;
-    Ok(plan)
+    Ok(Prepared { plan, settings })
 }
 
 /// Runs it.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(plan: ServePlan) -> anyhow::Result<ExitCode> {
+pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
+    let Prepared { plan, settings } = prepared;
     let stopper = Stopper::default();
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = Listener::bind(plan.network).await?;
@@ -57,7 +66,11 @@ pub async fn run(plan: ServePlan) -> anyhow::Result<ExitCode> {
             front.serve(stream, peer, first.unwrap_or(anywhere)).await;
         }
     });
-    stopper.run_until_signal(plan.conduct.drain, work).await?;
+    let apply = |plan: &ServePlan| {
+        front.change(plan.backend.clone(), plan.header, plan.limits);
+        Ok(())
+    };
+    stopper.run_until_signal(&mut Live { settings, apply }, work).await?;
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,14 +5,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use marline::Listener;
+use tokio::sync::Notify;
 
 use super::accepting::accept;
 use super::client::FAREWELL;
+use super::settings::{Live, Settings};
 use super::watched::watched;
 use crate::control::ServerHandle;
 use crate::proxy::config::server::{ServerOptions, ServerPlan};
 use crate::proxy::credentials::Store;
-use crate::proxy::invite::Invite;
+use crate::proxy::invite::place::Place;
 use crate::proxy::private_file;
 use crate::proxy::server::{Server, setup};
 use crate::proxy::shutdown::Stopper;
@@ -30,6 +32,9 @@ pub struct Args {
     /// The first client's name
     #[arg(long, value_name = "NAME", default_value = "first", requires = "init")]
     pub client: String,
+    /// Write the invite into this file, mode 0600, instead of printing it; it must not exist
+    #[arg(long, value_name = "FILE", requires = "init")]
+    pub invite_out: Option<PathBuf>,
     /// Everything else.
     #[command(flatten)]
     pub options: ServerOptions,
@@ -53,6 +58,9 @@ pub enum Credential {
     Add {
         /// Its name: letters, digits, '-', '_', '.'
         name: String,
+        /// Write the invite into this file, mode 0600, instead of printing it; it must not exist
+        #[arg(long, value_name = "FILE")]
+        invite_out: Option<PathBuf>,
     },
     /// Print the clients' names
     List,
@@ -63,19 +71,28 @@ pub enum Credential {
     },
 }
 
+/// A server that has all it needs privileges for.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: ServerPlan,
+    settings: Settings<ServerOptions>,
+}
+
 /// What to run, if something is to be run: the other commands are done then.
 ///
 /// Does what needs privileges, and lets go of them.
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub fn prepare(args: Args) -> anyhow::Result<Option<ServerPlan>> {
+pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let file = &args.config;
     if args.init {
-        let invite = setup::init(file, args.options, &args.client)?;
+        let (client, options) = (&args.client, args.options);
+        let place = Place::at(args.invite_out)?;
+        let invite = place.unless_failed(setup::init(file, options, client))?;
         eprintln!("made {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
-        print_invite(&invite, &args.client);
+        place.put(&invite, client)?;
         return Ok(None);
     }
     if !file.exists() {
@@ -85,27 +102,23 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<ServerPlan>> {
             file.display()
         );
     }
-    let options = args.options.over(ServerOptions::from_file(file)?);
     if let Some(Command::Credential(change)) = args.command {
+        let options = args.options.over(ServerOptions::from_file(file)?);
         credential(file, options, change)?;
         return Ok(None);
     }
-    let mut plan = options.plan(file)?;
+    let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
     plan.carrier.clone().listen(&mut plan.network)?;
-    Ok(Some(plan))
-}
-
-/// The word alone on standard output, so that it can be piped; what it is on standard error.
-fn print_invite(invite: &Invite, client: &str) {
-    eprintln!("the invite of the client {client:?} (secret: whoever has it is that client):");
-    println!("{}", invite.to_word());
+    Ok(Some(Prepared { plan, settings }))
 }
 
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
     match change {
-        Credential::Add { name } => {
-            print_invite(&setup::add_client(file, &options, &name)?, &name);
+        Credential::Add { name, invite_out } => {
+            let place = Place::at(invite_out)?;
+            let invite = place.unless_failed(setup::add_client(file, &options, &name))?;
+            place.put(&invite, &name)?;
         }
         Credential::List => {
             let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());
@@ -126,10 +139,11 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
 ///
 /// # Errors
 /// What went wrong, in words for the user.
-pub async fn run(plan: Option<ServerPlan>) -> anyhow::Result<ExitCode> {
-    let Some(plan) = plan else { return Ok(ExitCode::SUCCESS) };
+pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
+    let Some(Prepared { plan, settings }) = prepared else { return Ok(ExitCode::SUCCESS) };
     let acceptor = ServerKey::load(&plan.key_file)?.acceptor()?;
-    let credentials = Store::at(plan.credentials_file).follow()?;
+    let again = Arc::new(Notify::new());
+    let credentials = Store::at(plan.credentials_file).follow(Arc::clone(&again))?;
     if credentials.borrow().list().is_empty() {
         tracing::warn!("no client is known: `marline server credential add NAME` makes an invite");
     }
@@ -146,7 +160,12 @@ pub async fn run(plan: Option<ServerPlan>) -> anyhow::Result<ExitCode> {
         let server = Arc::clone(&server);
         async move { server.serve(stream, peer.ip()).await }
     });
-    stopper.run_until_signal(plan.conduct.drain, work).await?;
+    let apply = |plan: &ServerPlan| {
+        server.change(plan.rules.clone(), plan.limits.per_client);
+        again.notify_one();
+        Ok(())
+    };
+    stopper.run_until_signal(&mut Live { settings, apply }, work).await?;
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::proxy::private_file;
 use crate::proxy::secret::{Digest, Secret};
@@ -211,19 +211,20 @@ impl Store {
         Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
     }
 
-    /// The credentials, kept up to date until all receivers are gone. A file that became wrong is
-    /// reported and the last good version stays in force.
+    /// The credentials, kept up to date until all receivers are gone: read again when the file changes,
+    /// and when `again` says so. A file that became wrong is reported and the last good version stays in
+    /// force.
     ///
     /// # Errors
     /// What [`load`](Self::load) gives now.
-    pub fn follow(self) -> anyhow::Result<watch::Receiver<Arc<Credentials>>> {
+    pub fn follow(self, again: Arc<Notify>) -> anyhow::Result<watch::Receiver<Arc<Credentials>>> {
         let mut stamp = self.stamp();
         let (sender, receiver) = watch::channel(Arc::new(self.load()?));
         tokio::spawn(async move {
             while !sender.is_closed() {
-                tokio::time::sleep(RELOAD_EVERY).await;
+                let told = tokio::time::timeout(RELOAD_EVERY, again.notified()).await.is_ok();
                 let now = self.stamp();
-                if now == stamp {
+                if now == stamp && !told {
                     continue;
                 }
                 stamp = now;

@@ -19,6 +19,7 @@ pub mod secret;
 pub mod serve;
 pub mod server;
 pub mod shutdown;
+pub mod signals;
 pub mod socks;
 pub mod target;
 #[cfg(test)]

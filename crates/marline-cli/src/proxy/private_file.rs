@@ -15,9 +15,22 @@ const MODE: u32 = 0o600;
 /// It exists, or cannot be written.
 pub fn create(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let shown = path.display();
-    let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
-    let mut file = opened.with_context(|| format!("cannot create {shown}"))?;
+    let mut file = reserve(path)?;
     write(&mut file, contents).with_context(|| format!("cannot write {shown}"))
+}
+
+/// Creates an empty file with mode 0600; it must not exist yet.
+///
+/// # Errors
+/// It exists, or cannot be made.
+pub fn reserve(path: &Path) -> anyhow::Result<File> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
+    let made = opened.and_then(|file| {
+        // The mode given at creation passes through the umask; this one does not.
+        file.set_permissions(Permissions::from_mode(MODE))?;
+        Ok(file)
+    });
+    made.with_context(|| format!("cannot create {}", path.display()))
 }
 
 /// Replaces a file at once: readers see the old or the new contents, never a part.
@@ -34,8 +47,6 @@ pub fn replace(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
 }
 
 fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
-    // The mode given at creation passes through the umask; this one does not.
-    file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(contents)?;
     file.sync_all()
 }

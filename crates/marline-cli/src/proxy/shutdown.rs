@@ -3,8 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+use super::signals::{Signals, Told};
 
 /// How far the end is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,36 +50,51 @@ impl Stopper {
         self.phase.send_replace(Phase::Over);
     }
 
-    /// Runs `work`; on SIGINT or SIGTERM gives it `patience` to finish what it has begun. A second
-    /// signal ends it at once.
+    /// Runs `work`. When it is told to end, `work` gets the patience that `running` has to finish what
+    /// it has begun; told again, it ends at once.
     ///
     /// # Errors
     /// What `work` gives, or signals cannot be received.
     pub async fn run_until_signal(
         &self,
-        patience: Duration,
+        running: &mut dyn Reload,
         work: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+        let mut signals = Signals::new()?;
         tokio::pin!(work);
-        tokio::select! {
-            result = &mut work => return result,
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+        loop {
+            let told = tokio::select! {
+                result = &mut work => return result,
+                told = signals.next() => told,
+            };
+            match told {
+                Told::Reload => running.reload(),
+                Told::End => break,
+            }
         }
+        let patience = running.patience();
         let patience_s = patience.as_secs();
         tracing::info!(patience_s, "stopping: running connections may finish (again: stop now)");
         self.drain();
+        let hurried = async { while signals.next().await != Told::End {} };
         tokio::select! {
             result = &mut work => return result,
             () = tokio::time::sleep(patience) => {}
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            () = hurried => {}
         }
+        tracing::info!("stopping: what is unfinished is cut off");
         self.end();
         work.await
     }
+}
+
+/// What a program does when signals tell it to.
+pub trait Reload {
+    /// Reads its configuration again.
+    fn reload(&mut self);
+
+    /// How long what runs may go on when the program is to end.
+    fn patience(&self) -> Duration;
 }
 
 impl Stop {

@@ -1,7 +1,7 @@
 //! Where applications come in: SOCKS5 ports and forwards.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -25,6 +25,8 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Front<O> {
     way: Arc<O>,
     places: Arc<Semaphore>,
+    /// How many those are.
+    bound: Mutex<usize>,
     stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Traffic,
@@ -54,8 +56,28 @@ impl<O: Open> Front<O> {
     /// Applications take this `way`, at most `places` at the same time.
     #[must_use]
     pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<Front<O>> {
-        let places = Arc::new(Semaphore::new(places));
-        Arc::new(Front { way, places, stop, traffic: Traffic::default() })
+        let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
+        Arc::new(Front { way, places, bound, stop, traffic: Traffic::default() })
+    }
+
+    /// Changes how many applications may be there at the same time. Who is there stays; the bound is
+    /// reached as they go. Needs a runtime.
+    pub fn bound(&self, places: usize) {
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        if places > *bound {
+            self.places.add_permits(places - *bound);
+        }
+        if let Some(fewer @ 1..) = bound.checked_sub(places) {
+            let places = Arc::clone(&self.places);
+            // Waits in front of the applications that come from now on.
+            tokio::spawn(async move {
+                let fewer = u32::try_from(fewer).unwrap_or(u32::MAX);
+                if let Ok(permits) = places.acquire_many_owned(fewer).await {
+                    permits.forget();
+                }
+            });
+        }
+        *bound = places;
     }
 
     /// Serves one listening port until the drain, and what it accepted until that ends.

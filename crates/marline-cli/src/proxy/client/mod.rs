@@ -1,5 +1,6 @@
 //! The near end of the proxy: takes applications' connections and opens their targets.
 
+pub mod current;
 pub mod dialer;
 pub mod direct;
 pub mod front;

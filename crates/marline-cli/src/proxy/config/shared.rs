@@ -14,6 +14,7 @@ use marline::policy::OracleConfig;
 
 use super::policies::{Choice, Mode, Side};
 use super::{Span, Tun, Watch, Word};
+use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
 
 /// A field that flags or a file can leave out.
@@ -92,7 +93,7 @@ macro_rules! options {
                 /// connection)
                 #[arg(long)]
                 dss_checksum: bool,
-                /// Time for running connections to finish when stopped [default: 5s]
+                /// Time for running connections to finish when stopped [default: 10s]
                 #[arg(long, value_name = "TIME")]
                 drain: Option<$crate::proxy::config::Word<$crate::proxy::config::Span>>,
                 /// Write what goes over each path into pcapng files in this directory
@@ -108,6 +109,9 @@ macro_rules! options {
                 /// directory]
                 #[arg(long, value_name = "FILE")]
                 control: Option<std::path::PathBuf>,
+                /// How much the log says; -v and -q have the last word [default: info]
+                #[arg(long, value_enum, value_name = "LEVEL")]
+                log: Option<$crate::log::LogLevel>,
             }
         }
     };
@@ -176,6 +180,7 @@ pub struct Shared {
     pub pcap_secrets: bool,
     pub metrics: Option<SocketAddr>,
     pub control: Option<PathBuf>,
+    pub log: Option<LogLevel>,
 }
 
 /// How a running program is watched and ended.
@@ -187,6 +192,8 @@ pub struct Conduct {
     pub metrics: Option<SocketAddr>,
     /// Control socket.
     pub control: Option<PathBuf>,
+    /// How much the log says.
+    pub log: LogLevel,
 }
 
 impl Shared {
@@ -223,7 +230,8 @@ impl Shared {
         self.congestion = Some(congestion);
         self.recovery = Some(recovery);
         self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
-        self.drain.get_or_insert(seconds(5));
+        self.drain.get_or_insert(seconds(10));
+        self.log.get_or_insert_default();
         self
     }
 
@@ -265,6 +273,7 @@ impl Shared {
             drain: self.drain.as_ref().map(|word| word.0.0).unwrap_or_default(),
             metrics: self.metrics,
             control: self.control.clone(),
+            log: self.log.unwrap_or_default(),
         }
     }
 }

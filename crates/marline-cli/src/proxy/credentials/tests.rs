@@ -73,7 +73,12 @@ fn two_writers_lose_nothing() {
 #[tokio::test]
 async fn a_running_server_follows_the_file_and_survives_a_broken_one() {
     let (_dir, store) = store();
-    let mut following = store.clone().follow().unwrap();
+    let again = Arc::new(Notify::new());
+    let mut following = store.clone().follow(Arc::clone(&again)).unwrap();
+    following.mark_unchanged();
+    again.notify_one();
+    // Read again, although the file is as it was.
+    following.changed().await.unwrap();
     let token = store.change(|c| c.add("new")).unwrap();
     following.changed().await.unwrap();
     assert!(following.borrow_and_update().find(&token.digest()).is_some());

@@ -10,7 +10,7 @@ mod backend;
 mod header;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -48,11 +48,17 @@ impl Default for FrontLimits {
 /// What serves connections.
 #[derive(Debug)]
 pub struct ServiceFront {
+    service: RwLock<Arc<Service>>,
+    places: Quota<IpAddr>,
+    stop: Stop,
+}
+
+/// What a connection is served by, from its start to its end.
+#[derive(Debug)]
+struct Service {
     backend: Backend,
     header: Option<HeaderVersion>,
     limits: FrontLimits,
-    places: Quota<IpAddr>,
-    stop: Stop,
 }
 
 impl ServiceFront {
@@ -65,7 +71,19 @@ impl ServiceFront {
         stop: Stop,
     ) -> ServiceFront {
         let places = Quota::new(limits.per_source, limits.total);
-        ServiceFront { backend, header, limits, places, stop }
+        let service = RwLock::new(Arc::new(Service { backend, header, limits }));
+        ServiceFront { service, places, stop }
+    }
+
+    /// Serves new connections so from now on. Those that run go on as they began.
+    pub fn change(&self, backend: Backend, header: Option<HeaderVersion>, limits: FrontLimits) {
+        let service = Arc::new(Service { backend, header, limits });
+        *self.service.write().unwrap_or_else(PoisonError::into_inner) = service;
+        self.places.bound(limits.per_source, limits.total);
+    }
+
+    fn service(&self) -> Arc<Service> {
+        Arc::clone(&self.service.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Connections that are served now.
@@ -84,20 +102,25 @@ impl ServiceFront {
                 return stream.abort();
             }
         };
-        let connect = timeout(self.limits.connect, self.backend.connect());
+        let service = self.service();
+        let connect = timeout(service.limits.connect, service.backend.connect());
         let connected = tokio::select! {
             connected = connect => connected,
             () = self.stop.over() => return stream.abort(),
         };
         match connected {
-            Ok(Ok(Connected::Tcp(service))) => self.carry(service, stream, peer, local).await,
-            Ok(Ok(Connected::Unix(service))) => self.carry(service, stream, peer, local).await,
+            Ok(Ok(Connected::Tcp(socket))) => {
+                self.carry((socket, &service), stream, peer, local).await;
+            }
+            Ok(Ok(Connected::Unix(socket))) => {
+                self.carry((socket, &service), stream, peer, local).await;
+            }
             Ok(Err(error)) => {
-                tracing::warn!(%peer, service = %self.backend, "the service: {error}");
+                tracing::warn!(%peer, service = %service.backend, "the service: {error}");
                 stream.abort();
             }
             Err(_) => {
-                tracing::warn!(%peer, service = %self.backend, "the service does not accept");
+                tracing::warn!(%peer, service = %service.backend, "the service does not accept");
                 stream.abort();
             }
         }
@@ -105,15 +128,15 @@ impl ServiceFront {
 
     async fn carry<L: Transport, R: Transport>(
         &self,
-        mut service: L,
+        (mut socket, service): (L, &Service),
         stream: R,
         peer: SocketAddr,
         local: SocketAddr,
     ) {
-        if let Some(version) = self.header {
+        if let Some(version) = service.header {
             // A fresh socket has room for it.
-            if let Err(error) = service.write_all(&version.header(peer, local)).await {
-                tracing::warn!(%peer, service = %self.backend, "the service: {error}");
+            if let Err(error) = socket.write_all(&version.header(peer, local)).await {
+                tracing::warn!(%peer, service = %service.backend, "the service: {error}");
                 return stream.abort();
             }
         }
@@ -122,12 +145,12 @@ impl ServiceFront {
         let cancel = async {
             tokio::select! {
                 () = self.stop.over() => {}
-                () = silence(&traffic, self.limits.idle) => {
+                () = silence(&traffic, service.limits.idle) => {
                     tracing::info!(%peer, "ended after silence");
                 }
             }
         };
-        let result = relay(service, stream, &traffic, cancel).await;
+        let result = relay(socket, stream, &traffic, cancel).await;
         let (up_bytes, down_bytes) = traffic.counts();
         match result {
             Ok(()) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The bounds.
@@ -27,8 +28,8 @@ impl Default for GateLimits {
 /// Counts by key and in all, within bounds.
 #[derive(Debug)]
 pub struct Quota<K: Ord> {
-    per_key: usize,
-    total: usize,
+    per_key: AtomicUsize,
+    total: AtomicUsize,
     counts: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
@@ -52,7 +53,14 @@ impl<K: Ord + Clone> Quota<K> {
     /// At most `per_key` places for a key and `total` for all.
     #[must_use]
     pub fn new(per_key: usize, total: usize) -> Self {
+        let (per_key, total) = (AtomicUsize::new(per_key), AtomicUsize::new(total));
         Quota { per_key, total, counts: Arc::default() }
+    }
+
+    /// Changes the bounds. Who is in stays.
+    pub fn bound(&self, per_key: usize, total: usize) {
+        self.per_key.store(per_key, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
     }
 
     /// Takes a place.
@@ -61,11 +69,11 @@ impl<K: Ord + Clone> Quota<K> {
     /// A bound is reached.
     pub fn enter(&self, key: K) -> Result<Place<K>, Full> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.values().sum::<usize>() >= self.total {
+        if counts.values().sum::<usize>() >= self.total.load(Ordering::Relaxed) {
             return Err(Full::Total);
         }
         let count = counts.entry(key.clone()).or_default();
-        if *count >= self.per_key {
+        if *count >= self.per_key.load(Ordering::Relaxed) {
             return Err(Full::Key);
         }
         *count += 1;
@@ -146,6 +154,21 @@ mod tests {
         let _fourth = enter("2001:db8::ffff").unwrap();
         assert_eq!(gate.count(), 3);
         assert!(enter("192.0.2.2").is_err());
+    }
+
+    #[test]
+    fn a_bound_that_falls_throws_nobody_out() {
+        let quota = Quota::new(2, 9);
+        let first = quota.enter("a").unwrap();
+        let second = quota.enter("a").unwrap();
+        quota.bound(1, 9);
+        assert_eq!(quota.count(), 2);
+        drop(first);
+        assert_eq!(quota.enter("a").unwrap_err(), Full::Key);
+        drop(second);
+        let _third = quota.enter("a").unwrap();
+        quota.bound(9, 1);
+        assert_eq!(quota.enter("b").unwrap_err(), Full::Total);
     }
 
     #[test]

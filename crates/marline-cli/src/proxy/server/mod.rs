@@ -10,7 +10,7 @@ pub mod gate;
 pub mod setup;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -62,7 +62,7 @@ impl Default for ServerLimits {
 pub struct Server {
     acceptor: Acceptor,
     credentials: watch::Receiver<Arc<Credentials>>,
-    rules: Arc<Rules>,
+    rules: RwLock<Arc<Rules>>,
     limits: ServerLimits,
     gate: Gate,
     clients: Quota<Arc<str>>,
@@ -98,13 +98,24 @@ impl Server {
         Server {
             acceptor: Acceptor(acceptor),
             credentials,
-            rules: Arc::new(rules),
+            rules: RwLock::new(Arc::new(rules)),
             gate: Gate::new(limits.gate),
             clients: Quota::new(limits.per_client, limits.clients_total),
             limits,
             stop,
             traffic: Traffic::default(),
         }
+    }
+
+    /// New requests are judged by these rules from now on, and a client may have so many connections.
+    /// Those that run go on.
+    pub fn change(&self, rules: Rules, per_client: usize) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.clients.bound(per_client, self.limits.clients_total);
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Connections that have not authenticated yet.
@@ -229,7 +240,7 @@ impl Server {
         if send(&mut stream, &Message::Working).await.is_err() {
             return stream.abort();
         }
-        let socket = match Box::pin(dial::dial(&self.rules, target)).await {
+        let socket = match Box::pin(dial::dial(&self.rules(), target)).await {
             Ok(socket) => socket,
             Err(failure) => {
                 tracing::warn!(client = %name, %target, "{}", failure.text);

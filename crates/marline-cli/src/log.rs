@@ -1,0 +1,75 @@
+//! The log: on standard error, for standard output belongs to invites, bytes and reports. Its level is
+//! that of `-v` and `-q`; without them that of the configuration, which may change while the program
+//! runs.
+
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt, reload};
+
+/// How much is said.
+#[derive(
+    Copy,
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    clap::ValueEnum,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// What ended the program or a part of it.
+    Error,
+    /// What somebody should look at, too.
+    Warn,
+    /// Starts and ends, too.
+    #[default]
+    Info,
+    /// Each connection, too.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl From<LogLevel> for LevelFilter {
+    fn from(level: LogLevel) -> LevelFilter {
+        match level {
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        }
+    }
+}
+
+/// The level of the process's log; not set where flags have the last word.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+/// Starts the log. `flags` is what the command line says of its level: it then stays so.
+pub fn start(flags: Option<LogLevel>) {
+    let (filter, handle) = reload::Layer::new(LevelFilter::from(flags.unwrap_or_default()));
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false);
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    if flags.is_none() {
+        // A process has one log.
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// Changes the level, unless flags have the last word.
+pub fn set_level(level: LogLevel) {
+    if let Some(handle) = LEVEL.get() {
+        // It fails for a log that is gone.
+        let _ = handle.reload(LevelFilter::from(level));
+    }
+}

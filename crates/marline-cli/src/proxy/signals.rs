@@ -1,0 +1,94 @@
+//! Signals of a program that runs on: SIGTERM, SIGINT and SIGQUIT end it in good order, SIGHUP has it
+//! read its configuration again, and no other one ends it.
+//!
+//! What a signal does by itself is to end the process, open connections with it; so a wrong word in a
+//! script (`kill -USR1`), or a terminal that is closed, would cost everybody their streams.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Signals that mean nothing here: by number where they have no name in `SignalKind`.
+fn meaningless() -> Vec<SignalKind> {
+    let mut kinds = vec![
+        SignalKind::user_defined1(),
+        SignalKind::user_defined2(),
+        SignalKind::alarm(),
+        SignalKind::io(),
+    ];
+    #[cfg(target_os = "linux")]
+    {
+        // SIGVTALRM, SIGPROF, SIGPWR, and those of real-time programs.
+        kinds.extend([26, 27, 30].map(SignalKind::from_raw));
+        kinds.extend((34..=64).map(SignalKind::from_raw));
+    }
+    kinds
+}
+
+/// From now on only SIGTERM, SIGINT and SIGQUIT end the process; SIGHUP does nothing before
+/// [`Signals`] are there. Starts no thread.
+///
+/// # Errors
+/// The system refuses.
+pub fn survive() -> io::Result<()> {
+    // The handlers stay when the runtime that they were installed by is gone.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _inside = runtime.enter();
+    let _stays = signal(SignalKind::hangup())?;
+    for kind in meaningless() {
+        let _stays = signal(kind)?;
+    }
+    Ok(())
+}
+
+/// What the process was told.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// To end.
+    End,
+    /// To read its configuration again.
+    Reload,
+}
+
+/// The signals that mean something.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    quit: Signal,
+    hangup: Signal,
+    user1: Signal,
+    user2: Signal,
+}
+
+impl Signals {
+    /// Receives them from now on. Needs a runtime.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    /// The next one that means something. Safe to cancel.
+    pub async fn next(&mut self) -> Told {
+        loop {
+            let name = tokio::select! {
+                _ = self.interrupt.recv() => return Told::End,
+                _ = self.terminate.recv() => return Told::End,
+                _ = self.quit.recv() => return Told::End,
+                _ = self.hangup.recv() => return Told::Reload,
+                _ = self.user1.recv() => "SIGUSR1",
+                _ = self.user2.recv() => "SIGUSR2",
+            };
+            tracing::info!("{name} means nothing here (SIGHUP reloads, SIGTERM stops)");
+        }
+    }
+}

@@ -18,9 +18,9 @@ const PAGE: &str = "docs/spec/README.md";
 const BEGIN: &str = "<!-- spec: generated -->\n";
 const END: &str = "<!-- spec: end -->";
 const LEVELS: [&str; 3] = ["MUST", "SHOULD", "MAY"];
-/// What may witness a requirement.
-const SOURCES: [&str; 6] =
-    ["kernel-source", "kernel", "capture", "tshark", "packetdrill", "memory"];
+/// What may witness a requirement; a decision of our own needs no other witness.
+const SOURCES: [&str; 7] =
+    ["kernel-source", "kernel", "capture", "tshark", "packetdrill", "decision", "memory"];
 
 /// A table.
 #[derive(Debug, Deserialize)]

@@ -61,7 +61,7 @@ use self::reinjection::ReinjectionQueue;
 use self::repair_rx::Coding;
 use self::send_buffer::SendBuffer;
 use self::silence::Silence;
-use self::wait::Wait;
+use self::wait::{Asked, Wait};
 use crate::crypto::Key;
 use crate::shared::Shared;
 use crate::{
@@ -134,11 +134,13 @@ struct DataTimers {
     /// Zero-window probe.
     persist_at: Option<Instant>,
     persist_count: u32,
-    /// When the last one went, since the window shut.
-    persist_asked_at: Option<Instant>,
+    /// What they were answered with, since the window shut.
+    persist: Asked,
     /// DATA_FIN retransmission.
     fin_at: Option<Instant>,
     fin_count: u32,
+    /// Whether anything was heard between two of them.
+    fin: Asked,
     /// The scheduler asked to be asked again.
     scheduler_at: Option<Instant>,
 }

@@ -5,6 +5,7 @@ use marline_time::{Instant, Rate};
 use marline_wire::mptcp::DataAck;
 use marline_wire::unwrap32;
 
+use super::wait::Asked;
 use super::{Connection, Mode};
 use crate::shared::Shared;
 use crate::{BufferTuning, Event};
@@ -54,7 +55,7 @@ impl Connection {
         self.futile_resets = 0;
         self.wait.on_progress();
         self.timers.rto_count = 0;
-        (self.timers.persist_count, self.timers.persist_asked_at) = (0, None);
+        (self.timers.persist_count, self.timers.persist) = (0, Asked::default());
         // Who takes data has not been silent about its end.
         self.timers.fin_count = self.timers.fin_count.min(1);
         self.rearm_data_rto(now);

@@ -215,6 +215,8 @@ impl Connection {
             }
         }
         self.timers.fin_count += 1;
+        let silent = self.timers.fin.again(now, self.last_heard_at());
+        self.note_silence(now, silent);
         let early = u32::from(self.config.conduct.data_fin_twice);
         let backoff = 1 << (self.timers.fin_count - 1).saturating_sub(early).min(6);
         self.timers.fin_at = Some(now + self.largest_rto() * backoff);

@@ -56,6 +56,7 @@ impl Connection {
             }
             self.on_content(now, sh, id, segment, &ingress);
             self.drain_subflow_events(now, sh, id);
+            self.note_half_closed(now, id);
         }
         self.drain_released(now, id);
         self.advance_closing(now, sh);

@@ -8,6 +8,7 @@ use marline_wire::mptcp::{FastJoinForm, MpFail, MpTcpRst};
 
 use super::mapping_rx::MappingRx;
 use super::repair_tx::SentRepair;
+use super::wait::HALF_CLOSED;
 use crate::endpoint::demux::FlowKey;
 use crate::oracle::NetpathFault;
 use crate::subflow::Subflow;
@@ -123,6 +124,8 @@ pub(super) struct Leg {
     pub(super) reset_sent: bool,
     /// All its retries went unanswered; its RST goes out once it is gone.
     pub(super) gave_up: bool,
+    /// Our half is closed, and the peer knows, since.
+    pub(super) half_closed_at: Option<Instant>,
     /// It takes no more data: closing, or its address is gone.
     pub(super) shut: bool,
     /// Goes with the RST that is owed.
@@ -178,6 +181,11 @@ impl Leg {
         self.early -= early;
         self.tcp.stats_mut().bytes_duplicate += bytes - early;
         bytes - early
+    }
+
+    /// How long the peer's half may stay open after ours.
+    pub(super) fn half_closed_until(&self) -> Option<Instant> {
+        self.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)
     }
 
     /// Data may be sent on it.

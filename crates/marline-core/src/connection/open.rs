@@ -261,6 +261,7 @@ impl Connection {
             gave_up: false,
             shut: false,
             farewell: Farewell::None,
+            half_closed_at: None,
             patience_until: None,
             suspected: false,
             last_new_at: Instant::ZERO,

@@ -83,6 +83,7 @@ impl Connection {
             self.drain_subflow_events(now, sh, id);
         }
         self.on_patience_over(now, sh, id);
+        self.on_half_closed_for_long(now, sh, id);
         self.repeat_third_ack(now, sh, id);
         self.repeat_mp_fail(now, sh, id);
     }
@@ -165,8 +166,8 @@ impl Connection {
         let heard_since = |at: Instant| {
             best.and_then(|id| self.leg(id)).is_some_and(|leg| leg.tcp.last_heard_at() > at)
         };
-        let answered =
-            self.timers.persist_asked_at.map(|at| (at + self.persist_pause(), heard_since(at)));
+        let asked_at = self.timers.persist.at();
+        let answered = asked_at.map(|at| (at + self.persist_pause(), heard_since(at)));
         if let Some((next, true)) = answered
             && now < next
         {
@@ -174,8 +175,13 @@ impl Connection {
             return;
         }
         let all = answered.is_some_and(|(_, heard)| !heard);
+        let silent = self.timers.persist.again(now, self.last_heard_at());
+        if silent == 1 {
+            // Lost, or the end of the peer: probes that nobody answers are repeated as data is.
+            self.timers.persist_count = 0;
+        }
+        self.note_silence(now, silent);
         self.timers.persist_count += 1;
-        self.timers.persist_asked_at = Some(now);
         for id in self.leg_ids().filter(|id| all || best == Some(*id)) {
             if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
                 leg.tcp.request_probe();
@@ -215,12 +221,13 @@ impl Connection {
     }
 }
 
-fn leg_timeouts(leg: &Leg) -> [Option<Instant>; 4] {
+fn leg_timeouts(leg: &Leg) -> [Option<Instant>; 5] {
     let repeat = match leg.membership {
         Membership::Joining(joining) => joining.repeat_at,
         _ => None,
     };
-    [leg.tcp.next_timeout(), leg.patience_until, repeat, leg.fail.repeat_at]
+    let half_closed = leg.half_closed_until();
+    [leg.tcp.next_timeout(), leg.patience_until, repeat, leg.fail.repeat_at, half_closed]
 }
 
 /// Whether the subflow still has this byte on its own scoreboard.

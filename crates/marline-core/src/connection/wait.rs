@@ -10,27 +10,37 @@
 //!   another one that is silent for now. Where the peer itself says that it does not know the token
 //!   (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
 //!
-//! A path that is heard for a moment and dead again brings no progress: the wait goes on where it was.
+//! A wait begins when the last subflow is gone, when its retransmissions stay unanswered, and when what TCP
+//! does not repeat by itself does: window probes and DATA_FINs, twice in a row, on all subflows.
+//!
+//! A path that comes, is heard for a moment and dies again brings no progress: the wait goes on where it was.
 
 use marline_policy::{Role, SubflowId};
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::MpTcpRst;
 
-use super::Connection;
 use super::join::reason;
-use crate::CloseReason;
+use super::{Connection, Leg};
 use crate::shared::Shared;
+use crate::{CloseReason, SubflowState};
 
 /// How long every way may be answered by nothing but resets.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
 /// What is heard for less than this, without bringing the stream on, does not end a wait.
 const BRIEFLY: Duration = Duration::from_secs(10);
+/// Questions in a row without an answer on any subflow after which nobody is held to be there.
+const SILENT_AFTER: u32 = 2;
+/// How long the other half of a subflow stays open that we closed, with nothing coming on it (Linux:
+/// `tcp_fin_timeout`, 60 s).
+pub(super) const HALF_CLOSED: Duration = Duration::from_secs(60);
 
 /// A wait for a path, and what came of the attempts to find one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Wait {
     /// Nothing is heard on any subflow, or none is left, since.
     since: Option<Instant>,
+    /// No subflow was left: a new one has to show that it brings the stream on.
+    pathless: bool,
     /// It is over, perhaps only for a moment, since.
     over_at: Option<Instant>,
     /// All that became of subflows since was a reset.
@@ -43,7 +53,7 @@ impl Wait {
         self.since.filter(|_| self.over_at.is_none())
     }
 
-    /// Nothing is heard any more, or no subflow is left.
+    /// Nothing is heard any more.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.over_at.take().is_some_and(|over| now.since(over) >= BRIEFLY) {
             *self = Wait::default();
@@ -51,9 +61,17 @@ impl Wait {
         self.since.get_or_insert(now);
     }
 
+    /// No subflow is left.
+    pub(super) fn begin_without_subflows(&mut self, now: Instant) {
+        self.begin(now);
+        self.pathless = true;
+    }
+
     /// The peer is heard.
     pub(super) fn heard(&mut self, now: Instant) {
-        if self.since.is_some() {
+        if !self.pathless {
+            self.since = None;
+        } else if self.since.is_some() {
             self.over_at.get_or_insert(now);
         }
     }
@@ -80,7 +98,62 @@ impl Wait {
     }
 }
 
+/// Questions that have no timer of their own in TCP (window probes, DATA_FINs), and whether anything was
+/// heard between one and the next.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Asked {
+    at: Option<Instant>,
+    /// In a row, after which nothing was heard.
+    unanswered: u32,
+}
+
+impl Asked {
+    /// When it was asked last.
+    pub(super) const fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// It is asked again, the peer having been heard at `heard_at`: how many in a row went unanswered.
+    pub(super) fn again(&mut self, now: Instant, heard_at: Option<Instant>) -> u32 {
+        let silent = self.at.is_some_and(|at| heard_at.is_none_or(|heard| heard <= at));
+        self.unanswered = if silent { self.unanswered.saturating_add(1) } else { 0 };
+        self.at = Some(now);
+        self.unanswered
+    }
+}
+
 impl Connection {
+    /// When the peer was last heard on a subflow that is there.
+    pub(super) fn last_heard_at(&self) -> Option<Instant> {
+        let usable = self.legs.iter().flatten().filter(|leg| leg.is_usable());
+        usable.map(|leg| leg.tcp.last_heard_at()).max()
+    }
+
+    /// So many questions in a row went unanswered on all subflows. One answer may get lost.
+    pub(super) fn note_silence(&mut self, now: Instant, unanswered: u32) {
+        if unanswered >= SILENT_AFTER {
+            self.wait.begin(now);
+        }
+    }
+
+    /// A subflow of which we closed our half, and the peer has acknowledged that.
+    pub(super) fn note_half_closed(&mut self, now: Instant, id: SubflowId) {
+        let plain = self.is_plain();
+        if let Some(leg) = self.leg_mut(id)
+            && !plain
+            && leg.tcp.state() == SubflowState::FinWait2
+        {
+            leg.half_closed_at.get_or_insert(now);
+        }
+    }
+
+    /// The peer does not close its half of a subflow, and sends nothing on it: its place is wanted.
+    pub(super) fn on_half_closed_for_long(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        if self.leg(id).and_then(Leg::half_closed_until).is_some_and(|until| until <= now) {
+            self.on_leg_dead(now, sh, id);
+        }
+    }
+
     /// When the wait for a path is over.
     pub(super) fn wait_ends_at(&self) -> Option<Instant> {
         self.wait.since().map(|since| since + self.config.linger.timeout)
@@ -115,7 +188,7 @@ impl Connection {
         {
             self.finish(now, sh, reason);
         } else {
-            self.wait.begin(now);
+            self.wait.begin_without_subflows(now);
         }
     }
 }
@@ -134,17 +207,27 @@ mod tests {
     #[test]
     fn what_is_heard_for_a_moment_does_not_start_the_wait_anew() {
         let mut wait = Wait::default();
-        wait.begin(S(10));
+        wait.begin_without_subflows(S(10));
         wait.heard(S(15));
         assert_eq!(wait.since(), None);
-        wait.begin(S(16));
+        wait.begin_without_subflows(S(16));
         assert_eq!(wait.since(), Some(S(10)), "nothing came of it");
         wait.heard(S(20));
-        wait.begin(S(40));
+        wait.begin_without_subflows(S(40));
         assert_eq!(wait.since(), Some(S(40)), "an idle connection was well for 20 s");
         wait.on_progress();
-        wait.begin(S(41));
+        wait.begin_without_subflows(S(41));
         assert_eq!(wait.since(), Some(S(41)));
+    }
+
+    #[test]
+    fn an_answer_on_a_subflow_that_was_silent_ends_the_wait() {
+        let mut wait = Wait::default();
+        for second in 10..100 {
+            wait.begin(S(second));
+            assert_eq!(wait.since(), Some(S(second)));
+            wait.heard(S(second));
+        }
     }
 
     #[test]

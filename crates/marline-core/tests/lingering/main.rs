@@ -3,6 +3,7 @@
 #[path = "../two_hosts/mod.rs"]
 mod two_hosts;
 
+mod ends;
 mod resets;
 
 use std::time::Duration;

@@ -145,3 +145,20 @@ fn a_reset_ends_plain_tcp_at_once() {
     let (after_s, why) = end_of_client(&mut hosts, 120).expect("an end");
     assert_eq!((after_s, why), (1, CloseReason::PeerReset));
 }
+
+/// It knows nothing of MP_JOIN's subflows, and resets each as soon as it carries data.
+#[test]
+fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bounded_time() {
+    let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);
+    hosts.middlebox =
+        Box::new(
+            |packet| {
+                if packet.seg.payload.is_empty() { Verdict::Pass } else { Verdict::Refuse }
+            },
+        );
+    hosts.write(Side::A, b"into the boxes");
+    let (after_s, why) = end_of_client(&mut hosts, 300).expect("an end");
+    // The server, which hears of none of this, soon has no room for more subflows.
+    assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why:?}");
+    assert!((30..=60).contains(&after_s), "after {after_s} s");
+}

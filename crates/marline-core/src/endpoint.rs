@@ -2,6 +2,7 @@
 
 mod commands;
 pub(crate) mod demux;
+mod flows;
 mod listener;
 pub(crate) mod oracle;
 pub(crate) mod time_wait;

@@ -19,6 +19,7 @@ mod ecn;
 mod egress;
 mod handshake;
 mod loss;
+mod moved;
 mod mtu;
 mod netpath;
 mod pacer;

@@ -29,7 +29,7 @@ pub use net::{Interface, Interfaces, Watcher};
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use privileges::drop_capabilities;
-pub use random::SecretRng;
+pub use random::{ResetSeed, SecretRng};
 pub use tap::{SegmentLog, Tapped};
 
 use marline_core::CloseReason;

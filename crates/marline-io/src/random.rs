@@ -31,6 +31,38 @@ impl SecretRng {
     }
 }
 
+/// What a server's RESETs are derived from (docs/spec/udp-carrier.md section 6): one that starts again
+/// with the same can prove to its clients that it knows nothing of their connections. Whoever has it can
+/// end them, so `Debug` shows nothing.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct ResetSeed([u8; 32]);
+
+impl ResetSeed {
+    /// These bytes, which must be unpredictable: derive them from a secret that outlives the process.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        ResetSeed(bytes)
+    }
+
+    /// One that nobody has again.
+    ///
+    /// # Errors
+    /// The operating system has no randomness to give.
+    pub fn random() -> io::Result<Self> {
+        Ok(ResetSeed(SecretRng::from_os()?.key()))
+    }
+
+    pub(crate) const fn into_bytes(self) -> [u8; 32] {
+        self.0
+    }
+}
+
+impl fmt::Debug for ResetSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResetSeed(..)")
+    }
+}
+
 impl fmt::Debug for SecretRng {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretRng(..)")

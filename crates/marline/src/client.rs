@@ -69,6 +69,7 @@ impl Client {
         };
         let shard = Shard::start(ShardConfig {
             shard: marline_core::Shard { index: 0, count: 1 },
+            reset_seed: None,
             accept: None,
             limits: config.limits,
             queue: None,

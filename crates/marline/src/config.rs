@@ -8,7 +8,7 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Limits, Oracle};
 use marline_time::Duration;
 
-use marline_io::{PathSpec, RawSockets, SegmentLog};
+use marline_io::{PathSpec, RawSockets, ResetSeed, SegmentLog};
 
 /// Longest time between two datagrams on a path with connections that a NAT may see: many forget a
 /// UDP mapping after 30 s of silence.
@@ -157,6 +157,10 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Connections that wait for `accept`, per shard; more are refused.
     pub backlog: usize,
+    /// UDP carrier: one that outlives the process lets a server that was killed and started again tell
+    /// its clients, as soon as they send, that it knows nothing of their connections. `None`: they find out
+    /// by their timers.
+    pub reset_seed: Option<ResetSeed>,
 }
 
 impl ServerConfig {
@@ -177,6 +181,7 @@ impl ServerConfig {
             monitor: false,
             limits: Limits::default(),
             backlog: 1_024,
+            reset_seed: None,
         }
     }
 }

@@ -70,7 +70,7 @@ pub use marline_core::{
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::radio::{RadioKind, RadioReading};
 pub use marline_io::{
-    LocalSpec, PathSpec, PathSpecError, RawSockets, SegmentLog, drop_capabilities,
+    LocalSpec, PathSpec, PathSpecError, RawSockets, ResetSeed, SegmentLog, drop_capabilities,
 };
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};

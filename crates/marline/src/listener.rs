@@ -4,7 +4,9 @@ use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, Oracle};
-use marline_io::{AcceptQueue, Captures, Shard, ShardConfig, ShardHandle, SocketOptions};
+use marline_io::{
+    AcceptQueue, Captures, ResetSeed, Shard, ShardConfig, ShardHandle, SocketOptions,
+};
 use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
@@ -68,6 +70,10 @@ impl Listener {
         let mut shards = Vec::new();
         native::announce(&mut config)?;
         crate::multimob::allow_following(&mut config.connection);
+        if config.reset_seed.is_none() {
+            let drawn = ResetSeed::random().map_err(|error| Error::io("draw a secret", error))?;
+            config.reset_seed = Some(drawn);
+        }
         for index in 0..config.shards {
             shards.push(start_shard(&config, index as u8, &queue, &monitor)?);
         }
@@ -212,6 +218,7 @@ fn start_shard(
     };
     let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard { index, count: config.shards as u8 },
+        reset_seed: config.reset_seed,
         accept: Some(config.connection.clone()),
         limits: config.limits,
         queue: Some(Arc::clone(queue)),

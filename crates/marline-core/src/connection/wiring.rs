@@ -1,6 +1,7 @@
 //! The connection as the endpoint's tables know it: tokens, subflow ids, paths of the carrier.
 
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use marline_policy::SubflowId;
 use marline_time::Instant;
@@ -86,6 +87,32 @@ impl Connection {
             NetworkError::Unreachable => self.on_unreachable(now, sh, id),
         }
         true
+    }
+
+    /// The peer has forgotten this subflow, and whoever says so has proven it.
+    pub(crate) fn on_proven_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+        let Some(leg) = self.leg_mut(id) else { return };
+        leg.tcp.accept_reset();
+        self.drain_subflow_events(now, sh, id);
+        self.drain_released(now, id);
+        self.advance_closing(now, sh);
+    }
+
+    /// The peer is at another address, to which the carrier sends from now on.
+    pub(crate) fn on_path_moved(&mut self, now: Instant, id: SubflowId, new_host: bool) {
+        let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
+        let Some(leg) = self.leg_mut(id) else { return };
+        if let Some(congestion) = congestion {
+            leg.tcp.start_afresh(now, &*congestion);
+        }
+        leg.tcp.repeat_at_once(now);
+    }
+
+    /// The SYN of a subflow that we open is wanted again.
+    pub(crate) fn repeat_syn(&mut self, id: SubflowId) {
+        if let Some(leg) = self.leg_mut(id) {
+            leg.tcp.repeat_syn();
+        }
     }
 
     pub(crate) fn path_unreachable(

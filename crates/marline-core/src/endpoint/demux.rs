@@ -144,6 +144,11 @@ impl Demux {
         .copied()
     }
 
+    /// The subflow that we gave this id.
+    pub(crate) fn find_flow(&self, flow: u64) -> Option<FlowRef> {
+        self.by_flow.get(&flow).copied()
+    }
+
     pub(crate) fn has_flow(&self, flow: u64) -> bool {
         self.by_flow.contains_key(&flow)
     }

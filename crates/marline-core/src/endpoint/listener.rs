@@ -70,6 +70,12 @@ impl Endpoint {
         self.after(now, slot);
     }
 
+    /// So many connections are half open that strangers must prove their addresses before they get another.
+    #[must_use]
+    pub const fn is_pressed(&self) -> bool {
+        self.shared.half_open_count > self.shared.config.limits.syn_queue / 2
+    }
+
     /// Half-open connections are bounded: the oldest gives way to the newest.
     fn make_room_for_syn(&mut self, now: Instant) {
         while self.shared.half_open_count >= self.shared.config.limits.syn_queue {

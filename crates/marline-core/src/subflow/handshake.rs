@@ -174,6 +174,11 @@ impl Subflow {
         }
     }
 
+    /// Our SYN is wanted again. It does not prolong the attempt.
+    pub(crate) fn repeat_syn(&mut self) {
+        self.owed.syn |= self.state.is(SubflowState::SynSent) && self.handshake.transmissions > 0;
+    }
+
     /// No answer to our SYN or SYN/ACK.
     pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
         self.tx.rto.deadline = None;

@@ -94,6 +94,16 @@ impl MtuSearch {
         news
     }
 
+    /// Another path: what passes surely, and the search from the start.
+    pub(super) fn start_again(&mut self) {
+        self.current = self.base;
+        self.ceiling = self.max;
+        self.wanted = None;
+        self.in_flight = None;
+        self.losses = 0;
+        self.not_before = Instant::ZERO;
+    }
+
     /// Data flows well: a probe may be wanted now.
     pub(super) fn consider(&mut self, now: Instant) {
         if self.in_flight.is_some() || now < self.not_before {

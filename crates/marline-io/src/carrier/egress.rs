@@ -1,15 +1,14 @@
 //! The core's batches: where they go, under which headers, and whether they may (spec section 3).
 
+use core::cmp::Reverse;
 use core::net::SocketAddr;
 
 use marline_core::{FourTuple, Transmit};
 use marline_time::Instant;
 
-use super::flow::{Allowance, Flow, Pending};
-use super::frame::{self, ControlFrame};
-use super::{
-    CONTROL_CAPACITY, Framed, HANDSHAKE_HEADER, Outer, SHORT_HEADER, SWEEP_INTERVAL, UdpCarrier,
-};
+use super::flow::Flow;
+use super::frame::{self, ControlFrame, HandshakeHeader, Introduction, More, Version};
+use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, SWEEP_INTERVAL, UdpCarrier};
 
 impl UdpCarrier {
     /// Writes the headers of a batch into its headroom and says where it goes. `None`: it must not
@@ -19,15 +18,12 @@ impl UdpCarrier {
         if id != 0 && !self.flows.contains_key(&id) && batch.handshake && !self.open(now, batch) {
             return None;
         }
+        self.learn_peer(now, id, batch.peer_flow);
+        let header = if batch.handshake { self.handshake_header(now, id) } else { None };
         let Some(flow) = self.flows.get_mut(&id) else {
             return self.frame_stray(batch, bytes);
         };
-        if flow.peer_flow != batch.peer_flow && batch.peer_flow != 0 {
-            self.by_peer.remove(&flow.peer_flow);
-            self.by_peer.insert(batch.peer_flow, id);
-            flow.peer_flow = batch.peer_flow;
-        }
-        let extra = if batch.handshake { HANDSHAKE_HEADER - SHORT_HEADER } else { 0 };
+        let extra = header.as_ref().map_or(0, |(header, _)| header.beyond_short());
         let total = bytes.len() + extra * batch.datagrams;
         if !flow.validated && !flow.allowance.take(total) {
             self.counters.withheld += 1;
@@ -35,12 +31,53 @@ impl UdpCarrier {
         }
         flow.sent_at = now;
         let outer = flow.outer;
-        if batch.handshake {
-            let header = frame::handshake_header(flow.peer_flow, id);
-            return Some(Framed::Handshake(outer, header));
+        if let Some((header, old_too)) = header {
+            return Some(Framed::Handshake { outer, header, old_too });
         }
-        fill(bytes, batch.stride, &frame::data_header(flow.peer_flow));
+        fill(bytes, batch.stride, &frame::data_header(flow.version, flow.peer_flow));
         Some(Framed::Ready(outer))
+    }
+
+    /// The core has accepted the peer's handshake: that decides how the flow's frames are written.
+    fn learn_peer(&mut self, now: Instant, id: u64, peer_flow: u64) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        if peer_flow == 0 || flow.peer_flow == peer_flow {
+            return;
+        }
+        self.by_peer.remove(&flow.peer_flow);
+        self.by_peer.insert(peer_flow, id);
+        flow.peer_flow = peer_flow;
+        let Some(opening) = flow.opening.take() else { return };
+        let said = opening.answer.filter(|(peer, _)| *peer == peer_flow);
+        let Some((_, introduction)) = said else { return };
+        match (&mut flow.bond, introduction) {
+            (Some(bond), Some(_)) => bond.peer = introduction,
+            _ => (flow.version, flow.bond) = (Version::One, None),
+        }
+        self.servers.heard(now, flow.outer.remote, flow.version);
+    }
+
+    /// The header for a SYN or SYN/ACK of the flow, and whether it goes out in version 1 as well: a
+    /// server that does not answer version 2 may be one of old. One that has spoken it before is
+    /// believed to do so still for longer, since a loss must not cost a flow its keys.
+    fn handshake_header(&mut self, now: Instant, id: u64) -> Option<(HandshakeHeader, bool)> {
+        let flow = self.flows.get_mut(&id)?;
+        let Some(bond) = &flow.bond else {
+            return Some((HandshakeHeader::new(flow.peer_flow, id, None), false));
+        };
+        let port = self.sockets.get(usize::from(flow.outer.socket)).copied().flatten();
+        let local = SocketAddr::new(flow.outer.local, port.map_or(0, |bound| bound.port()));
+        let introduction = self.keys.introduction(bond, id, local);
+        let (mut old_too, mut cookie) = (false, None);
+        if let Some(opening) = &mut flow.opening {
+            let known = self.servers.version(now, flow.outer.remote) == Some(Version::Two);
+            old_too = opening.syns >= if known { 2 } else { 1 } && opening.cookie.is_none();
+            opening.syns = opening.syns.saturating_add(1);
+            opening.offered_one |= old_too;
+            cookie = opening.cookie;
+        }
+        let more = More { introduction, cookie };
+        Some((HandshakeHeader::new(flow.peer_flow, id, Some(&more)), old_too))
     }
 
     /// A batch that belongs to no flow: a RST to somebody we do not know.
@@ -53,7 +90,8 @@ impl UdpCarrier {
                     return None;
                 }
                 let outer = entry.outer;
-                fill(bytes, batch.stride, &frame::data_header(batch.peer_flow));
+                let header = frame::data_header(entry.version(), batch.peer_flow);
+                fill(bytes, batch.stride, &header);
                 return Some(Framed::Ready(outer));
             }
         } else if let Some(at) = self.unknown.iter().rposition(|(id, _)| *id == batch.local_flow)
@@ -77,14 +115,16 @@ impl UdpCarrier {
         let flow = match answered {
             Some(entry) if batch.peer_flow != 0 => {
                 entry.flow = Some(id);
-                answering(now, entry)
+                let (introduction, allowance) = (entry.introduction, entry.allowance);
+                let flow = Flow { allowance, ..Flow::new(now, entry.path, entry.outer) };
+                self.bound(now, flow, introduction)
             }
             _ if batch.peer_flow == 0 && !self.config.accept => {
                 let Some(outer) = self.outer_from(batch.path) else {
                     self.counters.unroutable += 1;
                     return false;
                 };
-                opening(now, batch.path, outer)
+                self.opening(now, Flow::new(now, batch.path, outer))
             }
             _ => {
                 self.counters.unroutable += 1;
@@ -93,8 +133,7 @@ impl UdpCarrier {
         };
         if flow.initiated {
             self.initiated += 1;
-            let due = now + self.config.keepalive;
-            self.next_keepalive = Some(self.next_keepalive.map_or(due, |at| at.min(due)));
+            self.alarms.push(Reverse((flow.alarm_at, id)));
         } else {
             self.unproven += 1;
             self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
@@ -103,6 +142,24 @@ impl UdpCarrier {
         let flow = Flow { peer_flow: batch.peer_flow, ..flow };
         self.flows.insert(id, flow);
         true
+    }
+
+    /// A flow that answers a SYN.
+    fn bound(&mut self, now: Instant, flow: Flow, introduction: Option<Introduction>) -> Flow {
+        let Some(introduction) = introduction else { return flow };
+        let bond = Some(Box::new(self.keys.bond(now, Some(introduction))));
+        Flow { version: Version::Two, bond, ..flow }
+    }
+
+    /// A flow that sends a SYN.
+    fn opening(&mut self, now: Instant, flow: Flow) -> Flow {
+        let alarm_at = now + self.config.keepalive;
+        let flow = Flow { initiated: true, validated: true, alarm_at, ..flow };
+        if self.servers.version(now, flow.outer.remote) == Some(Version::One) {
+            return flow;
+        }
+        let bond = Some(Box::new(self.keys.bond(now, None)));
+        Flow { version: Version::Two, bond, opening: Some(Box::default()), ..flow }
     }
 
     fn outer_from(&self, path: FourTuple) -> Option<Outer> {
@@ -133,7 +190,7 @@ impl UdpCarrier {
             self.by_peer.remove(&flow.peer_flow);
         }
         if self.initiated == 0 {
-            self.next_keepalive = None;
+            self.alarms.clear();
         }
     }
 
@@ -160,40 +217,6 @@ impl UdpCarrier {
             return;
         }
         self.control.push_back((outer, frame));
-    }
-}
-
-fn answering(now: Instant, entry: &Pending) -> Flow {
-    Flow {
-        path: entry.path,
-        peer_flow: 0,
-        outer: entry.outer,
-        validated: false,
-        allowance: entry.allowance,
-        moves: 0,
-        challenged: None,
-        initiated: false,
-        sent_at: now,
-        heard_at: now,
-        quiet_steps: u8::MAX,
-        created_at: now,
-    }
-}
-
-fn opening(now: Instant, path: FourTuple, outer: Outer) -> Flow {
-    Flow {
-        path,
-        peer_flow: 0,
-        outer,
-        validated: true,
-        allowance: Allowance::default(),
-        moves: 0,
-        challenged: None,
-        initiated: true,
-        sent_at: now,
-        heard_at: now,
-        quiet_steps: u8::MAX,
-        created_at: now,
     }
 }
 

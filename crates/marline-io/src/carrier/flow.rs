@@ -8,6 +8,9 @@ use std::hash::RandomState;
 use marline_core::FourTuple;
 use marline_time::{Duration, Instant};
 
+use super::frame::{Cookie, Introduction, Version};
+use super::keys::Bond;
+
 /// Bytes that may go to an unproven address for each byte received from it.
 const AMPLIFICATION: u64 = 3;
 
@@ -51,6 +54,12 @@ impl Allowance {
 pub(super) struct Flow {
     /// The ends as the core knows them; never change.
     pub(super) path: FourTuple,
+    /// How its frames are written.
+    pub(super) version: Version,
+    /// What version 2 ties it to.
+    pub(super) bond: Option<Box<Bond>>,
+    /// While our SYN waits for its answer.
+    pub(super) opening: Option<Box<Opening>>,
     /// The peer's id; 0 until known.
     pub(super) peer_flow: u64,
     /// Where it is.
@@ -73,6 +82,23 @@ pub(super) struct Flow {
     pub(super) quiet_steps: u8,
     /// When it came to be.
     pub(super) created_at: Instant,
+    /// When its keepalive is to be looked at: the entry in the queue of alarms that counts.
+    pub(super) alarm_at: Instant,
+}
+
+/// A flow whose SYN has not been answered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Opening {
+    /// SYNs sent.
+    pub(super) syns: u8,
+    /// One of them was written in version 1: an answer in it is believed.
+    pub(super) offered_one: bool,
+    /// What the server gave us to come back with.
+    pub(super) cookie: Option<Cookie>,
+    /// Cookies got.
+    pub(super) retries: u8,
+    /// The server's id and what it said of itself; nothing in version 1.
+    pub(super) answer: Option<(u64, Option<Introduction>)>,
 }
 
 /// Silence after which a flow that was busy is asked about, the first time; then twice as long.
@@ -81,6 +107,34 @@ pub(super) const FIRST_QUIET: Duration = Duration::from_secs(1);
 const QUIET_STEPS: u8 = 4;
 
 impl Flow {
+    /// A flow of version 1 whose address has proven nothing, opened by the peer.
+    pub(super) fn new(now: Instant, path: FourTuple, outer: Outer) -> Self {
+        Flow {
+            path,
+            version: Version::One,
+            bond: None,
+            opening: None,
+            peer_flow: 0,
+            outer,
+            validated: false,
+            allowance: Allowance::default(),
+            moves: 0,
+            challenged: None,
+            initiated: false,
+            sent_at: now,
+            heard_at: now,
+            quiet_steps: u8::MAX,
+            created_at: now,
+            alarm_at: Instant::FAR_FUTURE,
+        }
+    }
+
+    /// Frames of this version may be for it.
+    pub(super) fn takes(&self, version: Version) -> bool {
+        let undecided = self.opening.as_ref().is_some_and(|opening| opening.offered_one);
+        self.version == version || undecided
+    }
+
     /// When to look whether a flow that was busy has gone quiet because a translator forgot it:
     /// whoever only receives would otherwise wait for a peer that sends to the old address.
     pub(super) fn quiet_due(&self) -> Option<Instant> {
@@ -117,6 +171,13 @@ impl Hasher for IdHasher {
 /// A table by our own flow ids.
 pub(super) type FlowMap<T> = HashMap<u64, T, BuildHasherDefault<IdHasher>>;
 
+impl Pending {
+    /// How frames to its sender are written.
+    pub(super) const fn version(&self) -> Version {
+        if self.introduction.is_some() { Version::Two } else { Version::One }
+    }
+}
+
 /// A SYN that came in: by the peer's id and IP address.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Pending {
@@ -126,6 +187,8 @@ pub(super) struct Pending {
     pub(super) path: FourTuple,
     /// Counts of bytes.
     pub(super) allowance: Allowance,
+    /// What the client said of itself: it speaks version 2.
+    pub(super) introduction: Option<Introduction>,
     /// The flow TCP made of it.
     pub(super) flow: Option<u64>,
     at: Instant,
@@ -161,8 +224,8 @@ impl PendingTable {
         &mut self,
         now: Instant,
         sender: u64,
-        outer: Outer,
-        path: FourTuple,
+        (outer, path): (Outer, FourTuple),
+        introduction: Option<Introduction>,
     ) -> &mut Pending {
         let key = (sender, outer.remote.ip());
         self.expire(now);
@@ -172,13 +235,19 @@ impl PendingTable {
             }
             self.order.push_back((key, now));
         }
-        let fresh = Pending { outer, path, allowance: Allowance::default(), flow: None, at: now };
+        let allowance = Allowance::default();
+        let fresh = Pending { outer, path, allowance, introduction, flow: None, at: now };
         let entry = self.entries.entry(key).or_insert(fresh);
         if entry.outer != outer {
             entry.outer = outer;
             entry.allowance = Allowance::default();
         }
         entry
+    }
+
+    /// Whether this SYN has been seen.
+    pub(super) fn knows(&self, sender: u64, ip: IpAddr) -> bool {
+        self.entries.contains_key(&(sender, ip))
     }
 
     /// How many wait.

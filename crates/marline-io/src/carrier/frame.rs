@@ -1,26 +1,64 @@
 //! The frames of the UDP carrier (docs/spec/udp-carrier.md section 1): bytes to values and back.
 
-/// Protocol version in the high nibble of the first byte.
-const VERSION: u8 = 1 << 4;
+/// Which layout of frames a flow speaks. It stands in the high nibble of a frame's first byte.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// No keys: whoever sees a flow's datagrams can answer for it.
+    One = 1,
+    /// Keys for moves, proofs for resets, cookies for floods.
+    Two = 2,
+}
 
-const DATA: u8 = VERSION;
-const HANDSHAKE: u8 = VERSION | 1;
-const CHALLENGE: u8 = VERSION | 2;
-const RESPONSE: u8 = VERSION | 3;
-const KEEPALIVE: u8 = VERSION | 4;
-const RESET: u8 = VERSION | 5;
+/// What a server of ours speaks, the best first.
+pub(super) const SPOKEN: [u8; 2] = [Version::Two as u8, Version::One as u8];
 
-/// Bytes before the segment of a DATA or RESET frame, and the headroom the core leaves us.
+const DATA: u8 = 0;
+const HANDSHAKE: u8 = 1;
+const CHALLENGE: u8 = 2;
+const RESPONSE: u8 = 3;
+const KEEPALIVE: u8 = 4;
+const RESET: u8 = 5;
+const RETRY: u8 = 6;
+const VERSIONS: u8 = 7;
+/// The first byte of a VERSIONS frame, which belongs to no version.
+const VERSIONS_BYTE: u8 = VERSIONS;
+
+/// Bytes before the segment of a DATA frame, and the headroom the core leaves us.
 pub const SHORT_HEADER: usize = 9;
-/// Bytes before the segment of a HANDSHAKE frame.
-pub const HANDSHAKE_HEADER: usize = 17;
-/// Bytes of a CHALLENGE or RESPONSE.
-pub(super) const CHALLENGE_LEN: usize = 25;
+/// Bytes before the segment of a HANDSHAKE frame of version 1, and ids of any.
+pub(super) const HANDSHAKE_IDS: usize = 17;
+/// Bytes of a public key (X25519).
+pub(super) const KEY_LEN: usize = 32;
+/// Bytes of nonces, proofs, reset tokens and commitments.
+const PROOF_LEN: usize = 16;
+/// Bytes of a cookie.
+pub(super) const COOKIE_LEN: usize = 17;
+/// Where the length of the cookie stands in a HANDSHAKE frame of version 2.
+const COOKIE_AT: usize = HANDSHAKE_IDS + KEY_LEN + PROOF_LEN;
+/// Bytes before the segment of the longest HANDSHAKE frame.
+pub const LONGEST_HANDSHAKE_HEADER: usize = COOKIE_AT + 1 + COOKIE_LEN;
+/// Bytes of the longest frame without a segment.
+const LONGEST_CONTROL: usize = SHORT_HEADER + COOKIE_LEN;
+/// Bytes of a frame with an id and a proof.
+const PROOF_FRAME: usize = SHORT_HEADER + PROOF_LEN;
 /// Bytes of a TCP header without options: no segment is shorter.
 const SHORTEST_SEGMENT: usize = 20;
 
 /// A challenge's nonce.
-pub(super) type Nonce = [u8; 16];
+pub(super) type Nonce = [u8; PROOF_LEN];
+/// What proves something: the answer to a challenge, or a reset token.
+pub(super) type Proof = [u8; PROOF_LEN];
+/// What a server gives a stranger to come back with.
+pub(super) type Cookie = [u8; COOKIE_LEN];
+
+/// What a side tells of itself in a HANDSHAKE of version 2.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Introduction {
+    /// Its public key (X25519).
+    pub(super) key: [u8; KEY_LEN],
+    /// The hash of the token that its RESET will show.
+    pub(super) commitment: Proof,
+}
 
 /// A parsed frame. Ids are big-endian on the wire.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -28,102 +66,231 @@ pub(super) enum Frame<'a> {
     /// A segment for a flow.
     Data { flow: u64, segment: &'a [u8] },
     /// A SYN or SYN/ACK with the sender's own id.
-    Handshake { flow: u64, sender: u64, segment: &'a [u8] },
+    Handshake { flow: u64, sender: u64, more: Option<More>, segment: &'a [u8] },
     /// Prove that you receive at this address.
     Challenge { flow: u64, nonce: Nonce },
-    /// The proof.
-    Response { flow: u64, nonce: Nonce },
+    /// The proof: in version 1 the nonce itself.
+    Response { flow: u64, proof: Proof },
     /// Keeps mappings open.
     Keepalive { flow: u64 },
-    /// Nobody here has the id you sent to.
+    /// Version 1: nobody here has the id you sent to.
     Reset { unknown: u64, segment: &'a [u8] },
+    /// Version 2: the same, proven by what the sender committed itself to.
+    ProvenReset { unknown: u64, token: Proof },
+    /// Come back with this.
+    Retry { flow: u64, cookie: Cookie },
+    /// What the server speaks, as it does not speak what the handshake was written in.
+    Versions { flow: u64, list: &'a [u8] },
+    /// A first SYN in a version that is not spoken here.
+    Unspoken { sender: u64 },
+}
+
+/// What a HANDSHAKE of version 2 has beyond the ids.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct More {
+    /// Who sends it.
+    pub(super) introduction: Introduction,
+    /// What the server gave it before.
+    pub(super) cookie: Option<Cookie>,
 }
 
 fn id_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+    Some(u64::from_be_bytes(array(bytes, at)?))
 }
 
-fn nonce(bytes: &[u8]) -> Option<Nonce> {
-    bytes.get(SHORT_HEADER..)?.try_into().ok()
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
 }
 
 fn segment(bytes: &[u8], at: usize) -> Option<&[u8]> {
     bytes.get(at..).filter(|segment| segment.len() >= SHORTEST_SEGMENT)
 }
 
+/// The only one in a datagram of this length.
+fn proof(bytes: &[u8]) -> Option<Proof> {
+    (bytes.len() == PROOF_FRAME).then(|| array(bytes, SHORT_HEADER)).flatten()
+}
+
 impl<'a> Frame<'a> {
-    /// Reads a datagram; `None` if it is no frame of this version.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Frame<'a>> {
+    /// Reads a datagram; `None` if it is no frame of a version spoken here.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<(Version, Frame<'a>)> {
         let flow = id_at(bytes, 1)?;
-        match bytes[0] {
-            DATA => Some(Frame::Data { flow, segment: segment(bytes, SHORT_HEADER)? }),
-            HANDSHAKE => {
-                let sender = id_at(bytes, SHORT_HEADER)?;
-                Some(Frame::Handshake { flow, sender, segment: segment(bytes, HANDSHAKE_HEADER)? })
+        let kind = bytes[0] & 0xf;
+        let version = match bytes[0] >> 4 {
+            1 => Version::One,
+            2 => Version::Two,
+            0 if bytes[0] == VERSIONS_BYTE => {
+                return Some((
+                    Version::Two,
+                    Frame::Versions { flow, list: &bytes[SHORT_HEADER..] },
+                ));
             }
-            CHALLENGE => Some(Frame::Challenge { flow, nonce: nonce(bytes)? }),
-            RESPONSE => Some(Frame::Response { flow, nonce: nonce(bytes)? }),
-            KEEPALIVE => (bytes.len() == SHORT_HEADER).then_some(Frame::Keepalive { flow }),
-            RESET => Some(Frame::Reset { unknown: flow, segment: segment(bytes, SHORT_HEADER)? }),
-            _ => None,
-        }
+            3.. if kind == HANDSHAKE && flow == 0 => {
+                let sender = id_at(bytes, SHORT_HEADER)?;
+                segment(bytes, HANDSHAKE_IDS)?;
+                return Some((Version::Two, Frame::Unspoken { sender }));
+            }
+            _ => return None,
+        };
+        let two = version == Version::Two;
+        let frame = match kind {
+            DATA => Frame::Data { flow, segment: segment(bytes, SHORT_HEADER)? },
+            HANDSHAKE => return Some((version, handshake(bytes, flow, two)?)),
+            CHALLENGE => Frame::Challenge { flow, nonce: proof(bytes)? },
+            RESPONSE => Frame::Response { flow, proof: proof(bytes)? },
+            KEEPALIVE if bytes.len() == keepalive_len(version) => Frame::Keepalive { flow },
+            RESET if two => Frame::ProvenReset { unknown: flow, token: proof(bytes)? },
+            RESET => Frame::Reset { unknown: flow, segment: segment(bytes, SHORT_HEADER)? },
+            RETRY if two && bytes.len() == SHORT_HEADER + COOKIE_LEN => {
+                Frame::Retry { flow, cookie: array(bytes, SHORT_HEADER)? }
+            }
+            _ => return None,
+        };
+        Some((version, frame))
+    }
+}
+
+fn handshake(bytes: &[u8], flow: u64, two: bool) -> Option<Frame<'_>> {
+    let sender = id_at(bytes, SHORT_HEADER)?;
+    if !two {
+        let segment = segment(bytes, HANDSHAKE_IDS)?;
+        return Some(Frame::Handshake { flow, sender, more: None, segment });
+    }
+    let introduction = Introduction {
+        key: array(bytes, HANDSHAKE_IDS)?,
+        commitment: array(bytes, HANDSHAKE_IDS + KEY_LEN)?,
+    };
+    let cookie_len = usize::from(*bytes.get(COOKIE_AT)?);
+    let cookie = match cookie_len {
+        0 => None,
+        COOKIE_LEN => Some(array(bytes, COOKIE_AT + 1)?),
+        _ => return None,
+    };
+    let segment = segment(bytes, COOKIE_AT + 1 + cookie_len)?;
+    let more = Some(More { introduction, cookie });
+    Some(Frame::Handshake { flow, sender, more, segment })
+}
+
+/// A keepalive of version 2 is as long as what may answer it.
+const fn keepalive_len(version: Version) -> usize {
+    match version {
+        Version::One => SHORT_HEADER,
+        Version::Two => PROOF_FRAME,
     }
 }
 
 /// The header of a DATA frame.
-pub(super) fn data_header(flow: u64) -> [u8; SHORT_HEADER] {
-    short(DATA, flow)
+pub(super) fn data_header(version: Version, flow: u64) -> [u8; SHORT_HEADER] {
+    short(version, DATA, flow)
 }
 
-/// The header of a RESET frame.
+/// The header of a RESET frame of version 1.
 pub(super) fn reset_header(unknown: u64) -> [u8; SHORT_HEADER] {
-    short(RESET, unknown)
+    short(Version::One, RESET, unknown)
 }
 
-/// The header of a HANDSHAKE frame.
-pub(super) fn handshake_header(flow: u64, sender: u64) -> [u8; HANDSHAKE_HEADER] {
-    let mut header = [0; HANDSHAKE_HEADER];
-    header[..SHORT_HEADER].copy_from_slice(&short(HANDSHAKE, flow));
-    header[SHORT_HEADER..].copy_from_slice(&sender.to_be_bytes());
-    header
-}
-
-fn short(kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
-    let mut header = [kind; SHORT_HEADER];
+fn short(version: Version, kind: u8, flow: u64) -> [u8; SHORT_HEADER] {
+    let mut header = [(version as u8) << 4 | kind; SHORT_HEADER];
     header[1..].copy_from_slice(&flow.to_be_bytes());
     header
+}
+
+/// The header of a HANDSHAKE frame, ready to be put in front of a segment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct HandshakeHeader {
+    bytes: [u8; LONGEST_HANDSHAKE_HEADER],
+    len: u8,
+}
+
+impl HandshakeHeader {
+    /// That of version 1, or with `more` that of version 2.
+    pub(super) fn new(flow: u64, sender: u64, more: Option<&More>) -> Self {
+        let version = if more.is_some() { Version::Two } else { Version::One };
+        let mut bytes = [0; LONGEST_HANDSHAKE_HEADER];
+        bytes[..SHORT_HEADER].copy_from_slice(&short(version, HANDSHAKE, flow));
+        bytes[SHORT_HEADER..HANDSHAKE_IDS].copy_from_slice(&sender.to_be_bytes());
+        let Some(More { introduction, cookie }) = more else {
+            return HandshakeHeader { bytes, len: HANDSHAKE_IDS as u8 };
+        };
+        let commitment_at = HANDSHAKE_IDS + KEY_LEN;
+        bytes[HANDSHAKE_IDS..commitment_at].copy_from_slice(&introduction.key);
+        bytes[commitment_at..COOKIE_AT].copy_from_slice(&introduction.commitment);
+        let mut len = COOKIE_AT + 1;
+        if let Some(cookie) = cookie {
+            bytes[COOKIE_AT] = COOKIE_LEN as u8;
+            bytes[len..].copy_from_slice(cookie);
+            len += COOKIE_LEN;
+        }
+        HandshakeHeader { bytes, len: len as u8 }
+    }
+
+    /// Its bytes on the wire.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The same SYN for a server of old.
+    #[must_use]
+    pub fn in_version_one(&self) -> Self {
+        let mut old = HandshakeHeader { len: HANDSHAKE_IDS as u8, ..*self };
+        old.bytes[0] = (Version::One as u8) << 4 | HANDSHAKE;
+        old
+    }
+
+    /// Bytes beyond those of the headroom.
+    pub(super) fn beyond_short(&self) -> usize {
+        usize::from(self.len) - SHORT_HEADER
+    }
 }
 
 /// A frame without a segment, ready to be sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
-    bytes: [u8; CHALLENGE_LEN],
+    bytes: [u8; LONGEST_CONTROL],
     len: u8,
 }
 
 impl ControlFrame {
     /// A challenge.
-    pub(super) fn challenge(flow: u64, nonce: &Nonce) -> Self {
-        ControlFrame::with_nonce(CHALLENGE, flow, nonce)
+    pub(super) fn challenge(version: Version, flow: u64, nonce: &Nonce) -> Self {
+        ControlFrame::new(version, CHALLENGE, flow, nonce)
     }
 
     /// The answer to a challenge.
-    pub(super) fn response(flow: u64, nonce: &Nonce) -> Self {
-        ControlFrame::with_nonce(RESPONSE, flow, nonce)
+    pub(super) fn response(version: Version, flow: u64, proof: &Proof) -> Self {
+        ControlFrame::new(version, RESPONSE, flow, proof)
     }
 
     /// A keepalive.
-    pub(super) fn keepalive(flow: u64) -> Self {
-        let mut bytes = [0; CHALLENGE_LEN];
-        bytes[..SHORT_HEADER].copy_from_slice(&short(KEEPALIVE, flow));
-        ControlFrame { bytes, len: SHORT_HEADER as u8 }
+    pub(super) fn keepalive(version: Version, flow: u64) -> Self {
+        let padding = [0; PROOF_LEN];
+        let padding = &padding[..keepalive_len(version) - SHORT_HEADER];
+        ControlFrame::new(version, KEEPALIVE, flow, padding)
     }
 
-    fn with_nonce(kind: u8, flow: u64, nonce: &Nonce) -> Self {
-        let mut bytes = [0; CHALLENGE_LEN];
-        bytes[..SHORT_HEADER].copy_from_slice(&short(kind, flow));
-        bytes[SHORT_HEADER..].copy_from_slice(nonce);
-        ControlFrame { bytes, len: CHALLENGE_LEN as u8 }
+    /// Nobody here has the id you sent to; see the token you were told the hash of.
+    pub(super) fn proven_reset(unknown: u64, token: &Proof) -> Self {
+        ControlFrame::new(Version::Two, RESET, unknown, token)
+    }
+
+    /// Repeat your SYN with this cookie.
+    pub(super) fn retry(flow: u64, cookie: &Cookie) -> Self {
+        ControlFrame::new(Version::Two, RETRY, flow, cookie)
+    }
+
+    /// What is spoken here.
+    pub(super) fn versions(flow: u64) -> Self {
+        let mut frame = ControlFrame::new(Version::Two, VERSIONS, flow, &SPOKEN);
+        frame.bytes[0] = VERSIONS_BYTE;
+        frame
+    }
+
+    fn new(version: Version, kind: u8, flow: u64, rest: &[u8]) -> Self {
+        let mut bytes = [0; LONGEST_CONTROL];
+        let len = SHORT_HEADER + rest.len();
+        bytes[..SHORT_HEADER].copy_from_slice(&short(version, kind, flow));
+        bytes[SHORT_HEADER..len].copy_from_slice(rest);
+        ControlFrame { bytes, len: len as u8 }
     }
 
     /// Its bytes on the wire.
@@ -136,52 +303,80 @@ impl ControlFrame {
 mod tests {
     use super::*;
 
+    const FLOW: u64 = 0x0102_0304_0506_0708;
+
+    fn introduced(cookie: Option<Cookie>) -> More {
+        More { introduction: Introduction { key: [1; 32], commitment: [2; 16] }, cookie }
+    }
+
     #[test]
     fn every_frame_is_read_back_and_none_survives_truncation() {
-        let segment = [7u8; 20];
-        let mut data = data_header(0x0102_0304_0506_0708).to_vec();
-        data.extend(segment);
-        assert_eq!(
-            Frame::parse(&data),
-            Some(Frame::Data { flow: 0x0102_0304_0506_0708, segment: &segment })
-        );
-        let mut handshake = handshake_header(3, 4).to_vec();
-        handshake.extend(segment);
-        assert_eq!(
-            Frame::parse(&handshake),
-            Some(Frame::Handshake { flow: 3, sender: 4, segment: &segment })
-        );
-        let mut reset = reset_header(9).to_vec();
-        reset.extend(segment);
-        assert_eq!(Frame::parse(&reset), Some(Frame::Reset { unknown: 9, segment: &segment }));
-        let nonce = [5; 16];
-        let challenge = ControlFrame::challenge(6, &nonce);
-        assert_eq!(Frame::parse(challenge.as_bytes()), Some(Frame::Challenge { flow: 6, nonce }));
-        let response = ControlFrame::response(6, &nonce);
-        assert_eq!(Frame::parse(response.as_bytes()), Some(Frame::Response { flow: 6, nonce }));
-        let keepalive = ControlFrame::keepalive(8);
-        assert_eq!(Frame::parse(keepalive.as_bytes()), Some(Frame::Keepalive { flow: 8 }));
-        for frame in [
-            &data[..],
-            &handshake[..],
-            &reset[..],
-            challenge.as_bytes(),
-            response.as_bytes(),
-            keepalive.as_bytes(),
-        ] {
-            for len in 0..frame.len() {
-                assert_eq!(Frame::parse(&frame[..len]), None, "{len} of {frame:?}");
+        let segment = &[7u8; 20][..];
+        let with = |header: &[u8]| [header, segment].concat();
+        let of = |frame: ControlFrame| frame.as_bytes().to_vec();
+        let proof = [5; 16];
+        let mut frames = vec![
+            (Version::One, Frame::Reset { unknown: 9, segment }, with(&reset_header(9))),
+            (
+                Version::Two,
+                Frame::ProvenReset { unknown: 9, token: proof },
+                of(ControlFrame::proven_reset(9, &proof)),
+            ),
+            (
+                Version::Two,
+                Frame::Retry { flow: 6, cookie: [8; COOKIE_LEN] },
+                of(ControlFrame::retry(6, &[8; COOKIE_LEN])),
+            ),
+        ];
+        for more in [None, Some(introduced(None)), Some(introduced(Some([3; COOKIE_LEN])))] {
+            let version = if more.is_some() { Version::Two } else { Version::One };
+            let header = HandshakeHeader::new(3, 4, more.as_ref());
+            let frame = Frame::Handshake { flow: 3, sender: 4, more, segment };
+            frames.push((version, frame, with(header.as_bytes())));
+        }
+        for version in [Version::One, Version::Two] {
+            frames.extend([
+                (version, Frame::Data { flow: FLOW, segment }, with(&data_header(version, FLOW))),
+                (
+                    version,
+                    Frame::Challenge { flow: 6, nonce: proof },
+                    of(ControlFrame::challenge(version, 6, &proof)),
+                ),
+                (
+                    version,
+                    Frame::Response { flow: 6, proof },
+                    of(ControlFrame::response(version, 6, &proof)),
+                ),
+                (version, Frame::Keepalive { flow: 8 }, of(ControlFrame::keepalive(version, 8))),
+            ]);
+        }
+        for (version, frame, bytes) in frames {
+            assert_eq!(Frame::parse(&bytes), Some((version, frame)));
+            for len in 0..bytes.len() {
+                assert_eq!(Frame::parse(&bytes[..len]), None, "{len} of {bytes:?}");
             }
         }
     }
 
     #[test]
     fn other_versions_and_types_are_no_frames() {
-        let mut bytes = vec![0u8; 60];
+        let mut bytes = vec![0u8; 120];
         for first in 0..=255u8 {
             bytes[0] = first;
-            let known = matches!(first, DATA | HANDSHAKE | RESET);
-            assert_eq!(Frame::parse(&bytes).is_some(), known, "{first:#x}");
+            let known = matches!(first, 0x10 | 0x11 | 0x15 | 0x20 | 0x21 | VERSIONS_BYTE);
+            let newer = first >= 0x30 && first & 0xf == HANDSHAKE;
+            assert_eq!(Frame::parse(&bytes).is_some(), known || newer, "{first:#x}");
         }
+    }
+
+    #[test]
+    fn what_is_spoken_is_told_and_is_shorter_than_what_asked() {
+        let told = ControlFrame::versions(4);
+        let list = &[2, 1][..];
+        assert_eq!(
+            Frame::parse(told.as_bytes()),
+            Some((Version::Two, Frame::Versions { flow: 4, list }))
+        );
+        assert!(told.as_bytes().len() < HANDSHAKE_IDS + SHORTEST_SEGMENT);
     }
 }

@@ -14,21 +14,26 @@
 mod egress;
 mod flow;
 mod frame;
+mod ingress;
+mod keys;
+mod servers;
 mod timers;
 mod validation;
 
+use core::cmp::Reverse;
 use core::fmt;
 use core::net::SocketAddr;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use marline_core::{Ecn, FourTuple, PacketMeta, Shard};
+use marline_core::{Ecn, PacketMeta, Shard};
 use marline_time::{Duration, Instant};
 
 pub(crate) use flow::IdHasher;
 pub use flow::Outer;
-use flow::{Allowance, FIRST_QUIET, Flow, FlowMap, PendingTable};
-use frame::Frame;
-pub use frame::{ControlFrame, HANDSHAKE_HEADER, SHORT_HEADER};
+use flow::{Flow, FlowMap, PendingTable};
+pub use frame::{ControlFrame, HandshakeHeader, LONGEST_HANDSHAKE_HEADER, SHORT_HEADER};
+use keys::Keyring;
+use servers::Servers;
 
 /// Largest UDP payload: an Ethernet frame's, with IPv4.
 pub const LARGEST_DATAGRAM: u16 = 1_472;
@@ -43,6 +48,10 @@ const UNPROVEN_LIFETIME: Duration = Duration::from_secs(120);
 const PENDING_CAPACITY: usize = 4_096;
 /// Unknown ids remembered for a RESET.
 const UNKNOWN_CAPACITY: usize = 64;
+/// RESET frames per second.
+const RESETS_PER_S: u32 = 1_000;
+/// RETRY frames that a flow believes.
+const MAX_RETRIES: u8 = 3;
 /// Control frames that wait to be sent; more are dropped.
 const CONTROL_CAPACITY: usize = 256;
 /// How often old entries are looked for while there are unproven flows.
@@ -58,8 +67,11 @@ pub struct CarrierConfig {
     pub max_flows: usize,
     /// Silence after which a flow we opened sends a keepalive.
     pub keepalive: Duration,
-    /// Key of the challenges' nonces: unpredictable.
+    /// What keys, nonces and cookies are derived from: unpredictable.
     pub secret: [u8; 32],
+    /// What the tokens of RESET are derived from: unpredictable. Who starts again with the same can
+    /// prove that it knows nothing of the flows that were.
+    pub reset_seed: [u8; 32],
 }
 
 impl fmt::Debug for CarrierConfig {
@@ -84,6 +96,8 @@ pub struct Datagram<'a> {
     pub ecn: Ecn,
     /// Another shard handed it over: it must not be handed on.
     pub handed_over: bool,
+    /// The core has so many half-open connections that who opens another must prove its address.
+    pub pressed: bool,
     /// The bytes.
     pub bytes: &'a [u8],
 }
@@ -97,6 +111,17 @@ pub enum Received<'a> {
     Elsewhere(u8),
     /// It belongs to a shard that cannot be told: ask all.
     Anywhere,
+    /// The peer has forgotten this flow, and proved it.
+    Reset(u64),
+    /// The peer moved this flow.
+    Moved {
+        /// Our id of it.
+        flow: u64,
+        /// To another IP address, not only to another port.
+        new_host: bool,
+    },
+    /// The SYN of this flow is to be repeated now.
+    Repeat(u64),
     /// Something for the carrier itself, or nothing worth an answer.
     Nothing,
 }
@@ -107,7 +132,14 @@ pub enum Framed {
     /// The headroom in front of each segment was filled; send the buffer as it is.
     Ready(Outer),
     /// Replace the headroom by this header: one datagram at a time.
-    Handshake(Outer, [u8; HANDSHAKE_HEADER]),
+    Handshake {
+        /// Where it goes.
+        outer: Outer,
+        /// The header.
+        header: HandshakeHeader,
+        /// Then send it in version 1, too ([`HandshakeHeader::in_version_one`]).
+        old_too: bool,
+    },
 }
 
 /// Counts of a carrier since its start.
@@ -131,6 +163,14 @@ pub struct CarrierCounters {
     pub withheld: u64,
     /// Batches of the core that had no flow or socket.
     pub unroutable: u64,
+    /// RESET frames sent: unknown ids of version 2.
+    pub resets: u64,
+    /// RESET frames whose token was wrong.
+    pub bad_resets: u64,
+    /// RETRY frames sent.
+    pub retries: u64,
+    /// Secrets agreed on, for flows that were challenged.
+    pub agreements: u64,
     /// Control frames dropped because too many waited.
     pub control_dropped: u64,
     /// Flows refused or dropped because there were too many.
@@ -154,8 +194,13 @@ pub struct UdpCarrier {
     sockets: Vec<Option<SocketAddr>>,
     initiated: usize,
     unproven: usize,
-    next_keepalive: Option<Instant>,
+    /// When flows that we opened may want a keepalive, and entries that count no more.
+    alarms: BinaryHeap<Reverse<(Instant, u64)>>,
     next_sweep: Option<Instant>,
+    keys: Keyring,
+    servers: Servers,
+    /// RESETs that may go out in the second that began then.
+    resets: (u32, Instant),
     counters: CarrierCounters,
 }
 
@@ -172,6 +217,7 @@ impl fmt::Debug for UdpCarrier {
 impl UdpCarrier {
     /// A carrier without sockets.
     pub fn new(config: CarrierConfig) -> Self {
+        let keys = Keyring::new(config.secret, config.reset_seed);
         UdpCarrier {
             config,
             flows: FlowMap::default(),
@@ -182,8 +228,11 @@ impl UdpCarrier {
             sockets: Vec::new(),
             initiated: 0,
             unproven: 0,
-            next_keepalive: None,
+            alarms: BinaryHeap::new(),
             next_sweep: None,
+            keys,
+            servers: Servers::default(),
+            resets: (RESETS_PER_S, Instant::ZERO),
             counters: CarrierCounters::default(),
         }
     }
@@ -199,190 +248,13 @@ impl UdpCarrier {
 
     /// Counts since the start.
     pub fn counters(&self) -> CarrierCounters {
-        self.counters
+        CarrierCounters { agreements: self.keys.agreements(), ..self.counters }
     }
 
     /// Flows and SYNs held.
     pub fn table_sizes(&self) -> (usize, usize) {
         (self.flows.len(), self.pending.len())
     }
-
-    // ---- in
-
-    /// Looks into a datagram.
-    pub fn receive<'a>(&mut self, now: Instant, datagram: &Datagram<'a>) -> Received<'a> {
-        match Frame::parse(datagram.bytes) {
-            Some(Frame::Data { flow, segment }) => {
-                self.receive_segment(now, datagram, (flow, 0), segment)
-            }
-            Some(Frame::Handshake { flow: 0, sender, segment }) => {
-                self.receive_syn(now, datagram, sender, segment)
-            }
-            Some(Frame::Handshake { flow, sender, segment }) => {
-                self.receive_segment(now, datagram, (flow, sender), segment)
-            }
-            Some(Frame::Challenge { flow, nonce }) => self.on_challenge(datagram, flow, &nonce),
-            Some(Frame::Response { flow, nonce }) => self.on_response(now, datagram, flow, &nonce),
-            Some(Frame::Keepalive { flow }) => {
-                if self.flows.contains_key(&flow) {
-                    self.check_address(now, flow, datagram);
-                    return Received::Nothing;
-                }
-                self.foreign(datagram, flow).unwrap_or(Received::Nothing)
-            }
-            Some(Frame::Reset { unknown, segment }) => {
-                self.receive_reset(datagram, unknown, segment)
-            }
-            None => {
-                self.counters.malformed += 1;
-                Received::Nothing
-            }
-        }
-    }
-
-    fn receive_segment<'a>(
-        &mut self,
-        now: Instant,
-        datagram: &Datagram<'a>,
-        (flow, peer_flow): (u64, u64),
-        segment: &'a [u8],
-    ) -> Received<'a> {
-        if let Some(known) = self.flows.get_mut(&flow) {
-            let path = known.path;
-            if known.initiated {
-                (known.heard_at, known.quiet_steps) = (now, 0);
-                let due = now + FIRST_QUIET;
-                self.next_keepalive = Some(self.next_keepalive.map_or(due, |at| at.min(due)));
-            }
-            if known.outer != datagram.outer || !known.validated {
-                self.check_address(now, flow, datagram);
-            }
-            let meta = meta(datagram, path, flow, peer_flow);
-            return Received::Segment(meta, segment);
-        }
-        if let Some(elsewhere) = self.foreign(datagram, flow) {
-            return elsewhere;
-        }
-        self.counters.unknown += 1;
-        if flow == 0 {
-            return Received::Nothing;
-        }
-        if self.unknown.len() >= UNKNOWN_CAPACITY {
-            self.unknown.pop_front();
-        }
-        self.unknown.push_back((flow, datagram.outer));
-        Received::Segment(meta(datagram, path_of(datagram, segment), flow, peer_flow), segment)
-    }
-
-    /// A flow id that this shard did not give out, but another may have.
-    fn foreign(&self, datagram: &Datagram<'_>, flow: u64) -> Option<Received<'static>> {
-        let owner = Shard::of_flow(flow, self.config.shard.count);
-        let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
-        foreign.then_some(Received::Elsewhere(owner))
-    }
-
-    fn receive_syn<'a>(
-        &mut self,
-        now: Instant,
-        datagram: &Datagram<'a>,
-        sender: u64,
-        segment: &'a [u8],
-    ) -> Received<'a> {
-        if !self.config.accept || sender == 0 || !is_first_syn(segment) {
-            self.counters.syns_refused += 1;
-            return Received::Nothing;
-        }
-        if let Some(owner) = join_owner(segment, self.config.shard.count)
-            && owner != self.config.shard.index
-        {
-            if !datagram.handed_over {
-                return Received::Elsewhere(owner);
-            }
-            self.counters.syns_refused += 1;
-            return Received::Nothing;
-        }
-        self.counters.syns += 1;
-        let path = path_of(datagram, segment);
-        let entry = self.pending.saw(now, sender, datagram.outer, path);
-        entry.allowance.received(datagram.bytes.len());
-        let (path, flow) = (entry.path, entry.flow);
-        if let Some(flow) = flow.and_then(|id| self.flows.get_mut(&id))
-            && !flow.validated
-        {
-            if flow.outer != datagram.outer {
-                flow.outer = datagram.outer;
-                flow.allowance = Allowance::default();
-            }
-            flow.allowance.received(datagram.bytes.len());
-        }
-        Received::Segment(meta(datagram, path, 0, sender), segment)
-    }
-
-    fn receive_reset<'a>(
-        &mut self,
-        datagram: &Datagram<'a>,
-        unknown: u64,
-        segment: &'a [u8],
-    ) -> Received<'a> {
-        let Some(&id) = self.by_peer.get(&unknown) else {
-            let many = self.config.shard.count > 1 && !datagram.handed_over;
-            return if many { Received::Anywhere } else { Received::Nothing };
-        };
-        match self.flows.get(&id) {
-            Some(flow) if flow.outer.remote == datagram.outer.remote => {
-                Received::Segment(meta(datagram, flow.path, id, 0), segment)
-            }
-            _ => Received::Nothing,
-        }
-    }
-}
-
-fn meta(datagram: &Datagram<'_>, path: FourTuple, flow: u64, peer_flow: u64) -> PacketMeta {
-    PacketMeta { path, ecn: datagram.ecn, flow, peer_flow, checksum_verified: false }
-}
-
-/// The ends as the core is to know them: outer IP addresses, the peer's inner port, our UDP port.
-fn path_of(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
-    let source_port = u16::from_be_bytes([segment[0], segment[1]]);
-    FourTuple {
-        local: SocketAddr::new(datagram.outer.local, datagram.local_port),
-        remote: SocketAddr::new(datagram.outer.remote.ip(), source_port),
-    }
-}
-
-/// SYN without ACK (RFC 9293 section 3.1: the control bits are in byte 13).
-fn is_first_syn(segment: &[u8]) -> bool {
-    const SYN: u8 = 0x02;
-    const ACK: u8 = 0x10;
-    segment[13] & (SYN | ACK) == SYN
-}
-
-/// The shard that the token of a SYN with MP_JOIN names (RFC 8684 section 3.2: kind 30, length 12,
-/// subtype 1, token in bytes 4..8 of the option), or of one with Fast JOIN (docs/spec/experimental.md:
-/// length 20, subtype 0xf, messages 4 to 7, the token at the same place).
-fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
-    const MP_JOIN_SYN_LEN: usize = 12;
-    const FAST_JOIN_SYN_LEN: usize = 20;
-    let header_len = usize::from(segment[12] >> 4) * 4;
-    let mut options = segment.get(20..header_len)?;
-    while let [kind, rest @ ..] = options {
-        match kind {
-            0 => return None,
-            1 => options = rest,
-            _ => {
-                let len = usize::from(*rest.first()?);
-                let option = options.get(..len).filter(|_| len >= 2)?;
-                let joins = len == MP_JOIN_SYN_LEN && option[2] >> 4 == 1;
-                let joins_fast = len == FAST_JOIN_SYN_LEN && option[2] & 0xfc == 0xf4;
-                if *kind == 30 && (joins || joins_fast) {
-                    let token = u32::from_be_bytes(option[4..8].try_into().ok()?);
-                    return Some(Shard::of_token(token, shards));
-                }
-                options = &options[len..];
-            }
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -1,58 +1,62 @@
 //! Keepalives, and the end of what is too old (spec sections 5 and 8).
 
+use core::cmp::Reverse;
+
 use marline_time::Instant;
 
 use super::flow::Flow;
 use super::frame::ControlFrame;
-use super::{CONTROL_CAPACITY, Outer, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier};
+use super::{CONTROL_CAPACITY, SWEEP_INTERVAL, UNPROVEN_LIFETIME, UdpCarrier};
 
 impl UdpCarrier {
     /// When [`UdpCarrier::on_timeout`] must be called.
     pub fn next_timeout(&self) -> Option<Instant> {
-        match (self.next_keepalive, self.next_sweep) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let alarm = self.alarms.peek().map(|Reverse((at, _))| *at);
+        [alarm, self.next_sweep].into_iter().flatten().min()
     }
 
     /// Sends what keepalives are due and drops what is too old. Early or late calls are harmless.
     pub fn on_timeout(&mut self, now: Instant) {
-        if self.next_keepalive.is_some_and(|at| at <= now) {
-            self.send_keepalives(now);
-        }
+        self.send_keepalives(now);
         if self.next_sweep.is_some_and(|at| at <= now) {
             self.sweep(now);
         }
     }
 
+    /// Looks at the flows that are due, and at no others. Those for which there is no room stay due:
+    /// the driver comes back when it has sent what waits.
     fn send_keepalives(&mut self, now: Instant) {
-        let interval = self.config.keepalive;
-        let mut due: Vec<(Outer, u64)> = Vec::new();
-        let mut next: Option<Instant> = None;
-        #[expect(clippy::iter_over_hash_type, reason = "the order of keepalives does not matter")]
-        for flow in self.flows.values_mut() {
-            if !flow.initiated {
-                continue;
-            }
-            let mut wanted = flow.sent_at + interval <= now;
-            while let Some(at) = flow.quiet_due()
-                && at <= now
-            {
-                wanted |= flow.is_quiet();
-                flow.quiet_steps += 1;
-            }
-            if wanted && flow.peer_flow != 0 && due.len() < CONTROL_CAPACITY {
-                flow.sent_at = now;
-                due.push((flow.outer, flow.peer_flow));
-            }
-            let at = (flow.sent_at + interval).max(now + interval / 16);
-            let at = flow.quiet_due().map_or(at, |quiet| quiet.min(at));
-            next = Some(next.map_or(at, |earliest| earliest.min(at)));
+        while let Some(Reverse((at, id))) = self.alarms.peek().copied()
+            && at <= now
+            && self.control.len() < CONTROL_CAPACITY
+        {
+            self.alarms.pop();
+            self.on_alarm(now, at, id);
         }
-        self.next_keepalive = next;
-        for (outer, peer_flow) in due {
+    }
+
+    fn on_alarm(&mut self, now: Instant, at: Instant, id: u64) {
+        let interval = self.config.keepalive;
+        // A flow that is gone, or that has been given another alarm.
+        let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.alarm_at == at) else { return };
+        let mut wanted = flow.sent_at + interval <= now;
+        while let Some(at) = flow.quiet_due()
+            && at <= now
+        {
+            wanted |= flow.is_quiet();
+            flow.quiet_steps += 1;
+        }
+        let frame = ControlFrame::keepalive(flow.version, flow.peer_flow);
+        let (outer, wanted) = (flow.outer, wanted && flow.peer_flow != 0);
+        if wanted {
+            flow.sent_at = now;
+        }
+        let next = (flow.sent_at + interval).max(now + interval / 16);
+        flow.alarm_at = flow.quiet_due().map_or(next, |quiet| quiet.min(next));
+        self.alarms.push(Reverse((flow.alarm_at, id)));
+        if wanted {
             self.counters.keepalives += 1;
-            self.push_control(outer, ControlFrame::keepalive(peer_flow));
+            self.push_control(outer, frame);
         }
     }
 

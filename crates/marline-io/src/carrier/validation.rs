@@ -1,13 +1,10 @@
 //! Has this address proven that it receives? Challenges, responses and moves (spec section 4).
 
-use core::net::IpAddr;
-
-use hmac::{Hmac, KeyInit, Mac};
 use marline_time::Instant;
-use sha2::Sha256;
 
-use super::frame::{ControlFrame, Nonce};
-use super::{CHALLENGE_INTERVAL, Datagram, Outer, Received, UdpCarrier};
+use super::frame::{ControlFrame, Nonce, Proof, Version};
+use super::keys::equal_in_constant_time;
+use super::{CHALLENGE_INTERVAL, Datagram, Received, UdpCarrier};
 
 impl UdpCarrier {
     /// A datagram with a known id: does it come from where the flow is?
@@ -27,42 +24,37 @@ impl UdpCarrier {
             return;
         }
         flow.challenged = Some((datagram.outer, now));
-        let (peer_flow, moves) = (flow.peer_flow, flow.moves);
+        let (peer_flow, moves, version) = (flow.peer_flow, flow.moves, flow.version);
         if peer_flow == 0 {
             return;
         }
-        let nonce = self.nonce(id, moves, &datagram.outer);
+        let nonce = self.keys.nonce(id, moves, &datagram.outer);
         self.counters.challenges += 1;
-        self.push_control(datagram.outer, ControlFrame::challenge(peer_flow, &nonce));
+        self.push_control(datagram.outer, ControlFrame::challenge(version, peer_flow, &nonce));
     }
 
-    fn nonce(&self, flow: u64, moves: u32, outer: &Outer) -> Nonce {
-        // A key of 32 bytes is below the block size: new_from_slice takes any length anyway.
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.config.secret) else {
-            return [0; 16];
-        };
-        mac.update(&flow.to_be_bytes());
-        mac.update(&moves.to_be_bytes());
-        mac.update(&outer.socket.to_be_bytes());
-        mac.update(&ip_bytes(outer.local));
-        mac.update(&ip_bytes(outer.remote.ip()));
-        mac.update(&outer.remote.port().to_be_bytes());
-        let mut nonce = [0; 16];
-        nonce.copy_from_slice(&mac.finalize().into_bytes()[..16]);
-        nonce
-    }
-
+    /// Somebody wants to know whether we receive here. Only who is where the peer is may ask: another
+    /// might carry the answer to the address that it was challenged at itself.
     pub(super) fn on_challenge<'a>(
         &mut self,
         datagram: &Datagram<'a>,
-        id: u64,
-        nonce: &Nonce,
+        version: Version,
+        (id, nonce): (u64, &Nonce),
     ) -> Received<'a> {
-        let Some(flow) = self.flows.get(&id) else {
+        let Some(flow) = self.flows.get_mut(&id) else {
             return self.foreign(datagram, id).unwrap_or(Received::Nothing);
         };
-        if flow.peer_flow != 0 {
-            self.push_control(datagram.outer, ControlFrame::response(flow.peer_flow, nonce));
+        let asked_by_peer = flow.outer.remote == datagram.outer.remote;
+        if flow.peer_flow == 0 || flow.version != version || !asked_by_peer {
+            return Received::Nothing;
+        }
+        let proof = match &mut flow.bond {
+            Some(bond) => self.keys.response(bond, (flow.peer_flow, id), nonce),
+            None => Some(*nonce),
+        };
+        if let Some(proof) = proof {
+            let frame = ControlFrame::response(version, flow.peer_flow, &proof);
+            self.push_control(datagram.outer, frame);
         }
         Received::Nothing
     }
@@ -71,22 +63,28 @@ impl UdpCarrier {
         &mut self,
         now: Instant,
         datagram: &Datagram<'a>,
-        id: u64,
-        nonce: &Nonce,
+        version: Version,
+        (id, proof): (u64, &Proof),
     ) -> Received<'a> {
-        let Some(flow) = self.flows.get(&id) else {
+        let Some(flow) = self.flows.get_mut(&id) else {
             return self.foreign(datagram, id).unwrap_or(Received::Nothing);
         };
         if flow.outer == datagram.outer && flow.validated {
             // The answer to a challenge that was repeated before the first answer came.
             return Received::Nothing;
         }
-        if *nonce != self.nonce(id, flow.moves, &datagram.outer) {
+        let nonce = self.keys.nonce(id, flow.moves, &datagram.outer);
+        let expected = match &mut flow.bond {
+            _ if flow.version != version || flow.peer_flow == 0 => None,
+            Some(bond) => self.keys.response(bond, (id, flow.peer_flow), &nonce),
+            None => Some(nonce),
+        };
+        if !expected.is_some_and(|expected| equal_in_constant_time(&expected, proof)) {
             self.counters.bad_responses += 1;
             return Received::Nothing;
         }
-        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
         tracing::debug!(from = %flow.outer.remote, to = %datagram.outer.remote, "the peer moved");
+        let new_host = flow.outer.remote.ip() != datagram.outer.remote.ip();
         flow.outer = datagram.outer;
         flow.moves += 1;
         flow.challenged = None;
@@ -96,13 +94,6 @@ impl UdpCarrier {
             self.unproven = self.unproven.saturating_sub(1);
         }
         self.counters.moves += 1;
-        Received::Nothing
-    }
-}
-
-fn ip_bytes(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
+        Received::Moved { flow: id, new_host }
     }
 }

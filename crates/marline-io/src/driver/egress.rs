@@ -9,7 +9,7 @@ use marline_time::{Duration, Instant};
 use super::carrier::Carrier;
 use super::socket::Stalled;
 use super::state::State;
-use crate::carrier::{Framed, HANDSHAKE_HEADER, Outer, SHORT_HEADER};
+use crate::carrier::{Framed, Outer, SHORT_HEADER};
 use crate::sys::error_queue::NetworkError;
 
 /// Batches sent under one lock before others get their turn.
@@ -81,10 +81,13 @@ impl State {
                 let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
                 self.send(now, &Outgoing { outer, ecn, stride, bytes, path: Some(batch.path) });
             }
-            Some(Framed::Handshake(outer, header)) => {
+            Some(Framed::Handshake { outer, header, old_too }) => {
+                let old = old_too.then(|| header.in_version_one());
                 for datagram in out.bytes().chunks(batch.stride.max(1)) {
                     let segment = datagram.get(SHORT_HEADER..).unwrap_or_default();
-                    self.send_handshake(now, &outer, batch, &header, segment);
+                    for header in [Some(header), old].into_iter().flatten() {
+                        self.send_handshake(now, &outer, batch, header.as_bytes(), segment);
+                    }
                 }
             }
             None => {}
@@ -108,7 +111,7 @@ impl State {
         now: Instant,
         outer: &Outer,
         batch: &Transmit,
-        header: &[u8; HANDSHAKE_HEADER],
+        header: &[u8],
         segment: &[u8],
     ) {
         let mut bytes = core::mem::take(&mut self.scratch);

@@ -155,11 +155,9 @@ impl Shard {
             for bytes in run.chunks(meta.stride.max(1)) {
                 let local_port = local.port();
                 let handed_over = false;
-                self.on_datagram(
-                    state,
-                    now,
-                    &Datagram { outer, local_port, ecn, handed_over, bytes },
-                );
+                let pressed = state.endpoint.is_pressed();
+                let datagram = Datagram { outer, local_port, ecn, handed_over, pressed, bytes };
+                self.on_datagram(state, now, &datagram);
             }
         }
     }
@@ -185,6 +183,9 @@ impl Shard {
                     self.hand_over(shard, datagram);
                 }
             }
+            Received::Reset(flow) => state.endpoint.flow_reset(now, flow),
+            Received::Moved { flow, new_host } => state.endpoint.path_moved(now, flow, new_host),
+            Received::Repeat(flow) => state.endpoint.repeat_syn(now, flow),
             Received::Nothing => {}
         }
     }
@@ -204,6 +205,7 @@ impl Shard {
         };
         let local_port = entry.socket.local.port();
         debug_assert!(handover.bytes.len() >= SHORT_HEADER);
+        let pressed = state.endpoint.is_pressed();
         self.on_datagram(
             state,
             now,
@@ -212,6 +214,7 @@ impl Shard {
                 local_port,
                 ecn: handover.ecn,
                 handed_over: true,
+                pressed,
                 bytes: &handover.bytes,
             },
         );

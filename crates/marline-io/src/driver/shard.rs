@@ -25,7 +25,7 @@ use crate::capture::Captures;
 use crate::carrier::{CarrierConfig, CarrierCounters, UdpCarrier};
 use crate::clock::Clock;
 use crate::native::NativeCarrier;
-use crate::random::SecretRng;
+use crate::random::{ResetSeed, SecretRng};
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
 
@@ -39,6 +39,8 @@ pub struct ShardConfig {
     pub carrier: CarrierKind,
     /// Which part of the id space is its own.
     pub shard: marline_core::Shard,
+    /// What the tokens of the UDP carrier's RESET are derived from; `None`: a random one.
+    pub reset_seed: Option<ResetSeed>,
     /// Accept connections, with this configuration.
     pub accept: Option<ConnectionConfig>,
     /// Bounds of the endpoint.
@@ -120,6 +122,7 @@ impl Shard {
                     max_flows: config.limits.connections.saturating_mul(2),
                     keepalive,
                     secret: rng.key(),
+                    reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
                 })))
             }
             CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),

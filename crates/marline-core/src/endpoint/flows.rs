@@ -1,0 +1,43 @@
+//! What a carrier that tells flows apart by ids reports of them: resets that it can prove, moves, and SYNs
+//! to repeat.
+
+use marline_policy::SubflowId;
+use marline_time::Instant;
+
+use super::Endpoint;
+use crate::connection::Connection;
+use crate::shared::Shared;
+
+impl Endpoint {
+    /// The peer has forgotten the flow that we know by this id, and the carrier has seen the proof: its
+    /// subflow is reset, as if by a RST in sequence.
+    pub fn flow_reset(&mut self, now: Instant, local_flow: u64) {
+        self.with_flow(now, local_flow, |c, sh, id| c.on_proven_reset(now, sh, id));
+    }
+
+    /// The peer of a flow is at another address now, and has shown that it receives there. `new_host`: not
+    /// only the port is another, but the IP address, so it may be behind another network: what was measured
+    /// of the path counts no more (RFC 9000 section 9.4). What is unacknowledged was sent to where nobody
+    /// listens: it is repeated at once.
+    pub fn path_moved(&mut self, now: Instant, local_flow: u64, new_host: bool) {
+        self.with_flow(now, local_flow, |c, _, id| c.on_path_moved(now, id, new_host));
+    }
+
+    /// A SYN of ours is to be repeated at once: the server has given the carrier a cookie for it.
+    pub fn repeat_syn(&mut self, now: Instant, local_flow: u64) {
+        self.with_flow(now, local_flow, |c, _, id| c.repeat_syn(id));
+    }
+
+    fn with_flow(
+        &mut self,
+        now: Instant,
+        local_flow: u64,
+        report: impl FnOnce(&mut Connection, &mut Shared, SubflowId),
+    ) {
+        let Some(flow) = self.shared.demux.find_flow(local_flow) else { return };
+        let entry = self.slab.get_mut(flow.slot as usize);
+        let Some(connection) = entry.and_then(|entry| entry.connection.as_mut()) else { return };
+        report(connection, &mut self.shared, flow.subflow);
+        self.after(now, flow.slot);
+    }
+}

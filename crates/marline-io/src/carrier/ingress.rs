@@ -1,0 +1,377 @@
+//! What is in a datagram: frames to segments, and what the carrier answers by itself (spec sections 1, 3
+//! and 6).
+
+use core::cmp::Reverse;
+use core::net::SocketAddr;
+
+use marline_core::{FourTuple, PacketMeta, Shard};
+use marline_time::{Duration, Instant};
+
+use super::flow::{Allowance, FIRST_QUIET};
+use super::frame::{ControlFrame, Cookie, Frame, Introduction, More, Proof, Version};
+use super::keys::{commitment_of, equal_in_constant_time};
+use super::{Datagram, MAX_RETRIES, RESETS_PER_S, Received, UNKNOWN_CAPACITY, UdpCarrier};
+
+impl UdpCarrier {
+    /// Looks into a datagram.
+    pub fn receive<'a>(&mut self, now: Instant, datagram: &Datagram<'a>) -> Received<'a> {
+        let Some((version, frame)) = Frame::parse(datagram.bytes) else {
+            self.counters.malformed += 1;
+            return Received::Nothing;
+        };
+        match frame {
+            Frame::Data { flow, segment } => {
+                self.receive_segment(now, datagram, version, (flow, 0), segment)
+            }
+            Frame::Handshake { flow: 0, sender, more, segment } => {
+                self.receive_syn(now, datagram, (sender, more), segment)
+            }
+            Frame::Handshake { flow, sender, more, segment } => {
+                self.note_answer(flow, sender, more);
+                self.receive_segment(now, datagram, version, (flow, sender), segment)
+            }
+            Frame::Challenge { flow, nonce } => {
+                self.on_challenge(datagram, version, (flow, &nonce))
+            }
+            Frame::Response { flow, proof } => {
+                self.on_response(now, datagram, version, (flow, &proof))
+            }
+            Frame::Keepalive { flow } => self.on_keepalive(now, datagram, version, flow),
+            Frame::Reset { unknown, segment } => self.receive_reset(datagram, unknown, segment),
+            Frame::ProvenReset { unknown, token } => {
+                self.on_proven_reset(datagram, unknown, &token)
+            }
+            Frame::Retry { flow, cookie } => self.on_retry(now, datagram, flow, cookie),
+            Frame::Versions { flow, list } => self.on_versions(now, datagram, flow, list),
+            Frame::Unspoken { sender } => {
+                if self.config.accept {
+                    self.push_control(datagram.outer, ControlFrame::versions(sender));
+                }
+                Received::Nothing
+            }
+        }
+    }
+
+    fn receive_segment<'a>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'a>,
+        version: Version,
+        (flow, peer_flow): (u64, u64),
+        segment: &'a [u8],
+    ) -> Received<'a> {
+        if let Some(known) = self.flows.get_mut(&flow) {
+            if !known.takes(version) {
+                self.counters.malformed += 1;
+                return Received::Nothing;
+            }
+            let path = known.path;
+            if known.initiated {
+                (known.heard_at, known.quiet_steps) = (now, 0);
+                let due = now + FIRST_QUIET;
+                if due < known.alarm_at {
+                    known.alarm_at = due;
+                    self.alarms.push(Reverse((due, flow)));
+                }
+            }
+            if known.outer != datagram.outer || !known.validated {
+                self.check_address(now, flow, datagram);
+            }
+            let meta = meta(datagram, path, flow, peer_flow);
+            return Received::Segment(meta, segment);
+        }
+        if let Some(elsewhere) = self.foreign(datagram, flow) {
+            return elsewhere;
+        }
+        self.counters.unknown += 1;
+        if flow == 0 {
+            return Received::Nothing;
+        }
+        if version == Version::Two {
+            self.disown(now, datagram, flow);
+            return Received::Nothing;
+        }
+        if self.unknown.len() >= UNKNOWN_CAPACITY {
+            self.unknown.pop_front();
+        }
+        self.unknown.push_back((flow, datagram.outer));
+        Received::Segment(meta(datagram, path_of(datagram, segment), flow, peer_flow), segment)
+    }
+
+    /// What the server said of itself in the first answer to our SYN that names this id. Whether the answer
+    /// is one is for the core to say.
+    fn note_answer(&mut self, flow: u64, sender: u64, more: Option<More>) {
+        let Some(opening) = self.flows.get_mut(&flow).and_then(|flow| flow.opening.as_mut()) else {
+            return;
+        };
+        if opening.answer.is_none_or(|(peer, _)| peer != sender) {
+            opening.answer = Some((sender, more.map(|more| more.introduction)));
+        }
+    }
+
+    fn on_keepalive<'a>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'a>,
+        version: Version,
+        flow: u64,
+    ) -> Received<'a> {
+        if let Some(known) = self.flows.get(&flow) {
+            if known.version == version {
+                self.check_address(now, flow, datagram);
+            }
+            return Received::Nothing;
+        }
+        if let Some(elsewhere) = self.foreign(datagram, flow) {
+            return elsewhere;
+        }
+        if version == Version::Two && flow != 0 {
+            self.counters.unknown += 1;
+            self.disown(now, datagram, flow);
+        }
+        Received::Nothing
+    }
+
+    /// Nobody here has this id: says so to who sent to it, in no more bytes than it sent.
+    fn disown(&mut self, now: Instant, datagram: &Datagram<'_>, flow: u64) {
+        if now.since(self.resets.1) >= Duration::from_secs(1) {
+            self.resets = (RESETS_PER_S, now);
+        }
+        if self.resets.0 == 0 {
+            return;
+        }
+        self.resets.0 -= 1;
+        self.counters.resets += 1;
+        let local = SocketAddr::new(datagram.outer.local, datagram.local_port);
+        let token = self.keys.reset_token(flow, local);
+        self.push_control(datagram.outer, ControlFrame::proven_reset(flow, &token));
+    }
+
+    /// A flow id that this shard did not give out, but another may have.
+    pub(super) fn foreign(&self, datagram: &Datagram<'_>, flow: u64) -> Option<Received<'static>> {
+        let owner = Shard::of_flow(flow, self.config.shard.count);
+        let foreign = flow != 0 && owner != self.config.shard.index && !datagram.handed_over;
+        foreign.then_some(Received::Elsewhere(owner))
+    }
+
+    fn receive_syn<'a>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'a>,
+        (sender, more): (u64, Option<More>),
+        segment: &'a [u8],
+    ) -> Received<'a> {
+        if !self.config.accept || sender == 0 || !is_first_syn(segment) {
+            self.counters.syns_refused += 1;
+            return Received::Nothing;
+        }
+        let owner = join_owner(segment, self.config.shard.count);
+        if owner.is_some_and(|owner| owner != self.config.shard.index) {
+            if let Some(owner) = owner.filter(|_| !datagram.handed_over) {
+                return Received::Elsewhere(owner);
+            }
+            self.counters.syns_refused += 1;
+            return Received::Nothing;
+        }
+        // A join has its token to show, and makes no connection.
+        if owner.is_none() && !self.admits(now, datagram, sender, more.as_ref()) {
+            return Received::Nothing;
+        }
+        self.counters.syns += 1;
+        let path = path_of(datagram, segment);
+        let introduction = more.map(|more| more.introduction);
+        // An entry that made room for others comes back: the flow that came of it still counts.
+        let flow = self.flow_of(sender, datagram);
+        let places = (datagram.outer, path);
+        let entry = self.pending.saw(now, sender, places, introduction);
+        if entry.introduction.is_some() != introduction.is_some() {
+            // The version it was first seen in holds.
+            return Received::Nothing;
+        }
+        entry.allowance.received(datagram.bytes.len());
+        if let Some((id, path)) = flow
+            && entry.flow.is_none()
+        {
+            (entry.flow, entry.path) = (Some(id), path);
+        }
+        let (path, flow) = (entry.path, entry.flow);
+        if let Some(flow) = flow.and_then(|id| self.flows.get_mut(&id))
+            && !flow.validated
+        {
+            if flow.outer != datagram.outer {
+                flow.outer = datagram.outer;
+                flow.allowance = Allowance::default();
+            }
+            flow.allowance.received(datagram.bytes.len());
+        }
+        Received::Segment(meta(datagram, path, 0, sender), segment)
+    }
+
+    /// Whether a SYN may become a half-open connection. When there are many already, its sender must have
+    /// got a cookie at its address, which costs us no memory and it a round trip. Version 1 has none.
+    fn admits(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'_>,
+        sender: u64,
+        more: Option<&More>,
+    ) -> bool {
+        let outer = &datagram.outer;
+        let known = self.pending.knows(sender, outer.remote.ip());
+        if !datagram.pressed || known {
+            return true;
+        }
+        let Some(more) = more else {
+            self.counters.syns_refused += 1;
+            return false;
+        };
+        let ours = |cookie: &Cookie| self.keys.is_ours(now, cookie, sender, outer);
+        if more.cookie.as_ref().is_some_and(ours) {
+            return true;
+        }
+        self.counters.retries += 1;
+        let cookie = self.keys.cookie(now, sender, outer);
+        self.push_control(*outer, ControlFrame::retry(sender, &cookie));
+        false
+    }
+
+    /// The flow that came of the SYN with this id, if it came from the same host.
+    fn flow_of(&self, sender: u64, datagram: &Datagram<'_>) -> Option<(u64, FourTuple)> {
+        let id = *self.by_peer.get(&sender)?;
+        let flow = self.flows.get(&id)?;
+        let same = flow.outer.remote.ip() == datagram.outer.remote.ip();
+        same.then_some((id, flow.path))
+    }
+
+    fn receive_reset<'a>(
+        &mut self,
+        datagram: &Datagram<'a>,
+        unknown: u64,
+        segment: &'a [u8],
+    ) -> Received<'a> {
+        let Some(&id) = self.by_peer.get(&unknown) else { return self.owner_of_peer(datagram) };
+        match self.flows.get(&id) {
+            Some(flow)
+                if flow.version == Version::One && flow.outer.remote == datagram.outer.remote =>
+            {
+                Received::Segment(meta(datagram, flow.path, id, 0), segment)
+            }
+            _ => Received::Nothing,
+        }
+    }
+
+    /// The peer says that it has forgotten the flow that it had this id for.
+    fn on_proven_reset<'a>(
+        &mut self,
+        datagram: &Datagram<'a>,
+        unknown: u64,
+        token: &Proof,
+    ) -> Received<'a> {
+        let Some(&id) = self.by_peer.get(&unknown) else { return self.owner_of_peer(datagram) };
+        let Some(flow) = self.flows.get(&id) else { return Received::Nothing };
+        let promised: Option<Introduction> = flow.bond.as_ref().and_then(|bond| bond.peer);
+        let shown = commitment_of(token);
+        let proven = promised.is_some_and(|p| equal_in_constant_time(&p.commitment, &shown));
+        if !proven {
+            self.counters.bad_resets += 1;
+            return Received::Nothing;
+        }
+        Received::Reset(id)
+    }
+
+    /// The ids of peers do not tell which shard has the flow.
+    fn owner_of_peer(&self, datagram: &Datagram<'_>) -> Received<'static> {
+        let many = self.config.shard.count > 1 && !datagram.handed_over;
+        if many { Received::Anywhere } else { Received::Nothing }
+    }
+
+    /// The server is pressed: our SYN is to come again, with what it gave us.
+    fn on_retry<'a>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'a>,
+        id: u64,
+        cookie: Cookie,
+    ) -> Received<'a> {
+        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
+        let from_server = flow.outer.remote == datagram.outer.remote;
+        let Some(opening) = flow.opening.as_mut().filter(|_| from_server) else {
+            return Received::Nothing;
+        };
+        if opening.retries >= MAX_RETRIES || opening.cookie == Some(cookie) {
+            return Received::Nothing;
+        }
+        opening.retries += 1;
+        opening.cookie = Some(cookie);
+        self.servers.heard(now, datagram.outer.remote, Version::Two);
+        Received::Repeat(id)
+    }
+
+    /// The server does not speak what our SYN was written in.
+    fn on_versions<'a>(
+        &mut self,
+        now: Instant,
+        datagram: &Datagram<'a>,
+        id: u64,
+        list: &[u8],
+    ) -> Received<'a> {
+        let Some(flow) = self.flows.get_mut(&id) else { return Received::Nothing };
+        let asked = flow.opening.is_some() && flow.outer.remote == datagram.outer.remote;
+        let only_old =
+            list.contains(&(Version::One as u8)) && !list.contains(&(Version::Two as u8));
+        if !asked || !only_old {
+            return Received::Nothing;
+        }
+        (flow.version, flow.bond, flow.opening) = (Version::One, None, None);
+        self.servers.heard(now, datagram.outer.remote, Version::One);
+        Received::Repeat(id)
+    }
+}
+
+fn meta(datagram: &Datagram<'_>, path: FourTuple, flow: u64, peer_flow: u64) -> PacketMeta {
+    PacketMeta { path, ecn: datagram.ecn, flow, peer_flow, checksum_verified: false }
+}
+
+/// The ends as the core is to know them: outer IP addresses, the peer's inner port, our UDP port.
+fn path_of(datagram: &Datagram<'_>, segment: &[u8]) -> FourTuple {
+    let source_port = u16::from_be_bytes([segment[0], segment[1]]);
+    FourTuple {
+        local: SocketAddr::new(datagram.outer.local, datagram.local_port),
+        remote: SocketAddr::new(datagram.outer.remote.ip(), source_port),
+    }
+}
+
+/// SYN without ACK (RFC 9293 section 3.1: the control bits are in byte 13).
+fn is_first_syn(segment: &[u8]) -> bool {
+    const SYN: u8 = 0x02;
+    const ACK: u8 = 0x10;
+    segment[13] & (SYN | ACK) == SYN
+}
+
+/// The shard that the token of a SYN with MP_JOIN names (RFC 8684 section 3.2: kind 30, length 12,
+/// subtype 1, token in bytes 4..8 of the option), or of one with Fast JOIN (docs/spec/experimental.md:
+/// length 20, subtype 0xf, messages 4 to 7, the token at the same place).
+fn join_owner(segment: &[u8], shards: u8) -> Option<u8> {
+    const MP_JOIN_SYN_LEN: usize = 12;
+    const FAST_JOIN_SYN_LEN: usize = 20;
+    let header_len = usize::from(segment[12] >> 4) * 4;
+    let mut options = segment.get(20..header_len)?;
+    while let [kind, rest @ ..] = options {
+        match kind {
+            0 => return None,
+            1 => options = rest,
+            _ => {
+                let len = usize::from(*rest.first()?);
+                let option = options.get(..len).filter(|_| len >= 2)?;
+                let joins = len == MP_JOIN_SYN_LEN && option[2] >> 4 == 1;
+                let joins_fast = len == FAST_JOIN_SYN_LEN && option[2] & 0xfc == 0xf4;
+                if *kind == 30 && (joins || joins_fast) {
+                    let token = u32::from_be_bytes(option[4..8].try_into().ok()?);
+                    return Some(Shard::of_token(token, shards));
+                }
+                options = &options[len..];
+            }
+        }
+    }
+    None
+}

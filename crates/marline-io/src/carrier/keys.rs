@@ -1,0 +1,328 @@
+//! The keys of version 2: who may move a flow, who may reset it, who may open one under a flood
+//! (spec sections 3, 4 and 6).
+//!
+//! An observer sees every datagram. What it cannot compute is a Diffie-Hellman secret, what it cannot
+//! invert is a hash. So a move is proven under a secret agreed on by X25519, and a reset by showing the
+//! token whose hash the handshake told. Both sides send their public key with the handshake and compute
+//! nothing then: a key pair serves all flows of ten minutes, and the secret of two pairs is computed
+//! when the first flow between them moves, and kept.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit, Mac};
+use marline_time::{Duration, Instant};
+use sha2::{Digest, Sha256};
+use x25519_dalek::{PublicKey, StaticSecret};
+
+use super::Outer;
+use super::frame::{COOKIE_LEN, Cookie, Introduction, KEY_LEN, Nonce, Proof};
+
+/// A key pair serves flows that are opened in this time: its public half is a name that an observer
+/// could recognise a client by.
+const PAIR_LIFETIME: Duration = Duration::from_secs(600);
+/// Secrets kept, newest first.
+const AGREED_CAPACITY: usize = 64;
+/// A cookie is good in the slot of time it was made in and in the next.
+const COOKIE_SLOT_S: u64 = 16;
+
+/// What the first bytes under a key say it is used for.
+const PAIR_LABEL: &[u8] = b"Marline carrier key pair";
+const PATH_LABEL: &[u8] = b"Marline carrier path key";
+const RESPONSE_LABEL: &[u8] = b"Marline carrier response";
+const RESET_LABEL: &[u8] = b"Marline carrier reset";
+const COMMITMENT_LABEL: &[u8] = b"Marline carrier reset commitment";
+const NONCE_LABEL: &[u8] = b"Marline carrier nonce";
+const COOKIE_LABEL: &[u8] = b"Marline carrier cookie";
+
+/// Our half of an agreement.
+pub(super) struct KeyPair {
+    secret: StaticSecret,
+    public: [u8; KEY_LEN],
+    born_at: Instant,
+}
+
+impl fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyPair(..)")
+    }
+}
+
+/// What a flow of version 2 is tied to.
+#[derive(Clone)]
+pub(super) struct Bond {
+    own: Arc<KeyPair>,
+    /// The peer's; `None` until its handshake came.
+    pub(super) peer: Option<Introduction>,
+    /// Proves moves of this flow; `None` until it is needed.
+    path_key: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for Bond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bond(..)")
+    }
+}
+
+/// The secrets of a carrier.
+pub(super) struct Keyring {
+    /// For all that only we check.
+    secret: [u8; 32],
+    /// For what a successor must be able to prove.
+    reset_seed: [u8; 32],
+    pair: Option<Arc<KeyPair>>,
+    pairs: u64,
+    agreed: VecDeque<([u8; KEY_LEN], [u8; KEY_LEN], [u8; 32])>,
+    agreements: u64,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keyring(..)")
+    }
+}
+
+impl Keyring {
+    /// Both must be unpredictable.
+    pub(super) const fn new(secret: [u8; 32], reset_seed: [u8; 32]) -> Self {
+        let agreed = VecDeque::new();
+        Keyring { secret, reset_seed, pair: None, pairs: 0, agreed, agreements: 0 }
+    }
+
+    /// Secrets computed so far.
+    pub(super) const fn agreements(&self) -> u64 {
+        self.agreements
+    }
+
+    /// Ties a flow to the key pair of the day, and to what the peer said of itself.
+    pub(super) fn bond(&mut self, now: Instant, peer: Option<Introduction>) -> Bond {
+        let fresh = |pair: &&Arc<KeyPair>| now < pair.born_at + PAIR_LIFETIME;
+        let own = match self.pair.as_ref().filter(fresh) {
+            Some(pair) => Arc::clone(pair),
+            None => self.next_pair(now),
+        };
+        Bond { own, peer, path_key: None }
+    }
+
+    fn next_pair(&mut self, now: Instant) -> Arc<KeyPair> {
+        self.pairs += 1;
+        let secret = mac(&self.secret, &[PAIR_LABEL, &self.pairs.to_be_bytes()]);
+        let secret = StaticSecret::from(secret);
+        let public = PublicKey::from(&secret).to_bytes();
+        let pair = Arc::new(KeyPair { secret, public, born_at: now });
+        self.pair = Some(Arc::clone(&pair));
+        pair
+    }
+
+    /// What we say of ourselves on the flow `id`, seen at `local`.
+    pub(super) fn introduction(&self, bond: &Bond, id: u64, local: SocketAddr) -> Introduction {
+        let commitment = commitment_of(&self.reset_token(id, local));
+        Introduction { key: bond.own.public, commitment }
+    }
+
+    /// Proves that whoever received `id` at `local` has forgotten it. The address is part of it since
+    /// another server with the same seed must not prove what is true of that one only.
+    pub(super) fn reset_token(&self, id: u64, local: SocketAddr) -> Proof {
+        let place = [&ip_bytes(local.ip())[..], &local.port().to_be_bytes()].concat();
+        left(&mac(&self.reset_seed, &[RESET_LABEL, &id.to_be_bytes(), &place]))
+    }
+
+    /// What proves that the side whose id is `responder` received the nonce at a new address; the
+    /// other side's id is `challenger`. `None`: nothing was agreed on.
+    pub(super) fn response(
+        &mut self,
+        bond: &mut Bond,
+        (challenger, responder): (u64, u64),
+        nonce: &Nonce,
+    ) -> Option<Proof> {
+        let key = self.path_key(bond, challenger ^ responder)?;
+        let ids = [challenger.to_be_bytes(), responder.to_be_bytes()].concat();
+        Some(left(&mac(&key, &[RESPONSE_LABEL, &ids, nonce])))
+    }
+
+    /// `both` is the same on both sides.
+    fn path_key(&mut self, bond: &mut Bond, both: u64) -> Option<[u8; 32]> {
+        if let Some(key) = bond.path_key {
+            return Some(key);
+        }
+        let shared = self.agree(&bond.own, bond.peer?.key)?;
+        let key = mac(&shared, &[PATH_LABEL, &both.to_be_bytes()]);
+        bond.path_key = Some(key);
+        Some(key)
+    }
+
+    fn agree(&mut self, own: &KeyPair, theirs: [u8; KEY_LEN]) -> Option<[u8; 32]> {
+        let known = self.agreed.iter().find(|(a, b, _)| *a == own.public && *b == theirs);
+        if let Some((_, _, shared)) = known {
+            return Some(*shared);
+        }
+        self.agreements += 1;
+        let shared = own.secret.diffie_hellman(&PublicKey::from(theirs));
+        // A public key of small order makes a secret that everybody knows.
+        if !shared.was_contributory() {
+            return None;
+        }
+        let shared = shared.to_bytes();
+        self.agreed.truncate(AGREED_CAPACITY - 1);
+        self.agreed.push_front((own.public, theirs, shared));
+        Some(shared)
+    }
+
+    /// The nonce for the challenge of an address: good for one move of this flow, and there only.
+    pub(super) fn nonce(&self, flow: u64, moves: u32, outer: &Outer) -> Nonce {
+        let place = [&outer.socket.to_be_bytes()[..], &ip_bytes(outer.local)].concat();
+        let ids = [&flow.to_be_bytes()[..], &moves.to_be_bytes()].concat();
+        left(&mac(&self.secret, &[NONCE_LABEL, &ids, &place, &remote_bytes(outer)]))
+    }
+
+    /// What the sender of a SYN at this address must come back with.
+    pub(super) fn cookie(&self, now: Instant, sender: u64, outer: &Outer) -> Cookie {
+        self.cookie_of(slot_of(now), sender, outer)
+    }
+
+    fn cookie_of(&self, slot: u8, sender: u64, outer: &Outer) -> Cookie {
+        let about = [&[slot][..], &sender.to_be_bytes(), &remote_bytes(outer)].concat();
+        let mut cookie = [slot; COOKIE_LEN];
+        cookie[1..].copy_from_slice(&left(&mac(&self.secret, &[COOKIE_LABEL, &about])));
+        cookie
+    }
+
+    /// Whether we gave it to this address, lately.
+    pub(super) fn is_ours(
+        &self,
+        now: Instant,
+        cookie: &Cookie,
+        sender: u64,
+        outer: &Outer,
+    ) -> bool {
+        let slot = cookie[0];
+        slot_of(now).wrapping_sub(slot) <= 1
+            && equal_in_constant_time(cookie, &self.cookie_of(slot, sender, outer))
+    }
+}
+
+/// The hash that a handshake tells of a token.
+pub(super) fn commitment_of(token: &Proof) -> Proof {
+    let hash = Sha256::new().chain_update(COMMITMENT_LABEL).chain_update(token).finalize();
+    left(&hash.into())
+}
+
+/// Equality that takes the same time wherever the difference is.
+pub(super) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+fn slot_of(now: Instant) -> u8 {
+    (now.since(Instant::ZERO).as_secs() / COOKIE_SLOT_S) as u8
+}
+
+fn mac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
+        unreachable!("HMAC takes keys of any length");
+    };
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+fn left(hash: &[u8; 32]) -> Proof {
+    core::array::from_fn(|at| hash[at])
+}
+
+fn ip_bytes(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn remote_bytes(outer: &Outer) -> [u8; 18] {
+    let (ip, port) = (ip_bytes(outer.remote.ip()), outer.remote.port().to_be_bytes());
+    core::array::from_fn(|at| if at < 16 { ip[at] } else { port[at - 16] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(local: &str) -> SocketAddr {
+        local.parse().unwrap()
+    }
+
+    #[test]
+    fn a_token_is_of_one_flow_one_address_and_one_seed_and_survives_a_restart() {
+        let here = at("192.0.2.1:443");
+        let token = |seed, id, local| Keyring::new([9; 32], [seed; 32]).reset_token(id, local);
+        let first = token(1, 7, here);
+        assert_eq!(Keyring::new([8; 32], [1; 32]).reset_token(7, here), first);
+        for other in [token(2, 7, here), token(1, 8, here), token(1, 7, at("192.0.2.1:444"))] {
+            assert_ne!(other, first);
+        }
+        assert_ne!(commitment_of(&first), first);
+    }
+
+    #[test]
+    fn both_sides_agree_and_nobody_else_does() {
+        let now = Instant::from_secs(1);
+        let here = at("192.0.2.1:443");
+        let mut rings = [1, 2, 3].map(|n| Keyring::new([n; 32], [n; 32]));
+        let mut bonds = rings.each_mut().map(|ring| ring.bond(now, None));
+        let told: [Introduction; 3] =
+            core::array::from_fn(|n| rings[n].introduction(&bonds[n], 5, here));
+        (bonds[0].peer, bonds[1].peer, bonds[2].peer) =
+            (Some(told[1]), Some(told[0]), Some(told[0]));
+        let proofs: [Option<Proof>; 3] =
+            core::array::from_fn(|n| rings[n].response(&mut bonds[n], (5, 6), &[4; 16]));
+        assert!(proofs[0].is_some());
+        assert_eq!(proofs[0], proofs[1]);
+        assert_ne!(proofs[0], proofs[2], "an observer with a key pair of its own");
+        let turned = rings[0].response(&mut bonds[0], (6, 5), &[4; 16]);
+        assert_ne!(turned, proofs[0], "a challenge cannot be sent back as its own answer");
+        // A hundred flows between the same two cost one agreement.
+        for flow in 100..200 {
+            let mut bond = rings[0].bond(now, Some(told[1]));
+            assert!(rings[0].response(&mut bond, (flow, 6), &[4; 16]).is_some());
+        }
+        assert_eq!(rings[0].agreements(), 1);
+    }
+
+    #[test]
+    fn a_public_key_of_small_order_proves_nothing() {
+        let mut ring = Keyring::new([1; 32], [1; 32]);
+        let peer = Introduction { key: [0; KEY_LEN], commitment: [0; 16] };
+        let mut bond = ring.bond(Instant::from_secs(1), Some(peer));
+        assert_eq!(ring.response(&mut bond, (5, 6), &[4; 16]), None);
+    }
+
+    #[test]
+    fn key_pairs_are_renewed_and_flows_keep_theirs() {
+        let mut ring = Keyring::new([1; 32], [1; 32]);
+        let now = Instant::from_secs(1);
+        let (old, same) = (ring.bond(now, None), ring.bond(now, None));
+        assert_eq!(old.own.public, same.own.public);
+        let new = ring.bond(now + PAIR_LIFETIME, None);
+        assert_ne!(old.own.public, new.own.public);
+        assert_eq!(format!("{ring:?} {new:?} {:?}", new.own), "Keyring(..) Bond(..) KeyPair(..)");
+    }
+
+    #[test]
+    fn a_cookie_is_good_at_one_address_for_half_a_minute() {
+        let ring = Keyring::new([1; 32], [1; 32]);
+        let now = Instant::from_secs(40);
+        let outer = |port| Outer {
+            socket: 0,
+            local: at("192.0.2.1:443").ip(),
+            remote: SocketAddr::new(at("192.0.2.9:1").ip(), port),
+        };
+        let cookie = ring.cookie(now, 7, &outer(1));
+        let later = |s| now + Duration::from_secs(s);
+        assert!(ring.is_ours(now, &cookie, 7, &outer(1)));
+        assert!(ring.is_ours(later(16), &cookie, 7, &outer(1)));
+        assert!(!ring.is_ours(later(40), &cookie, 7, &outer(1)));
+        assert!(!ring.is_ours(now, &cookie, 7, &outer(2)));
+        assert!(!ring.is_ours(now, &cookie, 8, &outer(1)));
+    }
+}

@@ -1,0 +1,359 @@
+//! Version 2: what an observer of all datagrams can still not do, and what old peers notice of it.
+
+use super::*;
+
+const HERE: (u8, u16) = (9, 7000);
+
+/// A client and a server with a flow between them, and all datagrams that went over.
+struct Pair {
+    client: UdpCarrier,
+    server: UdpCarrier,
+    now: Instant,
+    seen: Vec<Vec<u8>>,
+}
+
+fn client_path() -> FourTuple {
+    FourTuple { local: SocketAddr::new(ip(2), 4242), remote: SocketAddr::new(ip(1), 443) }
+}
+
+/// What a client sees the server at.
+fn at_client() -> Outer {
+    outer(2, (1, 443))
+}
+
+fn sent(framed: Option<Framed>, segment: &[u8]) -> Vec<u8> {
+    let Some(Framed::Handshake { header, .. }) = framed else { panic!("a handshake goes out") };
+    [header.as_bytes(), segment].concat()
+}
+
+fn first_syn(client: &mut UdpCarrier, now: Instant) -> (Vec<u8>, bool) {
+    let mut bytes = vec![0; SHORT_HEADER + 44];
+    let framed =
+        client.frame(now, &batch(client_path(), (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
+    let old_too = matches!(framed, Some(Framed::Handshake { old_too: true, .. }));
+    (sent(framed, &segment(0x02, 44)), old_too)
+}
+
+fn syn_ack(server: &mut UdpCarrier, now: Instant) -> Vec<u8> {
+    let mut bytes = vec![0; SHORT_HEADER + 60];
+    let out = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), true, &bytes);
+    sent(server.frame(now, &out, &mut bytes), &segment(0x12, 60))
+}
+
+/// The client's data from where it is.
+fn client_sends(client: &mut UdpCarrier, now: Instant) -> Vec<u8> {
+    let mut bytes = vec![0; SHORT_HEADER];
+    bytes.extend(segment(0x10, 20));
+    let out = batch(client_path(), (CLIENT_FLOW, SERVER_FLOW), false, &bytes);
+    assert!(client.frame(now, &out, &mut bytes).is_some());
+    bytes
+}
+
+fn goes_to(server: &mut UdpCarrier, now: Instant) -> Outer {
+    let mut bytes = vec![0; 200];
+    let out = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &bytes);
+    match server.frame(now, &out, &mut bytes) {
+        Some(Framed::Ready(to)) => to,
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Pair {
+    fn connected() -> Pair {
+        Pair::between(carrier(false, ALONE), carrier(true, ALONE))
+    }
+
+    fn between(mut client: UdpCarrier, mut server: UdpCarrier) -> Pair {
+        let now = Instant::from_secs(1);
+        let (syn, _) = first_syn(&mut client, now);
+        let got = server.receive(now, &datagram(outer(1, HERE), &syn));
+        assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == CLIENT_FLOW));
+        let answer = syn_ack(&mut server, now);
+        let got = client.receive(now, &datagram(at_client(), &answer));
+        assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == SERVER_FLOW));
+        let third = client_sends(&mut client, now);
+        let got = server.receive(now, &datagram(outer(1, HERE), &third));
+        assert!(matches!(got, Received::Segment(meta, _) if meta.flow == SERVER_FLOW));
+        Pair { client, server, now, seen: vec![syn, answer, third] }
+    }
+
+    /// The client's datagrams come from elsewhere: the challenge that the server sends there.
+    fn challenged_at(&mut self, at: Outer) -> Vec<u8> {
+        let data = client_sends(&mut self.client, self.now);
+        self.server.receive(self.now, &datagram(at, &data));
+        let (to, challenge) = self.server.poll_control().expect("a challenge");
+        assert_eq!(to, at);
+        self.seen.extend([data, challenge.as_bytes().to_vec()]);
+        challenge.as_bytes().to_vec()
+    }
+}
+
+#[test]
+fn a_client_that_moves_is_followed_and_the_core_is_told() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    for (moved, other_host) in [(outer(1, (9, 7001)), false), (outer(1, (8, 7001)), true)] {
+        let challenge = pair.challenged_at(moved);
+        pair.client.receive(now, &datagram(at_client(), &challenge));
+        let (_, response) = pair.client.poll_control().expect("a response");
+        let got = pair.server.receive(now, &datagram(moved, response.as_bytes()));
+        assert!(
+            matches!(got, Received::Moved { flow: SERVER_FLOW, new_host } if new_host == other_host)
+        );
+        assert_eq!(goes_to(&mut pair.server, now), moved);
+    }
+    assert_eq!(pair.server.counters().bad_responses, 0);
+    assert_eq!(pair.server.counters().agreements, 1);
+}
+
+#[test]
+fn an_observer_of_everything_cannot_steal_a_flow() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    let thief = outer(1, (66, 6666));
+    // It sends with the id that it has seen, and gets the challenge.
+    let keepalive = ControlFrame::keepalive(Version::Two, SERVER_FLOW);
+    pair.server.receive(now, &datagram(thief, keepalive.as_bytes()));
+    let (_, challenge) = pair.server.poll_control().expect("a challenge");
+    let Some((_, Frame::Challenge { nonce, .. })) = Frame::parse(challenge.as_bytes()) else {
+        panic!("a challenge");
+    };
+    // The nonce itself, which was enough once, in either version; and whatever it can compute from
+    // what it has seen, with a key pair of its own.
+    let mut own = Keyring::new([66; 32], [66; 32]);
+    let mut tries = vec![nonce];
+    for seen in &pair.seen {
+        if let Some((_, Frame::Handshake { more: Some(more), .. })) = Frame::parse(seen) {
+            tries.push(more.introduction.commitment);
+            let mut bond = own.bond(now, Some(more.introduction));
+            let ids = (SERVER_FLOW, CLIENT_FLOW);
+            tries.extend(own.response(&mut bond, ids, &nonce));
+        }
+    }
+    assert_eq!(tries.len(), 5);
+    for proof in &tries {
+        for version in [Version::One, Version::Two] {
+            let forged = ControlFrame::response(version, SERVER_FLOW, proof);
+            let got = pair.server.receive(now, &datagram(thief, forged.as_bytes()));
+            assert!(matches!(got, Received::Nothing));
+        }
+    }
+    assert_eq!(pair.server.counters().bad_responses, 10);
+    // It asks the true peer, which answers nobody but the server.
+    let got = pair.client.receive(now, &datagram(outer(2, (66, 6666)), challenge.as_bytes()));
+    assert!(matches!(got, Received::Nothing));
+    assert!(pair.client.poll_control().is_none());
+    // It makes the true peer move, and uses what it sees then.
+    let moved = outer(1, (8, 9000));
+    let true_challenge = pair.challenged_at(moved);
+    pair.client.receive(now, &datagram(at_client(), &true_challenge));
+    let (_, response) = pair.client.poll_control().expect("a response");
+    pair.server.receive(now, &datagram(thief, response.as_bytes()));
+    assert_eq!(goes_to(&mut pair.server, now), outer(1, HERE));
+    pair.server.receive(now, &datagram(moved, response.as_bytes()));
+    assert_eq!(goes_to(&mut pair.server, now), moved);
+    pair.server.receive(now, &datagram(thief, response.as_bytes()));
+    assert_eq!(goes_to(&mut pair.server, now), moved);
+}
+
+#[test]
+fn a_server_that_forgot_proves_it_and_nobody_else_can() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    // Killed and started again: all is new but the seed.
+    let mut restarted = UdpCarrier::new(CarrierConfig {
+        secret: [77; 32],
+        ..CarrierConfig { reset_seed: [5; 32], ..carrier(true, ALONE).config }
+    });
+    restarted.set_socket(0, Some(SocketAddr::new(ip(1), 443)));
+    let mut other =
+        UdpCarrier::new(CarrierConfig { reset_seed: [99; 32], ..carrier(true, ALONE).config });
+    let data = client_sends(&mut pair.client, now);
+    let keepalive = ControlFrame::keepalive(Version::Two, SERVER_FLOW);
+    for asked in [&data[..], keepalive.as_bytes()] {
+        let mut answers = Vec::new();
+        for server in [&mut other, &mut restarted] {
+            let got = server.receive(now, &datagram(outer(1, HERE), asked));
+            assert!(matches!(got, Received::Nothing));
+            let (to, reset) = server.poll_control().expect("a reset");
+            assert_eq!(to, outer(1, HERE));
+            assert!(reset.as_bytes().len() <= asked.len());
+            answers.push(reset);
+        }
+        // The observer has the id and the commitment, and anybody's token.
+        let guesses = pair.seen.iter().filter_map(|seen| match Frame::parse(seen)?.1 {
+            Frame::Handshake { more: Some(more), .. } => Some(more.introduction.commitment),
+            _ => None,
+        });
+        let mut forged: Vec<_> =
+            guesses.map(|guess| ControlFrame::proven_reset(SERVER_FLOW, &guess)).collect();
+        forged.push(answers[0]);
+        for reset in forged {
+            let got = pair.client.receive(now, &datagram(at_client(), reset.as_bytes()));
+            assert!(matches!(got, Received::Nothing));
+        }
+        let got = pair.client.receive(now, &datagram(at_client(), answers[1].as_bytes()));
+        assert!(matches!(got, Received::Reset(CLIENT_FLOW)));
+        // Nor does version 1 do without a token.
+        let mut old = frame::reset_header(SERVER_FLOW).to_vec();
+        old.extend(segment(0x04, 20));
+        let got = pair.client.receive(now, &datagram(at_client(), &old));
+        assert!(matches!(got, Received::Nothing));
+    }
+    assert_eq!(pair.client.counters().bad_resets, 6);
+}
+
+#[test]
+fn resets_are_limited_per_second() {
+    let mut server = carrier(true, ALONE);
+    let mut sent = [0; 3];
+    for ms in 0..3_000u64 {
+        let now = Instant::from_secs(10) + Duration::from_millis(ms);
+        for n in 1..6 {
+            let bytes = ControlFrame::keepalive(Version::Two, ms * 10 + n);
+            server.receive(now, &datagram(outer(1, HERE), bytes.as_bytes()));
+            while server.poll_control().is_some() {
+                sent[(ms / 1_000) as usize] += 1;
+            }
+        }
+    }
+    assert_eq!(sent, [RESETS_PER_S; 3]);
+}
+
+#[test]
+fn a_server_of_old_gets_what_it_understands() {
+    let now = Instant::from_secs(1);
+    let mut client = carrier(false, ALONE);
+    // It does not answer the first, and what it gets with the second it understands.
+    let (first, old_too) = first_syn(&mut client, now);
+    assert!(first[0] == 0x21 && !old_too);
+    let later = now + Duration::from_secs(1);
+    let (second, old_too) = first_syn(&mut client, later);
+    assert!(second[0] == 0x21 && old_too);
+    let answer = HandshakeHeader::new(CLIENT_FLOW, SERVER_FLOW, None);
+    let answer = [answer.as_bytes(), &segment(0x12, 60)].concat();
+    let got = client.receive(later, &datagram(at_client(), &answer));
+    assert!(matches!(got, Received::Segment(meta, _) if meta.peer_flow == SERVER_FLOW));
+    assert_eq!(client_sends(&mut client, later)[0], 0x10);
+    let challenge = ControlFrame::challenge(Version::One, CLIENT_FLOW, &[9; 16]);
+    client.receive(later, &datagram(at_client(), challenge.as_bytes()));
+    let response = ControlFrame::response(Version::One, SERVER_FLOW, &[9; 16]);
+    assert_eq!(client.poll_control(), Some((at_client(), response)));
+    // The next one loses no time.
+    client.forget(CLIENT_FLOW);
+    let (next, old_too) = first_syn(&mut client, later);
+    assert!(next[0] == 0x11 && !old_too);
+}
+
+#[test]
+fn who_has_spoken_version_two_is_not_believed_in_version_one() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    let old = data(SERVER_FLOW, 20);
+    let got = pair.server.receive(now, &datagram(outer(1, HERE), &old));
+    assert!(matches!(got, Received::Nothing));
+    // Nor does a copy of the SYN in version 1 start anything, or an answer in a version not offered.
+    let old_syn = syn(CLIENT_FLOW, 44);
+    let got = pair.server.receive(now, &datagram(outer(1, HERE), &old_syn));
+    assert!(matches!(got, Received::Nothing));
+    let mut client = carrier(false, ALONE);
+    first_syn(&mut client, now);
+    let answer = HandshakeHeader::new(CLIENT_FLOW, SERVER_FLOW, None);
+    let answer = [answer.as_bytes(), &segment(0x12, 60)].concat();
+    let got = client.receive(now, &datagram(at_client(), &answer));
+    assert!(matches!(got, Received::Nothing));
+    // A server known for version 2 is not taken for one of old after a single loss.
+    pair.client.forget(CLIENT_FLOW);
+    let repeats: Vec<bool> = (0..3).map(|_| first_syn(&mut pair.client, now).1).collect();
+    assert_eq!(repeats, [false, false, true]);
+}
+
+#[test]
+fn versions_to_come_are_told_what_is_spoken_here() {
+    let now = Instant::from_secs(1);
+    let mut server = carrier(true, ALONE);
+    let mut newer = syn(CLIENT_FLOW, 44);
+    newer[0] = 0x31;
+    server.receive(now, &datagram(outer(1, HERE), &newer));
+    let (_, told) = server.poll_control().expect("the list");
+    assert_eq!(told, ControlFrame::versions(CLIENT_FLOW));
+    assert!(told.as_bytes().len() <= newer.len());
+    // We speak one of them: nothing to do. Of a server that speaks only version 1, we do as it wants.
+    let mut client = carrier(false, ALONE);
+    first_syn(&mut client, now);
+    assert!(matches!(
+        client.receive(now, &datagram(at_client(), told.as_bytes())),
+        Received::Nothing
+    ));
+    let only_old = &told.as_bytes()[..SHORT_HEADER];
+    let only_old = [only_old, &[1]].concat();
+    assert!(matches!(
+        client.receive(now, &datagram(at_client(), &only_old)),
+        Received::Repeat(CLIENT_FLOW)
+    ));
+    assert_eq!(first_syn(&mut client, now).0[0], 0x11);
+}
+
+#[test]
+fn a_pressed_server_makes_strangers_come_again_and_remembers_nothing() {
+    let now = Instant::from_secs(1);
+    let (mut client, mut server) = (carrier(false, ALONE), carrier(true, ALONE));
+    let pressed = |bytes| Datagram { pressed: true, ..datagram(outer(1, HERE), bytes) };
+    let (syn, _) = first_syn(&mut client, now);
+    assert!(matches!(server.receive(now, &pressed(&syn)), Received::Nothing));
+    assert_eq!(server.table_sizes(), (0, 0));
+    let (_, retry) = server.poll_control().expect("a cookie");
+    assert!(retry.as_bytes().len() <= syn.len());
+    let thief = client.receive(now, &datagram(outer(2, (66, 443)), retry.as_bytes()));
+    assert!(matches!(thief, Received::Nothing));
+    let got = client.receive(now, &datagram(at_client(), retry.as_bytes()));
+    assert!(matches!(got, Received::Repeat(CLIENT_FLOW)));
+    let again = client.receive(now, &datagram(at_client(), retry.as_bytes()));
+    assert!(matches!(again, Received::Nothing), "once");
+    let (second, old_too) = first_syn(&mut client, now);
+    assert!(!old_too, "who gives cookies speaks version 2");
+    assert!(matches!(server.receive(now, &pressed(&second)), Received::Segment(..)));
+    // The cookie is worth nothing elsewhere.
+    let elsewhere = Datagram { outer: outer(1, (9, 7001)), ..pressed(&second) };
+    let mut fresh = carrier(true, ALONE);
+    assert!(matches!(fresh.receive(now, &elsewhere), Received::Nothing));
+}
+
+#[test]
+fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
+    let now = Instant::from_secs(1);
+    let mut server = half_open(now);
+    while answer(&mut server, now, 60).is_some() {}
+    for n in 0..PENDING_CAPACITY as u64 {
+        server.receive(now, &datagram(outer(1, (7, 1)), &syn(0x5000 + n, 44)));
+    }
+    assert!(!server.pending.knows(CLIENT_FLOW, ip(9)));
+    server.receive(now, &datagram(outer(1, HERE), &syn(CLIENT_FLOW, 44)));
+    assert!(answer(&mut server, now, 60).is_some(), "the client is there, and gets its answer");
+}
+
+#[test]
+fn ten_thousand_idle_flows_are_all_kept_open() {
+    let start = Instant::from_secs(1);
+    let mut client = carrier(false, ALONE);
+    client.config.max_flows = 20_000;
+    let mut bytes = vec![0; SHORT_HEADER + 40];
+    for n in 1..=10_000u64 {
+        client.frame(start, &batch(client_path(), (n, 0), true, &bytes), &mut bytes);
+        client.frame(start, &batch(client_path(), (n, 1 << 40 | n), false, &bytes), &mut bytes);
+    }
+    let mut last = std::collections::BTreeMap::new();
+    let end = start + Duration::from_secs(61);
+    while let Some(now) = client.next_timeout().filter(|at| *at < end) {
+        client.on_timeout(now);
+        while let Some((_, frame)) = client.poll_control() {
+            let Some((_, Frame::Keepalive { flow })) = Frame::parse(frame.as_bytes()) else {
+                panic!("a keepalive");
+            };
+            let before = last.insert(flow, now).unwrap_or(start);
+            assert!(now.since(before) <= Duration::from_secs(20), "{:?}", now.since(before));
+        }
+    }
+    assert_eq!(last.len(), 10_000);
+    assert!(last.values().all(|at| end.since(*at) <= Duration::from_secs(20)));
+}

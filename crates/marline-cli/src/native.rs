@@ -88,6 +88,7 @@ impl CarrierPlan {
 }
 
 fn reserve(sockets: &RawSockets, config: &mut ServerConfig) -> anyhow::Result<()> {
+    config.listen_on_both_families();
     for address in &mut config.listen {
         // The port that the system chose, if it was to.
         let reserved = sockets.reserve(*address);

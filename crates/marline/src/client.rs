@@ -121,7 +121,7 @@ impl Client {
     /// later than a stagger, so that nobody wakes a radio or uses a bad network without need.
     ///
     /// # Errors
-    /// No attempt succeeded; the error lists each with its reason.
+    /// No attempt succeeded within [`ClientConfig::patience`]; the error lists each with its reason.
     pub async fn connect(&self, servers: &[SocketAddr]) -> Result<Stream, Error> {
         let winner = *lock(&self.inner.winner);
         let (candidates, local_addresses) = {
@@ -137,7 +137,8 @@ impl Client {
             None => Grid::staggered(candidates, stagger),
             Some(oracle) => Grid::judged(candidates, stagger, |c| is_bad(oracle, c)),
         };
-        let race = Race { shard: &self.inner.shard, config: &config, transport };
+        let patience = self.inner.config.patience.into();
+        let race = Race { shard: &self.inner.shard, config: &config, transport, patience };
         let outcome = race.run(grid).await;
         for failure in &outcome.failures {
             if let FailureKind::NoRoute(error) = &failure.why {

@@ -1,6 +1,6 @@
 //! Configuration of both sides.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +9,17 @@ use marline_core::{ConnectionConfig, Limits, Oracle};
 use marline_time::Duration;
 
 use marline_io::{PathSpec, RawSockets, ResetSeed, SegmentLog};
+
+/// `0.0.0.0:0` behind `[::]:PORT` means that port.
+pub(crate) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
+    let everywhere = |at: &SocketAddr| at.ip().is_unspecified();
+    match before.filter(|at| at.is_ipv6() && everywhere(at)) {
+        Some(ipv6) if address.is_ipv4() && everywhere(&address) && address.port() == 0 => {
+            SocketAddr::new(address.ip(), ipv6.port())
+        }
+        _ => address,
+    }
+}
 
 /// Longest time between two datagrams on a path with connections that a NAT may see: many forget a
 /// UDP mapping after 30 s of silence.
@@ -103,6 +114,9 @@ pub struct ClientConfig {
     pub keepalive: Duration,
     /// Wait this long for an answer before the next path is tried as well (50 to 250 ms).
     pub stagger: Duration,
+    /// A server that has not answered on any path within this time does not: `connect` then fails. What
+    /// TCP by itself takes for that is two minutes.
+    pub patience: Duration,
 }
 
 impl ClientConfig {
@@ -122,6 +136,7 @@ impl ClientConfig {
             limits: Limits::default(),
             keepalive: Duration::from_secs(15),
             stagger: Duration::from_millis(100),
+            patience: Duration::from_secs(10),
         }
     }
 }
@@ -132,6 +147,8 @@ pub struct ServerConfig {
     /// How segments travel.
     pub carrier: Carrier,
     /// Addresses to listen on (UDP or TCP, as the carrier has it); port 0 lets the system choose one.
+    /// `[::]` stands for all addresses of both families, or of IPv6 alone where an IPv4 address is listed
+    /// with the same port.
     pub listen: Vec<SocketAddr>,
     /// Addresses to announce to clients, in the order of their ids from 1 on. Native carriers also
     /// listen on them. At most 254.
@@ -164,6 +181,20 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
+    /// Spells out what `[::]` stands for: all addresses of both families. Behind each `[::]:PORT`,
+    /// `0.0.0.0:PORT` is put, unless an IPv4 address is listed with that port. Listeners do this
+    /// themselves; who reserves ports in advance must do it before. A second time changes nothing.
+    pub fn listen_on_both_families(&mut self) {
+        let has_ipv4 = |port| self.listen.iter().any(|at| at.is_ipv4() && at.port() == port);
+        let missing = |at: &SocketAddr| {
+            let everywhere = at.is_ipv6() && at.ip().is_unspecified();
+            let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
+            (everywhere && !has_ipv4(at.port())).then_some(ipv4)
+        };
+        let spelled = self.listen.iter().flat_map(|at| [Some(*at), missing(at)]);
+        self.listen = spelled.flatten().collect();
+    }
+
     /// The defaults: one shard on these addresses.
     #[must_use]
     pub fn new(listen: Vec<SocketAddr>, connection: ConnectionConfig) -> Self {
@@ -183,5 +214,36 @@ impl ServerConfig {
             backlog: 1_024,
             reset_seed: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_algos::default_policies;
+
+    use super::*;
+
+    #[test]
+    fn everywhere_is_both_families_unless_one_is_listed() {
+        let spelled = |words: &[&str]| {
+            let listen = words.iter().map(|word| word.parse().unwrap()).collect();
+            let connection = ConnectionConfig::new(default_policies());
+            let mut config = ServerConfig::new(listen, connection);
+            config.listen_on_both_families();
+            let once = config.listen.clone();
+            config.listen_on_both_families();
+            assert_eq!(config.listen, once);
+            once.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(spelled(&["[::]:7"]), "[::]:7 0.0.0.0:7");
+        assert_eq!(spelled(&["[::]:7", "0.0.0.0:7"]), "[::]:7 0.0.0.0:7");
+        assert_eq!(
+            spelled(&["192.0.2.1:7", "[::]:7", "[::]:8"]),
+            "192.0.2.1:7 [::]:7 [::]:8 0.0.0.0:8"
+        );
+        assert_eq!(spelled(&["[::1]:7", "0.0.0.0:8"]), "[::1]:7 0.0.0.0:8");
+        let [v6, v4] = ["[::]:9", "0.0.0.0:0"].map(|at| at.parse().unwrap());
+        assert_eq!(same_port(v4, Some(v6)).port(), 9);
+        assert_eq!(same_port(v4, None).port(), 0);
     }
 }

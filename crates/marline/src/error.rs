@@ -8,6 +8,9 @@ use marline_algos::PolicyError;
 use marline_core::{CloseReason, ConnectError};
 
 /// An error of a [`Client`](crate::Client) or a [`Listener`](crate::Listener).
+///
+/// Its text says what could not be done; the cause, if there is one, is its
+/// [`source`](std::error::Error::source): print the chain.
 #[derive(Debug)]
 pub enum Error {
     /// A path names an interface or address this machine does not have.
@@ -50,6 +53,8 @@ pub enum Error {
     Policy(PolicyError),
     /// The driver is gone: its runtime was shut down.
     Stopped,
+    /// The listener was closed: it accepts no more.
+    ListenerClosed,
     /// Another system error.
     Io {
         /// What was tried.
@@ -69,28 +74,43 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoSuchPath { path, reason } => write!(f, "path {path}: {reason}"),
-            Error::NoRoute { path, remote, source } => {
-                write!(f, "path {path}: no route to {remote}: {source}")
-            }
+            Error::NoRoute { path, remote, .. } => write!(f, "path {path}: no route to {remote}"),
             Error::NoPath => f.write_str(
                 "no usable path: no interface has a default route (name paths explicitly)",
             ),
-            Error::Bind { address, source } => write!(f, "cannot bind {address}: {source}"),
+            Error::Bind { address, .. } => write!(f, "cannot bind {address}"),
             Error::Config(what) => write!(f, "configuration: {what}"),
             Error::Unreachable { attempts } => {
                 write!(f, "no answer on any path ({})", attempts.join("; "))
             }
-            Error::Closed(reason) => write!(f, "connection ended: {reason}"),
-            Error::Connect(error) => write!(f, "cannot connect: {error}"),
-            Error::Policy(error) => error.fmt(f),
+            Error::Closed(_) => f.write_str("connection ended"),
+            Error::Connect(_) => f.write_str("cannot connect"),
+            Error::Policy(_) => f.write_str("cannot choose this policy"),
             Error::Stopped => f.write_str("the network driver has stopped"),
-            Error::Io { what, source } => write!(f, "{what}: {source}"),
+            Error::ListenerClosed => f.write_str("the listener was closed"),
+            Error::Io { what, .. } => f.write_str(what),
         }
     }
 }
 
-/// Without `source`: the text has the cause already, and who prints the chain would print it twice.
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::NoRoute { source, .. }
+            | Error::Bind { source, .. }
+            | Error::Io { source, .. } => Some(source),
+            Error::Closed(reason) => Some(reason),
+            Error::Connect(error) => Some(error),
+            Error::Policy(error) => Some(error),
+            Error::NoSuchPath { .. }
+            | Error::NoPath
+            | Error::Config(_)
+            | Error::Unreachable { .. }
+            | Error::Stopped
+            | Error::ListenerClosed => None,
+        }
+    }
+}
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
@@ -102,7 +122,7 @@ impl From<Error> for io::Error {
             Error::Unreachable { .. } => io::ErrorKind::TimedOut,
             Error::Closed(reason) => marline_io::error_kind(*reason),
             Error::Connect(_) => io::ErrorKind::AddrInUse,
-            Error::Stopped => io::ErrorKind::NotConnected,
+            Error::Stopped | Error::ListenerClosed => io::ErrorKind::NotConnected,
         };
         io::Error::new(kind, error)
     }
@@ -117,5 +137,46 @@ impl From<ConnectError> for Error {
 impl From<PolicyError> for Error {
     fn from(error: PolicyError) -> Self {
         Error::Policy(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    /// Texts of an error and its causes.
+    fn chain(error: &Error) -> String {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        text
+    }
+
+    #[test]
+    fn causes_are_sources_and_are_said_once() {
+        let taken = || io::Error::from(io::ErrorKind::AddrInUse);
+        let address = "127.0.0.1:1".parse().unwrap();
+        for (error, expected) in [
+            (
+                Error::Bind { address, source: taken() },
+                format!("cannot bind 127.0.0.1:1: {}", taken()),
+            ),
+            (Error::io("list interfaces", taken()), format!("list interfaces: {}", taken())),
+            (
+                Error::Closed(CloseReason::Refused),
+                "connection ended: refused by the peer".to_owned(),
+            ),
+            (Error::Stopped, "the network driver has stopped".to_owned()),
+        ] {
+            assert_eq!(chain(&error), expected);
+        }
+        let error = Error::Closed(CloseReason::PeerReset);
+        let reason = error.source().and_then(|source| source.downcast_ref::<CloseReason>());
+        assert_eq!(reason, Some(&CloseReason::PeerReset));
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::client::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::config::same_port;
 use crate::native::Announced;
 use crate::{Error, LONGEST_KEEPALIVE, PathChange, PolicyError, ServerConfig, Stream, native};
 
@@ -65,6 +66,7 @@ impl Listener {
             let what = "native carriers have one shard (their sockets cannot be spread yet)";
             return Err(Error::Config(what.to_owned()));
         }
+        config.listen_on_both_families();
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let queue = AcceptQueue::new(config.backlog);
         let mut shards = Vec::new();
@@ -86,7 +88,9 @@ impl Listener {
         }
         let mut listen = config.listen.clone();
         for shard in &shards {
+            let mut before = None;
             for address in &mut listen {
+                *address = same_port(*address, before);
                 let options = SocketOptions {
                     local: *address,
                     interface: None,
@@ -96,6 +100,7 @@ impl Listener {
                 *address = shard
                     .open_socket(options)
                     .map_err(|source| Error::Bind { address: *address, source })?;
+                before = Some(*address);
             }
         }
         if config.shards > 1 {
@@ -112,15 +117,15 @@ impl Listener {
     /// The next connection and its peer's address (that of the first subflow). Safe to cancel.
     ///
     /// # Errors
-    /// None so far; a listener that can no longer accept will say so here.
+    /// [`Error::ListenerClosed`] after [`close`](Self::close), by whichever clone.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
-        let stream = self.inner.queue.pop().await;
+        let stream = self.inner.queue.pop().await.ok_or(Error::ListenerClosed)?;
         let peer = stream.peer_addr();
         Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), peer))
     }
 
-    /// Accepts no further connections: those that wait are reset, those that still come refused.
-    /// What was accepted goes on.
+    /// Accepts no further connections: those that wait are reset, those that still come refused, and
+    /// every [`accept`](Self::accept) ends. What was accepted goes on.
     pub fn close(&self) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());

@@ -8,6 +8,7 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::Duration;
 use tokio::task::AbortHandle;
 
+use crate::config::same_port;
 use crate::{Carrier, Error, PathChange, ServerAddress, ServerConfig, TunPath};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
@@ -46,8 +47,9 @@ pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), Error> {
 pub(crate) fn listen(config: &ServerConfig, shard: &Shard) -> Result<Vec<SocketAddr>, Error> {
     open(&config.carrier, shard)?;
     shard.never_connect();
-    let mut listen = Vec::new();
+    let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.listen {
+        let address = same_port(address, listen.last().copied());
         let bound = shard.guard(address).map_err(|source| Error::Bind { address, source })?;
         listen.push(bound);
     }

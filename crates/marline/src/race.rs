@@ -24,6 +24,8 @@ pub(crate) struct Race<'a> {
     pub(crate) config: &'a ConnectionConfig,
     /// What firewalls on the way call it.
     pub(crate) transport: &'static str,
+    /// Who has not answered by then does not.
+    pub(crate) patience: core::time::Duration,
 }
 
 /// What happened to an attempt.
@@ -39,6 +41,8 @@ pub(crate) enum FailureKind {
     NoRoute(std::io::Error),
     Start(StartError),
     Closed(CloseReason),
+    /// Patience ended.
+    Silent,
 }
 
 impl core::fmt::Display for Failure {
@@ -50,7 +54,7 @@ impl core::fmt::Display for Failure {
             FailureKind::Start(StartError::Stopped) => {
                 f.write_str("the network driver has stopped")
             }
-            FailureKind::Closed(CloseReason::TimedOut) => {
+            FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent => {
                 write!(f, "no answer (does a firewall drop {} there?)", self.transport)
             }
             FailureKind::Closed(reason) => reason.fmt(f),
@@ -83,8 +87,16 @@ impl Race<'_> {
             if running.is_empty() {
                 return Outcome { winner: None, failures };
             }
-            let next = grid.due().map(|due| begun + due);
+            let over = begun + self.patience;
+            let next = grid.due().map_or(over, |due| over.min(begun + due));
             match first(&running, next).await {
+                None if Instant::now() >= over => {
+                    for (candidate, stream) in running {
+                        stream.abort();
+                        failures.push(self.failure(candidate, FailureKind::Silent));
+                    }
+                    return Outcome { winner: None, failures };
+                }
                 None => {}
                 Some((at, Ok(()))) => {
                     let (candidate, stream) = running.swap_remove(at);
@@ -115,22 +127,19 @@ impl Race<'_> {
     }
 }
 
-/// The first attempt that is decided; `None` when it is time for the next to start.
+/// The first attempt that is decided; `None` when it is time for the next to start, or to give up.
 async fn first(
     running: &[(Candidate, Stream)],
-    next: Option<Instant>,
+    next: Instant,
 ) -> Option<(usize, Result<(), CloseReason>)> {
-    let mut turn = pin!(next.map(tokio::time::sleep_until));
+    let mut turn = pin!(tokio::time::sleep_until(next));
     poll_fn(|cx| {
         for (at, (_, stream)) in running.iter().enumerate() {
             if let Poll::Ready(result) = stream.poll_connected(cx) {
                 return Poll::Ready(Some((at, result.map(|_fallback| ()))));
             }
         }
-        match turn.as_mut().as_pin_mut() {
-            Some(sleep) => sleep.poll(cx).map(|()| None),
-            None => Poll::Pending,
-        }
+        turn.as_mut().poll(cx).map(|()| None)
     })
     .await
 }

@@ -167,3 +167,56 @@ fn read_by_wireshark(dir: &std::path::Path) {
         assert!(frames(&file, "tcp.options.mptcp.subtype == 2") > 3, "so is DSS on {ip}");
     }
 }
+
+/// Whoever waits for a connection learns that none will come, and so does whoever asks later.
+#[tokio::test]
+async fn accept_ends_when_the_listener_is_closed() {
+    let listener = server(1).await;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let listener = listener.clone();
+            tokio::spawn(async move { listener.accept().await.map(drop) })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    listener.close();
+    for task in waiting {
+        let error = within(task).await.unwrap().unwrap_err();
+        assert!(matches!(error, marline::Error::ListenerClosed), "{error}");
+    }
+    assert!(within(listener.accept()).await.is_err());
+}
+
+/// A server that says nothing is given up in time, and the error says who and what was tried.
+#[tokio::test]
+async fn a_silent_server_is_given_up_when_patience_ends() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap();
+    let patience = std::time::Duration::from_millis(400);
+    let client =
+        client_with(&["127.0.0.1", "127.0.0.2"], |config| config.patience = patience).await;
+    let error = within(client.connect(&[at])).await.unwrap_err();
+    let marline::Error::Unreachable { attempts } = &error else { panic!("{error}") };
+    assert_eq!(attempts.len(), 2, "{error}");
+    assert!(attempts.iter().all(|attempt| attempt.contains("no answer")), "{error}");
+    assert!(client.connections().is_empty(), "nothing goes on behind the caller's back");
+}
+
+/// `[::]` is every address of the machine: clients of both families reach the server.
+#[tokio::test]
+async fn a_server_on_all_addresses_answers_both_families() {
+    for shards in [1, 2] {
+        let any = vec!["[::]:0".parse().unwrap()];
+        let listener = server_with(shards, |config| config.listen = any).await;
+        let port = listener.local_addrs()[0].port();
+        assert!(listener.local_addrs().iter().all(|at| at.port() == port));
+        for (local, server) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1")] {
+            let client = client(&[local]).await;
+            let server = std::net::SocketAddr::new(server.parse().unwrap(), port);
+            let (mut near, mut far) = pair_at(&client, &listener, server).await;
+            assert_eq!(far.peer_addr().is_ipv4(), server.is_ipv4());
+            let (sent, got) = tokio::join!(send(&mut near, b"hello"), receive(&mut far));
+            assert_eq!(((), &got[..]), (sent, &b"hello"[..]));
+        }
+    }
+}

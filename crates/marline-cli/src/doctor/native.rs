@@ -59,7 +59,10 @@ async fn connections() -> Vec<Finding> {
     config.carrier = Carrier::Raw;
     let listener = match Listener::bind(config).await {
         Ok(listener) => listener,
-        Err(error) => return vec![Finding::fails(PLAIN, error.to_string())],
+        Err(error) => {
+            let text = format!("{:#}", anyhow::Error::new(error));
+            return vec![Finding::fails(PLAIN, text)];
+        }
     };
     if let Err(error) = greet(&listener, Protocol::TCP).await {
         let text = format!(

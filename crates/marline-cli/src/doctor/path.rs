@@ -89,7 +89,10 @@ async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {
     let opened = client(&path, true, Some(log.clone())).await;
     let probing = match opened {
         Ok(probing) => probing,
-        Err(error) => return vec![Finding::fails(WHAT, format!("cannot be tried: {error}"))],
+        Err(error) => {
+            let text = format!("cannot be tried: {:#}", anyhow::Error::new(error));
+            return vec![Finding::fails(WHAT, text)];
+        }
     };
     let exchanged = exchange(&probing, server).await;
     let theirs = match client(&path, false, None).await {

@@ -41,29 +41,33 @@ impl AcceptQueue {
         None
     }
 
-    /// The next one. Safe to cancel.
-    pub async fn pop(&self) -> Stream {
+    /// The next one; `None` when it takes no more. Safe to cancel.
+    pub async fn pop(&self) -> Option<Stream> {
         loop {
             let notified = self.notify.notified();
             let (next, more) = {
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 (waiting.pop_front(), !waiting.is_empty())
             };
-            if let Some(stream) = next {
+            if next.is_some() {
                 if more {
                     self.notify.notify_one();
                 }
-                return stream;
+                return next;
+            }
+            if self.closed.load(Ordering::Relaxed) {
+                return None;
             }
             notified.await;
         }
     }
 
-    /// Takes no more, and lets go of all that wait.
+    /// Takes no more, lets go of all connections that wait, and tells who waits for one.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let all =
             core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         drop(all);
+        self.notify.notify_waiters();
     }
 }

@@ -61,7 +61,7 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
     let mut exchanged = Exchanged { nonce, ..Exchanged::default() };
     let opened = match timeout(OPENING, client.connect(&[server])).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(error.to_string()),
+        Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::new(error))),
         Err(_) => Err("no answer".to_owned()),
     };
     let mut stream = match opened {

@@ -38,9 +38,9 @@ impl Open for Direct {
     async fn open(&self, target: &Target) -> Result<marline::Stream, OpenError> {
         let addresses = resolve(target).await.map_err(OpenError::Refused)?;
         let connect = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses));
-        let failed = |error: &Error| OpenError::Refused(failure(target, error));
+        let failed = |error: Error| OpenError::Refused(failure(target, error));
         let stream = match connect.await {
-            Ok(connected) => connected.map_err(|error| failed(&error))?,
+            Ok(connected) => connected.map_err(failed)?,
             Err(_) => {
                 let text = format!("{target}: no answer within {} s", CONNECT_TIMEOUT.as_secs());
                 let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
@@ -56,14 +56,14 @@ impl Open for Direct {
     }
 }
 
-fn failure(target: &Target, error: &Error) -> Failure {
-    let code = match error {
+fn failure(target: &Target, error: Error) -> Failure {
+    let code = match &error {
         Error::Closed(CloseReason::Refused) => ErrorCode::ConnectionReset,
         Error::NoRoute { .. } | Error::NoPath => ErrorCode::NetworkFailure,
         Error::Connect(_) | Error::Bind { .. } | Error::Io { .. } => ErrorCode::ResourceExceeded,
         _ => ErrorCode::DestinationUnreachable,
     };
-    Failure::new(code, format!("{target}: {error}"))
+    Failure::new(code, format!("{target}: {:#}", anyhow::Error::new(error)))
 }
 
 #[cfg(test)]
@@ -73,12 +73,16 @@ mod tests {
     #[test]
     fn failures_have_the_codes_that_applications_understand() {
         let target: Target = "example.org:80".parse().unwrap();
-        let refused = failure(&target, &Error::Closed(CloseReason::Refused));
+        let refused = failure(&target, Error::Closed(CloseReason::Refused));
         assert_eq!(refused.code, ErrorCode::ConnectionReset);
-        assert!(refused.text.contains("example.org:80"), "{}", refused.text);
-        assert_eq!(failure(&target, &Error::NoPath).code, ErrorCode::NetworkFailure);
+        assert!(
+            refused.text.contains("example.org:80: connection ended: refused"),
+            "{}",
+            refused.text
+        );
+        assert_eq!(failure(&target, Error::NoPath).code, ErrorCode::NetworkFailure);
         let attempts = vec!["path wlan0 to 192.0.2.1:80: no answer".to_owned()];
-        let silent = failure(&target, &Error::Unreachable { attempts });
+        let silent = failure(&target, Error::Unreachable { attempts });
         assert_eq!(silent.code, ErrorCode::DestinationUnreachable);
         assert!(silent.text.contains("wlan0"), "{}", silent.text);
     }

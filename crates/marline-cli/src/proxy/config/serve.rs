@@ -16,7 +16,7 @@ use crate::proxy::serve::{Backend, FrontLimits, HeaderVersion};
 options! {
     /// Flags of `marline serve`, and keys of its file.
     pub struct ServeOptions {
-        /// Accept connections here; again for more (`0.0.0.0:443` and `[::]:443` are every address)
+        /// Accept connections here; again for more (`[::]:443` is every address of both families)
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
         /// The service: HOST:PORT or unix:PATH

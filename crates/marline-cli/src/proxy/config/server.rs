@@ -17,7 +17,8 @@ use crate::proxy::target::Target;
 options! {
     /// Flags of `marline server`, and keys of its file.
     pub struct ServerOptions {
-        /// Answer clients on this address (UDP, or TCP as --carrier has it); again for more
+        /// Answer clients on this address (UDP, or TCP as --carrier has it), `[::]:7777` for all; again
+        /// for more
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
         /// Where clients reach it, for invites; again for more [default: the listening address]

@@ -21,9 +21,10 @@ pub struct Conduct {
     pub lone_add_addr: bool,
     /// A server announces its addresses once it has both keys, not only after the first DSS.
     pub announce_at_once: bool,
-    /// Data for a stream that the application has let go of is answered by a reset on plain TCP (RFC 9293
-    /// section 3.6.1), which may cost the peer what it has not read; otherwise it is dropped.
-    pub reset_late_data: bool,
+    /// Data for a stream that the application has let go of is answered by a reset at once (RFC 9293 section
+    /// 3.6.1), on plain TCP only, though it may cost the peer what the application said before. Otherwise
+    /// the reset waits until the peer has acknowledged that, and Multipath TCP ends by MP_FASTCLOSE.
+    pub reset_late_data_at_once: bool,
     /// An ACK of what was never sent is dropped without an answer (RFC 9293 section 3.10.7.4 asks for
     /// one).
     pub ignore_early_ack: bool,
@@ -49,7 +50,7 @@ impl Conduct {
         forgive_missing_timestamps: true,
         lone_add_addr: true,
         announce_at_once: true,
-        reset_late_data: true,
+        reset_late_data_at_once: true,
         ignore_early_ack: true,
         plain_counts_full_segments: true,
         fin_with_data: true,

@@ -262,6 +262,11 @@ impl Subflow {
         self.tx.window
     }
 
+    /// The largest window that the peer ever offered, bytes.
+    pub(crate) const fn largest_peer_window(&self) -> u64 {
+        self.tx.max_window
+    }
+
     pub(crate) fn rcv_nxt(&self) -> Ssn {
         self.rx.nxt
     }

@@ -2,9 +2,9 @@
 //! repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
 
 use marline_core::{Conduct, ConnectionConfig};
-use marline_testkit::Seg;
-use marline_testkit::timeline::multipath::{Subflows, multipath, sum};
-use marline_wire::mptcp::{DataAck, Dss, WireDsn, WireMapping};
+use marline_testkit::timeline::multipath::{Subflows, capable, multipath, sum, syn};
+use marline_testkit::{Seg, Sent};
+use marline_wire::mptcp::{DataAck, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
 
 /// A mapping of the peer's next bytes in this form.
 struct Form {
@@ -113,6 +113,29 @@ fn our_numbers_have_four_bytes_or_eight_and_a_checksum_if_agreed_on() {
         assert_eq!(line.sent(), [format!("a: 1:6 P dack 1 {name} 1+5{sum}")]);
         line.shutdown();
         assert_eq!(line.sent(), [format!("a: ack 1 dack 1 {name} 6+1@0{sum} dfin")]);
+    }
+}
+
+#[test]
+fn options_and_payload_are_no_more_than_the_peer_takes() {
+    let long = Conduct { long_dsn: true, ..Conduct::default() };
+    for (conduct, checksums) in [(Conduct::default(), false), (long, false), (long, true)] {
+        let config = ConnectionConfig { conduct, timestamps: true, ..multipath() };
+        let mut line = Subflows::listening(ConnectionConfig { dss_checksum: checksums, ..config });
+        let capable = |form| MptcpOption::Capable(capable(form));
+        line.send(0, syn().mss(48).timestamps(1, 0).mptcp(capable(MpCapableForm::Syn)));
+        assert!(line.sent()[0].starts_with("a: S ack capable"));
+        let third = capable(line.keys_form());
+        line.send(0, Seg::ack().timestamps(2, 1).mptcp(third));
+        let _ = line.sent();
+        line.id = line.script.take_incoming();
+        line.write(1_000);
+        let sent = line.script.take_sent();
+        assert!(sent.iter().any(|s| s.seg.payload.len() >= 8), "{sent:?}");
+        for Sent { seg, .. } in &sent {
+            let bytes = seg.options.encoded_len() + seg.payload.len();
+            assert!(bytes <= 48, "{bytes}: {seg:?}");
+        }
     }
 }
 

@@ -193,8 +193,13 @@ fn letting_go_with_data_unread_is_an_abort_and_without_an_orderly_end() {
     let mut line = served();
     line.release();
     assert_eq!(line.sent(), ["a: ack 6 dack8 6 dsn 1+1@0 dfin"]);
+    let whole = line.peers[0].expected_dsn;
+    line.peers[0].expected_dsn = line.their_dsn(1);
     line.data(0, b"late");
-    assert_eq!(line.sent(), ["a: ack 10 dack8 10"], "dropped, and acknowledged");
+    assert_eq!(line.sent(), ["a: ack 10 dack8 10"], "dropped: the peer has not all of ours");
+    line.peers[0].expected_dsn = whole;
+    line.ack(0);
+    assert_eq!(line.sent(), ["a: R 1 fastclose"], "our end is through: now it learns of it");
 }
 
 #[test]

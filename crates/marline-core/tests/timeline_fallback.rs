@@ -222,3 +222,55 @@ fn what_a_connection_said_before_it_fell_back_stays_mapped() {
     line.wait_for_send(5_000).expect("the second again");
     assert_eq!(line.sent(), ["a: 6:11 P dsn 6+5"], "what it was mapped as, without a DATA_ACK");
 }
+
+/// The endpoint has sent all it had; the peer found "damage" damaged. Whether the application has said that it
+/// was all.
+fn failed_at_the_end(shut: bool) -> Subflows {
+    let mut line = checked();
+    line.write(6);
+    if shut {
+        line.shutdown();
+    }
+    let _ = line.sent();
+    let fail = MpFail { dsn: line.their_dsn(1) };
+    line.peers[0].expected_dsn = line.their_dsn(1);
+    line.option(0, MptcpOption::Fail(fail));
+    assert_eq!(line.fallback(), Some(FallbackReason::PeerFailed));
+    line
+}
+
+#[test]
+fn mp_fail_is_answered_before_the_fin_and_that_has_the_infinite_mapping() {
+    let mut line = failed_at_the_end(true);
+    let expected = ["a: ack 6 fail 6", "a: 7 F dsn8 1+inf@1 sum 0"];
+    assert_eq!(line.sent(), expected);
+    // A FIN that is lost is repeated as it was.
+    line.wait_for_send(5_000).expect("the FIN again");
+    assert_eq!(line.sent(), expected[1..]);
+}
+
+#[test]
+fn a_fin_after_mp_fail_has_the_infinite_mapping_whenever_it_comes() {
+    let mut line = failed_at_the_end(false);
+    assert_eq!(line.sent(), ["a: ack 6 fail 6"]);
+    line.shutdown();
+    assert_eq!(line.sent(), ["a: 7 F dsn8 1+inf@1 sum 0"]);
+}
+
+#[test]
+fn a_fin_with_an_infinite_mapping_ends_the_stream_of_who_waited_for_it() {
+    let mut line = checked();
+    damaged(&mut line, 0, b"damage");
+    let _ = line.sent();
+    let (dsn, ssn) = (line.dsn(6), 6);
+    let mut fin = Seg::fin().mapping(dsn, ssn, 0);
+    if let Some(mapping) = fin.options.dss.as_mut().and_then(|dss| dss.mapping.as_mut()) {
+        mapping.checksum = Some(0);
+    }
+    line.send(0, fin);
+    assert_eq!(line.fallback(), Some(FallbackReason::ChecksumFailed));
+    assert_eq!(line.read(), b"eamage", "delivered as it came");
+    let id = line.id();
+    let end = line.script.run(|e, now| e.read(now, id, &mut [0; 10]));
+    assert_eq!(end, Ok(0), "and that was all");
+}

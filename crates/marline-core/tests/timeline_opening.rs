@@ -149,15 +149,46 @@ fn the_last_data_takes_the_fin_along_as_linux() {
 }
 
 #[test]
-fn data_that_nobody_will_read_is_dropped_or_as_linux_refused() {
-    for (config, expected) in [(plain(), "ack 6"), (linux(), "R 1")] {
+fn data_that_nobody_will_read_is_refused_once_the_peer_has_all_of_ours_or_as_linux_at_once() {
+    for (config, first) in [(plain(), "ack 6"), (linux(), "R 1")] {
         let mut line = Timeline::served(config, true, 100);
         let id = line.id();
         line.script.run(|e, now| e.release(now, id));
         assert_eq!(line.sent(), ["1 F"]);
         line.data(b"hello");
-        assert_eq!(line.sent()[0], expected);
+        assert_eq!(line.sent()[0], first, "the peer has not acknowledged the FIN");
+        line.ack(2);
+        assert_eq!(line.sent(), ["R 2"]);
     }
+}
+
+#[test]
+fn data_after_our_end_was_acknowledged_is_refused_at_once() {
+    for config in [plain(), linux()] {
+        let mut line = Timeline::served(config, true, 100);
+        let id = line.id();
+        line.write(3);
+        line.script.run(|e, now| e.release(now, id));
+        let sent = line.sent();
+        assert!(sent.last().is_some_and(|last| last.contains('F')), "{sent:?}");
+        line.ack(5);
+        assert_eq!(line.sent(), [""; 0], "half of it is closed");
+        line.data(b"hello");
+        assert_eq!(line.sent(), ["R 5"]);
+        line.data(b"again");
+        assert_eq!(line.sent(), ["R 5"], "and it is remembered for a while");
+    }
+}
+
+#[test]
+fn a_stream_that_ends_on_both_sides_without_late_data_is_not_reset() {
+    let mut line = Timeline::served(plain(), true, 100);
+    let id = line.id();
+    line.script.run(|e, now| e.release(now, id));
+    assert_eq!(line.sent(), ["1 F"]);
+    line.ack(2);
+    line.send(Seg::fin());
+    assert_eq!(line.sent(), ["ack 2"]);
 }
 
 #[test]

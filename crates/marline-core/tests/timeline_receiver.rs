@@ -2,8 +2,8 @@
 //! shut and probed, segment sizes (RFC 2018, 2883, 7323, 9293).
 
 use marline_core::ConnectionConfig;
-use marline_testkit::Seg;
 use marline_testkit::timeline::{MSS, Timeline, full, plain};
+use marline_testkit::{Seg, Sent};
 
 fn served() -> Timeline {
     Timeline::served(plain(), true, 100)
@@ -47,6 +47,75 @@ fn a_duplicate_is_told_first_and_once() {
     let _ = piece(&mut line, 301);
     assert_eq!(piece(&mut line, 301), ["ack 101 sack 301:401 sack 301:401"], "within a range");
     assert_eq!(piece(&mut line, 501), ["ack 101 sack 501:601 sack 301:401"], "and once");
+}
+
+/// `len` bytes of the peer from there on.
+fn stretch(line: &mut Timeline, at: u32, len: usize) -> Vec<String> {
+    line.send_at(at, Seg::ack().payload(&vec![b'x'; len]));
+    line.sent()
+}
+
+#[test]
+fn what_partly_repeats_a_range_is_told_as_far_as_it_does() {
+    let mut line = served();
+    assert_eq!(stretch(&mut line, 1_001, 500), ["ack 1 sack 1001:1501"]);
+    let begins_with_it = "ack 1 sack 1001:1501 sack 1001:2001";
+    assert_eq!(stretch(&mut line, 1_001, 1_000), [begins_with_it]);
+    assert_eq!(stretch(&mut line, 501, 1_000), ["ack 1 sack 1001:1501 sack 501:2001"], "ends");
+    assert_eq!(stretch(&mut line, 401, 2_000), ["ack 1 sack 501:2001 sack 401:2401"], "contains");
+    assert_eq!(stretch(&mut line, 2_401, 100), ["ack 1 sack 401:2501"], "touches, repeats nothing");
+}
+
+#[test]
+fn of_two_ranges_that_are_repeated_the_first_is_told() {
+    let mut line = served();
+    let _ = stretch(&mut line, 1_001, 500);
+    let _ = stretch(&mut line, 2_001, 500);
+    assert_eq!(stretch(&mut line, 1_001, 1_500), ["ack 1 sack 1001:1501 sack 1001:2501"]);
+}
+
+#[test]
+fn what_fills_a_hole_and_covers_what_is_behind_it_is_told() {
+    let mut line = served();
+    let _ = stretch(&mut line, 501, 500);
+    let _ = stretch(&mut line, 2_001, 500);
+    assert_eq!(
+        stretch(&mut line, 1, 1_000),
+        ["ack 1001 sack 501:1001 sack 2001:2501"],
+        "all of it"
+    );
+    assert_eq!(stretch(&mut line, 1_001, 1_200), ["ack 2501 sack 2001:2201"], "a part");
+    let _ = stretch(&mut line, 3_001, 100);
+    let both = "ack 3101 sack 2401:2501";
+    assert_eq!(
+        stretch(&mut line, 2_401, 650),
+        [both],
+        "below the ACK, and beyond the hole: the first"
+    );
+}
+
+#[test]
+fn segments_of_a_peer_with_a_small_mss_are_no_larger() {
+    for (asked, largest) in [(100, 100), (88, 88), (48, 48), (20, 48), (0, 48)] {
+        for timestamps in [false, true] {
+            let config = ConnectionConfig { timestamps, ..plain() };
+            let mut line = Timeline::listening(config);
+            let syn = Seg::syn().mss(asked).sack_permitted().window_scale(7);
+            line.send(if timestamps { syn.timestamps(1, 0) } else { syn });
+            assert_eq!(line.sent(), ["S ack"]);
+            let ack = Seg::ack().window(60_000);
+            line.ack_with(1, if timestamps { ack.timestamps(2, line.stamp) } else { ack });
+            line.id = line.script.take_incoming();
+            line.write(4_000);
+            let sent = line.script.take_sent();
+            let options = if timestamps { 12 } else { 0 };
+            assert!(sent.len() >= 4, "{asked}: {} segments", sent.len());
+            for Sent { seg, .. } in &sent {
+                let room = seg.payload.len() + options;
+                assert_eq!(room, largest, "{asked}: payload and options");
+            }
+        }
+    }
 }
 
 #[test]
@@ -130,4 +199,53 @@ fn a_window_that_opens_by_little_lets_no_stub_out() {
     line.wait(100);
     line.ack_window(2_001, 4_200);
     assert_eq!(line.sent(), ["5001:6001"], "not the 200 bytes behind it");
+}
+
+#[test]
+fn a_sliver_of_window_is_used_only_after_a_while() {
+    let mut line = offering(5_000);
+    line.write(20_000);
+    assert_eq!(line.sent(), full(1, 5));
+    line.wait(100);
+    line.ack_window(5_001, 200);
+    assert_eq!(line.sent(), [""; 0], "nothing is in flight, and yet");
+    assert_eq!(line.wait_for_send(5_000), Some(100), "RFC 9293 section 3.8.6.2.1: 0.1 to 1 s");
+    assert_eq!(line.sent(), ["5001:5201 P"]);
+    line.ack_window(5_201, 200);
+    assert_eq!(line.wait_for_send(5_000), Some(100), "and each time");
+    assert_eq!(line.sent(), ["5201:5401 P"]);
+    line.ack_window(5_401, 200);
+    line.wait(50);
+    line.ack_window(5_401, 1_200);
+    assert_eq!(line.sent(), ["5401:6401"], "a whole segment waits for nothing");
+    line.wait(500);
+    let _ = line.sent();
+    line.ack_window(6_401, 200);
+    assert_eq!(line.wait_for_send(5_000), Some(100), "an old wait does not count");
+}
+
+#[test]
+fn half_of_a_window_that_never_held_a_segment_is_used_at_once() {
+    let mut line = Timeline::listening(plain());
+    line.send(Seg::syn().mss(MSS).sack_permitted().window(600));
+    assert_eq!(line.sent(), ["S ack"]);
+    line.ack_window(1, 600);
+    line.id = line.script.take_incoming();
+    line.write(1_100);
+    assert_eq!(line.sent(), ["1:601 P"], "all that the peer ever had");
+    line.ack_window(601, 300);
+    assert_eq!(line.sent(), ["601:901 P"]);
+    line.ack_window(901, 99);
+    assert_eq!(line.wait_for_send(5_000), Some(100));
+    assert_eq!(line.sent(), ["901:1000 P"]);
+}
+
+#[test]
+fn the_end_of_what_was_written_waits_for_no_window() {
+    let mut line = offering(5_000);
+    line.write(5_100);
+    assert_eq!(line.sent(), full(1, 5));
+    line.wait(100);
+    line.ack_window(5_001, 100);
+    assert_eq!(line.sent(), ["5001:5101 P"]);
 }

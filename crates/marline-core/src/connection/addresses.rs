@@ -155,6 +155,12 @@ impl Addresses {
         !self.signals.is_empty()
     }
 
+    /// Whether MP_FAIL waits. Nothing may overtake it: a FIN that did would leave a subflow on which nothing
+    /// is signalled any more.
+    pub(super) fn owes_mp_fail(&self) -> bool {
+        self.signals.iter().any(|signal| matches!(signal.option, MptcpOption::Fail(_)))
+    }
+
     /// Plain TCP says nothing of addresses.
     pub(super) fn fall_silent(&mut self) {
         self.signals.clear();

@@ -33,6 +33,8 @@ pub(super) struct Closing {
     pub(super) fin_acked: bool,
     /// The application let go.
     pub(super) released: bool,
+    /// Data came that nobody will read.
+    pub(super) came_late: bool,
     /// It is over, and why.
     pub(super) closed: Option<CloseReason>,
     /// When it was over, or when the application let go of it.
@@ -138,6 +140,11 @@ impl Connection {
             Mode::Plain { .. } => self.closing.shutdown && self.plain_fin_acked(),
             _ => self.closing.fin_acked,
         };
+        if sent_all && self.closing.came_late {
+            // RFC 9293 section 3.6.1: the peer learns that data was lost, once it has all that it was to get.
+            self.abort(now, sh);
+            return;
+        }
         if sent_all && self.receive.fin_reached() {
             self.close_subflows();
             self.finish(now, sh, CloseReason::Finished);

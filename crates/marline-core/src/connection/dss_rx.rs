@@ -40,7 +40,7 @@ impl Connection {
                 }
             }
             self.confirm(now, sh);
-            self.on_mapping(now, sh, id, (&dss, !segment.payload.is_empty()));
+            self.on_mapping(now, sh, id, (&dss, carries(segment)));
         } else if let Some(capable) = mp_capable(segment) {
             // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
             // not count from what was acknowledged since.
@@ -73,8 +73,7 @@ impl Connection {
         else {
             return;
         };
-        let carries = !segment.payload.is_empty() || flags.contains(TcpFlags::FIN);
-        let unmapped = carries && !leg.mapped;
+        let unmapped = carries(segment) && !leg.mapped;
         let first = leg.run == (Ssn(1), Dsn(0));
         let sent = self.mappings.end() > Dsn(0) || !first;
         let unproven = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1) && !leg.proven;
@@ -126,7 +125,7 @@ impl Connection {
         self.announce(now, sh, id, mapping);
     }
 
-    /// `carries`: the segment has payload.
+    /// `carries`: the segment has something of the stream, see [`carries`].
     pub(super) fn on_mapping(
         &mut self,
         now: Instant,
@@ -243,4 +242,9 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether the segment has payload, or a FIN that ends it.
+pub(super) fn carries(segment: &TcpSegment<'_>) -> bool {
+    !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
 }

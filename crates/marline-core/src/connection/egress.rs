@@ -25,9 +25,8 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         self.suspect_accused(now, sh);
-        if self.config.conduct.lone_add_addr
-            && let Some(transmit) = self.emit_signal(now, sh, buf)
-        {
+        let signals_first = self.config.conduct.lone_add_addr || self.addresses.owes_mp_fail();
+        if signals_first && let Some(transmit) = self.emit_signal(now, sh, buf) {
             return Some(transmit);
         }
         self.emit_owed(now, sh, buf)

@@ -84,7 +84,7 @@ impl Connection {
             // After a fallback in mid-stream the peer's mappings count until its infinite one.
             let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
             if let Some(dss) = segment.options.dss.filter(|_| mapped) {
-                self.on_mapping(now, sh, id, (&dss, !segment.payload.is_empty()));
+                self.on_mapping(now, sh, id, (&dss, super::dss_rx::carries(segment)));
             }
         } else {
             self.on_mptcp_options(now, sh, id, segment);
@@ -105,13 +105,12 @@ impl Connection {
             if self.closing.released {
                 self.receive.discard();
             }
-            if self.closing.released
-                && late
-                && self.is_plain()
-                && self.config.conduct.reset_late_data
-            {
-                self.refuse_late_data(now, sh, id, segment);
-                return;
+            if self.closing.released && late {
+                self.closing.came_late = true;
+                if self.is_plain() && self.config.conduct.reset_late_data_at_once {
+                    self.refuse_late_data(now, sh, id, segment);
+                    return;
+                }
             }
             self.tell_readable(sh);
         }

@@ -44,6 +44,9 @@ impl Connection {
             }
             Egress::Ack | Egress::Probe | Egress::Fin => {
                 self.ack_options(id, options);
+                if matches!(egress, Egress::Fin) && self.is_plain() {
+                    options.dss = self.infinite_mapping_of_fin(id);
+                }
                 if let Some(option) = signal {
                     options.mptcp.push(option);
                 }
@@ -223,11 +226,19 @@ impl Connection {
         options.dss = Some(Dss { data_ack, mapping, data_fin: false });
     }
 
-    /// The infinite mapping goes with the first data after the fallback. It names the first byte that
-    /// was not DATA_ACKed then: from there on, positions map one to one.
+    /// The infinite mapping of a FIN that goes out for the first time.
+    fn infinite_mapping_of_fin(&self, id: SubflowId) -> Option<Dss> {
+        let end = self.leg(id)?.tcp.snd_nxt();
+        let start = Ssn(end.0.saturating_sub(1));
+        self.infinite_mapping(&SentSegment { start, end, fin: true, ..SentSegment::default() })
+    }
+
+    /// The infinite mapping goes with the first data after the fallback, or with the FIN if there is none: a
+    /// peer that does not learn of the fallback takes a FIN for the end of a subflow only. It names the first
+    /// byte that was not DATA_ACKed then: from there on, positions map one to one.
     fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
         let (first, (ssn, dsn)) = self.infinite_from?;
-        let is_first = segment.start == first && segment.payload_len() > 0;
+        let is_first = segment.start == first && !segment.is_empty();
         let wire = WireDsn::Long(self.keys.local_first.wrapping_add(dsn.0));
         let checksum = self.checksum.then_some(0);
         let mapping = WireMapping { dsn: wire, ssn: ssn.0 as u32, length: 0, checksum };

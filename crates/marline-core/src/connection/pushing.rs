@@ -29,13 +29,28 @@ enum Release {
     Overdue,
 }
 
+/// How long a sender waits for more than a sliver of the peer's window when nothing is in flight: the shortest
+/// that RFC 9293 section 3.8.6.2.1 recommends (0.1 to 1 s).
+const WINDOW_WAIT: Duration = Duration::from_millis(100);
+
+/// Waiting for a window that is worth a segment.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum WindowWait {
+    #[default]
+    No,
+    Until(Instant),
+    /// Long enough: what there is, is used.
+    Over,
+}
+
 /// The wishes, and what follows from them.
 #[derive(Debug, Default)]
 pub(super) struct Pushing {
     hold: Hold,
     release: Release,
     /// Until when the held segment waits.
-    pub(super) hold_until: Option<Instant>,
+    hold_until: Option<Instant>,
+    window_wait: WindowWait,
     /// Ends of records, in order, that lie beyond what is acknowledged.
     records: VecDeque<Dsn>,
     lowat: Option<u64>,
@@ -43,7 +58,37 @@ pub(super) struct Pushing {
     /// How the application wants silence met, if it said so.
     pub(super) keepalive: Option<Option<Keepalive>>,
     /// When unacknowledged data ends the connection.
-    pub(super) give_up_at: Option<Instant>,
+    give_up_at: Option<Instant>,
+}
+
+impl Pushing {
+    /// Nothing but a sliver of the peer's window is left: whether to wait for more.
+    pub(super) fn waits_for_window(&mut self, now: Instant) -> bool {
+        if self.window_wait == WindowWait::No {
+            self.window_wait = WindowWait::Until(now + WINDOW_WAIT);
+        }
+        self.window_wait != WindowWait::Over
+    }
+
+    /// A segment leaves.
+    pub(super) fn leave_window_wait(&mut self) {
+        self.window_wait = WindowWait::No;
+    }
+
+    /// When this file's times come.
+    pub(super) fn timeouts(&self) -> [Option<Instant>; 3] {
+        let window = match self.window_wait {
+            WindowWait::Until(at) => Some(at),
+            _ => None,
+        };
+        [self.hold_until, self.give_up_at, window]
+    }
+
+    fn on_window_wait(&mut self, now: Instant) {
+        if matches!(self.window_wait, WindowWait::Until(at) if at <= now) {
+            self.window_wait = WindowWait::Over;
+        }
+    }
 }
 
 impl Connection {
@@ -141,6 +186,7 @@ impl Connection {
 
     /// Times of this file that have come.
     pub(super) fn on_pushing_timeout(&mut self, now: Instant, sh: &mut Shared) {
+        self.pushing.on_window_wait(now);
         if self.pushing.hold_until.is_some_and(|at| at <= now) {
             self.pushing.hold_until = None;
             self.pushing.release = Release::Overdue;

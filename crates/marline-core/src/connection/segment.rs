@@ -105,9 +105,10 @@ impl Connection {
         if len == 0 || overhead + len > limit || is_stub && is_last && self.is_held(now) {
             return None;
         }
-        if (!ends_record || is_last) && self.is_silly(id, choice, len, room) {
+        if (!ends_record || is_last) && self.is_silly(now, choice, len, room) {
             return None;
         }
+        self.pushing.leave_window_wait();
         let start = buf.bytes().len() + buf.headroom();
         let segment = buf.grow(overhead + len);
         let sum = self.send.copy(dsn, &mut segment[overhead..]);
@@ -159,19 +160,27 @@ impl Connection {
         Some((overhead + len, ecn))
     }
 
-    /// A segment cut short by the end of the peer's window is not worth sending while more data waits
-    /// and something is in flight that will bring a window update (RFC 9293 section 3.8.6.2.1).
-    fn is_silly(&self, id: SubflowId, choice: &Choice, len: usize, room: usize) -> bool {
+    /// A segment cut short by the end of the peer's window is not worth sending while more data waits. If
+    /// something is in flight, that will bring a window update; if not, half of the largest window the peer
+    /// ever had is worth it, and less than that after a while (RFC 9293 section 3.8.6.2.1).
+    fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
         if choice.kind != Kind::New || len == room {
             return false;
         }
-        let cut = choice.range.start.plus(len as u64) < self.send.end();
+        let id = choice.subflow;
+        let end = choice.range.start.plus(len as u64);
+        let cut = end < self.send.end();
         let nagle = self.config.nagle && !self.closing.shutdown;
         let in_flight = self
             .views
             .iter()
             .any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.potentially_failed));
-        (cut || nagle) && in_flight
+        if in_flight {
+            return cut || nagle;
+        }
+        let largest = self.leg(id).map_or(0, |leg| leg.tcp.largest_peer_window());
+        let by_window = cut && end == self.window_end && (len as u64) < largest / 2;
+        by_window && self.pushing.waits_for_window(now)
     }
 
     fn account(&mut self, id: SubflowId, choice: &Choice, len: u64) {

@@ -28,15 +28,14 @@ impl Connection {
         let linger = self.wait_ends_at();
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
         let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
-        let (held, give_up) = (self.pushing.hold_until, self.pushing.give_up_at);
         let silence = self.silence_timeout();
-        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, held, give_up];
+        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence];
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
         let leaving = self.closing.leaving_since.filter(|_| self.legs_count() > 0);
         let leaving = leaving.map(|since| since + LEAVING);
-        let own = own.into_iter().chain([
+        let own = own.into_iter().chain(self.pushing.timeouts()).chain([
             manager,
             self.addresses.next_timeout(),
             self.negotiation.next_timeout(),

@@ -12,6 +12,11 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
 /// Largest shift of the window scale option (RFC 7323 section 2.3).
 pub(super) const MAX_WINDOW_SCALE: u8 = 14;
 
+/// Segments of fewer payload bytes than this fill the scoreboard before they fill the send buffer.
+const BYTES_PER_ENTRY: u64 = 64;
+/// As many segments may be outstanding, however small the send buffer is.
+const LEAST_ENTRIES: u64 = 1_024;
+
 /// The settings of one subflow.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct SubflowConfig {
@@ -43,6 +48,9 @@ pub(crate) struct SubflowConfig {
     pub(crate) window_scale: u8,
     /// Ranges held out of order.
     pub(crate) out_of_order_ranges: usize,
+    /// Segments outstanding: what a peer with a tiny MSS, or an application that writes bytes one by one, can
+    /// make of a send buffer.
+    pub(crate) outstanding_segments: usize,
     /// Offer or accept timestamps.
     pub(crate) timestamps: bool,
     /// Full segments have a DSS.
@@ -83,12 +91,18 @@ impl SubflowConfig {
             time_wait: connection.time_wait,
             window_scale: window_scale_for(connection.receive_buffer),
             out_of_order_ranges: limits.out_of_order_ranges.max(1),
+            outstanding_segments: entries_for(connection.send_buffer),
             timestamps: connection.timestamps,
             dss_room: connection.mptcp || !connection.conduct.plain_counts_full_segments,
             conduct: connection.conduct,
             ts_offset,
         }
     }
+}
+
+/// Entries of a scoreboard beside a send buffer of so many bytes.
+fn entries_for(send_buffer: u64) -> usize {
+    usize::try_from((send_buffer / BYTES_PER_ENTRY).max(LEAST_ENTRIES)).unwrap_or(usize::MAX)
 }
 
 /// The smallest shift with which a window of `buffer` bytes can be said in 16 bits.

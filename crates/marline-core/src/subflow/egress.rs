@@ -193,7 +193,7 @@ impl Subflow {
             }
         }
         let room = window.saturating_sub(taken);
-        if room == 0 {
+        if room == 0 || board.len() >= self.config.outstanding_segments {
             return Eligibility::CwndLimited;
         }
         if let Some(at) = self.pacer.closed_until(now) {

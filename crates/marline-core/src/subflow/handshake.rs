@@ -12,8 +12,10 @@ use crate::{Ecn, FourTuple, SubflowState};
 
 /// The MSS of a peer that did not say (RFC 9293 section 3.7.1, IPv4).
 const DEFAULT_MSS: u16 = 536;
-/// Smallest MSS taken seriously; below, headers eat the path.
-const LEAST_MSS: u16 = 88;
+/// Smallest MSS taken seriously: all the options there can be, and 8 bytes of payload (Linux:
+/// `tcp_min_snd_mss`). A host has to take 536 bytes (RFC 9293 section 3.7.1); one that asks for segments
+/// without payload has something else in mind.
+const LEAST_MSS: u16 = 48;
 
 impl Subflow {
     /// Opens a subflow: owes a SYN.

@@ -124,6 +124,12 @@ impl Subflow {
             return stored;
         }
         let part = from.since(start) as usize..to.since(start) as usize;
+        // RFC 2883 section 4: of what a segment repeats, the first contiguous part.
+        if old == 0
+            && let Some((first, last)) = self.rx.queue.held_within(from.0, to.0)
+        {
+            self.rx.dsack = Some((Ssn(first), Ssn(last)));
+        }
         if from == self.rx.nxt {
             stored.new = to.since(from);
             ingress.in_order = Some((from, part));
@@ -139,9 +145,6 @@ impl Subflow {
         stored.urgent = true;
         if let Some(new) = self.rx.queue.insert(from.0, &payload[part]) {
             stored.new = new;
-            if new == 0 {
-                self.rx.dsack = Some((from, to));
-            }
             ingress.duplicate_bytes += to.since(from) - new;
         }
         stored

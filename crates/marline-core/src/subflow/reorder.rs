@@ -146,6 +146,13 @@ impl ReorderQueue {
         self.recent.truncate(RECENT);
     }
 
+    /// The first of those bytes of `start..end` that are held, as far as they are contiguous.
+    pub(super) fn held_within(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let next = || self.ranges.range(start..end).next().map(|(&first, &last)| (first, last));
+        let (first, last) = self.range_around(start).or_else(next)?;
+        Some((first.max(start), last.min(end)))
+    }
+
     fn range_around(&self, at: u64) -> Option<(u64, u64)> {
         let (&start, &end) = self.ranges.range(..=at).next_back()?;
         (end > at).then_some((start, end))

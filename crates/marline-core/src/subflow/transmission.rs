@@ -120,7 +120,7 @@ impl Transmission {
             mss,
             window_shift: 0,
             window: 0,
-            max_window: u64::from(u16::MAX),
+            max_window: 0,
             undo: None,
             frto: Frto::Off,
             force: None,

@@ -35,7 +35,12 @@ fn hmac(sender: Key, receiver: Key, message: &[&[u8]]) -> [u8; 32] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&sender.0.to_be_bytes());
     key[8..].copy_from_slice(&receiver.0.to_be_bytes());
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else {
+    keyed_hash(&key, message)
+}
+
+/// HMAC-SHA256 of the parts, one after the other.
+pub(crate) fn keyed_hash(key: &[u8; 16], message: &[&[u8]]) -> [u8; 32] {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length");
     };
     for part in message {

@@ -17,6 +17,7 @@ use self::demux::{Demux, FlowRef};
 use self::time_wait::{TIME_WAIT_BIT, TimeWait};
 use self::wakeups::Wakeups;
 use crate::connection::{ChunkPool, Connection, SparedPaths};
+use crate::initial::InitialNumbers;
 use crate::network_memory::NetworkMemory;
 use crate::shared::{AnswerBudget, Shared};
 use crate::{
@@ -49,10 +50,11 @@ struct Slot {
 }
 
 impl Endpoint {
-    /// A new endpoint. `rng` draws keys, ISNs, nonces and ids: it must be unpredictable in real use.
+    /// A new endpoint. `rng` draws keys, nonces, ids and the secret behind ISNs: it must be unpredictable in real use.
     #[must_use]
     pub fn new(config: EndpointConfig, mut rng: Box<dyn Rng>) -> Self {
         let demux = Demux::new(rng.next_u64());
+        let initial = InitialNumbers::draw(rng.as_mut());
         let time_wait = TimeWait::new(config.limits.time_wait);
         let answers = AnswerBudget::new(config.limits.challenges_per_s);
         let challenges = AnswerBudget::new(config.limits.challenges_per_s);
@@ -60,6 +62,7 @@ impl Endpoint {
             shared: Shared {
                 config,
                 rng,
+                initial,
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 demux,

@@ -18,6 +18,7 @@ mod crypto;
 mod endpoint;
 mod error;
 mod event;
+mod initial;
 mod network_memory;
 mod oracle;
 mod repair;

@@ -8,6 +8,7 @@ use crate::connection::{ChunkPool, SparedPaths};
 use crate::endpoint::demux::Demux;
 use crate::endpoint::oracle::OracleView;
 use crate::endpoint::time_wait::{Stray, TimeWait};
+use crate::initial::InitialNumbers;
 use crate::network_memory::NetworkMemory;
 use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, MonitorKind, Shard};
 
@@ -16,6 +17,8 @@ use crate::{ConnectionId, Counters, EndpointConfig, Event, MonitorEvent, Monitor
 pub(crate) struct Shared {
     pub(crate) config: EndpointConfig,
     pub(crate) rng: Box<dyn Rng>,
+    /// Behind ISNs and timestamps.
+    pub(crate) initial: InitialNumbers,
     pub(crate) counters: Counters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) demux: Demux,

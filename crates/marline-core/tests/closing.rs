@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use marline_core::{CloseReason, ConnectionId, Event};
+use marline_core::{CloseReason, ConnectionConfig, ConnectionId, Event};
 use marline_testkit::{Fate, Flight, Pair, Side, config, endpoint_config};
 use marline_wire::{TcpFlags, TcpSegment};
 
@@ -152,4 +152,37 @@ fn an_abort_behind_a_hole_ends_the_peer_too() {
     }
     assert_eq!(closed, Some(CloseReason::PeerReset));
     assert!((2..=30).contains(&resets) && fastcloses == resets, "{resets} RSTs, {fastcloses}");
+}
+
+/// RFC 6528 and 6191: who uses a port again at once waits for no TIME-WAIT of the server, which closed first.
+#[test]
+fn a_port_that_is_used_again_at_once_is_answered_at_once() {
+    for timestamps in [false, true] {
+        let config = ConnectionConfig { mptcp: false, timestamps, ..config() };
+        let accept = endpoint_config(Some(config.clone()));
+        let mut pair = Pair::new(endpoint_config(None), accept, 3);
+        let (local, remote) = ("10.0.0.1:4000", "10.0.0.2:443");
+        let (local, remote) = (local.parse().expect("one"), remote.parse().expect("one"));
+        for round in 0..40 {
+            let now = pair.now();
+            let client =
+                pair.endpoint(Side::A).connect(now, config.clone(), local, remote).expect("free");
+            let mut server = None;
+            run(&mut pair, Duration::from_millis(100), &mut |_| {}, &mut |event| {
+                if let (Side::B, Event::Incoming(id)) = event {
+                    server = Some(id);
+                }
+            });
+            let context = format!("timestamps {timestamps}, round {round}");
+            let server = server.unwrap_or_else(|| panic!("{context}: not within 100 ms"));
+            for (side, id) in [(Side::B, server), (Side::A, client)] {
+                let now = pair.now();
+                pair.endpoint(side).release(now, id);
+                run(&mut pair, Duration::from_millis(30), &mut |_| {}, &mut |_| {});
+            }
+            assert!(pair.endpoint(Side::A).connections().is_empty(), "{context}");
+            assert!(pair.endpoint(Side::B).in_time_wait(), "{context}: the server waits");
+            assert!(!pair.endpoint(Side::A).in_time_wait(), "{context}: not the client");
+        }
+    }
 }

@@ -224,6 +224,92 @@ fn a_new_syn_beyond_the_end_opens_a_new_connection_out_of_time_wait() {
     assert_eq!(line.sent(), ["S ack"], "RFC 9293 3.10.7.4, RFC 6191");
 }
 
+/// A connection with timestamps that ended here first; the peer's last timestamp was 1,000.
+fn in_time_wait_with_timestamps() -> Timeline {
+    let mut line = Timeline::listening(ConnectionConfig { timestamps: true, ..plain() });
+    line.send(Seg::syn().mss(MSS).timestamps(1_000, 0));
+    assert_eq!(line.sent(), ["S ack"]);
+    line.ack_with(1, Seg::ack().timestamps(1_000, line.stamp));
+    line.id = line.script.take_incoming();
+    shutdown(&mut line);
+    let _ = line.sent();
+    line.ack_with(2, Seg::ack().timestamps(1_000, line.stamp));
+    line.send(Seg::fin().timestamps(1_000, line.stamp));
+    assert_eq!(line.sent(), ["ack 2"]);
+    line
+}
+
+#[test]
+fn an_old_syn_in_time_wait_is_answered_with_an_ack_and_ends_nothing() {
+    let mut line = served();
+    shutdown(&mut line);
+    let _ = line.sent();
+    line.ack(2);
+    line.send(Seg::fin());
+    let _ = line.sent();
+    line.send_at(0u32.wrapping_sub(5_000), Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["ack 2"], "RFC 9293 section 3.10.7.4");
+    assert!(line.script.endpoint.in_time_wait());
+    line.send_at(2, Seg::rst());
+    assert!(line.script.endpoint.in_time_wait(), "whatever the other end makes of it");
+}
+
+#[test]
+fn in_time_wait_a_timestamp_says_more_than_a_number() {
+    let old = 0u32.wrapping_sub(5_000);
+    for (at, stamp, opens) in [
+        (old, 1_001, true),
+        (1_000, 1_001, true),
+        (1_000, 999, false),
+        (1_000, 1_000, true),
+        (old, 1_000, false),
+    ] {
+        let mut line = in_time_wait_with_timestamps();
+        line.send_at(at, Seg::syn().mss(MSS).timestamps(stamp, 0));
+        let answer = if opens { "S ack" } else { "ack 2" };
+        assert_eq!(line.sent(), [answer], "{at} {stamp}");
+        assert_eq!(line.script.endpoint.in_time_wait(), !opens);
+    }
+    let mut line = in_time_wait_with_timestamps();
+    line.send_at(1_000, Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["S ack"], "without one the number decides");
+}
+
+#[test]
+fn what_follows_time_wait_begins_beyond_what_was_sent() {
+    for bytes in [0, 2_000_000] {
+        let mut line = Timeline::served(plain(), true, 1);
+        let mut end = 2;
+        while end < bytes + 2 {
+            line.write(4_000);
+            line.wait(1);
+            end += 4_000;
+            line.ack(end - 1);
+        }
+        shutdown(&mut line);
+        line.ack(end);
+        line.send(Seg::fin());
+        let last = line.script.take_sent().pop().expect("the last ACK").seg.header.seq;
+        line.send_at(1_000, Seg::syn().mss(MSS));
+        let answer = line.script.take_sent().pop().expect("an answer").seg;
+        assert!(answer.header.flags.contains(TcpFlags::SYN));
+        let ahead = answer.header.seq.offset_from(last);
+        assert!((1..1 << 24).contains(&ahead), "{bytes}: {ahead}");
+    }
+}
+
+#[test]
+fn after_a_reset_any_syn_but_the_one_that_was_refused_opens() {
+    let mut line = served();
+    let id = line.id();
+    line.script.run(|e, now| e.abort(now, id));
+    assert_eq!(line.sent(), ["R 1"]);
+    line.send_at(0, Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["R 1"], "the same once more");
+    line.send_at(0u32.wrapping_sub(5_000), Seg::syn().mss(MSS));
+    assert_eq!(line.sent(), ["S ack"]);
+}
+
 #[test]
 fn half_a_connection_lasts() {
     let mut line = served();

@@ -6,7 +6,7 @@
 //! to repeat it. When both sides' DATA_FINs are acknowledged the subflows close as TCP does; their
 //! FINs carry the last DATA_ACK.
 
-use marline_policy::{DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, SubflowId};
+use marline_policy::{DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{Dss, MpFastclose, MpTcpRst, MptcpOption};
 use marline_wire::{TcpFlags, TcpOptions, TcpSegment};
@@ -365,6 +365,7 @@ impl Connection {
         let ended = Ended {
             key: leg.key,
             answer,
+            peer_isn: leg.tcp.peer_to_wire(Ssn(0)),
             header,
             timestamps: options.timestamps,
             dss: (answer == Answer::Ack && self.is_multipath()).then_some(dss),

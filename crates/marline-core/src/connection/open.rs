@@ -1,7 +1,7 @@
 //! How a connection and its subflows come to be.
 
 use marline_policy::{AddressId, Dsn, LocalAddress, Role, SubflowId};
-use marline_time::{Instant, Rng};
+use marline_time::Instant;
 use marline_wire::{SeqNum, TcpSegment};
 
 use super::addresses::Addresses;
@@ -37,7 +37,13 @@ pub(crate) struct Accepted<'a> {
     pub(crate) segment: &'a TcpSegment<'a>,
     pub(crate) ecn: Ecn,
     pub(crate) peer_flow: u64,
+    /// Our end of a connection between the same ends that was in TIME-WAIT until now.
+    pub(crate) after: Option<SeqNum>,
 }
+
+/// How far beyond the end of the connection before a new one starts at least: a window without scaling, so that
+/// nothing that is still under way fits.
+const BEYOND: u32 = 1 << 16;
 
 impl Connection {
     /// A connection that sends the first SYN.
@@ -149,14 +155,10 @@ impl Connection {
         }
     }
 
-    fn subflow_config(
-        &self,
-        rng: &mut dyn Rng,
-        sh: &crate::EndpointConfig,
-        path: FourTuple,
-    ) -> SubflowConfig {
-        let capabilities = sh.capabilities.on(path);
-        let config = SubflowConfig::new(&self.config, &capabilities, &sh.limits, rng.next_u32());
+    fn subflow_config(&self, sh: &Shared, path: FourTuple) -> SubflowConfig {
+        let capabilities = sh.config.capabilities.on(path);
+        let offset = sh.initial.timestamp_offset(path);
+        let config = SubflowConfig::new(&self.config, &capabilities, &sh.config.limits, offset);
         SubflowConfig { keepalive: self.pushing.keepalive.unwrap_or(config.keepalive), ..config }
     }
 
@@ -168,9 +170,9 @@ impl Connection {
         path: FourTuple,
         syn_retries: u32,
     ) -> Subflow {
-        let mut config = self.subflow_config(sh.rng.as_mut(), &sh.config, path);
+        let mut config = self.subflow_config(sh, path);
         config.syn_retries = syn_retries;
-        let isn = SeqNum(sh.rng.next_u32());
+        let isn = sh.initial.isn(now, path);
         let policies = &self.config.policies;
         Subflow::connect(now, config, path, isn, &*policies.congestion, &*policies.recovery)
     }
@@ -184,9 +186,13 @@ impl Connection {
         syn: &Accepted<'_>,
         syn_retries: u32,
     ) -> Subflow {
-        let config = self.subflow_config(sh.rng.as_mut(), &sh.config, path);
+        let config = self.subflow_config(sh, path);
         let config = SubflowConfig { syn_retries, ..config };
-        let isn = SeqNum(sh.rng.next_u32());
+        let isn = sh.initial.isn(now, path);
+        // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
+        // connection was faster than it.
+        let first = syn.after.map(|end| end.add(BEYOND));
+        let isn = first.filter(|first| first.offset_from(isn) < 1 << 31).unwrap_or(isn);
         let policies = &self.config.policies;
         Subflow::accept(
             now,

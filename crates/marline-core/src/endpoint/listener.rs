@@ -20,7 +20,18 @@ const MAX_STRAYS: usize = 256;
 impl Endpoint {
     /// A SYN that no subflow knows.
     pub(super) fn on_syn(&mut self, now: Instant, meta: &PacketMeta, segment: &TcpSegment<'_>) {
-        let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow };
+        self.on_syn_after(now, meta, segment, None);
+    }
+
+    /// The same, perhaps after a connection between the same ends.
+    fn on_syn_after(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+        after: Option<SeqNum>,
+    ) {
+        let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow, after };
         if let Some(MpJoin::Syn { token, .. }) = mp_join(segment) {
             self.shared.counters.mp_join_syn_rx += 1;
             self.on_join_syn(now, meta, &syn, Token(token));
@@ -120,15 +131,14 @@ impl Endpoint {
         if flags.contains(TcpFlags::RST) {
             return;
         }
-        let newer = segment.header.seq.offset_from(ended.header.ack) < 1 << 31;
-        if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) && newer {
-            // RFC 9293 section 3.10.7.4: a SYN beyond the old connection's end opens a new one.
+        let is_syn = flags.contains(TcpFlags::SYN);
+        if is_syn && !flags.contains(TcpFlags::ACK) && ended.gives_way_to(segment) {
             let Shared { time_wait, demux, events, .. } = &mut self.shared;
             time_wait.forget(slot, demux, events);
-            self.on_syn(now, meta, segment);
+            self.on_syn_after(now, meta, segment, Some(ended.header.seq));
             return;
         }
-        let bare_ack = segment.payload.is_empty() && !flags.contains(TcpFlags::FIN);
+        let bare_ack = segment.payload.is_empty() && !flags.contains(TcpFlags::FIN) && !is_syn;
         if ended.answer == Answer::Ack && bare_ack {
             return;
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{Dss, MpFastclose, MptcpOption};
-use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, Timestamps};
+use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
 use super::demux::{Demux, FlowKey, FlowRef};
 use crate::Event;
@@ -33,6 +33,8 @@ pub(crate) enum Answer {
 pub(crate) struct Ended {
     pub(crate) key: FlowKey,
     pub(crate) answer: Answer,
+    /// The number of the peer's SYN.
+    pub(crate) peer_isn: SeqNum,
     /// The header of the answer.
     pub(crate) header: TcpHeader,
     /// Timestamps of the answer: without them the peer's PAWS would drop it (RFC 7323 section 5.2).
@@ -45,6 +47,24 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    /// Whether this SYN is no straggler but opens a new connection between the same ends.
+    ///
+    /// In TIME-WAIT it must be younger than the end of the old one: by its timestamp, or else its sequence
+    /// number (RFC 6191 section 2, RFC 9293 section 3.10.7.4). A reset left nothing to mistake it for; only
+    /// the very SYN that was refused may come again.
+    pub(crate) fn gives_way_to(&self, syn: &TcpSegment<'_>) -> bool {
+        if self.answer == Answer::Rst {
+            return syn.header.seq != self.peer_isn;
+        }
+        let beyond = syn.header.seq.offset_from(self.header.ack) < 1 << 31;
+        match (self.timestamps, syn.options.timestamps) {
+            (Some(ours), Some(theirs)) if theirs.value != ours.echo => {
+                theirs.value.wrapping_sub(ours.echo) < 1 << 31
+            }
+            _ => beyond,
+        }
+    }
+
     /// The segment that answers a straggler.
     pub(crate) fn last_word(&self) -> Stray {
         let mut options =
@@ -169,6 +189,7 @@ mod tests {
         Ended {
             key,
             answer: Answer::Ack,
+            peer_isn: SeqNum(0),
             header,
             timestamps: None,
             dss: None,

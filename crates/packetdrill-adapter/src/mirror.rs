@@ -52,6 +52,8 @@ pub(crate) enum Opening {
 #[derive(Debug)]
 pub(crate) struct Mirror {
     locals: Vec<IpAddr>,
+    /// Connections act as users have them, not as Linux.
+    shipped: bool,
     state_dir: Option<PathBuf>,
     endpoints: Vec<LocalAddress>,
     seen_at: Option<SystemTime>,
@@ -59,9 +61,10 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>) -> Self {
+    pub(crate) fn new(locals: Vec<IpAddr>, state_dir: Option<PathBuf>, shipped: bool) -> Self {
+        let endpoints = Vec::new();
         let mut mirror =
-            Mirror { locals, state_dir, endpoints: Vec::new(), seen_at: None, told: None };
+            Mirror { locals, shipped, state_dir, endpoints, seen_at: None, told: None };
         mirror.refresh();
         mirror
     }
@@ -102,13 +105,15 @@ impl Mirror {
         mptcp: bool,
         socket: &SocketOptions,
     ) -> ConnectionConfig {
-        let named = socket.congestion.clone().unwrap_or_else(congestion_by_sysctl);
-        let mut config = ConnectionConfig::new(policies(&named));
+        let named = socket.congestion.clone().unwrap_or_else(|| self.congestion_by_sysctl());
+        let mut config = ConnectionConfig::new(policies(&named, self.shipped));
         config.mptcp = mptcp && sysctl("net/mptcp/enabled", 0).unwrap_or(1) != 0;
         config.dss_checksum = sysctl("net/mptcp/checksum_enabled", 0) == Some(1);
         config.local_addresses = self.endpoints.iter().copied().filter(|e| e.up).collect();
-        let burst = sysctl("net/ipv4/tcp_min_tso_segs", 0).unwrap_or(2);
-        config.conduct = Conduct { push_bursts: burst.min(255) as u8, ..Conduct::LINUX };
+        if !self.shipped {
+            let burst = sysctl("net/ipv4/tcp_min_tso_segs", 0).unwrap_or(2);
+            config.conduct = Conduct { push_bursts: burst.min(255) as u8, ..Conduct::LINUX };
+        }
         config.pacing = false;
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
         config.buffer_tuning = BufferTuning::Fixed;
@@ -136,6 +141,15 @@ impl Mirror {
         };
         socket.apply(&mut config);
         config
+    }
+
+    /// The congestion control that connections begin with: what the script's `sysctl` said, or the machine's.
+    pub(crate) fn congestion_by_sysctl(&self) -> String {
+        let said = self.state_dir.as_ref().map(|dir| dir.join("congestion"));
+        let said = said.and_then(|file| fs::read_to_string(file).ok());
+        let machine = || fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").ok();
+        let text = said.or_else(machine).unwrap_or_else(|| "cubic".to_owned());
+        text.trim().to_owned()
     }
 
     /// Writes our counters where the namespace's `nstat` finds them.
@@ -189,19 +203,13 @@ pub(crate) fn congestion(name: &str) -> Option<Arc<dyn CongestionFactory>> {
     ["cubic", "reno", "bbr"].contains(&name).then(|| Registry::default().congestion(name).ok())?
 }
 
-/// The congestion control that connections begin with.
-pub(crate) fn congestion_by_sysctl() -> String {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-    text.map_or_else(|_| "cubic".to_owned(), |text| text.trim().to_owned())
-}
-
-/// The default policies, but for loss recovery, which is by the letter of RFC 8985, as Linux's, and the
-/// congestion control that was asked for.
-fn policies(named: &str) -> PolicySet {
+/// The default policies, but for the congestion control that was asked for, and, unless they are those that users
+/// have, for loss recovery, which is by the letter of RFC 8985, as Linux's.
+fn policies(named: &str, shipped: bool) -> PolicySet {
     let recovery = Registry::default().recovery("rack-tlp-rfc");
     debug_assert!(recovery.is_ok(), "{recovery:?}");
     let mut policies = marline_algos::default_policies();
-    if let Ok(recovery) = recovery {
+    if let (Ok(recovery), false) = (recovery, shipped) {
         policies.recovery = recovery;
     }
     if let Some(congestion) = congestion(named).filter(|_| named != "cubic") {
@@ -260,7 +268,7 @@ mod tests {
         fs::create_dir_all(&dir).expect("a directory");
         fs::write(dir.join("endpoints"), "10.0.0.2 1 signal\n10.0.0.3 2 subflow\n")
             .expect("written");
-        let mut mirror = Mirror::new(Vec::new(), Some(dir.clone()));
+        let mut mirror = Mirror::new(Vec::new(), Some(dir.clone()), false);
         assert_eq!(mirror.addresses().len(), 2);
         assert!(!mirror.refresh(), "nothing changed");
         mirror.seen_at = None;

@@ -4,7 +4,7 @@
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
 //! Neither the program nor a script is part of this repository. What is: the list of the *names* of scripts
-//! that pass (`passing.txt`). A script on the list that fails, fails the run; one that passes and is not
+//! that pass (`passing.txt`, and `passing-shipped.txt` for the conduct that users run). A script on the list that fails, fails the run; one that passes and is not
 //! on it is told. Without the two variables nothing is run, and that is said loudly.
 #![forbid(unsafe_code)]
 
@@ -28,9 +28,10 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 
   NAME               only scripts whose path contains one of these
   --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
+  --conduct C        linux (default): as Linux where RFCs leave a choice; shipped: as Marline does for its users
   --captures DIR     write what passed to DIR/NAME.pcapng
   --jobs N           so many at once (default 1)
-  --ratchet FILE     the list of names (default: the repository's)
+  --ratchet FILE     the list of names (default: the repository's for this conduct)
   --write            put scripts that pass on the list
   --why              show all that packetdrill says of a script that fails
 ";
@@ -40,11 +41,21 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 struct Options {
     names: Vec<String>,
     ip_version: String,
+    conduct: String,
     captures: Option<PathBuf>,
     jobs: usize,
-    ratchet: PathBuf,
+    ratchet: Option<PathBuf>,
     write: bool,
     why: bool,
+}
+
+impl Options {
+    /// The list of those that pass: each conduct has its own.
+    fn ratchet(&self) -> PathBuf {
+        let name = if self.conduct == "linux" { "passing.txt" } else { "passing-shipped.txt" };
+        let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        self.ratchet.clone().unwrap_or_else(own)
+    }
 }
 
 fn main() -> ExitCode {
@@ -72,13 +83,13 @@ fn main() -> ExitCode {
 }
 
 fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
-    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("passing.txt");
     let mut options = Options {
         names: Vec::new(),
         ip_version: "ipv4".to_owned(),
+        conduct: "linux".to_owned(),
         captures: None,
         jobs: 1,
-        ratchet: list,
+        ratchet: None,
         write: false,
         why: false,
     };
@@ -87,7 +98,11 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
         match word.as_str() {
             "--ip-version" => options.ip_version = value()?,
             "--captures" => options.captures = Some(value()?.into()),
-            "--ratchet" => options.ratchet = value()?.into(),
+            "--conduct" => match value()? {
+                conduct if conduct == "linux" || conduct == "shipped" => options.conduct = conduct,
+                other => return Err(format!("`{other}` is no conduct: linux or shipped")),
+            },
+            "--ratchet" => options.ratchet = Some(value()?.into()),
             "--jobs" => {
                 let text = value()?;
                 options.jobs = text.parse().map_err(|error| format!("`{text}` jobs: {error}"))?;
@@ -115,6 +130,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         program,
         library: library()?,
         ip_version: options.ip_version.clone(),
+        conduct: options.conduct.clone(),
         shims: place.programs(),
         captures: options.captures.clone(),
         patience: Duration::from_secs(60),
@@ -140,7 +156,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         }
     });
     let results = results.into_inner().unwrap_or_default();
-    Ratchet::read(&options.ratchet)?.judge(&results, options.write)
+    Ratchet::read(&options.ratchet())?.judge(&results, options.write)
 }
 
 /// A line of TAP, and why if asked for.

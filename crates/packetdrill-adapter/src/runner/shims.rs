@@ -1,7 +1,7 @@
 //! Programs that stand before the system's on the path of a script: what a script tells the kernel with
 //! them is meant for us.
 //!
-//! `ip mptcp` writes the files that the adapter mirrors, `nstat` and `ss` read those the adapter writes, `tc` and
+//! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read those the adapter writes, `tc` and
 //! `ethtool` have nothing to do (no packet passes a device). Everything else is the system's own.
 
 use std::fs;
@@ -57,6 +57,24 @@ esac
 exit 0
 "#;
 
+/// `sysctl`: which congestion control a namespace may name depends on the machine; ours do not.
+const SYSCTL: &str = r#"#!/bin/sh
+shims=$(dirname "$0")
+system=$(PATH=$(printf %s "$PATH" | sed "s|^$shims:||"):/sbin:/usr/sbin command -v sysctl)
+case "$*" in
+*net.ipv4.tcp_congestion_control=*)
+    for word in "$@"; do
+        case "$word" in
+        net.ipv4.tcp_congestion_control=*) echo "${word#*=}" > "$MARLINE_STATE/congestion" ;;
+        -*) ;;
+        *) "$system" -q "$word" || exit $? ;;
+        esac
+    done
+    exit 0 ;;
+esac
+exec "$system" "$@"
+"#;
+
 /// `nstat`: the adapter counts from the script's start, so there is no history to keep.
 const NSTAT: &str = "#!/bin/sh
 case \"$*\" in *j*) ;; *) exit 0 ;; esac
@@ -85,9 +103,14 @@ impl Place {
         let root = std::env::temp_dir().join(format!("marline-packetdrill-{}", std::process::id()));
         let place = Place { root };
         fs::create_dir_all(place.programs())?;
-        for (name, text) in
-            [("ip", IP), ("nstat", NSTAT), ("ss", SS), ("tc", NOTHING), ("ethtool", NOTHING)]
-        {
+        for (name, text) in [
+            ("ip", IP),
+            ("sysctl", SYSCTL),
+            ("nstat", NSTAT),
+            ("ss", SS),
+            ("tc", NOTHING),
+            ("ethtool", NOTHING),
+        ] {
             let path = place.programs().join(name);
             fs::write(&path, text)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;

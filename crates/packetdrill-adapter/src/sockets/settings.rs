@@ -5,7 +5,7 @@ use marline_core::{ConnectionId, Hold, Setting, SubflowInfo};
 use marline_time::Duration;
 
 use super::Kind;
-use crate::mirror::{congestion, congestion_by_sysctl, sysctl, tcp_memory};
+use crate::mirror::{congestion, sysctl, tcp_memory};
 use crate::options::{SOL_MPTCP, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known};
 use crate::world::State;
 
@@ -250,7 +250,7 @@ impl State {
     /// The name of the congestion control that a socket uses.
     pub(crate) fn congestion_name(&mut self, fd: c_int) -> Result<String, c_int> {
         let asked = self.sockets.get(fd)?.options.congestion.clone();
-        Ok(asked.unwrap_or_else(congestion_by_sysctl))
+        Ok(asked.unwrap_or_else(|| self.mirror.congestion_by_sysctl()))
     }
 
     fn is_multipath(&mut self, fd: c_int) -> Result<c_int, c_int> {

@@ -1,8 +1,8 @@
 //! Programs that stand before the system's on the path of a script: what a script tells the kernel with
 //! them is meant for us.
 //!
-//! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read those the adapter writes, `tc` and
-//! `ethtool` have nothing to do (no packet passes a device). Everything else is the system's own.
+//! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read those the adapter
+//! writes, `tc` and `ethtool` have nothing to do (no packet passes a device). Everything else is the system's own.
 
 use std::fs;
 use std::io;

@@ -3,9 +3,10 @@
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
-//! Neither the program nor a script is part of this repository. What is: the list of the *names* of scripts
-//! that pass (`passing.txt`, and `passing-shipped.txt` for the conduct that users run). A script on the list that fails, fails the run; one that passes and is not
-//! on it is told. Without the two variables nothing is run, and that is said loudly.
+//! Neither the program nor a script is part of this repository. What is: the lists of the *names* of scripts
+//! that pass (`passing.txt`, and `passing-shipped.txt` for the conduct that users run). A script on the list that
+//! fails, fails the run; one that passes and is not on it is told. Without the two variables nothing is run, and
+//! that is said loudly.
 #![forbid(unsafe_code)]
 
 mod namespace;

@@ -83,6 +83,9 @@ pub struct Limits {
     pub out_of_order_ranges: usize,
     /// Mappings announced but not filled, per subflow.
     pub mappings: usize,
+    /// A server's connections without any subflow whose peers nobody knows: beyond, the one that has waited
+    /// longest ends.
+    pub lingering: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,
     /// Challenge ACKs per second, and as many answers to unknown flows (RFC 5961 section 7). Each
@@ -101,6 +104,7 @@ impl Default for Limits {
             pending_joins: 4,
             out_of_order_ranges: 4_096,
             mappings: 4_096,
+            lingering: 1_024,
             time_wait: 16_384,
             challenges_per_s: 1_000,
             remote_addresses: 16,
@@ -130,7 +134,22 @@ pub enum BufferTuning {
 pub struct Linger {
     /// Without progress for this long, the connection ends.
     pub timeout: Duration,
+    /// A server's: the same once a RST took the last subflow, unless the application knows who the peer is
+    /// ([`Setting::KnownPeer`](crate::Setting)). Such connections count among [`Limits::lingering`]. `None`: all are
+    /// treated alike.
+    pub stranger: Option<Duration>,
 }
+
+impl Linger {
+    /// This long, and a minute at most for strangers that sent a RST.
+    #[must_use]
+    pub const fn new(timeout: Duration) -> Self {
+        Linger { timeout, stranger: Some(STRANGER_LINGER) }
+    }
+}
+
+/// Enough for a client to join again over every path it has, several times.
+const STRANGER_LINGER: Duration = Duration::from_secs(60);
 
 /// An endpoint: one shard of a port, or one host of a simulation.
 #[derive(Clone, Debug)]
@@ -243,7 +262,7 @@ impl ConnectionConfig {
             lone_keepalive: None,
             ecn: false,
             pacing: true,
-            linger: Linger { timeout: Duration::from_secs(60) },
+            linger: Linger::new(Duration::from_secs(60)),
             subflow_retries: 8,
             time_wait: Duration::from_secs(60),
             nagle: false,

@@ -212,6 +212,8 @@ pub(crate) struct Connection {
     gone: Vec<SubflowInfo>,
     /// When the endpoint's timer for this connection fires next.
     pub(crate) armed: Instant,
+    /// Counted by the endpoint among the strangers that wait for a path.
+    pub(crate) counted_waiting: bool,
     /// In the endpoint's list of connections with something to send.
     pub(crate) queued: bool,
 }

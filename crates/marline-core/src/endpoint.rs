@@ -6,6 +6,7 @@ mod flows;
 mod listener;
 pub(crate) mod oracle;
 pub(crate) mod time_wait;
+mod waiting;
 mod wakeups;
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
 use self::demux::{Demux, FlowRef};
 use self::time_wait::{TIME_WAIT_BIT, TimeWait};
+use self::waiting::Waiting;
 use self::wakeups::Wakeups;
 use crate::connection::{ChunkPool, Connection, SparedPaths};
 use crate::initial::InitialNumbers;
@@ -40,6 +42,7 @@ pub struct Endpoint {
     /// Slots of connections that may have something to send, each at most once.
     ready: VecDeque<u32>,
     wakeups: Wakeups,
+    waiting: Waiting,
     seat: Option<oracle::Seat>,
 }
 
@@ -84,6 +87,7 @@ impl Endpoint {
             count: 0,
             ready: VecDeque::new(),
             wakeups: Wakeups::default(),
+            waiting: Waiting::default(),
             seat: None,
         }
     }
@@ -192,6 +196,7 @@ impl Endpoint {
                 connection.queued = false;
             }
             self.ready.pop_front();
+            self.count_waiting(now, slot);
             self.settle(slot);
         }
         None
@@ -228,6 +233,7 @@ impl Endpoint {
     /// A connection was touched: it may have something to send, a new deadline, or be gone.
     fn after(&mut self, now: Instant, slot: u32) {
         self.touched(slot);
+        self.count_waiting(now, slot);
         self.see_oracle(now);
     }
 

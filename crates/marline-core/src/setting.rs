@@ -18,6 +18,9 @@ pub enum Setting {
     UserTimeout(Option<Duration>),
     /// Largest send buffer, payload bytes.
     SendBuffer(u64),
+    /// The application knows who the peer is (it authenticated itself): without a path the connection is kept as
+    /// long as any, however the last one ended ([`Linger::stranger`](crate::Linger)).
+    KnownPeer,
     /// Watch silent subflows; `None`: do not.
     Keepalive(Option<Keepalive>),
 }

@@ -20,6 +20,8 @@ pub struct Counters {
     pub resets_out: u64,
     pub challenge_acks: u64,
     pub syn_queue_overflow: u64,
+    /// Connections of strangers that ended because too many had no subflow.
+    pub lingering_overflow: u64,
     pub connections_refused: u64,
     pub mp_capable_syn_rx: u64,
     pub mp_capable_syn_tx: u64,

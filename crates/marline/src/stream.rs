@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
 
-use marline_core::{ConnectionId, ConnectionInfo, FallbackReason};
+use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, Setting};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{PolicyError, Registry};
@@ -52,6 +52,12 @@ impl Stream {
     /// Ends the connection at once, on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         self.inner.abort();
+    }
+
+    /// The peer has shown who it is: if its last path ends, it is waited for as long as any
+    /// ([`Linger::stranger`](crate::Linger)).
+    pub fn know_peer(&self) {
+        self.inner.command(|endpoint, now, id| endpoint.set(now, id, Setting::KnownPeer));
     }
 
     /// Changes the scheduler.

@@ -16,6 +16,7 @@ use super::server::{Server, ServerLimits};
 use super::shutdown::Stopper;
 use super::target::Target;
 use super::tls::{ClientStream, ServerKey, connector, server_name};
+use super::transport::Transport;
 
 /// A server and what its owner holds.
 pub(crate) struct Bench {
@@ -42,16 +43,31 @@ impl Bench {
 
     /// A connection from `source` below TLS.
     pub(crate) fn dial_from(&self, source: &str) -> DuplexStream {
+        self.dial_over(source, |far| far)
+    }
+
+    /// The same, with the server's end wrapped.
+    pub(crate) fn dial_over<T: Transport>(
+        &self,
+        source: &str,
+        wrap: impl FnOnce(DuplexStream) -> T,
+    ) -> DuplexStream {
         let (near, far) = duplex(64 * 1024);
         let (server, source) = (Arc::clone(&self.server), source.parse::<IpAddr>().unwrap());
+        let far = wrap(far);
         tokio::spawn(async move { server.serve(far, source).await });
         near
     }
 
     /// A connection with TLS, nothing said yet.
     pub(crate) async fn dial_tls(&self) -> ClientStream<DuplexStream> {
+        self.tls_over(self.dial_from("192.0.2.1")).await
+    }
+
+    /// TLS on a connection.
+    pub(crate) async fn tls_over(&self, near: DuplexStream) -> ClientStream<DuplexStream> {
         let tls = connector(self.key.pin()).unwrap();
-        ClientStream::new(tls.connect(server_name(), self.dial_from("192.0.2.1")).await.unwrap())
+        ClientStream::new(tls.connect(server_name(), near).await.unwrap())
     }
 }
 

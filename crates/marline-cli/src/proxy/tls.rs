@@ -55,6 +55,10 @@ impl<T: Transport> Transport for ServerStream<T> {
     fn abort(self) {
         self.into_inner().into_inner().0.abort();
     }
+
+    fn know_peer(&self) {
+        self.get_ref().get_ref().0.know_peer();
+    }
 }
 
 /// The server's long-lived key.

@@ -9,11 +9,18 @@ use tokio::net::{TcpStream, UnixStream};
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions at once so that the peer sees an error, not an orderly end.
     fn abort(self);
+
+    /// The peer has authenticated itself: a path that comes back is worth waiting for.
+    fn know_peer(&self) {}
 }
 
 impl Transport for marline::Stream {
     fn abort(self) {
         marline::Stream::abort(self);
+    }
+
+    fn know_peer(&self) {
+        marline::Stream::know_peer(self);
     }
 }
 

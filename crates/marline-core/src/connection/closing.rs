@@ -283,7 +283,7 @@ impl Connection {
             if self.is_plain() {
                 self.finish(now, sh, CloseReason::Finished);
             } else {
-                self.wait.begin_without_subflows(now);
+                self.wait.begin_without_subflows(now, CloseReason::Finished);
             }
         }
     }

@@ -151,6 +151,7 @@ impl Connection {
             slot: origin.slot,
             config: Box::new(config),
             armed: Instant::FAR_FUTURE,
+            counted_waiting: false,
             queued: false,
         }
     }

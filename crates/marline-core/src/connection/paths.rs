@@ -146,7 +146,7 @@ impl Connection {
             }
         }
         if self.legs_count() == 0 && !lost.is_empty() {
-            self.wait.begin_without_subflows(now);
+            self.wait.begin_without_subflows(now, CloseReason::TimedOut);
         }
         if self.is_confirmed() {
             self.withdraw_address(sh, id);

@@ -115,6 +115,7 @@ impl Connection {
                 self.watch_progress(now);
             }
             Setting::SendBuffer(bytes) => self.send.resize(bytes),
+            Setting::KnownPeer => self.config.linger.stranger = None,
             Setting::Keepalive(times) => {
                 self.pushing.keepalive = Some(times);
                 for leg in self.legs.iter_mut().flatten() {

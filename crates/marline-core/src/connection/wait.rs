@@ -4,7 +4,8 @@
 //! send one. So the connection goes on without subflows, the path manager tries all it knows, and the wait
 //! has three ends:
 //! - something comes, and it was only a hole;
-//! - [`Linger::timeout`](crate::Linger) passes without any progress;
+//! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time that a server has for a
+//!   stranger that sent a RST;
 //! - all there is to hear for [`REFUSED_PATIENCE`] is resets: the host is there, and nobody on it knows of
 //!   the connection. A join that nobody answers starts that anew: a reset on one path says nothing of
 //!   another one that is silent for now. Where the peer itself says that it does not know the token
@@ -22,7 +23,7 @@ use marline_wire::mptcp::MpTcpRst;
 use super::join::reason;
 use super::{Connection, Leg};
 use crate::shared::Shared;
-use crate::{CloseReason, SubflowState};
+use crate::{CloseReason, Linger, SubflowState};
 
 /// How long every way may be answered by nothing but resets.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
@@ -41,6 +42,8 @@ pub(super) struct Wait {
     since: Option<Instant>,
     /// No subflow was left: a new one has to show that it brings the stream on.
     pathless: bool,
+    /// It was a RST that took the last one.
+    by_reset: bool,
     /// It is over, perhaps only for a moment, since.
     over_at: Option<Instant>,
     /// All that became of subflows since was a reset.
@@ -62,9 +65,10 @@ impl Wait {
     }
 
     /// No subflow is left.
-    pub(super) fn begin_without_subflows(&mut self, now: Instant) {
+    pub(super) fn begin_without_subflows(&mut self, now: Instant, why: CloseReason) {
         self.begin(now);
         self.pathless = true;
+        self.by_reset = why == CloseReason::PeerReset;
     }
 
     /// The peer is heard.
@@ -156,7 +160,23 @@ impl Connection {
 
     /// When the wait for a path is over.
     pub(super) fn wait_ends_at(&self) -> Option<Instant> {
-        self.wait.since().map(|since| since + self.config.linger.timeout)
+        let Linger { timeout, stranger } = self.config.linger;
+        let stranger = stranger.filter(|_| self.wait.by_reset && self.role == Role::Server);
+        self.wait.since().map(|since| since + stranger.map_or(timeout, |short| short.min(timeout)))
+    }
+
+    /// A server's connection that nobody vouches for and no subflow carries.
+    pub(crate) fn is_stranger_without_path(&self) -> bool {
+        self.wait.since().is_some()
+            && self.role == Role::Server
+            && self.config.linger.stranger.is_some()
+            && self.closing.closed.is_none()
+            && self.legs_count() == 0
+    }
+
+    /// Others wait for their paths, too.
+    pub(crate) fn give_place_up(&mut self, now: Instant, sh: &mut Shared) {
+        self.abort_because(now, sh, CloseReason::TimedOut);
     }
 
     /// A connection without subflows can be continued by a join.
@@ -188,7 +208,7 @@ impl Connection {
         {
             self.finish(now, sh, reason);
         } else {
-            self.wait.begin_without_subflows(now);
+            self.wait.begin_without_subflows(now, reason);
         }
     }
 }
@@ -207,16 +227,16 @@ mod tests {
     #[test]
     fn what_is_heard_for_a_moment_does_not_start_the_wait_anew() {
         let mut wait = Wait::default();
-        wait.begin_without_subflows(S(10));
+        wait.begin_without_subflows(S(10), CloseReason::PeerReset);
         wait.heard(S(15));
         assert_eq!(wait.since(), None);
-        wait.begin_without_subflows(S(16));
+        wait.begin_without_subflows(S(16), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(10)), "nothing came of it");
         wait.heard(S(20));
-        wait.begin_without_subflows(S(40));
+        wait.begin_without_subflows(S(40), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(40)), "an idle connection was well for 20 s");
         wait.on_progress();
-        wait.begin_without_subflows(S(41));
+        wait.begin_without_subflows(S(41), CloseReason::PeerReset);
         assert_eq!(wait.since(), Some(S(41)));
     }
 

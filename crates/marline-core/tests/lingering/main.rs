@@ -5,6 +5,7 @@ mod two_hosts;
 
 mod ends;
 mod resets;
+mod strangers;
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ pub struct Outcome {
 pub fn run(gone: Duration, scheduler: &str, seed: u64) -> Outcome {
     let links = ["rate=20M,delay=10ms", "rate=10M,delay=30ms"].map(link).to_vec();
     let mut config = connection(scheduler);
-    config.linger = Linger { timeout: Duration::from_secs(3_600) };
+    config.linger = Linger::new(Duration::from_secs(3_600));
     let mut paths = Paths::new(&PathsConfig::new(links, config), SeedTree::new(seed));
     let (interval, length) = (Duration::from_millis(200), gone + Duration::from_secs(30));
     let messages = (length.as_millis() / interval.as_millis()) as u64;

@@ -110,7 +110,7 @@ impl Choice {
             connection.policies = policies;
         }
         let linger = self.linger.unwrap_or(DEFAULT_LINGER).0;
-        connection.linger = Linger { timeout: Duration::from_millis(linger.as_millis() as u64) };
+        connection.linger = Linger::new(Duration::from_millis(linger.as_millis() as u64));
         connection.dss_checksum = self.dss_checksum;
         if self.mode == Mode::Aggregate {
             // Unequal paths keep data waiting for the slower one's: room for 100 ms at 1 Gbit/s.

@@ -161,6 +161,7 @@ impl Server {
             let text = "this client has too many connections";
             return refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
         };
+        stream.know_peer();
         tracing::debug!(%peer, client = %client.name, "authenticated");
         let target = tokio::select! {
             target = self.request(&mut stream) => target,

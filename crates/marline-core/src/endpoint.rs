@@ -173,7 +173,7 @@ impl Endpoint {
             if connection.next_timeout().is_some_and(|at| at <= now) {
                 connection.handle_timeout(now, &mut self.shared);
             }
-            self.after(now, slot);
+            self.touched(slot);
         }
         self.see_oracle(now);
     }

@@ -339,12 +339,6 @@ impl Subflow {
         self.tx.board.iter().filter(|segment| !segment.repair)
     }
 
-    /// The carrier learned that segments may have `max_segment` bytes.
-    pub(crate) fn mss_changed(&mut self, max_segment: u16) {
-        self.mtu.told(max_segment);
-        self.apply_mss();
-    }
-
     /// The network said that segments may have no more than `max_segment` bytes: believed if that is
     /// less than was thought.
     pub(crate) fn mss_lowered(&mut self, max_segment: u16) {

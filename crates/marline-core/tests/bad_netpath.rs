@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionId, Oracle};
 use marline_policy::OracleConfig;
-use marline_testkit::scene::{path, served};
+use marline_testkit::scene::{path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -157,4 +157,32 @@ fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
     while scene.open_second() > 0 {}
     assert_eq!(scene.total(), before + HELD - there);
     assert!(scene.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
+}
+
+/// A network dies under many connections: each tells the oracle of its timers, and that looks at all of them
+/// once for many, not once for each.
+#[test]
+fn many_timeouts_are_no_work_for_each_about_each() {
+    const CONNECTIONS: u64 = 100;
+    let mut script = Script::new(endpoint_config(Some(config())), 1);
+    script.endpoint.set_oracle(Oracle::new(OracleConfig::prompt()));
+    let mut ids = Vec::new();
+    for n in 0..CONNECTIONS {
+        let mut peer = Peer::new(path(0, 2, 40_000 + n as u16), 0x1111 + n);
+        ids.push(serve(&mut script, &mut peer));
+    }
+    // Timers of their own: each writes a little later than the one before.
+    for id in &ids {
+        assert_eq!(script.run(|e, now| e.write(now, *id, &[1; 100])), Ok(100));
+        script.advance(Duration::from_micros(200));
+    }
+    let before = script.endpoint.counters().connections_looked_at;
+    script.advance(MS(600));
+    let timeouts: u64 =
+        ids.iter().map(|id| script.endpoint.info(*id).unwrap().subflows[0].rtos).sum();
+    assert!(timeouts >= CONNECTIONS, "{timeouts} timeouts");
+    let looked_at = script.endpoint.counters().connections_looked_at - before;
+    assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} looks, {timeouts} timeouts");
+    let oracle = script.endpoint.oracle().unwrap();
+    assert!(oracle.is_bad([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }

@@ -5,7 +5,9 @@ mod two_hosts;
 
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, ConnectionId, Extensions, FourTuple, SubflowState};
+use marline_core::{
+    ConnectionConfig, ConnectionId, Extensions, FourTuple, NetworkError, SubflowState,
+};
 use marline_policy::{AddressId, PathAction};
 use marline_testkit::scene::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
@@ -100,7 +102,7 @@ fn in_a_hurry(script: &mut Script, id: ConnectionId, data: &[u8]) {
     let n = script.run(|e, now| e.write(now, id, data));
     assert_eq!(n, Ok(data.len()));
     let path = script.take_sent()[0].path;
-    script.run(|e, now| e.path_unreachable(now, path.local, path.remote));
+    script.run(|e, now| e.send_failed(now, &path, 0, NetworkError::Unreachable));
     script.run(|e, now| e.path_action(now, id, OPEN));
 }
 

@@ -4,7 +4,7 @@ mod two_hosts;
 
 use std::time::Duration;
 
-use marline_core::{ConnectionConfig, FourTuple, MonitorKind};
+use marline_core::{ConnectionConfig, FourTuple, MonitorKind, NetworkError};
 use marline_policy::{LocalAddress, PathAction};
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
@@ -335,7 +335,8 @@ fn an_unreachable_path_that_is_heard_is_trusted_again() {
     let subflow = &hosts.info(Side::A).subflows[1];
     let (id, path) = (subflow.id, subflow.path);
     let now = hosts.pair.now();
-    hosts.pair.endpoint(Side::A).path_unreachable(now, path.local, path.remote);
+    let error = NetworkError::Unreachable;
+    hosts.pair.endpoint(Side::A).send_failed(now, &path, 0, error);
     hosts.write(Side::B, &bytes(SIZE, 1));
     hosts.run_ms(3_000);
     let told: Vec<bool> = hosts

@@ -48,7 +48,29 @@ pub(super) fn prepare(directory: &Path) -> io::Result<()> {
         let text = format!("{} belongs to somebody else", directory.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
+    let mode = found.mode() & 0o7777;
+    if !is_closed(mode, directory == self::directory()) {
+        let text = format!(
+            "others can write to {} (mode {mode:04o}): a control socket there could be replaced; \
+             chmod go-w it, or name another place with --control",
+            directory.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
     Ok(())
+}
+
+/// Nobody but us can put another socket in place of ours: others cannot write there, or it is a directory
+/// like /tmp, where everybody writes and only owners remove (the sticky bit). A directory that somebody
+/// named may be open to his group; the one that we look in unasked may not.
+const fn is_closed(mode: u32, unasked: bool) -> bool {
+    const ALL_WRITE: u32 = 0o002;
+    const GROUP_WRITES: u32 = 0o020;
+    const STICKY: u32 = 0o1000;
+    if unasked {
+        return mode & (ALL_WRITE | GROUP_WRITES) == 0;
+    }
+    mode & ALL_WRITE == 0 || mode & STICKY != 0
 }
 
 /// The socket that is meant when none is named: the only one there is.
@@ -86,6 +108,21 @@ fn find_in(directory: &Path) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("marline-open-{}", std::process::id()));
+        prepare(&dir).expect("make");
+        for (mode, fine) in [(0o777, false), (0o1777, true), (0o775, true), (0o755, true)] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&dir, permissions).expect("ours");
+            let prepared = prepare(&dir);
+            assert_eq!(prepared.is_ok(), fine, "{mode:o}: {prepared:?}");
+            assert_eq!(is_closed(mode, true), mode == 0o755, "{mode:o}");
+        }
+        std::fs::remove_dir_all(&dir).expect("clean up");
+    }
 
     #[test]
     fn the_only_live_socket_is_found_and_two_are_listed() {

@@ -76,9 +76,12 @@ impl Connection {
     }
 
     fn leg_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
-        let Some(leg) = self.leg_mut(id) else { return };
-        if leg.tcp.next_timeout().is_some_and(|at| at <= now) {
-            leg.tcp.on_timeout(now);
+        if self.leg(id).is_some_and(|leg| leg.tcp.next_timeout().is_some_and(|at| at <= now)) {
+            // A coupled controller reads its siblings at a loss as it does at an ACK.
+            self.refresh_group(now, id);
+            if let Some(leg) = self.leg_mut(id) {
+                leg.tcp.on_timeout(now);
+            }
             self.drain_subflow_events(now, sh, id);
         }
         self.on_patience_over(now, sh, id);

@@ -1,6 +1,5 @@
 //! The connection as the endpoint's tables know it: tokens, subflow ids, paths of the carrier.
 
-use core::net::SocketAddr;
 use std::sync::Arc;
 
 use marline_policy::SubflowId;
@@ -10,7 +9,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 use super::Connection;
 use crate::endpoint::demux::FlowRef;
 use crate::shared::Shared;
-use crate::{CloseReason, FourTuple, NetworkError};
+use crate::{CloseReason, NetworkError};
 
 impl Connection {
     /// Joins find the connection by our token.
@@ -63,14 +62,6 @@ impl Connection {
         true
     }
 
-    pub(crate) fn set_path_mtu(&mut self, remote: SocketAddr, max_segment: u16) {
-        for leg in self.legs.iter_mut().flatten() {
-            if matches(leg.key.path.remote, remote) {
-                leg.tcp.mss_changed(max_segment);
-            }
-        }
-    }
-
     /// An ICMP error about a segment of one subflow. `false`: nothing like it is on its way.
     pub(crate) fn on_network_error(
         &mut self,
@@ -79,14 +70,29 @@ impl Connection {
         id: SubflowId,
         (seq, error): (SeqNum, NetworkError),
     ) -> bool {
-        let Some(leg) = self.leg_mut(id).filter(|leg| leg.tcp.is_in_flight(seq)) else {
+        if !self.leg(id).is_some_and(|leg| leg.tcp.is_in_flight(seq)) {
             return false;
-        };
+        }
+        self.on_error(now, sh, id, error);
+        true
+    }
+
+    /// The same, of a subflow that it surely is about.
+    pub(crate) fn on_error(
+        &mut self,
+        now: Instant,
+        sh: &mut Shared,
+        id: SubflowId,
+        error: NetworkError,
+    ) {
         match error {
-            NetworkError::TooBig { max_segment } => leg.tcp.mss_lowered(max_segment),
+            NetworkError::TooBig { max_segment } => {
+                if let Some(leg) = self.leg_mut(id) {
+                    leg.tcp.mss_lowered(max_segment);
+                }
+            }
             NetworkError::Unreachable => self.on_unreachable(now, sh, id),
         }
-        true
     }
 
     /// The peer has forgotten this subflow, and whoever says so has proven it.
@@ -114,24 +120,4 @@ impl Connection {
             leg.tcp.repeat_syn();
         }
     }
-
-    pub(crate) fn path_unreachable(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) {
-        let concerns = |path: FourTuple| matches(path.local, local) && matches(path.remote, remote);
-        for id in self.leg_ids() {
-            if self.leg(id).is_some_and(|leg| concerns(leg.key.path)) {
-                self.on_unreachable(now, sh, id);
-            }
-        }
-    }
-}
-
-/// Same address, and same port unless the question leaves it open.
-fn matches(address: SocketAddr, asked: SocketAddr) -> bool {
-    address.ip() == asked.ip() && (asked.port() == 0 || address.port() == asked.port())
 }

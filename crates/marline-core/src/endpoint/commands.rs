@@ -191,21 +191,6 @@ impl Endpoint {
         self.with(now, id, |c, sh| c.set_path_manager(now, sh, &*factory));
     }
 
-    /// The carrier found that segments to `remote` may be at most `max_segment` bytes.
-    pub fn set_path_mtu(&mut self, now: Instant, remote: SocketAddr, max_segment: u16) {
-        for id in self.connections() {
-            self.with(now, id, |c, _| c.set_path_mtu(remote, max_segment));
-        }
-    }
-
-    /// The carrier found `remote` unreachable from `local` (ICMP, no route, connection refused): the
-    /// subflows between them are suspected at once. Ports of 0 match any.
-    pub fn path_unreachable(&mut self, now: Instant, local: SocketAddr, remote: SocketAddr) {
-        for id in self.connections() {
-            self.with(now, id, |c, sh| c.path_unreachable(now, sh, local, remote));
-        }
-    }
-
     /// An ICMP message quoted a segment that went from `path.local` to `path.remote` with sequence
     /// number `seq`. Anybody may forge one: it is believed only if such a segment may be on its way
     /// (RFC 5927 section 4.1). `false`: it is not.

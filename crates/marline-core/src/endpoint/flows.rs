@@ -5,8 +5,10 @@ use marline_policy::SubflowId;
 use marline_time::Instant;
 
 use super::Endpoint;
+use super::demux::FlowRef;
 use crate::connection::Connection;
 use crate::shared::Shared;
+use crate::{FourTuple, NetworkError};
 
 impl Endpoint {
     /// The peer has forgotten the flow that we know by this id, and the carrier has seen the proof: its
@@ -28,6 +30,30 @@ impl Endpoint {
         self.with_flow(now, local_flow, |c, _, id| c.repeat_syn(id));
     }
 
+    /// A datagram of this flow came back with an error that quotes the flow's id, which nobody knows who
+    /// does not see the flow.
+    pub fn flow_error(&mut self, now: Instant, local_flow: u64, error: NetworkError) {
+        self.with_flow(now, local_flow, |c, sh, id| c.on_error(now, sh, id, error));
+    }
+
+    /// The system refused a segment of this subflow: no route, no interface, or too large for it. Others that
+    /// go the same way learn it by segments of their own: an interface that goes down with a thousand
+    /// subflows is no work for each about each.
+    pub fn send_failed(
+        &mut self,
+        now: Instant,
+        path: &FourTuple,
+        local_flow: u64,
+        error: NetworkError,
+    ) {
+        if local_flow != 0 {
+            self.flow_error(now, local_flow, error);
+            return;
+        }
+        let Some(flow) = self.shared.demux.find(path, 0, 0) else { return };
+        self.with_subflow(now, flow, |c, sh, id| c.on_error(now, sh, id, error));
+    }
+
     fn with_flow(
         &mut self,
         now: Instant,
@@ -35,6 +61,15 @@ impl Endpoint {
         report: impl FnOnce(&mut Connection, &mut Shared, SubflowId),
     ) {
         let Some(flow) = self.shared.demux.find_flow(local_flow) else { return };
+        self.with_subflow(now, flow, report);
+    }
+
+    fn with_subflow(
+        &mut self,
+        now: Instant,
+        flow: FlowRef,
+        report: impl FnOnce(&mut Connection, &mut Shared, SubflowId),
+    ) {
         let entry = self.slab.get_mut(flow.slot as usize);
         let Some(connection) = entry.and_then(|entry| entry.connection.as_mut()) else { return };
         report(connection, &mut self.shared, flow.subflow);

@@ -2,30 +2,33 @@
 //! changed verdicts on to them.
 //!
 //! A visit looks at every subflow, so it happens once per period while anything is sent, when something
-//! timed out, and when a question or its answer is due: never per packet. Between visits an endpoint only
+//! timed out (not more often than every [`TROUBLE_GAP`]: a network that dies takes a thousand timers with
+//! it), and when a question or its answer is due: never per packet. Between visits an endpoint only
 //! compares the generation of the verdicts, one atomic load.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use marline_policy::Netpath;
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
 use super::Endpoint;
 use crate::oracle::{Contribution, Judge, NetpathFault, Oracle, Trouble};
 use crate::shared::Shared;
 use crate::{ConnectionId, FourTuple};
 
-/// Troubles remembered until the visit that follows at once.
+/// Netpaths whose troubles are remembered until the visit that follows.
 const MAX_TROUBLES: usize = 64;
+/// Least time between a visit and the next one for trouble's sake.
+const TROUBLE_GAP: Duration = Duration::from_millis(10);
 
 /// What connections share of the oracle.
 #[derive(Debug, Default)]
 pub(crate) struct OracleView {
     /// There is one.
     present: bool,
-    /// Timeouts since the last visit.
-    troubles: Vec<(FourTuple, Trouble)>,
+    /// What timed out since the last visit, by addresses: of one netpath the worst.
+    troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
     /// The bad netpaths, by addresses.
     bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
 }
@@ -33,8 +36,11 @@ pub(crate) struct OracleView {
 impl OracleView {
     /// Something timed out on a subflow.
     pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
-        if self.present && self.troubles.len() < MAX_TROUBLES {
-            self.troubles.push((path, trouble));
+        let key = (path.local.ip(), path.remote.ip());
+        if let Some((_, before)) = self.troubles.get_mut(&key) {
+            *before = before.or_worse(trouble);
+        } else if self.present && self.troubles.len() < MAX_TROUBLES {
+            self.troubles.insert(key, (path, trouble));
         }
     }
 
@@ -54,11 +60,23 @@ pub(super) struct Seat {
     period_ends: Option<Instant>,
     /// When a question or an answer is due.
     watch_at: Option<Instant>,
+    /// When troubles that came soon after a visit are told.
+    troubles_at: Option<Instant>,
+    last_visit_at: Option<Instant>,
 }
 
 impl Seat {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        self.period_ends.into_iter().chain(self.watch_at).min()
+        self.period_ends.into_iter().chain(self.watch_at).chain(self.troubles_at).min()
+    }
+
+    /// Whether a timeout may be told now; if not, it will be soon.
+    fn tells_trouble(&mut self, now: Instant) -> bool {
+        let earliest = self.last_visit_at.map_or(now, |at| at + TROUBLE_GAP);
+        if earliest > now {
+            self.troubles_at = Some(earliest);
+        }
+        earliest <= now
     }
 }
 
@@ -71,7 +89,14 @@ struct Findings {
 impl Endpoint {
     /// Connections take part in this oracle from now on. Endpoints that share one must share a clock.
     pub fn set_oracle(&mut self, oracle: Oracle) {
-        self.seat = Some(Seat { oracle, seen: 0, period_ends: None, watch_at: None });
+        self.seat = Some(Seat {
+            oracle,
+            seen: 0,
+            period_ends: None,
+            watch_at: None,
+            troubles_at: None,
+            last_visit_at: None,
+        });
         self.shared.oracle = OracleView { present: true, ..OracleView::default() };
     }
 
@@ -86,7 +111,8 @@ impl Endpoint {
         let Some(seat) = &mut self.seat else { return };
         let changed = seat.oracle.generation() != seat.seen;
         let due = seat.next_timeout().is_some_and(|at| at <= now);
-        if changed || due || !self.shared.oracle.troubles.is_empty() {
+        let troubled = !self.shared.oracle.troubles.is_empty() && seat.tells_trouble(now);
+        if changed || due || troubled {
             self.visit_oracle(now);
         } else if seat.period_ends.is_none() {
             // Somebody woke: statistics have a meaning again.
@@ -116,7 +142,8 @@ impl Endpoint {
         let period_over = seat.period_ends.is_none_or(|at| at <= now);
         let active = self.tell(now, &mut judge, period_over);
         let troubles = core::mem::take(&mut self.shared.oracle.troubles);
-        for (path, trouble) in &troubles {
+        (seat.troubles_at, seat.last_visit_at) = (None, Some(now));
+        for (path, trouble) in troubles.values() {
             if let Some(netpath) = judge.netpath(path) {
                 judge.trouble(now, netpath, *trouble);
             }
@@ -140,6 +167,7 @@ impl Endpoint {
         let mut parts: BTreeMap<Netpath, (Instant, Contribution)> = BTreeMap::new();
         for slot in &mut self.slab {
             let Some(connection) = slot.connection.as_mut() else { continue };
+            self.shared.counters.connections_looked_at += 1;
             connection.members(|path, tcp| {
                 let Some(netpath) = judge.netpath(&path) else { return };
                 let (heard, sum) = parts.entry(netpath).or_default();

@@ -64,6 +64,20 @@ pub(crate) enum Trouble {
     Silent { wait: Duration },
 }
 
+impl Trouble {
+    /// Of two members' troubles what counts more: silence, and the one whose time is up sooner.
+    pub(crate) fn or_worse(self, other: Trouble) -> Trouble {
+        match (self, other) {
+            (Trouble::Silent { wait: a }, Trouble::Silent { wait: b }) => {
+                Trouble::Silent { wait: a.min(b) }
+            }
+            (Trouble::Silent { .. }, _) => self,
+            (_, Trouble::Silent { .. }) => other,
+            _ => self,
+        }
+    }
+}
+
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum State {
     Good,

@@ -73,23 +73,19 @@ impl MtuSearch {
         self.wanted = None;
     }
 
-    /// The carrier learned the size that passes.
-    pub(super) fn told(&mut self, size: u16) {
-        let size = size.min(self.peer);
-        self.max = size;
-        self.base = self.base.min(size);
-        self.current = self.current.min(size);
-        self.ceiling = size;
-        self.losses = 0;
-        self.wanted = None;
-        self.not_before = Instant::ZERO;
-    }
-
-    /// The network said that no more than this passes. Returns whether that was news.
+    /// The network said that no more than this passes. Returns whether that was news. It may have been
+    /// somebody else who said so, and the path may change: larger sizes are probed again after the time
+    /// that any finished search waits (RFC 8899 section 5.1.1, PMTU_RAISE_TIMER).
     pub(super) fn told_less(&mut self, size: u16) -> bool {
+        let size = size.min(self.peer);
         let news = size < self.ceiling;
         if news {
-            self.told(size);
+            self.base = self.base.min(size);
+            self.current = self.current.min(size);
+            self.ceiling = size;
+            self.losses = 0;
+            self.wanted = None;
+            self.not_before = Instant::ZERO;
         }
         news
     }
@@ -251,11 +247,32 @@ mod tests {
         let mut mtu = MtuSearch::new(1_232, 1_452);
         assert!(mtu.told_less(1_300) && !mtu.told_less(1_400));
         mtu.consider(Instant::from_secs(1));
-        assert_eq!((mtu.current(), mtu.next_segment()), (1_232, 1_300));
+        assert!(mtu.next_segment() > 1_232 && mtu.next_segment() <= 1_300);
         mtu.limit(1_000);
-        mtu.told(1_400);
+        assert!(!mtu.told_less(1_400));
         mtu.consider(Instant::from_secs(2));
         assert_eq!((mtu.current(), mtu.next_segment()), (1_000, 1_000));
+    }
+
+    #[test]
+    fn a_forged_limit_is_outlived() {
+        let mut mtu = MtuSearch::new(1_232, 1_452);
+        mtu.consider(Instant::from_secs(1));
+        assert!(mtu.on_sent(Ssn(1), Ssn(1 + 1_400), 32));
+        assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_401)), Some(1_452));
+        assert!(mtu.told_less(1_232));
+        let mut probed_at = None;
+        for s in 2..700 {
+            mtu.consider(Instant::from_secs(s));
+            if mtu.next_segment() > mtu.current() {
+                assert_eq!(mtu.next_segment(), 1_452);
+                probed_at = Some(s);
+                break;
+            }
+        }
+        assert_eq!(probed_at, Some(602), "what was said is tried again after ten minutes");
+        assert!(mtu.on_sent(Ssn(2_000), Ssn(2_000 + 1_400), 32));
+        assert_eq!(mtu.on_delivered(Ssn(2_000), Ssn(3_400)), Some(1_452));
     }
 
     #[test]

@@ -194,16 +194,14 @@ impl UdpCarrier {
         }
     }
 
-    /// The addresses by which the core knows who is at this outer address: on a client they are the
-    /// same, on a server the ports are the inner ones. At most a few are looked up: it is ICMP
-    /// that asks.
-    pub fn core_addresses(&self, outer: SocketAddr) -> Vec<SocketAddr> {
-        const AT_MOST: usize = 16;
-        if !self.config.accept {
-            return vec![outer];
-        }
-        let there = self.flows.values().filter(|flow| flow.outer.remote == outer);
-        there.map(|flow| flow.path.remote).take(AT_MOST).collect()
+    /// The flow whose datagram to `remote` began like this: our id of it, and its ends.
+    pub fn quoted_flow(&self, remote: SocketAddr, quoted: &[u8]) -> Option<(u64, FourTuple)> {
+        let id = match frame::ids_of(quoted)? {
+            (0, sender) => sender,
+            (receiver, _) => *self.by_peer.get(&receiver)?,
+        };
+        let flow = self.flows.get(&id).filter(|flow| flow.outer.remote == remote)?;
+        Some((id, flow.path))
     }
 
     /// The next frame the carrier itself wants sent.

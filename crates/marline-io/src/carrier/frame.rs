@@ -171,6 +171,12 @@ fn handshake(bytes: &[u8], flow: u64, two: bool) -> Option<Frame<'_>> {
     Some(Frame::Handshake { flow, sender, more, segment })
 }
 
+/// The receiver's id in the beginning of a frame of ours, and what follows it: in a first SYN, where that is
+/// 0, the sender's.
+pub(super) fn ids_of(beginning: &[u8]) -> Option<(u64, u64)> {
+    Some((id_at(beginning, 1)?, id_at(beginning, SHORT_HEADER)?))
+}
+
 /// A keepalive of version 2 is as long as what may answer it.
 const fn keepalive_len(version: Version) -> usize {
     match version {

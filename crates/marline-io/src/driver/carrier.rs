@@ -71,6 +71,12 @@ impl Carrier {
         }
     }
 
+    /// Bytes of TCP segment that a path of this MTU takes, by what a router said. Anybody may have said
+    /// it: less than what passes nearly everywhere is not believed.
+    pub(super) fn segment_believed(&self, mtu: u32, path: &FourTuple) -> u16 {
+        self.segment_of_mtu(Some(mtu), path).max(self.capabilities().base_segment)
+    }
+
     /// Bytes of TCP segment that a route of this MTU takes; of the least there is if it is unknown.
     pub(super) fn segment_of_mtu(&self, mtu: Option<u32>, path: &FourTuple) -> u16 {
         let ipv6 = path.remote.is_ipv6();

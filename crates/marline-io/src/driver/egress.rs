@@ -2,7 +2,7 @@
 
 use std::io;
 
-use marline_core::{Ecn, FourTuple, Transmit};
+use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
 use marline_link::Direction;
 use marline_time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ struct Outgoing<'a> {
     /// Bytes from one datagram to the next; 0: there is one.
     stride: usize,
     bytes: &'a [u8],
-    /// The subflow's ends; none for the carrier's own frames.
-    path: Option<FourTuple>,
+    /// The subflow's ends and our id of it; none for the carrier's own frames.
+    subflow: Option<(FourTuple, u64)>,
 }
 
 impl State {
@@ -45,8 +45,8 @@ impl State {
         while let Carrier::Udp(carrier) = &mut self.carrier
             && let Some((outer, frame)) = carrier.poll_control()
         {
-            let (bytes, path) = (frame.as_bytes(), None);
-            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, path });
+            let (bytes, subflow) = (frame.as_bytes(), None);
+            self.send(now, &Outgoing { outer, ecn: Ecn::NotEct, stride: 0, bytes, subflow });
         }
         more
     }
@@ -79,7 +79,8 @@ impl State {
         match framed {
             Some(Framed::Ready(outer)) => {
                 let (ecn, stride, bytes) = (batch.ecn, batch.stride, out.bytes());
-                self.send(now, &Outgoing { outer, ecn, stride, bytes, path: Some(batch.path) });
+                let subflow = Some((batch.path, batch.local_flow));
+                self.send(now, &Outgoing { outer, ecn, stride, bytes, subflow });
             }
             Some(Framed::Handshake { outer, header, old_too }) => {
                 let old = old_too.then(|| header.in_version_one());
@@ -118,8 +119,8 @@ impl State {
         bytes.clear();
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(segment);
-        let (outer, ecn, path) = (*outer, batch.ecn, Some(batch.path));
-        self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, path });
+        let (outer, ecn, subflow) = (*outer, batch.ecn, Some((batch.path, batch.local_flow)));
+        self.send(now, &Outgoing { outer, ecn, stride: 0, bytes: &bytes, subflow });
         self.scratch = bytes;
         // A refusal on the own machine is there already; why wait for the retransmission.
         self.drain_errors(now, usize::from(outer.socket));
@@ -142,33 +143,38 @@ impl State {
             self.stall_retry_at = Some(now + STALL_RETRY);
             return;
         }
+        let mut error = failed.error;
         // An error may belong to a datagram sent before: it stops this one all the same.
-        if self.drain_errors(now, index) {
-            if let Some(Some(entry)) = self.sockets.get_mut(index) {
-                // Failing again, it is lost like any datagram.
-                let _ = entry.socket.send(&out.outer, out.ecn, out.stride, rest);
+        if self.drain_errors(now, index)
+            && let Some(Some(entry)) = self.sockets.get_mut(index)
+        {
+            match entry.socket.send(&out.outer, out.ecn, out.stride, rest) {
+                Err(again) if !again.would_block() => error = again.error,
+                // For want of room now, it is lost like any datagram.
+                _ => return,
             }
-            return;
         }
-        if let Some(path) = out.path {
-            self.on_send_error(now, &out.outer, path, &failed.error);
+        if let Some(subflow) = out.subflow {
+            self.on_send_error(now, &out.outer, subflow, &error);
         }
     }
 
-    fn on_send_error(&mut self, now: Instant, outer: &Outer, path: FourTuple, error: &io::Error) {
-        if error.raw_os_error() == Some(libc::EMSGSIZE) {
+    fn on_send_error(
+        &mut self,
+        now: Instant,
+        outer: &Outer,
+        (path, local_flow): (FourTuple, u64),
+        error: &io::Error,
+    ) {
+        let what = if error.raw_os_error() == Some(libc::EMSGSIZE) {
             let Some(Some(entry)) = self.sockets.get(usize::from(outer.socket)) else { return };
             let mtu = entry.socket.route_mtu(outer.remote, outer.local);
-            self.set_mtu(now, path, mtu);
-            return;
-        }
-        tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
-        self.endpoint.path_unreachable(now, path.local, path.remote);
-    }
-
-    fn set_mtu(&mut self, now: Instant, path: FourTuple, mtu: Option<u32>) {
-        let segment = self.carrier.segment_of_mtu(mtu, &path);
-        self.endpoint.set_path_mtu(now, path.remote, segment);
+            CoreError::TooBig { max_segment: self.carrier.segment_of_mtu(mtu, &path) }
+        } else {
+            tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
+            CoreError::Unreachable
+        };
+        self.endpoint.send_failed(now, &path, local_flow, what);
     }
 
     /// Handles the errors ICMP brought for a socket; `true` if there were any.
@@ -179,32 +185,30 @@ impl State {
         for _ in 0..AT_ONCE {
             let Some(Some(entry)) = self.sockets.get(index) else { return any };
             let Some(error) = entry.socket.next_error() else { return any };
-            let local = entry.socket.local;
             any = true;
-            self.on_network_error(now, local, &error);
+            self.on_network_error(now, &error);
         }
         any
     }
 
-    fn on_network_error(
-        &mut self,
-        now: Instant,
-        local: core::net::SocketAddr,
-        error: &NetworkError,
-    ) {
+    /// ICMP is believed where it quotes the id of a flow that goes there: who does not see the flow does not
+    /// know it. What this machine itself said was told to who sent, too.
+    fn on_network_error(&mut self, now: Instant, error: &NetworkError) {
         let Carrier::Udp(carrier) = &self.carrier else {
             self.on_native_error(now, error);
             return;
         };
-        let remotes = carrier.core_addresses(error.remote);
-        let local = core::net::SocketAddr::new(local.ip(), 0);
-        for remote in remotes {
-            if error.mtu.is_some() {
-                self.set_mtu(now, FourTuple { local, remote }, error.mtu);
-            } else if error.errno != libc::EMSGSIZE {
-                self.endpoint.path_unreachable(now, local, remote);
+        let quoted = carrier.quoted_flow(error.remote, &error.quoted);
+        let Some((flow, path)) = quoted.filter(|_| !error.ours) else { return };
+        let what = match error.mtu {
+            Some(mtu) => {
+                CoreError::TooBig { max_segment: self.carrier.segment_believed(mtu, &path) }
             }
-        }
+            // Without the size it says nothing that probing does not find.
+            None if error.errno == libc::EMSGSIZE => return,
+            None => CoreError::Unreachable,
+        };
+        self.endpoint.flow_error(now, flow, what);
     }
 
     fn retry_stalled(&mut self, now: Instant) {

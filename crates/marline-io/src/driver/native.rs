@@ -108,17 +108,13 @@ impl State {
         let at = |port: usize| u16::from_be_bytes([error.quoted[port], error.quoted[port + 1]]);
         let mut remote = error.remote;
         if error.ours {
-            let path = FourTuple { local: remote, remote };
-            if error.mtu.is_some() {
-                let max_segment = self.carrier.segment_of_mtu(error.mtu, &path);
-                self.endpoint.set_path_mtu(now, SocketAddr::new(remote.ip(), 0), max_segment);
-            }
+            // Whoever sent was told so, too.
             return;
         }
         let Some(local) = error.local else { return };
         remote.set_port(at(2));
         let path = FourTuple { local: SocketAddr::new(local, at(0)), remote };
-        let [.., a, b, c, d] = error.quoted;
+        let [_, _, _, _, a, b, c, d, ..] = error.quoted;
         let seq = SeqNum(u32::from_be_bytes([a, b, c, d]));
         let said = match error.mtu {
             Some(_) => {

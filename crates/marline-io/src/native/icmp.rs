@@ -9,6 +9,8 @@ use crate::sys::error_queue::{NetworkError, QUOTED};
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
+/// Bytes of the segment that are quoted at least (RFC 792): ports and sequence number.
+const LEAST_QUOTED: usize = 8;
 /// Bytes before the quoted packet.
 const HEADER_LEN: usize = 8;
 
@@ -38,8 +40,9 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
     if local != ip.dst {
         return None;
     }
+    let quoted = segment.get(..segment.len().min(QUOTED)).filter(|q| q.len() >= LEAST_QUOTED)?;
     let mut beginning = [0; QUOTED];
-    beginning.copy_from_slice(segment.get(..QUOTED)?);
+    beginning[..quoted.len()].copy_from_slice(quoted);
     Some(NetworkError {
         remote: SocketAddr::new(remote, 0),
         local: Some(local),
@@ -115,7 +118,7 @@ mod tests {
             let error = error_of(&message(us, them, too_big.0, too_big.1, 1_300)).unwrap();
             assert_eq!((error.errno, error.mtu), (libc::EMSGSIZE, Some(1_300)));
             assert_eq!((error.local, error.remote.ip()), (Some(ip(us)), ip(them)));
-            assert_eq!(error.quoted, [0x12, 0x34, 0, 80, 1, 2, 3, 4]);
+            assert_eq!(error.quoted[..8], [0x12, 0x34, 0, 80, 1, 2, 3, 4]);
             let error = error_of(&message(us, them, unreachable.0, unreachable.1, 0)).unwrap();
             assert_eq!((error.errno, error.mtu), (libc::EHOSTUNREACH, None));
             assert!(error_of(&message(us, them, 128, 0, 0)).is_none(), "no error");

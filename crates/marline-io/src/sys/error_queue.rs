@@ -10,8 +10,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::check;
 
-/// Bytes of the payload that ICMP quotes at least (RFC 792).
-pub(crate) const QUOTED: usize = 8;
+/// Bytes of the quoted payload that are looked at: of TCP what RFC 792 has quoted at least, of UDP the
+/// first byte of a frame and two ids, which routers quote as well (RFC 1812 section 4.3.2.3).
+pub(crate) const QUOTED: usize = 17;
 
 /// An error the network reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

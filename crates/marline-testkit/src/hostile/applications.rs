@@ -1,5 +1,6 @@
 //! What the applications at both ends do.
 
+use marline_core::NetworkError;
 use marline_policy::{AddressId, LocalAddress, PathAction};
 
 use super::{Run, address, index, scheduler};
@@ -84,7 +85,13 @@ impl Run {
         let endpoint = self.pair.endpoint(side);
         if how & 2 != 0 {
             let dead = 1 - net;
-            endpoint.path_unreachable(now, address(side, dead, 0), address(side.other(), 0, 80));
+            let (from, to) = (address(side, dead, 0).ip(), address(side.other(), 0, 80));
+            let paths = endpoint.info(id).map(|info| info.subflows).unwrap_or_default();
+            for path in paths.into_iter().map(|subflow| subflow.path) {
+                if path.local.ip() == from && path.remote == to {
+                    endpoint.send_failed(now, &path, 0, NetworkError::Unreachable);
+                }
+            }
         }
         let action = PathAction::OpenSubflow {
             local: AddressId(net),

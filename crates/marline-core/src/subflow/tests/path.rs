@@ -2,6 +2,7 @@
 
 use marline_time::Duration;
 
+use super::doubles::Reno;
 use super::pair::{Fate, Pair, config};
 use crate::Keepalive;
 use crate::subflow::{SubflowConfig, SubflowEvent};
@@ -61,11 +62,48 @@ fn the_carrier_may_tell_the_size() {
     let mut pair = Pair::established(config());
     pair.client.written = 100_000;
     pair.run_for(MS(15));
-    pair.client.tcp.mss_changed(1_100);
+    pair.client.tcp.mss_lowered(1_100);
     pair.logging = true;
     pair.run_for(Duration::from_secs(2));
     assert_eq!(pair.server().received, 100_000);
     assert!(pair.log.iter().all(|(_, packet)| packet.size() <= 1_100));
+}
+
+/// The peer's translator forgot it in the middle of a download: what went out meanwhile is lost.
+#[test]
+fn after_a_move_what_was_lost_is_asked_about_at_once() {
+    for (new_host, silent_ms) in [(false, 15), (true, 15), (false, 3_000), (true, 3_000)] {
+        let mut pair = Pair::established(small_base());
+        pair.client.written = 4_000_000;
+        pair.run_for(MS(60));
+        let info = |pair: &Pair| pair.client.tcp.info(marline_policy::SubflowId(0), false);
+        pair.set_filter(
+            |_, packet| if !packet.payload.is_empty() { Fate::Drop } else { Fate::Pass },
+        );
+        pair.run_for(MS(silent_ms));
+        pair.set_filter(|_, _| Fate::Pass);
+        pair.logging = true;
+        let (now, before) = (pair.now, info(&pair));
+        if new_host {
+            pair.client.tcp.start_afresh(now, &Reno::default());
+            assert_eq!(pair.client.tcp.settled_segment(), 1_232);
+            assert_eq!(pair.client.tcp.cwnd(), 10 * u64::from(pair.client.tcp.mss()));
+            assert_eq!((info(&pair).srtt, pair.client.tcp.rto()), (None, Duration::from_secs(1)));
+        }
+        pair.client.tcp.repeat_at_once(now);
+        pair.transmit();
+        pair.run_for(MS(1));
+        assert!(
+            pair.log.iter().any(|(_, packet)| !packet.payload.is_empty()),
+            "{new_host} {silent_ms} {}",
+            info(&pair).cwnd
+        );
+        if !new_host && silent_ms < 100 {
+            assert_eq!(info(&pair).cwnd, before.cwnd, "the same path: what was measured holds");
+        }
+        pair.run_for(Duration::from_secs(20));
+        assert_eq!(pair.server().received, 4_000_000);
+    }
 }
 
 #[test]

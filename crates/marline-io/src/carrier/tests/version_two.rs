@@ -204,6 +204,31 @@ fn a_server_that_forgot_proves_it_and_nobody_else_can() {
 }
 
 #[test]
+fn icmp_is_believed_if_it_quotes_an_id_that_goes_there() {
+    let mut pair = Pair::connected();
+    let now = pair.now;
+    let there = SocketAddr::new(ip(1), 443);
+    let data = client_sends(&mut pair.client, now);
+    let quoted = |bytes: &[u8]| bytes[..17].to_vec();
+    let found = pair.client.quoted_flow(there, &quoted(&data));
+    assert_eq!(found, Some((CLIENT_FLOW, client_path())));
+    assert_eq!(pair.client.quoted_flow(SocketAddr::new(ip(7), 443), &quoted(&data)), None);
+    let mut guessed = quoted(&data);
+    guessed[8] ^= 1;
+    assert_eq!(pair.client.quoted_flow(there, &guessed), None);
+    assert_eq!(pair.client.quoted_flow(there, &[0; 17]), None, "nothing was quoted");
+    // Of a SYN the client's own id is there; the server knows its clients by outer address.
+    let mut opening = carrier(false, ALONE);
+    let (syn, _) = first_syn(&mut opening, now);
+    assert!(opening.quoted_flow(there, &quoted(&syn)).is_some());
+    let mut out = vec![0; 200];
+    let sending = batch(server_path(), (SERVER_FLOW, CLIENT_FLOW), false, &out);
+    pair.server.frame(now, &sending, &mut out);
+    let found = pair.server.quoted_flow(outer(1, HERE).remote, &quoted(&out));
+    assert_eq!(found, Some((SERVER_FLOW, server_path())));
+}
+
+#[test]
 fn resets_are_limited_per_second() {
     let mut server = carrier(true, ALONE);
     let mut sent = [0; 3];

@@ -28,7 +28,7 @@
 //! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), facts only, written anew;
 //! [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
 //! until a clean second; here no trigger hides another. Its rule for idle paths is
-//! `ConnectionConfig::lone_keepalive`, off by default as there.
+//! `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode interactive`.
 //!
 //! Pure: time is an argument, maps are ordered, the number of netpaths is bounded. One handle is shared by
 //! all endpoints of a process, which must then use one clock; each visits the oracle once per period, when

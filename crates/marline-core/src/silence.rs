@@ -65,7 +65,8 @@ impl ReceiveTimer {
 }
 
 /// Keepalives of a connection that is idle and has one subflow left, while an address is up that no
-/// subflow starts at. (`ConnectionConfig::keepalive` is for every subflow and in minutes.)
+/// subflow starts at. Not if the one left starts at an address flagged `backup`.
+/// (`ConnectionConfig::keepalive` is for every subflow and in minutes.)
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LoneKeepalive {
     /// Silence before the first.

@@ -188,3 +188,13 @@ fn an_answered_keepalive_is_repeated_after_the_next_idle_time() {
     }
     assert_eq!(silences(&mut script), []);
 }
+
+/// A cellular radio would never sleep, and there is nothing better to go to.
+#[test]
+fn a_path_that_is_the_reserve_is_not_kept_awake() {
+    let mut config = with_keepalive();
+    config.local_addresses[0].backup = true;
+    let (mut script, mut peer) = client(config);
+    script.advance(ms(3_600_000));
+    assert_eq!(peer.hear_all(&mut script).len(), 0);
+}

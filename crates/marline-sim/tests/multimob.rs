@@ -6,8 +6,8 @@ mod cases;
 use cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions, MonitorKind, Oracle,
-    ReceiveTimer, Verdict,
+    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions, LoneKeepalive,
+    MonitorKind, Oracle, ReceiveTimer, Verdict,
 };
 use marline_policy::OracleConfig;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
@@ -244,4 +244,79 @@ fn the_oracle_says_what_it_knows_and_runs_are_repeatable() {
         table.iter().map(|line| matches!(line.verdict, Verdict::Bad { .. })).collect();
     assert_eq!(verdicts, [true, false], "{table:?}");
     assert!(oracle.is_bad(Paths::address(0, 0), Paths::server_address()));
+}
+
+/// When the server pushes, after five minutes of silence.
+const PUSH: Instant = Instant::from_secs(300);
+
+/// A phone whose only connection waits for the server's next word.
+fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) -> Paths {
+    let client = ConnectionConfig { lone_keepalive: keepalive, ..client() };
+    let mut config = PathsConfig::new(vec![link(wifi), link(LTE)], client);
+    config.server = server();
+    config.backup = vec![false, true];
+    let mut paths = Paths::new(&config, SeedTree::new(7));
+    let oracle = Oracle::new(OracleConfig::default());
+    paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    paths.listen(Box::new(move |_| Box::new(Echo::new(60, pause, 2, 3))));
+    paths.connect(0, Box::new(EchoServer::new(3))).expect("a connection");
+    paths
+}
+
+/// How long after the push it arrives, if WiFi swallows everything from then on.
+fn push_arrives_after(keepalive: Option<LoneKeepalive>, dies_at: Instant) -> Option<Duration> {
+    let mut paths = waiting_phone(keepalive, WIFI, PUSH.since(Instant::ZERO));
+    paths.at_set_path_up(dies_at, 0, false);
+    let client = paths.client;
+    paths.world.run_until(PUSH);
+    let arrived = paths.world.run_while(PUSH + Duration::from_secs(600), |world| {
+        world.node(client).report(0).is_none_or(|report| report.read < 120)
+    });
+    arrived.then(|| paths.world.now().since(PUSH))
+}
+
+/// The server can open nothing, and the client has nothing to miss: it must have asked.
+#[test]
+fn a_push_after_a_pause_in_which_wifi_died_arrives() {
+    let LoneKeepalive { idle, interval, count } = LoneKeepalive::default();
+    let opening = Duration::from_secs(1);
+    let bound = idle + interval * count + opening;
+    let mut longest = Duration::ZERO;
+    for dies_ms in [20_000, 150_000, 288_500, 293_000, 297_300, 299_950] {
+        let after = push_arrives_after(Some(LoneKeepalive::default()), at(dies_ms));
+        println!("WiFi dies at {dies_ms} ms: the push is {after:?} late");
+        longest = longest.max(after.expect("it arrives"));
+    }
+    assert!(longest <= bound, "{longest:?}, {bound:?} allowed");
+    assert_eq!(push_arrives_after(None, at(150_000)), None, "what the keepalive is for");
+}
+
+/// docs/oracle.md: the price of an idle connection.
+#[test]
+fn an_idle_hour_costs_this_much() {
+    let wifi = "rate=30M,delay=10ms,radio=wifi";
+    let hour = |keepalive| {
+        let mut paths = waiting_phone(keepalive, wifi, Duration::from_secs(7_200));
+        let total = |paths: &Paths| {
+            let stats = |link| paths.world.link(link).stats();
+            let (up, down) = (stats(paths.up[0]), stats(paths.down[0]));
+            let packets = up.offered_packets + down.offered_packets;
+            let bytes = up.offered_bytes + down.offered_bytes;
+            let radio = paths.world.link(paths.up[0]).radio().expect("a radio");
+            let energy = radio.energy(paths.world.now());
+            (packets, bytes, energy.traffic_j(), energy.idle_j())
+        };
+        paths.world.run_until(Instant::from_secs(400));
+        let before = total(&paths);
+        paths.world.run_until(Instant::from_secs(4_000));
+        let after = total(&paths);
+        assert_eq!(sent_on(&paths, 1), 0, "cellular sleeps");
+        (after.0 - before.0, after.1 - before.1, after.2 - before.2, after.3 - before.3)
+    };
+    let (packets, bytes, traffic_j, idle_j) = hour(Some(LoneKeepalive::default()));
+    println!("{packets} packets, {bytes} bytes, {traffic_j:.1} J; the radio idle {idle_j:.1} J");
+    assert!((700..=722).contains(&packets), "{packets}: one each way every ten seconds");
+    assert!(bytes <= 50_000, "{bytes}");
+    assert!(traffic_j < 20.0, "{traffic_j} J");
+    assert_eq!(hour(None).0, 0, "silence costs nothing");
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use marline_algos::Registry;
-use marline_core::{ConnectionConfig, Extensions, Oracle, ReceiveTimer};
+use marline_core::{ConnectionConfig, Extensions, LoneKeepalive, Oracle, ReceiveTimer};
 use marline_policy::{OracleConfig, PathManagerFactory, Role, SchedulerFactory};
 
 /// The extensions that a client asks for.
@@ -58,6 +58,11 @@ impl Interactive {
             Interactive::Multimob => ReceiveTimer::multimob(),
         }
     }
+
+    /// A server's word after a pause in which WiFi died would never arrive. MultiMob leaves them off.
+    fn lone_keepalive(self) -> Option<LoneKeepalive> {
+        (self == Interactive::Prompt).then(LoneKeepalive::default)
+    }
 }
 
 /// Makes the connections of this side MultiMob's. Scheduler and path manager are replaced; the client
@@ -71,6 +76,7 @@ pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Intera
             config.policies.path_manager = manager(path_manager);
             config.extensions = EXTENSIONS;
             config.receive_timer = Some(parameters.receive_timer());
+            config.lone_keepalive = parameters.lone_keepalive();
         }
         Role::Server => {
             config.policies.scheduler = scheduler(server);
@@ -114,6 +120,7 @@ mod tests {
             assert_eq!(config.policies.path_manager.name(), path_manager);
             assert!(config.receive_timer.is_some() && config.follow_client.is_none());
             assert!(config.extensions.contains(EXTENSIONS));
+            assert_eq!(config.lone_keepalive.is_some(), parameters == Interactive::Prompt);
             let mut config = ConnectionConfig::new(marline_algos::default_policies());
             interactive(&mut config, Role::Server, parameters);
             assert_eq!(config.policies.scheduler.name(), follower);

@@ -233,6 +233,9 @@ impl Connection {
         }
         let mut usable = self.leg_ids().filter(|id| self.leg(*id).is_some_and(Leg::is_usable));
         let (id, None) = (usable.next()?, usable.next()) else { return None };
+        if self.leg(id).is_some_and(|leg| self.is_reserve(leg)) {
+            return None;
+        }
         // While something is unacknowledged there, its own timers look after it.
         let leg = self.leg(id).filter(|leg| leg.tcp.unacked().next().is_none())?;
         let heard_at = leg.tcp.last_heard_at();
@@ -240,6 +243,13 @@ impl Connection {
             Some(last) => (id, last.due_at, last.unanswered),
             None => (id, heard_at.max(leg.tcp.last_sent_at()) + config.idle, 0),
         })
+    }
+
+    /// It starts at an address that is there for when others fail: a cellular radio that keepalives would
+    /// not let sleep, and whatever there was before it has failed.
+    fn is_reserve(&self, leg: &Leg) -> bool {
+        let starts_here = |local: &&marline_policy::LocalAddress| local.id == leg.local_id;
+        self.addresses.local().iter().find(starts_here).is_some_and(|local| local.backup)
     }
 
     fn on_lone_keepalive(&mut self, now: Instant, sh: &mut Shared) {

@@ -56,7 +56,7 @@ options! {
         #[arg(long, value_name = "SPEC")]
         pub receive_timer: Option<Word<Watch<ReceiveTimer>>>,
         /// Ask the only path of an idle connection for a sign of life, while another one is unused:
-        /// idle=10s,interval=1s,count=2, or off [default: off]
+        /// idle=10s,interval=1s,count=2, or off [default: in mode interactive these, else off]
         #[arg(long, value_name = "SPEC")]
         pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
     }

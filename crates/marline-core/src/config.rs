@@ -73,7 +73,9 @@ impl Shard {
 pub struct Limits {
     /// Connections of the endpoint.
     pub connections: usize,
-    /// Half-open connections: beyond, the oldest goes.
+    /// Half-open connections. When half of them are taken, who opens another must show that it receives
+    /// at its address: by a SYN cookie on native TCP, by the carrier's elsewhere; 0: always. Where neither
+    /// is to be had, the oldest goes beyond this.
     pub syn_queue: usize,
     /// Subflows of a connection, at most 32.
     pub subflows: usize,

@@ -71,6 +71,7 @@ use crate::{
 
 pub(crate) use self::chunks::ChunkPool;
 pub(crate) use self::fast_join::{SparedPaths, fast_join_token};
+pub(crate) use self::handshake::{mp_capable, offers_multipath};
 pub(crate) use self::join::{free_port_for as free_port, mp_join, reason as rst_reason};
 pub(crate) use self::open::{Accepted, Origin};
 use self::paths::SubflowPathPair;

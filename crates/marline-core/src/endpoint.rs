@@ -1,6 +1,7 @@
 //! The Endpoint: five calls, and the application's commands.
 
 mod commands;
+mod cookie;
 pub(crate) mod demux;
 mod flows;
 mod listener;
@@ -44,6 +45,8 @@ pub struct Endpoint {
     wakeups: Wakeups,
     waiting: Waiting,
     seat: Option<oracle::Seat>,
+    /// When a SYN was last answered by a cookie.
+    cookie_sent_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +92,7 @@ impl Endpoint {
             wakeups: Wakeups::default(),
             waiting: Waiting::default(),
             seat: None,
+            cookie_sent_at: None,
         }
     }
 
@@ -151,6 +155,9 @@ impl Endpoint {
             && !flags.contains(TcpFlags::FIN);
         if is_syn && meta.flow == 0 {
             self.on_syn(now, meta, segment);
+            return;
+        }
+        if meta.flow == 0 && meta.peer_flow == 0 && self.takes_cookie(now, meta, segment) {
             return;
         }
         self.shared.counters.no_such_flow += 1;

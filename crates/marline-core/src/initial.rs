@@ -48,6 +48,14 @@ impl InitialNumbers {
         self.hash(path).1
     }
 
+    /// What a SYN cookie about these is made of.
+    pub(crate) fn cookie(&self, about: &[&[u8]]) -> [u8; 32] {
+        let key = keyed_hash(&self.secret, &[b"SYN cookie"]);
+        let mut half = [0; 16];
+        half.copy_from_slice(&key[..16]);
+        keyed_hash(&half, about)
+    }
+
     fn hash(&self, path: FourTuple) -> (u32, u32) {
         let octets = |ip: IpAddr| match ip {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

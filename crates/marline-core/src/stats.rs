@@ -20,6 +20,8 @@ pub struct Counters {
     pub resets_out: u64,
     pub challenge_acks: u64,
     pub syn_queue_overflow: u64,
+    pub syn_cookies_sent: u64,
+    pub syn_cookies_received: u64,
     /// Connections of strangers that ended because too many had no subflow.
     pub lingering_overflow: u64,
     pub connections_refused: u64,

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use marline_core::{ConnectionId, Event, FourTuple, PacketMeta};
-use marline_testkit::scene::{flow_capabilities, path};
-use marline_testkit::{Fate, Pair, Peer, Seg, Side, config, endpoint_config, keys};
+use marline_testkit::scene::{flow_capabilities, path, serve};
+use marline_testkit::{Fate, Pair, Peer, Script, Seg, Side, config, endpoint_config, keys};
 use marline_time::{Rng, SeedTree};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
@@ -227,7 +227,10 @@ fn a_flood_of_syns() {
             scene.attack(ends, told, peer.capable_syn().at(SeqNum(rng.next_u32())));
         });
         let counters = scene.pair.endpoint(Side::B).counters();
-        assert!(counters.syn_queue_overflow > u64::from(FLOOD) - 2_000);
+        // The carrier that has ids asks for cookies of its own; here nobody does.
+        let turned_away =
+            if with_ids { counters.syn_queue_overflow } else { counters.syn_cookies_sent };
+        assert!(turned_away > u64::from(FLOOD) - 2_000);
         assert_eq!(scene.connections(), 1, "half-open ones ended");
         // Limits::syn_queue half-open connections of a few KiB, alarms and tables.
         assert_bounded("SYNs", with_ids, flooded, 24 << 20);
@@ -362,4 +365,103 @@ fn a_connection_that_talks_now_and_then_grows_no_memory() {
     let growth = at[7] - at[1];
     println!("6000 messages at intervals of 3 s: {growth} bytes more than before");
     assert!(growth.abs() < 10_000, "{at:?}");
+}
+
+/// A listening endpoint with half of its places for half-open connections taken by nobody.
+fn pressed() -> Script {
+    let mut endpoint = endpoint_config(Some(config()));
+    endpoint.limits.syn_queue = 8;
+    let mut script = Script::new(endpoint, 1);
+    for port in 0..20 {
+        let nobody = Peer::new(path(0, 9, 1_000 + port), 0);
+        nobody.inject(&mut script, nobody.capable_syn().at(SeqNum(1)).timestamps(5, 0));
+    }
+    assert_eq!(script.endpoint.connections().len(), 4);
+    assert_eq!(script.endpoint.counters().syn_cookies_sent, 16);
+    let _ = script.take_sent();
+    script
+}
+
+#[test]
+fn beside_a_flood_others_connect_by_cookies_with_all_their_options() {
+    let mut script = pressed();
+    for port in 0..50 {
+        let mut peer = Peer::new(path(0, 2, 40_000 + port), 0x1111_2222_3333_4444);
+        let id = serve(&mut script, &mut peer);
+        let info = script.endpoint.info(id).expect("it lives");
+        assert!(info.fallback.is_none(), "Multipath TCP");
+        // Window scale, SACK and segment size: what goes out is more than an unscaled window, in parts
+        // that the peer takes.
+        assert_eq!(script.run(|e, now| e.write(now, id, &[7; 100_000])), Ok(100_000));
+        let mut got = 0;
+        while got < 100_000 {
+            script.advance(Duration::from_millis(10));
+            let sent = peer.hear_all(&mut script);
+            assert!(
+                sent.iter()
+                    .all(|s| s.seg.payload.len() <= 1_400 && s.seg.options.timestamps.is_some())
+            );
+            got += sent.iter().map(|s| s.seg.payload.len()).sum::<usize>();
+            peer.acknowledge(&mut script);
+        }
+        assert_eq!(got, 100_000);
+        script.run(|e, now| e.abort(now, id));
+        script.run(|e, now| e.release(now, id));
+        let _ = script.take_sent();
+    }
+    let counters = script.endpoint.counters();
+    assert_eq!((counters.syn_cookies_received, counters.mp_capable_fallback), (50, 0));
+    assert_eq!(counters.syn_queue_overflow, 0);
+}
+
+#[test]
+fn a_cookie_is_good_for_its_ends_its_number_and_a_minute() {
+    let cookie_for = |script: &mut Script, peer: &mut Peer| {
+        let syn = Seg::syn().mss(1_000);
+        peer.send(script, syn);
+        let sent = script.take_sent();
+        let [answer] = &sent[..] else { panic!("one SYN/ACK: {sent:?}") };
+        peer.hear(answer);
+        assert!(answer.seg.options.window_scale.is_none() && !answer.seg.options.sack_permitted);
+    };
+    let accepted = |script: &mut Script| {
+        let events = script.take_events();
+        events.iter().any(|event| matches!(event, Event::Incoming(_)))
+    };
+    for (wrong, wait_s, taken) in [
+        ("", 0, true),
+        ("", 40, true),
+        ("", 90, false),
+        ("port", 0, false),
+        ("ack", 0, false),
+        ("seq", 0, false),
+    ] {
+        let mut script = pressed();
+        let mut peer = Peer::new(path(0, 2, 40_000), 0);
+        cookie_for(&mut script, &mut peer);
+        script.advance(Duration::from_secs(wait_s));
+        let (_, _) = (script.take_events(), script.take_sent());
+        match wrong {
+            "port" => peer.path.remote.set_port(40_001),
+            "ack" => peer.expected = peer.expected.add(1),
+            "seq" => peer.next = peer.next.add(1),
+            _ => {}
+        }
+        peer.send(&mut script, Seg::ack());
+        assert_eq!(accepted(&mut script), taken, "{wrong} {wait_s}");
+        let reset = script.take_sent().iter().any(|s| s.seg.header.flags.contains(TcpFlags::RST));
+        assert_eq!(reset, !taken, "{wrong} {wait_s}");
+        // Plain TCP, with the segment size it asked for.
+        if taken {
+            let id = *script.endpoint.connections().last().expect("it is there");
+            assert_eq!(script.run(|e, now| e.write(now, id, &[7; 5_000])), Ok(5_000));
+            let sent = script.take_sent();
+            assert!(!sent.is_empty() && sent.iter().all(|s| s.seg.payload.len() <= 1_000));
+        }
+    }
+    // Who never asked gets nothing for guessing.
+    let mut script = Script::new(endpoint_config(Some(config())), 1);
+    let mut peer = Peer::new(path(0, 2, 40_000), 0);
+    peer.send(&mut script, Seg::ack());
+    assert_eq!(script.endpoint.counters().syn_cookies_received, 0);
 }

@@ -137,7 +137,7 @@ impl Client {
             None => Grid::staggered(candidates, stagger),
             Some(oracle) => Grid::judged(candidates, stagger, |c| is_bad(oracle, c)),
         };
-        let patience = self.inner.config.patience.into();
+        let patience = self.inner.config.patience;
         let race = Race { shard: &self.inner.shard, config: &config, transport, patience };
         let outcome = race.run(grid).await;
         for failure in &outcome.failures {

@@ -28,8 +28,17 @@ async fn raw_client(paths: &[&str]) -> Client {
 }
 
 async fn raw_server(listen: &str, announce: &[&str]) -> Listener {
+    raw_server_with(listen, announce, |_| {}).await
+}
+
+async fn raw_server_with(
+    listen: &str,
+    announce: &[&str],
+    change: impl FnOnce(&mut ServerConfig),
+) -> Listener {
     let mut config = ServerConfig::new(vec![listen.parse().unwrap()], connection());
     config.carrier = Carrier::Raw;
+    change(&mut config);
     let at = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 0);
     config.addresses = announce.iter().map(at).map(ServerAddress::new).collect();
     Listener::bind(config).await.unwrap()
@@ -97,6 +106,41 @@ fn a_client_joins_a_kernel_server() {
 fn a_client_joins_a_kernel_server_over_ipv6() {
     on_two_machines("a_client_joins_a_kernel_server_over_ipv6", |far| {
         client_asks_kernel(far, "[fd00:1::2]:7000", ["fd00:1::1", "fd00:2::1"]);
+    });
+}
+
+/// Every SYN is answered by a cookie: what the kernel's third ACK says is enough for Multipath TCP, joins, and
+/// windows that are scaled.
+#[test]
+fn a_kernel_client_connects_by_a_cookie() {
+    on_two_machines("a_kernel_client_connects_by_a_cookie", |mut far| {
+        far.cable(1);
+        far.cable(2);
+        far.ip("mptcp limits set subflows 4 add_addr_accepted 4");
+        run(async {
+            let announce = ["10.1.0.1", "10.2.0.1"];
+            let always = |config: &mut ServerConfig| config.limits.syn_queue = 0;
+            let listener = raw_server_with("0.0.0.0:0", &announce, always).await;
+            let port = listener.local_addrs()[0].port();
+            for (number, mptcp) in [(1, true), (2, false)] {
+                let to = SocketAddr::new(announce[0].parse().unwrap(), port);
+                far.start_client(to, BYTES, mptcp);
+                let (mut stream, _) = within(listener.accept()).await.unwrap();
+                assert_eq!(stream.fallback().is_none(), mptcp);
+                let mut first = [0; 1];
+                within(stream.read_exact(&mut first)).await.unwrap();
+                stream.write_all(&first).await.unwrap();
+                if mptcp {
+                    wait_for_subflows(&stream, 2).await;
+                }
+                drop(echo(stream).await);
+                assert_eq!(tokio::task::block_in_place(|| far.client_result()), "ok");
+                let (core, _) = listener.counters()[0];
+                assert_eq!(core.syn_cookies_received, number);
+            }
+            assert!(listener.drained(Duration::from_secs(10)).await);
+        });
+        assert_eq!(far.counter("TcpOutRsts"), 0);
     });
 }
 

@@ -36,7 +36,7 @@ const fn is_usable(capable: &MpCapable) -> bool {
 
 /// A SYN that offers what we speak, or more: a version above ours is answered by ours, which whoever offers
 /// it can take or leave.
-fn is_offer(capable: &MpCapable) -> bool {
+pub(crate) fn offers_multipath(capable: &MpCapable) -> bool {
     let ours = MpCapable { version: capable.version.min(1), ..*capable };
     capable.form == MpCapableForm::Syn && is_usable(&ours)
 }
@@ -56,7 +56,7 @@ impl Connection {
     /// Server: the SYN that opened the connection.
     pub(super) fn on_first_syn(&mut self, now: Instant, sh: &mut Shared, syn: &TcpSegment<'_>) {
         match mp_capable(syn) {
-            Some(capable) if self.config.mptcp && is_offer(&capable) => {
+            Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
                 sh.counters.mp_capable_syn_rx += 1;
                 self.checksum = capable.checksum_required || self.config.dss_checksum;
                 self.peer_denies_id0 = capable.deny_join_id0;

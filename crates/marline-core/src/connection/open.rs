@@ -39,6 +39,8 @@ pub(crate) struct Accepted<'a> {
     pub(crate) peer_flow: u64,
     /// Our end of a connection between the same ends that was in TIME-WAIT until now.
     pub(crate) after: Option<SeqNum>,
+    /// Our initial sequence number, where it is given: a cookie.
+    pub(crate) isn: Option<SeqNum>,
 }
 
 /// How far beyond the end of the connection before a new one starts at least: a window without scaling, so that
@@ -194,6 +196,7 @@ impl Connection {
         // connection was faster than it.
         let first = syn.after.map(|end| end.add(BEYOND));
         let isn = first.filter(|first| first.offset_from(isn) < 1 << 31).unwrap_or(isn);
+        let isn = syn.isn.unwrap_or(isn);
         let policies = &self.config.policies;
         Subflow::accept(
             now,

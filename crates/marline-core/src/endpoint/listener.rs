@@ -15,7 +15,7 @@ use crate::transmit::TransmitBuf;
 use crate::{ChecksumScope, Ecn, PacketMeta, Shard, Transmit};
 
 /// Answers that may wait at once.
-const MAX_STRAYS: usize = 256;
+pub(super) const MAX_STRAYS: usize = 256;
 
 impl Endpoint {
     /// A SYN that no subflow knows.
@@ -31,7 +31,7 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         after: Option<SeqNum>,
     ) {
-        let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow, after };
+        let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow, after, isn: None };
         if let Some(MpJoin::Syn { token, .. }) = mp_join(segment) {
             self.shared.counters.mp_join_syn_rx += 1;
             self.on_join_syn(now, meta, &syn, Token(token));
@@ -49,6 +49,11 @@ impl Endpoint {
         };
         if self.count >= self.shared.config.limits.connections {
             self.shared.counters.connections_refused += 1;
+            return;
+        }
+        // Where flows have ids the carrier has asked for its own cookie.
+        if self.is_pressed() && !self.shared.config.capabilities.flow_ids {
+            self.answer_with_cookie(now, meta, segment, &config);
             return;
         }
         self.make_room_for_syn(now);
@@ -84,7 +89,7 @@ impl Endpoint {
     /// So many connections are half open that strangers must prove their addresses before they get another.
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
-        self.shared.half_open_count > self.shared.config.limits.syn_queue / 2
+        self.shared.half_open_count >= self.shared.config.limits.syn_queue.div_ceil(2)
     }
 
     /// Half-open connections are bounded: the oldest gives way to the newest.

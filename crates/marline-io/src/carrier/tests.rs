@@ -371,7 +371,7 @@ fn noise_never_panics_and_is_never_answered_by_more() {
         let len = rng.below(80) as usize;
         let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u32() as u8).collect();
         if let Some(first) = bytes.first_mut() {
-            *first = (1 + (*first >> 7) << 4) | (*first & 7);
+            *first = ((1 + (*first >> 7)) << 4) | (*first & 7);
         }
         server.receive(now, &datagram(outer(1, (9, 7000)), &bytes));
         let answered = core::iter::from_fn(|| server.poll_control());

@@ -1,0 +1,248 @@
+//! SYN cookies: a flood of SYNs must not keep others out (RFC 4987 section 3.6).
+//!
+//! When more than half of the half-open connections are taken, a SYN on native TCP is answered and
+//! forgotten: what must be known again stands in the SYN/ACK, and comes back with the third ACK, or with the
+//! first data in its place. The sequence number holds which of eight segment sizes the client takes, when that
+//! was, and 24 bits of a keyed hash of the ends and of the client's own number; the last six bits of the
+//! timestamp hold window scale and SACK, which are left out where there are no timestamps. The MPTCP key is
+//! a keyed hash of the same, so that the client's third ACK, which repeats both keys, says the rest (RFC 8684
+//! section 3.1). ECN is not offered to be remembered, and fallback to TCP for want of options in the SYN
+//! follows from the ACK's having none.
+//!
+//! A cookie is good for a minute. Where nobody has got one lately, nothing is looked at: a guess hits once in 16
+//! million tries.
+
+use core::net::IpAddr;
+
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
+use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
+
+use super::Endpoint;
+use super::demux::FlowKey;
+use super::listener::MAX_STRAYS;
+use super::time_wait::Stray;
+use crate::connection::{Accepted, Connection, Origin, mp_capable, offers_multipath};
+use crate::crypto::Key;
+use crate::shared::Shared;
+use crate::subflow::{Egress, HeaderFor, Subflow, SubflowConfig};
+use crate::transmit::TransmitBuf;
+use crate::{ConnectionConfig, FourTuple, PacketMeta};
+
+/// Segment sizes that a cookie can name, ascending: common paths, and what tunnels leave of them.
+const SIZES: [u16; 8] = [88, 536, 1_220, 1_300, 1_360, 1_400, 1_440, 1_460];
+/// Time is told in slots of this length, by five bits.
+const SLOT_S: u64 = 16;
+const SLOTS: u8 = 32;
+/// A cookie is good in its slot and in so many that follow.
+const GOOD_SLOTS: u8 = 3;
+/// Bits of the timestamp that remember options.
+const REMEMBERED_BITS: u32 = 0x3f;
+const NO_SCALE: u8 = 0xf;
+const SACK: u8 = 0x10;
+/// Window of the SYN/ACK at the most: it is not scaled.
+const FIRST_WINDOW: u64 = 65_535;
+
+/// What of a SYN is known again when the handshake ends.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Remembered {
+    /// Into [`SIZES`].
+    size: u8,
+    timestamps: Option<Timestamps>,
+    window_scale: Option<u8>,
+    sack: bool,
+    capable: Option<MpCapable>,
+}
+
+impl Remembered {
+    fn of(syn: &TcpSegment<'_>) -> Self {
+        let options = &syn.options;
+        let mss = options.mss.unwrap_or(536);
+        let size = SIZES.iter().rposition(|size| *size <= mss).unwrap_or(0) as u8;
+        let with = options.timestamps.is_some();
+        let scale = options.window_scale.map(|scale| scale.min(14));
+        Remembered {
+            size,
+            timestamps: options.timestamps,
+            window_scale: scale.filter(|_| with),
+            sack: options.sack_permitted && with,
+            capable: mp_capable(syn).filter(offers_multipath),
+        }
+    }
+
+    /// What the last bits of our timestamp say.
+    fn bits(&self) -> u8 {
+        self.window_scale.unwrap_or(NO_SCALE) | if self.sack { SACK } else { 0 }
+    }
+
+    /// The SYN as it is remembered.
+    fn syn(&self, header: TcpHeader) -> TcpSegment<'static> {
+        let mut options = TcpOptions {
+            mss: Some(SIZES[usize::from(self.size) % SIZES.len()]),
+            window_scale: self.window_scale,
+            sack_permitted: self.sack,
+            timestamps: self.timestamps,
+            ..TcpOptions::default()
+        };
+        if let Some(capable) = self.capable {
+            options
+                .mptcp
+                .push(MptcpOption::Capable(MpCapable { form: MpCapableForm::Syn, ..capable }));
+        }
+        let header = TcpHeader { flags: TcpFlags::SYN, ack: SeqNum(0), ..header };
+        TcpSegment { header, options, payload: &[] }
+    }
+}
+
+/// A cookie and the MPTCP key that goes with it.
+struct Baked {
+    isn: SeqNum,
+    key: Key,
+}
+
+fn bake(sh: &Shared, path: FourTuple, theirs: SeqNum, (size, slot): (u8, u8)) -> Baked {
+    let octets = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let hash = sh.initial.cookie(&[
+        &octets(path.local.ip()),
+        &path.local.port().to_be_bytes(),
+        &octets(path.remote.ip()),
+        &path.remote.port().to_be_bytes(),
+        &theirs.0.to_be_bytes(),
+        &[size, slot],
+    ]);
+    let head = u32::from(size) << 29 | u32::from(slot) << 24;
+    let tail = u32::from_be_bytes([0, hash[0], hash[1], hash[2]]);
+    let mut key = [0; 8];
+    key.copy_from_slice(&hash[8..16]);
+    Baked { isn: SeqNum(head | tail), key: Key(u64::from_be_bytes(key)) }
+}
+
+fn slot_of(now: Instant) -> u8 {
+    (now.since(Instant::ZERO).as_secs() / SLOT_S % u64::from(SLOTS)) as u8
+}
+
+impl Endpoint {
+    /// Answers a SYN and forgets it.
+    pub(super) fn answer_with_cookie(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+        config: &ConnectionConfig,
+    ) {
+        let said = Remembered::of(segment);
+        let sh = &mut self.shared;
+        let baked = bake(sh, meta.path, segment.header.seq, (said.size, slot_of(now)));
+        // One in four thousand million of those that are there has its token.
+        if sh.strays.len() >= MAX_STRAYS || sh.demux.token(baked.key.derive().0).is_some() {
+            return;
+        }
+        let syn = said.syn(segment.header);
+        let offset = sh.initial.timestamp_offset(meta.path);
+        let clock = (now.as_millis() as u32).wrapping_add(offset);
+        let lag = clock.wrapping_sub(u32::from(said.bits())) & REMEMBERED_BITS;
+        let capabilities = sh.config.capabilities.on(meta.path);
+        let offset = offset.wrapping_sub(lag);
+        let with = SubflowConfig::new(config, &capabilities, &sh.config.limits, offset);
+        let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
+        let mut tcp =
+            Subflow::accept(now, with, meta.path, baked.isn, &syn, meta.ecn, congestion, recovery);
+        let mut options = TcpOptions::default();
+        let window = config.receive_buffer.min(FIRST_WINDOW);
+        let what = HeaderFor::Egress(&Egress::SynAck);
+        let (header, _) = tcp.fill_header(now, what, window, &mut options);
+        if let Some(capable) = said.capable.filter(|_| config.mptcp) {
+            options.mptcp.push(MptcpOption::Capable(MpCapable {
+                version: 1,
+                checksum_required: capable.checksum_required || config.dss_checksum,
+                extensibility: false,
+                deny_join_id0: config.deny_join_id0,
+                hmac_sha256: true,
+                form: MpCapableForm::SynAck { listener_key: baked.key.0 },
+            }));
+        }
+        let key = FlowKey { path: meta.path, local_flow: 0, peer_flow: 0 };
+        sh.strays.push_back(Stray { header, options, key });
+        sh.counters.syn_cookies_sent += 1;
+        self.cookie_sent_at = Some(now);
+    }
+
+    /// Whether a segment of nobody ends a handshake that was answered by a cookie: then the connection is
+    /// there, and has the segment.
+    pub(super) fn takes_cookie(
+        &mut self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        let good = Duration::from_secs(SLOT_S * u64::from(GOOD_SLOTS + 1));
+        let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
+        let flags = segment.header.flags;
+        let ends = flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN);
+        let Some(config) = self.shared.config.accept.clone().filter(|_| fresh && ends) else {
+            return false;
+        };
+        let Some((baked, syn)) = self.read_cookie(now, meta, segment) else { return false };
+        let taken = self.shared.demux.token(baked.key.derive().0).is_some();
+        if taken || self.count >= self.shared.config.limits.connections {
+            self.shared.counters.connections_refused += 1;
+            return false;
+        }
+        self.shared.counters.syn_cookies_received += 1;
+        let path = meta.path;
+        let (ecn, peer_flow, isn) = (meta.ecn, 0, Some(baked.isn));
+        let accepted = Accepted { segment: &syn, ecn, peer_flow, after: None, isn };
+        let slot = self.insert(|sh, id, slot| {
+            let origin = Origin { id, slot, path, key: baked.key };
+            Connection::accept(now, sh, config, &origin, &accepted)
+        });
+        let Some(connection) = self.slab[slot as usize].connection.as_mut() else { return false };
+        connection.register_token(&mut self.shared, slot);
+        self.shared.half_open_count += 1;
+        // Its SYN/ACK went out long ago.
+        let mut sent = TransmitBuf::new(0, 1);
+        connection.poll_transmit(now, &mut self.shared, &mut sent);
+        let id = connection.id;
+        if let Some(flow) = self.shared.demux.find(&path, 0, 0) {
+            self.on_segment(now, meta, segment, flow);
+        }
+        if self.connection(id).is_some_and(Connection::is_half_open) {
+            self.with(now, id, |c, sh| c.drop_if_half_open(now, sh));
+            self.settle(slot);
+        }
+        true
+    }
+
+    /// What the segment's numbers say, if we wrote them.
+    fn read_cookie(
+        &self,
+        now: Instant,
+        meta: &PacketMeta,
+        segment: &TcpSegment<'_>,
+    ) -> Option<(Baked, TcpSegment<'static>)> {
+        let isn = SeqNum(segment.header.ack.0.wrapping_sub(1));
+        let theirs = SeqNum(segment.header.seq.0.wrapping_sub(1));
+        let (size, slot) = ((isn.0 >> 29) as u8, (isn.0 >> 24) as u8 % SLOTS);
+        if slot_of(now).wrapping_sub(slot) % SLOTS > GOOD_SLOTS {
+            return None;
+        }
+        let baked = bake(&self.shared, meta.path, theirs, (size, slot));
+        if baked.isn != isn {
+            return None;
+        }
+        let timestamps = segment.options.timestamps;
+        let bits = timestamps.map_or(NO_SCALE, |stamps| (stamps.echo & REMEMBERED_BITS) as u8);
+        let scale = bits & NO_SCALE;
+        let said = Remembered {
+            size,
+            timestamps: timestamps.map(|stamps| Timestamps { echo: 0, ..stamps }),
+            window_scale: (scale != NO_SCALE).then_some(scale),
+            sack: bits & SACK != 0,
+            capable: mp_capable(segment),
+        };
+        Some((baked, said.syn(TcpHeader { seq: theirs, ..segment.header })))
+    }
+}

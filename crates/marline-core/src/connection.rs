@@ -132,6 +132,9 @@ struct DataTimers {
     rto_count: u32,
     /// When it last was due.
     rto_fired_at: Option<Instant>,
+    /// Where the first of the mappings ended that it repeated last, and how many it repeats at once.
+    hole_end: Option<Dsn>,
+    hole_mappings: u32,
     /// Zero-window probe.
     persist_at: Option<Instant>,
     persist_count: u32,

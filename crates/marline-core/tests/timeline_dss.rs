@@ -293,3 +293,76 @@ fn a_checksum_that_is_missing_or_was_not_asked_for_ends_the_subflow() {
         assert_eq!(line.read(), b"");
     }
 }
+
+/// The only subflow falls silent with data under way, dies, and another one takes its slot. What was suspected
+/// of the dead one is not taken back because the new one, which was silent for a while, too, is heard.
+#[test]
+fn what_a_dead_subflow_held_is_not_taken_back_with_its_successor_s_suspicion() {
+    let mut line = connection(false);
+    line.ack(0);
+    // The window grows, and then as much as it lets go is lost.
+    for _ in 0..2 {
+        line.write(14_000);
+        let _ = line.sent();
+        line.wait(10);
+        line.ack(0);
+    }
+    line.write(42_000);
+    line.wait(10);
+    let lost: usize = line.script.take_sent().iter().map(|sent| sent.seg.payload.len()).sum();
+    assert!(lost >= 35_000, "{lost}: more than a first window");
+    line.wait(400);
+    line.send(0, Seg::rst());
+    let _ = line.sent();
+    let on = line.add_path();
+    let syn = line.join_syn(1, false);
+    line.send(on, syn);
+    assert!(line.sent()[0].ends_with("S ack join 0 hmac"));
+    let third = line.join_ack(on);
+    line.send(on, third);
+    line.wait(1_500);
+    let sent = line.script.take_sent();
+    let (mut rounds, end) = (0, line.their_dsn(70_001));
+    let hear = |line: &mut Subflows, sent: &[marline_testkit::Sent]| {
+        let path = line.peers[on].path;
+        let peer = &mut line.peers[on];
+        sent.iter().filter(|sent| sent.path == path).for_each(|sent| peer.hear(sent));
+    };
+    hear(&mut line, &sent);
+    while line.peers[on].expected_dsn != end && rounds < 100 {
+        line.ack(on);
+        line.wait(10);
+        let sent = line.script.take_sent();
+        hear(&mut line, &sent);
+        rounds += 1;
+    }
+    assert!(rounds <= 12, "{rounds} round trips, {} bytes lack", end - line.peers[on].expected_dsn);
+}
+
+/// A box acknowledges 21 segments that it loses. The first comes again after a data-level timeout, then two,
+/// then four: not one for each timeout.
+#[test]
+fn a_long_hole_is_not_filled_one_mapping_a_timeout() {
+    let mut line = connection(false);
+    line.ack(0);
+    for _ in 0..2 {
+        line.write(14_000);
+        let _ = line.sent();
+        line.wait(10);
+        line.ack(0);
+    }
+    line.write(28_000);
+    line.wait(10);
+    let (start, end) = (line.peers[0].expected_dsn, line.their_dsn(56_001));
+    assert_eq!(line.peers[0].hear_all(&mut line.script).len(), 21);
+    line.peers[0].expected_dsn = start;
+    line.ack(0);
+    let mut bursts = Vec::new();
+    while line.peers[0].expected_dsn < end && bursts.len() < 30 {
+        line.wait_for_send(5_000).expect("the data-level timer");
+        bursts.push(line.peers[0].hear_all(&mut line.script).len());
+        line.wait(10);
+        line.ack(0);
+    }
+    assert_eq!(bursts, [1, 2, 4, 8, 6]);
+}

@@ -151,6 +151,11 @@ impl Addresses {
         self.signals.remove(index)
     }
 
+    /// The subflow is gone, and with it what was to be said on it.
+    pub(super) fn forget_subflow(&mut self, id: SubflowId) {
+        self.signals.retain(|signal| signal.on != Some(id));
+    }
+
     pub(super) fn has_signals(&self) -> bool {
         !self.signals.is_empty()
     }

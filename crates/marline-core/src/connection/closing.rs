@@ -297,6 +297,7 @@ impl Connection {
         }
         leg.was_up = true;
         self.reinject_from(now, id, ReinjectionCause::SubflowClosed);
+        self.reinjections.bury(id);
         self.mappings.forget(id);
         self.decided = self.decided.filter(|choice| choice.subflow != id);
         self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
@@ -321,6 +322,7 @@ impl Connection {
             self.send.unpin(DataRange::new(segment.dsn, end));
         }
         let again = self.on_fast_join_failed(now, sh, &mut leg, (id, reason));
+        self.forget_slot(id);
         self.remember_ended(now, sh, &mut leg);
         self.remember_totals(&leg, id);
         let path = leg.key.path;
@@ -339,6 +341,16 @@ impl Connection {
         if let Some((pair, backup)) = again {
             self.join_as_usual(now, sh, pair, backup);
         }
+    }
+
+    /// The slot may go to another subflow: nothing that speaks of it means the one that was there.
+    fn forget_slot(&mut self, id: SubflowId) {
+        self.reinjections.bury(id);
+        self.mappings.forget(id);
+        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.accused.remove(id);
+        self.addresses.forget_subflow(id);
+        self.silence.forget_subflow(id);
     }
 
     /// Hands what is left of a subflow to the endpoint. An ACK that it still owes goes out from there.

@@ -230,7 +230,7 @@ impl Connection {
             .collect();
         for range in lost {
             let cause = ReinjectionCause::SubflowClosed;
-            self.reinjections.push(Queued { range, cause, since: now, from: id, on: None });
+            self.reinjections.push(Queued { range, cause, since: now, from: Some(id), on: None });
         }
     }
 

@@ -171,8 +171,8 @@ impl Connection {
         } else {
             self.mappings.add(range, id);
         }
-        let cause = ReinjectionCause::SubflowClosed;
-        self.reinjections.push(Queued { range, cause, since: now, from: id, on: None });
+        let (cause, from) = (ReinjectionCause::SubflowClosed, Some(id));
+        self.reinjections.push(Queued { range, cause, since: now, from, on: None });
         Some(payload)
     }
 
@@ -268,7 +268,7 @@ impl Connection {
         if let Some(range) = fast.range.filter(|range| range.end > una && !self.is_plain()) {
             let range = DataRange::new(range.start.max(una), range.end);
             let cause = ReinjectionCause::SubflowClosed;
-            self.reinjections.push(Queued { range, cause, since: now, from: id, on: None });
+            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
         }
         let (local, remote) = (leg.key.path.local.ip(), leg.key.path.remote);
         // Who closed it did not want another one.

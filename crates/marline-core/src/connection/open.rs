@@ -243,6 +243,7 @@ impl Connection {
             self.legs.push(None);
         }
         let id = SubflowId(free as u8);
+        debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         tcp.set_id(id);
         sh.demux.insert(key, FlowRef { slot: self.slot, subflow: id });
         let mut mappings = MappingRx::new(sh.config.limits.mappings, self.config.receive_buffer);

@@ -2,7 +2,8 @@
 //!
 //! Ranges are kept in DSN order and never overlap: what blocks the peer's reader longest goes first,
 //! and nothing is queued twice. Reinjections that were only a suspicion (an unanswered probe) are
-//! taken back when the suspected subflow is heard again.
+//! taken back when the suspected subflow is heard again. When it dies they are certain: from then on
+//! the queue names it no more, since its slot may go to another subflow.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;
@@ -13,8 +14,8 @@ pub(crate) struct Queued {
     pub(crate) range: DataRange,
     pub(crate) cause: ReinjectionCause,
     pub(crate) since: Instant,
-    /// The subflow whose trouble brought it here.
-    pub(crate) from: SubflowId,
+    /// The subflow whose trouble brought it here, while it lives.
+    pub(crate) from: Option<SubflowId>,
     /// A policy chose the subflow already.
     pub(crate) on: Option<SubflowId>,
 }
@@ -81,7 +82,26 @@ impl ReinjectionQueue {
 
     /// The subflow was heard again: take back what was only suspected of it.
     pub(crate) fn absolve(&mut self, subflow: SubflowId) {
-        self.items.retain(|q| q.from != subflow || q.cause != ReinjectionCause::UnansweredProbe);
+        let suspected = |q: &Queued| {
+            q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe
+        };
+        self.items.retain(|q| !suspected(q));
+    }
+
+    /// The subflow is dead: what was suspected of it is certain, and what was meant for it is anybody's.
+    pub(crate) fn bury(&mut self, subflow: SubflowId) {
+        for item in &mut self.items {
+            if item.from == Some(subflow) {
+                item.from = None;
+                item.cause = ReinjectionCause::SubflowClosed;
+            }
+            item.on = item.on.filter(|on| *on != subflow);
+        }
+    }
+
+    /// Whether anything here speaks of this subflow.
+    pub(crate) fn names(&self, subflow: SubflowId) -> bool {
+        self.items.iter().any(|q| q.from == Some(subflow) || q.on == Some(subflow))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -98,7 +118,7 @@ mod tests {
             range: DataRange::new(Dsn(start), Dsn(end)),
             cause: ReinjectionCause::UnansweredProbe,
             since: Instant::ZERO,
-            from: SubflowId(0),
+            from: Some(SubflowId(0)),
             on: None,
         }
     }
@@ -132,5 +152,19 @@ mod tests {
         assert!(!queue.is_empty());
         queue.absolve(SubflowId(0));
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_is_suspected_of_a_dead_subflow_is_certain_and_names_it_no_more() {
+        let mut queue = ReinjectionQueue::default();
+        queue.push(item(0, 100));
+        queue.push(Queued { on: Some(SubflowId(0)), from: Some(SubflowId(1)), ..item(100, 200) });
+        queue.bury(SubflowId(0));
+        assert!(!queue.names(SubflowId(0)) && queue.names(SubflowId(1)));
+        queue.absolve(SubflowId(0));
+        assert_eq!(ranges(&queue), [(0, 100), (100, 200)]);
+        let causes: Vec<_> = queue.iter().map(|q| (q.cause, q.on)).collect();
+        assert_eq!(causes[0], (ReinjectionCause::SubflowClosed, None));
+        assert_eq!(causes[1], (ReinjectionCause::UnansweredProbe, None));
     }
 }

@@ -189,7 +189,7 @@ impl Connection {
                 let range = range.intersection(&sent);
                 if !range.is_empty() && self.leg(on).is_some_and(super::Leg::is_usable) {
                     let cause = ReinjectionCause::Policy;
-                    let item = Queued { range, cause, since: now, from: on, on: Some(on) };
+                    let item = Queued { range, cause, since: now, from: Some(on), on: Some(on) };
                     self.reinjections.push(item);
                 }
             }

@@ -42,6 +42,13 @@ struct Keepalive {
     unanswered: u32,
 }
 
+impl Silence {
+    /// The subflow is gone.
+    pub(super) fn forget_subflow(&mut self, id: SubflowId) {
+        self.brought_by = self.brought_by.filter(|by| *by != id);
+    }
+}
+
 impl Connection {
     /// A segment was taken in; `before` is what was missing until then.
     pub(super) fn watch_download(

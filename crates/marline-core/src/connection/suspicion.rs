@@ -165,7 +165,9 @@ impl Connection {
 
     /// Queues what this subflow holds and no other healthy subflow carries.
     pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
-        if self.is_plain() || self.closing.closed.is_some() || self.may_still_fall_back() {
+        // Who closes does not fall back any more.
+        let waits = cause != ReinjectionCause::SubflowClosed && self.may_still_fall_back();
+        if self.is_plain() || self.closing.closed.is_some() || waits {
             return;
         }
         let healthy = self.healthy();
@@ -204,6 +206,7 @@ impl Connection {
             others.iter().all(|id| !healthy.contains(id))
         };
         for part in self.mappings.parts(range).filter(lonely) {
+            let from = Some(from);
             let item = Queued { range: part.range, cause, since: now, from, on: None };
             self.reinjections.push(item);
         }

@@ -1,6 +1,6 @@
 //! Timers of the connection beside those of its subflows.
 
-use marline_policy::{Mapping, MappingIndex, ReinjectionCause, SubflowId};
+use marline_policy::{DataRange, Mapping, MappingIndex, ReinjectionCause, SubflowId};
 use marline_time::{Duration, Instant};
 
 use super::join::reason;
@@ -16,6 +16,8 @@ const MAX_PERSIST: Duration = Duration::from_secs(60);
 const MAX_DATA_RTO: Duration = Duration::from_secs(60);
 /// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
 const MAX_DATA_RTOS: u32 = 2;
+/// Data-level timeouts less than so many RTOs apart, with progress in between, are of one hole.
+const HOLES_APART: u32 = 4;
 /// How long subflows may take to close once nobody waits for them (Linux: 60 s).
 const LEAVING: Duration = Duration::from_secs(60);
 /// Without answer to its DATA_FIN for this many repeats a released connection is given up.
@@ -114,7 +116,6 @@ impl Connection {
         self.timers.rto_count += 1;
         self.rearm_data_rto(now);
         let Some(Mapping { range, carried_by }) = self.mappings.oldest() else { return };
-        let from = carried_by.iter().next().unwrap_or(SubflowId(0));
         let in_flight = |id: SubflowId| {
             self.leg(id).is_some_and(|leg| leg.is_usable() && holds(leg, range.start))
         };
@@ -133,10 +134,41 @@ impl Connection {
         if let Some(id) = carried_by.iter().find(|id| self.leg(*id).is_some_and(lies)) {
             self.reset_leg(now, sh, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
+        self.repeat_orphans(now);
         if !covered && !self.may_still_fall_back() {
-            let cause = ReinjectionCause::DataRto;
+            self.repeat_hole(now, fired_at);
+        }
+    }
+
+    /// What no subflow that lives has carried is surely missing, all of it.
+    fn repeat_orphans(&mut self, now: Instant) {
+        let sent = DataRange::new(self.send.una(), self.mappings.end());
+        let orphans = self.mappings.parts(sent).filter(|part| part.carried_by.is_empty());
+        for part in orphans {
+            let (range, cause) = (part.range, ReinjectionCause::SubflowClosed);
+            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
+        }
+    }
+
+    /// The oldest data goes again, whoever acknowledged it. How much behind it is missing, too, nobody
+    /// knows: if the next is due as soon as this has arrived, twice as much goes then.
+    fn repeat_hole(&mut self, now: Instant, fired_at: Instant) {
+        let una = self.send.una();
+        let prompt = now.since(fired_at) <= self.largest_rto() * HOLES_APART;
+        let again = prompt && self.timers.hole_end.is_some_and(|end| una >= end);
+        self.timers.hole_mappings = if again { self.timers.hole_mappings.saturating_mul(2) } else { 1 };
+        let sent = DataRange::new(una, self.mappings.end());
+        let unheld = |part: &Mapping| {
+            let alive = |id: SubflowId| self.leg(id).filter(|leg| !leg.suspected);
+            !part.carried_by.iter().filter_map(alive).any(|leg| holds(leg, part.range.start))
+        };
+        let parts = self.mappings.parts(sent).take(self.timers.hole_mappings as usize);
+        let missing: Vec<DataRange> = parts.filter(unheld).map(|part| part.range).collect();
+        self.timers.hole_end = missing.first().map(|first| first.end);
+        for range in missing {
             self.reinjections.remove(range);
-            self.reinjections.push(Queued { range, cause, since: now, from, on: None });
+            let cause = ReinjectionCause::DataRto;
+            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
         }
     }
 

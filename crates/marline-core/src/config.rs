@@ -83,7 +83,8 @@ pub struct Limits {
     pub pending_joins: usize,
     /// Ranges held out of order per subflow and per connection.
     pub out_of_order_ranges: usize,
-    /// Mappings announced but not filled, per subflow.
+    /// Mappings announced but not filled, per subflow; mappings that continue each other count once. With
+    /// a large receive buffer a connection may have more: one for each 128 bytes of it.
     pub mappings: usize,
     /// A server's connections without any subflow whose peers nobody knows: beyond, the one that has waited
     /// longest ends.

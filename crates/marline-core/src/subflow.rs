@@ -243,6 +243,11 @@ impl Subflow {
         !self.dead && self.state.may_send()
     }
 
+    /// Payload bytes of a full segment of the size in use.
+    pub(crate) const fn mss(&self) -> u32 {
+        self.tx.mss
+    }
+
     /// Bytes that the next data segment may have, header and options included. While a path MTU
     /// probe is wanted it is the probe's size.
     pub(crate) fn max_segment(&self) -> usize {

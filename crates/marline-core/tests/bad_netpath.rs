@@ -7,7 +7,7 @@ use std::time::Duration;
 use marline_core::{ConnectionId, Oracle};
 use marline_policy::OracleConfig;
 use marline_testkit::scene::{path, serve, served};
-use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
+use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, with_known_mtu};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 /// Bytes that the first path holds when it dies; more than a first window of the second.
@@ -28,7 +28,9 @@ struct Scene {
 
 impl Scene {
     fn new(oracle: Option<OracleConfig>) -> Scene {
-        let (mut script, mut first, id) = served(endpoint_config(Some(config())), 1);
+        // How its window grows, and what is in flight when, is that of full segments.
+        let (mut script, mut first, id) =
+            served(with_known_mtu(endpoint_config(Some(config()))), 1);
         if let Some(config) = oracle {
             script.endpoint.set_oracle(Oracle::new(config));
         }

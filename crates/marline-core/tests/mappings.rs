@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use marline_core::{CloseReason, ConnectionId, Event, SubflowState};
+use marline_core::{
+    BufferTuning, CloseReason, ConnectionConfig, ConnectionId, Event, SubflowState,
+};
 use marline_testkit::scene::{listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Sent};
 use marline_time::{Rng, SeedTree};
@@ -126,6 +128,8 @@ fn bytes_that_no_mapping_covers() {
 fn mappings_without_end() {
     let mut config = listening();
     config.limits.mappings = 64;
+    let accept = config.accept.take().expect("it listens");
+    config.accept = Some(ConnectionConfig { receive_buffer: 16_384, ..accept });
     let (mut script, peer, id) = served(config, 3);
     for i in 0..64 {
         peer.inject(&mut script, peer.stamp(mapping(&peer, 2 * i, 2 * i as i32, 1)));
@@ -133,6 +137,30 @@ fn mappings_without_end() {
     assert!(script.take_sent().is_empty());
     peer.inject(&mut script, peer.stamp(mapping(&peer, 1_000, 1_000, 1)));
     only_this_subflow_ended(&mut script, id);
+}
+
+/// One loss at a high bandwidth-delay product: more than four thousand mappings wait behind the hole, whether
+/// they continue each other or jump (the rest goes by another path), and all is taken once it is filled.
+#[test]
+fn a_hole_before_a_large_window_of_segments_resets_nothing() {
+    for (len, jump) in [(1_400, 0), (200, 0), (200, 300)] {
+        let mut config = listening();
+        let accept = config.accept.take().expect("it listens");
+        let buffer_tuning = BufferTuning::Fixed;
+        config.accept = Some(ConnectionConfig { buffer_tuning, ..accept });
+        let (mut script, mut peer, id) = served(config, 9);
+        let (next, dsn) = (peer.next, peer.next_dsn);
+        let count: u32 = 4_300;
+        for i in (1..count).chain([0]) {
+            (peer.next, peer.next_dsn) =
+                (next.add(i * len), dsn + u64::from(i) * u64::from(len + jump));
+            let data = mapping(&peer, 0, 0, len as u16).payload(&vec![i as u8; len as usize]);
+            peer.inject(&mut script, peer.stamp(data));
+            assert!(!was_reset(&script.take_sent()), "{len}+{jump}: reset at mapping {i}");
+        }
+        let readable = if jump == 0 { count * len } else { len };
+        assert_eq!(script.read_all(id).len(), readable as usize);
+    }
 }
 
 #[test]

@@ -39,7 +39,8 @@ pub struct PathsConfig {
 }
 
 impl PathsConfig {
-    /// Native TCP over Ethernet (1500-byte packets) over these links.
+    /// Native TCP over Ethernet over these links: as with real carriers, connections start with small
+    /// segments and find out that 1500-byte packets pass.
     #[must_use]
     pub fn new(links: Vec<DuplexConfig>, connection: ConnectionConfig) -> Self {
         PathsConfig {
@@ -49,7 +50,7 @@ impl PathsConfig {
             client: connection.clone(),
             server: connection,
             capabilities: Capabilities {
-                base_segment: 1_480,
+                base_segment: 1_240,
                 max_segment: 1_480,
                 checksum: marline_core::ChecksumScope::WithAddresses,
                 flow_ids: false,
@@ -58,6 +59,13 @@ impl PathsConfig {
             carrier_overhead: 0,
             limits: Limits::default(),
         }
+    }
+
+    /// Segments are of the largest size from the start, and none is tried: for what counts segments.
+    #[must_use]
+    pub const fn with_known_mtu(mut self) -> Self {
+        self.capabilities.base_segment = self.capabilities.max_segment;
+        self
     }
 }
 

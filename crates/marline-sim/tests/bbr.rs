@@ -14,14 +14,21 @@ const fn at(ms: u64) -> Instant {
 }
 
 fn scene(text: &str, congestion: &str) -> Paths {
+    Paths::new(&scene_config(text, congestion), SeedTree::new(1))
+}
+
+fn scene_config(text: &str, congestion: &str) -> PathsConfig {
     let set = Registry::default().policy_set("min-rtt", "full-mesh", congestion, "rack-tlp");
     let config = ConnectionConfig::new(set.expect("built-in names"));
-    Paths::new(&PathsConfig::new(vec![link(text)], config), SeedTree::new(1))
+    PathsConfig::new(vec![link(text)], config)
 }
 
 /// A download without end.
 fn download(text: &str, congestion: &str) -> Paths {
-    let mut paths = scene(text, congestion);
+    endless(scene(text, congestion))
+}
+
+fn endless(mut paths: Paths) -> Paths {
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
     paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).expect("a connection");
     paths
@@ -124,7 +131,9 @@ fn a_greeting_does_not_slow_what_follows() {
 
 #[test]
 fn the_round_trip_is_measured_anew_when_the_path_has_become_longer() {
-    let mut paths = download("rate=50M,delay=10ms,queue=100ms", "bbr");
+    // The first small segments would have the shortest round trip, which no full one has again.
+    let config = scene_config("rate=50M,delay=10ms,queue=100ms", "bbr").with_known_mtu();
+    let mut paths = endless(Paths::new(&config, SeedTree::new(1)));
     let (up, longer) = (paths.up[0], link("rate=50M,delay=25ms,queue=100ms"));
     paths.world.at(at(3_000), move |world| world.set_link(up, longer.up));
     let mut least = Vec::new();

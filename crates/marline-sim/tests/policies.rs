@@ -68,6 +68,33 @@ fn on_one_path_redundant_and_round_robin_are_as_fast_as_min_rtt() {
     }
 }
 
+/// Who gives segments out one by one, by their size as it is known, does not wait for an answer to each: neither
+/// while larger ones are tried nor where options leave more room than usual.
+#[test]
+fn segments_given_out_one_by_one_follow_each_other_at_once() {
+    let time = |scheduler: &str, mptcp: bool, base_segment: u16| {
+        let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+        let connection =
+            ConnectionConfig { mptcp, ..ConnectionConfig::new(set.expect("built-in names")) };
+        let mut config =
+            PathsConfig::new(vec![link("rate=100M,delay=10ms,queue=100ms")], connection);
+        config.capabilities.base_segment = base_segment;
+        let mut paths = Paths::new(&config, SeedTree::new(1));
+        upload(&mut paths, MBYTE);
+        finish(&mut paths, MBYTE, at(120)) - Instant::ZERO
+    };
+    for mptcp in [true, false] {
+        for base in [1_240, 1_480] {
+            let plain = time("min-rtt", mptcp, base);
+            for scheduler in ["round-robin", "opportunistic-redundant", "redundant"] {
+                let took = time(scheduler, mptcp, base);
+                println!("{scheduler}, {base} bytes, mptcp {mptcp}: {took:?}, min-rtt {plain:?}");
+                assert!(took <= plain.mul_f64(1.05), "{scheduler}: {took:?} against {plain:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn redundant_is_never_slower_than_the_best_single_path() {
     let cases: [[&str; 2]; 4] = [

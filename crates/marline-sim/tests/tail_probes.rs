@@ -83,7 +83,7 @@ impl Scene {
         let set = Registry::default().policy_set(scheduler, "full-mesh", "reno", recovery);
         let mut connection = ConnectionConfig::new(set.expect("specs"));
         connection.initial_window = 40;
-        let config = PathsConfig::new(links.map(link).to_vec(), connection);
+        let config = PathsConfig::new(links.map(link).to_vec(), connection).with_known_mtu();
         let mut paths = Paths::new(&config, SeedTree::new(7));
         let times = (0..bursts).map(begins).collect();
         let mut pace = Some(Pace::At { bytes, times });

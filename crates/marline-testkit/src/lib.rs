@@ -23,5 +23,5 @@ pub mod wiretap;
 pub use expect::Expect;
 pub use pair::{Fate, Flight, Pair, Side};
 pub use peer::{Peer, capable};
-pub use script::{Script, Sent, capabilities, config, endpoint_config};
+pub use script::{Script, Sent, capabilities, config, endpoint_config, with_known_mtu};
 pub use seg::Seg;

@@ -15,11 +15,12 @@ use crate::{Expect, Seg};
 /// Segments an endpoint may send without time passing. More is a loop.
 const MAX_BURST: usize = 100_000;
 
-/// A carrier like native TCP: checksums over addresses, no flow ids, 1,480-byte segments.
+/// A carrier like native TCP: checksums over addresses, no flow ids; connections start with small segments
+/// and find out that 1,480 bytes pass.
 #[must_use]
 pub const fn capabilities() -> Capabilities {
     Capabilities {
-        base_segment: 1_480,
+        base_segment: 1_240,
         max_segment: 1_480,
         checksum: ChecksumScope::WithAddresses,
         flow_ids: false,
@@ -31,6 +32,14 @@ pub const fn capabilities() -> Capabilities {
 #[must_use]
 pub fn config() -> ConnectionConfig {
     ConnectionConfig::new(marline_algos::default_policies())
+}
+
+/// The same with the largest segments from the start, and none is tried: for scripts that say what every single
+/// segment is.
+#[must_use]
+pub const fn with_known_mtu(mut config: EndpointConfig) -> EndpointConfig {
+    config.capabilities.base_segment = config.capabilities.max_segment;
+    config
 }
 
 /// An endpoint on [`capabilities`] that accepts connections if `accept` says how.

@@ -17,7 +17,7 @@ use marline_core::{ConnectionConfig, ConnectionId, FourTuple};
 use marline_time::Instant;
 use marline_wire::{SeqNum, TcpFlags};
 
-use crate::{Script, Seg, Sent, endpoint_config};
+use crate::{Script, Seg, Sent, endpoint_config, with_known_mtu};
 
 /// The peer's first sequence number.
 const PEER_ISS: SeqNum = SeqNum(0xffff_ff00);
@@ -52,7 +52,7 @@ impl Timeline {
     /// A listening endpoint that nobody has called yet.
     #[must_use]
     pub fn listening(config: ConnectionConfig) -> Self {
-        let script = Script::new(endpoint_config(Some(config)), 7);
+        let script = Script::new(with_known_mtu(endpoint_config(Some(config))), 7);
         let path = FourTuple {
             local: SocketAddr::from(([10, 0, 0, 1], 80)),
             remote: SocketAddr::from(([10, 0, 0, 2], 40_000)),
@@ -85,7 +85,7 @@ impl Timeline {
     #[must_use]
     pub fn calling(config: ConnectionConfig) -> Self {
         let mut line = Timeline::listening(config.clone());
-        line.script = Script::new(endpoint_config(None), 7);
+        line.script = Script::new(with_known_mtu(endpoint_config(None)), 7);
         let (local, remote) = (SocketAddr::from(([10, 0, 0, 1], 80)), line.path.remote);
         line.id = Some(line.script.connect(config, local, remote));
         assert_eq!(line.sent(), ["S"]);

@@ -9,10 +9,15 @@ use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
 use super::Connection;
 use super::handshake::mp_capable;
 use super::join::reason;
-use super::mapping_rx::RxMapping;
+use super::mapping_rx::{MappingError, RxMapping};
 use crate::shared::Shared;
 use crate::subflow::Ingress;
 use crate::{CloseReason, FallbackReason};
+
+/// A connection keeps a mapping for so many bytes of its largest receive window.
+const BYTES_PER_MAPPING: u64 = 128;
+/// So many more a subflow gets at once.
+const MORE_MAPPINGS: usize = 256;
 
 impl Connection {
     pub(super) fn on_dss(
@@ -222,10 +227,26 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.mapped = true;
         let delivered = leg.delivered;
-        if let Err(error) = leg.mappings.announce(mapping, delivered) {
+        let mut result = leg.mappings.announce(mapping, delivered);
+        if result == Err(MappingError::TooMany)
+            && self.has_room_for_mappings(sh)
+            && let Some(leg) = self.leg_mut(id)
+        {
+            leg.mappings.raise_limit(MORE_MAPPINGS);
+            result = leg.mappings.announce(mapping, delivered);
+        }
+        if let Err(error) = result {
             sh.counters.dss_not_matching += 1;
             self.on_bad_mapping(now, sh, id, error);
         }
+    }
+
+    /// The bound of a subflow follows the buffer: all subflows together may have a mapping for every
+    /// few bytes of the largest window.
+    fn has_room_for_mappings(&self, sh: &Shared) -> bool {
+        let kept: usize = self.legs.iter().flatten().map(|leg| leg.mappings.count()).sum();
+        let most = (self.config.receive_buffer / BYTES_PER_MAPPING) as usize;
+        kept.saturating_add(MORE_MAPPINGS) <= most.max(sh.config.limits.mappings)
     }
 
     /// The position a DSN of the wire means. `None` before the start of the stream.

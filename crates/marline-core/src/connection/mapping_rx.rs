@@ -1,9 +1,10 @@
 //! Data sequence mappings as the peer announced them on one subflow (RFC 8684 section 3.3.1).
 //!
 //! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments,
-//! may be announced again with each of them, and never changes. With checksums on, bytes wait until
-//! their whole mapping is here and verified; a mapping that is one segment (as Marline sends them)
-//! is verified in place.
+//! may be announced again with each of them, and never changes. Mappings that continue each other in
+//! both spaces are kept as one, so that a stream behind a hole takes no more room than its jumps. With
+//! checksums on, bytes wait until their whole mapping is here and verified; a mapping that is one segment
+//! (as Marline sends them) is verified in place.
 //!
 //! When a checksum fails on the only subflow, that mapping and all that follows is kept as it came:
 //! subflow ACKs have covered it, so the peer will not send it again. The peer's infinite mapping, or
@@ -42,6 +43,13 @@ pub(crate) struct Coded {
 impl RxMapping {
     const fn end(&self) -> Ssn {
         self.ssn.plus(self.len)
+    }
+
+    /// Whether the next one may be kept as a part of this one.
+    fn continues_in(&self, next: &RxMapping) -> bool {
+        let plain = |m: &RxMapping| m.checksum.is_none() && m.coded.is_none();
+        let touches = self.end() == next.ssn && self.dsn.plus(self.len) == next.dsn;
+        touches && plain(self) && plain(next)
     }
 
     fn verify(&self, payload: &[u8]) -> bool {
@@ -125,6 +133,12 @@ impl MappingRx {
             return Some((failed.dsn, failed.bytes));
         }
         self.infinite = Some((ssn, dsn));
+        // Of several that are kept as one, those before the point stay.
+        let whole = |m: &RxMapping| m.checksum.is_some() || m.coded.is_some();
+        let spans = |m: &RxMapping| m.ssn < ssn && ssn < m.end() && !whole(m);
+        if let Some(mapping) = self.announced.iter_mut().find(|m| spans(m)) {
+            mapping.len = ssn.since(mapping.ssn);
+        }
         let front = self.announced.front().filter(|m| m.end() > ssn).map(|m| m.dsn);
         self.announced.retain(|m| m.end() <= ssn);
         let waiting = front.map(|dsn| (dsn, core::mem::take(&mut self.waiting)));
@@ -165,7 +179,7 @@ impl MappingRx {
             return Ok(());
         }
         let index = self.announced.partition_point(|m| m.end() <= new.ssn);
-        match self.announced.get(index) {
+        match self.announced.get(index).copied() {
             Some(known) if known.ssn < new.end() => {
                 let same = known.ssn == new.ssn
                     && known.len == new.len
@@ -180,12 +194,48 @@ impl MappingRx {
                 if same || inside { Ok(()) } else { Err(MappingError::Contradiction) }
             }
             _ if new.ssn < delivered => Err(MappingError::Contradiction),
+            _ if self.joined(index, &new) => Ok(()),
             _ if self.announced.len() >= self.limit => Err(MappingError::TooMany),
             _ => {
                 self.announced.insert(index, new);
                 Ok(())
             }
         }
+    }
+
+    /// Makes the new mapping, which belongs before the one at `index`, a part of its neighbours if it
+    /// continues them.
+    fn joined(&mut self, index: usize, new: &RxMapping) -> bool {
+        let after = self.announced.get(index).copied().filter(|after| new.continues_in(after));
+        let before = index.checked_sub(1).and_then(|before| self.announced.get_mut(before));
+        if let Some(before) = before.filter(|before| before.continues_in(new)) {
+            before.len += new.len;
+            if let Some(after) = after {
+                before.len += after.len;
+                self.announced.remove(index);
+            }
+            return true;
+        }
+        match self.announced.get_mut(index) {
+            Some(next) if after.is_some() => {
+                next.ssn = new.ssn;
+                next.dsn = new.dsn;
+                next.wire_dsn = new.wire_dsn;
+                next.len += new.len;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Mappings that are kept.
+    pub(crate) fn count(&self) -> usize {
+        self.announced.len()
+    }
+
+    /// So many more mappings may be kept.
+    pub(crate) const fn raise_limit(&mut self, by: usize) {
+        self.limit += by;
     }
 
     /// Translates in-order bytes. `deliver` gets each run of bytes with its DSN.

@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 
 use marline_policy::{DataRange, Dsn, Mapping, MappingIndex, SubflowId, SubflowSet};
 
+/// Mappings that are looked at for one decision.
+const RUN: usize = 8;
+
 #[derive(Copy, Clone, Debug)]
 struct Entry {
     end: Dsn,
@@ -69,6 +72,16 @@ impl MappingTx {
             start = entry.end;
             (!part.is_empty()).then_some(Mapping { range: part, carried_by: entry.carried_by })
         })
+    }
+
+    /// The first part of `range` that the same subflows carried, however it was cut into mappings; enough
+    /// of it for a segment.
+    pub(crate) fn run(&self, range: DataRange) -> Option<Mapping> {
+        let mut parts = self.parts(range).take(RUN);
+        let mut run = parts.next()?;
+        let alike = |part: &Mapping| part.carried_by == run.carried_by;
+        run.range.end = parts.take_while(alike).last().map_or(run.range.end, |last| last.range.end);
+        Some(run)
     }
 
     /// Index of the entry that holds `at`, or of the end.
@@ -154,6 +167,8 @@ mod tests {
             .map(|m| (m.range.start.0, m.range.end.0, m.carried_by.len()))
             .collect();
         assert_eq!(parts, [(0, 50, 1), (50, 100, 2), (100, 150, 2), (150, 200, 1), (200, 300, 1)]);
+        assert_eq!(index.run(range(20, 140)).unwrap().range, range(20, 50));
+        assert_eq!(index.run(range(60, 180)).unwrap().range, range(60, 150));
         assert_eq!(index.next_not_on(B, Dsn(60)).unwrap().range, range(150, 200));
         assert_eq!(index.next_not_on(A, Dsn(0)).unwrap().range, range(200, 300));
     }

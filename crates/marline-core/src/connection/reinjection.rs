@@ -44,13 +44,28 @@ impl ReinjectionQueue {
             let next = self.items.get(index).map_or(item.range.end, |q| q.range.start);
             let gap = DataRange::new(start, next.min(item.range.end));
             if !gap.is_empty() {
-                self.items.insert(index, Queued { range: gap, ..item });
-                index += 1;
+                index = self.put(index, Queued { range: gap, ..item });
             }
             let Some(present) = self.items.get(index) else { break };
             start = present.range.end.max(gap.end);
             index += 1;
         }
+    }
+
+    /// Puts in a range before the one at `index`, as a part of the one before if it continues that: what
+    /// goes out is cut anew, by the size of the segments there. Returns where the next one is.
+    fn put(&mut self, index: usize, item: Queued) -> usize {
+        let before = index.checked_sub(1).and_then(|before| self.items.get_mut(before));
+        let continues = |q: &&mut Queued| {
+            let alike = Queued { range: item.range, ..**q } == item;
+            alike && q.range.end == item.range.start
+        };
+        if let Some(before) = before.filter(continues) {
+            before.range.end = item.range.end;
+            return index;
+        }
+        self.items.insert(index, item);
+        index + 1
     }
 
     /// This range was sent, or need not be.
@@ -82,9 +97,8 @@ impl ReinjectionQueue {
 
     /// The subflow was heard again: take back what was only suspected of it.
     pub(crate) fn absolve(&mut self, subflow: SubflowId) {
-        let suspected = |q: &Queued| {
-            q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe
-        };
+        let suspected =
+            |q: &Queued| q.from == Some(subflow) && q.cause == ReinjectionCause::UnansweredProbe;
         self.items.retain(|q| !suspected(q));
     }
 
@@ -133,10 +147,18 @@ mod tests {
         queue.push(item(100, 200));
         queue.push(item(300, 400));
         queue.push(item(50, 350));
-        assert_eq!(ranges(&queue), [(50, 100), (100, 200), (200, 300), (300, 400)]);
+        assert_eq!(ranges(&queue), [(50, 100), (100, 300), (300, 400)]);
         queue.push(item(0, 500));
-        assert_eq!(ranges(&queue)[0], (0, 50));
-        assert_eq!(ranges(&queue)[5], (400, 500));
+        assert_eq!(ranges(&queue), [(0, 50), (50, 100), (100, 300), (300, 500)]);
+    }
+
+    #[test]
+    fn ranges_that_continue_each_other_are_one_if_they_are_here_for_the_same_reason() {
+        let mut queue = ReinjectionQueue::default();
+        queue.push(item(0, 100));
+        queue.push(item(100, 200));
+        queue.push(Queued { cause: ReinjectionCause::SubflowRto, ..item(200, 300) });
+        assert_eq!(ranges(&queue), [(0, 200), (200, 300)]);
     }
 
     #[test]

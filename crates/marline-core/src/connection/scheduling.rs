@@ -101,7 +101,7 @@ impl Connection {
             let choice = Choice { subflow: on.id, range: queued.range, kind: Kind::Repeat };
             return on.is_ready().then_some(choice);
         }
-        let part = self.mappings.parts(queued.range).next()?;
+        let part = self.mappings.run(queued.range)?;
         let carried_by = match queued.cause {
             // Whoever carried it did not bring it home: anybody may try again.
             ReinjectionCause::DataRto => SubflowSet::EMPTY,

@@ -96,6 +96,7 @@ impl Connection {
         let timestamps = leg.tcp.uses_timestamps();
         let overhead = HEADER + self.data_option_len(id, choice.range.start, ssn, timestamps);
         let room = max_segment.checked_sub(overhead)?.min(usize::from(u16::MAX));
+        let choice = &self.whole_segment(choice, room);
         let frame = Frame { overhead, room, idle: false };
         let Frame { overhead, room, idle } = self.frame_with_mark(choice, frame, timestamps);
         let dsn = choice.range.start;
@@ -160,17 +161,32 @@ impl Connection {
         Some((overhead + len, ecn))
     }
 
+    /// Who gives a subflow a full segment gives it what the next one really holds: more than its MSS while a
+    /// larger size is tried, or when options are shorter than usual.
+    fn whole_segment(&self, choice: &Choice, room: usize) -> Choice {
+        let mss = self.leg(choice.subflow).map_or(u32::MAX, |leg| leg.tcp.mss());
+        let full = choice.kind == Kind::New && choice.range.len() >= u64::from(mss);
+        if !full || choice.range.len() >= room as u64 {
+            return *choice;
+        }
+        Choice { range: self.unsent().prefix(room as u64), ..*choice }
+    }
+
     /// A segment cut short by the end of the peer's window is not worth sending while more data waits. If
     /// something is in flight, that will bring a window update; if not, half of the largest window the peer
-    /// ever had is worth it, and less than that after a while (RFC 9293 section 3.8.6.2.1).
+    /// ever had is worth it, and less than that after a while (RFC 9293 section 3.8.6.2.1). One that the
+    /// scheduler wants short is as long as it should be, and one that is full by the size in use needs no
+    /// larger one that is only tried.
     fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
-        if choice.kind != Kind::New || len == room {
+        let id = choice.subflow;
+        let full = room.min(self.leg(id).map_or(room, |leg| leg.tcp.mss() as usize));
+        if choice.kind != Kind::New || len >= full {
             return false;
         }
-        let id = choice.subflow;
         let end = choice.range.start.plus(len as u64);
-        let cut = end < self.send.end();
-        let nagle = self.config.nagle && !self.closing.shutdown;
+        let is_last = end == self.send.end();
+        let cut = !is_last && end == self.window_end;
+        let nagle = is_last && self.config.nagle && !self.closing.shutdown;
         let in_flight = self
             .views
             .iter()
@@ -179,8 +195,7 @@ impl Connection {
             return cut || nagle;
         }
         let largest = self.leg(id).map_or(0, |leg| leg.tcp.largest_peer_window());
-        let by_window = cut && end == self.window_end && (len as u64) < largest / 2;
-        by_window && self.pushing.waits_for_window(now)
+        cut && (len as u64) < largest / 2 && self.pushing.waits_for_window(now)
     }
 
     fn account(&mut self, id: SubflowId, choice: &Choice, len: u64) {

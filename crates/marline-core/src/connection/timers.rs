@@ -156,7 +156,8 @@ impl Connection {
         let una = self.send.una();
         let prompt = now.since(fired_at) <= self.largest_rto() * HOLES_APART;
         let again = prompt && self.timers.hole_end.is_some_and(|end| una >= end);
-        self.timers.hole_mappings = if again { self.timers.hole_mappings.saturating_mul(2) } else { 1 };
+        self.timers.hole_mappings =
+            if again { self.timers.hole_mappings.saturating_mul(2) } else { 1 };
         let sent = DataRange::new(una, self.mappings.end());
         let unheld = |part: &Mapping| {
             let alive = |id: SubflowId| self.leg(id).filter(|leg| !leg.suspected);

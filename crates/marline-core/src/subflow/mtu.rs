@@ -133,11 +133,14 @@ impl MtuSearch {
     /// whether it is the probe.
     pub(super) fn on_sent(&mut self, start: Ssn, end: Ssn, overhead: u16) -> bool {
         let Some(size) = self.wanted else { return false };
-        let fits = u64::from(self.current.saturating_sub(overhead));
-        if end.since(start) <= fits {
+        let least = end.since(start) + u64::from(overhead);
+        if least <= u64::from(self.current) {
             return false;
         }
         self.wanted = None;
+        // What ends early, with the data or the window, shows no more than its own size.
+        let full = least + u64::from(STEP) > u64::from(size);
+        let size = if full { size } else { least.min(u64::from(size)) as u16 };
         self.in_flight = Some((start, end, size));
         true
     }
@@ -238,6 +241,16 @@ mod tests {
         assert!(!mtu.on_rto(1));
         assert!(mtu.on_rto(2));
         assert_eq!(mtu.current(), 1_232);
+        mtu.consider(Instant::from_secs(2));
+        assert_eq!(mtu.next_segment(), 1_452);
+    }
+
+    #[test]
+    fn a_segment_that_ends_early_shows_its_own_size() {
+        let mut mtu = MtuSearch::new(1_232, 1_452);
+        mtu.consider(Instant::from_secs(1));
+        assert!(mtu.on_sent(Ssn(1), Ssn(1_301), 32), "larger than is known to pass");
+        assert_eq!(mtu.on_delivered(Ssn(1), Ssn(1_301)), Some(1_332));
         mtu.consider(Instant::from_secs(2));
         assert_eq!(mtu.next_segment(), 1_452);
     }

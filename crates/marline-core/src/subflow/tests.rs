@@ -17,11 +17,6 @@ use marline_wire::SeqNum;
 use super::Subflow;
 
 impl Subflow {
-    /// Payload bytes of a full segment with timestamps and a DSS option of 20 bytes.
-    fn mss(&self) -> u32 {
-        self.tx.mss
-    }
-
     /// The position that a number of the peer's means, nearest to RCV.NXT.
     fn position_of(&self, seq: SeqNum) -> Option<Ssn> {
         seq.unwrap_near(self.irs, self.rx.nxt.0).map(Ssn)

@@ -41,6 +41,12 @@ pub fn scene(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
     Paths::new(&PathsConfig::new(links, connection), SeedTree::new(seed))
 }
 
+/// The same with segments of the largest size from the start: what is said of single segments is said of them.
+pub fn scene_of_full_segments(links: &[&str], connection: ConnectionConfig, seed: u64) -> Paths {
+    let links = links.iter().map(|text| link(text)).collect();
+    Paths::new(&PathsConfig::new(links, connection).with_known_mtu(), SeedTree::new(seed))
+}
+
 /// A link of this description; traces are looked for in `dir` and its folders.
 ///
 /// # Panics

@@ -1,6 +1,7 @@
 //! What repairs do for bursts.
 
-use super::{bursts, config, ms, offered_by, scene};
+use super::cases::scene_of_full_segments as scene;
+use super::{bursts, config, ms, offered_by};
 
 /// A burst of nine segments takes 42 ms there, a loss costs two round trips more.
 const FAST: &str = "rate=50M,delay=40ms,queue=100ms";

@@ -27,7 +27,7 @@ use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpJoin, MptcpOption
 use marline_wire::{Checksum, TcpFlags, dss_checksum};
 
 use crate::scene::path;
-use crate::{Peer, Script, Seg, endpoint_config, keys};
+use crate::{Peer, Script, Seg, endpoint_config, keys, with_known_mtu};
 
 /// The peer's key.
 pub const KEY: u64 = 0x1111_2222_3333_4444;
@@ -80,7 +80,7 @@ impl Subflows {
     pub fn listening_as(config: EndpointConfig) -> Self {
         let peer = Peer::new(path(0, 2, 40_000), KEY);
         Subflows {
-            script: Script::new(config, 7),
+            script: Script::new(with_known_mtu(config), 7),
             id: None,
             peers: vec![peer],
             nonces: vec![(0, 0)],

@@ -37,13 +37,47 @@ fn one_mapping_may_cover_many_segments_and_one_segment_many_mappings() {
 }
 
 #[test]
+fn mappings_that_continue_each_other_are_one() {
+    let mut rx = MappingRx::new(3, 12);
+    for (ssn, dsn) in [(1, 100), (11, 110), (31, 130), (41, 140), (61, 170)] {
+        rx.announce(mapping(ssn, 10, dsn), Ssn(1)).unwrap();
+    }
+    assert_eq!(rx.count(), 3, "two gaps");
+    rx.announce(mapping(21, 10, 120), Ssn(1)).unwrap();
+    assert_eq!(rx.count(), 2);
+    rx.announce(mapping(51, 10, 160), Ssn(1)).unwrap();
+    assert_eq!(rx.count(), 2, "a part of what follows");
+    // What was announced may come again, whole or in part, and never otherwise.
+    assert_eq!(rx.announce(mapping(21, 10, 120), Ssn(1)), Ok(()));
+    assert_eq!(rx.announce(mapping(35, 10, 135), Ssn(1)), Err(MappingError::Contradiction));
+    assert_eq!(rx.announce(mapping(45, 10, 144), Ssn(1)), Err(MappingError::Contradiction));
+    let bytes: Vec<u8> = (1..71).collect();
+    let out = translate(&mut rx, 1, &bytes).unwrap();
+    assert_eq!(out, [(100, bytes[..50].to_vec()), (160, bytes[50..].to_vec())]);
+    // With a checksum each is verified by itself.
+    let checked = |ssn, dsn| RxMapping { checksum: Some(0), ..mapping(ssn, 10, dsn) };
+    rx.announce(checked(71, 0), Ssn(71)).unwrap();
+    rx.announce(checked(81, 10), Ssn(71)).unwrap();
+    assert_eq!(rx.count(), 2);
+}
+
+#[test]
+fn an_infinite_mapping_leaves_what_comes_before_it() {
+    let mut rx = MappingRx::new(3, 12);
+    rx.announce(mapping(1, 10, 100), Ssn(1)).unwrap();
+    rx.announce(mapping(11, 10, 110), Ssn(1)).unwrap();
+    rx.set_infinite(Ssn(11), Dsn(500));
+    assert_eq!(translate(&mut rx, 1, &[0; 11]).unwrap(), [(100, vec![0; 10]), (500, vec![0])]);
+}
+
+#[test]
 fn a_mapping_never_changes() {
     let mut rx = MappingRx::new(2, 12);
     rx.announce(mapping(1, 10, 100), Ssn(1)).unwrap();
     assert_eq!(rx.announce(mapping(1, 10, 101), Ssn(1)), Err(MappingError::Contradiction));
     assert_eq!(rx.announce(mapping(5, 10, 104), Ssn(1)), Err(MappingError::Contradiction));
     assert_eq!(rx.announce(mapping(4, 3, 103), Ssn(1)), Ok(()));
-    rx.announce(mapping(11, 10, 110), Ssn(1)).unwrap();
+    rx.announce(mapping(11, 10, 90), Ssn(1)).unwrap();
     assert_eq!(rx.announce(mapping(40, 10, 140), Ssn(1)), Err(MappingError::TooMany));
     assert_eq!(rx.announce(mapping(1, 4, 9), Ssn(5)), Ok(()));
     let mut late = MappingRx::new(2, 12);
@@ -114,16 +148,16 @@ fn a_repair_with_a_wrong_checksum_is_dropped_and_nothing_else() {
 fn what_waits_behind_a_hole_can_be_looked_at_and_comes_again_in_order() {
     let mut rx = MappingRx::new(8, 12);
     rx.announce(mapping(1, 4, 100), Ssn(1)).unwrap();
-    rx.announce(mapping(5, 4, 104), Ssn(1)).unwrap();
+    rx.announce(mapping(5, 4, 204), Ssn(1)).unwrap();
     rx.announce(coded(9), Ssn(1)).unwrap();
     let mut seen = Vec::new();
     rx.peek(Ssn(3), &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12], &mut |dsn, bytes| {
         seen.push((dsn.0, bytes.to_vec()));
     });
-    assert_eq!(seen, [(102, vec![3, 4]), (104, vec![5, 6, 7, 8])]);
+    assert_eq!(seen, [(102, vec![3, 4]), (204, vec![5, 6, 7, 8])]);
     assert_eq!(rx.take_repairs().len(), 1);
     let all = translate(&mut rx, 1, &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
-    assert_eq!(all, [(100, vec![1, 2, 3, 4]), (104, vec![5, 6, 7, 8])]);
+    assert_eq!(all, [(100, vec![1, 2, 3, 4]), (204, vec![5, 6, 7, 8])]);
     // With checksums only whole mappings are believed.
     let sum = dss_checksum(7, 9, 4, Checksum::of(&[1, 2, 3, 4]));
     let mut rx = MappingRx::new(8, 12);

@@ -37,7 +37,7 @@ const BURSTS: [Bursts; 3] = [
         bytes: 100_000,
         gap_ms: (1_000.0, 1_000.0),
         hit: (6, 45.0),
-        limits: (290.0, 137.0),
+        limits: (300.0, 137.0),
         alone: 42.6,
     },
     Bursts {

@@ -10,6 +10,7 @@ mod closing;
 mod data_ack;
 mod delivery;
 mod dss_rx;
+mod ebb;
 mod egress;
 mod extensions;
 mod fallback;
@@ -192,6 +193,7 @@ pub(crate) struct Connection {
     timers: DataTimers,
     wait: Wait,
     silence: Silence,
+    ebb: ebb::Ebb,
     rto_exchange: rto_exchange::RtoExchange,
     pushing: pushing::Pushing,
     /// Segments of the batch that is being filled.

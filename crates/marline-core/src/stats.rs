@@ -208,6 +208,8 @@ pub struct ConnectionInfo {
     pub readable: u64,
     /// Bytes of memory held in buffers.
     pub buffered: u64,
+    /// Bytes of memory held by lists: of what was sent, mapped, acknowledged, and is to go again.
+    pub bookkeeping: u64,
     /// Subflows that exist.
     pub subflows: Vec<SubflowInfo>,
     /// Sums over the subflows that are gone, so that totals survive path death:

@@ -286,6 +286,28 @@ impl Subflow {
         self.rx.queue.memory()
     }
 
+    /// Bytes of memory that its lists of what it sent hold.
+    pub(crate) fn bookkeeping(&self) -> u64 {
+        self.tx.memory()
+    }
+
+    /// Bytes that wait behind a hole.
+    pub(crate) const fn held_out_of_order(&self) -> u64 {
+        self.rx.queue.held()
+    }
+
+    /// So many more bytes may wait behind holes.
+    pub(crate) const fn set_out_of_order_room(&mut self, bytes: u64) {
+        self.rx.room = bytes;
+    }
+
+    /// Gives back the memory that it does not need now.
+    pub(crate) fn shrink(&mut self) {
+        self.rx.queue.shrink();
+        self.tx.shrink();
+        self.scratch = Scratch::default();
+    }
+
     /// The wire's number of a position of the peer.
     pub(crate) fn peer_to_wire(&self, at: Ssn) -> SeqNum {
         self.irs.add(at.0 as u32)

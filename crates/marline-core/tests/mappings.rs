@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use marline_core::{
-    BufferTuning, CloseReason, ConnectionConfig, ConnectionId, Event, SubflowState,
+    BufferTuning, CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, SubflowState,
 };
 use marline_testkit::scene::{listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Sent};
@@ -144,11 +144,7 @@ fn mappings_without_end() {
 #[test]
 fn a_hole_before_a_large_window_of_segments_resets_nothing() {
     for (len, jump) in [(1_400, 0), (200, 0), (200, 300)] {
-        let mut config = listening();
-        let accept = config.accept.take().expect("it listens");
-        let buffer_tuning = BufferTuning::Fixed;
-        config.accept = Some(ConnectionConfig { buffer_tuning, ..accept });
-        let (mut script, mut peer, id) = served(config, 9);
+        let (mut script, mut peer, id) = served(wide_open(), 9);
         let (next, dsn) = (peer.next, peer.next_dsn);
         let count: u32 = 4_300;
         for i in (1..count).chain([0]) {
@@ -283,6 +279,83 @@ fn bytes_held_out_of_order_count_as_buffered_and_are_bounded() {
     println!("5.6 MB out of order on one subflow: {} bytes held", info.buffered);
     assert!(info.buffered > 100_000, "held bytes are counted: {}", info.buffered);
     assert!(info.buffered <= BOUND, "{} bytes held", info.buffered);
+}
+
+/// A listener whose window is open from the start.
+fn wide_open() -> EndpointConfig {
+    let mut config = listening();
+    let accept = config.accept.take().expect("it listens");
+    config.accept = Some(ConnectionConfig { buffer_tuning: BufferTuning::Fixed, ..accept });
+    config
+}
+
+/// However many subflows have a hole, what waits behind all of them is not more than one window.
+#[test]
+fn bytes_held_out_of_order_are_bounded_for_all_subflows_together() {
+    let (mut script, first, id) = served(wide_open(), 11);
+    let mut peers = vec![first];
+    for n in 1..4 {
+        let mut peer = Peer::new(path(n, 2, 40_000), 0);
+        peer.join(&mut script, &peers[0], n + 1);
+        script.advance(Duration::from_millis(20));
+        let _ = script.take_sent();
+        peers.push(peer);
+    }
+    let segment = vec![0x5a; 1_400];
+    for i in 1..4_000 {
+        for peer in &peers {
+            let at = i * 1_400;
+            let data = mapping(peer, i64::from(at), at, 1_400).payload(&segment);
+            let seq = peer.next.add(at as u32);
+            peer.inject(&mut script, peer.stamp(data).at(seq));
+        }
+        assert!(!was_reset(&script.take_sent()));
+    }
+    let info = script.endpoint.info(id).expect("it lives");
+    println!("5.6 MB behind a hole on each of four subflows: {} bytes held", info.buffered);
+    assert!(info.buffered > 5 << 20 && info.buffered <= 7 << 20, "{} bytes held", info.buffered);
+    // What was dropped comes again once the holes are filled.
+    let data = mapping(&peers[0], 0, 0, 1_400).payload(&segment);
+    peers[0].inject(&mut script, peers[0].stamp(data));
+    assert!(!script.read_all(id).is_empty());
+}
+
+/// What was kept for use while data flowed, with holes, both ways, is given back ten seconds after.
+#[test]
+fn an_idle_connection_holds_next_to_nothing() {
+    let (mut script, mut peer, id) = served(wide_open(), 12);
+    let (next, dsn) = (peer.next, peer.next_dsn);
+    for i in (1..4_000).chain([0]) {
+        // Segments in pairs with a gap behind each: as many buffers as pairs until all of them are filled.
+        let place = if i < 2_000 { 2 * i } else { 2 * (i - 2_000) + 1 };
+        (peer.next, peer.next_dsn) = (next.add(place * 100), dsn + u64::from(place) * 100);
+        let data = mapping(&peer, 0, 0, 100).payload(&[7; 100]);
+        peer.inject(&mut script, peer.stamp(data));
+        assert!(!was_reset(&script.take_sent()));
+    }
+    assert_eq!(script.read_all(id).len(), 400_000);
+    (peer.next, peer.next_dsn) = (next.add(400_000), dsn + 400_000);
+    let mut written = 0;
+    while script.endpoint.info(id).expect("it lives").bytes_acked < 2_000_000 {
+        let data = vec![1; (2_000_000 - written).min(400_000)];
+        written += script.run(|e, now| e.write(now, id, &data)).unwrap_or(0);
+        script.advance(Duration::from_millis(20));
+        peer.hear_all(&mut script);
+        peer.acknowledge(&mut script);
+    }
+    let held = |script: &Script| {
+        let info = script.endpoint.info(id).expect("it lives");
+        (info.buffered, info.bookkeeping)
+    };
+    let before = held(&script);
+    script.advance(Duration::from_secs(11));
+    let after = held(&script);
+    println!("held at the end of the transfer {before:?}, eleven seconds later {after:?}");
+    assert!(before.0 > 10_000 && before.1 > 100_000, "{before:?}");
+    assert!(after.0 == 0 && after.1 < 1_000, "{after:?}");
+    // And it goes on as before.
+    peer.send_data(&mut script, b"more");
+    assert_eq!(script.read_all(id), b"more");
 }
 
 #[test]

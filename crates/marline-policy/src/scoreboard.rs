@@ -309,6 +309,17 @@ impl Scoreboard {
         }
     }
 
+    /// Gives back the memory that it does not need now.
+    pub fn shrink(&mut self) {
+        self.segments.shrink_to_fit();
+    }
+
+    /// Bytes of memory held.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        (self.segments.capacity() * size_of::<SentSegment>()) as u64
+    }
+
     fn uncount(&mut self, segment: &SentSegment) {
         self.sacked_segments -= usize::from(segment.sacked);
         let count = match (segment.sacked, segment.lost) {

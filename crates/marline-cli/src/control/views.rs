@@ -28,6 +28,7 @@ impl From<&ConnectionInfo> for Connection {
             unsent: _,
             readable: _,
             buffered,
+            bookkeeping: _,
             subflows,
             gone,
         } = info;

@@ -165,6 +165,11 @@ impl Chunks {
         }
     }
 
+    /// Gives back what the list of chunks does not need now.
+    pub(crate) fn shrink_list(&mut self) {
+        self.slots.shrink_to_fit();
+    }
+
     /// Bytes of memory held.
     pub(crate) fn memory(&self) -> u64 {
         self.held as u64 * CHUNK

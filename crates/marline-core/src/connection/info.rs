@@ -32,6 +32,7 @@ impl Connection {
             unsent: self.send.end().since(self.mappings.end()),
             readable: self.receive.readable(),
             buffered: self.send.memory() + self.receive.memory() + held + coding,
+            bookkeeping: self.bookkeeping(),
             subflows: subflows.collect(),
             gone: self.gone.clone(),
         }

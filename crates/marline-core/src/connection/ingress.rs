@@ -27,7 +27,10 @@ impl Connection {
         let window = self.receive.window_size();
         self.refresh_group(now, id);
         let key = self.keys.local.0;
+        let carries = !segment.payload.is_empty();
+        let room = if carries { self.out_of_order_room() } else { 0 };
         let Some(leg) = self.leg_mut(id) else { return };
+        leg.tcp.set_out_of_order_room(room);
         let mut ingress = leg.tcp.on_segment(now, segment, ecn, window);
         // RFC 5961 challenges a RST behind a hole; but an aborting peer may have no state left to
         // repeat it at the right place, and its key proves what the number does not.
@@ -49,6 +52,9 @@ impl Connection {
         }
         while let Some(event) = self.leg_mut(id).and_then(|leg| leg.tcp.poll_event_before_fin()) {
             self.on_subflow_event(now, sh, id, event);
+        }
+        if ingress.accepted && (carries || ingress.newly_acked > 0) {
+            self.ebb.note_busy(now);
         }
         if ingress.accepted && self.leg(id).is_some() {
             if !segment.header.flags.contains(TcpFlags::SYN) {

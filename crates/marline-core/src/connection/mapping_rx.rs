@@ -228,6 +228,18 @@ impl MappingRx {
         }
     }
 
+    /// Gives back the memory that it does not need now.
+    pub(crate) fn shrink(&mut self) {
+        self.announced.shrink_to_fit();
+        self.waiting.shrink_to_fit();
+        self.repairs.shrink_to_fit();
+    }
+
+    /// Bytes of memory held, beside what a failed checksum keeps.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.announced.capacity() * size_of::<RxMapping>() + self.waiting.capacity()) as u64
+    }
+
     /// Mappings that are kept.
     pub(crate) fn count(&self) -> usize {
         self.announced.len()

@@ -55,6 +55,16 @@ impl MappingTx {
         self.start = self.start.max(to);
     }
 
+    /// Gives back the memory that it does not need now.
+    pub(crate) fn shrink(&mut self) {
+        self.entries.shrink_to_fit();
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.entries.capacity() * size_of::<Entry>()) as u64
+    }
+
     /// A subflow is gone, or its copies no longer count.
     pub(crate) fn forget(&mut self, subflow: SubflowId) {
         for entry in &mut self.entries {

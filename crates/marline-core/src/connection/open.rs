@@ -137,6 +137,7 @@ impl Connection {
             timers: DataTimers::default(),
             wait: Wait::default(),
             silence: super::silence::Silence::default(),
+            ebb: super::ebb::Ebb::default(),
             rto_exchange: super::rto_exchange::RtoExchange::default(),
             pushing: super::pushing::Pushing::default(),
             batched: 0,

@@ -152,6 +152,17 @@ impl ReceiveBuffer {
         self.chunks.memory()
     }
 
+    /// Bytes of memory that its lists hold.
+    pub(crate) fn bookkeeping(&self) -> u64 {
+        (self.beyond.capacity() * size_of::<(u64, u64)>()) as u64
+    }
+
+    /// Gives back the memory that it does not need now.
+    pub(crate) fn shrink(&mut self) {
+        self.beyond.shrink_to_fit();
+        self.chunks.shrink_list();
+    }
+
     /// Window to advertise with the current DATA_ACK.
     pub(crate) fn window(&self) -> u64 {
         self.edge.since(self.next).saturating_sub(self.held)

@@ -118,6 +118,16 @@ impl ReinjectionQueue {
         self.items.iter().any(|q| q.from == Some(subflow) || q.on == Some(subflow))
     }
 
+    /// Gives back the memory that it does not need now.
+    pub(crate) fn shrink(&mut self) {
+        self.items.shrink_to_fit();
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.items.capacity() * size_of::<Queued>()) as u64
+    }
+
     pub(crate) fn clear(&mut self) {
         self.items.clear();
     }

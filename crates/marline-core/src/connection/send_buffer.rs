@@ -63,6 +63,11 @@ impl SendBuffer {
         self.chunks.memory()
     }
 
+    /// Gives back the memory that it does not need now.
+    pub(crate) fn shrink(&mut self) {
+        self.chunks.shrink_list();
+    }
+
     /// Takes as many bytes as there is room for. Zero means the application must wait.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let room = self.space.saturating_sub(self.end.since(self.una));

@@ -31,7 +31,7 @@ impl Connection {
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
         let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
         let silence = self.silence_timeout();
-        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence];
+        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, self.ebb.due_at()];
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
@@ -64,6 +64,7 @@ impl Connection {
         if self.timers.persist_at.is_some_and(|at| at <= now) {
             self.on_persist(now);
         }
+        self.on_ebb_timeout(now);
         self.on_silence_timeout(now, sh);
         if self.path_manager.next_timeout().is_some_and(|at| at <= now) {
             self.with_path_context(now, sh, |manager, cx| manager.on_timeout(cx));

@@ -25,6 +25,8 @@ pub(super) struct Reception {
     /// SND.WL1: where the segment stood that told the peer's window.
     pub(super) window_seen_at: Ssn,
     pub(super) queue: ReorderQueue,
+    /// Bytes that the connection has room for there.
+    pub(super) room: u64,
     /// Position of the peer's FIN, once known.
     pub(super) fin: Option<Ssn>,
     /// A duplicate to report.
@@ -41,6 +43,7 @@ impl Reception {
             window_shift,
             window_seen_at: Ssn(0),
             queue: ReorderQueue::new(out_of_order_ranges),
+            room: u64::MAX,
             fin: None,
             dsack: None,
         }
@@ -143,7 +146,7 @@ impl Subflow {
             return stored;
         }
         stored.urgent = true;
-        if let Some(new) = self.rx.queue.insert(from.0, &payload[part]) {
+        if let Some(new) = self.rx.queue.insert(from.0, &payload[part], self.rx.room) {
             stored.new = new;
             ingress.duplicate_bytes += to.since(from) - new;
         }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Buffers hold the bytes and never overlap; ranges are what SACK reports: buffers that touch belong
-//! to one range. Both are bounded in number, and in bytes by the window that was offered. When the
+//! to one range. Both are bounded in number, and in bytes by what the connection has room for. When the
 //! bound is reached the segment is dropped: the peer has no SACK for it and sends it again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +28,8 @@ pub(super) struct ReorderQueue {
     /// A position in each of the ranges that changed last, newest first.
     recent: VecDeque<u64>,
     max_ranges: usize,
+    /// Bytes in the buffers.
+    held: u64,
     pool: Vec<Vec<u8>>,
 }
 
@@ -38,6 +40,7 @@ impl ReorderQueue {
             ranges: BTreeMap::new(),
             recent: VecDeque::new(),
             max_ranges,
+            held: 0,
             pool: Vec::new(),
         }
     }
@@ -52,14 +55,31 @@ impl ReorderQueue {
         self.buffers.values().chain(&self.pool).map(|buffer| buffer.capacity() as u64).sum()
     }
 
+    /// Bytes held out of order.
+    pub(super) const fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Gives back the memory that is not needed now.
+    pub(super) fn shrink(&mut self) {
+        self.pool = Vec::new();
+        for buffer in self.buffers.values_mut() {
+            buffer.shrink_to_fit();
+        }
+        self.recent.shrink_to_fit();
+    }
+
     /// One past the highest byte held.
     pub(super) fn end(&self) -> Option<u64> {
         self.ranges.last_key_value().map(|(_, end)| *end)
     }
 
-    /// Takes the payload of a segment that starts at `start`. Returns how many of its bytes are new;
-    /// `None` if it must be dropped because too much is held.
-    pub(super) fn insert(&mut self, start: u64, payload: &[u8]) -> Option<u64> {
+    /// Takes the payload of a segment that starts at `start`, `room` more bytes at most. Returns how many of
+    /// its bytes are new; `None` if it must be dropped because too much is held.
+    pub(super) fn insert(&mut self, start: u64, payload: &[u8], room: u64) -> Option<u64> {
+        if payload.len() as u64 > room && self.missing(start, payload.len() as u64) > room {
+            return None;
+        }
         let end = start + payload.len() as u64;
         let merged = self.merged(start, end);
         if merged.is_none() && self.ranges.len() >= self.max_ranges {
@@ -71,6 +91,23 @@ impl ReorderQueue {
         }
         self.touch(start);
         Some(new)
+    }
+
+    /// Bytes from `start` on that no buffer holds.
+    fn missing(&self, start: u64, len: u64) -> u64 {
+        let (mut at, end, mut missing) = (start, start + len, 0);
+        while at < end {
+            match self.range_around(at) {
+                Some((_, held_to)) => at = held_to,
+                None => {
+                    let next =
+                        self.ranges.range(at..).next().map_or(end, |(&next, _)| next.min(end));
+                    missing += next - at;
+                    at = next;
+                }
+            }
+        }
+        missing
     }
 
     /// Whether `start..end` touches a range that exists.
@@ -113,7 +150,14 @@ impl ReorderQueue {
             && held + buffer.len() as u64 == at
             && buffer.len() + bytes.len() <= BUFFER_BYTES
         {
+            let needed = buffer.len() + bytes.len();
+            if needed > buffer.capacity() {
+                // Twice as much, as a vector grows by itself, but never more than it may come to hold.
+                let capacity = needed.max(2 * buffer.len()).min(BUFFER_BYTES);
+                buffer.reserve_exact(capacity - buffer.len());
+            }
             buffer.extend_from_slice(bytes);
+            self.held += bytes.len() as u64;
             return true;
         }
         if self.buffers.len() >= self.max_ranges {
@@ -121,6 +165,7 @@ impl ReorderQueue {
         }
         let mut buffer = self.pool.pop().unwrap_or_default();
         buffer.extend_from_slice(bytes);
+        self.held += bytes.len() as u64;
         self.buffers.insert(at, buffer);
         true
     }
@@ -181,6 +226,7 @@ impl ReorderQueue {
                 break;
             }
             let (start, mut buffer) = entry.remove_entry();
+            self.held -= buffer.len() as u64;
             let known = (from.saturating_sub(start) as usize).min(buffer.len());
             dropped += known as u64;
             if known == buffer.len() {
@@ -216,7 +262,7 @@ mod tests {
     }
 
     fn insert(queue: &mut ReorderQueue, start: u64, end: u64) -> Option<u64> {
-        queue.insert(start, &bytes(start, end))
+        queue.insert(start, &bytes(start, end), u64::MAX)
     }
 
     fn drain(queue: &mut ReorderQueue, from: u64, rcv_nxt: u64) -> (Vec<u8>, u64) {
@@ -245,6 +291,21 @@ mod tests {
         let (out, dropped) = drain(&mut queue, 180, 500);
         assert_eq!((out, dropped), (bytes(180, 500), 30));
         assert!(queue.is_empty() && queue.buffers.is_empty());
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_dropped_whole() {
+        let mut queue = ReorderQueue::new(16);
+        assert_eq!(queue.insert(200, &bytes(200, 300), 100), Some(100));
+        assert_eq!(queue.insert(250, &bytes(250, 350), 49), None);
+        assert_eq!(queue.insert(150, &bytes(150, 350), 100), Some(100), "100 of 200 are known");
+        assert_eq!(queue.held(), 200);
+        assert_eq!(queue.advance(150), 350);
+        assert_eq!(drain(&mut queue, 150, 350).0, bytes(150, 350));
+        assert_eq!(queue.held(), 0);
+        assert!(queue.memory() > 0, "kept for use");
+        queue.shrink();
+        assert_eq!(queue.memory(), 0);
     }
 
     #[test]

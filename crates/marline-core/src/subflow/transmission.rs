@@ -202,6 +202,20 @@ impl Transmission {
         }
     }
 
+    /// Gives back the memory that it does not need now.
+    pub(super) fn shrink(&mut self) {
+        self.board.shrink();
+        self.lost.shrink_to_fit();
+        self.released.shrink_to_fit();
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn memory(&self) -> u64 {
+        let lost = self.lost.capacity() * size_of::<Reverse<u64>>();
+        let released = self.released.capacity() * size_of::<DataRange>();
+        self.board.memory() + (lost + released) as u64
+    }
+
     /// Takes back all loss marks.
     pub(super) fn unmark_all_lost(&mut self) {
         for index in 0..self.board.len() {

@@ -123,7 +123,6 @@ impl Connection {
         };
         let sent = self.leg_mut(id)?.tcp.push_data(now, dsn, len as u16, mapping_checksum);
         self.account(id, choice, len as u64);
-        self.ebb.note_busy(now);
         if let Some(leg) = self.leg_mut(id) {
             leg.note_sent(ssn, dsn);
         }

@@ -104,6 +104,7 @@ impl Connection {
     }
 
     pub(super) fn rearm_after_sending(&mut self, now: Instant) {
+        self.ebb.note_busy(now);
         self.timers.persist_at = None;
         if self.timers.rto_at.is_none() {
             self.rearm_data_rto(now);

@@ -128,9 +128,7 @@ impl Connection {
         }
         let released = !is_last || self.take_release();
         let ends_message = ends_record || is_last && released;
-        let takes_fin = is_last && self.is_plain() && self.closing.shutdown;
-        let takes_fin =
-            takes_fin && choice.kind != Kind::Repeat && self.config.conduct.fin_with_data;
+        let takes_fin = is_last && self.takes_fin(choice);
         let bursts = self.config.conduct.push_bursts > 0;
         let another = self.send.end().since(dsn.plus(len as u64)) >= room as u64;
         let (whole, place) = (len == room, self.batched);
@@ -159,6 +157,12 @@ impl Connection {
         let bytes = &mut buf.bytes_mut()[start..];
         self.finish_segment(sh, id, &header, &options, sum, bytes)?;
         Some((overhead + len, ecn))
+    }
+
+    /// Whether the stream's last data takes the FIN along.
+    const fn takes_fin(&self, choice: &Choice) -> bool {
+        let last = self.is_plain() && self.closing.shutdown;
+        last && !matches!(choice.kind, Kind::Repeat) && self.config.conduct.fin_with_data
     }
 
     /// Who gives a subflow a full segment gives it what the next one really holds: more than its MSS while a

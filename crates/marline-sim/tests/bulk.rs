@@ -65,3 +65,29 @@ fn both_directions_at_once_end_with_equal_bytes() {
     marline_sim::oracle::stream::complete(server, client).unwrap();
     assert!(client.eof_at < Some(Instant::from_secs(3)), "{:?}", client.eof_at);
 }
+
+/// 8 MiB each way at the same time over two paths, as much buffer as they want: little longer than one way alone.
+/// Two kernels take 4.7 s over 10 and 10 Mbit/s, 7.25 s over 10 and 3.
+#[test]
+fn both_directions_at_once_take_little_longer_than_one() {
+    let run = |rates: [u32; 2], up: Amount, down: Amount| {
+        let links = rates.map(|rate| link(&format!("rate={rate}M,delay=10ms,queue=100ms")));
+        let mut connection = connection("min-rtt");
+        (connection.send_buffer, connection.receive_buffer) = (16 << 20, 16 << 20);
+        let config = PathsConfig::new(links.to_vec(), connection);
+        let mut paths = Paths::new(&config, SeedTree::new(1));
+        paths.listen(Box::new(move |_| Box::new(Bulk::new(down, 1, 2))));
+        paths.connect(0, Box::new(Bulk::new(up, 2, 1))).expect("a connection");
+        paths.world.run_until(Instant::from_secs(20));
+        let (client, server) = (paths.client_report(0).unwrap(), paths.server_report(0).unwrap());
+        client.eof_at.max(server.eof_at).expect("both ended").since(Instant::ZERO)
+    };
+    let bytes = Amount::Bytes(8 << 20);
+    for (rates, kernels) in [([10, 10], 4_700), ([10, 3], 7_250)] {
+        let alone = run(rates, bytes, Amount::Nothing);
+        let both = run(rates, bytes, bytes);
+        println!("{rates:?} Mbit/s: one way {alone:?}, both ways {both:?}");
+        assert!(both <= alone.mul_f64(1.08), "{rates:?}: {both:?} against {alone:?}");
+        assert!(both <= Duration::from_millis(kernels), "{rates:?}: {both:?}");
+    }
+}

@@ -38,6 +38,16 @@ pub struct Conduct {
     pub grow_by_cumulative_acks: bool,
     /// The DATA_FIN goes again twice before its timer backs off.
     pub data_fin_twice: bool,
+    /// Who answers a join that asks for a backup path asks for one, too (Linux until 6.10). Otherwise each side
+    /// speaks of its own address.
+    pub echo_backup: bool,
+    /// The DATA_ACK of the peer's DATA_FIN goes alone before the FIN of a subflow, and in TIME-WAIT there is none
+    /// (Linux until 6.10); otherwise the FIN takes it along, and so does the last ACK.
+    pub lone_last_data_ack: bool,
+    /// A DATA_FIN is acknowledged on every subflow; otherwise where it came.
+    pub data_fin_acked_everywhere: bool,
+    /// The congestion window counts whole segments; otherwise the last one may exceed it by a part of itself.
+    pub whole_segments: bool,
 }
 
 impl Conduct {
@@ -56,5 +66,9 @@ impl Conduct {
         fin_with_data: true,
         grow_by_cumulative_acks: true,
         data_fin_twice: true,
+        echo_backup: true,
+        lone_last_data_ack: true,
+        data_fin_acked_everywhere: true,
+        whole_segments: true,
     };
 }

@@ -173,6 +173,10 @@ pub struct TcpDetail {
     pub backoff: u32,
     /// Segments that are not cumulatively acknowledged.
     pub unacked_segments: u32,
+    /// How far the path was seen to let a segment be overtaken, in full segments; 0 if it was not.
+    pub reordering: u32,
+    /// ACKs that showed a segment to have been overtaken.
+    pub reorderings: u32,
     /// The peer's window, bytes.
     pub peer_window: u64,
     /// Largest payload received, bytes, at most our MSS.

@@ -75,6 +75,22 @@ fn we_join_and_send_nothing_before_the_fourth_ack() {
 }
 
 #[test]
+fn a_third_ack_waits_two_round_trips_for_the_fourth_and_then_for_the_timer() {
+    let mut line = joining(false);
+    line.wait(50);
+    let answer = line.join_syn_ack(1, 0, false);
+    line.send(1, answer);
+    assert_eq!(line.sent(), ["b: ack 1 join hmac"]);
+    let mut pauses = Vec::new();
+    for _ in 0..4 {
+        pauses.push(line.wait_for_send(60_000).expect("again"));
+        assert_eq!(line.sent(), ["b: ack 1 join hmac"]);
+    }
+    assert_eq!(pauses[..2], [120, 120], "nobody delays the fourth; the round trip takes 60 ms");
+    assert!(pauses[2] >= 200 && pauses[3] == 2 * pauses[2], "{pauses:?}");
+}
+
+#[test]
 fn data_of_the_answerer_is_as_good_as_the_fourth_ack() {
     let mut line = joining(false);
     let answer = line.join_syn_ack(1, 0, false);

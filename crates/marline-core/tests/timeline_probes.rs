@@ -83,6 +83,9 @@ fn reordering_that_was_seen_teaches_patience() {
     // The second overtakes the first, which was never repeated.
     line.ack_sack(1, &[(1_001, 2_001)]);
     line.ack(2_001);
+    let info = line.script.endpoint.info(line.id()).expect("it is there");
+    let tcp = info.subflows[0].tcp;
+    assert_eq!((tcp.reordering, tcp.reorderings), (2, 1), "the first came two segments late");
     line.ack(4_001);
     line.write(4_000);
     assert_eq!(line.sent().len(), 4);

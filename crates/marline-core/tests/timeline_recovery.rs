@@ -1,7 +1,7 @@
 //! Loss recovery on plain TCP, segment by segment: what is repeated, when, and what goes with it. The peer's
 //! segments are full at 1,000 bytes, the round trip takes 100 ms.
 
-use marline_core::Conduct;
+use marline_core::{Conduct, ConnectionConfig};
 use marline_testkit::timeline::{Timeline, full, plain};
 
 fn flight(sack: bool, bytes: usize) -> Timeline {
@@ -164,4 +164,21 @@ fn as_linux_the_window_grows_by_cumulative_acks_only() {
     };
     assert_eq!(out(Conduct::LINUX), ["10001:11001"], "one left, one goes");
     assert_eq!(out(Conduct::default()), ["10001:11001", "11001:12001"]);
+}
+
+#[test]
+fn a_window_of_which_half_was_used_does_not_grow() {
+    for (segments, grows) in [(5, 0), (6, 2_000)] {
+        let conduct = Conduct { plain_counts_full_segments: true, ..Conduct::default() };
+        let mut line = Timeline::served(ConnectionConfig { conduct, ..plain() }, true, 100);
+        let cwnd = |line: &Timeline| {
+            line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
+        };
+        let before = cwnd(&line);
+        assert_eq!(before, 10_000);
+        line.write(segments * 1_000);
+        line.wait(100);
+        line.ack(2_001);
+        assert_eq!(cwnd(&line), before + grows, "{segments}");
+    }
 }

@@ -114,7 +114,7 @@ impl Mirror {
             let burst = sysctl("net/ipv4/tcp_min_tso_segs", 0).unwrap_or(2);
             config.conduct = Conduct { push_bursts: burst.min(255) as u8, ..Conduct::LINUX };
         }
-        config.pacing = false;
+        config.pacing = self.state_dir.as_ref().is_some_and(|dir| dir.join("paced").exists());
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);
         config.buffer_tuning = BufferTuning::Fixed;
         // Half of the memory is for the kernel's own bookkeeping.

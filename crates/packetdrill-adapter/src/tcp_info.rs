@@ -120,11 +120,13 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     word(68, info.srtt.map_or(0, micros));
     word(72, micros(info.rttvar));
     word(76, segments(info.ssthresh));
-    word(80, segments(info.cwnd));
+    // Under this conduct the window counts whole segments.
+    word(80, u32::try_from(info.cwnd / mss).unwrap_or(NO_THRESHOLD));
     word(84, u32::from(announced_mss));
-    word(88, 3);
+    word(88, tcp.reordering.max(LEAST_REORDERING));
     word(100, segments(info.bytes_retransmitted));
     word(148, info.min_rtt.map_or(u32::MAX, micros));
+    word(220, tcp.reorderings);
     word(228, u32::try_from(tcp.peer_window).unwrap_or(u32::MAX));
     let mut long = |at: usize, value: u64| out[at..at + 8].copy_from_slice(&value.to_ne_bytes());
     long(128, info.bytes_received);
@@ -134,5 +136,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     out
 }
 
+/// What `tcpi_reordering` says before any was seen.
+const LEAST_REORDERING: u32 = 3;
 /// What `tcpi_rcv_mss` says before anything came.
 const LEAST_RECEIVED_MSS: u32 = 536;

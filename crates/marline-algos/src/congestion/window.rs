@@ -103,7 +103,7 @@ impl Window {
 
     /// Whether the window is what holds the sender back, so that growing it makes sense.
     pub(super) fn is_limit(&self, ack: &AckSample) -> bool {
-        ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 >= self.cwnd)
+        ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
     }
 
     /// Slow start's part of an ACK. Returns the delivered bytes left for congestion avoidance.

@@ -374,13 +374,14 @@ impl Connection {
         };
         let (header, _) = leg.tcp.fill_header(now, HeaderFor::Egress(&what), 0, &mut options);
         let dss = Dss { data_ack: Some(self.data_ack()), mapping: None, data_fin: false };
+        let tells_dss = self.is_multipath() && !self.config.conduct.lone_last_data_ack;
         let ended = Ended {
             key: leg.key,
             answer,
             peer_isn: leg.tcp.peer_to_wire(Ssn(0)),
             header,
             timestamps: options.timestamps,
-            dss: (answer == Answer::Ack && self.is_multipath()).then_some(dss),
+            dss: (answer == Answer::Ack && tells_dss).then_some(dss),
             fastclose: self
                 .keys
                 .remote

@@ -40,6 +40,9 @@ impl Connection {
         let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.mappings.end());
         let window = leg.tcp.peer_window();
         self.advance_una(now, sh, acked, window);
+        // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
+        // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
+        self.window_end = self.acked().min(self.send.end()).plus(window);
     }
 
     pub(super) fn advance_una(&mut self, now: Instant, sh: &mut Shared, acked: Dsn, window: u64) {

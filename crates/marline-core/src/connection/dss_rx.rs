@@ -171,8 +171,12 @@ impl Connection {
             sh.counters.dss_not_matching += 1;
         }
         if lone_fin {
-            if let Some(leg) = self.leg_mut(id) {
-                leg.tcp.ack_now();
+            let everywhere = self.config.conduct.data_fin_acked_everywhere;
+            for (slot, leg) in self.legs.iter_mut().enumerate() {
+                let Some(leg) = leg.as_deref_mut() else { continue };
+                if slot == usize::from(id.0) || everywhere && leg.is_usable() {
+                    leg.tcp.ack_now();
+                }
             }
             return;
         }

@@ -57,8 +57,13 @@ impl Connection {
             let id = SubflowId(index as u8);
             let owes = self.leg(id).is_some_and(|leg| leg.tcp.owes_more_than_ack());
             let room = if owes { self.repeat_room(id) } else { 0 };
+            let ack_first = self.config.conduct.lone_last_data_ack && self.is_multipath();
             let leg = self.leg_mut(id).filter(|_| owes);
-            if let Some(egress) = leg.and_then(|l| l.tcp.next_egress_but_ack(now, room)) {
+            let egress = leg.and_then(|l| {
+                let first = if ack_first { l.tcp.next_ack_before_fin() } else { None };
+                first.or_else(|| l.tcp.next_egress_but_ack(now, room))
+            });
+            if let Some(egress) = egress {
                 let transmit = self.emit(now, sh, id, &egress, None, buf);
                 self.drain_subflow_events(now, sh, id);
                 self.drop_if_reset(now, sh, id, &egress);

@@ -22,6 +22,7 @@ use super::{Connection, SubflowPathPair};
 use crate::crypto::{equal_in_constant_time, join_hmac, left_64, left_160};
 use crate::endpoint::demux::FlowKey;
 use crate::shared::Shared;
+use crate::subflow::Subflow;
 use crate::{CloseReason, FourTuple};
 
 /// RFC 8684 section 3.6: reason codes of MP_TCPRST that Marline sends.
@@ -43,6 +44,8 @@ pub(crate) fn mp_join(segment: &TcpSegment<'_>) -> Option<MpJoin> {
 
 /// Third ACKs without an answer after which a join is given up.
 const MAX_REPEATS: u32 = 6;
+/// Third ACKs are at least this far apart.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
 impl Connection {
     /// Opens a subflow from one of our addresses to one of the peer's.
@@ -268,7 +271,7 @@ impl Connection {
                 self.subflow_is_up(now, sh, id);
             }
             Membership::Joining(joining) => {
-                joining.repeat_at = Some(now + leg.tcp.rto());
+                joining.repeat_at = Some(now + third_ack_pause(&leg.tcp, 0));
                 leg.tcp.ack_now();
             }
             Membership::Joined(joined) => {
@@ -301,14 +304,13 @@ impl Connection {
     /// Repeats the third ACK when the fourth does not come.
     pub(super) fn repeat_third_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };
-        let rto = leg.tcp.rto();
+        let tcp = &leg.tcp;
         let Membership::Joining(joining) = &mut leg.membership else { return };
         if joining.repeat_at.is_none_or(|at| at > now) {
             return;
         }
         joining.repeats += 1;
-        let backoff = rto * (1 << joining.repeats.min(6));
-        joining.repeat_at = Some(now + backoff.min(Duration::from_secs(10)));
+        joining.repeat_at = Some(now + third_ack_pause(tcp, joining.repeats));
         let give_up = joining.repeats > MAX_REPEATS;
         leg.tcp.ack_now();
         if give_up {
@@ -324,6 +326,16 @@ impl Connection {
             }
             _ => None,
         }
+    }
+}
+
+/// How long a third ACK waits for the fourth, which nobody delays: two round trips for the first two, then the
+/// timeout, backed off.
+fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
+    let rto = tcp.rto();
+    match tcp.srtt() {
+        Some(srtt) if repeats < 2 => (srtt * 2).clamp(LEAST_PAUSE, rto.max(LEAST_PAUSE)),
+        _ => (rto * (1 << repeats.min(6))).min(Duration::from_secs(10)),
     }
 }
 

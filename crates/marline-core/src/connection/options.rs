@@ -105,7 +105,7 @@ impl Connection {
                 let local = self.keys.local;
                 let hmac = crate::crypto::join_hmac(local, remote, joined.nonce, joined.peer_nonce);
                 options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
-                    backup: leg.backup_here,
+                    backup: leg.backup_here || self.config.conduct.echo_backup && leg.backup_there,
                     address_id: self.addresses.wire_id(leg.local_id),
                     hmac: crate::crypto::left_64(&hmac),
                     nonce: joined.nonce,

@@ -29,9 +29,9 @@ enum Release {
     Overdue,
 }
 
-/// How long a sender waits for more than a sliver of the peer's window when nothing is in flight: the shortest
-/// that RFC 9293 section 3.8.6.2.1 recommends (0.1 to 1 s).
-const WINDOW_WAIT: Duration = Duration::from_millis(100);
+/// How long a sender waits for more than a sliver of the peer's window when nothing is in flight: the
+/// retransmission timeout, as for a closed window, within what RFC 9293 section 3.8.6.2.1 recommends.
+const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Waiting for a window that is worth a segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -63,9 +63,10 @@ pub(super) struct Pushing {
 
 impl Pushing {
     /// Nothing but a sliver of the peer's window is left: whether to wait for more.
-    pub(super) fn waits_for_window(&mut self, now: Instant) -> bool {
+    pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
         if self.window_wait == WindowWait::No {
-            self.window_wait = WindowWait::Until(now + WINDOW_WAIT);
+            let (least, most) = WINDOW_WAIT;
+            self.window_wait = WindowWait::Until(now + rto.clamp(least, most));
         }
         self.window_wait != WindowWait::Over
     }

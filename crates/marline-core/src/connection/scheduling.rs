@@ -65,7 +65,8 @@ impl Connection {
 
     /// New data as far as the peer's window allows.
     pub(super) fn unsent(&self) -> DataRange {
-        DataRange::new(self.mappings.end(), self.send.end().min(self.window_end))
+        let sent = self.mappings.end();
+        DataRange::new(sent, self.send.end().min(self.window_end).max(sent))
     }
 
     fn context(&self, now: Instant) -> SchedulerContext<'_> {

@@ -199,7 +199,8 @@ impl Connection {
             return cut || nagle;
         }
         let largest = self.leg(id).map_or(0, |leg| leg.tcp.largest_peer_window());
-        cut && (len as u64) < largest / 2 && self.pushing.waits_for_window(now)
+        let rto = self.largest_rto();
+        cut && (len as u64) < largest / 2 && self.pushing.waits_for_window(now, rto)
     }
 
     fn account(&mut self, id: SubflowId, choice: &Choice, len: u64) {

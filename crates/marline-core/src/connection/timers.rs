@@ -215,7 +215,7 @@ impl Connection {
         let silent = self.timers.persist.again(now, self.last_heard_at());
         if silent == 1 {
             // Lost, or the end of the peer: probes that nobody answers are repeated as data is.
-            self.timers.persist_count = 0;
+            self.timers.persist_count = self.timers.persist_count.min(1);
         }
         self.note_silence(now, silent);
         self.timers.persist_count += 1;
@@ -224,7 +224,9 @@ impl Connection {
                 leg.tcp.request_probe();
             }
         }
-        let pause = if all { self.persist_pause() } else { self.largest_rto() };
+        // Who has one path asks nobody else sooner (RFC 9293 section 3.8.6.1: the pauses grow).
+        let alone = self.usable_legs() < 2;
+        let pause = if all || alone { self.persist_pause() } else { self.largest_rto() };
         self.timers.persist_at = Some(now + pause);
         self.rearm_persist(now);
     }

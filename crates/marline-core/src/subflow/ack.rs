@@ -15,6 +15,8 @@ use marline_wire::{SackBlocks, TcpFlags};
 use super::Subflow;
 use super::rto::Frto;
 
+/// Reordering beyond this many segments is told as this (Linux: tcp_max_reordering).
+const MAX_REORDERING: u64 = 300;
 /// A clock that does not move between send and ACK must not make an RTT of nothing.
 const LEAST_RTT: Duration = Duration::from_micros(1);
 /// Delay before SACKed data at SND.UNA is believed to be reneged.
@@ -63,6 +65,8 @@ struct Tally {
     retransmitted: bool,
     /// When the newest segment that was sent only once was sent.
     newest_original: Option<Instant>,
+    /// The lowest segment that came after higher ones had, although it was sent once.
+    overtaken: Option<Ssn>,
     fin: bool,
 }
 
@@ -122,6 +126,7 @@ impl Subflow {
         if input.sack.len > 0 {
             self.take_selective(&input.sack, &mut tally);
         }
+        self.note_reordering(&tally);
         let rtt = self.sample_rtt(now, input, &tally);
         let rate = self.tx.rate.sample(now, self.tx.rtt.min());
         if tally.cumulative > 0 {
@@ -147,7 +152,11 @@ impl Subflow {
         let counted =
             self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));
         if tally.delivered > 0 || lost > 0 {
-            self.control(now, &tally, Outcome { prior_in_flight, lost, rtt, rate });
+            // Without SACK: what duplicates stood for has had its turn.
+            let by_ack = self.config.conduct.grow_by_cumulative_acks;
+            let delivered = if by_ack { counted } else { tally.delivered };
+            let outcome = Outcome { delivered, prior_in_flight, lost, rtt, rate };
+            self.control(now, tally.cumulative > 0, outcome);
         }
         self.reduce(counted, tally.cumulative > 0 && lost == 0);
         if tally.fin {
@@ -232,6 +241,13 @@ impl Subflow {
         if !retransmitted {
             tally.original |= segment.end <= self.tx.recovery_point;
             tally.newest_original = tally.newest_original.max(Some(segment.sent_at));
+            if segment.start < self.tx.highest_sacked {
+                tally.overtaken =
+                    Some(tally.overtaken.map_or(segment.start, |s| s.min(segment.start)));
+            }
+        }
+        if by_sack {
+            self.tx.highest_sacked = self.tx.highest_sacked.max(segment.end);
         }
         if let Some(size) = self.mtu.on_delivered(segment.start, segment.end) {
             self.apply_mss();
@@ -244,6 +260,16 @@ impl Subflow {
             retransmitted,
             by_sack,
         });
+    }
+
+    /// How far the path lets segments be overtaken, for people: loss recovery goes by time.
+    fn note_reordering(&mut self, tally: &Tally) {
+        let Some(lowest) = tally.overtaken else { return };
+        let distance = self.tx.highest_sacked.0.saturating_sub(lowest.0);
+        let mss = u64::from(self.tx.mss.max(1));
+        let segments = ((distance + mss / 2) / mss).clamp(1, MAX_REORDERING);
+        self.stats.reorderings = self.stats.reorderings.saturating_add(1);
+        self.stats.reordering = self.stats.reordering.max(segments as u32);
     }
 
     /// Karn's rule: segments that were sent once, else what the timestamp says. No sample is taken of an
@@ -342,15 +368,15 @@ impl Subflow {
     }
 
     /// Congestion control and pacer.
-    fn control(&mut self, now: Instant, tally: &Tally, outcome: Outcome) {
+    fn control(&mut self, now: Instant, moved: bool, outcome: Outcome) {
         let mss = u64::from(self.tx.mss);
         let in_flight = self.tx.board.bytes_in_flight();
         let (window, ssthresh) = (self.congestion.window(), self.congestion.ssthresh());
-        self.tx.losses.since_last += tally.delivered;
-        let may_grow = tally.cumulative > 0 || !self.config.conduct.grow_by_cumulative_acks;
+        self.tx.losses.since_last += outcome.delivered;
+        let may_grow = moved || !self.config.conduct.grow_by_cumulative_acks;
         let sample = AckSample {
             now,
-            delivered: tally.delivered,
+            delivered: outcome.delivered,
             total_delivered: self.tx.rate.delivered(),
             lost: outcome.lost,
             prior_in_flight: if may_grow { outcome.prior_in_flight } else { 0 },
@@ -386,6 +412,8 @@ impl Subflow {
 /// What the earlier steps found, for congestion control.
 #[derive(Copy, Clone, Debug)]
 struct Outcome {
+    /// Bytes that count for the window.
+    delivered: u64,
     prior_in_flight: u64,
     lost: u64,
     rtt: Option<Duration>,

@@ -58,6 +58,11 @@ impl Subflow {
         core::mem::take(&mut self.owed.probe).then_some(Egress::Probe)
     }
 
+    /// The ACK that is owed, although a FIN is about to take it along.
+    pub(crate) fn next_ack_before_fin(&mut self) -> Option<Egress> {
+        if self.fin_wanted { self.next_ack() } else { None }
+    }
+
     /// Whether [`next_egress_but_ack`](Self::next_egress_but_ack) can have anything: cheap, for it is
     /// asked at every turn.
     pub(crate) fn owes_more_than_ack(&self) -> bool {
@@ -180,7 +185,11 @@ impl Subflow {
             return Eligibility::NotUsable;
         }
         let board = &self.tx.board;
+        let mss = u64::from(self.tx.mss.max(1));
         let mut window = self.send_window();
+        if self.config.conduct.whole_segments {
+            window -= window % mss;
+        }
         let taken = board.bytes_in_flight() + board.bytes_lost();
         if self.tx.phase == Phase::Open {
             match self.recovery.limited_transmit() {
@@ -200,7 +209,6 @@ impl Subflow {
             self.pacer_wait.set(Some(at));
             return Eligibility::PacingLimited(at);
         }
-        let mss = u64::from(self.tx.mss.max(1));
         Eligibility::Ready { room: room.div_ceil(mss) * mss }
     }
 

@@ -91,6 +91,8 @@ pub(super) struct Transmission {
     pub(super) probe: Probe,
     /// When it last had room, nothing new was given to it.
     pub(super) starved: bool,
+    /// One past the highest byte that was ever SACKed.
+    pub(super) highest_sacked: Ssn,
     pub(super) window_use: WindowUse,
     pub(super) losses: LossHistory,
     pub(super) last_sent_at: Instant,
@@ -125,6 +127,7 @@ impl Transmission {
             frto: Frto::Off,
             force: None,
             probe: Probe::None,
+            highest_sacked: Ssn(0),
             starved: false,
             window_use: WindowUse::default(),
             losses: LossHistory::default(),

@@ -109,4 +109,8 @@ pub(crate) struct SubflowStats {
     pub(crate) probes: u64,
     /// Reductions taken back.
     pub(crate) undone: u64,
+    /// How far a segment was overtaken, in segments.
+    pub(crate) reordering: u32,
+    /// ACKs that showed a segment to have been overtaken.
+    pub(crate) reorderings: u32,
 }

@@ -89,6 +89,8 @@ impl Subflow {
             rto: tx.rtt.rto(),
             backoff: tx.rto.count,
             unacked_segments: u32::try_from(tx.board.len()).unwrap_or(u32::MAX),
+            reordering: self.stats.reordering,
+            reorderings: self.stats.reorderings,
             peer_window: tx.window,
             largest_received: self.ack.full_segment(),
             last_data_at: self.ack.last_arrival(),

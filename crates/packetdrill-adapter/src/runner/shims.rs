@@ -2,7 +2,8 @@
 //! them is meant for us.
 //!
 //! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read those the adapter
-//! writes, `tc` and `ethtool` have nothing to do (no packet passes a device). Everything else is the system's own.
+//! writes, `tc` says whether the queue paces, `ethtool` has nothing to do (no packet passes a device). Everything
+//! else is the system's own.
 
 use std::fs;
 use std::io;
@@ -89,6 +90,15 @@ case \"$*\" in *M*) cat \"$MARLINE_STATE/sockets\" 2>/dev/null; exit 0 ;; esac
 exec \"$system\" \"$@\"
 ";
 
+/// `tc`: which queue the device has matters in one respect. `fq` paces what its sockets ask to be paced.
+const TC: &str = r#"#!/bin/sh
+case "$*" in
+*"root fq"*) : > "$MARLINE_STATE/paced" ;;
+*"root "*) rm -f "$MARLINE_STATE/paced" ;;
+esac
+exit 0
+"#;
+
 const NOTHING: &str = "#!/bin/sh\nexit 0\n";
 
 /// A directory of temporary files that goes away with its owner.
@@ -108,7 +118,7 @@ impl Place {
             ("sysctl", SYSCTL),
             ("nstat", NSTAT),
             ("ss", SS),
-            ("tc", NOTHING),
+            ("tc", TC),
             ("ethtool", NOTHING),
         ] {
             let path = place.programs().join(name);

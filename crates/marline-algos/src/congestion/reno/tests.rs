@@ -57,7 +57,11 @@ fn nothing_grows_in_recovery_or_when_the_application_is_the_limit() {
     let mut half_full = ack(now, SEGMENT, 4 * SEGMENT, ms(10));
     half_full.cwnd_limited = false;
     cc.on_ack(&half_full, ME, &[]);
-    assert_eq!(cc.window(), 11 * SEGMENT, "half a window in flight is enough in slow start");
+    assert_eq!(cc.window(), 10 * SEGMENT, "half a window in flight is not enough");
+    let mut fuller = ack(now, SEGMENT, 5 * SEGMENT, ms(10));
+    fuller.cwnd_limited = false;
+    cc.on_ack(&fuller, ME, &[]);
+    assert_eq!(cc.window(), 11 * SEGMENT, "more than half is in slow start");
     let mut recovering = ack(now, SEGMENT, 9 * SEGMENT, ms(10));
     recovering.in_recovery = true;
     cc.on_ack(&recovering, ME, &[]);

@@ -6,7 +6,7 @@ use marline_policy::{LocalAddress, PolicySet, RttConfig, SchedulerFactory};
 use marline_time::Duration;
 use marline_wire::mptcp::Extensions;
 
-use crate::{Conduct, FourTuple, LoneKeepalive, ReceiveTimer};
+use crate::{Conduct, FourTuple, LoneKeepalive, ReceiveProbes, ReceiveTimer};
 
 /// Over what the TCP checksum is computed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -211,6 +211,8 @@ pub struct ConnectionConfig {
     pub receive_timer: Option<ReceiveTimer>,
     /// Watch a connection's only subflow while it is idle (clients); `None`: do not.
     pub lone_keepalive: Option<LoneKeepalive>,
+    /// While only waiting for data, ask now and then whether the peer is there (clients); `None`: wait.
+    pub receive_probes: Option<ReceiveProbes>,
     /// Offer ECN (RFC 3168).
     pub ecn: bool,
     /// Pace transmissions.
@@ -263,6 +265,7 @@ impl ConnectionConfig {
             keepalive: None,
             receive_timer: None,
             lone_keepalive: None,
+            receive_probes: None,
             ecn: false,
             pacing: true,
             linger: Linger::new(Duration::from_secs(60)),

@@ -43,6 +43,7 @@ mod subflow_events;
 mod suspicion;
 mod timers;
 mod views;
+mod vigil;
 mod wait;
 mod wiring;
 
@@ -194,6 +195,7 @@ pub(crate) struct Connection {
     wait: Wait,
     silence: Silence,
     ebb: ebb::Ebb,
+    vigil: vigil::Vigil,
     rto_exchange: rto_exchange::RtoExchange,
     pushing: pushing::Pushing,
     /// Segments of the batch that is being filled.

@@ -40,6 +40,6 @@ pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
 pub use marline_wire::mptcp::Extensions;
 pub use oracle::{NetpathFault, NetpathInfo, Oracle, Verdict};
 pub use setting::{Hold, Keepalive, Setting};
-pub use silence::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveTimer};
+pub use silence::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState, TcpDetail};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

@@ -64,6 +64,22 @@ impl ReceiveTimer {
     }
 }
 
+/// Questions of a client that only waits, to learn of a peer that is gone: the essay in
+/// `connection/vigil.rs` argues for them. An hour of silence costs some 35 empty segments each way.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ReceiveProbes {
+    /// Silence before the first, from when data moved last.
+    pub first: Duration,
+    /// The longest time from one to the next; it doubles until then.
+    pub longest: Duration,
+}
+
+impl Default for ReceiveProbes {
+    fn default() -> Self {
+        ReceiveProbes { first: Duration::from_secs(2), longest: Duration::from_secs(120) }
+    }
+}
+
 /// Keepalives of a connection that is idle and has one subflow left, while an address is up that no
 /// subflow starts at. Not if the one left starts at an address flagged `backup`.
 /// (`ConnectionConfig::keepalive` is for every subflow and in minutes.)

@@ -61,6 +61,7 @@ pub struct Counters {
     pub rto_info_refused: u64,
     pub receive_timer_probes: u64,
     pub receive_timer_expired: u64,
+    pub receive_probes: u64,
     pub lone_keepalives: u64,
     pub lone_keepalive_expired: u64,
     pub fast_join_syn_tx: u64,

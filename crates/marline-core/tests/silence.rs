@@ -6,13 +6,15 @@ mod two_hosts;
 use std::time::Duration;
 
 use marline_core::{
-    ConnectionConfig, EndpointConfig, Event, LoneKeepalive, MonitorKind, ReceiveTimer,
+    CloseReason, ConnectionConfig, EndpointConfig, Event, Linger, LoneKeepalive, MonitorKind,
+    ReceiveProbes, ReceiveTimer,
 };
 use marline_policy::{SilenceCause, SubflowId};
-use marline_testkit::scene::calling;
-use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
+use marline_testkit::scene::{calling, listening, served};
+use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
 use marline_time::Instant;
-use two_hosts::{bytes, second_unused};
+use marline_wire::mptcp::MptcpOption;
+use two_hosts::{TwoHosts, Verdict, bytes, second_unused, two_paths};
 
 const FIRST: SubflowId = SubflowId(0);
 
@@ -197,4 +199,103 @@ fn a_path_that_is_the_reserve_is_not_kept_awake() {
     let (mut script, mut peer) = client(config);
     script.advance(ms(3_600_000));
     assert_eq!(peer.hear_all(&mut script).len(), 0);
+}
+
+/// A client with one address that asks whether the peer is there.
+fn with_probes(linger_s: u64) -> ConnectionConfig {
+    ConnectionConfig {
+        receive_probes: Some(ReceiveProbes::default()),
+        linger: Linger { timeout: Duration::from_secs(linger_s) },
+        ..config()
+    }
+}
+
+/// The price of an hour without a word: the questions get rarer, answered or not.
+#[test]
+fn a_receiver_asks_ever_more_rarely() {
+    let (mut script, mut peer) = client(with_probes(7_200));
+    let last = burst(&mut script, &mut peer);
+    let mut sent = Vec::new();
+    for _ in 0..3_600 {
+        script.advance(ms(1_000));
+        let asked = probes(&mut script, &peer);
+        if !asked.is_empty() {
+            peer.acknowledge(&mut script);
+        }
+        sent.extend(since(last, &asked));
+    }
+    let seconds: Vec<u64> = sent.iter().map(|at| (at + 500) / 1_000).collect();
+    assert_eq!(seconds[..8], [2, 4, 8, 16, 32, 64, 128, 248]);
+    assert!((30..=40).contains(&seconds.len()), "{} questions in an hour", seconds.len());
+    // Data has them start again.
+    let last = burst(&mut script, &mut peer);
+    script.advance(ms(2_500));
+    assert_eq!(since(last, &probes(&mut script, &peer)).len(), 1);
+}
+
+/// A server that died in mid-download without a word, and is back a second later: what became of the
+/// client's connection, and after how many milliseconds. Nothing of the client's is under way.
+fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
+    let mut hosts = TwoHosts::new(client, config(), |_| Verdict::Pass, 1);
+    hosts.run_ms(500);
+    hosts.write(Side::B, &bytes(50_000, 3));
+    hosts.run_ms(500);
+    hosts.middlebox = Box::new(|_| Verdict::Drop);
+    let (now, id) = (hosts.pair.now(), hosts.id(Side::B));
+    hosts.pair.endpoint(Side::B).abort(now, id);
+    hosts.pair.endpoint(Side::B).release(now, id);
+    hosts.run_ms(1_000);
+    hosts.middlebox = Box::new(|packet| {
+        let word = |option| matches!(option, MptcpOption::Fastclose(_));
+        if packet.seg.options.mptcp.iter().any(word) {
+            // Who was killed remembers no key.
+            packet.strip();
+        }
+        Verdict::Pass
+    });
+    (11..=600).find_map(|tenth| {
+        hosts.run_ms(100);
+        hosts.ends[0].closed.map(|why| (tenth * 100, why))
+    })
+}
+
+/// It answers a question with a reset, and the next attempt with the word that it knows no such
+/// connection: the application hears of it within ten seconds, on one path and on two.
+#[test]
+fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
+    for config in [with_probes(3_600), two_paths(with_probes(3_600))] {
+        let (after_ms, why) = forgotten(config).expect("nobody told the application");
+        println!("{why} after {after_ms} ms");
+        assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why}");
+        assert!(after_ms <= 10_000, "after {after_ms} ms");
+    }
+    // And without a question nobody would: the test can fail.
+    assert_eq!(forgotten(ConnectionConfig { receive_probes: None, ..with_probes(3_600) }), None);
+}
+
+/// A peer that is gone without a word is given up after the time that a connection is kept.
+#[test]
+fn a_receiver_gives_a_silent_peer_up_in_its_time() {
+    let (mut script, mut peer) = client(with_probes(60));
+    burst(&mut script, &mut peer);
+    let ended = (0..600).find_map(|second| {
+        script.advance(ms(1_000));
+        two_hosts::closed(&mut script).map(|why| (second, why))
+    });
+    let (after_s, why) = ended.expect("it waits for ever");
+    assert_eq!(why, CloseReason::TimedOut);
+    assert!((60..=100).contains(&after_s), "after {after_s} s");
+}
+
+/// A server does not ask: its clients' radios may sleep.
+#[test]
+fn who_accepted_a_connection_does_not_ask() {
+    let mut endpoint = listening();
+    if let Some(accept) = &mut endpoint.accept {
+        accept.receive_probes = Some(ReceiveProbes::default());
+    }
+    let (mut script, mut peer, _) = served(endpoint, 1);
+    burst(&mut script, &mut peer);
+    script.advance(ms(600_000));
+    assert_eq!(probes(&mut script, &peer), []);
 }

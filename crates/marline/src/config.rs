@@ -120,9 +120,11 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// The defaults: all interfaces, with these connections.
+    /// The defaults: all interfaces, with these connections, which ask now and then whether the server
+    /// is there ([`ConnectionConfig::receive_probes`]) unless they were told how.
     #[must_use]
-    pub fn new(connection: ConnectionConfig) -> Self {
+    pub fn new(mut connection: ConnectionConfig) -> Self {
+        connection.receive_probes.get_or_insert_default();
         ClientConfig {
             carrier: Carrier::Udp,
             paths: Vec::new(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use marline::Listener;
+use marline::{Listener, ResetSeed};
 use tokio::sync::Notify;
 
 use super::accepting::accept;
@@ -141,7 +141,11 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
 /// What went wrong, in words for the user.
 pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let Some(Prepared { plan, settings }) = prepared else { return Ok(ExitCode::SUCCESS) };
-    let acceptor = ServerKey::load(&plan.key_file)?.acceptor()?;
+    let key = ServerKey::load(&plan.key_file)?;
+    let acceptor = key.acceptor()?;
+    let mut network = plan.network;
+    // A server that was killed proves by it, when it is back, that it knows a connection no more.
+    network.reset_seed = Some(reset_seed(&key));
     let again = Arc::new(Notify::new());
     let credentials = Store::at(plan.credentials_file).follow(Arc::clone(&again))?;
     if credentials.borrow().list().is_empty() {
@@ -149,7 +153,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     }
     let stopper = Stopper::default();
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
-    let listener = Listener::bind(plan.network).await?;
+    let listener = Listener::bind(network).await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
     let _watched = watched(&plan.conduct, handle).await?;
     for address in listener.local_addrs() {
@@ -168,4 +172,13 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     stopper.run_until_signal(&mut Live { settings, apply }, work).await?;
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The secret behind the proofs of resets: it outlives the process, as the key does that it is made of.
+fn reset_seed(key: &ServerKey) -> ResetSeed {
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key.pkcs8());
+    let tag = ring::hmac::sign(&key, b"Marline server: seed of carrier resets");
+    let mut seed = [0; 32];
+    seed.copy_from_slice(tag.as_ref());
+    ResetSeed::new(seed)
 }

@@ -78,6 +78,7 @@ impl Connection {
         ingress: &Ingress,
     ) {
         self.wait.heard(now);
+        self.vigil.begin(now, self.config.receive_probes);
         let was_at_end = self.receive.fin_reached();
         let before = self.receive.next();
         if self.is_plain() {
@@ -107,6 +108,7 @@ impl Connection {
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
             self.wait.on_progress();
+            self.vigil.on_data(now, self.config.receive_probes);
             let late = self.receive.next() > before;
             if self.closing.released {
                 self.receive.discard();

@@ -138,6 +138,7 @@ impl Connection {
             wait: Wait::default(),
             silence: super::silence::Silence::default(),
             ebb: super::ebb::Ebb::default(),
+            vigil: super::vigil::Vigil::default(),
             rto_exchange: super::rto_exchange::RtoExchange::default(),
             pushing: super::pushing::Pushing::default(),
             batched: 0,

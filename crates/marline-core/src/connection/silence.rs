@@ -121,6 +121,7 @@ impl Connection {
 
     /// A DATA_ACK moved.
     pub(super) fn watch_data_ack(&mut self, now: Instant) {
+        self.vigil.on_data(now, self.config.receive_probes);
         if self.silence.clock.is_running()
             && let Some(conditions) = self.silence_conditions()
         {
@@ -183,7 +184,7 @@ impl Connection {
     }
 
     /// An empty segment on this subflow, or on the best one if it is gone, that the peer answers.
-    fn ask_for_life(&mut self, id: Option<SubflowId>) {
+    pub(super) fn ask_for_life(&mut self, id: Option<SubflowId>) {
         let there = id.filter(|id| self.leg(*id).is_some_and(Leg::is_usable));
         let on = there.or_else(|| self.best_leg());
         if let Some(leg) = on.and_then(|id| self.leg_mut(id)) {

@@ -30,8 +30,9 @@ impl Connection {
         let linger = self.wait_ends_at();
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
         let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
-        let silence = self.silence_timeout();
-        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, self.ebb.due_at()];
+        let (silence, vigil, ebb) =
+            (self.silence_timeout(), self.vigil_timeout(), self.ebb.due_at());
+        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, vigil, ebb];
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
@@ -66,6 +67,7 @@ impl Connection {
         }
         self.on_ebb_timeout(now);
         self.on_silence_timeout(now, sh);
+        self.on_vigil_timeout(now, sh);
         if self.path_manager.next_timeout().is_some_and(|at| at <= now) {
             self.with_path_context(now, sh, |manager, cx| manager.on_timeout(cx));
             self.apply_path_actions(now, sh);

@@ -118,6 +118,11 @@ impl Running {
         assert!(status.success());
     }
 
+    /// Waits for its end after a signal that leaves it no choice.
+    pub(crate) fn end(&mut self) {
+        let _ = self.child.wait();
+    }
+
     /// Waits for its end; whether it was a success.
     pub(crate) fn wait(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;

@@ -205,7 +205,7 @@ fn a_path_that_is_the_reserve_is_not_kept_awake() {
 fn with_probes(linger_s: u64) -> ConnectionConfig {
     ConnectionConfig {
         receive_probes: Some(ReceiveProbes::default()),
-        linger: Linger { timeout: Duration::from_secs(linger_s) },
+        linger: Linger::new(Duration::from_secs(linger_s)),
         ..config()
     }
 }
@@ -231,6 +231,22 @@ fn a_receiver_asks_ever_more_rarely() {
     let last = burst(&mut script, &mut peer);
     script.advance(ms(2_500));
     assert_eq!(since(last, &probes(&mut script, &peer)).len(), 1);
+}
+
+/// A cellular radio may sleep, once it is clear that nobody was killed in mid-download.
+#[test]
+fn a_receiver_on_the_reserve_asks_for_seconds_only() {
+    let mut config = with_probes(7_200);
+    config.local_addresses = second_unused(self::config()).local_addresses;
+    config.local_addresses[0].backup = true;
+    let (mut script, mut peer) = client(config);
+    for _ in 0..2 {
+        let last = burst(&mut script, &mut peer);
+        script.advance(ms(3_600_000));
+        let asked = since(last, &probes(&mut script, &peer));
+        assert!(asked.len() == 3 && asked[2] < 10_000, "{asked:?}");
+        peer.acknowledge(&mut script);
+    }
 }
 
 /// A server that died in mid-download without a word, and is back a second later: what became of the

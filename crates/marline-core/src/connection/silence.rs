@@ -255,7 +255,7 @@ impl Connection {
 
     /// It starts at an address that is there for when others fail: a cellular radio that keepalives would
     /// not let sleep, and whatever there was before it has failed.
-    fn is_reserve(&self, leg: &Leg) -> bool {
+    pub(super) fn is_reserve(&self, leg: &Leg) -> bool {
         let starts_here = |local: &&marline_policy::LocalAddress| local.id == leg.local_id;
         self.addresses.local().iter().find(starts_here).is_some_and(|local| local.backup)
     }

@@ -25,6 +25,10 @@ use super::{Connection, Leg};
 use crate::ReceiveProbes;
 use crate::shared::Shared;
 
+/// Where only the reserve is left (a cellular radio), so many are asked, in the seconds in which the radio
+/// is awake anyway; then it may sleep until data moves.
+const ON_RESERVE: u32 = 3;
+
 /// Questions since data moved last.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Vigil {
@@ -116,6 +120,12 @@ impl Connection {
             && self.closing.closed.is_none()
             && !self.receive.fin_reached()
             && self.usable_legs() > 0
+            && (self.vigil.count < ON_RESERVE || !self.has_reserve_only())
+    }
+
+    fn has_reserve_only(&self) -> bool {
+        let mut usable = self.legs.iter().flatten().filter(|leg| leg.is_usable());
+        usable.all(|leg| self.is_reserve(leg))
     }
 
     /// Nothing is under way whose acknowledgement would be missed.

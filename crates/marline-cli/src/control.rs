@@ -14,7 +14,7 @@ pub use place::default_path;
 pub use server::{ControlServer, serve};
 pub(crate) use server::{is_allowed, listen};
 
-use marline::MonitorEvent;
+use marline::{MonitorEvent, PathEvent};
 use protocol::{Connection, Netpath, Path, PathChange};
 use tokio::sync::broadcast;
 
@@ -37,6 +37,11 @@ pub trait Handle: Send + Sync + 'static {
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;
+
+    /// Every change of what is known of the paths, from now on; `None`: paths are the other side's.
+    fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
+        None
+    }
 
     /// Another scheduler, for one connection or for all that exist. Returns how many
     /// changed.

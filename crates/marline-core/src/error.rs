@@ -48,6 +48,8 @@ pub enum CloseReason {
     PeerReset,
     /// The peer answered the first SYN with RST.
     Refused,
+    /// The carrier said that the first SYN does not arrive: ICMP, or this machine would not send it.
+    Unreachable,
     /// Nothing came back in time: handshake, or all paths gone for longer than `linger`.
     TimedOut,
     /// The peer broke the protocol in a way that leaves no safe continuation.
@@ -112,6 +114,7 @@ display_words! {
         CloseReason::Aborted => "aborted",
         CloseReason::PeerReset => "reset by the peer",
         CloseReason::Refused => "refused by the peer",
+        CloseReason::Unreachable => "the network says that it cannot be reached",
         CloseReason::TimedOut => "timed out",
         CloseReason::PeerMisbehaved => "the peer broke the protocol",
         CloseReason::ResourceLimit => "a resource limit was reached",

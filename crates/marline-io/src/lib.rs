@@ -4,6 +4,7 @@
 mod capture;
 pub mod carrier;
 mod clock;
+mod contacts;
 mod driver;
 pub mod emulator;
 mod native;
@@ -20,6 +21,7 @@ pub use marline_link::radio;
 
 pub use capture::Captures;
 pub use clock::Clock;
+pub use contacts::{Contact, Objection, ObjectionKind, Question};
 pub use driver::{
     AcceptQueue, CarrierKind, Shard, ShardConfig, ShardHandle, SocketOptions, StartError, Stream,
     udp_capabilities,
@@ -50,6 +52,7 @@ pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {
         CloseReason::Aborted => io::ErrorKind::ConnectionAborted,
         CloseReason::PeerReset => io::ErrorKind::ConnectionReset,
         CloseReason::Refused => io::ErrorKind::ConnectionRefused,
+        CloseReason::Unreachable => io::ErrorKind::HostUnreachable,
         CloseReason::TimedOut => io::ErrorKind::TimedOut,
         CloseReason::PeerMisbehaved => io::ErrorKind::InvalidData,
         CloseReason::ResourceLimit => io::ErrorKind::QuotaExceeded,

@@ -9,14 +9,19 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
+use crate::health::{Lookout, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
-use crate::race::{FailureKind, Grid, Race, verdict};
+use crate::race::{Grid, Race, verdict};
 use crate::{
     Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, PolicyError, Registry, Stream, native,
 };
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
+/// Changes of paths a slow reader may lag behind.
+const PATH_EVENT_CAPACITY: usize = 64;
+/// News of contacts comes with every packet of a busy client: paths are looked at this often at most.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Bounds of the stagger between attempts.
 const STAGGER: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_millis(250);
@@ -34,13 +39,15 @@ struct Inner {
     paths: Mutex<PathTable>,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     monitor: broadcast::Sender<MonitorEvent>,
-    watch: Mutex<Option<AbortHandle>>,
+    lookout: Mutex<Lookout>,
+    path_events: broadcast::Sender<PathEvent>,
+    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(watch) = lock(&self.watch).take() {
-            watch.abort();
+        for task in lock(&self.tasks).drain(..) {
+            task.abort();
         }
     }
 }
@@ -97,21 +104,26 @@ impl Client {
         if !config.paths.is_empty() {
             paths.check()?;
         }
+        let lookout = Mutex::new(Lookout::new(config.carrier.transport()));
+        let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
         let inner = Arc::new(Inner {
             shard,
             config,
             paths: Mutex::new(paths),
             winner: Mutex::new(None),
             monitor,
-            watch: Mutex::new(None),
+            lookout,
+            path_events,
+            tasks: Mutex::default(),
         });
+        let mut tasks = vec![tokio::spawn(look_out(Arc::downgrade(&inner))).abort_handle()];
         match Watcher::start() {
             Ok(watcher) => {
-                let task = tokio::spawn(watch(Arc::downgrade(&inner), watcher));
-                *lock(&inner.watch) = Some(task.abort_handle());
+                tasks.push(tokio::spawn(watch(Arc::downgrade(&inner), watcher)).abort_handle());
             }
             Err(error) => tracing::warn!(%error, "interfaces are not followed"),
         }
+        *lock(&inner.tasks) = tasks;
         Ok(Client { inner })
     }
 
@@ -141,13 +153,8 @@ impl Client {
         let race = Race { shard: &self.inner.shard, config: &config, transport, patience };
         let outcome = race.run(grid).await;
         for failure in &outcome.failures {
-            if let FailureKind::NoRoute(error) = &failure.why {
-                tracing::error!("{failure}");
-                let text = format!("no route to {}: {error}", failure.candidate.remote);
-                lock(&self.inner.paths).set_error(&failure.candidate.path, text);
-            } else {
-                tracing::debug!("{failure}");
-            }
+            // What lasts is the lookout's to tell, once.
+            tracing::debug!("{failure}");
         }
         let Some((stream, ends)) = outcome.winner else { return Err(verdict(outcome.failures)) };
         *lock(&self.inner.winner) = Some(ends);
@@ -158,6 +165,12 @@ impl Client {
     #[must_use]
     pub fn monitor(&self) -> broadcast::Receiver<MonitorEvent> {
         self.inner.monitor.subscribe()
+    }
+
+    /// Changes of what is known of its paths: one ceases to lead to a server, or does again.
+    #[must_use]
+    pub fn path_events(&self) -> broadcast::Receiver<PathEvent> {
+        self.inner.path_events.subscribe()
     }
 
     /// Pictures of all connections.
@@ -175,7 +188,9 @@ impl Client {
     /// The paths and their state.
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
-        let mut paths = lock(&self.inner.paths).status();
+        let (now, contacts) = self.inner.shard.contacts();
+        let transport = self.inner.config.carrier.transport();
+        let mut paths = lock(&self.inner.paths).status(now, &contacts, transport);
         for (number, path) in paths.iter_mut().enumerate() {
             path.radio = self.inner.shard.radio(number);
         }
@@ -217,6 +232,39 @@ impl Client {
     /// before takes with it what was written and not yet delivered. `true`: all have.
     pub async fn drained(&self, patience: Duration) -> bool {
         self.inner.shard.drained(patience).await
+    }
+}
+
+impl Inner {
+    /// Looks at all paths and tells what changed. `true`: another look is due soon.
+    fn look(&self) -> bool {
+        let (now, contacts) = self.shard.contacts();
+        let paths = lock(&self.paths).known(&contacts);
+        let mut lookout = lock(&self.lookout);
+        for event in lookout.look(now, &paths) {
+            match event.fault {
+                Some(_) => tracing::warn!("{event}"),
+                None => tracing::info!("{event}"),
+            }
+            // Nobody listening is no error.
+            let _ = self.path_events.send(event);
+        }
+        lookout.is_unsettled(now, &paths)
+    }
+}
+
+/// Looks at the paths whenever there is news of them, as long as the client exists.
+async fn look_out(client: Weak<Inner>) {
+    loop {
+        let Some(inner) = client.upgrade() else { return };
+        // First asked for, then looked: what happens in between is news.
+        let news = inner.shard.await_contacts();
+        let unsettled = inner.look();
+        drop(inner);
+        if !unsettled {
+            news.notified().await;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 

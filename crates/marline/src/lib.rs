@@ -49,6 +49,7 @@
 mod client;
 mod config;
 mod error;
+mod health;
 mod listener;
 mod multimob;
 mod native;
@@ -59,6 +60,7 @@ mod stream;
 pub use client::Client;
 pub use config::{Carrier, ClientConfig, LONGEST_KEEPALIVE, ServerAddress, ServerConfig, TunPath};
 pub use error::Error;
+pub use health::{PathEvent, Reach, ServerReach};
 pub use listener::Listener;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
@@ -70,7 +72,8 @@ pub use marline_core::{
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::radio::{RadioKind, RadioReading};
 pub use marline_io::{
-    LocalSpec, PathSpec, PathSpecError, RawSockets, ResetSeed, SegmentLog, drop_capabilities,
+    LocalSpec, ObjectionKind, PathSpec, PathSpecError, RawSockets, ResetSeed, SegmentLog,
+    drop_capabilities,
 };
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};

@@ -5,9 +5,11 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
 use marline_io::radio::{RadioKind, RadioReading};
-use marline_io::{Interfaces, LocalEnd, LocalSpec, PathSpec, Shard};
+use marline_io::{Contact, Interfaces, LocalEnd, LocalSpec, PathSpec, Shard};
 use marline_policy::{AddressId, LocalAddress};
+use marline_time::Instant;
 
+use crate::health::{self, Reach, ServerReach};
 use crate::{Error, TunPath};
 
 /// A local address that serves as a path, and how it is.
@@ -19,14 +21,33 @@ pub struct PathStatus {
     pub interface: Option<String>,
     /// Its addresses in use: usually one, or one per family.
     pub addresses: Vec<IpAddr>,
-    /// New subflows may start here.
+    /// The interface is there and up, and nobody took the path down by hand: new subflows may start
+    /// here. Whether anything answers is told by `servers`.
     pub up: bool,
     /// Carries data only if nothing else can.
     pub backup: bool,
-    /// What went wrong last.
+    /// Why it cannot be used, or why nothing comes of it, in words.
     pub error: Option<String>,
+    /// What is known of each server that was asked something over it.
+    pub servers: Vec<ServerReach>,
+    /// What is wrong with the path as a whole: a server does not answer, and no other did since.
+    pub fault: Option<ServerReach>,
     /// What its radio drew, by the packets of this client; `None`: it goes over none that is known.
     pub radio: Option<RadioReading>,
+}
+
+impl PathStatus {
+    /// One word for its health: `down`, or that of [`Reach::word`].
+    #[must_use]
+    pub fn health(&self) -> &'static str {
+        let answers = |server: &&ServerReach| matches!(server.reach, Reach::Answers { .. });
+        match &self.fault {
+            _ if !self.up => "down",
+            Some(fault) => fault.reach.word(),
+            None if self.servers.iter().any(|server| answers(&server)) => "answers",
+            None => "unknown",
+        }
+    }
 }
 
 /// A change of a path by hand.
@@ -65,6 +86,19 @@ impl Entry {
     fn new(spec: PathSpec) -> Self {
         let backup = spec.backup;
         Entry { spec, ends: Vec::new(), taken_down: false, backup, error: None }
+    }
+
+    const fn is_up(&self) -> bool {
+        !self.ends.is_empty() && !self.taken_down
+    }
+
+    /// Those contacts that are its own.
+    fn contacts<'a>(&self, all: &'a [Contact]) -> Vec<&'a Contact> {
+        let here = |contact: &&Contact| {
+            let pinned = self.spec.remote.is_none_or(|remote| remote == contact.remote);
+            pinned && self.ends.iter().any(|end| end.address == contact.local)
+        };
+        all.iter().filter(here).collect()
     }
 
     /// The radio as configured, or as the interface's name lets one suppose.
@@ -296,24 +330,41 @@ impl PathTable {
         found.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// Remembers what went wrong on a path.
-    pub(crate) fn set_error(&mut self, path: &str, error: String) {
-        if let Some(entry) = self.entries.iter_mut().find(|e| e.spec.to_string() == path) {
-            entry.error = Some(error);
-        }
-    }
-
-    pub(crate) fn status(&self) -> Vec<PathStatus> {
-        let status = |entry: &Entry| PathStatus {
-            spec: entry.spec.clone(),
-            interface: entry.ends.first().map(|end| end.interface.0.clone()),
-            addresses: entry.ends.iter().map(|end| end.address).collect(),
-            up: !entry.ends.is_empty() && !entry.taken_down,
-            backup: entry.backup,
-            error: entry.error.clone(),
-            radio: None,
+    /// Its paths, as `now` shows them by what is known of their contacts. `transport`: what firewalls call
+    /// the carrier.
+    pub(crate) fn status(
+        &self,
+        now: Instant,
+        contacts: &[Contact],
+        transport: &str,
+    ) -> Vec<PathStatus> {
+        let known = self.known(contacts);
+        let problem = |entry: &Entry, fault: &ServerReach| {
+            health::problem(&entry.spec.to_string(), fault, &known, transport)
+        };
+        let status = |entry: &Entry| {
+            let contacts = entry.contacts(contacts);
+            let fault = health::fault(&contacts, now).map(|(_, fault)| fault);
+            let why = || fault.as_ref().map(|fault| problem(entry, fault));
+            PathStatus {
+                spec: entry.spec.clone(),
+                interface: entry.ends.first().map(|end| end.interface.0.clone()),
+                addresses: entry.ends.iter().map(|end| end.address).collect(),
+                up: entry.is_up(),
+                backup: entry.backup,
+                error: entry.error.clone().or_else(why),
+                servers: health::servers(&contacts, now),
+                fault,
+                radio: None,
+            }
         };
         self.entries.iter().map(status).collect()
+    }
+
+    /// The paths that are up, by name, each with what is known of its contacts.
+    pub(crate) fn known<'a>(&self, contacts: &'a [Contact]) -> Vec<health::Known<'a>> {
+        let up = self.entries.iter().filter(|entry| entry.is_up());
+        up.map(|entry| (entry.spec.to_string(), entry.contacts(contacts))).collect()
     }
 
     /// Changes a path by hand. `name`: index, interface, address, or the path as it was given.

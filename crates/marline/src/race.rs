@@ -15,6 +15,7 @@ use marline_io::{Shard, StartError, Stream};
 use tokio::time::Instant;
 
 use crate::Error;
+use crate::health::{self, Reach};
 use crate::path_table::Candidate;
 pub(crate) use grid::Grid;
 
@@ -33,6 +34,8 @@ pub(crate) struct Race<'a> {
 pub(crate) struct Failure {
     pub(crate) candidate: Candidate,
     pub(crate) why: FailureKind,
+    /// Who objected, if anybody did.
+    objection: Option<Reach>,
     transport: &'static str,
 }
 
@@ -54,6 +57,12 @@ impl core::fmt::Display for Failure {
             FailureKind::Start(StartError::Stopped) => {
                 f.write_str("the network driver has stopped")
             }
+            FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent
+                if let Some(objection) = &self.objection =>
+            {
+                write!(f, "no answer; {objection}")
+            }
+            FailureKind::Closed(_) if let Some(objection) = &self.objection => objection.fmt(f),
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent => {
                 write!(f, "no answer (does a firewall drop {} there?)", self.transport)
             }
@@ -115,12 +124,27 @@ impl Race<'_> {
         }
     }
 
-    const fn failure(&self, candidate: Candidate, why: FailureKind) -> Failure {
-        Failure { candidate, why, transport: self.transport }
+    /// Why an attempt failed, with what its contact knows of that.
+    fn failure(&self, candidate: Candidate, why: FailureKind) -> Failure {
+        let (local, remote) = (candidate.end.address, candidate.remote);
+        let (_, contacts) = self.shard.contacts();
+        let contact = contacts.iter().find(|c| c.local == local && c.remote == remote);
+        let objection = contact.and_then(health::objection);
+        let why = match (why, &objection) {
+            // The server's own machine said so: that is its word.
+            (FailureKind::Closed(CloseReason::Unreachable), Some(Reach::Refused)) => {
+                FailureKind::Closed(CloseReason::Refused)
+            }
+            (why, _) => why,
+        };
+        Failure { candidate, why, objection, transport: self.transport }
     }
 
     fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
-        candidate.end.check_route(candidate.remote.ip()).map_err(FailureKind::NoRoute)?;
+        if let Err(error) = candidate.end.check_route(candidate.remote.ip()) {
+            self.shard.note_unroutable(candidate.end.address, candidate.remote, &error);
+            return Err(FailureKind::NoRoute(error));
+        }
         self.shard
             .connect(self.config.clone(), candidate.end.address, candidate.remote)
             .map_err(FailureKind::Start)

@@ -109,6 +109,7 @@ pub(crate) struct Sockets {
 pub(crate) const fn errno_of(reason: CloseReason) -> c_int {
     match reason {
         CloseReason::Refused => libc::ECONNREFUSED,
+        CloseReason::Unreachable => libc::EHOSTUNREACH,
         CloseReason::TimedOut => libc::ETIMEDOUT,
         CloseReason::PeerReset | CloseReason::PeerMisbehaved => libc::ECONNRESET,
         CloseReason::Aborted => libc::ECONNABORTED,

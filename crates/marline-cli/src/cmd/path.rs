@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::monitor::{print, reach};
-use crate::control::protocol::{Answer, Command, Path, PathChange};
+use crate::control::protocol::{Answer, Command, Path, PathChange, Reached};
 use crate::path_table::{align, radio};
 
 /// Arguments of `marline path`.
@@ -74,18 +74,34 @@ fn list(paths: &[Path]) -> String {
             (false, false) => "down",
             (false, true) => "down,backup",
         };
+        // An interface that is up is not all.
+        let state = match path.health.as_str() {
+            "" | "unknown" | "answers" | "down" => state.to_owned(),
+            bad => format!("{state},{bad}"),
+        };
         let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         rows.push([
             number.to_string(),
             path.name.clone(),
-            state.to_owned(),
+            state,
             or_dash(&path.local),
             or_dash(&path.remote),
             path.radio.as_ref().map_or_else(|| "-".to_owned(), radio),
             or_dash(&path.problem),
         ]);
     }
-    align(&rows, &[1, 2, 3, 4, 5, 6])
+    align(&rows, &[1, 2, 3, 4, 5, 6]) + &servers(paths)
+}
+
+/// What is known of each server over each path, below an empty line; nothing if none was asked.
+fn servers(paths: &[Path]) -> String {
+    let mut rows = vec![["path", "server", "known of it"].map(str::to_owned)];
+    for path in paths {
+        let row =
+            |reached: &Reached| [path.name.clone(), reached.server.clone(), reached.text.clone()];
+        rows.extend(path.servers.iter().map(row));
+    }
+    if rows.len() > 1 { format!("\n{}", align(&rows, &[0, 1, 2])) } else { String::new() }
 }
 
 #[cfg(test)]
@@ -126,5 +142,38 @@ mod tests {
             lines[2],
             "1  wwan0  down,backup  -          -       -                                                  no route"
         );
+    }
+
+    #[test]
+    fn a_path_of_which_nothing_comes_is_not_just_up() {
+        let server = |health: &str, text: &str| Reached {
+            server: "9.9.9.1:7777".into(),
+            health: health.into(),
+            text: text.into(),
+            ..Reached::default()
+        };
+        let silent = "no answer for 12 s (tried 5 times)";
+        let path = |name: &str, server: Reached, problem: Option<String>| Path {
+            name: name.into(),
+            up: true,
+            health: server.health.clone(),
+            servers: vec![server],
+            problem,
+            ..Path::default()
+        };
+        let text = list(&[
+            path("wlan0", server("no-answer", silent), Some(format!("9.9.9.1:7777: {silent}"))),
+            path("wwan0", server("answers", "answers (heard 80 ms ago)"), None),
+        ]);
+        let expected = "\
+#  path   state         local  remote  radio  problem
+0  wlan0  up,no-answer  -      -       -      9.9.9.1:7777: no answer for 12 s (tried 5 times)
+1  wwan0  up            -      -       -      -
+
+path   server        known of it
+wlan0  9.9.9.1:7777  no answer for 12 s (tried 5 times)
+wwan0  9.9.9.1:7777  answers (heard 80 ms ago)
+";
+        assert_eq!(text, expected);
     }
 }

@@ -1,8 +1,8 @@
 //! A running client and a running server as the control socket sees them.
 
 use marline::{
-    Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, NetpathInfo, PathStatus,
-    PolicyError,
+    Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, NetpathInfo, PathEvent,
+    PathStatus, PolicyError,
 };
 use tokio::sync::broadcast;
 
@@ -47,6 +47,10 @@ impl Handle for ClientHandle {
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
         self.0.monitor()
+    }
+
+    fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
+        Some(self.0.path_events())
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {

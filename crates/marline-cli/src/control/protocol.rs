@@ -119,15 +119,45 @@ pub struct Path {
     pub local: Option<String>,
     /// The server's address over this path, where it differs.
     pub remote: Option<String>,
-    /// It can be used.
+    /// Its interface is up, and nobody took the path down by hand.
     pub up: bool,
     /// It is used only while no other works.
     pub backup: bool,
-    /// Why it cannot be used.
+    /// What comes of it: `down`, `unknown` (nothing was asked yet), `answers`, `no-answer`, `refused`,
+    /// `prohibited` or `unreachable`.
+    pub health: String,
+    /// Why it cannot be used, or why nothing comes of it.
     pub problem: Option<String>,
+    /// What is known of each server over it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<Reached>,
     /// What its radio drew, by the packets of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub radio: Option<Radio>,
+}
+
+/// What is known of a server over a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reached {
+    /// The server's address.
+    pub server: String,
+    /// As a path's `health`.
+    pub health: String,
+    /// Time since it was last heard, of `answers`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heard_ms: Option<u64>,
+    /// Time since the first question without an answer, of `no-answer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
+    /// How often it was asked since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tries: Option<u32>,
+    /// Who objected, of `prohibited` and `unreachable`; absent: this machine did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The same in words.
+    pub text: String,
 }
 
 /// A radio and its energy since the process opened the path.
@@ -261,13 +291,20 @@ pub struct Subflow {
 #[serde(default)]
 pub struct Event {
     /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours: AGREED,
-    /// FALLBACK, SF_NETPATH_BAD, SF_NETPATH_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, and LAGGED where
-    /// the reader was too slow.
+    /// FALLBACK, SF_NETPATH_BAD, SF_NETPATH_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, PATH_FAILED,
+    /// PATH_WORKS, and LAGGED where the reader was too slow.
     pub event: String,
     /// When: microseconds since the process started its clock.
     pub at_us: u64,
-    /// The connection.
-    pub connection: u64,
+    /// The connection; none, of what concerns paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<u64>,
+    /// The paths, of PATH_FAILED and PATH_WORKS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paths: Option<Vec<String>>,
+    /// What is wrong with them, of PATH_FAILED: as a path's `health`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
     /// The subflow's slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subflow: Option<u64>,
@@ -300,14 +337,16 @@ impl Event {
     pub fn to_line(&self) -> String {
         use std::fmt::Write;
         let (seconds, micros) = (self.at_us / 1_000_000, self.at_us % 1_000_000);
-        let mut line =
-            format!("[{seconds:>6}.{micros:06}] {:>14} conn={}", self.event, self.connection);
+        let mut line = format!("[{seconds:>6}.{micros:06}] {:>14}", self.event);
         let mut field = |name: &str, value: Option<String>| {
             if let Some(value) = value {
                 // Writing to a String cannot fail.
                 let _ = write!(line, " {name}={value}");
             }
         };
+        field("conn", self.connection.map(|v| v.to_string()));
+        field("paths", self.paths.as_ref().map(|v| v.join(",")));
+        field("health", self.health.clone());
         field("subflow", self.subflow.map(|v| v.to_string()));
         field("local", self.local.clone());
         field("remote", self.remote.clone());
@@ -365,7 +404,7 @@ mod tests {
         let event = Event {
             event: "SF_PRIO".into(),
             at_us: 12_000_345,
-            connection: 2,
+            connection: Some(2),
             subflow: Some(1),
             backup: Some(true),
             ..Event::default()

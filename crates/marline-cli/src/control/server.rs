@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use marline::MonitorEvent;
+use marline::{MonitorEvent, PathEvent};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -114,7 +114,8 @@ async fn converse(stream: UnixStream, handle: &dyn Handle) -> io::Result<()> {
         let (response, monitor) = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
                 // Subscribed before the answer is written: nothing that happens after it is missed.
-                let events = (request.command == Command::Monitor).then(|| handle.events());
+                let events = (request.command == Command::Monitor)
+                    .then(|| (handle.events(), handle.path_events()));
                 (answer(request, handle), events)
             }
             Err(error) => (refusal(None, format!("not a request: {error}")), None),
@@ -174,23 +175,37 @@ fn refusal(id: Option<u64>, error: String) -> Response {
     Response { id, ok: None, error: Some(error) }
 }
 
+/// What connections do, and what becomes of paths.
+type Events = (broadcast::Receiver<MonitorEvent>, Option<broadcast::Receiver<PathEvent>>);
+
+/// The next one; none ever comes where there are none.
+async fn next(
+    events: &mut Option<broadcast::Receiver<PathEvent>>,
+) -> Result<PathEvent, broadcast::error::RecvError> {
+    match events {
+        Some(events) => events.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Sends events until the peer closes or the process ends.
 async fn forward(
-    mut events: broadcast::Receiver<MonitorEvent>,
+    (mut events, mut path_events): Events,
     mut reader: BufReader<OwnedReadHalf>,
     mut writer: OwnedWriteHalf,
 ) -> io::Result<()> {
     let mut ignored = [0u8; 256];
     loop {
         let event = tokio::select! {
-            event = events.recv() => event,
+            event = events.recv() => event.map(|event| Event::from(&event)),
+            event = next(&mut path_events) => event.map(|event| Event::from(&event)),
             read = reader.read(&mut ignored) => match read? {
                 0 => return Ok(()),
                 _ => continue,
             },
         };
         let event = match event {
-            Ok(event) => Event::from(&event),
+            Ok(event) => event,
             Err(broadcast::error::RecvError::Closed) => return Ok(()),
             Err(broadcast::error::RecvError::Lagged(missed)) => {
                 Event { event: "LAGGED".into(), missed: Some(missed), ..Event::default() }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use marline::policy::Phase;
 use marline::{
-    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, NetpathInfo, PathStatus, SubflowInfo,
-    SubflowState, Verdict,
+    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, NetpathInfo, PathEvent, PathStatus,
+    Reach, ServerReach, SubflowInfo, SubflowState, Verdict,
 };
 use marline_link::radio::RadioReading;
 
-use super::protocol::{Connection, Event, Netpath, Path, Radio, Subflow};
+use super::protocol::{Connection, Event, Netpath, Path, Radio, Reached, Subflow};
 
 // The pictures are taken apart field by field: one that the core adds must be shown, or left out
 // here in so many words.
@@ -139,9 +139,45 @@ impl From<&PathStatus> for Path {
             remote: status.spec.remote.map(|remote| remote.to_string()),
             up: status.up,
             backup: status.backup,
+            health: status.health().to_owned(),
             problem: status.error.clone(),
+            servers: status.servers.iter().map(Reached::from).collect(),
             radio: status.radio.as_ref().map(Radio::from),
         }
+    }
+}
+
+impl From<&ServerReach> for Reached {
+    fn from(ServerReach { server, local: _, reach }: &ServerReach) -> Self {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let base = Reached {
+            server: server.to_string(),
+            health: reach.word().to_owned(),
+            text: reach.to_string(),
+            ..Reached::default()
+        };
+        match reach {
+            Reach::Answers { heard } => Reached { heard_ms: Some(millis(*heard)), ..base },
+            Reach::Silent { since, tries } => {
+                Reached { silent_ms: Some(millis(*since)), tries: Some(*tries), ..base }
+            }
+            Reach::Blocked { by, .. } => Reached { by: by.map(|by| by.to_string()), ..base },
+            _ => base,
+        }
+    }
+}
+
+impl From<&PathEvent> for Event {
+    fn from(event: &PathEvent) -> Self {
+        let name = if event.fault.is_some() { "PATH_FAILED" } else { "PATH_WORKS" };
+        let base = Event {
+            at_us: event.at.as_micros(),
+            paths: Some(event.paths.clone()),
+            health: event.fault.map(str::to_owned),
+            remote: Some(event.server.to_string()),
+            ..Event::default()
+        };
+        because(named(base, name), &event.text)
     }
 }
 
@@ -161,7 +197,7 @@ impl From<&MonitorEvent> for Event {
     fn from(event: &MonitorEvent) -> Self {
         let base = Event {
             at_us: event.at.as_micros(),
-            connection: event.connection.0,
+            connection: Some(event.connection.0),
             ..Event::default()
         };
         match &event.kind {

@@ -95,7 +95,7 @@ impl Connection {
         } else if leg.tcp.state() == SubflowState::SynSent && !self.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
             // application that tries several paths or servers wants to know at once.
-            self.on_leg_lost(now, sh, id, CloseReason::Refused);
+            self.on_leg_lost(now, sh, id, CloseReason::Unreachable);
         }
     }
 

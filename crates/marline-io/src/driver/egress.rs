@@ -60,6 +60,10 @@ impl State {
                 capture.sent(&batch.path, batch.ecn, segment);
             }
         }
+        let headroom = self.carrier.headroom();
+        let datagrams = out.bytes().chunks(batch.stride.max(1));
+        let segments = datagrams.map(|datagram| datagram.get(headroom..).unwrap_or_default());
+        self.contacts.sent(now, &batch.path, segments);
         let packets = out.bytes().len().div_ceil(batch.stride.max(1));
         let bytes = out.bytes().len().saturating_sub(packets * self.carrier.headroom());
         self.meter(now, batch.path.local.ip(), Direction::Up, (packets, bytes));
@@ -172,6 +176,7 @@ impl State {
             CoreError::TooBig { max_segment: self.carrier.segment_of_mtu(mtu, &path) }
         } else {
             tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
+            self.contacts.not_sent(now, &path, error.raw_os_error().unwrap_or(libc::EIO));
             CoreError::Unreachable
         };
         self.endpoint.send_failed(now, &path, local_flow, what);
@@ -208,6 +213,9 @@ impl State {
             None if error.errno == libc::EMSGSIZE => return,
             None => CoreError::Unreachable,
         };
+        if what == CoreError::Unreachable {
+            self.contacts.network_said(now, (path.local.ip(), path.remote), error);
+        }
         self.endpoint.flow_error(now, flow, what);
     }
 

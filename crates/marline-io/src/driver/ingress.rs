@@ -150,6 +150,7 @@ impl Shard {
                 local: local_ip(meta.dst_ip, local),
                 remote: plain(meta.addr),
             };
+            state.contacts.heard(now, outer.local, outer.remote);
             let ecn = ecn_of(meta.ecn);
             let run = bytes.get(..meta.len).unwrap_or_default();
             for bytes in run.chunks(meta.stride.max(1)) {
@@ -171,6 +172,7 @@ impl Shard {
                     capture.received(&meta.path, meta.ecn, segment);
                 }
                 state.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
+                state.contacts.came(now, &meta.path, segment);
                 if let Some(tap) = &state.tap {
                     tap.note(false, &meta.path, segment);
                 }
@@ -264,6 +266,7 @@ impl State {
             capture.received(&meta.path, meta.ecn, segment);
         }
         self.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
+        self.contacts.came(now, &meta.path, segment);
         if let Some(tap) = &self.tap {
             tap.note(false, &meta.path, segment);
         }

@@ -7,6 +7,7 @@
 mod accept;
 mod carrier;
 mod connections;
+mod contacts;
 mod egress;
 mod error_watch;
 mod events;

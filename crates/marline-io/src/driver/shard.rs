@@ -17,6 +17,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::{Slot, Slots, wake};
+use super::contacts::ContactBook;
 use super::radios::Radios;
 use super::state::{CarrierKind, Handover, Spare, State, transmit_buffer};
 use super::stream::Stream;
@@ -131,6 +132,7 @@ impl Shard {
             }
         };
         let headroom = carrier.headroom();
+        let contacts = ContactBook::new(config.accept.is_none());
         let endpoint = Endpoint::new(
             EndpointConfig {
                 capabilities: carrier.capabilities(),
@@ -157,6 +159,7 @@ impl Shard {
             armed: None,
             capture,
             radios: Radios::default(),
+            contacts,
             tap: config.tap,
             driver: None,
             sockets_changed: true,

@@ -65,6 +65,7 @@ impl Shard {
     pub fn close_socket(&self, local: IpAddr) {
         self.set_interface(local, None);
         let mut state = self.lock();
+        state.forget_contacts(local);
         let found = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
         };

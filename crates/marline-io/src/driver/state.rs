@@ -10,6 +10,7 @@ use tokio::sync::broadcast;
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
+use super::contacts::ContactBook;
 use super::error_watch::ErrorWatch;
 use super::radios::Radios;
 use super::socket::{Sock, StalledQueue};
@@ -81,6 +82,7 @@ pub(super) struct State {
     pub(super) armed: Option<Instant>,
     pub(super) capture: Option<Captures>,
     pub(super) radios: Radios,
+    pub(super) contacts: ContactBook,
     pub(super) tap: Option<SegmentLog>,
     pub(super) driver: Option<Waker>,
     /// The set of sockets changed: the task must look.

@@ -50,6 +50,8 @@ pub(crate) fn error_of(packet: &[u8]) -> Option<NetworkError> {
         quoted: beginning,
         errno,
         mtu: mtu.filter(|mtu| *mtu > 0),
+        icmp: Some((*kind, *code)),
+        offender: Some(ip.src),
     })
 }
 

@@ -1,7 +1,7 @@
 //! What ICMP said about datagrams we sent: the socket's error queue (ip(7), IP_RECVERR).
 //!
-//! Unlike quinn-udp's reader this one reports where the datagram was going, not which router
-//! complained: the core knows subflows by their far end.
+//! Where the datagram was going, by which the core knows subflows, and which host on the way complained,
+//! for people.
 
 use core::mem;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,6 +29,10 @@ pub(crate) struct NetworkError {
     pub(crate) errno: i32,
     /// The path's MTU (IP packet), if that was the complaint.
     pub(crate) mtu: Option<u32>,
+    /// ICMP's type and code, if it was ICMP.
+    pub(crate) icmp: Option<(u8, u8)>,
+    /// Who said so.
+    pub(crate) offender: Option<IpAddr>,
 }
 
 /// Turns the error queue on.
@@ -81,12 +85,24 @@ pub(crate) fn next(fd: BorrowedFd<'_>) -> Option<NetworkError> {
         quoted,
         errno: error.ee_errno as i32,
         mtu: (too_big && error.ee_info > 0).then_some(error.ee_info),
+        icmp: matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6)
+            .then_some((error.ee_type, error.ee_code)),
+        offender: found.offender,
     })
+}
+
+/// An error and the address of who complained, as the kernel lays them out (SO_EE_OFFENDER).
+#[repr(C)]
+#[derive(Copy, Clone)]
+struct Offended<T> {
+    _error: libc::sock_extended_err,
+    by: T,
 }
 
 #[derive(Default)]
 struct Controls {
     error: Option<libc::sock_extended_err>,
+    offender: Option<IpAddr>,
     local: Option<IpAddr>,
 }
 
@@ -97,8 +113,15 @@ fn read_controls(header: &libc::msghdr, found: &mut Controls) {
         // SAFETY: not null, so within the control buffer, which is aligned for cmsghdr.
         let (level, kind) = unsafe { ((*cmsg).cmsg_level, (*cmsg).cmsg_type) };
         match (level, kind) {
-            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+            (libc::IPPROTO_IP, libc::IP_RECVERR) => {
                 found.error = payload::<libc::sock_extended_err>(cmsg);
+                let whole = payload::<Offended<libc::sockaddr_in>>(cmsg);
+                found.offender = whole.and_then(|whole| offender_v4(&whole.by));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => {
+                found.error = payload::<libc::sock_extended_err>(cmsg);
+                let whole = payload::<Offended<libc::sockaddr_in6>>(cmsg);
+                found.offender = whole.and_then(|whole| offender_v6(&whole.by));
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let v4 =
@@ -114,6 +137,16 @@ fn read_controls(header: &libc::msghdr, found: &mut Controls) {
         // SAFETY: both pointers belong to the same filled control buffer.
         cmsg = unsafe { libc::CMSG_NXTHDR(header, cmsg) };
     }
+}
+
+fn offender_v4(by: &libc::sockaddr_in) -> Option<IpAddr> {
+    let known = i32::from(by.sin_family) == libc::AF_INET;
+    known.then(|| Ipv4Addr::from(u32::from_be(by.sin_addr.s_addr)).into())
+}
+
+fn offender_v6(by: &libc::sockaddr_in6) -> Option<IpAddr> {
+    let known = i32::from(by.sin6_family) == libc::AF_INET6;
+    known.then(|| Ipv6Addr::from(by.sin6_addr.s6_addr).into())
 }
 
 /// What a control message holds, if it is long enough for it. `T` is plain data of the kernel's.
@@ -165,6 +198,8 @@ mod tests {
         let error = next(socket.as_fd()).expect("an error is queued");
         assert_eq!((error.remote, error.errno), (to, libc::ECONNREFUSED));
         assert_eq!((error.mtu, error.ours, error.quoted[0]), (None, false, b'x'));
+        // Port unreachable, says the host itself.
+        assert_eq!((error.icmp, error.offender), (Some((3, 3)), Some(to.ip())));
         assert_eq!(next(socket.as_fd()), None);
     }
 }

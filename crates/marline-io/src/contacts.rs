@@ -1,0 +1,343 @@
+//! Contacts: what was asked of which peer by which of our addresses, and what came back.
+//!
+//! A connection knows its own subflows; whether a *path* leads to a server outlives them. So the driver of
+//! a client notes, per local address and peer, what left that wants an answer, when something last came
+//! in, and who complained since. Judging that is for those who know paths.
+
+use core::net::{IpAddr, SocketAddr};
+
+use marline_time::{Duration, Instant};
+
+/// Contacts kept: a client has a few servers, one that connects straight to its targets has many, of
+/// whom the least recently asked are forgotten.
+const CAPACITY: usize = 64;
+
+/// An answer after this time is news.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Bytes of a TCP header without options.
+const TCP_HEADER: usize = 20;
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// A peer as one of our addresses knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contact {
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// What was asked since the peer was last heard; `None`: everything was answered.
+    pub question: Option<Question>,
+    /// When something last came from there.
+    pub heard_at: Option<Instant>,
+    /// The last objection since the peer was heard.
+    pub objection: Option<Objection>,
+}
+
+impl Contact {
+    fn ask(&mut self, now: Instant) {
+        match &mut self.question {
+            Some(question) => {
+                question.last_at = now;
+                question.tries = question.tries.saturating_add(1);
+            }
+            open => *open = Some(Question { since: now, last_at: now, tries: 1 }),
+        }
+    }
+}
+
+/// Packets that want an answer: a SYN, a FIN or payload.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The first without an answer.
+    pub since: Instant,
+    /// The latest.
+    pub last_at: Instant,
+    /// How often it was tried.
+    pub tries: u32,
+}
+
+/// Somebody said that packets do not arrive.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Objection {
+    /// Since when, uninterrupted by an answer.
+    pub since: Instant,
+    /// The latest of its kind.
+    pub last_at: Instant,
+    /// Who said so; `None`: this machine.
+    pub by: Option<IpAddr>,
+    /// What.
+    pub kind: ObjectionKind,
+}
+
+/// What was said.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ObjectionKind {
+    /// Nobody listens on this port (ICMP), or a reset answered a SYN.
+    PortClosed,
+    /// It is administratively prohibited (ICMP).
+    Prohibited,
+    /// The host cannot be reached (ICMP), or does not answer its neighbours.
+    HostUnreachable,
+    /// There is no way to the network (ICMP).
+    NetUnreachable,
+    /// Another kind of "destination unreachable": ICMP's type and code.
+    Other(u8, u8),
+    /// This machine would not send it: the error's number.
+    NotSent(i32),
+}
+
+impl ObjectionKind {
+    /// From ICMP's type and code (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section 3.1).
+    pub(crate) const fn of_icmp(v6: bool, kind: u8, code: u8) -> ObjectionKind {
+        match (v6, kind, code) {
+            (false, 3, 3) | (true, 1, 4) => ObjectionKind::PortClosed,
+            (false, 3, 9 | 10 | 13) | (true, 1, 1 | 5 | 6) => ObjectionKind::Prohibited,
+            (false, 3, 1 | 7 | 8 | 12) | (true, 1, 2 | 3) => ObjectionKind::HostUnreachable,
+            (false, 3, 0 | 6 | 11) | (true, 1, 0) => ObjectionKind::NetUnreachable,
+            _ => ObjectionKind::Other(kind, code),
+        }
+    }
+}
+
+/// All contacts of a shard that opens connections.
+#[derive(Debug, Default)]
+pub(crate) struct Contacts {
+    known: Vec<Contact>,
+    /// Somebody wants to know when a question is open or something was objected.
+    awaited: bool,
+}
+
+impl Contacts {
+    pub(crate) fn all(&self) -> &[Contact] {
+        &self.known
+    }
+
+    /// From now on the first news is told (by a `true` of the methods below), once: a question, an
+    /// objection, an answer that was late.
+    pub(crate) fn await_news(&mut self) {
+        self.awaited = true;
+    }
+
+    /// Segments of one batch leave.
+    pub(crate) fn sent<'a>(
+        &mut self,
+        now: Instant,
+        (local, remote): (IpAddr, SocketAddr),
+        mut segments: impl Iterator<Item = &'a [u8]>,
+    ) -> bool {
+        if !segments.any(wants_answer) {
+            return false;
+        }
+        self.entry(local, remote).ask(now);
+        core::mem::take(&mut self.awaited)
+    }
+
+    /// Something came in. It is news if it had not been expected any more.
+    pub(crate) fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
+        let Some(at) = self.position(local, remote) else { return false };
+        let contact = &mut self.known[at];
+        let (question, objection) = (contact.question.take(), contact.objection.take());
+        contact.heard_at = Some(now);
+        let late = question.is_some_and(|question| now.since(question.since) >= LATE);
+        (late || objection.is_some()) && core::mem::take(&mut self.awaited)
+    }
+
+    /// A segment came in: a sign of life, or the refusal of a SYN.
+    pub(crate) fn came(
+        &mut self,
+        now: Instant,
+        (local, remote): (IpAddr, SocketAddr),
+        segment: &[u8],
+    ) -> bool {
+        if !refuses_syn(segment) {
+            return self.heard(now, local, remote);
+        }
+        self.objected(now, (local, remote), (Some(remote.ip()), ObjectionKind::PortClosed))
+    }
+
+    /// ICMP or the own machine objected. Of strangers nothing is kept.
+    pub(crate) fn objected(
+        &mut self,
+        now: Instant,
+        (local, remote): (IpAddr, SocketAddr),
+        (by, kind): (Option<IpAddr>, ObjectionKind),
+    ) -> bool {
+        let Some(at) = self.position(local, remote) else { return false };
+        let objection = &mut self.known[at].objection;
+        let since = objection.map_or(now, |before| before.since);
+        *objection = Some(Objection { since, last_at: now, by, kind });
+        core::mem::take(&mut self.awaited)
+    }
+
+    /// This machine knows no way for what was to be asked.
+    pub(crate) fn unroutable(
+        &mut self,
+        now: Instant,
+        (local, remote): (IpAddr, SocketAddr),
+        errno: i32,
+    ) -> bool {
+        self.entry(local, remote).ask(now);
+        self.objected(now, (local, remote), (None, ObjectionKind::NotSent(errno)))
+    }
+
+    /// What was learnt over this address is worth nothing any more: it belongs to another network.
+    pub(crate) fn forget(&mut self, local: IpAddr) {
+        self.known.retain(|contact| contact.local != local);
+    }
+
+    fn position(&self, local: IpAddr, remote: SocketAddr) -> Option<usize> {
+        self.known.iter().position(|c| c.remote == remote && c.local == local)
+    }
+
+    fn entry(&mut self, local: IpAddr, remote: SocketAddr) -> &mut Contact {
+        let at = self.position(local, remote).unwrap_or_else(|| {
+            let new = Contact { local, remote, question: None, heard_at: None, objection: None };
+            if self.known.len() < CAPACITY {
+                self.known.push(new);
+                return self.known.len() - 1;
+            }
+            let last = |c: &Contact| c.question.map(|q| q.last_at).max(c.heard_at);
+            let oldest = (0..self.known.len()).min_by_key(|at| last(&self.known[*at])).unwrap_or(0);
+            self.known[oldest] = new;
+            oldest
+        });
+        &mut self.known[at]
+    }
+}
+
+fn flags(segment: &[u8]) -> u8 {
+    segment.get(13).copied().unwrap_or(0)
+}
+
+/// A peer that is there says something to this.
+fn wants_answer(segment: &[u8]) -> bool {
+    let header = segment.get(12).map_or(TCP_HEADER, |offset| usize::from(offset >> 4) * 4);
+    let carries = segment.len() > header || flags(segment) & (SYN | FIN) != 0;
+    carries && flags(segment) & RST == 0
+}
+
+/// RFC 9293 section 3.5.2: a reset for a SYN that reaches a closed port has sequence number 0 and
+/// acknowledges.
+fn refuses_syn(segment: &[u8]) -> bool {
+    flags(segment) & (RST | ACK) == RST | ACK && segment.get(4..8) == Some(&[0; 4])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: (IpAddr, SocketAddr) = (
+        IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2)),
+        SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::new(9, 9, 9, 1)), 7_777),
+    );
+
+    fn segment(flags: u8, seq: u32, payload: usize) -> Vec<u8> {
+        let mut bytes = vec![0; TCP_HEADER + payload];
+        bytes[4..8].copy_from_slice(&seq.to_be_bytes());
+        bytes[12] = 5 << 4;
+        bytes[13] = flags;
+        bytes
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    fn send(contacts: &mut Contacts, ms: u64, segment: &[u8]) -> bool {
+        contacts.sent(at(ms), ENDS, [segment].into_iter())
+    }
+
+    #[test]
+    fn tries_are_counted_until_something_comes_in() {
+        let mut contacts = Contacts::default();
+        send(&mut contacts, 0, &segment(ACK, 1, 0));
+        assert!(contacts.all().is_empty(), "an acknowledgment wants no answer");
+        for ms in [10, 1_010, 3_010] {
+            send(&mut contacts, ms, &segment(SYN, 1, 0));
+        }
+        let open = Question { since: at(10), last_at: at(3_010), tries: 3 };
+        assert_eq!(contacts.all()[0].question, Some(open));
+        contacts.heard(at(3_050), ENDS.0, ENDS.1);
+        assert_eq!(contacts.all()[0].question, None);
+        assert_eq!(contacts.all()[0].heard_at, Some(at(3_050)));
+        send(&mut contacts, 4_000, &segment(ACK, 1, 5));
+        let open = Question { since: at(4_000), last_at: at(4_000), tries: 1 };
+        assert_eq!(contacts.all()[0].question, Some(open));
+    }
+
+    #[test]
+    fn an_objection_lasts_until_an_answer_and_says_since_when() {
+        let mut contacts = Contacts::default();
+        let router: IpAddr = "192.168.1.1".parse().unwrap();
+        let said = (Some(router), ObjectionKind::Prohibited);
+        contacts.objected(at(0), ENDS, said);
+        assert!(contacts.all().is_empty(), "of a stranger");
+        send(&mut contacts, 0, &segment(SYN, 1, 0));
+        contacts.objected(at(5), ENDS, said);
+        contacts.objected(at(900), ENDS, said);
+        let (by, kind) = said;
+        let expected = Objection { since: at(5), last_at: at(900), by, kind };
+        assert_eq!(contacts.all()[0].objection, Some(expected));
+        contacts.heard(at(1_000), ENDS.0, ENDS.1);
+        assert_eq!(contacts.all()[0].objection, None);
+    }
+
+    #[test]
+    fn a_reset_that_answers_a_syn_is_a_refusal_and_another_one_is_a_sign_of_life() {
+        let mut contacts = Contacts::default();
+        send(&mut contacts, 0, &segment(SYN, 1, 0));
+        contacts.came(at(5), ENDS, &segment(RST, 77, 0));
+        assert_eq!(contacts.all()[0].objection, None);
+        contacts.came(at(9), ENDS, &segment(RST | ACK, 0, 0));
+        let objection = contacts.all()[0].objection.expect("refused");
+        assert_eq!((objection.by, objection.kind), (Some(ENDS.1.ip()), ObjectionKind::PortClosed));
+    }
+
+    #[test]
+    fn news_is_told_once_to_whom_awaits_it() {
+        let mut contacts = Contacts::default();
+        let syn = segment(SYN, 1, 0);
+        assert!(!send(&mut contacts, 0, &syn), "nobody waits");
+        contacts.await_news();
+        assert!(send(&mut contacts, 1, &syn));
+        assert!(!send(&mut contacts, 2, &syn));
+        contacts.await_news();
+        assert!(!contacts.heard(at(20), ENDS.0, ENDS.1), "an answer like any other");
+        send(&mut contacts, 30, &syn);
+        contacts.await_news();
+        assert!(contacts.heard(at(4_000), ENDS.0, ENDS.1), "a late one");
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_whom_nobody_asked_for_longest() {
+        let mut contacts = Contacts::default();
+        let remote = |port| SocketAddr::new(ENDS.1.ip(), port);
+        for port in 0..200 {
+            let ends = (ENDS.0, remote(port));
+            contacts.sent(at(u64::from(port)), ends, [&segment(SYN, 1, 0)[..]].into_iter());
+        }
+        assert_eq!(contacts.all().len(), CAPACITY);
+        assert!(contacts.all().iter().all(|c| c.remote.port() >= 136), "{contacts:?}");
+        contacts.forget(ENDS.0);
+        assert!(contacts.all().is_empty());
+    }
+
+    #[test]
+    fn icmp_has_words() {
+        for (v6, kind, code, expected) in [
+            (false, 3, 3, ObjectionKind::PortClosed),
+            (true, 1, 4, ObjectionKind::PortClosed),
+            (false, 3, 13, ObjectionKind::Prohibited),
+            (true, 1, 1, ObjectionKind::Prohibited),
+            (false, 3, 1, ObjectionKind::HostUnreachable),
+            (true, 1, 0, ObjectionKind::NetUnreachable),
+            (false, 3, 2, ObjectionKind::Other(3, 2)),
+        ] {
+            assert_eq!(ObjectionKind::of_icmp(v6, kind, code), expected, "{v6} {kind} {code}");
+        }
+    }
+}

@@ -206,14 +206,14 @@ pub(crate) fn fault<'a>(
 pub(crate) fn problem(
     path: &str,
     fault: &ServerReach,
-    all: &[Known<'_>],
+    (now, all): (Instant, &[Known<'_>]),
     transport: &str,
 ) -> String {
     let ServerReach { server, reach, .. } = fault;
     let own = all.iter().find(|(name, _)| name == path);
     let contact = own.and_then(|(_, own)| own.iter().find(|contact| contact.remote == *server));
     let since = contact.and_then(|contact| began(contact));
-    match since.map(|since| elsewhere(all, *server, since)) {
+    match since.map(|since| elsewhere(all, *server, (since, now))) {
         Some(working) if !working.is_empty() => {
             let (why, over) = (suspicion(transport, *server, reach), working.join(", "));
             format!("{server}: {reach}, while it answers over {over}: {why}")
@@ -222,11 +222,17 @@ pub(crate) fn problem(
     }
 }
 
-/// The paths over which a server was heard at this time or later.
-fn elsewhere<'a>(all: &'a [Known<'_>], server: SocketAddr, since: Instant) -> Vec<&'a str> {
-    let works = |contacts: &[&Contact]| {
-        contacts.iter().any(|c| c.remote == server && c.heard_at.is_some_and(|at| at >= since))
+/// The paths over which a server was heard since a time, and answers now.
+fn elsewhere<'a>(
+    all: &'a [Known<'_>],
+    server: SocketAddr,
+    (since, now): (Instant, Instant),
+) -> Vec<&'a str> {
+    let answers = |c: &&Contact| {
+        let heard = c.heard_at.is_some_and(|at| at >= since);
+        c.remote == server && heard && !Reach::of(c, now).is_bad()
     };
+    let works = |contacts: &[&Contact]| contacts.iter().any(answers);
     all.iter().filter(|(_, c)| works(c)).map(|(path, _)| path.as_str()).collect()
 }
 

@@ -340,7 +340,7 @@ impl PathTable {
     ) -> Vec<PathStatus> {
         let known = self.known(contacts);
         let problem = |entry: &Entry, fault: &ServerReach| {
-            health::problem(&entry.spec.to_string(), fault, &known, transport)
+            health::problem(&entry.spec.to_string(), fault, (now, &known), transport)
         };
         let status = |entry: &Entry| {
             let contacts = entry.contacts(contacts);

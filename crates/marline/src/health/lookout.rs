@@ -161,7 +161,7 @@ fn tell(
     let Some(first) = fresh.first() else { return Vec::new() };
     let server = first.contact.remote;
     let began = fresh.iter().filter_map(|look| super::began(look.contact)).min().unwrap_or(now);
-    let working = elsewhere(paths, server, began);
+    let working = elsewhere(paths, server, (began, now));
     if working.is_empty() {
         let each: Vec<String> = bad.iter().map(|l| format!("{}: {}", l.path, l.reach)).collect();
         let advice = advice(transport, server, bad);

@@ -115,6 +115,12 @@ fn where_no_path_works_one_line_says_so() {
                     does this network let UDP out?";
     assert_eq!(said, [expected]);
     assert_eq!(told(&mut lookout, 30_000, &both(0, 250, 29_000)), NOTHING);
+    let [wlan, wwan] = both(0, 250, 3_000);
+    let wwan = Contact { heard_at: Some(at(200)), ..wwan };
+    let known = [("wlan0".to_owned(), vec![&wlan]), ("wwan0".to_owned(), vec![&wwan])];
+    let (_, found) = fault(&known[0].1, at(3_300)).expect("a fault");
+    let words = problem("wlan0", &found, (at(3_300), &known), "UDP");
+    assert_eq!(words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)", "it answers nowhere now");
     // The last one fails later than the first.
     let mut lookout = Lookout::new("UDP");
     let wwan = heard(contact(WWAN, SERVER), 3_000);

@@ -2,6 +2,7 @@
 //! on does: the kernel's own, between namespaces. Over UDP connections outlive it unnoticed; native ones go
 //! on by a new subflow. Needs root.
 
+mod path_health;
 mod support;
 
 use std::path::Path;

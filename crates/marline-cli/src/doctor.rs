@@ -3,8 +3,9 @@
 //! Each check tries the thing itself where that can be done without touching anything else: native TCP
 //! is judged by a connection over loopback between this process and the kernel's own TCP, once
 //! plain, once Multipath TCP. Settings that only make things worse are read and named. Nothing is
-//! changed, nothing leaves the machine.
+//! changed, nothing leaves the machine, unless a server is named.
 
+pub mod invite;
 mod native;
 pub mod path;
 mod settings;
@@ -61,9 +62,13 @@ pub async fn examine() -> Vec<Finding> {
 }
 
 fn udp() -> Finding {
-    const WHAT: &str = "UDP carrier";
+    const WHAT: &str = "UDP sockets";
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) {
-        Ok(_) => Finding::works(WHAT, "client and server over UDP need nothing else"),
+        Ok(_) => Finding::works(
+            WHAT,
+            "can be opened; whether the networks let UDP through, `marline doctor --invite-file` or \
+             `--server` tells",
+        ),
         Err(error) => Finding::fails(WHAT, format!("no UDP socket: {error}")),
     }
 }

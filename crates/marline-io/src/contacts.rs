@@ -5,12 +5,16 @@
 //! in, and who complained since. Judging that is for those who know paths.
 
 use core::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
 
 use marline_time::{Duration, Instant};
 
 /// Contacts kept: a client has a few servers, one that connects straight to its targets has many, of
 /// whom the least recently asked are forgotten.
 const CAPACITY: usize = 64;
+
+/// Acknowledgments that are remembered, to tell an answer from what a peer says by itself.
+const REMEMBERED: usize = 64;
 
 /// An answer after this time is news.
 const LATE: Duration = Duration::from_secs(1);
@@ -107,6 +111,8 @@ impl ObjectionKind {
 #[derive(Debug, Default)]
 pub(crate) struct Contacts {
     known: Vec<Contact>,
+    /// Peer, port of ours and acknowledgment number of segments that came in.
+    acknowledged: VecDeque<(SocketAddr, [u8; 2], [u8; 4])>,
     /// Somebody wants to know when a question is open or something was objected.
     awaited: bool,
 }
@@ -136,8 +142,8 @@ impl Contacts {
         core::mem::take(&mut self.awaited)
     }
 
-    /// Something came in. It is news if it had not been expected any more.
-    pub(crate) fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
+    /// Something came in that answers. It is news if it had not been expected any more.
+    fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
         let Some(at) = self.position(local, remote) else { return false };
         let contact = &mut self.known[at];
         let (question, objection) = (contact.question.take(), contact.objection.take());
@@ -154,9 +160,34 @@ impl Contacts {
         segment: &[u8],
     ) -> bool {
         if !refuses_syn(segment) {
-            return self.heard(now, local, remote);
+            let asked =
+                self.position(local, remote).is_some_and(|at| self.known[at].question.is_some());
+            // A peer that repeats itself has not heard us: only one direction works.
+            return (self.is_new(remote, segment) || !asked) && self.heard(now, local, remote);
         }
         self.objected(now, (local, remote), (Some(remote.ip()), ObjectionKind::PortClosed))
+    }
+
+    /// Whether a segment acknowledges something that none did before.
+    fn is_new(&mut self, remote: SocketAddr, segment: &[u8]) -> bool {
+        let (Some(port), Some(number)) = (segment.get(2..4), segment.get(8..12)) else {
+            return false;
+        };
+        let mut seen = (remote, [0; 2], [0; 4]);
+        seen.1.copy_from_slice(port);
+        seen.2.copy_from_slice(number);
+        if self.acknowledged.contains(&seen) {
+            return false;
+        }
+        // The latest of each port is enough: numbers do not come back soon.
+        let same = |old: &(SocketAddr, [u8; 2], [u8; 4])| (old.0, old.1) == (remote, seen.1);
+        if let Some(at) = self.acknowledged.iter().position(same) {
+            self.acknowledged.remove(at);
+        } else if self.acknowledged.len() >= REMEMBERED {
+            self.acknowledged.pop_front();
+        }
+        self.acknowledged.push_back(seen);
+        true
     }
 
     /// ICMP or the own machine objected. Of strangers nothing is kept.
@@ -267,6 +298,27 @@ mod tests {
         send(&mut contacts, 4_000, &segment(ACK, 1, 5));
         let open = Question { since: at(4_000), last_at: at(4_000), tries: 1 };
         assert_eq!(contacts.all()[0].question, Some(open));
+    }
+
+    #[test]
+    fn a_peer_that_repeats_itself_has_not_answered() {
+        let mut contacts = Contacts::default();
+        let acking = |number: u32| {
+            let mut bytes = segment(ACK, 77, 10);
+            bytes[8..12].copy_from_slice(&number.to_be_bytes());
+            bytes
+        };
+        send(&mut contacts, 0, &segment(SYN, 1, 0));
+        contacts.came(at(20), ENDS, &acking(2));
+        assert_eq!(contacts.all()[0].question, None);
+        // Data comes, nothing was asked: it is heard.
+        contacts.came(at(40), ENDS, &acking(2));
+        assert_eq!(contacts.all()[0].heard_at, Some(at(40)));
+        send(&mut contacts, 50, &segment(ACK, 2, 5));
+        contacts.came(at(900), ENDS, &acking(2));
+        assert!(contacts.all()[0].question.is_some(), "it does not hear us");
+        contacts.came(at(950), ENDS, &acking(7));
+        assert_eq!(contacts.all()[0].question, None);
     }
 
     #[test]

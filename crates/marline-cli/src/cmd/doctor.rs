@@ -2,12 +2,16 @@
 //! server.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use marline::PathSpec;
 
 use super::monitor::print;
-use crate::doctor::{Finding, Verdict, examine, path};
+use crate::doctor::{Finding, Verdict, examine, invite, path};
+use crate::proxy::config::client::ClientOptions;
+use crate::proxy::target::Target;
 
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]
@@ -15,13 +19,18 @@ pub struct Args {
     /// A JSON array instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Examine the way to this server, path by path, with native TCP (CAP_NET_RAW). If it is a `marline
-    /// doctor --listen`, boxes on the way are found by what both ends saw
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen")]
-    pub server: Option<SocketAddr>,
+    /// Go the way to the server of this invite as a client would, over each path, in five seconds: name, UDP,
+    /// the server's key, the credential, MTU. Ends with 0 if at least one path works
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
+    pub invite_file: Option<PathBuf>,
+    /// Examine the way to this server, path by path: whether it answers over UDP, and with native TCP
+    /// (CAP_NET_RAW). If it is a `marline doctor --listen`, boxes on the way are found by what both ends
+    /// saw. Ends with 0 if at least one path works with either
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
+    pub server: Option<Target>,
     /// A path to examine (again for more): an interface or a local address. Without: all that have a
     /// default route
-    #[arg(long, value_name = "PATH", requires = "server")]
+    #[arg(long, value_name = "PATH")]
     pub path: Vec<PathSpec>,
     /// Be the other end of such an examination until stopped: an echo on native TCP that tells those who
     /// come which segments it saw of them
@@ -29,18 +38,31 @@ pub struct Args {
     pub listen: Option<SocketAddr>,
 }
 
-/// Examines, and says. A failure if anything fails.
+/// Examines, and says. A failure if anything fails; where a server is named, if no path leads to it.
 ///
 /// # Errors
-/// The result cannot be put into words.
+/// There is no such invite, or the result cannot be put into words.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(listen) = args.listen {
         path::respond(listen, |address| println!("listening on {address}")).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let findings = match args.server {
-        Some(server) => path::examine(server, &args.path).await,
-        None => examine().await,
+    let (findings, well) = match (&args.invite_file, &args.server) {
+        (Some(file), _) => {
+            let options =
+                ClientOptions { invite_file: Some(file.clone()), ..ClientOptions::default() };
+            let found = invite::examine(&options.read_invite()?, &args.path).await;
+            (found.findings, found.usable)
+        }
+        (None, Some(server)) => way_to(server, &args.path).await,
+        (None, None) if !args.path.is_empty() => {
+            bail!("--path: which server? Add --invite-file or --server")
+        }
+        (None, None) => {
+            let findings = examine().await;
+            let well = !findings.iter().any(fails);
+            (findings, well)
+        }
     };
     let text = match args.json {
         true => format!("{}\n", serde_json::to_string_pretty(&findings)?),
@@ -48,8 +70,38 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // A reader that went away knows enough.
     let _ = print(&text);
-    let sick = findings.iter().any(|finding| finding.verdict == Verdict::Fails);
-    Ok(if sick { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn fails(finding: &Finding) -> bool {
+    finding.verdict == Verdict::Fails
+}
+
+/// Both carriers at once; `true`: one of them leads to the server over at least one path. Then it is no
+/// fault that the other one does not: few servers have both.
+async fn way_to(server: &Target, paths: &[PathSpec]) -> (Vec<Finding>, bool) {
+    let native = async {
+        let (_, addresses) = invite::resolve(std::slice::from_ref(server)).await;
+        match addresses.first() {
+            Some(address) => path::examine(*address, paths).await,
+            None => Vec::new(),
+        }
+    };
+    let (udp, mut native) = tokio::join!(invite::knock(server, paths), native);
+    let native_works = native.iter().any(|finding| finding.verdict == Verdict::Works);
+    let mut findings = udp.findings;
+    let forgive = |finding: &mut Finding| {
+        if fails(finding) {
+            finding.verdict = Verdict::Note;
+        }
+    };
+    if native_works {
+        findings.iter_mut().for_each(forgive);
+    } else if udp.usable {
+        native.iter_mut().for_each(forgive);
+    }
+    findings.append(&mut native);
+    (findings, udp.usable || native_works)
 }
 
 fn line(finding: &Finding) -> String {

@@ -20,15 +20,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use marline::{Carrier, Client, ClientConfig, ConnectionConfig, PathSpec, default_policies};
-use marline_io::{Interfaces, SegmentLog, Tapped};
+use marline_io::{SegmentLog, Tapped};
 use tokio::time::timeout;
 
 use self::diagnosis::{Behaviour, diagnose};
 use self::exchange::{Exchanged, exchange, fetch_report};
+use super::invite::usable_paths;
 use super::{Finding, Verdict};
 pub use responder::respond;
 
-const WHAT: &str = "path";
+const WHAT: &str = "native TCP";
 /// Segments noted per connection.
 const LOG: usize = 8_192;
 /// How long everything on one path may take.
@@ -38,20 +39,10 @@ const REPORT_PATIENCE: Duration = Duration::from_secs(12);
 
 /// Examines the way to a server over each of these paths, or over all that a client would use.
 pub async fn examine(server: SocketAddr, paths: &[PathSpec]) -> Vec<Finding> {
-    let paths = match paths {
-        [] => match Interfaces::now() {
-            Ok(interfaces) => {
-                PathSpec::defaults(&interfaces).into_iter().map(|(spec, _)| spec).collect()
-            }
-            Err(error) => {
-                return vec![Finding::fails(WHAT, format!("cannot list interfaces: {error}"))];
-            }
-        },
-        given => given.to_vec(),
+    let paths = match usable_paths(paths) {
+        Ok(paths) => paths,
+        Err(why) => return vec![Finding::fails(WHAT, why)],
     };
-    if paths.is_empty() {
-        return vec![Finding::fails(WHAT, "no interface has a default route: name a --path")];
-    }
     let mut findings = Vec::new();
     for path in paths {
         let name = path.to_string();

@@ -44,11 +44,6 @@ impl ContactBook {
         self.note(|contacts| contacts.sent(now, (path.local.ip(), path.remote), segments));
     }
 
-    /// A datagram came in, for whomever.
-    pub(super) fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
-        self.note(|contacts| contacts.heard(now, local, remote));
-    }
-
     /// A segment came in.
     pub(super) fn came(&mut self, now: Instant, path: &FourTuple, segment: &[u8]) {
         self.note(|contacts| contacts.came(now, (path.local.ip(), path.remote), segment));

@@ -150,7 +150,6 @@ impl Shard {
                 local: local_ip(meta.dst_ip, local),
                 remote: plain(meta.addr),
             };
-            state.contacts.heard(now, outer.local, outer.remote);
             let ecn = ecn_of(meta.ecn);
             let run = bytes.get(..meta.len).unwrap_or_default();
             for bytes in run.chunks(meta.stride.max(1)) {

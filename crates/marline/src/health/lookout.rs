@@ -162,7 +162,10 @@ fn tell(
     let server = first.contact.remote;
     let began = fresh.iter().filter_map(|look| super::began(look.contact)).min().unwrap_or(now);
     let working = elsewhere(paths, server, (began, now));
-    if working.is_empty() {
+    let failing = |path: &str| bad.iter().any(|look| look.path == path);
+    let all = paths.iter().map(|(path, _)| path.as_str());
+    let idle: Vec<&str> = all.filter(|path| !failing(path)).collect();
+    if idle.is_empty() {
         let each: Vec<String> = bad.iter().map(|l| format!("{}: {}", l.path, l.reach)).collect();
         let advice = advice(transport, server, bad);
         let text =
@@ -171,13 +174,14 @@ fn tell(
         return vec![PathEvent { at: now, paths, server, fault: Some(first.reach.word()), text }];
     }
     let one = |look: &&Look<'_>| {
-        let path = look.path;
-        let why = suspicion(transport, server, &look.reach);
-        let working = working.join(", ");
-        let text = format!(
-            "path {path} to {server}: {}, while it answers over {working}: {why}",
-            look.reach
-        );
+        let (path, reach) = (look.path, &look.reach);
+        let text = if working.is_empty() {
+            let idle = idle.join(", ");
+            format!("path {path} to {server}: {reach}; nothing was asked over {idle} since")
+        } else {
+            let (why, working) = (suspicion(transport, server, reach), working.join(", "));
+            format!("path {path} to {server}: {reach}, while it answers over {working}: {why}")
+        };
         PathEvent {
             at: now,
             paths: vec![path.to_owned()],

@@ -99,6 +99,16 @@ fn one_blocked_path_is_told_of_once_and_when_it_works_again() {
 }
 
 #[test]
+fn a_path_that_nobody_used_is_not_said_to_fail() {
+    let wlan = asked(contact(WLAN, SERVER), 1_000, 4_000, 3);
+    let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); nothing was asked over \
+                    wwan0 since";
+    let idle = heard(contact(WWAN, SERVER), 900);
+    assert_eq!(told(&mut Lookout::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
+    assert_eq!(told(&mut Lookout::new("UDP"), 5_100, &[wlan]), [expected]);
+}
+
+#[test]
 fn where_no_path_works_one_line_says_so() {
     let mut lookout = Lookout::new("UDP");
     let both = |first, second, last| {

@@ -1,0 +1,400 @@
+//! The way to a server as its invite names it, gone as a client goes it: names, the handshake over each
+//! path, the server's key, the credential, and how large segments may be.
+//!
+//! Everything is tried at once and has an end: a line per check and path, each with what to do, within
+//! [`PATIENCE`]. The connection is closed without a wish; neither the invite nor its token is shown.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use marline::{
+    Client, ClientConfig, CloseReason, ConnectionConfig, PathSpec, Reach, default_policies,
+};
+use marline_io::Interfaces;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Finding;
+use crate::proxy::invite::Invite;
+use crate::proxy::message::Message;
+use crate::proxy::secret::Secret;
+use crate::proxy::target::{Host, Target};
+use crate::proxy::tls;
+
+const NAME: &str = "name";
+const CARRIER: &str = "UDP";
+const KEY: &str = "key";
+const CREDENTIAL: &str = "credential";
+const MTU: &str = "MTU";
+const PATHS: &str = "paths";
+
+/// Everything together takes no longer.
+const PATIENCE: Duration = Duration::from_millis(4_800);
+/// A name that does not resolve within this time does not.
+const RESOLVING: Duration = Duration::from_millis(1_200);
+/// A server that does not answer within this time, in which it is asked twice, does not.
+const ANSWERING: Duration = Duration::from_millis(2_500);
+/// The end of a connection that was only to be looked at.
+const FAREWELL: marline::Duration = marline::Duration::from_millis(300);
+/// Server addresses that are tried over each path.
+const MOST_SERVERS: usize = 8;
+
+/// What the checks found.
+#[derive(Debug)]
+pub struct Examination {
+    /// A line per check and path.
+    pub findings: Vec<Finding>,
+    /// At least one path leads to the server, and it is the right one and takes the client.
+    pub usable: bool,
+}
+
+/// What a server is asked for once it has answered.
+#[derive(Clone, Debug)]
+struct Credential {
+    pin: [u8; 32],
+    token: Secret,
+}
+
+/// Where a check ended.
+#[derive(Debug)]
+struct Walk {
+    path: String,
+    server: SocketAddr,
+    findings: Vec<Finding>,
+    answered: bool,
+    usable: bool,
+}
+
+/// Goes the way of an invite over each of these paths, or over all that a client would use.
+pub async fn examine(invite: &Invite, paths: &[PathSpec]) -> Examination {
+    let credential = Credential { pin: invite.pin, token: invite.token.clone() };
+    walk_all(&invite.servers, paths, Some(credential)).await
+}
+
+/// Asks a server over each path whether it answers on the UDP carrier. Nobody is told who asks.
+pub async fn knock(server: &Target, paths: &[PathSpec]) -> Examination {
+    walk_all(std::slice::from_ref(server), paths, None).await
+}
+
+async fn walk_all(
+    servers: &[Target],
+    paths: &[PathSpec],
+    credential: Option<Credential>,
+) -> Examination {
+    let deadline = Instant::now() + PATIENCE;
+    let paths = match usable_paths(paths) {
+        Ok(paths) => paths,
+        Err(why) => {
+            return Examination { findings: vec![Finding::fails(PATHS, why)], usable: false };
+        }
+    };
+    let (mut findings, addresses) = resolve(servers).await;
+    let mut walking = JoinSet::new();
+    for path in &paths {
+        for server in addresses.iter().take(MOST_SERVERS) {
+            walking.spawn(walk(path.clone(), *server, credential.clone(), deadline));
+        }
+    }
+    let mut walks = Vec::new();
+    while let Some(walk) = walking.join_next().await {
+        walks.extend(walk.ok().flatten());
+    }
+    let place = |walk: &Walk| {
+        let path = paths.iter().position(|path| path.to_string() == walk.path);
+        (path, addresses.iter().position(|server| *server == walk.server))
+    };
+    walks.sort_by_key(place);
+    let usable = walks.iter().any(|walk| walk.usable);
+    let comparison = compare(&walks);
+    findings.extend(walks.into_iter().flat_map(|walk| walk.findings));
+    findings.extend(comparison);
+    Examination { findings, usable }
+}
+
+/// The paths as given, or those that a client would use.
+pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> {
+    if !paths.is_empty() {
+        return Ok(paths.to_vec());
+    }
+    let interfaces =
+        Interfaces::now().map_err(|error| format!("cannot list interfaces: {error}"))?;
+    let found = PathSpec::defaults(&interfaces);
+    if found.is_empty() {
+        return Err("no interface has a default route: name a --path".to_owned());
+    }
+    Ok(found.into_iter().map(|(spec, _)| spec).collect())
+}
+
+/// The addresses of all servers, and a line for each name.
+pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr>) {
+    let (mut findings, mut addresses) = (Vec::new(), Vec::new());
+    for server in servers {
+        let name = match &server.host {
+            Host::V4(v4) => {
+                addresses.push((*v4, server.port).into());
+                continue;
+            }
+            Host::V6(v6) => {
+                addresses.push((*v6, server.port).into());
+                continue;
+            }
+            Host::Name(name) => name,
+        };
+        let lookup = tokio::net::lookup_host((name.as_str(), server.port));
+        match timeout(RESOLVING, lookup).await {
+            Ok(Ok(found)) => {
+                let found: Vec<SocketAddr> = found.collect();
+                let words: Vec<String> = found.iter().map(|a| a.ip().to_string()).collect();
+                findings.push(Finding::works(NAME, format!("{name} is {}", words.join(", "))));
+                addresses.extend(found);
+            }
+            Ok(Err(error)) => findings.push(Finding::fails(
+                NAME,
+                format!(
+                    "{name} does not resolve ({error}): is the name right, is there a resolver?"
+                ),
+            )),
+            Err(_) => findings.push(Finding::fails(
+                NAME,
+                format!("{name} does not resolve (no answer): does this network let DNS through?"),
+            )),
+        }
+    }
+    addresses.dedup();
+    (findings, addresses)
+}
+
+/// One path to one address; `None`: they are of different families.
+async fn walk(
+    path: PathSpec,
+    server: SocketAddr,
+    credential: Option<Credential>,
+    deadline: Instant,
+) -> Option<Walk> {
+    let name = path.to_string();
+    let mut walk =
+        Walk { path: name.clone(), server, findings: Vec::new(), answered: false, usable: false };
+    let mut config = ClientConfig::new(ConnectionConfig::new(default_policies()));
+    config.paths = vec![path];
+    let client = match Client::bind(config).await {
+        Ok(client) => client,
+        Err(error) => {
+            walk.findings.push(Finding::fails(CARRIER, format!("{name}: {error}")));
+            return Some(walk);
+        }
+    };
+    let addresses = client.paths().into_iter().flat_map(|path| path.addresses);
+    if !addresses.into_iter().any(|address| address.is_ipv4() == server.is_ipv4()) {
+        return None;
+    }
+    let begun = Instant::now();
+    let connected = timeout(ANSWERING, client.connect(&[server])).await;
+    let way = format!("{name} to {server}");
+    let stream = match connected {
+        Ok(Ok(stream)) => stream,
+        failed => {
+            let error = failed.ok().and_then(Result::err);
+            let (why, what_to_do) = unanswered(&client, server, error.as_ref());
+            walk.findings.push(Finding::fails(CARRIER, format!("{way}: {why}: {what_to_do}")));
+            return Some(walk);
+        }
+    };
+    let took_ms = begun.elapsed().as_millis();
+    walk.findings.push(Finding::works(CARRIER, format!("{way}: answers in {took_ms} ms")));
+    walk.answered = true;
+    match credential {
+        None => {
+            walk.usable = true;
+            stream.abort();
+        }
+        Some(credential) => {
+            let (findings, accepted) = greet(&client, stream, &credential, deadline).await;
+            let name_way = |f: Finding| Finding { text: format!("{way}: {}", f.text), ..f };
+            walk.findings.extend(findings.into_iter().map(name_way));
+            walk.usable = accepted;
+        }
+    }
+    client.drained(FAREWELL).await;
+    Some(walk)
+}
+
+/// Why a server did not answer, and what to do.
+fn unanswered(
+    client: &Client,
+    server: SocketAddr,
+    error: Option<&marline::Error>,
+) -> (String, String) {
+    let port = server.port();
+    if let Some(marline::Error::Closed(CloseReason::Refused)) = error {
+        let why = format!("refused by the server: nobody listens on UDP port {port}");
+        return (
+            why,
+            "start `marline server` there, or ask for an invite with the right port".into(),
+        );
+    }
+    if let Some(error @ marline::Error::Unreachable { .. }) = error {
+        let text = match error {
+            marline::Error::Unreachable { attempts } => attempts.join("; "),
+            other => other.to_string(),
+        };
+        let blocked = text.contains("(ICMP)");
+        let what_to_do = if blocked {
+            "a captive portal or a firewall: log in there, or use another network"
+        } else {
+            "look at this machine's routes and firewall"
+        };
+        return (text, what_to_do.to_owned());
+    }
+    if let Some(error) = error {
+        return (error.to_string(), "look at this machine's routes and firewall".to_owned());
+    }
+    let bad = client.paths().into_iter().flat_map(|path| path.servers).find(|s| s.reach.is_bad());
+    let said = match bad.map(|server| server.reach) {
+        Some(reach @ (Reach::Blocked { .. } | Reach::Refused)) => format!("; {reach}"),
+        _ => String::new(),
+    };
+    (
+        format!("no answer within {:.1} s{said}", ANSWERING.as_secs_f64()),
+        format!(
+            "is the server running, is UDP port {port} open in its firewall and its provider's, and does \
+             this network let UDP out?"
+        ),
+    )
+}
+
+/// TLS, the key, and the credential, up to the server's Welcome. `true`: it takes us.
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    client: &Client,
+    stream: S,
+    credential: &Credential,
+    deadline: Instant,
+) -> (Vec<Finding>, bool) {
+    let late = || Finding::fails(KEY, "the server answers, but TLS does not end: try again");
+    let connector = match tls::connector(credential.pin) {
+        Ok(connector) => connector,
+        Err(error) => return (vec![Finding::fails(KEY, error.to_string())], false),
+    };
+    let mut stream = match timeout_at(deadline, connector.connect(tls::server_name(), stream)).await
+    {
+        Err(_) => return (vec![late()], false),
+        Ok(Err(error)) if tls::is_pin_mismatch(&error) => {
+            let text = "the server has another key than the invite names: it was set up anew, or \
+                        somebody sits in between (nothing secret was sent): ask its owner for a new \
+                        invite";
+            return (vec![Finding::fails(KEY, text)], false);
+        }
+        Ok(Err(error)) => {
+            let text = format!("TLS fails ({error}): is it a `marline server` of this version?");
+            return (vec![Finding::fails(KEY, text)], false);
+        }
+        Ok(Ok(stream)) => stream,
+    };
+    let mut findings = vec![Finding::works(KEY, "the server has the invite's key")];
+    // The protocol's name ends with its version: marline/1.
+    let agreed = stream.get_ref().1.alpn_protocol().and_then(|name| name.last().copied());
+    let version = agreed.filter(u8::is_ascii_digit).map_or(1, |digit| digit - b'0');
+    let mut hello = Vec::new();
+    Message::Hello { version, token: credential.token.clone() }.encode(&mut hello);
+    let asked = async {
+        stream.write_all(&hello).await?;
+        stream.flush().await?;
+        Message::read(&mut stream).await
+    };
+    let (finding, accepted) = match timeout_at(deadline, asked).await {
+        Ok(Ok(Message::Welcome { .. })) => {
+            (Finding::works(CREDENTIAL, "the server takes the invite's credential"), true)
+        }
+        Ok(Ok(Message::Failed(failure))) => {
+            let text = format!("the server refuses it: {}", failure.text);
+            (Finding::fails(CREDENTIAL, text), false)
+        }
+        Ok(Ok(other)) => {
+            (Finding::fails(CREDENTIAL, format!("the server said {other} out of turn")), false)
+        }
+        Ok(Err(error)) => {
+            let text = format!("the server ended the connection ({error}): try again");
+            (Finding::fails(CREDENTIAL, text), false)
+        }
+        Err(_) => {
+            (Finding::fails(CREDENTIAL, "the server does not say whether it takes it"), false)
+        }
+    };
+    findings.push(finding);
+    findings.extend(segment_size(client));
+    // A goodbye that does not arrive is none of the examination's findings.
+    let _ = timeout_at(deadline, stream.shutdown()).await;
+    (findings, accepted)
+}
+
+/// What the connection learnt of the path's MTU.
+fn segment_size(client: &Client) -> Option<Finding> {
+    let connections = client.connections();
+    let subflows = connections.iter().flat_map(|c| c.subflows.iter().chain(&c.gone));
+    let mss = subflows.map(|subflow| subflow.mss).max().filter(|mss| *mss > 0)?;
+    let text = format!("segments of {mss} bytes of payload pass, as far as was found out by then");
+    Some(Finding::works(MTU, text))
+}
+
+/// What the paths tell together: a server that answers over one and not over another is not the culprit.
+fn compare(walks: &[Walk]) -> Option<Finding> {
+    let names = |answered: bool| {
+        let mut names: Vec<&str> = Vec::new();
+        for walk in walks.iter().filter(|walk| walk.answered == answered) {
+            if !names.contains(&walk.path.as_str()) {
+                names.push(&walk.path);
+            }
+        }
+        names
+    };
+    let works = names(true);
+    let blocked: Vec<&str> =
+        names(false).into_iter().filter(|path| !works.contains(path)).collect();
+    if works.is_empty() || blocked.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "the server answers over {}: what is behind {} seems to block UDP; connections use the other paths",
+        works.join(", "),
+        blocked.join(", ")
+    );
+    Some(Finding::note(PATHS, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(path: &str, answered: bool) -> Walk {
+        let server = "9.9.9.1:7777".parse().unwrap();
+        Walk { path: path.into(), server, findings: Vec::new(), answered, usable: answered }
+    }
+
+    #[test]
+    fn the_paths_together_tell_who_blocks() {
+        let text = |walks: &[Walk]| compare(walks).map(|finding| finding.text);
+        let one = text(&[walk("wlan0", false), walk("wwan0", true)]).expect("a culprit");
+        assert!(
+            one.contains("answers over wwan0: what is behind wlan0 seems to block UDP"),
+            "{one}"
+        );
+        assert_eq!(
+            text(&[walk("wlan0", false), walk("wwan0", false)]),
+            None,
+            "it may be the server"
+        );
+        assert_eq!(text(&[walk("wlan0", true), walk("wwan0", true)]), None);
+        assert_eq!(text(&[walk("wlan0", false), walk("wlan0", true)]), None, "the other family");
+    }
+
+    #[tokio::test]
+    async fn addresses_need_no_resolver_and_a_name_without_any_is_named() {
+        let servers = ["192.0.2.1:7", "[2001:db8::1]:7"].map(|text| text.parse().unwrap());
+        let (findings, addresses) = resolve(&servers).await;
+        assert!(findings.is_empty());
+        assert_eq!(addresses.len(), 2);
+        let (findings, addresses) = resolve(&["nobody.invalid:7".parse().unwrap()]).await;
+        assert!(addresses.is_empty());
+        assert!(findings[0].text.contains("nobody.invalid does not resolve"), "{findings:?}");
+    }
+}

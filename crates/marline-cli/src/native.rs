@@ -162,8 +162,8 @@ fn unreserved(error: io::Error, address: SocketAddr) -> anyhow::Error {
     anyhow::anyhow!("cannot reserve TCP {address}: {why}")
 }
 
-/// Guards, and connections to the service behind, are files: as many as we may have.
-fn raise_file_limit() {
+/// Guards, applications' connections and those to targets are files: as many as we may have.
+pub(crate) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

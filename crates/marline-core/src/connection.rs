@@ -64,7 +64,7 @@ use self::repair_rx::Coding;
 use self::send_buffer::SendBuffer;
 use self::silence::Silence;
 use self::wait::{Asked, Wait};
-use crate::crypto::Key;
+use crate::crypto::{self, Key};
 use crate::shared::Shared;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, Event, FallbackReason, MonitorKind, ReadError,
@@ -123,6 +123,15 @@ impl Keys {
         self.remote = Some(remote);
         self.remote_token = token;
         self.remote_first = idsn.wrapping_add(1);
+    }
+
+    /// What names the connection to protocols inside it; `None` while the peer's key is unknown.
+    fn binding(&self, role: Role, label: &[u8]) -> Option<[u8; 32]> {
+        let remote = self.remote?;
+        Some(match role {
+            Role::Client => crypto::binding(self.local, remote, label),
+            Role::Server => crypto::binding(remote, self.local, label),
+        })
     }
 }
 
@@ -287,6 +296,11 @@ impl Connection {
             self.readable_told = true;
             sh.events.push_back(Event::Readable(self.id));
         }
+    }
+
+    /// A value under both keys that names this connection.
+    pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
+        self.keys.binding(self.role, label)
     }
 
     fn leg(&self, id: SubflowId) -> Option<&Leg> {

@@ -93,6 +93,15 @@ pub(crate) fn fast_ack_hmac(
     left_64(&hmac(sender, receiver, &[FAST_ACK_LABEL, &head, &point, &answered.to_be_bytes()]))
 }
 
+/// What a binding's HMAC begins with: no other HMAC under these keys covers such a message.
+const BINDING_LABEL: &[u8; 16] = b"Marline Binding ";
+
+/// A value that names one connection, for protocols inside it: an HMAC over their label under both keys.
+/// Both sides compute the same.
+pub(crate) fn binding(client: Key, server: Key, label: &[u8]) -> [u8; 32] {
+    hmac(client, server, &[BINDING_LABEL, label])
+}
+
 /// Leftmost 64 bits, as the SYN/ACK of a join carries them.
 pub(crate) fn left_64(hmac: &[u8; 32]) -> u64 {
     let mut bytes = [0; 8];
@@ -140,6 +149,15 @@ mod tests {
         let (token, idsn) = Key(0).derive();
         assert_eq!(token, Token(0xaf55_70f5));
         assert_eq!(idsn, 0xe5b2_328d_e0e8_3dfc);
+    }
+
+    #[test]
+    fn a_binding_depends_on_both_keys_and_the_label() {
+        let (a, b) = (Key(1), Key(2));
+        let bound = binding(a, b, b"x");
+        let others = [binding(b, a, b"x"), binding(a, Key(3), b"x"), binding(a, b, b"y")];
+        assert!(others.iter().all(|other| *other != bound));
+        assert_eq!(binding(a, b, b"x"), bound);
     }
 
     #[test]

@@ -49,6 +49,14 @@ impl Stream {
         self.info().and_then(|info| info.fallback)
     }
 
+    /// A value that names this connection to a protocol inside it, the same on both sides:
+    /// HMAC-SHA-256 over `label` under both MPTCP keys, of which each side drew one afresh. It is no
+    /// secret, for the keys travel in clear, but it never comes again. `None` on plain TCP.
+    #[must_use]
+    pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
+        self.inner.export_binding(label)
+    }
+
     /// Ends the connection at once, on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         self.inner.abort();

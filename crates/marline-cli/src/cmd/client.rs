@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use super::settings::{Live, Settings};
 use super::watched::watched;
 use crate::control::ClientHandle;
+use crate::native::raise_file_limit;
 use crate::proxy::client::current::Current;
 use crate::proxy::client::dialer::Dialer;
 use crate::proxy::client::direct::Direct;
@@ -51,6 +52,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     // Ports first: the likeliest error, and it must not cost a handshake.
     let ports = bind_all(&plan)?;
+    raise_file_limit();
     plan.network.carrier = plan.carrier.clone().open()?;
     Ok(Prepared { plan, settings, ports })
 }

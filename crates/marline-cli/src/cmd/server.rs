@@ -12,6 +12,7 @@ use super::client::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched;
 use crate::control::ServerHandle;
+use crate::native::raise_file_limit;
 use crate::proxy::config::server::{ServerOptions, ServerPlan};
 use crate::proxy::credentials::Store;
 use crate::proxy::invite::place::Place;
@@ -109,6 +110,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     }
     let (settings, mut plan) = Settings::read(args.options, Some(args.config))?;
     private_file::check_mode(&plan.key_file)?;
+    raise_file_limit();
     plan.carrier.clone().listen(&mut plan.network)?;
     Ok(Some(Prepared { plan, settings }))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! type u8 | length u16 | body
 //!  1 Hello      version u8, token 32            client: who I am
-//!  2 Welcome    idle limit u16 (s)              server: unused, this connection is kept that long
+//!  2 Welcome    idle limit u16 (s), session     server: unused, this connection is kept that long
 //!  3 Connect    port u16, kind u8, address      client: take me there (kind 1 IPv4, 3 name, 4 IPv6)
 //!  4 Working                                    server: heard, connecting now
 //!  5 Connected                                  server: from here on, bytes are the target's
@@ -22,10 +22,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::proxy::secret::Secret;
+use crate::proxy::session::SessionId;
 use crate::proxy::target::{BadTarget, Host, Target};
 
-/// The version that [`Message::Hello`] names.
-pub const VERSION: u8 = 1;
+/// The last version, which [`Message::Hello`] names if TLS agreed on it.
+pub const VERSION: u8 = 2;
 /// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
 pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
 const HEADER_LEN: usize = 3;
@@ -101,12 +102,21 @@ impl Failure {
     }
 }
 
+/// A session to open further connections with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Its name.
+    pub id: SessionId,
+    /// It ends after this long.
+    pub lifetime_s: u32,
+}
+
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The client's credential.
     Hello {
-        /// What the client speaks: [`VERSION`].
+        /// What is spoken: the version that TLS agreed on.
         version: u8,
         /// Its secret.
         token: Secret,
@@ -115,6 +125,8 @@ pub enum Message {
     Welcome {
         /// An unused connection is closed after this long.
         idle_limit_s: u16,
+        /// The session that this connection's handshake began, in version 2.
+        session: Option<Offer>,
     },
     /// The client's wish.
     Connect(Target),
@@ -169,7 +181,13 @@ impl Message {
                 out.push(*version);
                 out.extend_from_slice(token.expose());
             }
-            Message::Welcome { idle_limit_s } => out.extend_from_slice(&idle_limit_s.to_be_bytes()),
+            Message::Welcome { idle_limit_s, session } => {
+                out.extend_from_slice(&idle_limit_s.to_be_bytes());
+                if let Some(Offer { id, lifetime_s }) = session {
+                    out.extend_from_slice(id.as_bytes());
+                    out.extend_from_slice(&lifetime_s.to_be_bytes());
+                }
+            }
             Message::Connect(target) => encode_target(target, out),
             Message::Working | Message::Connected => {}
             Message::Failed(failure) => {
@@ -200,8 +218,10 @@ impl Message {
                 let token = token.try_into().map_err(|_| misfit)?;
                 Ok(Message::Hello { version: *version, token: Secret::from_bytes(token) })
             }
-            (2, &[high, low]) => {
-                Ok(Message::Welcome { idle_limit_s: u16::from_be_bytes([high, low]) })
+            (2, [high, low, session @ ..]) => {
+                let idle_limit_s = u16::from_be_bytes([*high, *low]);
+                let session = decode_offer(session).ok_or(misfit)?;
+                Ok(Message::Welcome { idle_limit_s, session })
             }
             (3, [high, low, address_kind, address @ ..]) => {
                 let host = decode_host(*address_kind, address)?;
@@ -255,6 +275,16 @@ fn encode_target(target: &Target, out: &mut Vec<u8>) {
             out.extend_from_slice(&address.octets());
         }
     }
+}
+
+/// `None` for what is neither an offer nor nothing.
+fn decode_offer(bytes: &[u8]) -> Option<Option<Offer>> {
+    if bytes.is_empty() {
+        return Some(None);
+    }
+    let (id, lifetime) = bytes.split_first_chunk()?;
+    let lifetime_s = u32::from_be_bytes(lifetime.try_into().ok()?);
+    Some(Some(Offer { id: SessionId::from_bytes(*id), lifetime_s }))
 }
 
 fn decode_host(kind: u8, address: &[u8]) -> Result<Host, BadMessage> {

@@ -1,9 +1,10 @@
 //! The proxy: what client and server have in common, and the two of them.
 //!
 //! An application's connection goes: SOCKS5 or forward -> tunnel (one multipath stream of its
-//! own, taken from a pool) -> TLS -> request -> server's rules -> TCP to the target. Everything here is
+//! own) -> TLS, or a session's keys -> request -> server's rules -> TCP to the target. Everything here is
 //! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
 
+pub mod channel;
 pub mod client;
 pub mod config;
 pub mod credentials;
@@ -14,10 +15,12 @@ pub mod private_file;
 pub mod record;
 pub mod relay;
 pub mod resolve;
+pub mod rewound;
 pub mod rules;
 pub mod secret;
 pub mod serve;
 pub mod server;
+pub mod session;
 pub mod shutdown;
 pub mod signals;
 pub mod socks;

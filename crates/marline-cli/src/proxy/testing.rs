@@ -1,21 +1,28 @@
 //! A server in memory, for the tests of both ends.
 
+use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::channel::Channel;
 use super::client::tunnel::Connect;
 use super::credentials::Credentials;
 use super::rules::Rules;
 use super::secret::Secret;
 use super::server::{Server, ServerLimits};
+use super::session::Binding;
 use super::shutdown::Stopper;
 use super::target::Target;
-use super::tls::{ClientStream, ServerKey, connector, server_name};
+use super::tls::{ServerKey, connector, server_name};
 use super::transport::Transport;
 
 /// A server and what its owner holds.
@@ -59,15 +66,89 @@ impl Bench {
         near
     }
 
+    /// A connection from `source` whose ends have these bindings.
+    pub(crate) fn dial_bound(
+        &self,
+        source: &str,
+        near: Option<Binding>,
+        far: Option<Binding>,
+    ) -> Pipe {
+        let (inner, there) = duplex(64 * 1024);
+        let (server, source) = (Arc::clone(&self.server), source.parse::<IpAddr>().unwrap());
+        let there = Pipe { inner: there, binding: far };
+        tokio::spawn(async move { server.serve(there, source).await });
+        Pipe { inner, binding: near }
+    }
+
     /// A connection with TLS, nothing said yet.
-    pub(crate) async fn dial_tls(&self) -> ClientStream<DuplexStream> {
+    pub(crate) async fn dial_tls(&self) -> Channel<DuplexStream> {
         self.tls_over(self.dial_from("192.0.2.1")).await
     }
 
     /// TLS on a connection.
-    pub(crate) async fn tls_over(&self, near: DuplexStream) -> ClientStream<DuplexStream> {
+    pub(crate) async fn tls_over(&self, near: DuplexStream) -> Channel<DuplexStream> {
         let tls = connector(self.key.pin()).unwrap();
-        ClientStream::new(tls.connect(server_name(), near).await.unwrap())
+        Channel::tls(tls.connect(server_name(), near).await.unwrap())
+    }
+}
+
+/// A pipe with a binding, as multipath streams have one.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    pub(crate) inner: DuplexStream,
+    pub(crate) binding: Option<Binding>,
+}
+
+impl Transport for Pipe {
+    fn abort(self) {}
+
+    fn binding(&self) -> Option<Binding> {
+        self.binding
+    }
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// Connects to a bench over pipes that have bindings, each another one.
+pub(crate) struct Bound {
+    pub(crate) bench: Arc<Bench>,
+    pub(crate) connects: Arc<AtomicUsize>,
+}
+
+impl Connect for Bound {
+    type Stream = Pipe;
+
+    async fn connect(&self) -> anyhow::Result<Pipe> {
+        let number = self.connects.fetch_add(1, Ordering::Relaxed);
+        let mut binding = [0; 32];
+        binding[..8].copy_from_slice(&number.to_be_bytes());
+        Ok(self.bench.dial_bound("192.0.2.1", Some(binding), Some(binding)))
     }
 }
 

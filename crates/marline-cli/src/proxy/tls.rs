@@ -6,8 +6,8 @@
 //! signature against the key; only then, inside the encrypted stream, it sends its token. So a
 //! server that is not the invite's learns nothing, and an observer sees no client identity.
 //!
-//! Off: TLS 1.2, 0-RTT (a request could be replayed), session tickets (the pool of warm connections
-//! saves the round trips that they would), server name indication (it would name the server in clear).
+//! Off: TLS 1.2, 0-RTT (a request could be replayed), session tickets (a session of ours does what they
+//! would, bound to its connection: `session`), server name indication (it would name the server in clear).
 
 use std::fs;
 use std::path::Path;
@@ -28,37 +28,26 @@ use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{DigitallySignedStruct, SignatureScheme};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::proxy::record::Sized;
 use crate::proxy::secret::Digest;
-use crate::proxy::transport::Transport;
 
-/// The protocol inside, with its version (ALPN).
-const ALPN: &[u8] = b"marline/1";
+/// The protocols inside, by version (ALPN), the best first: client and server agree on the first of these
+/// that both speak.
+const PROTOCOLS: [(u8, &[u8]); 2] = [(2, b"marline/2"), (1, b"marline/1")];
 /// What precedes the 32 bytes of an Ed25519 key in a SubjectPublicKeyInfo (RFC 8410 section 4).
 const SPKI_HEAD: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// The client's side of an encrypted stream.
-pub type ClientStream<T> = Sized<client::TlsStream<T>>;
-/// The server's side of an encrypted stream.
-pub type ServerStream<T> = Sized<server::TlsStream<T>>;
-
-impl<T: Transport> Transport for ClientStream<T> {
-    fn abort(self) {
-        self.into_inner().into_inner().0.abort();
-    }
+fn protocols() -> Vec<Vec<u8>> {
+    PROTOCOLS.iter().map(|(_, name)| name.to_vec()).collect()
 }
 
-impl<T: Transport> Transport for ServerStream<T> {
-    fn abort(self) {
-        self.into_inner().into_inner().0.abort();
-    }
-
-    fn know_peer(&self) {
-        self.get_ref().get_ref().0.know_peer();
-    }
+/// The version that a handshake agreed on. Who names none speaks the first one.
+#[must_use]
+pub fn version(tls: &rustls::CommonState) -> u8 {
+    let agreed = PROTOCOLS.iter().find(|(_, name)| tls.alpn_protocol() == Some(name));
+    agreed.map_or(1, |(version, _)| *version)
 }
 
 /// The server's long-lived key.
@@ -127,7 +116,7 @@ impl ServerKey {
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(key)));
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = protocols();
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.max_early_data_size = 0;
@@ -150,7 +139,7 @@ pub fn connector(pin: [u8; 32]) -> anyhow::Result<TlsConnector> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = protocols();
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
     config.enable_sni = false;

@@ -5,6 +5,8 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::proxy::session::{BINDING_LABEL, Binding};
+
 /// A byte stream that can also end badly.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions at once so that the peer sees an error, not an orderly end.
@@ -12,6 +14,12 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
 
     /// The peer has authenticated itself: a path that comes back is worth waiting for.
     fn know_peer(&self) {}
+
+    /// What names this connection and no other, to both of its ends; `None` where nothing does: then no
+    /// session can be bound to it.
+    fn binding(&self) -> Option<Binding> {
+        None
+    }
 }
 
 impl Transport for marline::Stream {
@@ -21,6 +29,10 @@ impl Transport for marline::Stream {
 
     fn know_peer(&self) {
         marline::Stream::know_peer(self);
+    }
+
+    fn binding(&self) -> Option<Binding> {
+        self.export_binding(BINDING_LABEL)
     }
 }
 

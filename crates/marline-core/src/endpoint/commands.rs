@@ -215,6 +215,14 @@ impl Endpoint {
         self.with(now, id, |c, sh| c.path_action(now, sh, action));
     }
 
+    /// A value that names this connection to a protocol inside it, the same on both sides: HMAC-SHA-256
+    /// over `label` under both MPTCP keys, of which each side drew one afresh. It is no secret: the keys
+    /// travel in clear. `None` where the handshake carried no keys (plain TCP) or is not through yet.
+    #[must_use]
+    pub fn export_binding(&self, id: ConnectionId, label: &[u8]) -> Option<[u8; 32]> {
+        self.connection(id)?.export_binding(label)
+    }
+
     /// A picture of a connection.
     #[must_use]
     pub fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {

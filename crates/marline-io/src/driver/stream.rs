@@ -90,6 +90,13 @@ impl Stream {
         Some(info)
     }
 
+    /// A value that names this connection to a protocol inside it, the same on both sides
+    /// ([`Endpoint::export_binding`](marline_core::Endpoint::export_binding)).
+    #[must_use]
+    pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
+        self.shard.lock().endpoint.export_binding(self.id, label)
+    }
+
     /// Ends the connection at once, on both sides (MP_FASTCLOSE).
     pub fn abort(self) {
         self.shard.with_endpoint(|endpoint, now| endpoint.abort(now, self.id));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +21,10 @@ use crate::proxy::transport::Transport;
 
 /// An application that does not say where to within this time is let go.
 const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Applications that the kernel queues for us. Beyond, it drops their SYNs, and they wait for a second: what a
+/// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
+const BACKLOG: i32 = 4_096;
 
 /// What all listening ports share.
 pub struct Front<O> {
@@ -46,10 +51,17 @@ pub enum Service {
 /// # Errors
 /// It is taken or not allowed.
 pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
-    let bound = std::net::TcpListener::bind(address);
-    let listener = bound.with_context(|| format!("cannot listen on TCP {address}"))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    let bound = listening(address);
+    Ok(bound.with_context(|| format!("cannot listen on TCP {address}"))?.into())
+}
+
+fn listening(address: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
 }
 
 impl<O: Open> Front<O> {

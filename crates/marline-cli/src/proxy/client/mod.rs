@@ -1,5 +1,7 @@
 //! The near end of the proxy: takes applications' connections and opens their targets.
 
+mod admission;
+mod backoff;
 pub mod current;
 pub mod dialer;
 pub mod direct;
@@ -10,5 +12,7 @@ pub mod tunnel;
 
 #[cfg(test)]
 mod front_tests;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;

@@ -6,11 +6,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::open::{Open, OpenError};
 use super::tunnel::{Connect, Patience, Tunnel};
+use crate::proxy::channel::Channel;
 use crate::proxy::message::{ErrorCode, Message};
 use crate::proxy::secret::Secret;
 use crate::proxy::server::ServerLimits;
 use crate::proxy::testing::{Bench, ToBench, echo_target};
-use crate::proxy::tls::{ClientStream, ServerKey, ServerStream};
+use crate::proxy::tls::ServerKey;
 
 fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<ToBench>>, Arc<AtomicUsize>) {
     let connects = Arc::new(AtomicUsize::new(0));
@@ -19,7 +20,7 @@ fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<ToBench>>, Arc<Atom
     (Tunnel::new(connect, pin, token, Patience::default(), warm).unwrap(), connects)
 }
 
-async fn echo(stream: &mut ClientStream<DuplexStream>) {
+async fn echo(stream: &mut Channel<DuplexStream>) {
     stream.write_all(b"around").await.unwrap();
     stream.flush().await.unwrap();
     let mut back = [0; 6];
@@ -143,9 +144,9 @@ impl Connect for BadFirst {
         let (near, far) = duplex(64 * 1024);
         let (accept, ends) = (self.bench.key.acceptor()?.accept(far), self.ends);
         tokio::spawn(async move {
-            let mut stream = ServerStream::new(accept.await.unwrap());
+            let mut stream = Channel::tls(accept.await.unwrap());
             Message::read(&mut stream).await.unwrap();
-            let welcome = Message::Welcome { idle_limit_s: 600 };
+            let welcome = Message::Welcome { idle_limit_s: 600, session: None };
             stream.write_all(&welcome.to_bytes()).await.unwrap();
             stream.flush().await.unwrap();
             Message::read(&mut stream).await.unwrap();

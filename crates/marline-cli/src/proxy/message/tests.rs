@@ -16,7 +16,12 @@ fn messages() -> impl Strategy<Value = Message> {
             version,
             token: Secret::from_bytes(token)
         }),
-        any::<u16>().prop_map(|idle_limit_s| Message::Welcome { idle_limit_s }),
+        (any::<u16>(), proptest::option::of(any::<([u8; 16], u32)>())).prop_map(
+            |(idle_limit_s, session)| {
+                let offer = |(id, lifetime_s)| Offer { id: SessionId::from_bytes(id), lifetime_s };
+                Message::Welcome { idle_limit_s, session: session.map(offer) }
+            }
+        ),
         (hosts(), 1u16..).prop_map(|(host, port)| Message::Connect(Target { host, port })),
         Just(Message::Working),
         Just(Message::Connected),

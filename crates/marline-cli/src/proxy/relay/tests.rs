@@ -4,7 +4,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::proxy::tls::{ClientStream, ServerKey, ServerStream, connector, server_name};
+use crate::proxy::channel::Channel;
+use crate::proxy::tls::{ServerKey, connector, server_name};
 
 async fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -12,13 +13,13 @@ async fn tcp_pair() -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-async fn tls_over_tcp() -> (ClientStream<TcpStream>, ServerStream<TcpStream>) {
+async fn tls_over_tcp() -> (Channel<TcpStream>, Channel<TcpStream>) {
     let key = ServerKey::generate().unwrap();
     let (near, far) = tcp_pair().await;
     let connect = connector(key.pin()).unwrap();
     let accept = key.acceptor().unwrap();
     let (near, far) = tokio::join!(connect.connect(server_name(), near), accept.accept(far));
-    (ClientStream::new(near.unwrap()), ServerStream::new(far.unwrap()))
+    (Channel::tls(near.unwrap()), Channel::tls(far.unwrap()))
 }
 
 /// app <tcp> relay <tls over tcp> relay <tcp> target
@@ -63,7 +64,9 @@ async fn an_end_without_close_notify_is_an_error() {
     let (app, app_side) = tcp_pair().await;
     let (near, far) = tls_over_tcp().await;
     // The far end's TCP ends in good order, TLS does not: somebody cut the stream.
-    let (mut raw, _) = far.into_inner().into_inner();
+    let Channel::Tls(far) = far else { panic!("made by TLS") };
+    let tokio_rustls::TlsStream::Server(far) = far.into_inner() else { panic!("the far end") };
+    let (mut raw, _) = far.into_inner();
     raw.shutdown().await.unwrap();
     let error = relay(app_side, near, &Traffic::default(), pending()).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);

@@ -1,27 +1,48 @@
 //! Bounds on connections: per credential, and on those that have not shown one yet.
 //!
-//! Until a connection is authenticated it is somebody's whim: a TLS handshake's worth of memory and
-//! time. Few per source and a bounded number in all are let in; a source is an IPv4 address or an
-//! IPv6 /64 (one host owns that many addresses). The multipath handshake below has shown that the
-//! source answers at its address, so a source's share cannot be spent by forging it.
+//! Until a connection is authenticated it is somebody's whim. What it costs comes in two steps, and each has
+//! a room of its own. In the *lobby* it has said nothing yet: some memory. A client that has a session is
+//! through as soon as its first bytes are there; so where the lobby is full, the one that has been silent
+//! for longest goes, and never one that has just come. Behind the *gate* is TLS: time, and several times
+//! the memory. Few per source and a bounded number in all are in there at once, and a bounded number waits
+//! for them to come out. A source is an IPv4 address or an IPv6 /64 (one host owns that many addresses). The
+//! multipath handshake below has shown that the source answers at its address, so a source's share
+//! cannot be spent by forging it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// The bounds.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct GateLimits {
-    /// Unauthenticated connections per source.
+    /// Unauthenticated connections per source in their TLS handshake.
     pub per_source: usize,
-    /// Unauthenticated connections in all.
+    /// Unauthenticated connections in all in their TLS handshake.
     pub total: usize,
+    /// More that wait for it, per source.
+    pub waiting_per_source: usize,
+    /// More that wait for it, in all.
+    pub waiting_total: usize,
+    /// Connections per source that have said nothing yet.
+    pub silent_per_source: usize,
+    /// Connections in all that have said nothing yet.
+    pub silent_total: usize,
 }
 
 impl Default for GateLimits {
     fn default() -> Self {
-        GateLimits { per_source: 16, total: 512 }
+        GateLimits {
+            per_source: 16,
+            total: 512,
+            waiting_per_source: 512,
+            waiting_total: 2_048,
+            silent_per_source: 1_024,
+            silent_total: 4_096,
+        }
     }
 }
 
@@ -30,14 +51,20 @@ impl Default for GateLimits {
 pub struct Quota<K: Ord> {
     per_key: AtomicUsize,
     total: AtomicUsize,
-    counts: Arc<Mutex<BTreeMap<K, usize>>>,
+    counts: Arc<Mutex<Counts<K>>>,
+}
+
+#[derive(Debug)]
+struct Counts<K> {
+    by_key: BTreeMap<K, usize>,
+    all: usize,
 }
 
 /// One place in a [`Quota`]; dropping it makes room.
 #[derive(Debug)]
 pub struct Place<K: Ord> {
     key: K,
-    counts: Arc<Mutex<BTreeMap<K, usize>>>,
+    counts: Arc<Mutex<Counts<K>>>,
 }
 
 /// Which bound is reached.
@@ -54,7 +81,8 @@ impl<K: Ord + Clone> Quota<K> {
     #[must_use]
     pub fn new(per_key: usize, total: usize) -> Self {
         let (per_key, total) = (AtomicUsize::new(per_key), AtomicUsize::new(total));
-        Quota { per_key, total, counts: Arc::default() }
+        let counts = Counts { by_key: BTreeMap::new(), all: 0 };
+        Quota { per_key, total, counts: Arc::new(Mutex::new(counts)) }
     }
 
     /// Changes the bounds. Who is in stays.
@@ -68,63 +96,185 @@ impl<K: Ord + Clone> Quota<K> {
     /// # Errors
     /// A bound is reached.
     pub fn enter(&self, key: K) -> Result<Place<K>, Full> {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.values().sum::<usize>() >= self.total.load(Ordering::Relaxed) {
+        let mut counts = lock(&self.counts);
+        if counts.all >= self.total.load(Ordering::Relaxed) {
             return Err(Full::Total);
         }
-        let count = counts.entry(key.clone()).or_default();
-        if *count >= self.per_key.load(Ordering::Relaxed) {
+        let count = counts.by_key.get(&key).copied().unwrap_or_default();
+        if count >= self.per_key.load(Ordering::Relaxed) {
             return Err(Full::Key);
         }
-        *count += 1;
+        counts.by_key.insert(key.clone(), count + 1);
+        counts.all += 1;
         Ok(Place { key, counts: Arc::clone(&self.counts) })
     }
 
     /// How many places are taken.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+        lock(&self.counts).all
     }
 }
 
 impl<K: Ord> Drop for Place<K> {
     fn drop(&mut self) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.key) {
+        let mut counts = lock(&self.counts);
+        counts.all -= 1;
+        if let Some(count) = counts.by_key.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.key);
+                counts.by_key.remove(&self.key);
             }
         }
     }
 }
 
-/// The bound on unauthenticated connections, by source.
-#[derive(Debug)]
-pub struct Gate(Quota<IpAddr>);
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-/// Leave to be unauthenticated.
-pub type Ticket = Place<IpAddr>;
+/// The bound on TLS handshakes, by source and in all, and on those that wait for theirs.
+#[derive(Debug)]
+pub struct Gate {
+    limits: GateLimits,
+    /// Inside or waiting.
+    queue: Quota<IpAddr>,
+    /// Places per source, where somebody is inside or waits.
+    sources: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
+    places: Arc<Semaphore>,
+}
+
+/// Leave to shake hands.
+#[derive(Debug)]
+pub struct Ticket {
+    // Given back in this order: who waits for the last must find the first free.
+    _of_all: OwnedSemaphorePermit,
+    _of_source: OwnedSemaphorePermit,
+    _counted: Place<IpAddr>,
+}
 
 impl Gate {
     /// A gate with these bounds.
     #[must_use]
     pub fn new(limits: GateLimits) -> Gate {
-        Gate(Quota::new(limits.per_source, limits.total))
+        let per_source = limits.per_source + limits.waiting_per_source;
+        Gate {
+            limits,
+            queue: Quota::new(per_source, limits.total + limits.waiting_total),
+            sources: Mutex::default(),
+            places: Arc::new(Semaphore::new(limits.total)),
+        }
     }
 
-    /// Lets one in.
+    /// Lets one in, in turn.
     ///
     /// # Errors
-    /// A bound is reached.
-    pub fn enter(&self, address: IpAddr) -> Result<Ticket, Full> {
-        self.0.enter(source_of(address))
+    /// Too many wait already.
+    pub async fn enter(&self, address: IpAddr) -> Result<Ticket, Full> {
+        let source = source_of(address);
+        let counted = self.queue.enter(source)?;
+        let of_source = {
+            let mut sources = lock(&self.sources);
+            // Those that nobody uses: all their permits are here, and so is the only pointer.
+            if sources.len() > self.queue.count() {
+                sources.retain(|_, places| Arc::strong_count(places) > 1);
+            }
+            let new = || Arc::new(Semaphore::new(self.limits.per_source));
+            Arc::clone(sources.entry(source).or_insert_with(new))
+        };
+        // Nobody closes these semaphores.
+        let _of_source = of_source.acquire_owned().await.map_err(|_| Full::Key)?;
+        let _of_all = Arc::clone(&self.places).acquire_owned().await.map_err(|_| Full::Total)?;
+        Ok(Ticket { _of_all, _of_source, _counted: counted })
     }
 
     /// How many are inside.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.count()
+        self.limits.total - self.places.available_permits()
+    }
+}
+
+/// Those that have said nothing yet, the oldest first.
+#[derive(Debug)]
+pub struct Lobby {
+    limits: GateLimits,
+    guests: Arc<Mutex<Guests>>,
+}
+
+#[derive(Debug, Default)]
+struct Guests {
+    next: u64,
+    by_age: BTreeMap<u64, (IpAddr, oneshot::Sender<()>)>,
+    by_source: BTreeMap<(IpAddr, u64), ()>,
+}
+
+impl Guests {
+    fn remove(&mut self, number: u64) {
+        if let Some((source, _)) = self.by_age.remove(&number) {
+            self.by_source.remove(&(source, number));
+        }
+    }
+}
+
+/// A place in the lobby; dropping it makes room.
+#[derive(Debug)]
+pub struct Guest {
+    number: u64,
+    shown_out: oneshot::Receiver<()>,
+    guests: Arc<Mutex<Guests>>,
+}
+
+impl Guest {
+    /// Resolves when it has to go: others have come, and it has been silent for longest.
+    pub async fn shown_out(&mut self) {
+        let _ = (&mut self.shown_out).await;
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        lock(&self.guests).remove(self.number);
+    }
+}
+
+impl Lobby {
+    /// A lobby with these bounds.
+    #[must_use]
+    pub fn new(limits: GateLimits) -> Lobby {
+        Lobby { limits, guests: Arc::default() }
+    }
+
+    /// Lets one in; where there is no room, the longest silent has to go.
+    #[must_use]
+    pub fn enter(&self, address: IpAddr) -> Guest {
+        let source = source_of(address);
+        let mut guests = lock(&self.guests);
+        let of_source = guests.by_source.range((source, 0)..=(source, u64::MAX));
+        // Counted only where there may be that many.
+        if guests.by_age.len() >= self.limits.silent_per_source
+            && of_source.clone().count() >= self.limits.silent_per_source
+        {
+            let oldest = of_source.map(|((_, number), ())| *number).next();
+            oldest.into_iter().for_each(|number| guests.remove(number));
+        }
+        if guests.by_age.len() >= self.limits.silent_total {
+            let oldest = guests.by_age.keys().next().copied();
+            oldest.into_iter().for_each(|number| guests.remove(number));
+        }
+        let (tell, shown_out) = oneshot::channel();
+        let number = guests.next;
+        guests.next += 1;
+        guests.by_age.insert(number, (source, tell));
+        guests.by_source.insert((source, number), ());
+        drop(guests);
+        Guest { number, shown_out, guests: Arc::clone(&self.guests) }
+    }
+
+    /// How many are in it.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        lock(&self.guests).by_age.len()
     }
 }
 
@@ -139,21 +289,23 @@ pub fn source_of(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
-    #[test]
-    fn both_bounds_hold_and_leaving_makes_room() {
-        let gate = Gate::new(GateLimits { per_source: 2, total: 3 });
-        let enter = |address: &str| gate.enter(address.parse().unwrap());
-        let first = enter("192.0.2.1").unwrap();
-        let _second = enter("::ffff:192.0.2.1").unwrap();
-        assert_eq!(enter("192.0.2.1").unwrap_err(), Full::Key);
-        let _third = enter("2001:db8::1").unwrap();
-        assert_eq!(enter("192.0.2.2").unwrap_err(), Full::Total);
-        drop(first);
-        let _fourth = enter("2001:db8::ffff").unwrap();
-        assert_eq!(gate.count(), 3);
-        assert!(enter("192.0.2.2").is_err());
+    const SMALL: GateLimits = GateLimits {
+        per_source: 2,
+        total: 3,
+        waiting_per_source: 1,
+        waiting_total: 2,
+        silent_per_source: 2,
+        silent_total: 3,
+    };
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
     }
 
     #[test]
@@ -171,14 +323,71 @@ mod tests {
         assert_eq!(quota.enter("b").unwrap_err(), Full::Total);
     }
 
-    #[test]
-    fn one_ipv6_network_is_one_source_and_nothing_is_left_behind() {
-        let gate = Gate::new(GateLimits { per_source: 1, total: 9 });
-        let ticket = gate.enter("2001:db8:0:1::1".parse().unwrap()).unwrap();
-        assert!(gate.enter("2001:db8:0:1:ffff::2".parse().unwrap()).is_err());
-        let other = gate.enter("2001:db8:0:2::1".parse().unwrap()).unwrap();
-        drop((ticket, other));
+    #[tokio::test]
+    async fn both_bounds_hold_and_leaving_lets_the_next_one_in() {
+        let gate = Gate::new(SMALL);
+        let first = gate.enter(address("192.0.2.1")).await.unwrap();
+        let _second = gate.enter(address("::ffff:192.0.2.1")).await.unwrap();
+        let mut waiting = Box::pin(gate.enter(address("192.0.2.1")));
+        assert!(timeout(Duration::from_millis(20), &mut waiting).await.is_err());
+        // One is all that may wait, and it does.
+        assert_eq!(gate.enter(address("192.0.2.1")).await.unwrap_err(), Full::Key);
+        let _third = gate.enter(address("2001:db8::1")).await.unwrap();
+        assert_eq!(gate.count(), 3);
+        let mut other = Box::pin(gate.enter(address("192.0.2.2")));
+        assert!(timeout(Duration::from_millis(20), &mut other).await.is_err());
+        assert_eq!(gate.enter(address("192.0.2.3")).await.unwrap_err(), Full::Total);
+        // For the place that both need, the other one has waited longer.
+        drop(first);
+        let came = timeout(Duration::from_secs(1), other).await.unwrap().unwrap();
+        assert!(timeout(Duration::from_millis(20), &mut waiting).await.is_err());
+        assert_eq!(gate.count(), 3);
+        drop(came);
+        timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_ipv6_network_is_one_source_and_nothing_is_left_behind() {
+        let gate = Gate::new(GateLimits { per_source: 1, waiting_per_source: 0, ..SMALL });
+        let ticket = gate.enter(address("2001:db8:0:1::1")).await.unwrap();
+        assert!(gate.enter(address("2001:db8:0:1:ffff::2")).await.is_err());
+        let _other = gate.enter(address("2001:db8:0:2::1")).await.unwrap();
+        drop(ticket);
+        for n in 0..100 {
+            gate.enter(address(&format!("198.51.100.{n}"))).await.unwrap();
+        }
+        assert!(lock(&gate.sources).len() <= 3);
+        assert_eq!(gate.count(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_leaves_its_place() {
+        let gate = Gate::new(GateLimits { per_source: 1, ..SMALL });
+        let ticket = gate.enter(address("192.0.2.1")).await.unwrap();
+        for _ in 0..5 {
+            let waiting = gate.enter(address("192.0.2.1"));
+            assert!(timeout(Duration::from_millis(5), waiting).await.is_err());
+        }
+        drop(ticket);
+        gate.enter(address("192.0.2.1")).await.unwrap();
         assert_eq!(gate.count(), 0);
-        assert!(gate.0.counts.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_full_lobby_shows_the_longest_silent_out() {
+        let lobby = Lobby::new(SMALL);
+        let mut first = lobby.enter(address("192.0.2.1"));
+        let mut second = lobby.enter(address("192.0.2.2"));
+        let third = lobby.enter(address("192.0.2.1"));
+        let fourth = lobby.enter(address("192.0.2.1"));
+        timeout(Duration::from_secs(1), first.shown_out()).await.unwrap();
+        assert_eq!(lobby.count(), 3);
+        let out = timeout(Duration::from_millis(20), second.shown_out()).await;
+        assert!(out.is_err(), "another source's turn");
+        let fifth = lobby.enter(address("192.0.2.3"));
+        timeout(Duration::from_secs(1), second.shown_out()).await.unwrap();
+        drop((first, second, third, fourth, fifth));
+        assert_eq!(lobby.count(), 0);
+        assert!(lock(&lobby.guests).by_source.is_empty());
     }
 }

@@ -1,12 +1,14 @@
 //! The far end of the proxy: authenticates clients and connects to their targets.
 //!
-//! A connection's life: a place at the gate -> TLS -> Hello (all within ten seconds) -> Welcome -> it
-//! waits, warm, for Connect -> the rules -> the target -> bytes. One multipath connection carries one
+//! A connection's life: the lobby -> a known session's opening, or the gate, TLS and Hello (each within
+//! ten seconds) -> Welcome -> it waits, warm, for Connect -> the rules -> the target -> bytes. One multipath connection carries one
 //! application connection: nothing waits behind somebody else's loss, and each can have its own
 //! scheduler.
 
+mod arrival;
 pub mod dial;
 pub mod gate;
+mod sessions;
 pub mod setup;
 
 use std::net::IpAddr;
@@ -18,16 +20,18 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use gate::{Full, Gate, GateLimits, Quota};
+use arrival::Arrived;
+use gate::{Gate, GateLimits, Lobby, Quota};
+use sessions::Sessions;
 
 use crate::proxy::credentials::Credentials;
-use crate::proxy::message::{ErrorCode, Failure, Message, VERSION};
+use crate::proxy::message::{ErrorCode, Failure, Message};
 use crate::proxy::relay::{Traffic, relay};
 use crate::proxy::rules::Rules;
-use crate::proxy::secret::{Digest, Secret};
+use crate::proxy::secret::Digest;
+use crate::proxy::session::LIFETIME;
 use crate::proxy::shutdown::Stop;
 use crate::proxy::target::Target;
-use crate::proxy::tls::ServerStream;
 use crate::proxy::transport::Transport;
 
 /// Bounds of a server.
@@ -35,8 +39,10 @@ use crate::proxy::transport::Transport;
 pub struct ServerLimits {
     /// On unauthenticated connections.
     pub gate: GateLimits,
-    /// Time to authenticate.
+    /// Time to say something, then to wait for one's turn, and then to authenticate.
     pub authentication: Duration,
+    /// Time that a session lasts, an hour at most.
+    pub session: Duration,
     /// Time an authenticated connection may wait for its request.
     pub idle: Duration,
     /// Connections per credential.
@@ -50,6 +56,7 @@ impl Default for ServerLimits {
         ServerLimits {
             gate: GateLimits::default(),
             authentication: Duration::from_secs(10),
+            session: LIFETIME,
             idle: Duration::from_secs(600),
             per_client: 4_096,
             clients_total: 16_384,
@@ -64,7 +71,9 @@ pub struct Server {
     credentials: watch::Receiver<Arc<Credentials>>,
     rules: RwLock<Arc<Rules>>,
     limits: ServerLimits,
+    lobby: Lobby,
     gate: Gate,
+    sessions: Sessions,
     clients: Quota<Arc<str>>,
     stop: Stop,
     /// Bytes from and to all targets.
@@ -79,7 +88,12 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
+/// A target that is connected to so soon is told of together with Working, which tells a slow one from a
+/// connection that is dead.
+const WORKING_AFTER: Duration = Duration::from_millis(20);
+
 /// An authenticated connection's owner.
+#[derive(Clone, Debug)]
 struct Client {
     name: Arc<str>,
     digest: Digest,
@@ -95,11 +109,14 @@ impl Server {
         limits: ServerLimits,
         stop: Stop,
     ) -> Server {
+        let sessions = Sessions::new(credentials.clone(), limits.session);
         Server {
             acceptor: Acceptor(acceptor),
             credentials,
             rules: RwLock::new(Arc::new(rules)),
+            lobby: Lobby::new(limits.gate),
             gate: Gate::new(limits.gate),
+            sessions,
             clients: Quota::new(limits.per_client, limits.clients_total),
             limits,
             stop,
@@ -121,7 +138,7 @@ impl Server {
     /// Connections that have not authenticated yet.
     #[must_use]
     pub fn unauthenticated(&self) -> usize {
-        self.gate.count()
+        self.lobby.count() + self.gate.count()
     }
 
     /// Connections that have.
@@ -130,94 +147,50 @@ impl Server {
         self.clients.count()
     }
 
+    /// Sessions that it knows.
+    #[cfg(test)]
+    pub(crate) fn sessions_known(&self) -> usize {
+        self.sessions.count()
+    }
+
+    /// What a restart does to them.
+    #[cfg(test)]
+    pub(crate) fn forget_sessions(&self) {
+        self.sessions.clear();
+    }
+
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
-        let ticket = match self.gate.enter(peer) {
-            Ok(ticket) => ticket,
-            Err(full) => {
-                let scope = if full == Full::Key { "from this source" } else { "in all" };
-                tracing::warn!(%peer, "too many unauthenticated connections {scope}: refused");
-                return stream.abort();
-            }
-        };
-        // Boxed, for a handshake takes several times the room that a relay takes for hours.
-        let hello = Box::pin(self.hello(stream));
-        let (mut stream, token) = match timeout(self.limits.authentication, hello).await {
-            Ok(Ok(heard)) => heard,
-            Ok(Err(why)) => return tracing::info!(%peer, "not a client of ours: {why}"),
-            Err(_) => return tracing::info!(%peer, "did not authenticate in time"),
-        };
-        let client = match self.authenticate(token) {
-            Ok(client) => client,
-            Err(failure) => {
-                tracing::warn!(%peer, "refused: {}", failure.text);
-                return refuse(stream, failure).await;
-            }
-        };
-        // Only here: until the refusal above is over, it counts as unauthenticated.
-        drop(ticket);
-        let Ok(_place) = self.clients.enter(Arc::clone(&client.name)) else {
-            tracing::warn!(client = %client.name, "too many connections: refused");
-            let text = "this client has too many connections";
-            return refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
-        };
-        stream.know_peer();
-        tracing::debug!(%peer, client = %client.name, "authenticated");
+        let Some(arrived) = self.arrive(stream, peer).await else { return };
+        let Arrived { mut stream, client, offer, asks_at_once, _place } = arrived;
+        let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
+        let welcome = Message::Welcome { idle_limit_s, session: offer };
+        let mut unsaid = Unsaid::default();
+        unsaid.add(&welcome);
         let target = tokio::select! {
-            target = self.request(&mut stream) => target,
+            target = self.request(&mut stream, &mut unsaid, asks_at_once) => target,
             () = self.stop.draining() => None,
             () = self.revoked(&client) => return stream.abort(),
         };
         match target {
-            Some(Ok(target)) => self.carry(stream, &client, &target).await,
-            Some(Err(failure)) => refuse(stream, failure).await,
+            Some(Ok(target)) => self.carry(stream, unsaid, &client, &target).await,
+            Some(Err(failure)) => unsaid.refuse(stream, failure).await,
             // Unused to its end: good order on both sides.
             None => drop(stream.shutdown().await),
         }
     }
 
-    /// TLS and the client's greeting.
-    async fn hello<T: Transport>(
+    /// Greets, and waits for the client's wish; `None` is an end without one. The greeting stays unsaid
+    /// if the wish is on its way already: what is said next follows at once.
+    async fn request<S: Transport>(
         &self,
-        stream: T,
-    ) -> Result<(ServerStream<T>, Result<Secret, Failure>), std::io::Error> {
-        let mut stream = ServerStream::new(self.acceptor.0.accept(stream).await?);
-        let token = match Message::read(&mut stream).await? {
-            Message::Hello { version: VERSION, token } => Ok(token),
-            Message::Hello { version, .. } => {
-                let text = format!("version {version} is not spoken here, {VERSION} is");
-                Err(Failure::new(ErrorCode::UnsupportedVersion, text))
-            }
-            other => {
-                let text = format!("expected Hello, not {other}");
-                Err(Failure::new(ErrorCode::UnsupportedMessage, text))
-            }
-        };
-        Ok((stream, token))
-    }
-
-    fn authenticate(&self, token: Result<Secret, Failure>) -> Result<Client, Failure> {
-        let digest = token?.digest();
-        let credentials = self.credentials.borrow();
-        let found = credentials.find(&digest);
-        let name = found.map(|credential| Arc::clone(&credential.name));
-        match name {
-            Some(name) => Ok(Client { name, digest }),
-            None => {
-                let text =
-                    "this credential is unknown here (was it revoked?): ask for a new invite";
-                Err(Failure::new(ErrorCode::NotAuthorized, text))
-            }
-        }
-    }
-
-    /// Greets, and waits for the client's wish; `None` is an end without one.
-    async fn request<T: Transport>(
-        &self,
-        stream: &mut ServerStream<T>,
+        stream: &mut S,
+        unsaid: &mut Unsaid,
+        asks_at_once: bool,
     ) -> Option<Result<Target, Failure>> {
-        let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
-        send(stream, &Message::Welcome { idle_limit_s }).await.ok()?;
+        if !asks_at_once {
+            unsaid.say(stream).await.ok()?;
+        }
         match timeout(self.limits.idle, Message::read(stream)).await.ok()? {
             Ok(Message::Connect(target)) => Some(Ok(target)),
             Ok(other) => {
@@ -231,24 +204,35 @@ impl Server {
         }
     }
 
-    async fn carry<T: Transport>(
+    async fn carry<S: Transport>(
         &self,
-        mut stream: ServerStream<T>,
+        mut stream: S,
+        mut unsaid: Unsaid,
         client: &Client,
         target: &Target,
     ) {
         let name = &client.name;
-        if send(&mut stream, &Message::Working).await.is_err() {
-            return stream.abort();
-        }
-        let socket = match Box::pin(dial::dial(&self.rules(), target)).await {
+        unsaid.add(&Message::Working);
+        let rules = self.rules();
+        let mut dialing = Box::pin(dial::dial(&rules, target));
+        let dialed = match timeout(WORKING_AFTER, &mut dialing).await {
+            Ok(dialed) => dialed,
+            Err(_) => {
+                if unsaid.say(&mut stream).await.is_err() {
+                    return stream.abort();
+                }
+                dialing.await
+            }
+        };
+        let socket = match dialed {
             Ok(socket) => socket,
             Err(failure) => {
                 tracing::warn!(client = %name, %target, "{}", failure.text);
-                return refuse(stream, failure).await;
+                return unsaid.refuse(stream, failure).await;
             }
         };
-        if send(&mut stream, &Message::Connected).await.is_err() {
+        unsaid.add(&Message::Connected);
+        if unsaid.say(&mut stream).await.is_err() {
             socket.abort();
             return stream.abort();
         }
@@ -277,25 +261,38 @@ impl Server {
     }
 }
 
-async fn send<T: Transport>(
-    stream: &mut ServerStream<T>,
-    message: &Message,
-) -> Result<(), std::io::Error> {
-    stream.write_all(&message.to_bytes()).await?;
-    stream.flush().await
+/// Messages that wait for the next one, to leave in one record with it.
+#[derive(Debug, Default)]
+struct Unsaid(Vec<u8>);
+
+impl Unsaid {
+    fn add(&mut self, message: &Message) {
+        message.encode(&mut self.0);
+    }
+
+    async fn say(&mut self, stream: &mut impl Transport) -> std::io::Result<()> {
+        let bytes = std::mem::take(&mut self.0);
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    }
+
+    /// Tells the client why not, and ends so that it can read it: what it sent ahead is read, or closing
+    /// would reset the connection and the answer with it.
+    async fn refuse(mut self, mut stream: impl Transport, failure: Failure) {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        const MOST: u64 = 256 * 1_024;
+        self.add(&Message::Failed(failure));
+        let _ = timeout(PATIENCE, async {
+            self.say(&mut stream).await?;
+            stream.shutdown().await?;
+            tokio::io::copy(&mut (&mut stream).take(MOST), &mut tokio::io::sink()).await
+        })
+        .await;
+    }
 }
 
-/// Tells the client why not, and ends so that it can read it: what it sent ahead is read, or closing
-/// would reset the connection and the answer with it.
-async fn refuse<T: Transport>(mut stream: ServerStream<T>, failure: Failure) {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    const MOST: u64 = 256 * 1_024;
-    let _ = timeout(PATIENCE, async {
-        send(&mut stream, &Message::Failed(failure)).await?;
-        stream.shutdown().await?;
-        tokio::io::copy(&mut (&mut stream).take(MOST), &mut tokio::io::sink()).await
-    })
-    .await;
+async fn refuse(stream: impl Transport, failure: Failure) {
+    Unsaid::default().refuse(stream, failure).await;
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 use super::*;
+use crate::proxy::channel::Channel;
+use crate::proxy::message::VERSION;
+use crate::proxy::secret::Secret;
 use crate::proxy::testing::{Bench, echo_target};
-use crate::proxy::tls::ClientStream;
 
-type Stream = ClientStream<DuplexStream>;
+type Stream = Channel<DuplexStream>;
 
 async fn say(stream: &mut Stream, message: &Message) {
     stream.write_all(&message.to_bytes()).await.unwrap();
@@ -34,7 +36,10 @@ fn hello(token: &Secret) -> Message {
 async fn welcomed(bench: &Bench) -> Stream {
     let mut stream = bench.dial_tls().await;
     say(&mut stream, &hello(&bench.token)).await;
-    assert!(matches!(hear(&mut stream).await, Message::Welcome { idle_limit_s: 600 }));
+    assert!(matches!(
+        hear(&mut stream).await,
+        Message::Welcome { idle_limit_s: 600, session: Some(_) }
+    ));
     stream
 }
 
@@ -165,7 +170,7 @@ async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn lingering_without_authentication_is_bounded_in_number_and_time() {
-    let gate = GateLimits { per_source: 4, total: 6 };
+    let gate = GateLimits { silent_per_source: 4, silent_total: 6, ..GateLimits::default() };
     let bench = Bench::new(ServerLimits { gate, ..ServerLimits::default() });
     let mut lingering: Vec<DuplexStream> = (0..20).map(|_| bench.dial_from("192.0.2.9")).collect();
     lingering.extend((0..20).map(|n| bench.dial_from(&format!("198.51.100.{n}"))));

@@ -1,0 +1,38 @@
+//! Waiting before the next attempt, each time longer, and each client differently long.
+
+use std::time::Duration;
+
+use ring::rand::SecureRandom;
+use tokio::time::{Instant, sleep};
+
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// The pauses between the attempts of one request.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    pause: Duration,
+    until: Instant,
+}
+
+impl Backoff {
+    /// Attempts are made for so long from now on.
+    pub(super) fn new(patience: Duration) -> Backoff {
+        Backoff { pause: FIRST, until: Instant::now() + patience }
+    }
+
+    /// Waits for the next attempt; `false`: it would be too late.
+    pub(super) async fn wait(&mut self) -> bool {
+        // Between half of it and all of it: those that were refused together do not come back together.
+        let mut random = [0];
+        // Without randomness all wait as long.
+        let _ = ring::rand::SystemRandom::new().fill(&mut random);
+        let pause = self.pause.mul_f64(0.5 + f64::from(random[0]) / 512.0);
+        self.pause = (self.pause * 2).min(LONGEST);
+        if Instant::now() + pause >= self.until {
+            return false;
+        }
+        sleep(pause).await;
+        true
+    }
+}

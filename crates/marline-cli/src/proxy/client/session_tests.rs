@@ -1,0 +1,222 @@
+//! Sessions between a client and a server in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::open::Open;
+use super::tunnel::{Connect, Patience, Tunnel};
+use crate::proxy::channel::Channel;
+use crate::proxy::message::ErrorCode;
+use crate::proxy::server::ServerLimits;
+use crate::proxy::server::gate::GateLimits;
+use crate::proxy::target::Target;
+use crate::proxy::testing::{Bench, Bound, Pipe, ToBench, echo_target};
+
+type Way = Arc<Tunnel<Bound>>;
+
+fn tunnel_to(bench: &Arc<Bench>) -> (Way, Arc<AtomicUsize>) {
+    let connects = Arc::new(AtomicUsize::new(0));
+    let connect = Bound { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    (Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap(), connects)
+}
+
+async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Channel<C::Stream> {
+    let mut stream = way.open(target).await.unwrap();
+    stream.write_all(b"around").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut back = [0; 6];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"around");
+    stream
+}
+
+fn is_session<T>(stream: &Channel<T>) -> bool {
+    matches!(stream, Channel::Session(_))
+}
+
+#[tokio::test]
+async fn the_first_connection_is_tls_and_the_others_are_its_session() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    assert!(!is_session(&echo(&way, &target).await));
+    for _ in 0..3 {
+        let mut stream = echo(&way, &target).await;
+        assert!(is_session(&stream));
+        stream.shutdown().await.unwrap();
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
+    }
+    assert_eq!(connects.load(Ordering::Relaxed), 4);
+}
+
+/// Several times what a stranger's source may have, with room for one: one handshake, and nobody is refused.
+#[tokio::test]
+async fn five_hundred_at_once_wait_for_one_handshake() {
+    let gate = GateLimits { per_source: 1, waiting_per_source: 0, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    let one = || {
+        let (way, target) = (Arc::clone(&way), target.clone());
+        tokio::spawn(async move { is_session(&echo(&way, &target).await) })
+    };
+    let all: Vec<_> = (0..500).map(|_| one()).collect();
+    let mut by_session = 0;
+    for each in all {
+        by_session += usize::from(each.await.unwrap());
+    }
+    assert_eq!((by_session, connects.load(Ordering::Relaxed)), (499, 500));
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connection() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let other = Bench::new(ServerLimits::default());
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    // As after a restart: nothing known but the credentials.
+    bench.server.forget_sessions();
+    let stream = echo(&way, &target).await;
+    assert!(!is_session(&stream));
+    assert_eq!(connects.load(Ordering::Relaxed), 2);
+    assert!(is_session(&echo(&way, &target).await));
+    drop(other);
+}
+
+#[tokio::test]
+async fn many_requests_after_a_restart_make_one_handshake() {
+    let gate = GateLimits { per_source: 1, waiting_per_source: 0, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    bench.server.forget_sessions();
+    let all: Vec<_> = (0..100)
+        .map(|_| {
+            let (way, target) = (Arc::clone(&way), target.clone());
+            tokio::spawn(async move { is_session(&echo(&way, &target).await) })
+        })
+        .collect();
+    let mut by_session = 0;
+    for each in all {
+        by_session += usize::from(each.await.unwrap());
+    }
+    assert_eq!(by_session, 99);
+}
+
+#[tokio::test]
+async fn a_revoked_credential_ends_its_sessions() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    let mut running = echo(&way, &target).await;
+    assert_eq!(bench.server.sessions_known(), 1);
+    bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
+    assert!(running.read(&mut [0]).await.is_err(), "broken, not finished");
+    let error = way.open(&target).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotAuthorized, "{error}");
+    assert_eq!(bench.server.sessions_known(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_end_with_their_hour_and_are_renewed_before() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    // Refused by the rules: an answer of the server without a socket, which knows no paused time.
+    let ask = || async { way.open(&"10.0.0.1:80".parse().unwrap()).await.unwrap_err().code() };
+    assert_eq!(ask().await, ErrorCode::NotAuthorized);
+    tokio::time::sleep(Duration::from_secs(2_800)).await;
+    assert_eq!(ask().await, ErrorCode::NotAuthorized);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(connects.load(Ordering::Relaxed), 3, "the request, and a handshake beside it");
+    assert_eq!(bench.server.sessions_known(), 2);
+    tokio::time::sleep(Duration::from_secs(1_000)).await;
+    assert_eq!(bench.server.sessions_known(), 1, "the first one's hour is over");
+    assert_eq!(ask().await, ErrorCode::NotAuthorized);
+    assert_eq!(connects.load(Ordering::Relaxed), 4, "by the second one");
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(bench.server.sessions_known(), 0, "without anybody's asking");
+}
+
+/// The server does not see the keys that the client sees, as when a box took an option off.
+struct Unequal(Arc<Bench>);
+
+impl Connect for Unequal {
+    type Stream = Pipe;
+
+    async fn connect(&self) -> anyhow::Result<Pipe> {
+        Ok(self.0.dial_bound("192.0.2.1", Some([1; 32]), Some([2; 32])))
+    }
+}
+
+#[tokio::test]
+async fn an_opening_that_does_not_authenticate_goes_on_as_a_strangers() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let unequal = Unequal(Arc::clone(&bench));
+    let way = Tunnel::new(unequal, pin, token, Patience::default(), 0).unwrap();
+    let target = echo_target().await;
+    for _ in 0..3 {
+        assert!(!is_session(&echo(&way, &target).await));
+    }
+}
+
+#[tokio::test]
+async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
+    let gate = GateLimits { per_source: 8, waiting_per_source: 0, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let connect = ToBench { bench: Arc::clone(&bench), connects: Arc::default() };
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
+    let target = echo_target().await;
+    let all: Vec<_> = (0..60)
+        .map(|_| {
+            let (way, target) = (Arc::clone(&way), target.clone());
+            tokio::spawn(async move { is_session(&echo(&way, &target).await) })
+        })
+        .collect();
+    for each in all {
+        assert!(!each.await.unwrap());
+    }
+}
+
+/// Clients behind one address, each with its own invite's worth of requests: the gate is narrower than
+/// their number, and all get in.
+#[tokio::test]
+async fn many_clients_behind_one_address_all_get_in() {
+    let gate = GateLimits { per_source: 2, waiting_per_source: 4, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let target = echo_target().await;
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let (way, target) = (tunnel_to(&bench).0, target.clone());
+            tokio::spawn(async move { drop(echo(&way, &target).await) })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_beyond_its_number_of_connections_waits_for_one_to_end() {
+    let bench = Arc::new(Bench::new(ServerLimits { per_client: 2, ..ServerLimits::default() }));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    let (first, second) = (echo(&way, &target).await, echo(&way, &target).await);
+    let third = tokio::spawn({
+        let (way, target) = (Arc::clone(&way), target.clone());
+        async move { drop(echo(&way, &target).await) }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!third.is_finished());
+    drop(first);
+    third.await.unwrap();
+    drop(second);
+}

@@ -1,0 +1,217 @@
+//! A session: what one TLS handshake leaves behind, so that further connections need none.
+//!
+//! Both sides take a secret from the handshake's exporter (RFC 8446 section 7.5); it never goes over the
+//! wire. A further connection opens with the session's id and an authenticator, and its keys are derived
+//! from that secret *and* from the multipath connection's binding, an HMAC under both MPTCP keys. The
+//! server draws its key afresh for every connection, so an opening that somebody sends again
+//! authenticates nothing: there is no 0-RTT here and no ticket to be stolen from a disk.
+//!
+//! ```text
+//! opening   magic u8 'M' | version u8 1 | flight u16 | session id 16 | random 16 | tag 16
+//!           and `flight` bytes of records behind it
+//! answer    magic u8 'M' | version u8 1 | code u8      1: known, records follow; 0: unknown, TLS follows
+//! ```
+//! docs/spec/proxy-protocol.md is the specification, docs/adr/0018-sessions.md says why it is so.
+
+pub mod keys;
+pub mod sealed;
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use ring::rand::SecureRandom;
+use rustls::{CipherSuite, ConnectionCommon};
+use zeroize::Zeroizing;
+
+use self::keys::{Cipher, Direction, Keys, TAG_LEN};
+
+/// What the binding of the connection is asked for with.
+pub const BINDING_LABEL: &[u8] = b"marline session";
+/// A session ends so long after its TLS handshake, whatever happens.
+pub const LIFETIME: Duration = Duration::from_secs(3_600);
+/// Bytes of an opening without its flight.
+pub const OPENING_LEN: usize = HEADER_LEN + TAG_LEN;
+/// Bytes of the answer to it.
+pub const ANSWER_LEN: usize = 3;
+/// The longest flight behind an opening: a Connect with the longest name.
+pub const MAX_FLIGHT: usize = 512;
+/// The first byte of an opening and of its answer. TLS begins with 0x16.
+pub const MAGIC: u8 = b'M';
+
+const VERSION: u8 = 1;
+const HEADER_LEN: usize = 4 + SessionId::LEN + RANDOM_LEN;
+const RANDOM_LEN: usize = 16;
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-marline-session";
+
+/// The binding of a connection.
+pub type Binding = [u8; 32];
+
+/// Names a session. Random, and no secret: it goes over the wire in clear.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionId([u8; SessionId::LEN]);
+
+impl SessionId {
+    /// Bytes of an id.
+    pub const LEN: usize = 16;
+
+    /// A new one.
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn random() -> anyhow::Result<SessionId> {
+        Ok(SessionId(random()?))
+    }
+
+    /// The id with these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::LEN]) -> SessionId {
+        SessionId(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+}
+
+fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| anyhow!("the operating system gives no random bytes"))?;
+    Ok(bytes)
+}
+
+/// A session's id and secret. The secret is overwritten when it is dropped.
+pub struct Session {
+    id: SessionId,
+    secret: Zeroizing<[u8; 32]>,
+    cipher: Cipher,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({:?}, {:?})", self.id, self.cipher)
+    }
+}
+
+impl Session {
+    /// The session with this id that follows from a completed TLS handshake. Records are sealed with the
+    /// AEAD that the handshake agreed on.
+    ///
+    /// # Errors
+    /// The handshake is not complete, or its AEAD is none that this program knows (it offers no other).
+    pub fn from_tls<D>(id: SessionId, tls: &ConnectionCommon<D>) -> anyhow::Result<Session> {
+        let suite = tls.negotiated_cipher_suite().map(|suite| suite.suite());
+        let cipher = match suite {
+            Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Cipher::Aes128Gcm,
+            Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => Cipher::Aes256Gcm,
+            Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Cipher::ChaCha20Poly1305,
+            other => return Err(anyhow!("no session for the cipher suite {other:?}")),
+        };
+        let secret = Zeroizing::new([0; 32]);
+        let secret = tls.export_keying_material(secret, EXPORTER_LABEL, Some(&id.0))?;
+        Ok(Session { id, secret, cipher })
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> SessionId {
+        self.id
+    }
+
+    fn keys(&self, binding: &Binding, header: &[u8; HEADER_LEN]) -> (Direction, Direction) {
+        let direction = |label| Direction::new(self.cipher, &self.secret, binding, header, label);
+        (direction(b"client to server"), direction(b"server to client"))
+    }
+
+    /// Client: the bytes that open a connection, with `first` in one record behind them (if it is not
+    /// empty), and the keys of the connection.
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn open(&self, binding: &Binding, first: &[u8]) -> anyhow::Result<(Vec<u8>, Keys)> {
+        let flight = if first.is_empty() { 0 } else { keys::record_len(first.len()) };
+        assert!(flight <= MAX_FLIGHT, "one message fits");
+        let mut header = [0; HEADER_LEN];
+        header[..2].copy_from_slice(&[MAGIC, VERSION]);
+        header[2..4].copy_from_slice(&(flight as u16).to_be_bytes());
+        header[4..4 + SessionId::LEN].copy_from_slice(&self.id.0);
+        header[4 + SessionId::LEN..].copy_from_slice(&random::<RANDOM_LEN>()?);
+        let (mut seal, open) = self.keys(binding, &header);
+        let mut out = Vec::with_capacity(OPENING_LEN + flight);
+        out.extend_from_slice(&header);
+        out.extend_from_slice(&seal.authenticate(&header));
+        if flight > 0 {
+            seal.seal_record(first, &mut out);
+        }
+        Ok((out, Keys { seal, open }))
+    }
+
+    /// Server: the keys of a connection that opened so; `None` if the opening is not by somebody who has
+    /// the secret, or was made for another connection.
+    #[must_use]
+    pub fn accept(&self, binding: &Binding, opening: &Opening) -> Option<Keys> {
+        let (mut open, seal) = self.keys(binding, &opening.header);
+        open.verify(&opening.header, opening.tag).then_some(Keys { seal, open })
+    }
+}
+
+/// An opening, as it came.
+#[derive(Debug)]
+pub struct Opening {
+    header: [u8; HEADER_LEN],
+    tag: [u8; TAG_LEN],
+}
+
+impl Opening {
+    /// Reads its bytes; `None` if they are none, or of a version that is not spoken here.
+    #[must_use]
+    pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<Opening> {
+        let (header, tag) = bytes.split_at(HEADER_LEN);
+        let opening = Opening { header: header.try_into().ok()?, tag: tag.try_into().ok()? };
+        let ours = header[0] == MAGIC && header[1] == VERSION;
+        (ours && opening.flight() <= MAX_FLIGHT).then_some(opening)
+    }
+
+    /// The session it names.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        let mut id = [0; SessionId::LEN];
+        id.copy_from_slice(&self.header[4..4 + SessionId::LEN]);
+        SessionId(id)
+    }
+
+    /// Bytes of records that came with it.
+    #[must_use]
+    pub const fn flight(&self) -> usize {
+        u16::from_be_bytes([self.header[2], self.header[3]]) as usize
+    }
+}
+
+/// What a server says to an opening.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// There is no such session (any more): TLS, please, here.
+    Unknown,
+    /// Records follow.
+    Known,
+}
+
+impl Answer {
+    /// Its bytes.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; ANSWER_LEN] {
+        [MAGIC, VERSION, self as u8]
+    }
+
+    /// Reads its bytes; `None` if they are none.
+    #[must_use]
+    pub fn parse(bytes: [u8; ANSWER_LEN]) -> Option<Answer> {
+        [Answer::Unknown, Answer::Known].into_iter().find(|answer| answer.to_bytes() == bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

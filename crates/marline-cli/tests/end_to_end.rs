@@ -2,6 +2,8 @@
 //!
 //! `MARLINE_HEAVY=1` moves 256 MiB each way instead of 12.
 
+#[path = "end_to_end/crowds.rs"]
+mod crowds;
 #[path = "end_to_end/restarts.rs"]
 mod restarts;
 #[path = "end_to_end/signals.rs"]

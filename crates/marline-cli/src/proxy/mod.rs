@@ -29,3 +29,5 @@ pub mod target;
 pub(crate) mod testing;
 pub mod tls;
 pub mod transport;
+#[cfg(test)]
+mod version_one;

@@ -36,7 +36,7 @@ pub(super) struct Arrived<T> {
 
 /// What the first bytes were.
 enum First<T> {
-    Known(Sealed<Rewound<T>>, Client, bool),
+    Known(Channel<Rewound<T>>, Client, bool),
     Stranger(Rewound<T>),
 }
 
@@ -52,9 +52,9 @@ impl Server {
     pub(super) async fn arrive<T: Transport>(&self, stream: T, peer: IpAddr) -> Option<Arrived<T>> {
         let guest = self.lobby.enter(peer);
         match self.first(stream, peer, guest).await? {
-            First::Known(sealed, client, asks_at_once) => {
+            First::Known(stream, client, asks_at_once) => {
                 tracing::debug!(%peer, client = %client.name, "known by its session");
-                self.seat(Channel::session(sealed), client, None, asks_at_once).await
+                self.seat(stream, client, None, asks_at_once).await
             }
             // Boxed, for a handshake takes several times the room that a relay takes for hours.
             First::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
@@ -112,7 +112,7 @@ impl Server {
         if let Some((keys, client)) = keys {
             let stream = Rewound::new(Vec::new(), stream);
             let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
-            return Ok(First::Known(sealed, client, flight > 0));
+            return Ok(First::Known(Channel::session(sealed), client, flight > 0));
         }
         // What came with the opening cannot be read by anybody now.
         let mut unread = (&mut stream).take(flight as u64);

@@ -76,7 +76,7 @@ pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Intera
             config.policies.path_manager = manager(path_manager);
             config.extensions = EXTENSIONS;
             config.receive_timer = Some(parameters.receive_timer());
-            config.lone_keepalive = parameters.lone_keepalive();
+            config.lone_keepalive = config.lone_keepalive.or_else(|| parameters.lone_keepalive());
         }
         Role::Server => {
             config.policies.scheduler = scheduler(server);

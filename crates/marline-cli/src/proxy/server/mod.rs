@@ -1,9 +1,9 @@
 //! The far end of the proxy: authenticates clients and connects to their targets.
 //!
 //! A connection's life: the lobby -> a known session's opening, or the gate, TLS and Hello (each within
-//! ten seconds) -> Welcome -> it waits, warm, for Connect -> the rules -> the target -> bytes. One multipath connection carries one
-//! application connection: nothing waits behind somebody else's loss, and each can have its own
-//! scheduler.
+//! ten seconds) -> Welcome -> it waits, warm, for Connect -> the rules -> the target -> bytes. One multipath
+//! connection carries one application connection: nothing waits behind somebody else's loss, and each can
+//! have its own scheduler.
 
 mod arrival;
 pub mod dial;

@@ -61,22 +61,32 @@ pub(crate) fn join_hmac(
 
 /// What the HMACs of Fast JOIN begin with: no other HMAC under these keys covers such a message.
 const FAST_SYN_LABEL: &[u8; 16] = b"Marline FastJoin";
+/// The same where it is counted.
+const COUNTED_SYN_LABEL: &[u8; 16] = b"Marline FastNth ";
 const FAST_ACK_LABEL: &[u8; 16] = b"Marline FastAck ";
 
 /// The HMAC of a Fast JOIN's SYN: over the option but for the HMAC, with all 64 bits of its point,
-/// and the data that goes with it.
+/// and the data that goes with it. The `count`th of its opener: the number's low byte, and 56 bits of the HMAC,
+/// which covers all of it.
 pub(crate) fn fast_syn_hmac(
     sender: Key,
     receiver: Key,
     message: &ExperimentalMessage,
     point: u64,
     payload: &[u8],
+    count: Option<u64>,
 ) -> u64 {
     let option = message.option();
     // Address id and token.
     let head = &option.as_slice()[..5];
     let kind = [option.subtype_byte()];
-    left_64(&hmac(sender, receiver, &[FAST_SYN_LABEL, &kind, head, &point.to_be_bytes(), payload]))
+    let point = point.to_be_bytes();
+    let Some(count) = count else {
+        return left_64(&hmac(sender, receiver, &[FAST_SYN_LABEL, &kind, head, &point, payload]));
+    };
+    let number = count.to_be_bytes();
+    let covered: [&[u8]; 6] = [COUNTED_SYN_LABEL, &kind, head, &point, &number, payload];
+    count << 56 | left_64(&hmac(sender, receiver, &covered)) >> 8
 }
 
 /// The HMAC of the SYN/ACK that answers the SYN with this HMAC.

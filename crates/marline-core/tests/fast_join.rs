@@ -27,6 +27,19 @@ fn agreed() -> (Script, Peer, ConnectionId) {
     (script, peer, id)
 }
 
+/// The same, and they are counted.
+fn agreed_to_count() -> (Script, Peer, ConnectionId) {
+    let (mut script, mut peer, id) = served(endpoint_config(Some(config())), 1);
+    let both = Bits::FAST_JOIN.with(Bits::COUNTED_JOIN);
+    let hello = ExperimentalMessage::Hello(both).option();
+    let seg = Seg::ack().data_ack(peer.expected_dsn).mptcp(MptcpOption::Experimental(hello));
+    peer.send(&mut script, seg);
+    script.advance(MS(10));
+    peer.hear_all(&mut script);
+    assert_eq!(script.endpoint.info(id).map(|i| i.extensions), Some(both));
+    (script, peer, id)
+}
+
 /// What a SYN claims; tests spoil parts of it.
 #[derive(Clone)]
 struct Claim {
@@ -354,6 +367,35 @@ fn more_fresh_syns_than_are_remembered_are_refused() {
     }
     assert_eq!(taken, 32);
     assert_eq!(script.read_all(id), [0; 10]);
+}
+
+#[test]
+fn where_they_are_counted_all_that_are_fresh_are_taken_once() {
+    let (mut script, first, id) = agreed_to_count();
+    let (mut taken, mut replayed) = (0, 0);
+    for n in 1..=300u64 {
+        let mut one = claim(OUT, first.next_dsn, &[n as u8; 10]);
+        let keys = (first.key, first.their_key);
+        let token = keys::token(first.their_key);
+        let at = (one.point, n);
+        let counted = keys::counted_syn_hmac(keys, (one.message, 3), token, at, &one.data);
+        one.spoil_hmac = one.hmac(&first) ^ counted;
+        for (again, port) in [(false, 50_000), (true, 51_000)] {
+            let second = one.send(&mut script, &first, port + n as u16);
+            let sent = script.take_sent();
+            let answered = sent.iter().any(|s| s.seg.header.flags.contains(SYN_ACK));
+            (taken, replayed) =
+                (taken + u32::from(answered), replayed + u32::from(answered && again));
+            if answered {
+                let reset = Peer { next: second.iss.add(11), ..second };
+                let seg = reset.stamp(Seg::ack().flag(TcpFlags::RST));
+                reset.inject(&mut script, seg);
+            }
+        }
+    }
+    assert_eq!((taken, replayed), (300, 0));
+    assert_eq!(script.endpoint.counters().fast_join_replayed, 300);
+    assert_eq!(script.read_all(id), [1; 10]);
 }
 
 #[test]

@@ -67,6 +67,24 @@ pub fn fast_syn_hmac(
     left64(hmac(own_key, other_key, &covered))
 }
 
+/// What the `count`th Fast JOIN's SYN of its opener has in the place of its HMAC, where they are counted.
+#[must_use]
+pub fn counted_syn_hmac(
+    (own_key, other_key): (u64, u64),
+    (message, address_id): (u8, u8),
+    token: u32,
+    (point, count): (u64, u64),
+    data: &[u8],
+) -> u64 {
+    let mut covered = b"Marline FastNth ".to_vec();
+    covered.extend([message, address_id]);
+    covered.extend(token.to_be_bytes());
+    covered.extend(point.to_be_bytes());
+    covered.extend(count.to_be_bytes());
+    covered.extend(data);
+    count << 56 | left64(hmac(own_key, other_key, &covered)) >> 8
+}
+
 /// The HMAC of the SYN/ACK that answers a Fast JOIN: `flags` is the option's fourth byte, `answered`
 /// the SYN's HMAC.
 #[must_use]

@@ -104,6 +104,21 @@ fn check_fast_join(v: &mut Vectors, ends: &Ends, form: FastJoinForm, points: (u6
     }
 }
 
+#[test]
+fn counted_fast_joins() {
+    let mut v = Vectors::read();
+    let ends = Ends::read(&mut v);
+    let (data, point) = (v.take("out data"), v.take_u64("out point"));
+    for (name, count) in [("out 3rd", 3), ("out 259th", 259)] {
+        let (pair, at) = ((ends.a, ends.b), (point, count));
+        let hmac = keys::counted_syn_hmac(pair, (0xf6, 2), ends.token, at, &data);
+        let (form, token, point) = (FastJoinForm::Out, ends.token, point as u32);
+        let expected =
+            Message::FastJoinSyn { form, backup: false, address_id: 2, token, point, hmac };
+        assert_eq!(v.take_message(name), expected, "{hmac:016x}");
+    }
+}
+
 /// x times y in the field of 256 elements modulo 0x11d, bit by bit.
 fn multiply(mut x: u16, y: u16) -> u16 {
     let mut product = 0;
@@ -190,7 +205,8 @@ fn the_document_has_these_vectors_and_no_others() {
     let out = ["out point", "out data", "out", "out answer", "out backup", "out backup answer"];
     let back = ["in point", "in next", "in", "in answer", "in backup", "in backup answer"];
     let repair = ["DSN", "data", "row 0", "row 1", "row 5"].map(|name| format!("repair {name}"));
-    for name in [&ends[..], &short, &out, &back, &["repair", "repair checked"]].concat() {
+    let rest = ["out 3rd", "out 259th", "repair", "repair checked"];
+    for name in [&ends[..], &short, &out, &back, &rest].concat() {
         v.take(name);
     }
     repair.iter().for_each(|name| drop(v.take(name)));

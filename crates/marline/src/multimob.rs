@@ -11,6 +11,7 @@ use marline_policy::{OracleConfig, PathManagerFactory, Role, SchedulerFactory};
 
 /// The extensions that a client asks for.
 const EXTENSIONS: Extensions = Extensions::FAST_JOIN
+    .with(Extensions::COUNTED_JOIN)
     .with(Extensions::IDLE)
     .with(Extensions::RTO)
     .with(Extensions::FOLLOW_CLIENT);

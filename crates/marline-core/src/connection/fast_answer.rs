@@ -31,8 +31,46 @@ const MAX_REMEMBERED: usize = 32;
 pub(super) struct ReplayGuard {
     /// HMACs of accepted SYNs, with the point that each speaks of.
     seen: Vec<(FastJoinForm, u64, Dsn)>,
+    /// Where they are counted: which numbers were here.
+    counted: Counted,
+    /// Fast JOINs that we opened.
+    opened: u64,
     failures: u32,
     forgive_at: Option<Instant>,
+}
+
+/// The numbers of the peer's Fast JOINs that were accepted: the highest, and which of those below it, as IPsec does
+/// (RFC 4303 section 3.4.3). So what must be remembered does not grow with what was accepted.
+#[derive(Copy, Clone, Debug, Default)]
+struct Counted {
+    highest: u64,
+    /// The highest is bit 0, the one before it bit 1.
+    seen: u128,
+}
+
+impl Counted {
+    /// The number with this low byte that is nearest to what comes next.
+    const fn unwrap(self, low: u8) -> u64 {
+        const HALF: u64 = 128;
+        let from = self.highest.saturating_sub(HALF - 1);
+        from + (low.wrapping_sub(from as u8)) as u64
+    }
+
+    /// Takes note of a number. `false`: it was here, or is too old to tell.
+    const fn admit(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let ahead = number - self.highest;
+            self.seen = if ahead < 128 { self.seen << ahead | 1 } else { 1 };
+            self.highest = number;
+            return true;
+        }
+        let behind = self.highest - number;
+        if number == 0 || behind >= 128 || self.seen >> behind & 1 == 1 {
+            return false;
+        }
+        self.seen |= 1 << behind;
+        true
+    }
 }
 
 impl ReplayGuard {
@@ -50,6 +88,12 @@ impl ReplayGuard {
             self.forgive_at = Some(now + FORGIVE_AFTER);
         }
         self.failures += 1;
+    }
+
+    /// The number of the Fast JOIN that we open now.
+    pub(super) const fn count_opened(&mut self) -> u64 {
+        self.opened += 1;
+        self.opened
     }
 
     /// Takes note of an accepted SYN. `false`: it was here before, or more are fresh than are
@@ -75,6 +119,8 @@ struct Said {
     backup: bool,
     address_id: u8,
     hmac: u64,
+    /// Its number, where they are counted.
+    count: Option<u64>,
     /// Position in the stream: of the data, or of the DATA_ACK.
     at: Dsn,
 }
@@ -101,8 +147,12 @@ impl Connection {
             return Err(reason::PROHIBITED);
         }
         let mut guard = core::mem::take(&mut self.replay_guard);
-        let fresh =
-            guard.admit((said.form, said.hmac, said.at), |form, at| self.is_stale(form, at));
+        let fresh = match said.count {
+            Some(number) => guard.counted.admit(number),
+            None => {
+                guard.admit((said.form, said.hmac, said.at), |form, at| self.is_stale(form, at))
+            }
+        };
         self.replay_guard = guard;
         if !fresh {
             sh.counters.fast_join_replayed += 1;
@@ -161,9 +211,11 @@ impl Connection {
             FastJoinForm::Out => self.keys.remote_first,
             FastJoinForm::In => self.keys.local_first,
         };
+        let counted = self.agreed_on(Extensions::COUNTED_JOIN);
+        let count = counted.then(|| self.replay_guard.counted.unwrap((hmac >> 56) as u8));
         let proven = at.filter(|at| {
             let full = first.wrapping_add(at.0);
-            let expected = fast_syn_hmac(remote, self.keys.local, &message, full, payload);
+            let expected = fast_syn_hmac(remote, self.keys.local, &message, full, payload, count);
             equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
         });
         let Some(at) = proven else {
@@ -171,7 +223,7 @@ impl Connection {
             self.replay_guard.failed(now);
             return Err(reason::MPTCP_ERROR);
         };
-        Ok(Said { form, backup, address_id, hmac, at })
+        Ok(Said { form, backup, address_id, hmac, count, at })
     }
 
     /// Older than anything that an honest SYN could still be about: one receive window behind. The
@@ -281,5 +333,24 @@ impl Connection {
             leg.tcp.suspect();
             self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_counts_once_however_many_came_and_in_whatever_order() {
+        let mut counted = Counted::default();
+        assert!(!counted.admit(0));
+        for number in 1..1_000_u64 {
+            let number = if number % 2 == 0 { number - 1 } else { number + 1 };
+            assert_eq!(counted.unwrap(number as u8), number);
+            assert!(counted.admit(number) && !counted.admit(number), "{number}");
+        }
+        // Up to 128 may be lost on the way, and what is older than the window is not known to be new.
+        assert_eq!((counted.highest, counted.unwrap(0x68)), (1_000, 1_128));
+        assert!(counted.admit(1_128) && counted.admit(1_001) && !counted.admit(1_000));
     }
 }

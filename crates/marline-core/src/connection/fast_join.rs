@@ -123,7 +123,9 @@ impl Connection {
             point: point as u32,
             hmac: 0,
         };
-        let hmac = fast_syn_hmac(self.keys.local, remote, &head, point, &payload);
+        let counted = self.agreed_on(Extensions::COUNTED_JOIN);
+        let count = counted.then(|| self.replay_guard.count_opened());
+        let hmac = fast_syn_hmac(self.keys.local, remote, &head, point, &payload, count);
         let fast = FastOpened { form, sent: true, range, hmac };
         if let Membership::Joining(joining) = &mut self.leg_mut(id)?.membership {
             joining.fast = Some(fast);

@@ -47,8 +47,10 @@ impl Extensions {
     pub const FOLLOW_CLIENT: Extensions = Extensions(0x0008);
     /// Lost segments are repaired by coding.
     pub const REPAIR: Extensions = Extensions(0x0010);
+    /// Fast JOINs are counted: their number is under the HMAC, so that none is good twice.
+    pub const COUNTED_JOIN: Extensions = Extensions(0x0020);
     /// All that this version knows of.
-    pub const ALL: Extensions = Extensions(0x001f);
+    pub const ALL: Extensions = Extensions(0x003f);
 
     /// Whether all of `other` are among these.
     #[must_use]
@@ -84,12 +86,13 @@ impl Extensions {
 impl fmt::Display for Extensions {
     /// Their names, or `none`; what has no name by its bits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [(Extensions, &str); 5] = [
+        const NAMES: [(Extensions, &str); 6] = [
             (Extensions::FAST_JOIN, "fast-join"),
             (Extensions::IDLE, "idle"),
             (Extensions::RTO, "rto"),
             (Extensions::FOLLOW_CLIENT, "follow-client"),
             (Extensions::REPAIR, "repair"),
+            (Extensions::COUNTED_JOIN, "counted-join"),
         ];
         let mut separator = "";
         for (_, name) in NAMES.iter().filter(|(one, _)| self.contains(*one)) {

@@ -78,7 +78,10 @@ fn tshark_finds_nothing_malformed_and_knows_the_connection() {
 
 /// The bytes of a capture of a transfer, and what the checker finds.
 fn tapped(checksums: bool) -> (Vec<u8>, wiretap::Findings) {
-    let name = format!("marline-sim-tap-{}-{checksums}.pcapng", std::process::id());
+    // Tests of one process run at the same time.
+    static TAPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let tap = TAPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let name = format!("marline-sim-tap-{}-{tap}.pcapng", std::process::id());
     let file = std::env::temp_dir().join(name);
     capture(&file, checksums);
     let bytes = std::fs::read(&file).unwrap();

@@ -123,6 +123,9 @@ pub enum PathEvent {
     },
     /// A probe or a retransmission on a subflow timed out: it is potentially failed until it is heard.
     Suspected(SubflowId),
+    /// Its retransmissions stay unanswered too, and it is the only one. The way may be as good as ever but for these
+    /// two ports: a translator that has forgotten them and swallows what it does not know.
+    Stuck(SubflowId),
     /// It was heard.
     HeardAgain(SubflowId),
     /// The oracle changed its mind about a subflow's netpath ([`SubflowView::bad_netpath`]).

@@ -61,6 +61,7 @@ fn primary(local: &[LocalAddress]) -> Option<AddressId> {
 impl PathManager for Backup {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         if event.is_about_health() {
+            self.mesh.note(event, cx);
             return;
         }
         match *event {

@@ -27,6 +27,7 @@ pub struct FullMesh {
 impl PathManager for FullMesh {
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>) {
         if event.is_about_health() {
+            self.mesh.note(event, cx);
             return;
         }
         self.mesh.note(event, cx);

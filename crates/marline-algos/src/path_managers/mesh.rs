@@ -9,6 +9,11 @@
 //! forgotten after 10 s of an established subflow; a path that only lives shorter (a middlebox that
 //! kills what it does not know) keeps backing off.
 //!
+//! *Stuck.* A translator that has forgotten a connection and swallows what it does not know looks like a dead
+//! path and is none: new ports pass. So a pair whose subflow is the connection's only one and has had two
+//! timeouts without an answer gets a second one, tried as often as any. Where the path is dead indeed that is a
+//! SYN every now and then, and one of them is often the first to get through again.
+//!
 //! *Which pairs.* A local address with the `subflow` flag that is up, times each remote address of
 //! its family; or only the remote it is pinned to. Not the initial subflow's remote address if the
 //! peer forbade joins to it. If there may be fewer subflows than pairs, every local address gets its
@@ -21,7 +26,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use marline_policy::{
-    AddressId, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowPath,
+    AddressId, LocalAddress, PathAction, PathContext, PathEvent, Role, SubflowPath, SubflowSet,
 };
 use marline_time::{Duration, Instant};
 
@@ -77,6 +82,8 @@ struct Wanted<'a> {
 pub(super) struct Mesh {
     established: bool,
     actions: VecDeque<PathAction>,
+    /// Subflows on which nothing gets through: their pairs may have another.
+    stuck: SubflowSet,
     attempts: BTreeMap<Pair, Attempt>,
     announced: BTreeSet<AddressId>,
     wake_at: Option<Instant>,
@@ -123,7 +130,10 @@ impl Mesh {
                     attempt.up_at = Some(cx.now);
                 }
             }
-            PathEvent::SubflowDown { local, remote, .. } => {
+            PathEvent::Stuck(id) => self.stuck.insert(id),
+            PathEvent::HeardAgain(id) => self.stuck.remove(id),
+            PathEvent::SubflowDown { id, local, remote, .. } => {
+                self.stuck.remove(id);
                 let fresh = Attempt { count: 1, at: cx.now, up_at: None };
                 let attempt = self.attempts.entry((local, remote)).or_insert(fresh);
                 if attempt.up_at.take().is_some_and(|up| cx.now.since(up) >= STABLE_AFTER) {
@@ -134,7 +144,6 @@ impl Mesh {
             }
             PathEvent::Priority { .. }
             | PathEvent::Suspected(_)
-            | PathEvent::HeardAgain(_)
             | PathEvent::Netpath { .. }
             | PathEvent::Silent { .. } => {}
         }
@@ -181,7 +190,7 @@ impl Mesh {
     }
 
     fn open(&mut self, cx: &PathContext<'_>, plan: impl Fn(&LocalAddress) -> Option<Plan>) {
-        let mut wanted = wanted(cx);
+        let mut wanted = wanted(cx, self.stuck);
         wanted.retain(|pair| plan(pair.local).is_some());
         self.attempts.retain(|&(local, remote), _| {
             cx.local.iter().any(|l| l.id == local)
@@ -221,12 +230,15 @@ impl Mesh {
 }
 
 /// The pairs that should have a subflow and have none.
-fn wanted<'a>(cx: &PathContext<'a>) -> Vec<Wanted<'a>> {
+fn wanted<'a>(cx: &PathContext<'a>, stuck: SubflowSet) -> Vec<Wanted<'a>> {
     let mut wanted = Vec::new();
+    let works = |path: &SubflowPath| !stuck.contains(path.id);
     for local in cx.local.iter().filter(|local| local.subflow && local.up) {
         let mut rank = cx.paths.iter().filter(|path| starts_at(path, local)).count();
         for (remote, to) in targets(local, cx) {
-            if !cx.paths.iter().any(|path| starts_at(path, local) && path.remote == to) {
+            let serves =
+                |path: &SubflowPath| starts_at(path, local) && path.remote == to && works(path);
+            if !cx.paths.iter().any(serves) {
                 wanted.push(Wanted { local, remote, to, rank });
                 rank += 1;
             }

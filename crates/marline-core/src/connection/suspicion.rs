@@ -15,6 +15,9 @@ use super::reinjection::Queued;
 use crate::shared::Shared;
 use crate::{CloseReason, MonitorKind, SubflowState};
 
+/// Timeouts in a row on the only subflow after which its path is tried from other ports.
+const STUCK_AFTER: u32 = 2;
+
 impl Connection {
     pub(super) fn on_probe_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
         self.report_timeout(sh, id);
@@ -53,6 +56,9 @@ impl Connection {
         }
         if count > 1 && self.usable_legs() == 1 && self.is_confirmed() {
             self.wait.begin(now);
+            if count == STUCK_AFTER {
+                self.path_event(now, sh, PathEvent::Stuck(id));
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Resets that may come from a box on the way: what they end, and what they do not.
 
-use marline_core::CloseReason;
+use marline_core::{CloseReason, ConnectionConfig};
 use marline_policy::LocalAddress;
 use marline_testkit::{Side, config};
 use marline_wire::TcpFlags;
@@ -161,4 +161,27 @@ fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bound
     // The server, which hears of none of this, soon has no room for more subflows.
     assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why:?}");
     assert!((30..=60).contains(&after_s), "after {after_s} s");
+}
+
+/// What belongs to no connection that it knows it neither passes nor answers: the only path looks dead, and
+/// other ports would pass.
+#[test]
+fn a_translator_that_forgets_and_swallows_is_passed_on_other_ports() {
+    let only = vec![local_address(1, "10.0.0.1")];
+    let client = ConnectionConfig { local_addresses: only, ..config() };
+    let mut hosts = TwoHosts::new(client, config(), PASS, 1);
+    hosts.write(Side::A, b"before");
+    hosts.run_ms(500);
+    let port = hosts.info(Side::A).subflows[0].path.local.port();
+    hosts.middlebox = Box::new(move |packet| {
+        let ports = [packet.seg.header.src_port, packet.seg.header.dst_port];
+        if ports.contains(&port) { Verdict::Drop } else { Verdict::Pass }
+    });
+    hosts.write(Side::A, b" and after");
+    hosts.write(Side::B, b"down, too");
+    hosts.run_ms(3_000);
+    assert_eq!(hosts.ends[1].received, b"before and after");
+    assert_eq!(hosts.ends[0].received, b"down, too");
+    hosts.run_ms(120_000);
+    assert_eq!(hosts.info(Side::A).subflows.len(), 1, "the stuck one was given up");
 }

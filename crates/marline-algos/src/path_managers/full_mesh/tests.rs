@@ -195,3 +195,21 @@ fn manual_does_nothing_by_itself() {
     assert_eq!(w.manager.next_timeout(), None);
     assert!(w.accepts_join());
 }
+
+/// A translator may have forgotten its ports; others would pass.
+#[test]
+fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
+    let only = [local(1, "192.0.2.7:0")];
+    let mut w: World<FullMesh> = World::client(&only, "192.0.2.7:40000");
+    assert!(w.event(PathEvent::Established).is_empty());
+    let actions = w.event(PathEvent::Stuck(SubflowId(0)));
+    assert_eq!(actions, [open(1, 0, false)]);
+    assert!(w.up(1, actions[0]).is_empty(), "one is enough");
+    let mut w: World<FullMesh> = World::client(&only, "192.0.2.7:40000");
+    w.event(PathEvent::Established);
+    w.event(PathEvent::Suspected(SubflowId(0)));
+    w.event(PathEvent::Stuck(SubflowId(0)));
+    w.event(PathEvent::HeardAgain(SubflowId(0)));
+    w.now += Duration::from_secs(60);
+    assert!(w.event(PathEvent::LocalUp(AddressId(9))).is_empty(), "it was only slow");
+}

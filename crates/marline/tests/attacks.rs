@@ -137,7 +137,7 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
             for _ in 0..16 {
                 n += 1;
                 let frame = syn(n << 32 | 5, n as u16, capable());
-                let frame = if n % 2 == 0 { frame } else { in_version_two(frame) };
+                let frame = if n.is_multiple_of(2) { frame } else { in_version_two(frame) };
                 stranger.send_to(&frame, address).await.unwrap();
             }
             tokio::task::yield_now().await;

@@ -163,3 +163,43 @@ fn the_tunnel_to_our_own_server_can_be_native_too() {
     );
     assert!(text.contains("large: OK"), "{text}");
 }
+
+/// What only receives is told by the questions that it asks, and by nothing else, that its server was
+/// killed and came back: nothing in flight means no retransmission that could be answered by a reset.
+#[test]
+fn a_download_fails_soon_after_a_killed_native_server_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut world) = world(dir.path(), &["curl", "python3"]) else { return };
+    // A kilobyte every 10 ms without an announced length: an end of the stream would look like its end.
+    let source = "
+import http.server, time
+class Endless(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        while True:
+            self.wfile.write(b\"x\" * 1000)
+            time.sleep(0.01)
+http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Endless).serve_forever()";
+    std::fs::write(world.dir.join("server/endless.py"), source).unwrap();
+    world.start("server", "python3 endless.py", Until::Listens(8080));
+    world.run(
+        "server",
+        "marline server --init --config s.toml --listen 10.91.1.1:443 --invite-out ../client/invite",
+    );
+    let serve = "bash -c 'echo $$ > pid; exec marline server --config s.toml --carrier raw \
+                 --allow 127.0.0.0/8'";
+    world.start("server", serve, Until::Says("listening on"));
+    let client = CLIENT.replace("--direct", "--invite-file invite --carrier raw");
+    world.start("client", &client, Until::Says("socks5 listening"));
+    let download = "bash -c 'curl -sS -N -o down --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/ \
+                    || echo \"curl failed with $?\"; echo over'";
+    let curl = world.start("client", download, Until::Says(""));
+    world.run("client", "for n in {1..200}; do test $(stat -c %s down || echo 0) -gt 50000 && exit; sleep 0.1; done; exit 1");
+    world.run("server", "kill -KILL $(cat pid)");
+    world.start("server", serve, Until::Says("listening on"));
+    let from = std::time::Instant::now();
+    let said = world.log_with(curl, "over");
+    eprintln!("curl ended {:?} after the server was back", from.elapsed());
+    assert!(said.contains("curl failed with"), "a cut download looks whole: {said}");
+}

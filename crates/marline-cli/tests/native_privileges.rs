@@ -151,7 +151,7 @@ fn the_doctor_finds_what_works_and_what_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let Some(world) = world(dir.path(), &["setpriv", "nft"]) else { return };
     world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
-    for what in ["raw sockets", "guard", "native TCP", "native MPTCP", "UDP carrier"] {
+    for what in ["raw sockets", "guard", "native TCP", "native MPTCP", "UDP sockets"] {
         for wrapper in [String::new(), as_nobody("+net_raw")] {
             let (verdict, text) = verdict(&world, &wrapper, what);
             assert_eq!(verdict, "works", "{what} {wrapper}: {text}");

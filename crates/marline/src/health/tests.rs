@@ -187,7 +187,7 @@ fn what_was_forgotten_is_no_good_news() {
     let wwan = heard(contact(WWAN, SERVER), 3_000);
     assert_eq!(told(&mut lookout, 3_100, &[wlan.clone(), wwan.clone()]).len(), 1);
     assert_eq!(
-        told(&mut lookout, 5_000, &[wwan.clone()]),
+        told(&mut lookout, 5_000, std::slice::from_ref(&wwan)),
         NOTHING,
         "another network, as yet unknown"
     );

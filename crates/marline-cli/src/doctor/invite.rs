@@ -2,7 +2,7 @@
 //! path, the server's key, the credential, and how large segments may be.
 //!
 //! Everything is tried at once and has an end: a line per check and path, each with what to do, within
-//! [`PATIENCE`]. The connection is closed without a wish; neither the invite nor its token is shown.
+//! `PATIENCE`. The connection is closed without a wish; neither the invite nor its token is shown.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -27,7 +27,8 @@ impl Download {
         let used: Vec<_> = self.paths.iter().filter(|(name, _)| wanted(name)).collect();
         anyhow::ensure!(!used.is_empty(), "no path of variant `{}`", variant.name);
         let links = used.iter().map(|(_, link)| link.clone()).collect();
-        let mut scene = PathsConfig::new(links, variant.connection()?);
+        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        let mut scene = PathsConfig::new(links, variant.connection()?).with_known_mtu();
         scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut paths = Paths::new(&scene, SeedTree::new(seed));
         paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));

@@ -116,7 +116,8 @@ impl Scene {
     pub(super) fn stage(&self, system: &System, seed: u64) -> anyhow::Result<Paths> {
         let (client, server) = system.configs()?;
         let used = if system.cellular { 2 } else { 1 };
-        let mut config = PathsConfig::new(self.links[..used].to_vec(), client);
+        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        let mut config = PathsConfig::new(self.links[..used].to_vec(), client).with_known_mtu();
         config.server = server;
         config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
         config.backup = vec![false, system.backup];

@@ -53,7 +53,8 @@ pub(super) fn scene(
         links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
         names.push(path.name.clone());
     }
-    let mut config = PathsConfig::new(links, variant.connection()?);
+    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+    let mut config = PathsConfig::new(links, variant.connection()?).with_known_mtu();
     config.names = names;
     let mut paths = Paths::new(&config, seeds);
     let units = trace.bursts.iter().map(|(at, bytes)| (START + *at, *bytes)).collect();

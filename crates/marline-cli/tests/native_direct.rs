@@ -185,7 +185,8 @@ http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Endless).serve_forever()"
     world.start("server", "python3 endless.py", Until::Listens(8080));
     world.run(
         "server",
-        "marline server --init --config s.toml --listen 10.91.1.1:443 --invite-out ../client/invite",
+        "marline server --init --config s.toml --listen 10.91.1.1:443 --public 10.91.1.1:443 \
+         --invite-out ../client/invite",
     );
     let serve = "bash -c 'echo $$ > pid; exec marline server --config s.toml --carrier raw \
                  --allow 127.0.0.0/8'";

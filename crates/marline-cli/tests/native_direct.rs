@@ -196,7 +196,11 @@ http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Endless).serve_forever()"
     let download = "bash -c 'curl -sS -N -o down --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/ \
                     || echo \"curl failed with $?\"; echo over'";
     let curl = world.start("client", download, Until::Says(""));
-    world.run("client", "for n in {1..200}; do test $(stat -c %s down || echo 0) -gt 50000 && exit; sleep 0.1; done; exit 1");
+    world.run(
+        "client",
+        "for n in {1..200}; do test $(stat -c %s down || echo 0) -gt 50000 && exit; sleep 0.1
+         done; exit 1",
+    );
     world.run("server", "kill -KILL $(cat pid)");
     world.start("server", serve, Until::Says("listening on"));
     let from = std::time::Instant::now();

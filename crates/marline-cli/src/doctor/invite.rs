@@ -19,7 +19,7 @@ use super::Finding;
 use crate::proxy::invite::Invite;
 use crate::proxy::message::Message;
 use crate::proxy::secret::Secret;
-use crate::proxy::target::{Host, Target};
+use crate::proxy::target::Target;
 use crate::proxy::tls;
 
 const NAME: &str = "name";
@@ -130,18 +130,14 @@ pub(super) fn usable_paths(paths: &[PathSpec]) -> Result<Vec<PathSpec>, String> 
 pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr>) {
     let (mut findings, mut addresses) = (Vec::new(), Vec::new());
     for server in servers {
-        let name = match &server.host {
-            Host::V4(v4) => {
-                addresses.push((*v4, server.port).into());
+        let name = match server.host.as_name() {
+            Ok(name) => name,
+            Err(address) => {
+                addresses.push((address, server.port).into());
                 continue;
             }
-            Host::V6(v6) => {
-                addresses.push((*v6, server.port).into());
-                continue;
-            }
-            Host::Name(name) => name,
         };
-        let lookup = tokio::net::lookup_host((name.as_str(), server.port));
+        let lookup = tokio::net::lookup_host((name, server.port));
         match timeout(RESOLVING, lookup).await {
             Ok(Ok(found)) => {
                 let found: Vec<SocketAddr> = found.collect();

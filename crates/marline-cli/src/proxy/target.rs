@@ -47,6 +47,18 @@ pub enum BadTarget {
 }
 
 impl Host {
+    /// The name, or the address that needs no looking up.
+    ///
+    /// # Errors
+    /// It is an address, which is given back.
+    pub fn as_name(&self) -> Result<&str, IpAddr> {
+        match self {
+            Host::V4(v4) => Err((*v4).into()),
+            Host::V6(v6) => Err((*v6).into()),
+            Host::Name(name) => Ok(name),
+        }
+    }
+
     /// A name, or the address if it is one in text form.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use marline::Client;
 use tokio::time::timeout;
 
 use super::tunnel::Connect;
-use crate::proxy::target::{Host, Target};
+use crate::proxy::target::Target;
 
 /// Answers of the resolver are used this long, and for ever while it gives none: the network that
 /// answers may be the one that just went away.
@@ -70,18 +70,14 @@ impl Dialer {
         let mut addresses = Vec::new();
         let mut failure = None;
         for server in &self.servers {
-            let host = match &server.host {
-                Host::V4(v4) => {
-                    addresses.push((*v4, server.port).into());
+            let host = match server.host.as_name() {
+                Ok(name) => name,
+                Err(address) => {
+                    addresses.push((address, server.port).into());
                     continue;
                 }
-                Host::V6(v6) => {
-                    addresses.push((*v6, server.port).into());
-                    continue;
-                }
-                Host::Name(name) => name,
             };
-            let lookup = tokio::net::lookup_host((host.as_str(), server.port));
+            let lookup = tokio::net::lookup_host((host, server.port));
             match timeout(RESOLVE_TIMEOUT, lookup).await {
                 Ok(Ok(found)) => addresses.extend(found),
                 Ok(Err(error)) => failure = Some(format!("{host} does not resolve: {error}")),

@@ -86,8 +86,17 @@ fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> f64 {
     panic!("no run to be believed: {doubts:?}");
 }
 
-fn assert_within_2_percent(span: f64, expected: f64) {
-    assert!((span / expected - 1.0).abs() < 0.02, "took {span} s, not {expected} s");
+/// That one run of five takes as long as expected: a busy machine stretches one, a wrong rate all.
+fn assert_within_2_percent(expected_s: f64, span_s: impl Fn() -> f64) {
+    let mut spans = Vec::new();
+    for _ in 0..5 {
+        let span = span_s();
+        if (span / expected_s - 1.0).abs() < 0.02 {
+            return;
+        }
+        spans.push(span);
+    }
+    panic!("took {spans:?} s, not {expected_s} s");
 }
 
 #[test]
@@ -96,8 +105,8 @@ fn the_rate_holds_within_2_percent() {
     if !ready() {
         return;
     }
-    let span = span_s("rate=8M,delay=3ms,queue=1MB", 1_000, 401, "");
-    assert_within_2_percent(span, 400.0 * 1_000.0 * 8.0 / 8e6);
+    let span = || span_s("rate=8M,delay=3ms,queue=1MB", 1_000, 401, "");
+    assert_within_2_percent(400.0 * 1_000.0 * 8.0 / 8e6, span);
 }
 
 #[test]
@@ -107,8 +116,7 @@ fn a_trace_is_the_rate() {
         return;
     }
     // Three packets in 40 ms, ten times: wherever in the trace it begins.
-    let span = span_s("up.trace=t,queue=1MB", 1_500, 31, "10\n10\n40\n");
-    assert_within_2_percent(span, 0.4);
+    assert_within_2_percent(0.4, || span_s("up.trace=t,queue=1MB", 1_500, 31, "10\n10\n40\n"));
 }
 
 #[test]

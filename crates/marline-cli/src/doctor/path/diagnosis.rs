@@ -319,6 +319,7 @@ impl Way<'_> {
 
     /// Far fewer acknowledgments came than were sent, while data is not lost like that.
     fn acknowledgments(&self, found: &mut Vec<Behaviour>) {
+        const LEAST_LOST: usize = 8;
         let count = |segments: &[Seen], which: fn(&Seen) -> bool| {
             segments.iter().filter(|seen| which(seen)).count()
         };
@@ -327,10 +328,12 @@ impl Way<'_> {
         let with_data = |seen: &Seen| seen.len > 0;
         let (data, data_came) = (count(self.sent, with_data), count(self.came, with_data));
         let lossy = data_came * 10 < data * 8;
+        let (acks_lost, data_lost) = (sent.saturating_sub(came), data.saturating_sub(data_came));
+        let by_chance = acks_lost < LEAST_LOST || acks_lost * data <= 4 * data_lost * sent;
         let options_drop = found
             .iter()
             .any(|other| matches!(other, Behaviour::DropsData { .. } | Behaviour::DropsSynAck));
-        if sent >= 20 && came * 10 < sent * 7 && !lossy && !options_drop {
+        if came * 10 < sent * 8 && !by_chance && !lossy && !options_drop {
             found.push(Behaviour::ThinsAcks);
         }
     }

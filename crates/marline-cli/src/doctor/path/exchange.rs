@@ -19,9 +19,13 @@ pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
 const MOST_LINES: usize = 20_000;
 
 const MESSAGES: usize = 24;
-const MESSAGE_BYTES: usize = 300;
+/// The two writes of a message, close together: what a box may put together.
+const SMALL_BYTES: [usize; 2] = [150, 150];
+/// Of every third message. Two segments that a box which splits and puts together again cannot restore:
+/// the first takes up pieces of the second, and no packet has room for all of them.
+const LARGE_BYTES: [usize; 2] = [600, 1_100];
 const PAUSE: Duration = Duration::from_millis(80);
-const BURST_BYTES: usize = 150_000;
+const BURST_BYTES: usize = 138_800;
 /// How long a connection may take to be opened: SYNs without options come after seven seconds.
 const OPENING: Duration = Duration::from_secs(20);
 /// How long nothing may come back.
@@ -103,13 +107,11 @@ async fn talk(stream: &mut Stream, exchanged: &mut Exchanged) -> io::Result<()> 
     }
     read?;
     exchanged.answered = true;
-    for _ in 0..MESSAGES {
-        let message = piece(exchanged.right, MESSAGE_BYTES);
-        // Two segments close together: what a box may put together.
-        let (first, second) = message.split_at(MESSAGE_BYTES / 2);
-        stream.write_all(first).await?;
-        stream.write_all(second).await?;
-        read_right(stream, exchanged, MESSAGE_BYTES).await?;
+    for number in 0..MESSAGES {
+        let [first, second] = if number % 3 == 2 { LARGE_BYTES } else { SMALL_BYTES };
+        stream.write_all(&piece(exchanged.right, first)).await?;
+        stream.write_all(&piece(exchanged.right + first, second)).await?;
+        read_right(stream, exchanged, first + second).await?;
         sleep(PAUSE).await;
     }
     let burst = piece(exchanged.right, BURST_BYTES);

@@ -8,6 +8,7 @@
 mod checks;
 mod ci;
 mod deps;
+mod digests;
 mod dist;
 mod figures;
 mod manifest;
@@ -30,6 +31,8 @@ usage: cargo xtask <task>
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
   figures [ROW..] measures the rows of the README's table
+  digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
+                  before and after a change that changes no behaviour
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         "test" => ci::test(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),
         "ci" => ci::all(&root, rest),
+        "digests" => digests::print(&root),
         "figures" => figures::measure(&root, rest),
         "interop" => measured(&root, INTEROP, rest),
         "compare" => measured(&root, COMPARE, rest),

@@ -58,7 +58,16 @@ fn result() -> Reproduction {
 fn info() -> RunInfo {
     let (version, program) = ("0".to_owned(), "another".to_owned());
     let machine = Machine::here();
-    RunInfo { version, program, machine, seed: 1, scale: 1.0, jobs: 2, seconds: 0.5 }
+    RunInfo {
+        version,
+        program,
+        machine,
+        seed: 1,
+        scale: 1.0,
+        jobs: 2,
+        seconds: 0.5,
+        digest: String::new(),
+    }
 }
 
 /// Results of the first key, the page of all, as `marline lab report` writes it.

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use marline_sim::digest;
 
 mod download;
 mod file;
@@ -77,6 +78,17 @@ pub fn all() -> Vec<&'static dyn Paper> {
         &live::Live,
         &multimob_live::MultiMobLive,
     ]
+}
+
+/// Runs a paper; also the digest of everything that was simulated for it ([`RunInfo::digest`]).
+///
+/// # Errors
+/// Those of the paper.
+pub fn run(paper: &dyn Paper, context: &Context<'_>) -> anyhow::Result<(Reproduction, String)> {
+    let (result, runs) = digest::of_runs(|| paper.run(context));
+    let simulated = runs != digest::Digest::default();
+    let digest = simulated.then(|| format!("{:016x}", runs.value()));
+    Ok((result?, digest.unwrap_or_default()))
 }
 
 /// Other names under which a paper is known: CS244's students did `raiciu2012` again.

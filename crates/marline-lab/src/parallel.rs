@@ -4,6 +4,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use marline_sim::digest;
+
 /// How many threads this machine carries at once.
 #[must_use]
 pub fn available() -> usize {
@@ -11,7 +13,8 @@ pub fn available() -> usize {
 }
 
 /// Does `run` with each item on at most `jobs` threads (at least one). The results have the order of
-/// the items, whoever was ready first, so that nothing depends on the number of threads.
+/// the items, whoever was ready first, so that nothing depends on the number of threads: neither does what
+/// [`digest::of_runs`] sees of the runs.
 ///
 /// # Panics
 /// When `run` does; the other items may or may not have been run.
@@ -21,7 +24,8 @@ pub fn parallel<T: Sync, R: Send>(
     run: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
+    let done: Mutex<Vec<(usize, (R, digest::Digest))>> =
+        Mutex::new(Vec::with_capacity(items.len()));
     std::thread::scope(|scope| {
         let work = || {
             // The order in which items are taken needs no other memory to be visible.
@@ -29,7 +33,7 @@ pub fn parallel<T: Sync, R: Send>(
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 items.get(index).map(|item| (index, item))
             } {
-                let result = run(item);
+                let result = digest::of_runs(|| run(item));
                 done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
             }
         };
@@ -39,7 +43,11 @@ pub fn parallel<T: Sync, R: Send>(
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
+    let ended = |(_, (result, runs)): (usize, (R, digest::Digest))| {
+        digest::run_ended(runs.value());
+        result
+    };
+    done.into_iter().map(ended).collect()
 }
 
 #[cfg(test)]

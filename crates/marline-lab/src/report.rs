@@ -301,7 +301,16 @@ mod tests {
     fn info() -> RunInfo {
         let machine = Machine { kernel: "6".into(), processor: "<cpu>".into(), processors: 2 };
         let (version, program) = ("0".to_owned(), "p".to_owned());
-        RunInfo { version, program, machine, seed: 1, scale: 0.5, jobs: 2, seconds: 3.0 }
+        RunInfo {
+            version,
+            program,
+            machine,
+            seed: 1,
+            scale: 0.5,
+            jobs: 2,
+            seconds: 3.0,
+            digest: String::new(),
+        }
     }
 
     #[test]

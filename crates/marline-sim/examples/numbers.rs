@@ -1,7 +1,7 @@
 //! The simulator's rows of the table of figures, whole: `cargo run --release -p marline-sim --example
-//! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds. `SEED=n` replays one
-//! random world, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` runs so many;
-//! `MARLINE_TRACE_DIR` is where traces lie.
+//! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds, and, if asked for,
+//! digests. `SEED=n` replays one random world, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n`
+//! runs so many; `MARLINE_TRACE_DIR` is where traces lie.
 
 #![allow(
     clippy::disallowed_types,
@@ -16,11 +16,15 @@ use std::env;
 use std::time::Instant as Clock;
 
 use cases::{bulk, death, link, pairs, parallel, sleep, speed, worlds};
+use marline_sim::digest::Digest;
 use marline_time::{Duration, Instant, Rate};
+
+/// The row that is left out unless asked for.
+const DIGESTS: &str = "digests";
 
 fn main() {
     let wanted: Vec<String> = env::args().skip(1).collect();
-    let rows: [(&str, fn()); 8] = [
+    let rows: [(&str, fn()); 9] = [
         ("speed", speed_row),
         ("cost", cost_row),
         ("clean", clean_row),
@@ -29,9 +33,11 @@ fn main() {
         ("sleep", sleep_row),
         ("pairs", pairs_row),
         ("worlds", worlds_row),
+        // Figures of interest to `cargo xtask digests` only.
+        (DIGESTS, digests_row),
     ];
     for (name, row) in rows {
-        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+        if wanted.is_empty() && name != DIGESTS || wanted.iter().any(|word| word == name) {
             println!("== {name}");
             let begun = Clock::now();
             row();
@@ -170,6 +176,27 @@ fn pairs_row() {
             outcome.alone_mbit,
             outcome.together_mbit
         );
+    }
+}
+
+/// One digest over the random worlds of each family, in the order of their seeds.
+fn digests_row() {
+    let count = env::var("MARLINE_WORLDS").ok().and_then(|n| n.parse().ok()).unwrap_or(5_000);
+    let seeds: Vec<u64> = (1..=count).collect();
+    for (name, family) in [
+        ("shipped", worlds::Family::Shipped),
+        ("any", worlds::Family::Any),
+        ("coded", worlds::Family::Coded),
+        ("mobile", worlds::Family::Mobile),
+    ] {
+        let outcomes = parallel(&seeds, |seed| worlds::run(*seed, family));
+        let mut all = Digest::default();
+        for outcome in &outcomes {
+            all.number(outcome.digest);
+            all.time(outcome.finished);
+        }
+        let failed = outcomes.iter().filter(|outcome| outcome.complaint.is_some()).count();
+        println!("{:016x}  {count} worlds, {name}, {failed} failed", all.value());
     }
 }
 

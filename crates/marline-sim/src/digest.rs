@@ -2,6 +2,8 @@
 //!
 //! Each sixteen bytes are folded by a 64 x 64 -> 128 bit multiplication. Not for adversaries.
 
+use core::cell::Cell;
+
 use marline_time::Instant;
 
 /// A running hash.
@@ -60,9 +62,49 @@ impl Digest {
     }
 }
 
+thread_local! {
+    /// What [`of_runs`] of this thread has seen so far; `None` outside of it.
+    static RUNS: Cell<Option<Digest>> = const { Cell::new(None) };
+}
+
+/// Does `work` and returns the digest of all scenes ([`Paths`](crate::Paths)) that ended meanwhile on
+/// this thread, in their order. Work that was done on other threads is told by [`run_ended`].
+pub fn of_runs<R>(work: impl FnOnce() -> R) -> (R, Digest) {
+    let outer = RUNS.replace(Some(Digest::default()));
+    let result = work();
+    let seen = RUNS.replace(outer).unwrap_or_default();
+    (result, seen)
+}
+
+/// Tells [`of_runs`] of this thread, if there is one, of a run that has ended.
+pub fn run_ended(digest: u64) {
+    RUNS.set(RUNS.get().map(|mut runs| {
+        runs.number(digest);
+        runs
+    }));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_are_counted_by_the_innermost_and_in_their_order() {
+        let two = |first, second| {
+            of_runs(|| {
+                run_ended(first);
+                let (_, inner) = of_runs(|| run_ended(7));
+                run_ended(second);
+                inner
+            })
+        };
+        let (inner, outer) = two(1, 2);
+        assert_eq!((inner, outer), two(1, 2));
+        assert_eq!(inner, two(3, 4).0);
+        assert_ne!(outer, two(2, 1).1);
+        run_ended(5);
+        assert_eq!(of_runs(|| ()).1, Digest::default());
+    }
 
     #[test]
     fn every_bit_and_every_length_matters() {

@@ -17,7 +17,7 @@
 mod app;
 mod capture;
 mod content;
-mod digest;
+pub mod digest;
 mod event_queue;
 mod host;
 mod measure;

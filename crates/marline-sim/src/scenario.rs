@@ -11,7 +11,7 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, SeedTree};
 
 use crate::app::App;
-use crate::{Host, HostConfig, LinkId, Listen, NodeId, Report, World};
+use crate::{Host, HostConfig, LinkId, Listen, NodeId, Report, World, digest};
 
 /// The server's port.
 pub const SERVER_PORT: u16 = 443;
@@ -69,7 +69,7 @@ impl PathsConfig {
     }
 }
 
-/// A client, a server, and the links between them.
+/// A client, a server, and the links between them. Its end is told to [`digest::of_runs`].
 #[derive(Debug)]
 pub struct Paths {
     /// The world.
@@ -85,6 +85,12 @@ pub struct Paths {
     connection: ConnectionConfig,
     /// Addresses the client ever had on each path; the last is the present one.
     renumbered: Vec<u8>,
+}
+
+impl Drop for Paths {
+    fn drop(&mut self) {
+        digest::run_ended(self.world.digest());
+    }
 }
 
 impl Paths {

@@ -27,6 +27,10 @@ pub struct RunInfo {
     pub jobs: usize,
     /// Wall clock, seconds.
     pub seconds: f64,
+    /// Hash over all packets, times and bytes read of the simulated runs, in hexadecimal: equal where
+    /// nothing behaved differently. Empty where nothing was simulated.
+    #[serde(default)]
+    pub digest: String,
 }
 
 /// A machine.

@@ -87,7 +87,16 @@ fn result() -> Reproduction {
 fn info() -> RunInfo {
     let machine = Machine::here();
     let (version, program) = ("0".to_owned(), "p".to_owned());
-    RunInfo { version, program, machine, seed: 1, scale: 1.0, jobs: 2, seconds: 0.5 }
+    RunInfo {
+        version,
+        program,
+        machine,
+        seed: 1,
+        scale: 1.0,
+        jobs: 2,
+        seconds: 0.5,
+        digest: String::new(),
+    }
 }
 
 #[test]

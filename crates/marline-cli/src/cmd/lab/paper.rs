@@ -141,9 +141,9 @@ pub(super) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         progress: &progress,
     };
     let start = Instant::now();
-    let result = paper.run(&context);
+    let ran = papers::run(paper, &context);
     bar.finish_and_clear();
-    let result = result?;
+    let (result, digest) = ran?;
     let info = RunInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         program: keep::program()?,
@@ -152,6 +152,7 @@ pub(super) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         scale: args.scale,
         jobs,
         seconds: start.elapsed().as_secs_f64(),
+        digest,
     };
     papers::store(&directory, &result, &info)?;
     Ok((result, info))
@@ -196,6 +197,9 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
         write!(text, "\n{share} % of the full number of runs: for a look, not for a verdict\n")?;
     }
     write!(text, "\n{:.1} s on {} threads; ", info.seconds, info.jobs)?;
+    if !info.digest.is_empty() {
+        write!(text, "digest {}; ", info.digest)?;
+    }
     Ok(text)
 }
 

@@ -1,0 +1,46 @@
+//! Digests of behaviour: what a rebuilding of the code must leave as it was.
+//!
+//! Each covers the packets that were delivered (headers with all options, and through TCP's checksum the
+//! payload), when and over which link, and what applications read and when. No name of a type, no debug text
+//! and no wall clock is in it; the labels of random streams are part of the simulated scenes, so they are
+//! never renamed.
+
+use std::fs;
+use std::path::Path;
+
+use crate::run::{command, output};
+use crate::{TaskResult, ci};
+
+/// Where the papers' results go, below the checkout.
+const RESULTS: &str = "target/digests";
+/// What stands in a paper's `run.json` before its digest.
+const FIELD: &str = "\"digest\": \"";
+
+/// Writes the papers' tables as they come, then a line for each family of random worlds and for each
+/// paper: the digest, and what of.
+pub(crate) fn print(root: &Path) -> TaskResult {
+    let results = root.join(RESULTS);
+    if results.exists() {
+        fs::remove_dir_all(&results).map_err(|error| format!("{RESULTS}: {error}"))?;
+    }
+    ci::small_papers(root, RESULTS)?;
+    let worlds =
+        ["run", "--release", "-q", "-p", "marline-sim", "--example", "numbers", "--", "digests"];
+    let worlds = output(&mut command(root, "cargo", &worlds))?;
+    println!();
+    for line in worlds.lines().filter(|line| line.contains(" worlds, ")) {
+        println!("{line}");
+    }
+    let entries = fs::read_dir(&results).map_err(|error| format!("{RESULTS}: {error}"))?;
+    let mut papers: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    papers.sort();
+    for paper in papers {
+        let name = paper.file_name().unwrap_or_default().to_string_lossy();
+        let run = fs::read_to_string(paper.join("run.json"))
+            .map_err(|error| format!("{RESULTS}/{name}/run.json: {error}"))?;
+        let digest = run.split(FIELD).nth(1).and_then(|rest| rest.split('"').next());
+        let digest = digest.filter(|digest| !digest.is_empty());
+        println!("{}  {name}", digest.ok_or(format!("{name}: nothing was simulated"))?);
+    }
+    Ok(())
+}

@@ -230,6 +230,100 @@ fn data_without_a_mapping_is_not_data_acked_and_ends_the_subflow() {
     assert_eq!(line.read(), b"first");
 }
 
+/// Both sides know that options pass.
+fn proven(checksums: bool) -> Subflows {
+    let mut line = connection(checksums);
+    line.write(3);
+    let _ = line.sent();
+    line.ack(0);
+    line
+}
+
+/// Three segments of ten bytes, cut in two each by a box that then puts pieces together, with the options of the
+/// first of two.
+fn cut_and_joined(options_on_all: bool, checksums: bool) -> (Subflows, Vec<String>) {
+    let mut line = proven(checksums);
+    let whole: Vec<u8> = (b'a'..=b'z').chain(*b"0123").collect();
+    let segments: Vec<Seg> = whole
+        .chunks(10)
+        .enumerate()
+        .map(|(n, bytes)| {
+            let at = 1 + 10 * n as u32;
+            let dsn = line.dsn(u64::from(at));
+            let mut seg = Seg::ack().mapping(dsn, at, 10).payload(bytes);
+            if checksums {
+                let sum = sum((dsn, at, 10), bytes);
+                let dss = seg.options.dss.as_mut();
+                dss.and_then(|dss| dss.mapping.as_mut()).expect("mapped").checksum = Some(sum);
+            }
+            seg
+        })
+        .collect();
+    let bare = |seg: &Seg| if options_on_all { seg.clone() } else { Seg::ack() };
+    // The first piece alone; of the next two, of different segments, one.
+    line.send_at(0, 1, segments[0].clone().payload(&whole[..6]));
+    line.send_at(0, 7, bare(&segments[0]).payload(&whole[6..16]));
+    line.send_at(0, 17, bare(&segments[1]).payload(&whole[16..20]));
+    line.send_at(0, 21, segments[2].clone().payload(&whole[20..30]));
+    let sent = line.sent();
+    assert_eq!(line.read(), &whole[..10], "{sent:?}");
+    (line, sent)
+}
+
+#[test]
+fn what_a_box_put_together_without_its_mapping_comes_again_and_ends_nothing() {
+    for (options_on_all, checksums) in [(true, false), (false, false), (true, true), (false, true)]
+    {
+        let (mut line, sent) = cut_and_joined(options_on_all, checksums);
+        let last = sent.last().map(String::as_str);
+        assert_eq!(last, Some("a: ack 31 dack8 11"), "options on all {options_on_all}");
+        // The second segment's data again.
+        line.peers[0].next = line.peers[0].iss.add(31);
+        line.advance_dsn(10);
+        line.data(0, b"klmnopqrst");
+        assert_eq!(line.read(), b"klmnopqrstuvwxyz0123", "options on all {options_on_all}");
+        assert_eq!(line.sent(), ["a: ack 41 dack8 31"]);
+    }
+}
+
+/// The same where the rest waits behind a hole.
+#[test]
+fn what_lacks_a_mapping_behind_a_hole_is_left_out_once_the_hole_is_filled() {
+    let mut line = proven(false);
+    let dsn = |line: &Subflows, at| line.dsn(at);
+    let (first, third) = (dsn(&line, 1), dsn(&line, 21));
+    line.send_at(0, 21, Seg::ack().mapping(third, 21, 10).payload(b"uvwxyz0123 and"));
+    line.send_at(0, 35, Seg::ack().payload(b" more"));
+    let second = dsn(&line, 11);
+    line.send_at(0, 11, Seg::ack().mapping(second, 11, 10).payload(b"klmnopqrst"));
+    let _ = line.sent();
+    line.send_at(0, 1, Seg::ack().mapping(first, 1, 10).payload(b"abcdefghij"));
+    assert_eq!(line.read(), b"abcdefghijklmnopqrstuvwxyz0123");
+    let sent = line.sent();
+    assert_eq!(sent.last().map(String::as_str), Some("a: ack 40 dack8 31"), "{sent:?}");
+    line.peers[0].next = line.peers[0].iss.add(40);
+    line.advance_dsn(30);
+    line.data(0, b" and more");
+    assert_eq!(line.read(), b" and more");
+}
+
+/// The limit: no mapping is longer than 65,535 bytes, so that more without one has lost more than one.
+#[test]
+fn a_stretch_without_mappings_that_is_longer_than_any_of_them_ends_the_subflow() {
+    let mut line = proven(false);
+    let dsn = line.dsn(1);
+    line.send_at(0, 1, Seg::ack().mapping(dsn, 1, 10).payload(&[b'x'; 1_010]));
+    let mut at = 1_011;
+    let reset = |sent: &[String]| sent.iter().any(|words| words.contains(" reset "));
+    while !reset(&line.sent()) {
+        assert!(at < 11 + 65_535 + 1_000, "{at}");
+        line.send_at(0, at, Seg::ack().payload(&[b'x'; 1_000]));
+        at += 1_000;
+    }
+    assert!(at > 65_535, "{at}");
+    assert_eq!(line.read(), b"xxxxxxxxxx");
+}
+
 fn line_ack(line: &Subflows) -> u64 {
     line.peers[0].expected_dsn
 }

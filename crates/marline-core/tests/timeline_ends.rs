@@ -2,11 +2,11 @@
 //! half a connection; subflow FINs without; aborts, with data unread and without (RFC 8684 sections 3.3.3
 //! and 3.5).
 
-use marline_core::{CloseReason, ReadError, WriteError};
-use marline_testkit::Seg;
-use marline_testkit::timeline::multipath::{Subflows, multipath};
+use marline_core::{CloseReason, ConnectionConfig, ReadError, WriteError};
+use marline_testkit::timeline::multipath::{Subflows, capable, multipath, syn};
+use marline_testkit::{Seg, Sent};
 use marline_wire::TcpFlags;
-use marline_wire::mptcp::{MpFastclose, MpTcpRst, MptcpOption};
+use marline_wire::mptcp::{MpCapableForm, MpFastclose, MpTcpRst, MptcpOption};
 
 fn served() -> Subflows {
     let mut line = Subflows::served(multipath());
@@ -47,6 +47,34 @@ fn we_finish_first() {
     assert_eq!(line.sent(), ["a: ack 11 dack8 11"]);
     line.send_at(0, 10, Seg::fin());
     assert_eq!(line.sent(), ["a: ack 11 dack8 11"], "TIME-WAIT answers a FIN that comes again");
+}
+
+/// The DATA_FIN leaves no room for SACK beside timestamps: what is out of order is told by an ACK of its own.
+#[test]
+fn a_data_fin_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
+    for timestamps in [false, true] {
+        let mut line = Subflows::listening(ConnectionConfig { timestamps, ..multipath() });
+        let stamped = |seg: Seg, at| if timestamps { seg.timestamps(at, 1) } else { seg };
+        let option = |form| MptcpOption::Capable(capable(form));
+        line.send(0, stamped(syn().mptcp(option(MpCapableForm::Syn)), 1));
+        let _ = line.sent();
+        let third = option(line.keys_form());
+        line.send(0, stamped(Seg::ack().mptcp(third), 2));
+        line.id = line.script.take_incoming();
+        let hello = stamped(line.mapped(0, b"hello"), 3);
+        line.send(0, hello);
+        let _ = line.sent();
+        // Both at once: a DATA_FIN to send, and an ACK.
+        line.script.endpoint.shutdown(line.script.now(), line.id());
+        let late = Seg::ack().mapping(line.dsn(16), 16, 4).payload(b"late");
+        line.send_at(0, 16, stamped(late, 5));
+        let sent = line.script.take_sent();
+        let fin = |sent: &&Sent| sent.seg.options.dss.is_some_and(|dss| dss.data_fin);
+        let tells = |sent: &&Sent| !sent.seg.options.sack.is_empty();
+        assert_eq!(sent.iter().filter(fin).count(), 1, "{sent:?}");
+        assert_eq!(sent.iter().filter(tells).count(), 1, "{sent:?}");
+        assert_eq!(sent.len(), if timestamps { 2 } else { 1 }, "room for both without them");
+    }
 }
 
 #[test]

@@ -87,6 +87,56 @@ fn the_client_s_first_data_is_acknowledged_without_an_option() {
     assert!(sent.last().is_some_and(|words| words == "a: 11 F"), "no DATA_FIN: {sent:?}");
 }
 
+/// A box cuts segments and leaves the options on the first piece, and the first pieces are overtaken: what the
+/// others acknowledge without a DATA_ACK says nothing of options.
+#[test]
+fn a_piece_without_options_is_no_way_back() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"mapped");
+    let _ = line.sent();
+    assert_eq!(line.read(), b"mapped");
+    line.write(3);
+    assert_eq!(line.sent(), ["a: 1:4 P dack8 7 dsn 1+3"]);
+    line.send_at(0, 12, Seg::ack().payload(b"piece"));
+    assert_eq!(line.fallback(), None);
+    let dsn = line.dsn(7);
+    let first = Seg::ack().data_ack(line.their_dsn(4)).mapping(dsn, 7, 10);
+    line.send_at(0, 7, first.payload(b"first"));
+    assert_eq!(line.read(), b"firstpiece");
+    assert_eq!((line.fallback(), line.closed()), (None, None));
+    // A pure ACK without one does.
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"mapped");
+    let _ = line.sent();
+    line.write(3);
+    let _ = line.sent();
+    line.send(0, Seg::ack());
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+}
+
+/// Gone over to plain TCP, with a peer that never learnt of it: the same data again with a mapping of its own would
+/// be taken for more.
+#[test]
+fn a_mapping_that_says_otherwise_than_plain_tcp_ends_the_connection() {
+    let plain = || {
+        let mut line = Subflows::served(multipath());
+        line.send(0, Seg::ack().payload(b"plain"));
+        assert_eq!(line.read(), b"plain");
+        assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+        let _ = line.sent();
+        line
+    };
+    let mut line = plain();
+    let dsn = line.dsn(6);
+    line.send(0, Seg::ack().mapping(dsn, 6, 4).payload(b"same"));
+    assert_eq!((line.read(), line.closed()), (b"same".to_vec(), None), "it says what TCP says");
+    let dsn = line.dsn(6);
+    line.send(0, Seg::ack().mapping(dsn, 10, 4).payload(b"same"));
+    assert_eq!(line.read(), b"");
+    assert_eq!(line.closed(), Some(CloseReason::PeerMisbehaved));
+    assert!(line.sent().last().is_some_and(|words| words.starts_with("a: R")));
+}
+
 #[test]
 fn an_infinite_mapping_of_the_peer() {
     let mut line = Subflows::served(multipath());

@@ -30,6 +30,23 @@ fn ranges_changed_last_come_first() {
     assert_eq!(piece(&mut line, 9_001), [newest], "four fit: the one told most often is left out");
 }
 
+/// Data has no room for SACK, and whoever gets it takes it for no duplicate ACK.
+#[test]
+fn data_that_is_ready_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
+    let mut line = served();
+    line.ack_window(1, 0);
+    line.write(3_000);
+    assert_eq!(line.sent().len(), 0, "the window is shut");
+    line.send_at(1_001, Seg::ack().window(1_000).payload(&[b'x'; 100]));
+    assert_eq!(line.sent(), [full(1, 2), words(&["2001:3001 P", "ack 1 sack 1001:1101"])].concat());
+    line.write(1_000);
+    assert_eq!(line.sent(), ["3001:4001 P"], "told once");
+}
+
+fn words(of: &[&str]) -> Vec<String> {
+    of.iter().map(ToString::to_string).collect()
+}
+
 #[test]
 fn a_hole_that_is_filled_is_acknowledged_at_once_and_its_range_is_no_more() {
     let mut line = served();

@@ -21,8 +21,7 @@ impl Connection {
         ingress: &Ingress,
     ) {
         if let Some((ssn, range)) = ingress.in_order.clone() {
-            let mapped_itself = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
-            self.deliver(now, sh, id, (ssn, &segment.payload[range]), mapped_itself);
+            self.deliver(now, sh, id, (ssn, &segment.payload[range]));
         }
         // A subflow that its own data ended says no more.
         let next = |connection: &mut Self| {
@@ -30,38 +29,58 @@ impl Connection {
             leg.tcp.pop_reassembled()
         };
         while let Some((ssn, bytes)) = next(self) {
-            self.deliver(now, sh, id, (ssn, &bytes), false);
+            self.deliver(now, sh, id, (ssn, &bytes));
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.recycle(bytes);
             }
         }
     }
 
-    /// Bytes in order. `mapped_itself`: the segment that brought them had a mapping.
+    /// A server that nobody has answered may still turn out to speak plain TCP on the way.
+    fn may_be_plain(&self, id: SubflowId) -> bool {
+        self.role == Role::Server && self.was_never_heard(id)
+    }
+
+    /// Looks at what a segment holds beside what is mapped: a box has put segments together and kept the options
+    /// of one. Options pass.
+    pub(super) fn note_torn(
+        &mut self,
+        sh: &mut Shared,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        let Some(start) = ingress.start.filter(|_| !self.is_plain() && !self.may_be_plain(id))
+        else {
+            return;
+        };
+        let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
+        let Some(leg) = self.leg_mut(id) else { return };
+        let end = start.plus(segment.payload.len() as u64);
+        if leg.mappings.note_segment((start, end), mapped, leg.delivered) {
+            sh.counters.dss_not_matching += 1;
+        }
+    }
+
+    /// Bytes in order.
     fn deliver(
         &mut self,
         now: Instant,
         sh: &mut Shared,
         id: SubflowId,
         (ssn, bytes): (Ssn, &[u8]),
-        mapped_itself: bool,
     ) {
         if self.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
             // Its infinite mapping did not pass; that it needs none says the same.
             self.receive_plain(sh, id, (ssn, self.receive.next()));
         }
-        let may_be_plain = self.role == Role::Server && self.was_never_heard(id);
+        let may_be_plain = self.may_be_plain(id);
         let mut result = self.translate(now, sh, id, ssn, bytes);
-        let nothing_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_nothing());
-        if result == Err(MappingError::Unmapped) && may_be_plain && nothing_follows {
+        let plain_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_plain());
+        if result == Err(MappingError::Unmapped) && may_be_plain && plain_follows {
             // Options get lost here, if only those of segments that a box put together.
             self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
             result = self.translate(now, sh, id, ssn, bytes);
-        } else if result == Err(MappingError::Unmapped) && mapped_itself && nothing_follows {
-            // A box put segments together and kept the options of one. Options pass: the rest is not
-            // DATA_ACKed, so that it comes again with a mapping of its own.
-            sh.counters.dss_not_matching += 1;
-            result = Ok(());
         }
         let Some(leg) = self.leg(id) else { return };
         if let Some(kept) = leg.mappings.kept() {

@@ -61,7 +61,8 @@ impl Connection {
     /// A segment without any MPTCP option: a DSS is missing if it carries data or acknowledges some.
     /// On the first subflow, before anything passed and while it is alone, that is plain TCP; on a
     /// joined one it is a box that drops options (RFC 8684 section 3.7). Data without a mapping later
-    /// on is an error of the mapping.
+    /// on is an error of the mapping, and what it acknowledges says nothing: a box that cuts segments leaves the
+    /// options on the first piece.
     fn on_missing_dss(
         &mut self,
         now: Instant,
@@ -79,9 +80,11 @@ impl Connection {
             return;
         };
         let unmapped = carries(segment) && !leg.mapped;
+        let piece = !segment.payload.is_empty() && leg.mapped;
         let first = leg.run == (Ssn(1), Dsn(0));
         let sent = self.mappings.end() > Dsn(0) || !first;
-        let unproven = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1) && !leg.proven;
+        let acks = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1);
+        let unproven = acks && !leg.proven && !piece;
         if !unmapped && !unproven {
             return;
         }
@@ -195,6 +198,20 @@ impl Connection {
             coded: None,
         };
         self.announce(now, sh, id, mapping);
+    }
+
+    /// Since its first byte the peer's stream is taken for plain TCP, and this mapping says otherwise: the peer never
+    /// learnt of it, and what it sends twice would be taken for more.
+    pub(super) fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
+        let Some(leg) = self.leg(id).filter(|leg| leg.mappings.is_plain_from_the_start()) else {
+            return false;
+        };
+        let wire = dss.mapping.filter(|wire| wire.length > u16::from(dss.data_fin));
+        wire.is_some_and(|wire| {
+            let ssn = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0);
+            let dsn = self.unwrap_dsn(wire.dsn);
+            ssn.zip(dsn).is_none_or(|(ssn, dsn)| ssn != dsn.0 + 1)
+        })
     }
 
     /// DATA_ACKs are as long as the DSNs they answer.

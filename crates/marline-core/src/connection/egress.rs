@@ -243,7 +243,13 @@ impl Connection {
         let window = self.receive.window();
         let egress = Egress::Ack;
         let tcp = &mut self.leg_mut(id)?.tcp;
+        let owes_sack = tcp.owes_sack();
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Egress(&egress), window, &mut options);
+        let room = options.room();
+        tcp.fill_sack(&mut options, room);
+        if owes_sack && options.sack.is_empty() {
+            tcp.ack_now();
+        }
         self.write_segment(sh, id, &header, &options, (Dsn(0), 0), buf)?;
         self.batch(id, 1, buf.bytes().len(), ecn)
     }

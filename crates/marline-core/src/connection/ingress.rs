@@ -7,9 +7,9 @@ use marline_wire::mptcp::MptcpOption;
 use marline_wire::{TcpFlags, TcpSegment};
 
 use super::Connection;
-use crate::Ecn;
 use crate::shared::Shared;
 use crate::subflow::Ingress;
+use crate::{CloseReason, Ecn};
 
 impl Connection {
     /// One segment for one of our subflows.
@@ -90,8 +90,14 @@ impl Connection {
             }
             // After a fallback in mid-stream the peer's mappings count until its infinite one.
             let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
-            if let Some(dss) = segment.options.dss.filter(|_| mapped) {
-                self.on_mapping(now, sh, id, (&dss, super::dss_rx::carries(segment)));
+            if let Some(dss) = segment.options.dss {
+                if mapped {
+                    self.on_mapping(now, sh, id, (&dss, super::dss_rx::carries(segment)));
+                } else if self.is_beside_plain(id, &dss) {
+                    sh.counters.dss_not_matching += 1;
+                    self.abort_because(now, sh, CloseReason::PeerMisbehaved);
+                    return;
+                }
             }
         } else {
             self.on_mptcp_options(now, sh, id, segment);
@@ -100,6 +106,7 @@ impl Connection {
         if self.coding.is_some() || self.is_early_repair(segment) {
             self.on_coded(now, sh, id, segment, ingress);
         }
+        self.note_torn(sh, id, segment, ingress);
         self.take_payload(now, sh, id, segment, ingress);
         if self.coding.is_some() {
             self.repair_missing(now, sh, id);

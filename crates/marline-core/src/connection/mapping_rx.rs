@@ -16,7 +16,10 @@ use marline_policy::{DataRange, Dsn, Ssn};
 use marline_wire::mptcp::{MpRepair, repair_checksum};
 use marline_wire::{Checksum, dss_checksum};
 
+use self::torn::Torn;
 use crate::repair::Repair;
+
+mod torn;
 
 /// A mapping in unwrapped positions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -100,6 +103,8 @@ pub(crate) struct MappingRx {
     /// Sorted by subflow position, disjoint.
     announced: VecDeque<RxMapping>,
     limit: usize,
+    /// What lost its mapping on the way.
+    torn: Torn,
     /// Most bytes kept behind a failed mapping.
     max_kept: u64,
     /// Bytes of the front mapping that wait for its checksum.
@@ -112,10 +117,11 @@ pub(crate) struct MappingRx {
 }
 
 impl MappingRx {
-    pub(crate) const fn new(limit: usize, max_kept: u64) -> Self {
+    pub(crate) fn new(limit: usize, max_kept: u64) -> Self {
         MappingRx {
             announced: VecDeque::new(),
             limit,
+            torn: Torn::default(),
             max_kept,
             waiting: Vec::new(),
             infinite: None,
@@ -161,13 +167,19 @@ impl MappingRx {
         self.failed.as_ref().map(|failed| failed.dsn)
     }
 
-    /// No mapping is announced for bytes to come.
-    pub(crate) fn expects_nothing(&self) -> bool {
-        self.announced.is_empty()
+    /// Mappings of bytes to come, if there are any, say what plain TCP would say of them.
+    pub(crate) fn expects_plain(&self) -> bool {
+        let plain = |m: &RxMapping| m.coded.is_none() && m.dsn.0 + 1 == m.ssn.0;
+        self.announced.iter().all(plain)
     }
 
     pub(crate) const fn is_infinite(&self) -> bool {
         self.infinite.is_some()
+    }
+
+    /// The first byte of the subflow is the first of the stream, and so on for ever.
+    pub(crate) fn is_plain_from_the_start(&self) -> bool {
+        self.infinite == Some((Ssn(1), Dsn(0)))
     }
 
     /// Takes note of a mapping. `delivered` is the first subflow position not delivered yet.
@@ -193,7 +205,7 @@ impl MappingRx {
                     && new.dsn.0.wrapping_sub(known.dsn.0) == new.ssn.0 - known.ssn.0;
                 if same || inside { Ok(()) } else { Err(MappingError::Contradiction) }
             }
-            _ if new.ssn < delivered => Err(MappingError::Contradiction),
+            _ if new.ssn < delivered => self.announce_rest(new, delivered),
             _ if self.joined(index, &new) => Ok(()),
             _ if self.announced.len() >= self.limit => Err(MappingError::TooMany),
             _ => {
@@ -201,6 +213,61 @@ impl MappingRx {
                 Ok(())
             }
         }
+    }
+
+    /// A mapping whose first bytes had their turn without it. The rest of it is of use unless only the whole can
+    /// be verified.
+    fn announce_rest(&mut self, new: RxMapping, delivered: Ssn) -> Result<(), MappingError> {
+        let begins_torn = self.torn.reaches(new.ssn) && self.torn.reaches(delivered);
+        if !begins_torn {
+            return Err(MappingError::Contradiction);
+        }
+        if new.checksum.is_some() || new.coded.is_some() {
+            return Ok(());
+        }
+        let gone = delivered.since(new.ssn);
+        let rest = RxMapping {
+            ssn: delivered,
+            len: new.len - gone,
+            dsn: new.dsn.plus(gone),
+            wire_dsn: new.wire_dsn.wrapping_add(gone),
+            ..new
+        };
+        self.announce(rest, delivered)
+    }
+
+    /// Takes note of a segment that came, after its mapping: `mapped` if it had one. What no mapping covers in
+    /// one that is not without any is torn. Returns whether some of it is.
+    pub(crate) fn note_segment(
+        &mut self,
+        (start, end): (Ssn, Ssn),
+        mapped: bool,
+        delivered: Ssn,
+    ) -> bool {
+        if self.failed.is_some() || self.infinite.is_some() {
+            return false;
+        }
+        let mut from = start.max(delivered);
+        let first = self.announced.partition_point(|m| m.end() <= from);
+        let known = |m: &RxMapping| m.ssn < end;
+        let joined = mapped || start < from || self.torn.reaches(from);
+        let joined = joined || self.announced.get(first).is_some_and(known);
+        if !joined {
+            return false;
+        }
+        let mut torn = false;
+        for mapping in self.announced.range(first..).take_while(|m| known(m)) {
+            if from < mapping.ssn {
+                self.torn.insert(from, mapping.ssn, self.limit);
+                torn = true;
+            }
+            from = from.max(mapping.end());
+        }
+        if from < end {
+            self.torn.insert(from, end, self.limit);
+            torn = true;
+        }
+        torn
     }
 
     /// Makes the new mapping, which belongs before the one at `index`, a part of its neighbours if it
@@ -231,13 +298,15 @@ impl MappingRx {
     /// Gives back the memory that it does not need now.
     pub(crate) fn shrink(&mut self) {
         self.announced.shrink_to_fit();
+        self.torn.shrink();
         self.waiting.shrink_to_fit();
         self.repairs.shrink_to_fit();
     }
 
     /// Bytes of memory held, beside what a failed checksum keeps.
     pub(crate) fn memory(&self) -> u64 {
-        (self.announced.capacity() * size_of::<RxMapping>() + self.waiting.capacity()) as u64
+        let mappings = self.announced.capacity() * size_of::<RxMapping>();
+        (mappings + self.torn.memory() + self.waiting.capacity()) as u64
     }
 
     /// Mappings that are kept.
@@ -264,7 +333,15 @@ impl MappingRx {
         while !bytes.is_empty() {
             let front = self.announced.front().copied();
             let Some(mapping) = front.filter(|m| m.ssn <= ssn) else {
-                return self.translate_unmapped(ssn, bytes, deliver);
+                let next = front.map_or(u64::MAX, |m| m.ssn.since(ssn));
+                let torn = self.torn.len_at(ssn).min(next).min(bytes.len() as u64);
+                if torn == 0 {
+                    return self.translate_unmapped(ssn, bytes, deliver);
+                }
+                bytes = &bytes[torn as usize..];
+                ssn = ssn.plus(torn);
+                self.torn.advance(ssn);
+                continue;
             };
             let offset = ssn.since(mapping.ssn);
             let left = mapping.len.saturating_sub(offset);
@@ -281,6 +358,7 @@ impl MappingRx {
             }
             bytes = &bytes[n..];
             ssn = ssn.plus(n as u64);
+            self.torn.advance(ssn);
         }
         Ok(())
     }

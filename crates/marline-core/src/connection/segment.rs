@@ -39,14 +39,18 @@ impl Connection {
         self.receive.refresh_edge();
         let window = self.receive.window();
         let tcp = &mut self.leg_mut(id)?.tcp;
+        let owes_sack = signal.is_some() && tcp.owes_sack();
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Egress(egress), window, &mut options);
         if !options.fits() {
             options.timestamps = None;
         }
-        // A repeated segment has no room to spare: its SACK blocks go in an ACK of their own.
+        // Data has no room to spare, and a signal perhaps none: SACK blocks go in an ACK of their own.
         if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
             let room = options.room();
             tcp.fill_sack(&mut options, room);
+        }
+        if owes_sack && options.sack.is_empty() {
+            tcp.ack_now();
         }
         let payload = match egress {
             Egress::Retransmit(segment) => (segment.dsn, segment.payload_len() as usize),

@@ -30,6 +30,7 @@ impl Subflow {
             ..TcpHeader::default()
         };
         let mut codepoint = Ecn::NotEct;
+        let mut owes_sack = false;
         match what {
             HeaderFor::Egress(Egress::Syn) => {
                 return (self.syn_header(now, header, rcv_window, options), codepoint);
@@ -49,9 +50,11 @@ impl Subflow {
                 header.flags = TcpFlags::FIN;
             }
             HeaderFor::Egress(Egress::Retransmit(segment)) => {
+                owes_sack = self.owes_sack();
                 self.data_header(segment, &mut header);
             }
             HeaderFor::Data(segment) => {
+                owes_sack = self.owes_sack();
                 self.data_header(segment, &mut header);
                 let (flags, ect) = self.ecn.data_marks();
                 header.flags = header.flags.with(flags);
@@ -59,6 +62,10 @@ impl Subflow {
             }
         }
         self.acknowledge(now, &mut header, rcv_window, options);
+        if owes_sack {
+            // Data has no room for SACK, and is no duplicate ACK.
+            self.ack.demand();
+        }
         (header, codepoint)
     }
 
@@ -192,6 +199,11 @@ impl Subflow {
             }
             room -= 1;
         }
+    }
+
+    /// Whether an ACK is owed that SACK has something to say in.
+    pub(crate) fn owes_sack(&self) -> bool {
+        self.ack.owed() && self.tx.sack_enabled && self.has_sack_blocks()
     }
 
     /// Whether SACK has something to say.

@@ -5,6 +5,7 @@
 #[path = "../cases/mod.rs"]
 mod cases;
 mod memory;
+mod reshape;
 mod world;
 
 use marline_core::FallbackReason;

@@ -160,7 +160,7 @@ pub fn messages(boxes: &str, checksum: bool, pairs: bool, worst: Duration) -> Re
     if slowest > worst { Err(format!("one took {slowest:?}")) } else { Ok(()) }
 }
 
-fn outcome(paths: &Paths) -> Outcome {
+pub fn outcome(paths: &Paths) -> Outcome {
     let now = paths.world.now();
     let nobody = Report::default();
     let client = paths.client_report(0).expect("it connected");

@@ -1,0 +1,112 @@
+//! Parts of a subflow whose mappings a box took away.
+//!
+//! A box that puts segments together has room for the options of one: the other's bytes arrive, and nothing
+//! says where in the stream they belong. They are told from those of a path that lets no options pass at all:
+//!
+//! ```text
+//!   [ mapped | torn ]            a part of the segment is mapped, so the box has joined two
+//!   [ torn ][ torn ]             what it cut off the second goes on without options
+//!   [ mapped ][ bare ]           whole segments came without: options do not pass
+//! ```
+//!
+//! What is torn is thrown away when its turn comes. It is not DATA_ACKed, so that it comes again with a mapping
+//! of its own (RFC 8684 section 3.3.1); a mapping of it that comes before that is as good as ever.
+
+use std::collections::VecDeque;
+
+use marline_policy::Ssn;
+
+/// No mapping covers more: what is longer has lost more than one.
+const LONGEST: u64 = u16::MAX as u64;
+
+/// Torn parts of one subflow's receiving side.
+#[derive(Debug, Default)]
+pub(super) struct Torn {
+    /// In order, disjoint. The first stays until something behind it is delivered.
+    parts: VecDeque<(Ssn, Ssn)>,
+}
+
+impl Torn {
+    /// Whether `at` is in such a part, or where one ends that may still grow.
+    pub(super) fn reaches(&self, at: Ssn) -> bool {
+        let index = self.parts.partition_point(|(_, end)| *end < at);
+        self.parts
+            .get(index)
+            .is_some_and(|(start, end)| *start <= at && (at < *end || end.since(*start) < LONGEST))
+    }
+
+    /// Takes note of one, if there are fewer than `limit`.
+    pub(super) fn insert(&mut self, start: Ssn, end: Ssn, limit: usize) {
+        let first = self.parts.partition_point(|(_, known)| *known < start);
+        let last = self.parts.partition_point(|(known, _)| *known <= end);
+        let touched = self.parts.range(first..last);
+        let (start, end) = touched.fold((start, end), |(from, to), (known_from, known_to)| {
+            (from.min(*known_from), to.max(*known_to))
+        });
+        if first < last {
+            self.parts.drain(first + 1..last);
+            self.parts[first] = (start, end);
+        } else if self.parts.len() < limit {
+            self.parts.insert(first, (start, end));
+        }
+    }
+
+    /// How many bytes from `at` on are torn.
+    pub(super) fn len_at(&self, at: Ssn) -> u64 {
+        let index = self.parts.partition_point(|(_, end)| *end <= at);
+        let part = self.parts.get(index).filter(|(start, _)| *start <= at);
+        part.map_or(0, |(_, end)| end.since(at))
+    }
+
+    /// Everything before `delivered` has had its turn.
+    pub(super) fn advance(&mut self, delivered: Ssn) {
+        while self.parts.front().is_some_and(|(_, end)| *end < delivered) {
+            self.parts.pop_front();
+        }
+    }
+
+    /// Gives back the memory that it does not need now.
+    pub(super) fn shrink(&mut self) {
+        self.parts.shrink_to_fit();
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn memory(&self) -> usize {
+        self.parts.capacity() * size_of::<(Ssn, Ssn)>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn torn(parts: &[(u64, u64)]) -> Torn {
+        let mut torn = Torn::default();
+        parts.iter().for_each(|(start, end)| torn.insert(Ssn(*start), Ssn(*end), 3));
+        torn
+    }
+
+    #[test]
+    fn parts_that_touch_are_one_and_their_number_is_bounded() {
+        let mut known = torn(&[(10, 20), (40, 50), (30, 35), (90, 95)]);
+        assert_eq!(known.parts, [(Ssn(10), Ssn(20)), (Ssn(30), Ssn(35)), (Ssn(40), Ssn(50))]);
+        known.insert(Ssn(20), Ssn(42), 3);
+        assert_eq!(known.parts, [(Ssn(10), Ssn(50))]);
+        assert_eq!([9, 10, 49, 50].map(|at| known.len_at(Ssn(at))), [0, 40, 1, 0]);
+    }
+
+    #[test]
+    fn the_end_of_a_part_is_known_until_something_behind_it_had_its_turn() {
+        let mut known = torn(&[(10, 20), (30, 40)]);
+        known.advance(Ssn(20));
+        assert!(known.reaches(Ssn(20)) && !known.reaches(Ssn(21)) && known.reaches(Ssn(35)));
+        known.advance(Ssn(21));
+        assert_eq!(known.parts, [(Ssn(30), Ssn(40))]);
+    }
+
+    #[test]
+    fn a_part_grows_no_longer_than_a_mapping() {
+        let known = torn(&[(1, 1 + LONGEST)]);
+        assert!(known.reaches(Ssn(LONGEST)) && !known.reaches(Ssn(1 + LONGEST)));
+    }
+}

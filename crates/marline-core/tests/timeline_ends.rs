@@ -77,6 +77,55 @@ fn a_data_fin_does_not_take_the_place_of_an_ack_for_what_is_out_of_order() {
     }
 }
 
+/// The subflows there were may let no options of pure ACKs pass; the new one is asked before them.
+#[test]
+fn a_data_fin_without_an_answer_goes_again_on_the_subflow_that_comes_up() {
+    let mut line = served();
+    line.shutdown();
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6 dsn 1+1@0 dfin"]);
+    line.wait(1_500);
+    let repeats = line.sent();
+    assert!(repeats.iter().all(|words| words == "a: ack 6 dack8 6 dsn 1+1@0 dfin"), "{repeats:?}");
+    let on = line.add_path();
+    let syn = line.join_syn(3, false);
+    line.send(on, syn);
+    let _ = line.sent();
+    line.wait(10);
+    let third = line.join_ack(on);
+    line.send(on, third);
+    let sent = line.sent();
+    assert!(
+        sent.iter().any(|words| words.starts_with("b:") && words.ends_with("dfin")),
+        "{sent:?}"
+    );
+}
+
+/// All data is acknowledged a round trip after the DATA_FIN, and it is not: it was lost, whatever its timer says.
+#[test]
+fn a_data_fin_that_the_last_data_overtook_by_a_round_trip_goes_again_at_once() {
+    let mut line = served();
+    line.write(3);
+    line.shutdown();
+    assert_eq!(line.sent(), ["a: 1:4 P dack8 6 dsn 1+3", "a: ack 6 dack8 6 dsn 4+1@0 dfin"]);
+    line.wait(9);
+    let data = line.their_dsn(4);
+    line.send(0, Seg::ack().data_ack(data));
+    assert_eq!(line.sent(), nothing(), "it may be on its way");
+    let mut line = served();
+    line.write(3);
+    line.shutdown();
+    let _ = line.sent();
+    line.wait(20);
+    let data = line.their_dsn(4);
+    line.send(0, Seg::ack().data_ack(data));
+    assert_eq!(line.sent(), ["a: ack 6 dack8 6 dsn 4+1@0 dfin"]);
+    line.wait(10);
+    let fin = line.their_dsn(5);
+    line.send(0, Seg::ack().data_ack(fin));
+    line.wait(5_000);
+    assert_eq!(line.sent(), nothing());
+}
+
 #[test]
 fn the_peer_finishes_first() {
     let mut line = served();

@@ -114,6 +114,23 @@ fn a_piece_without_options_is_no_way_back() {
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
 }
 
+/// What went out before the client gave options up waits behind what it repeats without: it says what plain TCP says.
+#[test]
+fn the_first_data_goes_on_without_options_before_a_hole() {
+    let mut line = Subflows::served(multipath());
+    line.data(0, b"first");
+    let dsn = line.dsn(11);
+    line.send_at(
+        0,
+        11,
+        Seg::ack().data_ack(line.their_dsn(1)).mapping(dsn, 11, 5).payload(b"third"),
+    );
+    let _ = line.sent();
+    line.send_at(0, 6, Seg::ack().payload(b" two "));
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+    assert_eq!((line.read(), line.closed()), (b"first two third".to_vec(), None));
+}
+
 /// Gone over to plain TCP, with a peer that never learnt of it: the same data again with a mapping of its own would
 /// be taken for more.
 #[test]

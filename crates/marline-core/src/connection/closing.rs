@@ -152,10 +152,24 @@ impl Connection {
         }
     }
 
-    /// A subflow came up. A DATA_FIN that was lost with another, and backs off, goes again at once.
-    pub(super) fn resume_closing(&mut self, now: Instant) {
+    /// A subflow came up. A DATA_FIN that was lost with another, and backs off, goes again at once, and there: the
+    /// others may let no options pass, or nothing.
+    pub(super) fn resume_closing(&mut self, now: Instant, id: SubflowId) {
         if self.closing.fin_sent && !self.closing.fin_acked {
             self.timers.fin_count = 0;
+            self.timers.fin_on = Some(id);
+            self.timers.fin_at = Some(now);
+        }
+    }
+
+    /// The peer has all data. A DATA_FIN that went out a round trip ago or more would have come by now.
+    pub(super) fn hasten_fin(&mut self, now: Instant) {
+        let waits = self.closing.fin_sent && !self.closing.fin_acked;
+        let Some(sent_at) = self.timers.fin.at().filter(|_| waits) else { return };
+        let on = self.timers.fin_went_on.and_then(|id| self.leg(id));
+        let round_trip = on.filter(|leg| leg.is_usable()).and_then(|leg| leg.tcp.srtt());
+        // What the same packets carry is answered by the next segment, not by this one.
+        if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
             self.timers.fin_at = Some(now);
         }
     }

@@ -61,6 +61,9 @@ impl Connection {
         (self.timers.persist_count, self.timers.persist) = (0, Asked::default());
         // Who takes data has not been silent about its end.
         self.timers.fin_count = self.timers.fin_count.min(1);
+        if data == self.send.end() {
+            self.hasten_fin(now);
+        }
         self.rearm_data_rto(now);
         self.watch_data_ack(now);
         self.send.tune(self.wanted_buffer());

@@ -219,6 +219,7 @@ impl Connection {
             }
         }
         self.timers.fin_count += 1;
+        (self.timers.fin_on, self.timers.fin_went_on) = (None, Some(id));
         let silent = self.timers.fin.again(now, self.last_heard_at());
         self.note_silence(now, silent);
         let early = u32::from(self.config.conduct.data_fin_twice);
@@ -256,13 +257,16 @@ impl Connection {
 
     /// Repeats of the DATA_FIN go round the subflows: the first choice may be the dead one.
     pub(super) fn leg_for_fin(&self) -> Option<SubflowId> {
+        let usable = |id: &SubflowId| self.leg(*id).is_some_and(super::Leg::is_usable);
+        if let Some(new) = self.timers.fin_on.filter(usable) {
+            return Some(new);
+        }
         if self.timers.fin_count == 0 {
             return self.best_leg();
         }
-        let usable: Vec<SubflowId> =
-            self.leg_ids().filter(|id| self.leg(*id).is_some_and(super::Leg::is_usable)).collect();
-        let turn = self.timers.fin_count as usize % usable.len().max(1);
-        usable.get(turn).copied()
+        let all: Vec<SubflowId> = self.leg_ids().filter(usable).collect();
+        let turn = self.timers.fin_count as usize % all.len().max(1);
+        all.get(turn).copied()
     }
 
     /// Data, as the scheduler says, as long as it stays on one subflow.

@@ -51,7 +51,7 @@ impl Connection {
         leg.last_new_at = now;
         let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
         self.wait.heard(now);
-        self.resume_closing(now);
+        self.resume_closing(now, id);
         if !initial {
             sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
         }

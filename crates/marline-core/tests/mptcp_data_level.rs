@@ -2,9 +2,13 @@
 
 mod two_hosts;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use marline_core::FourTuple;
+use marline_policy::{
+    AckSample, CongestionController, CongestionFactory, CongestionSignal, SubflowId, SubflowView,
+};
 use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 use two_hosts::{
@@ -32,6 +36,86 @@ fn hear(sent: &marline_testkit::Sent, first: &mut Peer, second: &mut Peer) {
 fn data_on(script: &mut Script, path: FourTuple) -> Vec<Seg> {
     let sent = script.take_sent().into_iter().filter(|s| s.path == path);
     sent.map(|s| s.seg).filter(|s| !s.payload.is_empty()).collect()
+}
+
+/// A window of fixed size that notes what it is told of the group when a retransmission timer fires.
+#[derive(Clone, Debug, Default)]
+struct Watchful(Arc<Mutex<Vec<(SubflowId, Vec<(SubflowId, u64)>)>>>);
+
+impl CongestionFactory for Watchful {
+    fn name(&self) -> &str {
+        "watchful"
+    }
+
+    fn build(&self, _: u32, _: u64, _: marline_time::Instant) -> Box<dyn CongestionController> {
+        Box::new(self.clone())
+    }
+}
+
+impl CongestionController for Watchful {
+    fn on_ack(&mut self, _: &AckSample, _: SubflowId, _: &[SubflowView]) {}
+
+    fn on_signal(
+        &mut self,
+        signal: CongestionSignal,
+        _: marline_time::Instant,
+        me: SubflowId,
+        group: &[SubflowView],
+    ) {
+        if let CongestionSignal::Rto { .. } = signal {
+            let seen = group.iter().map(|view| (view.id, view.bytes_in_flight)).collect();
+            self.0.lock().expect("unpoisoned").push((me, seen));
+        }
+    }
+
+    fn window(&self) -> u64 {
+        20_000
+    }
+
+    fn ssthresh(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn on_mss_change(&mut self, _: u32) {}
+
+    fn wants_group(&self) -> bool {
+        true
+    }
+}
+
+/// The first subflow heard its last segment before there was a second: at its timeout the group is as it is then.
+#[test]
+fn a_coupled_controller_sees_its_siblings_as_they_are_when_a_timer_fires() {
+    let watchful = Watchful::default();
+    let mut accept = by_turns(config());
+    accept.policies.congestion = Arc::new(watchful.clone());
+    let (mut script, mut first) = served(accept, 7, 1);
+    let mut second = Peer::new(served_path(1), 0);
+    second.join(&mut script, &first, 2);
+    script.advance(Duration::from_millis(20));
+    for sent in script.take_sent() {
+        hear(&sent, &mut first, &mut second);
+    }
+    write(&mut script, &bytes(6_000, 1));
+    let start = first.expected_dsn;
+    let mut in_flight = [0; 2];
+    for _ in 0..100 {
+        script.advance(Duration::from_millis(50));
+        for sent in script.take_sent() {
+            in_flight[usize::from(sent.path == second.path)] += sent.seg.payload.len() as u64;
+            hear(&sent, &mut first, &mut second);
+        }
+        if !watchful.0.lock().expect("unpoisoned").is_empty() {
+            break;
+        }
+        second.send(&mut script, Seg::ack().data_ack(start));
+    }
+    let seen = watchful.0.lock().expect("unpoisoned")[0].clone();
+    assert!(in_flight.iter().all(|bytes| *bytes > 0), "{in_flight:?}: both carry some");
+    let (me, group) = seen;
+    assert_eq!((me, group.len()), (SubflowId(0), 2), "{group:?}");
+    assert!(group[0].1 > 0, "what it has lost is in flight yet: {group:?}");
+    assert_eq!(group[1], (SubflowId(1), 0), "the second's peer has acknowledged all");
 }
 
 /// A box on one path acknowledges data that it never delivers: the other path carries it.

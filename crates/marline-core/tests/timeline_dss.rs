@@ -1,7 +1,7 @@
 //! DSS segment by segment: every width of DSN and DATA_ACK with and without checksum, mappings that span,
 //! repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
 
-use marline_core::{Conduct, ConnectionConfig};
+use marline_core::{CloseReason, Conduct, ConnectionConfig};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, sum, syn};
 use marline_testkit::{Seg, Sent};
 use marline_wire::mptcp::{DataAck, Dss, MpCapableForm, MptcpOption, WireDsn, WireMapping};
@@ -322,6 +322,35 @@ fn a_stretch_without_mappings_that_is_longer_than_any_of_them_ends_the_subflow()
     }
     assert!(at > 65_535, "{at}");
     assert_eq!(line.read(), b"xxxxxxxxxx");
+}
+
+/// A path on which every subflow can be opened and none can be used: after six in a row that brought the stream no
+/// further, both applications hear of it. What comes in between counts from new.
+#[test]
+fn six_subflows_that_bring_nothing_one_after_the_other_end_the_connection() {
+    for progress_after in [None, Some(5)] {
+        let mut line = proven(false);
+        let (mut on, mut lost) = (0, 0);
+        loop {
+            line.send(on, Seg::ack().data_ack(line_ack(&line)).payload(b"bare"));
+            lost += 1;
+            let sent = line.sent();
+            assert!(sent.iter().any(|words| words.contains(": R ")), "{sent:?}");
+            if let Some(why) = line.closed() {
+                assert_eq!(why, CloseReason::PeerMisbehaved);
+                let last = sent.last().map(String::as_str);
+                assert!(last.is_some_and(|words| words.contains("fastclose")), "{sent:?}");
+                break;
+            }
+            on = line.join(lost);
+            if progress_after == Some(lost) {
+                line.data(on, b"word");
+                assert_eq!(line.read(), b"word");
+                let _ = line.sent();
+            }
+        }
+        assert_eq!(lost, progress_after.unwrap_or(0) + 6);
+    }
 }
 
 fn line_ack(line: &Subflows) -> u64 {

@@ -100,7 +100,7 @@ fn the_checker_computes_everything_again() {
             assert_eq!(findings.right(check), 1, "{check}: {findings}");
         }
         let mapped = if checksums { "DSS checksums" } else { "bytes sent again" };
-        assert!(findings.right(mapped) > 2, "{findings}");
+        assert!(findings.right(mapped) > 1, "{findings}");
     }
 }
 

@@ -197,10 +197,12 @@ fn a_netpath_that_loses_half_of_everything_opens_nothing_either() {
     paths.world.run_until(at(8_000));
     let (path, id) = open(&mut paths, 100);
     assert_eq!(path, LTE, "{:?}", verdicts(&paths));
+    paths.world.run_until(at(13_000));
+    let there = on_wifi(&paths, id);
     paths.world.run_until(at(14_000));
     assert_eq!(paths.client_report(1).expect("connected").latencies.len(), 100);
     let worst = paths.client_report(1).and_then(|r| r.latencies.iter().max().copied());
-    println!("{:?}, {worst:?}, {:?} on WiFi", verdicts(&paths), on_wifi(&paths, id));
+    println!("{:?}, {worst:?}, {there:?} on WiFi", verdicts(&paths));
     assert!(worst < Some(ms(900)), "LTE's promotion, and no repair on WiFi: {worst:?}");
 }
 

@@ -4,7 +4,7 @@
 //! outlives them (TIME-WAIT, tables). glibc gives back to the system what is free at the end of an arena
 //! only; the rest stays with the process for ever, resident and idle: after 10,000 connections some hundred
 //! megabytes. It has a call that gives back all free pages, so that is made when a flood is over: many
-//! connections ended, and now hardly any do. While they come and go at a steady rate that is a rare event, as
+//! connections ended, and now hardly any do; and once more when their TIME-WAIT is over as well. While they come and go at a steady rate that is a rare event, as
 //! what is given back would be asked for again at once.
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of a C library more in every
@@ -21,6 +21,8 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 const FLOOD: u64 = 256;
 /// How often to look.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Looks until what a flood left to TIME-WAIT, or to ends that were late, is gone as well: 65 s.
+const AFTERMATH: u32 = 13;
 
 /// Counts a connection's end, when it is dropped.
 #[derive(Debug)]
@@ -38,19 +40,24 @@ struct Ebb {
     last: u64,
     /// By when memory was given back.
     settled: u64,
+    /// Looks until it is given back once more.
+    aftermath: u32,
 }
 
 impl Ebb {
     /// Whether it is time to give memory back: since the last time many connections ended, and of them
-    /// not one in twenty since the last look.
+    /// not one in twenty since the last look; or that was so [`AFTERMATH`] ago.
     fn look(&mut self, ended: u64) -> bool {
         let (new, since) = (ended - self.last, ended - self.settled);
         self.last = ended;
         let over = since >= FLOOD && new * 20 <= since;
         if over {
-            self.settled = ended;
+            (self.settled, self.aftermath) = (ended, AFTERMATH);
+            return true;
         }
-        over
+        let waits = self.aftermath > 0;
+        self.aftermath = self.aftermath.saturating_sub(1);
+        waits && self.aftermath == 0
     }
 }
 
@@ -91,6 +98,15 @@ mod tests {
             [false, false, false, false, true, false, false]
         );
         assert_eq!(looks(&[300, 0, 300, 0]), [false, true, false, true]);
+    }
+
+    #[test]
+    fn what_it_left_to_time_wait_is_given_back_a_minute_later_and_once() {
+        let mut ended = [0; 40];
+        ended[0] = 400;
+        let mut expected = [false; 40];
+        (expected[1], expected[1 + AFTERMATH as usize]) = (true, true);
+        assert_eq!(looks(&ended), expected);
     }
 
     #[test]

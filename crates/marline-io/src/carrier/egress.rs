@@ -147,7 +147,7 @@ impl UdpCarrier {
     /// A flow that answers a SYN.
     fn bound(&mut self, now: Instant, flow: Flow, introduction: Option<Introduction>) -> Flow {
         let Some(introduction) = introduction else { return flow };
-        let bond = Some(Box::new(self.keys.bond(now, Some(introduction))));
+        let bond = Some(self.keys.bond(now, Some(introduction)));
         Flow { version: Version::Two, bond, ..flow }
     }
 
@@ -158,7 +158,7 @@ impl UdpCarrier {
         if self.servers.version(now, flow.outer.remote) == Some(Version::One) {
             return flow;
         }
-        let bond = Some(Box::new(self.keys.bond(now, None)));
+        let bond = Some(self.keys.bond(now, None));
         Flow { version: Version::Two, bond, opening: Some(Box::default()), ..flow }
     }
 

@@ -56,8 +56,9 @@ pub(super) struct Flow {
     pub(super) path: FourTuple,
     /// How its frames are written.
     pub(super) version: Version,
-    /// What version 2 ties it to.
-    pub(super) bond: Option<Box<Bond>>,
+    /// What version 2 ties it to. In place: a piece of heap for each flow, which stays for all of TIME-WAIT,
+    /// would hold the page that a connection of some 25 kB left around it.
+    pub(super) bond: Option<Bond>,
     /// While our SYN waits for its answer.
     pub(super) opening: Option<Box<Opening>>,
     /// The peer's id; 0 until known.

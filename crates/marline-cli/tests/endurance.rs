@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::{Running, start_client, start_server};
+use support::{Beside, Running, start_client, start_server};
 
 /// What a process holds.
 #[derive(Copy, Clone, Debug, Default)]
@@ -34,23 +34,13 @@ impl Held {
     }
 }
 
-/// nginx on loopback, with a small page; it ends with this.
-struct Nginx(Child);
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // Its workers hear of it from the master only.
-        let _ = Command::new("kill").args(["-s", "TERM", &self.0.id().to_string()]).status();
-        let _ = self.0.wait();
-    }
-}
-
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("its address").port()
 }
 
-fn nginx(dir: &Path) -> (Nginx, SocketAddr) {
+/// nginx on loopback, with a small page.
+fn nginx(dir: &Path) -> (Beside, SocketAddr) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let text = format!(
         "daemon off; pid nginx.pid; error_log stderr crit; worker_processes 1;
@@ -62,8 +52,7 @@ fn nginx(dir: &Path) -> (Nginx, SocketAddr) {
     );
     std::fs::write(dir.join("nginx.conf"), text).expect("a file");
     let mut command = Command::new("nginx");
-    command.args(["-p", ".", "-c", "nginx.conf"]).current_dir(dir).stdin(Stdio::null());
-    let nginx = Nginx(command.spawn().expect("nginx"));
+    let nginx = Beside::start(command.args(["-p", ".", "-c", "nginx.conf"]).current_dir(dir));
     let until = Instant::now() + Duration::from_secs(20);
     while TcpStream::connect(address).is_err() {
         assert!(Instant::now() < until, "nginx does not listen");
@@ -287,8 +276,8 @@ fn settled(
     begin: &[Held; 2],
     small: impl Fn(usize, &Held) -> bool,
 ) -> [Held; 2] {
-    // TIME-WAIT's minute, then some seconds until free pages are given back.
-    let until = Instant::now() + Duration::from_secs(90);
+    // Until ends are noticed, TIME-WAIT's minute, then some seconds until free pages are given back.
+    let until = Instant::now() + Duration::from_secs(120);
     loop {
         let held = processes.map(Held::by);
         let back = |at: usize| held[at].descriptors < begin[at].descriptors + 20;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{
@@ -50,20 +50,7 @@ impl Bench {
 
     /// A connection from `source` below TLS.
     pub(crate) fn dial_from(&self, source: &str) -> DuplexStream {
-        self.dial_over(source, |far| far)
-    }
-
-    /// The same, with the server's end wrapped.
-    pub(crate) fn dial_over<T: Transport>(
-        &self,
-        source: &str,
-        wrap: impl FnOnce(DuplexStream) -> T,
-    ) -> DuplexStream {
-        let (near, far) = duplex(64 * 1024);
-        let (server, source) = (Arc::clone(&self.server), source.parse::<IpAddr>().unwrap());
-        let far = wrap(far);
-        tokio::spawn(async move { server.serve(far, source).await });
-        near
+        self.dial_bound(source, None, None).inner
     }
 
     /// A connection from `source` whose ends have these bindings.
@@ -75,9 +62,10 @@ impl Bench {
     ) -> Pipe {
         let (inner, there) = duplex(64 * 1024);
         let (server, source) = (Arc::clone(&self.server), source.parse::<IpAddr>().unwrap());
-        let there = Pipe { inner: there, binding: far };
+        let there = Pipe::new(there, far);
+        let peer_known = Arc::clone(&there.peer_known);
         tokio::spawn(async move { server.serve(there, source).await });
-        Pipe { inner, binding: near }
+        Pipe { inner, binding: near, peer_known }
     }
 
     /// A connection with TLS, nothing said yet.
@@ -92,15 +80,27 @@ impl Bench {
     }
 }
 
-/// A pipe with a binding, as multipath streams have one.
+/// A pipe with what multipath streams have more: a binding, and a note that the peer is known.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) inner: DuplexStream,
     pub(crate) binding: Option<Binding>,
+    /// Set by the server's end, which shares it.
+    pub(crate) peer_known: Arc<AtomicBool>,
+}
+
+impl Pipe {
+    pub(crate) fn new(inner: DuplexStream, binding: Option<Binding>) -> Pipe {
+        Pipe { inner, binding, peer_known: Arc::default() }
+    }
 }
 
 impl Transport for Pipe {
     fn abort(self) {}
+
+    fn know_peer(&self) {
+        self.peer_known.store(true, Ordering::Relaxed);
+    }
 
     fn binding(&self) -> Option<Binding> {
         self.binding

@@ -96,7 +96,7 @@ impl Connect for OldServer {
     async fn connect(&self) -> anyhow::Result<Pipe> {
         self.connects.fetch_add(1, Ordering::Relaxed);
         let (near, far) = duplex(64 * 1024);
-        let pipe = |inner| Pipe { inner, binding: Some([9; 32]) };
+        let pipe = |inner| Pipe::new(inner, Some([9; 32]));
         let below = pipe(far);
         tokio::spawn(serve(old_acceptor(&self.key), self.token.clone(), below));
         Ok(pipe(near))

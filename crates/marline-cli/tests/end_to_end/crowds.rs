@@ -3,27 +3,17 @@
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_testkit::need;
 
-use super::support::{Running, ServerSide, start_server, texts};
+use super::support::{Beside, Running, ServerSide, start_server, texts};
 
 /// How long anything may take.
 const PATIENCE_S: &str = "120";
 const HOSTS: usize = 40;
 const FILES: usize = 200;
-
-/// A program beside the proxy; it ends with the test.
-struct Beside(Child);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -32,8 +22,7 @@ fn free_port() -> u16 {
 
 /// Starts a program and waits until it listens.
 fn start(command: &mut Command, port: u16) -> Beside {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-    let beside = Beside(child);
+    let beside = Beside::start(command.stdout(Stdio::null()));
     let until = Instant::now() + Duration::from_secs(30);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         assert!(Instant::now() < until, "nobody listens on port {port}");
@@ -62,7 +51,7 @@ http {
 struct Web {
     one: u16,
     two: u16,
-    _nginx: Beside,
+    nginx: Beside,
 }
 
 fn web(program: &Path, dir: &Path) -> Web {
@@ -78,7 +67,7 @@ fn web(program: &Path, dir: &Path) -> Web {
     assert!(opened.unwrap().success());
     let mut command = Command::new(program);
     command.arg("-p").arg(dir).args(["-c", "nginx.conf"]);
-    Web { one, two, _nginx: start(&mut command, one) }
+    Web { one, two, nginx: start(&mut command, one) }
 }
 
 /// A client with a SOCKS5 port and a forward.
@@ -108,6 +97,37 @@ fn finish(program: &Path, args: &[&str]) -> String {
     assert!(output.status.success(), "{args:?}: {}\n{out}\n{err}", output.status);
     assert!(!err.contains("rror"), "{args:?}: {err}");
     out
+}
+
+/// Members of a process's group, whoever their parent is by now.
+fn members(group: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let member = |entry: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // After the name, which may have anything in it: state, parent, group.
+        let mut words = stat.rsplit_once(") ")?.1.split(' ');
+        let (state, of) = (words.next()?, words.nth(1)?);
+        (state != "Z" && of == group.to_string()).then_some(stat)
+    };
+    processes.filter_map(member).collect()
+}
+
+#[test]
+fn no_worker_of_a_program_beside_outlives_it() {
+    let Some(nginx) = need::program("nginx") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let web = web(&nginx, dir.path());
+    let group = web.nginx.id();
+    let until = Instant::now() + Duration::from_secs(10);
+    while members(group).len() < 2 {
+        assert!(Instant::now() < until, "no worker");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(web);
+    while !members(group).is_empty() {
+        assert!(Instant::now() < until, "{:?}", members(group));
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

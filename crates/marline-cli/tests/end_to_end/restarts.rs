@@ -88,7 +88,9 @@ fn curl_fails_soon_after_a_killed_server_is_back() {
         let after = fails_after(curl);
         eprintln!("{} paths: curl ended {after:?} after the server was back", paths.len());
         // And it is of use again.
-        drop(begin(socks, dir.path()).kill());
+        let mut curl = begin(socks, dir.path());
+        let _ = curl.kill();
+        let _ = curl.wait();
     }
 }
 

@@ -143,6 +143,33 @@ impl Drop for Running {
     }
 }
 
+/// A program beside ours, with all that it starts; they end with the test.
+pub(crate) struct Beside(Child);
+
+impl Beside {
+    /// Starts it in a group of its own.
+    pub(crate) fn start(command: &mut Command) -> Beside {
+        let command = command.stdin(Stdio::null()).process_group(0);
+        Beside(command.spawn().expect("the program beside starts"))
+    }
+
+    /// Its process id, and its group's.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // The workers of a server that is killed alone stay. Not waited for before: the number is its own.
+        let group = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
 /// A server that is set up in `dir` and running, and its first invite in a file.
 pub(crate) struct ServerSide {
     pub(crate) process: Running,

@@ -1,9 +1,6 @@
-use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering;
 
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::DuplexStream;
 
 use super::*;
 use crate::proxy::channel::Channel;
@@ -116,50 +113,14 @@ async fn a_private_target_is_refused_with_the_flag_that_allows_it() {
     assert!(failure.text.contains("--allow 10.1.2.3"), "{failure}");
 }
 
-/// A transport that notes that its peer is known.
-struct Noting(DuplexStream, Arc<AtomicBool>);
-
-impl AsyncRead for Noting {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Noting {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
-impl Transport for Noting {
-    fn abort(self) {}
-    fn know_peer(&self) {
-        self.1.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Until then a RST ends the wait for another path within a minute.
 #[tokio::test]
 async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
     for (right, known) in [(true, true), (false, false)] {
         let bench = Bench::new(ServerLimits::default());
-        let noted = Arc::new(AtomicBool::new(false));
-        let near = bench.dial_over("192.0.2.1", |far| Noting(far, Arc::clone(&noted)));
-        let mut stream = bench.tls_over(near).await;
+        let near = bench.dial_bound("192.0.2.1", None, None);
+        let noted = Arc::clone(&near.peer_known);
+        let mut stream = bench.tls_over(near.inner).await;
         assert!(!noted.load(Ordering::Relaxed), "TLS alone shows nothing");
         let token = if right { bench.token.clone() } else { Secret::random().unwrap() };
         say(&mut stream, &hello(&token)).await;

@@ -106,6 +106,11 @@ impl Bound {
                 let asked = transfer(&self.up, from, request_bytes);
                 asked.and_then(|asked| transfer(&self.down, asked, bytes))
             }
+            // Of the way on which it is less.
+            Workload::Exchange { .. } => {
+                let ways = [&self.up, &self.down].map(|links| transfer(links, from, bytes));
+                ways.into_iter().flatten().min()
+            }
             // Its last byte alone.
             Workload::Blocks { .. } => transfer(&self.down, from, 1),
             Workload::Bursts { .. } | Workload::RandomBursts { .. } => {

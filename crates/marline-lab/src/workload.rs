@@ -6,6 +6,7 @@
 //! laid beside the other's: latencies here are one-way where it says so.
 
 mod dialogue;
+mod exchange;
 
 use std::io;
 use std::time::Duration;
@@ -70,6 +71,11 @@ pub enum Workload {
         bytes: u32,
         /// How long, ms.
         lasts_ms: u64,
+    },
+    /// Both ends write so much at the start, at the same time.
+    Exchange {
+        /// Each way.
+        bytes: u32,
     },
     /// The server writes bursts at their times.
     Bursts {
@@ -175,7 +181,7 @@ impl Workload {
             | Workload::Dialogue { gap, count, .. }
             | Workload::Bursts { gap, count, .. }
             | Workload::RandomBursts { gap, count, .. } => (gap, count),
-            Workload::Blocks { .. } => return Vec::new(),
+            Workload::Blocks { .. } | Workload::Exchange { .. } => return Vec::new(),
         };
         let mut rng = SeedTree::new(seed).stream("workload");
         let mut at_ms = 0.0;
@@ -195,6 +201,7 @@ impl Workload {
             | Workload::Dialogue { count, .. }
             | Workload::Bursts { count, .. }
             | Workload::RandomBursts { count, .. } => Some(count),
+            Workload::Exchange { .. } => Some(2),
             Workload::Blocks { .. } => None,
         }
     }
@@ -206,6 +213,7 @@ impl Workload {
             Workload::Ask { answer_bytes: bytes, .. }
             | Workload::Dialogue { answer_bytes: bytes, .. }
             | Workload::Blocks { bytes, .. }
+            | Workload::Exchange { bytes }
             | Workload::Bursts { bytes, .. } => Sizes::Even(bytes),
             Workload::RandomBursts { least_bytes, most_bytes, count, .. } => {
                 let mut rng = SeedTree::new(seed).stream("sizes");
@@ -232,6 +240,10 @@ impl Workload {
         if let Some(dialogue) = self.dialogue(run.seed) {
             let [stream] = one(streams)?;
             return dialogue.ask(stream, run).await;
+        }
+        if let Workload::Exchange { bytes } = *self {
+            let [stream] = one(streams)?;
+            return exchange::client(stream, bytes, run).await;
         }
         let Run { start_ns, seed, patience } = run;
         let mut log = Log::default();
@@ -283,6 +295,10 @@ impl Workload {
                 until(start_ns).await;
                 let [mut stream] = one(streams)?;
                 write_blocks(&mut stream, bytes, end_ns, &mut log.sent).await?;
+            }
+            Workload::Exchange { bytes } => {
+                let [stream] = one(streams)?;
+                log = exchange::server(stream, bytes, run).await?;
             }
             Workload::Bursts { .. } | Workload::RandomBursts { .. } => {
                 let [mut stream] = one(streams)?;

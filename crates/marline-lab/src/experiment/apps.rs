@@ -40,6 +40,11 @@ pub(crate) fn both(workload: &Workload, seed: u64) -> anyhow::Result<(Box<dyn Ap
             let client = Dialogue::new(requests, sizes, unanswered_bytes.into(), (5, 6));
             (Box::new(client), Box::new(ResponseServer::new(sizes, (6, 5))))
         }
+        Workload::Exchange { bytes } => {
+            let bytes = u64::from(bytes);
+            let end = |keys| Units::new(Pace::At { bytes, times: vec![START] }, bytes, keys);
+            (Box::new(end((5, 6))), Box::new(end((6, 5))))
+        }
         Workload::Bursts { bytes, .. } => {
             let bytes = u64::from(bytes);
             let server = Units::new(Pace::At { bytes, times: times().collect() }, 1, (7, 8));

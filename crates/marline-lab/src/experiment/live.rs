@@ -104,7 +104,8 @@ fn totals(
 /// How much of the machine a run needs in real time, in halves of a processor: what its links carry.
 #[must_use]
 pub fn weight(experiment: &Experiment) -> u32 {
-    if experiment.workload.count().is_some() {
+    let messages = experiment.workload.count().is_some();
+    if messages && !matches!(experiment.workload, Workload::Exchange { .. }) {
         return 1;
     }
     const UNKNOWN: f64 = 50e6;

@@ -24,7 +24,7 @@ pub struct PathTotals {
 /// A request with its answer, a block or a burst.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Its number.
+    /// Its number (exchange: 0 to the client, 1 from it).
     pub index: u32,
     /// Its length (requests: of the answer), bytes.
     pub bytes: u32,
@@ -62,6 +62,9 @@ impl Outcome {
     /// Messages that came, in their order.
     #[must_use]
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
+        if let Workload::Exchange { bytes } = *workload {
+            return self.exchanged(bytes);
+        }
         let sent = match workload {
             Workload::Ask { .. } | Workload::Dialogue { .. } => &self.client.sent,
             _ => &self.server.sent,
@@ -85,6 +88,17 @@ impl Outcome {
             }
         }
         messages.into_values().collect()
+    }
+
+    /// What came of an exchange: what the client read, then what the server did.
+    fn exchanged(&self, bytes: u32) -> Vec<Message> {
+        let ways = [(0, &self.server, &self.client), (1, &self.client, &self.server)];
+        let message = |(index, from, to): (u32, &Log, &Log)| {
+            let (sent, read) = (from.sent.first()?, to.received.first()?);
+            let sent_ms = ms(self.start_ns, sent.at_ns);
+            Some(Message { index, bytes, sent_ms, latency_ms: ms(sent.at_ns, read.at_ns) })
+        };
+        ways.into_iter().filter_map(message).collect()
     }
 
     /// Latencies of the messages that began at least so long after the start, ms.

@@ -102,7 +102,11 @@ fn schedule(
 fn missing(paths: &Paths, workload: &Workload) -> usize {
     let Some(wanted) = workload.count() else { return 0 };
     let done = |report: &Report| report.received.len() + report.skipped as usize;
-    (wanted as usize).saturating_sub(paths.client_report(0).map_or(0, done))
+    let mut came = paths.client_report(0).map_or(0, done);
+    if matches!(workload, Workload::Exchange { .. }) {
+        came += paths.server_report(0).map_or(0, done);
+    }
+    (wanted as usize).saturating_sub(came)
 }
 
 fn outcome(

@@ -3,6 +3,7 @@ use std::time::Duration;
 use marline_link::radio::RadioKind;
 
 use super::*;
+use crate::bound::Bound;
 use crate::scenario::Event;
 use crate::workload::Gap;
 
@@ -110,6 +111,23 @@ fn bursts_of_random_sizes_come_whole() {
         // At 20 Mbit/s and 5 ms, with the second path 30 Mbit/s at most; headers come on top.
         let least_ms = 5.0 + f64::from(message.bytes) * 8.0 / 30e3;
         assert!(message.latency_ms > least_ms, "{message:?}");
+    }
+}
+
+#[test]
+fn an_exchange_tells_of_both_ways_and_neither_waits_for_the_other() {
+    let links =
+        [("wifi", "rate=10M,delay=25ms,queue=50ms"), ("lte", "rate=3M,delay=25ms,queue=50ms")];
+    let experiment = Experiment::over(&links, Workload::Exchange { bytes: 2 << 20 });
+    let outcome = simulate(&experiment, &Variant::new("default"), 3).expect("run");
+    assert_eq!(outcome.incomplete, None);
+    let messages = outcome.messages(&experiment.workload);
+    assert_eq!(messages.iter().map(|message| message.index).collect::<Vec<_>>(), [0, 1]);
+    let bound = Bound::of(&experiment, 3).expect("a bound");
+    for (message, least_ms) in messages.iter().zip(bound.latencies_ms(&messages)) {
+        // 13 Mbit/s each way, not between them.
+        assert!(least_ms > 1_290.0 && message.latency_ms > least_ms, "{message:?}, {least_ms}");
+        assert!(message.latency_ms < 1.4 * least_ms, "{message:?}, {least_ms}");
     }
 }
 

@@ -135,7 +135,8 @@ impl Record {
         // A stream is cut off; what has an end is over when the last message is there.
         let to_ms = match workload.count() {
             None => lasts_ms,
-            Some(_) => ends.fold(lasts_ms, f64::max),
+            // A nanosecond later, so that it counts as well.
+            Some(_) => ends.fold(lasts_ms, f64::max) + 1e-6,
         };
         let missing = workload.count().map_or(0, |count| count - messages.len() as u32);
         let path = |path: &crate::experiment::PathTotals| PathBytes {

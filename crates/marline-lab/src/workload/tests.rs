@@ -37,6 +37,20 @@ async fn bursts_begin_at_their_times() {
 }
 
 #[tokio::test]
+async fn an_exchange_ends_when_both_ends_have_everything() {
+    let workload = Workload::Exchange { bytes: 300_000 };
+    let (client, server) = both(workload, 1).await;
+    for log in [&client, &server] {
+        assert_eq!((log.sent.len(), log.received.len()), (1, 1));
+    }
+    let (near, far) = tokio::io::duplex(4_096);
+    let run = Run { start_ns: now_ns(), seed: 7, patience: Duration::from_millis(50) };
+    let deaf = workload.client(vec![Box::new(near)], run).await.expect("patience is no error");
+    assert_eq!((deaf.sent.len(), deaf.received.len()), (1, 0));
+    drop(far);
+}
+
+#[tokio::test]
 async fn blocks_flow_until_their_time_is_over() {
     let workload = Workload::Blocks { bytes: 8_192, lasts_ms: 60 };
     let (client, server) = both(workload, 1).await;

@@ -24,7 +24,7 @@ const BULK_BYTES: u32 = 65_536;
 /// Where a file says nothing: after the planned end the last messages are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What workloads there are.
-const KINDS: &str = "echo, ask, dialogue, bursts, blocks, bulk";
+const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk";
 
 /// Everything that is wrong so far.
 struct Checker<'a> {
@@ -195,6 +195,11 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
         let why = "a stream has no messages: it has `lasts`";
         checker.refuse(&place, "gap", why, raw.gap.as_ref());
         checker.refuse(&place, "count", why, raw.count.as_ref());
+    } else if kind == "exchange" {
+        let why = "an exchange is one message each way, at the start";
+        checker.refuse(&place, "gap", why, raw.gap.as_ref());
+        checker.refuse(&place, "count", why, raw.count.as_ref());
+        checker.refuse(&place, "lasts", why, raw.lasts.as_ref());
     } else {
         let why = "this ends after `count` messages; only blocks and bulk have a time";
         checker.refuse(&place, "lasts", why, raw.lasts.as_ref());
@@ -215,6 +220,10 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
             let gap = gap(checker, &place, raw.gap);
             let count = count(checker, &place, raw.count);
             bursts(checker, &bytes_at, bytes?, gap?, count?)?
+        }
+        "exchange" => {
+            let bytes = checker.need(&place, "bytes", "\"8MiB\"", raw.bytes)?;
+            Workload::Exchange { bytes: one_size(checker, &bytes_at, bytes)? }
         }
         "blocks" | "bulk" => {
             let usual = (raw.kind == "bulk").then_some(Bytes(u64::from(BULK_BYTES)));

@@ -4,8 +4,8 @@
 //! outlives them (TIME-WAIT, tables). glibc gives back to the system what is free at the end of an arena
 //! only; the rest stays with the process for ever, resident and idle: after 10,000 connections some hundred
 //! megabytes. It has a call that gives back all free pages, so that is made when a flood is over: many
-//! connections ended, and now hardly any do; and once more when their TIME-WAIT is over as well. While they come and go at a steady rate that is a rare event, as
-//! what is given back would be asked for again at once.
+//! connections ended, and now hardly any do; and once more when their TIME-WAIT is over as well. While they
+//! come and go at a steady rate that is a rare event, as what is given back would be asked for again at once.
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of a C library more in every
 //! build and of its own ways under load; with what a connection costs now the call is enough. docs/endurance.md has

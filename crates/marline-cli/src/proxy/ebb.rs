@@ -55,6 +55,10 @@ impl Ebb {
             (self.settled, self.aftermath) = (ended, AFTERMATH);
             return true;
         }
+        // The next one is under way, and has an end of its own.
+        if since >= FLOOD {
+            self.aftermath = 0;
+        }
         let waits = self.aftermath > 0;
         self.aftermath = self.aftermath.saturating_sub(1);
         waits && self.aftermath == 0

@@ -114,6 +114,21 @@ fn a_piece_without_options_is_no_way_back() {
     assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
 }
 
+/// A piece without options overtook the keys: what the mappings that follow say nobody can tell.
+#[test]
+fn mappings_of_a_client_whose_key_was_never_heard_end_nothing() {
+    let mut line = Subflows::listening(multipath());
+    line.send(0, syn().mptcp(MptcpOption::Capable(capable(MpCapableForm::Syn))));
+    assert_eq!(line.sent(), ["a: S ack capable key"]);
+    line.send_at(0, 6, Seg::ack().payload(b" piece"));
+    line.id = line.script.take_incoming();
+    let dsn = line.dsn(12);
+    line.send_at(0, 12, Seg::ack().mapping(dsn, 12, 5).payload(b" more"));
+    line.send_at(0, 1, Seg::ack().payload(b"first"));
+    assert_eq!((line.read(), line.closed()), (b"first piece more".to_vec(), None));
+    assert_eq!(line.fallback(), Some(FallbackReason::FirstDataWithoutOption));
+}
+
 /// What went out before the client gave options up waits behind what it repeats without: it says what plain TCP says.
 #[test]
 fn the_first_data_goes_on_without_options_before_a_hole() {

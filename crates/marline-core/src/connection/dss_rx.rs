@@ -201,9 +201,10 @@ impl Connection {
     }
 
     /// Since its first byte the peer's stream is taken for plain TCP, and this mapping says otherwise: the peer never
-    /// learnt of it, and what it sends twice would be taken for more.
+    /// learnt of it, and what it sends twice would be taken for more. Who never got the peer's key cannot tell.
     pub(super) fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
-        let Some(leg) = self.leg(id).filter(|leg| leg.mappings.is_plain_from_the_start()) else {
+        let plain = |leg: &&super::Leg| leg.mappings.is_plain_from_the_start();
+        let Some(leg) = self.leg(id).filter(|leg| self.keys.remote.is_some() && plain(leg)) else {
             return false;
         };
         let wire = dss.mapping.filter(|wire| wire.length > u16::from(dss.data_fin));

@@ -2,11 +2,12 @@
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
+use std::collections::BinaryHeap;
 
 use marline_core::{FourTuple, Transmit};
 use marline_time::Instant;
 
-use super::flow::Flow;
+use super::flow::{Flow, ebb};
 use super::frame::{self, ControlFrame, HandshakeHeader, Introduction, More, Version};
 use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, SWEEP_INTERVAL, UdpCarrier};
 
@@ -190,8 +191,10 @@ impl UdpCarrier {
             self.by_peer.remove(&flow.peer_flow);
         }
         if self.initiated == 0 {
-            self.alarms.clear();
+            self.alarms = BinaryHeap::new();
         }
+        ebb(&mut self.flows);
+        ebb(&mut self.by_peer);
     }
 
     /// The flow whose datagram to `remote` began like this: our id of it, and its ends.

@@ -1,6 +1,6 @@
 //! What the carrier remembers of a flow, of a SYN that TCP has not answered, and of addresses.
 
-use core::hash::{BuildHasherDefault, Hasher};
+use core::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
 use std::hash::RandomState;
@@ -166,6 +166,17 @@ impl Hasher for IdHasher {
     fn write_u64(&mut self, id: u64) {
         // The table uses the top bits as a tag, and the top byte of all ids of a shard may agree.
         self.0 = id.rotate_left(17);
+    }
+}
+
+/// Tables of up to so many entries stay as they are.
+pub(super) const SMALL_TABLE: usize = 1_024;
+
+/// Gives back what a flood made a table grow to, once seven eighths of it are empty; entries then have room for as
+/// many again, so that one is moved for several that went.
+pub(super) fn ebb<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+    if table.capacity() > 2 * SMALL_TABLE && table.len() < table.capacity() / 8 {
+        table.shrink_to(SMALL_TABLE.max(2 * table.len()));
     }
 }
 

@@ -358,6 +358,27 @@ fn a_syn_that_made_room_for_others_still_counts_for_its_flow() {
 }
 
 #[test]
+fn tables_that_a_flood_filled_shrink_when_it_is_over() {
+    let now = Instant::from_secs(1);
+    let mut client = carrier(false, ALONE);
+    client.config.max_flows = 20_000;
+    let mut bytes = vec![0; SHORT_HEADER + 40];
+    for n in 1..=10_000u64 {
+        client.frame(now, &batch(client_path(), (n, 0), true, &bytes), &mut bytes);
+    }
+    assert!(client.flows.capacity() >= 10_000);
+    for n in 1..=9_990 {
+        client.forget(n);
+    }
+    assert_eq!(client.table_sizes().0, 10);
+    assert!(client.flows.capacity() <= 2 * flow::SMALL_TABLE, "{}", client.flows.capacity());
+    for n in 9_991..=10_000 {
+        client.forget(n);
+    }
+    assert_eq!(client.alarms.capacity(), 0);
+}
+
+#[test]
 fn ten_thousand_idle_flows_are_all_kept_open() {
     let start = Instant::from_secs(1);
     let mut client = carrier(false, ALONE);

@@ -21,6 +21,7 @@ const ROWS: &[(&str, &str)] = &[
     ("bulk", "run --release -q -p marline --example bulk"),
     ("memory", "bench -q -p marline-core --bench memory"),
     ("echo", "run --release -q -p marline --example echo"),
+    ("connections", "bench -q -p marline-cli --bench connections"),
     ("links", "bench -q -p marline-io --bench tunnel"),
     ("captures", "test --release -q -p marline-sim --test capture -- --nocapture"),
     ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 use crate::health::{Lookout, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
 use crate::race::{Grid, Race, verdict};
+use crate::routes::Routes;
 use crate::{
     Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, PolicyError, Registry, Stream, native,
 };
@@ -37,6 +38,7 @@ struct Inner {
     shard: Arc<ShardHandle>,
     config: ClientConfig,
     paths: Mutex<PathTable>,
+    routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     monitor: broadcast::Sender<MonitorEvent>,
     lookout: Mutex<Lookout>,
@@ -110,6 +112,7 @@ impl Client {
             shard,
             config,
             paths: Mutex::new(paths),
+            routes: Routes::default(),
             winner: Mutex::new(None),
             monitor,
             lookout,
@@ -150,7 +153,8 @@ impl Client {
             Some(oracle) => Grid::judged(candidates, stagger, |c| is_bad(oracle, c)),
         };
         let patience = self.inner.config.patience;
-        let race = Race { shard: &self.inner.shard, config: &config, transport, patience };
+        let (shard, routes) = (&self.inner.shard, &self.inner.routes);
+        let race = Race { shard, config: &config, routes, transport, patience };
         let outcome = race.run(grid).await;
         for failure in &outcome.failures {
             // What lasts is the lookout's to tell, once.
@@ -274,6 +278,7 @@ async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
         match watcher.changed().await {
             Ok(interfaces) => {
                 let Some(inner) = client.upgrade() else { return };
+                inner.routes.forget();
                 lock(&inner.paths).follow(&inner.shard, &interfaces);
             }
             Err(error) => {

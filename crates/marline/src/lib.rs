@@ -55,6 +55,7 @@ mod multimob;
 mod native;
 mod path_table;
 mod race;
+mod routes;
 mod stream;
 
 pub use client::Client;

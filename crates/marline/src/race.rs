@@ -17,12 +17,14 @@ use tokio::time::Instant;
 use crate::Error;
 use crate::health::{self, Reach};
 use crate::path_table::Candidate;
+use crate::routes::Routes;
 pub(crate) use grid::Grid;
 
 /// What a race runs with.
 pub(crate) struct Race<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) config: &'a ConnectionConfig,
+    pub(crate) routes: &'a Routes,
     /// What firewalls on the way call it.
     pub(crate) transport: &'static str,
     /// Who has not answered by then does not.
@@ -141,7 +143,7 @@ impl Race<'_> {
     }
 
     fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
-        if let Err(error) = candidate.end.check_route(candidate.remote.ip()) {
+        if let Err(error) = self.routes.check(&candidate.end, candidate.remote.ip()) {
             self.shard.note_unroutable(candidate.end.address, candidate.remote, &error);
             return Err(FailureKind::NoRoute(error));
         }

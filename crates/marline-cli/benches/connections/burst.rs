@@ -1,0 +1,327 @@
+//! Many connections at once over two long paths, with and without strangers beside them.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use marline_io::netns;
+use marline_testkit::{Seg, capable, need};
+use marline_wire::mptcp::MpCapableForm;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::spread;
+use crate::support::{run_ok, write_private};
+
+const AT_ONCE: usize = 500;
+const ROUNDS: usize = 5;
+/// Of both paths.
+const RTT_MS: f64 = 60.0;
+const PATIENCE: Duration = Duration::from_secs(30);
+const SYNS_PER_S: u64 = 10_000;
+/// Addresses of strangers.
+const STRANGERS: u8 = 64;
+const SERVER: &str = "10.0.1.1";
+const SOCKS: u16 = 1080;
+const GREETER: u16 = 2525;
+
+/// A process in a namespace; it ends with this.
+struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status().expect("ip");
+    assert!(status.success(), "ip {words}");
+}
+
+/// Two namespaces and two paths between them.
+struct World {
+    near: String,
+    far: String,
+    _links: Option<Beside>,
+}
+
+impl World {
+    fn make(dir: &Path) -> World {
+        let name = |end: &str| format!("ml-burst-{}-{end}", std::process::id());
+        let mut world = World { near: name("c"), far: name("s"), _links: None };
+        for end in [&world.near, &world.far] {
+            ip(&format!("netns add {end}"));
+            ip(&format!("-n {end} link set lo up"));
+        }
+        let (near, far) = (&world.near, &world.far);
+        let paths = [
+            "fast,10.0.1.2/24,10.0.1.1/24,rate=1G,delay=30ms,queue=50ms",
+            "slow,10.0.2.2/24,10.0.2.1/24,rate=1G,delay=30ms,queue=50ms",
+        ];
+        let mut link = crate::support::marline(dir, &["link", "--between", near, far]);
+        for path in paths {
+            link.args(["--path", path]);
+        }
+        link.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let links = Beside(link.spawn().expect("the links"));
+        wait_for("the links", || {
+            let shown = Command::new("ip").args(["-n", far, "link", "show", "slow"]).output();
+            shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains(",UP"))
+        });
+        for stranger in 0..STRANGERS {
+            ip(&format!("-n {near} address add 10.0.1.{}/24 dev fast", 100 + stranger));
+        }
+        world._links = Some(links);
+        world
+    }
+
+    fn start(&self, namespace: &str, dir: &Path, words: &[&str]) -> Beside {
+        let program = env!("CARGO_BIN_EXE_marline");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, program]).args(words).current_dir(dir);
+        command.env("XDG_RUNTIME_DIR", dir.join(words[0])).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Beside(command.spawn().expect("marline"))
+    }
+
+    fn connectable(&self, address: SocketAddr) -> bool {
+        let connect = || std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1));
+        netns::within(&self.near, connect).is_ok()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self._links = None;
+        for end in [&self.near, &self.far] {
+            let _ = Command::new("ip").args(["netns", "del", end]).status();
+        }
+    }
+}
+
+fn wait_for(what: &str, ready: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !ready() {
+        assert!(Instant::now() < until, "{what}: not ready");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Says hello to whoever connects.
+async fn greet(listener: TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            if stream.write_all(b"220 hello\r\n").await.is_ok() {
+                // Until the other side has enough.
+                let _ = stream.read_u8().await;
+            }
+        });
+    }
+}
+
+/// How long the target's first byte takes.
+async fn straight(socket: TcpSocket, to: SocketAddr, begin: Instant) -> io::Result<Duration> {
+    let mut stream = socket.connect(to).await?;
+    stream.read_u8().await?;
+    Ok(begin.elapsed())
+}
+
+/// The same for one that is connected to the proxy already, which has been told that nobody authenticates.
+async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::Result<Duration> {
+    let SocketAddr::V4(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
+    let mut request = vec![5, 1, 0, 1];
+    request.extend(to.ip().octets());
+    request.extend(to.port().to_be_bytes());
+    stream.write_all(&request).await?;
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).await?;
+    if reply[1] != 0 {
+        return Err(io::Error::other(format!("SOCKS reply {}", reply[1])));
+    }
+    stream.read_u8().await?;
+    Ok(begin.elapsed())
+}
+
+fn sockets(namespace: &str) -> Vec<TcpSocket> {
+    let make = || (0..AT_ONCE).map(|_| TcpSocket::new_v4()).collect();
+    netns::within(namespace, make).expect("sockets")
+}
+
+/// Those that came, sorted, in ms; the rest failed.
+async fn gather(mut running: JoinSet<io::Result<Duration>>) -> Vec<f64> {
+    let mut came = Vec::new();
+    let all = async {
+        while let Some(ended) = running.join_next().await {
+            match ended {
+                Ok(Ok(took)) => came.push(took.as_secs_f64() * 1e3),
+                other => eprintln!("failed: {other:?}"),
+            }
+        }
+    };
+    let _ = tokio::time::timeout(PATIENCE, all).await;
+    came.sort_by(f64::total_cmp);
+    came
+}
+
+async fn direct_round(world: &World, to: SocketAddr) -> Vec<f64> {
+    let mut running = JoinSet::new();
+    let (sockets, begin) = (sockets(&world.near), Instant::now());
+    for socket in sockets {
+        running.spawn(straight(socket, to, begin));
+    }
+    gather(running).await
+}
+
+async fn proxied_round(world: &World, to: SocketAddr) -> Vec<f64> {
+    let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS));
+    let mut greeted = Vec::new();
+    for socket in sockets(&world.near) {
+        let mut stream = socket.connect(proxy).await.expect("the proxy");
+        stream.write_all(&[5, 1, 0]).await.expect("greeting");
+        let mut answer = [0; 2];
+        stream.read_exact(&mut answer).await.expect("its answer");
+        greeted.push(stream);
+    }
+    let mut running = JoinSet::new();
+    let begin = Instant::now();
+    for stream in greeted {
+        running.spawn(through(stream, to, begin));
+    }
+    gather(running).await
+}
+
+/// First SYNs of flows that nobody goes on with, from many addresses, as
+/// docs/spec/udp-carrier.md has them.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(world: &World, server: SocketAddr) -> Flood {
+        let bind = || {
+            let strangers = (0..STRANGERS).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n));
+            strangers.map(|stranger| std::net::UdpSocket::bind((stranger, 0))).collect()
+        };
+        let sockets: Vec<std::net::UdpSocket> = netns::within(&world.near, bind).expect("sockets");
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let flood = move || {
+            let begin = Instant::now();
+            let mut n = 0_u64;
+            while !stopped.load(Ordering::Relaxed) {
+                let due = begin.elapsed().as_micros() as u64 * SYNS_PER_S / 1_000_000;
+                while n < due {
+                    n += 1;
+                    let socket = &sockets[n as usize % sockets.len()];
+                    let _ = socket.send_to(&first_syn(n), server);
+                }
+                counted.store(n, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        Flood { stop, sent, thread: Some(std::thread::spawn(flood)) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        println!("  {} SYNs of strangers", self.sent.load(Ordering::Relaxed));
+    }
+}
+
+fn first_syn(n: u64) -> Vec<u8> {
+    let segment = Seg::syn().ports(n as u16, 443).mptcp(capable(MpCapableForm::Syn)).bytes(None);
+    let mut frame = vec![0x11];
+    frame.extend([0; 8]);
+    frame.extend((n << 32 | 5).to_be_bytes());
+    frame.extend(segment);
+    frame
+}
+
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let at = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+async fn rounds(world: &World, title: &str) -> f64 {
+    let to: SocketAddr = (SERVER.parse::<Ipv4Addr>().expect("an address"), GREETER).into();
+    let mut all: [[Vec<f64>; 2]; 2] = Default::default();
+    let mut failed = [0, 0];
+    for _ in 0..ROUNDS {
+        for way in [0, 1] {
+            let came = match way {
+                0 => direct_round(world, to).await,
+                _ => proxied_round(world, to).await,
+            };
+            failed[way] += AT_ONCE - came.len();
+            all[way][0].push(percentile(&came, 0.5));
+            all[way][1].push(percentile(&came, 0.99));
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+    println!("{title}: {AT_ONCE} at once, ms to the first byte (median of {ROUNDS} rounds)");
+    let mut p99 = [0.0; 2];
+    for (way, name) in ["direct", "through"].into_iter().enumerate() {
+        let [half, most] = all[way].clone().map(spread);
+        p99[way] = most.0;
+        println!(
+            "  {name:>8} p50 {:.1} p99 {:.1} ({:.1} to {:.1}), {} failed",
+            half.0, most.0, most.1, most.2, failed[way]
+        );
+    }
+    println!("  p99 {:+.2} RTT beside direct TCP", (p99[1] - p99[0]) / RTT_MS);
+    p99[1]
+}
+
+/// Prints how long connections take that are asked for all at once.
+pub(crate) fn measure() {
+    if !need::root() || need::program("ip").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let world = World::make(dir.path());
+    let listen = format!("{SERVER}:7777");
+    let (config, invite) = ("server.toml", dir.path().join("invite"));
+    let init = ["server", "--init", "--config", config, "--listen", "0.0.0.0:7777"];
+    let word = run_ok(dir.path(), &[&init[..], &["--public", &listen]].concat());
+    write_private(&invite, &word);
+    for role in ["server", "client"] {
+        std::fs::create_dir_all(dir.path().join(role)).expect("a folder");
+    }
+    let server = ["server", "--config", config, "--allow", "10.0.0.0/8"];
+    let _server = world.start(&world.far, dir.path(), &server);
+    let socks = format!("127.0.0.1:{SOCKS}");
+    let paths = ["--path", "fast", "--path", "slow=10.0.2.1:7777", "--socks5", &socks];
+    let client = [&["client", "--invite-file", "invite"][..], &paths].concat();
+    let _client = world.start(&world.near, dir.path(), &client);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let socket = netns::within(&world.far, TcpSocket::new_v4).expect("a socket");
+        socket
+            .bind((SERVER.parse::<Ipv4Addr>().expect("an address"), GREETER).into())
+            .expect("a port");
+        // All of them fit into the queue of those that wait to be accepted.
+        tokio::spawn(greet(socket.listen(4_096).expect("a listener")));
+        let front = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS));
+        wait_for("the proxy", || world.connectable(front));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let calm = rounds(&world, "alone").await;
+        let flood = Flood::start(&world, listen.parse().expect("an address"));
+        let beside = rounds(&world, "beside 10,000 SYNs a second").await;
+        drop(flood);
+        println!("p99 beside strangers / alone: {:.2}", beside / calm);
+    });
+}

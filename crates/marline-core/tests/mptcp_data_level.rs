@@ -38,9 +38,12 @@ fn data_on(script: &mut Script, path: FourTuple) -> Vec<Seg> {
     sent.map(|s| s.seg).filter(|s| !s.payload.is_empty()).collect()
 }
 
+/// Whose retransmission timer fired, and what each of the group had in flight.
+type Fired = (SubflowId, Vec<(SubflowId, u64)>);
+
 /// A window of fixed size that notes what it is told of the group when a retransmission timer fires.
 #[derive(Clone, Debug, Default)]
-struct Watchful(Arc<Mutex<Vec<(SubflowId, Vec<(SubflowId, u64)>)>>>);
+struct Watchful(Arc<Mutex<Vec<Fired>>>);
 
 impl CongestionFactory for Watchful {
     fn name(&self) -> &str {

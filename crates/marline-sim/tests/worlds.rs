@@ -1,6 +1,8 @@
-//! Random worlds: `SEED=n` replays one, `MARLINE_WORLDS=n` runs so many.
+//! Random worlds: `SEED=n` replays one, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` runs so many.
 
 mod cases;
+
+use marline_time::Duration;
 
 use cases::worlds::Family;
 use cases::{parallel, worlds};
@@ -54,6 +56,10 @@ fn end_well(family: Family, count: u64) {
     let seeds: Vec<u64> = match number("SEED") {
         Some(seed) => {
             println!("{}", worlds::describe(seed, family));
+            if let Some(file) = std::env::var_os("CAPTURE") {
+                let bytes = worlds::capture(seed, family, Duration::from_secs(30));
+                std::fs::write(file, bytes).expect("the capture");
+            }
             vec![seed]
         }
         None => (1..=number("MARLINE_WORLDS").unwrap_or(count)).chain(once_wrong(family)).collect(),

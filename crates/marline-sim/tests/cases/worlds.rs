@@ -83,8 +83,8 @@ pub fn run(seed: u64, family: Family) -> Outcome {
 }
 
 /// The first seconds of a world as the client's packets, for Wireshark.
-pub fn capture(seed: u64, length: Duration) -> Vec<u8> {
-    let (mut paths, _) = build(seed, Family::Shipped);
+pub fn capture(seed: u64, family: Family, length: Duration) -> Vec<u8> {
+    let (mut paths, _) = build(seed, family);
     let addresses: Vec<_> = (0..paths.up.len()).map(|path| Paths::address(path, 0)).collect();
     paths.world.observe(Box::new(Capture::new(paths.client, &addresses, 256 << 20)));
     paths.world.run_until(Instant::ZERO + length);

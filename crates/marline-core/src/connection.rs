@@ -154,10 +154,10 @@ struct DataTimers {
     /// DATA_FIN retransmission.
     fin_at: Option<Instant>,
     fin_count: u32,
-    /// The subflow that the DATA_FIN goes on next, if that is not by turns.
-    fin_on: Option<SubflowId>,
-    /// The one it went on last.
-    fin_went_on: Option<SubflowId>,
+    /// The subflows that the DATA_FIN has yet to go on now.
+    fin_on: SubflowSet,
+    /// Those it went on last.
+    fin_went_on: SubflowSet,
     /// Whether anything was heard between two of them.
     fin: Asked,
     /// The scheduler asked to be asked again.

@@ -2,6 +2,8 @@
 
 mod two_hosts;
 
+use std::time::Duration;
+
 use marline_core::CloseReason;
 use marline_testkit::scene::{listening, path, serve};
 use marline_testkit::{Peer, Script, Seg, Side, config};
@@ -46,6 +48,30 @@ fn lost_data_fins_are_repeated() {
     };
     let mut hosts = TwoHosts::new(two_paths(config()), config(), lose, 1);
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
+}
+
+/// Which subflow lost it nobody knows: by turns, one could meet the losses of each.
+#[test]
+fn a_data_fin_goes_first_on_one_subflow_and_again_on_each() {
+    let (mut script, _, second) = two_subflows(config());
+    let id = script.endpoint.connections()[0];
+    script.run(|endpoint, now| endpoint.shutdown(now, id));
+    let mut rounds = Vec::new();
+    for _ in 0..200 {
+        let sent = script.take_sent();
+        let fins = sent.iter().filter(|sent| sent.seg.dss().data_fin);
+        let on: Vec<_> = fins.map(|sent| sent.path == second.path).collect();
+        if !on.is_empty() {
+            rounds.push(on);
+        }
+        script.advance(Duration::from_millis(50));
+    }
+    assert_eq!(rounds[0].len(), 1, "{rounds:?}: the first goes on the best");
+    assert!(rounds.len() > 3, "{rounds:?}");
+    for mut round in rounds.drain(1..) {
+        round.sort_unstable();
+        assert_eq!(round, [false, true], "once on each");
+    }
 }
 
 #[test]

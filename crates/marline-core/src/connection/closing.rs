@@ -2,11 +2,13 @@
 //! 3.3.3, 3.5 and 3.6).
 //!
 //! A DATA_FIN occupies one DSN behind the data. It goes out in a DSS of its own as soon as all data
-//! was handed to subflows, and is repeated by timer, since a segment without payload has nobody else
-//! to repeat it. When both sides' DATA_FINs are acknowledged the subflows close as TCP does; their
+//! was handed to subflows, on the best of them, and is repeated by timer on all, since a segment without
+//! payload has nobody else to repeat it. When both sides' DATA_FINs are acknowledged the subflows close as TCP does; their
 //! FINs carry the last DATA_ACK.
 
-use marline_policy::{DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, Ssn, SubflowId};
+use marline_policy::{
+    DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, Ssn, SubflowId, SubflowSet,
+};
 use marline_time::Instant;
 use marline_wire::mptcp::{Dss, MpFastclose, MpTcpRst, MptcpOption};
 use marline_wire::{TcpFlags, TcpOptions, TcpSegment};
@@ -157,7 +159,7 @@ impl Connection {
     pub(super) fn resume_closing(&mut self, now: Instant, id: SubflowId) {
         if self.closing.fin_sent && !self.closing.fin_acked {
             self.timers.fin_count = 0;
-            self.timers.fin_on = Some(id);
+            self.timers.fin_on = SubflowSet::of(id);
             self.timers.fin_at = Some(now);
         }
     }
@@ -166,8 +168,8 @@ impl Connection {
     pub(super) fn hasten_fin(&mut self, now: Instant) {
         let waits = self.closing.fin_sent && !self.closing.fin_acked;
         let Some(sent_at) = self.timers.fin.at().filter(|_| waits) else { return };
-        let on = self.timers.fin_went_on.and_then(|id| self.leg(id));
-        let round_trip = on.filter(|leg| leg.is_usable()).and_then(|leg| leg.tcp.srtt());
+        let on = self.timers.fin_went_on.iter().filter_map(|id| self.leg(id));
+        let round_trip = on.filter(|leg| leg.is_usable()).filter_map(|leg| leg.tcp.srtt()).max();
         // What the same packets carry is answered by the next segment, not by this one.
         if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
             self.timers.fin_at = Some(now);

@@ -4,7 +4,7 @@
 //! useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the
 //! scheduler's choice, and last pure ACKs, which data may have carried by then.
 
-use marline_policy::{Dsn, SubflowId};
+use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::Instant;
 use marline_wire::mptcp::{Dss, WireMapping};
 use marline_wire::{Checksum, TcpOptions, dss_checksum};
@@ -208,7 +208,7 @@ impl Connection {
             self.timers.fin_at = None;
             return None;
         }
-        let id = self.leg_for_fin()?;
+        let id = self.next_leg_for_fin()?;
         // A third ACK that is still owed carries the keys, without which the peer cannot read the
         // DATA_FIN: it goes first.
         let unconfirmed = matches!(self.mode, Mode::Multipath { confirmed: false });
@@ -218,13 +218,11 @@ impl Connection {
                 return self.emit(now, sh, id, &egress, None, buf);
             }
         }
-        self.timers.fin_count += 1;
-        (self.timers.fin_on, self.timers.fin_went_on) = (None, Some(id));
-        let silent = self.timers.fin.again(now, self.last_heard_at());
-        self.note_silence(now, silent);
-        let early = u32::from(self.config.conduct.data_fin_twice);
-        let backoff = 1 << (self.timers.fin_count - 1).saturating_sub(early).min(6);
-        self.timers.fin_at = Some(now + self.largest_rto() * backoff);
+        self.timers.fin_on.remove(id);
+        self.timers.fin_went_on.insert(id);
+        if !self.timers.fin_on.iter().any(|id| self.carries(id)) {
+            self.rearm_fin(now);
+        }
         let fin = self.send.end();
         let wire = self.keys.local_first.wrapping_add(fin.0);
         let empty = Checksum::new();
@@ -255,18 +253,34 @@ impl Connection {
         self.batch(id, 1, buf.bytes().len(), ecn)
     }
 
-    /// Repeats of the DATA_FIN go round the subflows: the first choice may be the dead one.
-    pub(super) fn leg_for_fin(&self) -> Option<SubflowId> {
-        let usable = |id: &SubflowId| self.leg(*id).is_some_and(super::Leg::is_usable);
-        if let Some(new) = self.timers.fin_on.filter(usable) {
-            return Some(new);
+    /// Where the DATA_FIN that is due goes next: first on the best subflow, its repeats on each. Which of them
+    /// lost it nobody knows, and no subflow repeats what occupies no sequence space; Linux uses all from the first.
+    fn next_leg_for_fin(&mut self) -> Option<SubflowId> {
+        let left = self.timers.fin_on.iter().find(|id| self.carries(*id));
+        if left.is_some() {
+            return left;
         }
-        if self.timers.fin_count == 0 {
-            return self.best_leg();
+        let mut on = SubflowSet::EMPTY;
+        match self.timers.fin_count {
+            0 => on.insert(self.best_leg()?),
+            _ => self.leg_ids().filter(|id| self.carries(*id)).for_each(|id| on.insert(id)),
         }
-        let all: Vec<SubflowId> = self.leg_ids().filter(usable).collect();
-        let turn = self.timers.fin_count as usize % all.len().max(1);
-        all.get(turn).copied()
+        (self.timers.fin_on, self.timers.fin_went_on) = (on, SubflowSet::EMPTY);
+        on.iter().next()
+    }
+
+    fn carries(&self, id: SubflowId) -> bool {
+        self.leg(id).is_some_and(super::Leg::is_usable)
+    }
+
+    /// The DATA_FIN went out wherever it was to go.
+    fn rearm_fin(&mut self, now: Instant) {
+        self.timers.fin_count += 1;
+        let silent = self.timers.fin.again(now, self.last_heard_at());
+        self.note_silence(now, silent);
+        let early = u32::from(self.config.conduct.data_fin_twice);
+        let backoff = 1 << (self.timers.fin_count - 1).saturating_sub(early).min(6);
+        self.timers.fin_at = Some(now + self.largest_rto() * backoff);
     }
 
     /// Data, as the scheduler says, as long as it stays on one subflow.

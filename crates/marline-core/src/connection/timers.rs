@@ -29,7 +29,7 @@ impl Connection {
         let t = &self.timers;
         let linger = self.wait_ends_at();
         // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
-        let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.leg_for_fin().is_some());
+        let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.usable_legs() > 0);
         let (silence, vigil, ebb) =
             (self.silence_timeout(), self.vigil_timeout(), self.ebb.due_at());
         let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, vigil, ebb];

@@ -46,6 +46,22 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Lets the connection outlive what it carries now, if it can ([`Sealed::keep`]): that of a session
+    /// can, TLS ends with its streams.
+    pub fn keep(&mut self) {
+        if let Channel::Session(stream) = self {
+            stream.keep();
+        }
+    }
+
+    /// Whether it can carry something else now, all having ended; if so, it is ready for it ([`Sealed::renew`]).
+    pub fn renew(&mut self) -> bool {
+        match self {
+            Channel::Tls(_) => false,
+            Channel::Session(stream) => stream.renew(),
+        }
+    }
+
     /// A stream of a session.
     pub fn session(stream: Sealed<T>) -> Channel<T> {
         Channel::Session(Box::new(stream))

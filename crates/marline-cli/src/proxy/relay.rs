@@ -35,7 +35,8 @@ impl Traffic {
     }
 }
 
-/// Passes bytes between `local` and `remote` until both directions ended, or `cancel` resolves.
+/// Passes bytes between `local` and `remote` until both directions ended, or `cancel` resolves. Gives
+/// `remote` back after good ends.
 ///
 /// # Errors
 /// The first error of either side, or `ConnectionAborted` after `cancel`; both sides are aborted
@@ -45,7 +46,7 @@ pub async fn relay<L, R>(
     mut remote: R,
     traffic: &Traffic,
     cancel: impl Future<Output = ()>,
-) -> io::Result<()>
+) -> io::Result<R>
 where
     L: Transport,
     R: Transport,
@@ -57,11 +58,14 @@ where
         result = copy => result,
         () = cancel => Err(io::ErrorKind::ConnectionAborted.into()),
     };
-    if result.is_err() {
-        local.inner.abort();
-        remote.abort();
+    match result {
+        Ok(()) => Ok(remote),
+        Err(error) => {
+            local.inner.abort();
+            remote.abort();
+            Err(error)
+        }
     }
-    result
 }
 
 /// Passes bytes in both directions until both have ended.

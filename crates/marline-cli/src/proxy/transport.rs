@@ -15,6 +15,14 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// The peer has authenticated itself: a path that comes back is worth waiting for.
     fn know_peer(&self) {}
 
+    /// Both directions have ended in good order, and nobody will use it here: what can serve again goes where it
+    /// came from, what cannot is dropped.
+    fn finish(self)
+    where
+        Self: Sized,
+    {
+    }
+
     /// What names this connection and no other, to both of its ends; `None` where nothing does: then no
     /// session can be bound to it.
     fn binding(&self) -> Option<Binding> {

@@ -153,7 +153,10 @@ impl<O: Open> Front<O> {
         }
         tracing::debug!(%target, "connected");
         match relay(socket, stream, &self.traffic, self.stop.over()).await {
-            Ok(()) => tracing::debug!(%target, "done"),
+            Ok(stream) => {
+                tracing::debug!(%target, "done");
+                stream.finish();
+            }
             Err(error) => tracing::debug!(%target, "broken: {error}"),
         }
     }

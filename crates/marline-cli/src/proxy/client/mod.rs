@@ -6,9 +6,11 @@ pub mod current;
 pub mod dialer;
 pub mod direct;
 pub mod front;
+mod leased;
 pub mod open;
 pub mod pool;
 pub mod tunnel;
+mod used;
 
 #[cfg(test)]
 mod front_tests;

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::leased::Leased;
 use super::open::Open;
 use super::tunnel::{Connect, Patience, Tunnel};
-use crate::proxy::channel::Channel;
 use crate::proxy::message::ErrorCode;
 use crate::proxy::server::ServerLimits;
 use crate::proxy::server::gate::GateLimits;
 use crate::proxy::target::Target;
 use crate::proxy::testing::{Bench, Bound, Pipe, ToBench, echo_target};
+use crate::proxy::transport::Transport;
 
 type Way = Arc<Tunnel<Bound>>;
 
@@ -24,7 +25,7 @@ fn tunnel_to(bench: &Arc<Bench>) -> (Way, Arc<AtomicUsize>) {
     (Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap(), connects)
 }
 
-async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Channel<C::Stream> {
+async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C> {
     let mut stream = way.open(target).await.unwrap();
     stream.write_all(b"around").await.unwrap();
     stream.flush().await.unwrap();
@@ -34,8 +35,11 @@ async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Channel<C::Stream
     stream
 }
 
-fn is_session<T>(stream: &Channel<T>) -> bool {
-    matches!(stream, Channel::Session(_))
+/// Says all there is to say, and gives the connection back.
+async fn finish<C: Connect>(mut stream: Leased<C>) {
+    stream.shutdown().await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
+    stream.finish();
 }
 
 #[tokio::test]
@@ -43,14 +47,80 @@ async fn the_first_connection_is_tls_and_the_others_are_its_session() {
     let bench = Arc::new(Bench::new(ServerLimits::default()));
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
-    assert!(!is_session(&echo(&way, &target).await));
+    assert!(!echo(&way, &target).await.is_session());
     for _ in 0..3 {
         let mut stream = echo(&way, &target).await;
-        assert!(is_session(&stream));
+        assert!(stream.is_session());
         stream.shutdown().await.unwrap();
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
     }
     assert_eq!(connects.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn what_ended_in_good_order_carries_the_next_request() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    finish(echo(&way, &target).await).await;
+    for _ in 0..10 {
+        finish(echo(&way, &target).await).await;
+    }
+    // TLS ends with what it carried; the session's first connection carries all else, and other targets.
+    assert_eq!(connects.load(Ordering::Relaxed), 2);
+    let (other, another) = (echo_target().await, echo_target().await);
+    let (one, two) = (echo(&way, &other).await, echo(&way, &another).await);
+    assert_eq!(connects.load(Ordering::Relaxed), 3, "one thing at a time each");
+    finish(one).await;
+    finish(two).await;
+    assert_eq!(bench.server.authenticated(), 2);
+}
+
+#[tokio::test]
+async fn what_ended_otherwise_carries_nothing_more() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    // Only one direction has ended, or none: it is given back all the same.
+    let mut half = echo(&way, &target).await;
+    half.shutdown().await.unwrap();
+    half.finish();
+    echo(&way, &target).await.finish();
+    echo(&way, &target).await.abort();
+    drop(echo(&way, &target).await);
+    assert_eq!(connects.load(Ordering::Relaxed), 5);
+}
+
+#[tokio::test]
+async fn a_used_connection_that_the_server_ended_is_not_asked() {
+    let idle = Duration::from_millis(50);
+    let bench = Arc::new(Bench::new(ServerLimits { idle, ..ServerLimits::default() }));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    for _ in 0..2 {
+        finish(echo(&way, &target).await).await;
+    }
+    while bench.server.authenticated() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    finish(echo(&way, &target).await).await;
+    assert_eq!(connects.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_tunnel_that_is_closed_takes_nothing_back() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    let (kept, running) = (echo(&way, &target).await, echo(&way, &target).await);
+    finish(kept).await;
+    way.close();
+    finish(running).await;
+    while bench.server.authenticated() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Several times what a stranger's source may have, with room for one: one handshake, and nobody is refused.
@@ -62,7 +132,7 @@ async fn five_hundred_at_once_wait_for_one_handshake() {
     let target = echo_target().await;
     let one = || {
         let (way, target) = (Arc::clone(&way), target.clone());
-        tokio::spawn(async move { is_session(&echo(&way, &target).await) })
+        tokio::spawn(async move { echo(&way, &target).await.is_session() })
     };
     let all: Vec<_> = (0..500).map(|_| one()).collect();
     let mut by_session = 0;
@@ -82,9 +152,9 @@ async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connec
     // As after a restart: nothing known but the credentials.
     bench.server.forget_sessions();
     let stream = echo(&way, &target).await;
-    assert!(!is_session(&stream));
+    assert!(!stream.is_session());
     assert_eq!(connects.load(Ordering::Relaxed), 2);
-    assert!(is_session(&echo(&way, &target).await));
+    assert!(echo(&way, &target).await.is_session());
     drop(other);
 }
 
@@ -99,7 +169,7 @@ async fn many_requests_after_a_restart_make_one_handshake() {
     let all: Vec<_> = (0..100)
         .map(|_| {
             let (way, target) = (Arc::clone(&way), target.clone());
-            tokio::spawn(async move { is_session(&echo(&way, &target).await) })
+            tokio::spawn(async move { echo(&way, &target).await.is_session() })
         })
         .collect();
     let mut by_session = 0;
@@ -163,7 +233,7 @@ async fn an_opening_that_does_not_authenticate_goes_on_as_a_strangers() {
     let way = Tunnel::new(unequal, pin, token, Patience::default(), 0).unwrap();
     let target = echo_target().await;
     for _ in 0..3 {
-        assert!(!is_session(&echo(&way, &target).await));
+        assert!(!echo(&way, &target).await.is_session());
     }
 }
 
@@ -178,7 +248,7 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
     let all: Vec<_> = (0..60)
         .map(|_| {
             let (way, target) = (Arc::clone(&way), target.clone());
-            tokio::spawn(async move { is_session(&echo(&way, &target).await) })
+            tokio::spawn(async move { echo(&way, &target).await.is_session() })
         })
         .collect();
     for each in all {

@@ -12,6 +12,7 @@ use crate::proxy::secret::Secret;
 use crate::proxy::server::ServerLimits;
 use crate::proxy::testing::{Bench, ToBench, echo_target};
 use crate::proxy::tls::ServerKey;
+use crate::proxy::transport::Transport;
 
 fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<ToBench>>, Arc<AtomicUsize>) {
     let connects = Arc::new(AtomicUsize::new(0));
@@ -20,7 +21,7 @@ fn tunnel_to(bench: &Arc<Bench>, warm: usize) -> (Arc<Tunnel<ToBench>>, Arc<Atom
     (Tunnel::new(connect, pin, token, Patience::default(), warm).unwrap(), connects)
 }
 
-async fn echo(stream: &mut Channel<DuplexStream>) {
+async fn echo(stream: &mut impl Transport) {
     stream.write_all(b"around").await.unwrap();
     stream.flush().await.unwrap();
     let mut back = [0; 6];

@@ -1,7 +1,8 @@
-//! The client's way to a target: a warm connection if there is one, else a fresh one.
+//! The client's way to a target: a connection that was used before or a warm one if there is one, else a
+//! fresh one.
 //!
 //! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer
-//! is there two round trips after the start. Without: TLS comes between, and that makes three. Warm: one.
+//! is there two round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one.
 //! What a server refuses because it has too much to do is asked for again, as long as the request has
 //! patience: no byte of the application went before.
 
@@ -16,8 +17,10 @@ use tokio_rustls::TlsConnector;
 
 use super::admission::{Admission, Admitted, Turn};
 use super::backoff::Backoff;
+use super::leased::Leased;
 use super::open::{Open, OpenError};
 use super::pool::Pool;
+use super::used::Used;
 use crate::proxy::channel::Channel;
 use crate::proxy::message::{ErrorCode, Message, Offer};
 use crate::proxy::secret::Secret;
@@ -115,6 +118,7 @@ pub struct Tunnel<C: Connect> {
     patience: Patience,
     admission: Admission,
     pool: Pool<Channel<C::Stream>>,
+    used: Used<Channel<C::Stream>>,
     /// For tasks that must not keep it.
     me: Weak<Tunnel<C>>,
 }
@@ -138,7 +142,8 @@ impl<C: Connect> Tunnel<C> {
         let (admission, pool) = (Admission::default(), Pool::new(warm));
         let tunnel = Arc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Tunnel { connect, tls, token, patience, admission, pool, me }
+            let used = Used::default();
+            Tunnel { connect, tls, token, patience, admission, pool, used, me }
         });
         if warm > 0 {
             tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
@@ -149,7 +154,21 @@ impl<C: Connect> Tunnel<C> {
     /// Lets the waiting connections and the session go; no others take their place.
     pub fn close(&self) {
         self.pool.close();
+        self.used.close();
         self.admission.close();
+    }
+
+    /// Keeps a connection that has carried something in good order for the next request.
+    pub(super) fn take_back(&self, channel: Channel<C::Stream>) {
+        self.used.put(channel);
+    }
+
+    /// A connection that waits for a request.
+    async fn waiting(&self) -> Option<Channel<C::Stream>> {
+        match self.used.take() {
+            Some(stream) => Some(stream),
+            None => self.pool.take().await,
+        }
     }
 
     async fn on_warm(
@@ -354,22 +373,24 @@ impl<C: Connect> Tunnel<C> {
 }
 
 impl<C: Connect> Open for Tunnel<C> {
-    type Stream = Channel<C::Stream>;
+    type Stream = Leased<C>;
 
     async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
         self.renew_in_time();
-        if let Some(stream) = self.pool.take().await {
+        let lend = |stream| Leased::new(stream, Weak::clone(&self.me));
+        if let Some(stream) = self.waiting().await {
             match self.on_warm(stream, target).await {
                 Err(OpenError::Server(error)) => {
                     tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
                     self.pool.clear();
+                    self.used.clear();
                 }
-                result => return result,
+                result => return result.map(lend),
             }
         }
         let (mut stream, _) = self.fresh(Some(target)).await?;
         self.expect(&mut stream, self.patience.handshake, working).await?;
-        self.connected(stream).await
+        self.connected(stream).await.map(lend)
     }
 }
 

@@ -153,7 +153,7 @@ impl ServiceFront {
         let result = relay(socket, stream, &traffic, cancel).await;
         let (up_bytes, down_bytes) = traffic.counts();
         match result {
-            Ok(()) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),
+            Ok(_) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),
             Err(error) => tracing::debug!(%peer, up_bytes, down_bytes, "broken: {error}"),
         }
     }

@@ -24,6 +24,7 @@ use arrival::Arrived;
 use gate::{Gate, GateLimits, Lobby, Quota};
 use sessions::Sessions;
 
+use crate::proxy::channel::Channel;
 use crate::proxy::credentials::Credentials;
 use crate::proxy::message::{ErrorCode, Failure, Message};
 use crate::proxy::relay::{Traffic, relay};
@@ -162,21 +163,27 @@ impl Server {
     /// Serves one connection from `peer` to its end.
     pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
         let Some(arrived) = self.arrive(stream, peer).await else { return };
-        let Arrived { mut stream, client, offer, asks_at_once, _place } = arrived;
+        let Arrived { mut stream, client, offer, mut asks_at_once, _place } = arrived;
         let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
         let welcome = Message::Welcome { idle_limit_s, session: offer };
         let mut unsaid = Unsaid::default();
         unsaid.add(&welcome);
-        let target = tokio::select! {
-            target = self.request(&mut stream, &mut unsaid, asks_at_once) => target,
-            () = self.stop.draining() => None,
-            () = self.revoked(&client) => return stream.abort(),
-        };
-        match target {
-            Some(Ok(target)) => self.carry(stream, unsaid, &client, &target).await,
-            Some(Err(failure)) => unsaid.refuse(stream, failure).await,
-            // Unused to its end: good order on both sides.
-            None => drop(stream.shutdown().await),
+        loop {
+            let target = tokio::select! {
+                target = self.request(&mut stream, &mut unsaid, asks_at_once) => target,
+                () = self.stop.draining() => None,
+                () = self.revoked(&client) => return stream.abort(),
+            };
+            let carried = match target {
+                Some(Ok(target)) => self.carry(stream, unsaid, &client, &target).await,
+                Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
+                // Unused to its end: good order on both sides.
+                None => return drop(stream.shutdown().await),
+            };
+            match carried {
+                Some(again) => (stream, unsaid, asks_at_once) = (again, Unsaid::default(), true),
+                None => return,
+            }
         }
     }
 
@@ -204,13 +211,14 @@ impl Server {
         }
     }
 
-    async fn carry<S: Transport>(
+    /// Does what was asked for, to its end. Gives the connection back if it can be asked for more.
+    async fn carry<T: Transport>(
         &self,
-        mut stream: S,
+        mut stream: Channel<T>,
         mut unsaid: Unsaid,
         client: &Client,
         target: &Target,
-    ) {
+    ) -> Option<Channel<T>> {
         let name = &client.name;
         unsaid.add(&Message::Working);
         let rules = self.rules();
@@ -219,7 +227,8 @@ impl Server {
             Ok(dialed) => dialed,
             Err(_) => {
                 if unsaid.say(&mut stream).await.is_err() {
-                    return stream.abort();
+                    stream.abort();
+                    return None;
                 }
                 dialing.await
             }
@@ -228,13 +237,15 @@ impl Server {
             Ok(socket) => socket,
             Err(failure) => {
                 tracing::warn!(client = %name, %target, "{}", failure.text);
-                return unsaid.refuse(stream, failure).await;
+                unsaid.refuse(stream, failure).await;
+                return None;
             }
         };
         unsaid.add(&Message::Connected);
         if unsaid.say(&mut stream).await.is_err() {
             socket.abort();
-            return stream.abort();
+            stream.abort();
+            return None;
         }
         tracing::debug!(client = %name, %target, "connected");
         let cancel = async {
@@ -243,9 +254,16 @@ impl Server {
                 () = self.revoked(client) => {}
             }
         };
+        stream.keep();
         match relay(socket, stream, &self.traffic, cancel).await {
-            Ok(()) => tracing::debug!(client = %name, %target, "done"),
-            Err(error) => tracing::debug!(client = %name, %target, "broken: {error}"),
+            Ok(mut stream) => {
+                tracing::debug!(client = %name, %target, "done");
+                stream.renew().then_some(stream)
+            }
+            Err(error) => {
+                tracing::debug!(client = %name, %target, "broken: {error}");
+                None
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
 use crate::proxy::record::RecordSizer;
 
@@ -96,6 +97,9 @@ pub struct Sealed<T> {
     outgoing: Vec<u8>,
     /// Our end of direction is sealed.
     ending: bool,
+    /// The stream below goes on after both ends of direction.
+    kept: bool,
+    begun: Instant,
 }
 
 impl<T> Sealed<T> {
@@ -108,7 +112,26 @@ impl<T> Sealed<T> {
             incoming: Incoming::default(),
             outgoing: preface,
             ending: false,
+            kept: false,
+            begun: Instant::now(),
         }
+    }
+
+    /// From now on an end of direction leaves the stream below open, for the connection to be used again
+    /// after [`Sealed::renew`]; unless it is as old as the oldest session.
+    pub fn keep(&mut self) {
+        self.kept = self.begun.elapsed() < LIFETIME;
+    }
+
+    /// After both directions have ended: makes it a stream on which nothing was said yet, whose ends are those of
+    /// the stream below. `false`, and nothing changes: a direction has not ended, or it was not kept.
+    pub fn renew(&mut self) -> bool {
+        let over = self.ending && self.outgoing.is_empty() && self.incoming.ended;
+        let renewed = over && self.kept;
+        if renewed {
+            (self.ending, self.incoming.ended, self.kept) = (false, false, false);
+        }
+        renewed
     }
 
     /// The stream below.
@@ -254,7 +277,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
             this.send(cx, &[])?;
         }
         ready!(this.poll_drain(cx))?;
-        Pin::new(&mut this.inner).poll_shutdown(cx)
+        match this.kept {
+            true => Pin::new(&mut this.inner).poll_flush(cx),
+            false => Pin::new(&mut this.inner).poll_shutdown(cx),
+        }
     }
 }
 

@@ -34,6 +34,38 @@ async fn bytes_come_through_in_order_however_narrow_the_pipe() {
     }
 }
 
+/// What the next one is told may come in one piece with the end of what was before.
+#[tokio::test]
+async fn a_kept_stream_begins_anew_after_both_ends() {
+    let (mut near, mut far) = pair(1 << 16).await;
+    for round in 0..3 {
+        near.keep();
+        far.keep();
+        assert!(!near.renew() && !far.renew(), "nothing has ended");
+        far.write_all(b"answer").await.unwrap();
+        far.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        near.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"answer", "round {round}");
+        assert!(!near.renew(), "one direction has not ended");
+        near.write_all(b"question").await.unwrap();
+        near.shutdown().await.unwrap();
+        assert!(near.renew() && !near.renew());
+        near.write_all(b"and then").await.unwrap();
+        near.flush().await.unwrap();
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"question", "round {round}");
+        assert!(far.renew());
+        let mut next = [0; 8];
+        far.read_exact(&mut next).await.unwrap();
+        assert_eq!(&next, b"and then");
+    }
+    drop(near);
+    let error = far.read(&mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "nothing ended this one");
+}
+
 #[tokio::test]
 async fn reads_of_a_byte_lose_nothing() {
     let (mut near, mut far) = pair(1 << 16).await;

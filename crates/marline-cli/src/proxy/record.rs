@@ -47,12 +47,6 @@ impl RecordSizer {
         self.size
     }
 
-    /// Whether there was a record.
-    #[must_use]
-    pub const fn is_running(&self) -> bool {
-        self.last.is_some()
-    }
-
     /// `bytes` went into a record at `now`.
     pub fn wrote(&mut self, bytes: usize, now: Instant) {
         self.last = Some(now);

@@ -7,8 +7,8 @@
 //! writer takes no more the buffer stays with the direction until it does. Besides, a buffer that all
 //! streams of a thread share is in its cache.
 //!
-//! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`: fill up while
-//! there is room, write, flush before waiting for more.
+//! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`, but for the end, which
+//! flushes by itself: fill up while there is room, write, flush before waiting for more.
 
 use std::cell::Cell;
 use std::io;
@@ -152,8 +152,7 @@ impl Pump {
             }
             (self.written, self.filled) = (0, 0);
             if self.read_all {
-                ready!(Pin::new(&mut *writer).poll_flush(cx))?;
-                self.unflushed = false;
+                // The end of the writer flushes it: last bytes and end leave together.
                 return Poll::Ready(Ok(()));
             }
         }

@@ -16,6 +16,9 @@ use super::LIFETIME;
 use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
 use crate::proxy::record::RecordSizer;
 
+/// Ciphertext that waits for a flush, to leave together: an answer with its end, the small records of a
+/// beginning. More goes at once.
+const HELD: usize = 8 * 1_024;
 /// Ciphertext read ahead.
 const BUFFER_LEN: usize = 2 * MAX_RECORD;
 
@@ -93,7 +96,7 @@ pub struct Sealed<T> {
     keys: Keys,
     sizer: RecordSizer,
     incoming: Incoming,
-    /// Sealed and not taken by the stream below yet.
+    /// Sealed, and waiting for a flush or for the stream below.
     outgoing: Vec<u8>,
     /// Our end of direction is sealed.
     ending: bool,
@@ -146,6 +149,14 @@ impl<T> Sealed<T> {
 }
 
 impl<T: AsyncWrite + Unpin> Sealed<T> {
+    /// Seals a record behind what waits.
+    fn seal(&mut self, plaintext: &[u8]) {
+        if self.outgoing.is_empty() {
+            self.outgoing = SPARE_OUT.take().unwrap_or_default();
+        }
+        self.keys.seal.seal_record(plaintext, &mut self.outgoing);
+    }
+
     /// Writes as much of `bytes` as the stream below takes; what it does not take now is kept.
     fn push(&mut self, cx: &mut Context<'_>, mut bytes: Vec<u8>) -> io::Result<()> {
         let mut written = 0;
@@ -164,16 +175,6 @@ impl<T: AsyncWrite + Unpin> Sealed<T> {
             self.outgoing = bytes;
         }
         Ok(())
-    }
-
-    /// Seals a record and sends it, with what waits before it.
-    fn send(&mut self, cx: &mut Context<'_>, plaintext: &[u8]) -> io::Result<()> {
-        let mut bytes = match self.outgoing.is_empty() {
-            true => SPARE_OUT.take().unwrap_or_default(),
-            false => std::mem::take(&mut self.outgoing),
-        };
-        self.keys.seal.seal_record(plaintext, &mut bytes);
-        self.push(cx, bytes)
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -251,8 +252,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         if this.ending {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        // The preface waits for the first record, to leave with it.
-        if this.sizer.is_running() {
+        if this.outgoing.len() >= HELD {
             ready!(this.poll_drain(cx))?;
         }
         if bytes.is_empty() {
@@ -260,8 +260,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
         }
         let now = Instant::now();
         let count = bytes.len().min(this.sizer.next(now));
-        this.send(cx, &bytes[..count])?;
+        this.seal(&bytes[..count]);
         this.sizer.wrote(count, now);
+        if this.outgoing.len() >= HELD {
+            // What is not taken now is the next call's matter.
+            let _ = this.poll_drain(cx)?;
+        }
         Poll::Ready(Ok(count))
     }
 
@@ -274,7 +278,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !std::mem::replace(&mut this.ending, true) {
-            this.send(cx, &[])?;
+            this.seal(&[]);
         }
         ready!(this.poll_drain(cx))?;
         match this.kept {

@@ -106,6 +106,7 @@ async fn an_end_is_an_end_for_good_and_the_other_direction_goes_on() {
 async fn record(text: &[u8]) -> (Vec<u8>, Sealed<DuplexStream>, DuplexStream) {
     let (mut near, far) = pair(1 << 16).await;
     near.write_all(text).await.unwrap();
+    near.flush().await.unwrap();
     let Sealed { inner: mut wire, keys, .. } = far;
     let mut bytes = vec![0; crate::proxy::session::keys::record_len(text.len())];
     wire.read_exact(&mut bytes).await.unwrap();

@@ -88,11 +88,11 @@ pub fn run() -> ExitCode {
         // Not being told is no reason not to run.
         let _ = rustix::process::set_parent_process_death_signal(signal);
     }
-    let work = match begin(cli.command) {
-        Ok(work) => work,
+    let Begun { work, drivers } = match begin(cli.command) {
+        Ok(begun) => begun,
         Err(error) => return fail(&error),
     };
-    let runtime = match runtime() {
+    let runtime = match runtime(drivers) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start threads")),
     };
@@ -107,27 +107,40 @@ pub fn run() -> ExitCode {
 
 /// Threads for half of the processors. A short exchange passes from a driver to a task and back several times,
 /// and where these are on different threads each time is a wake-up: on two processors one thread carries a
-/// fifth more of them than two do, and no less in bulk. Whoever knows better sets tokio's variable.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+/// fifth more of them than two do, and no less in bulk. Each driver (`--shards`) gets one if there are so many
+/// processors. Whoever knows better sets tokio's variable.
+fn runtime(drivers: usize) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        builder.worker_threads(processors.div_ceil(2));
+        builder.worker_threads(drivers.clamp(processors.div_ceil(2), processors));
     }
     builder.enable_all().build()
 }
 
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>;
 
+/// A command that is ready to run.
+struct Begun {
+    work: Work,
+    /// Drivers that it will have.
+    drivers: usize,
+}
+
 /// Does what must be done before there are threads (capabilities are per thread); the rest is to be
 /// run.
-fn begin(command: Command) -> anyhow::Result<Work> {
+fn begin(command: Command) -> anyhow::Result<Begun> {
     if matches!(command, Command::Client(_) | Command::Server(_) | Command::Serve(_)) {
         signals::survive().context("cannot receive signals")?;
     }
-    Ok(match command {
+    let mut drivers = 1;
+    let work: Work = match command {
         Command::Client(args) => Box::pin(cmd::client::run(cmd::client::prepare(args)?)),
-        Command::Server(args) => Box::pin(cmd::server::run(cmd::server::prepare(args)?)),
+        Command::Server(args) => {
+            let prepared = cmd::server::prepare(args)?;
+            drivers = prepared.as_ref().map_or(1, cmd::server::Prepared::shards);
+            Box::pin(cmd::server::run(prepared))
+        }
         Command::Serve(args) => Box::pin(cmd::serve::run(cmd::serve::prepare(args)?)),
         Command::Connect(args) => Box::pin(cmd::connect::run(cmd::connect::prepare(args)?)),
         Command::CheckConfig(args) => Box::pin(cmd::check_config::run(args)),
@@ -139,7 +152,8 @@ fn begin(command: Command) -> anyhow::Result<Work> {
         Command::Path(args) => Box::pin(cmd::path::run(args)),
         Command::Scheduler(args) => Box::pin(cmd::scheduler::run(args)),
         Command::Policies(args) => Box::pin(cmd::policies::run(args)),
-    })
+    };
+    Ok(Begun { work, drivers })
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

@@ -79,6 +79,14 @@ pub struct Prepared {
     settings: Settings<ServerOptions>,
 }
 
+impl Prepared {
+    /// Threads that share the port, one driver on each.
+    #[must_use]
+    pub const fn shards(&self) -> usize {
+        self.plan.network.shards
+    }
+}
+
 /// What to run, if something is to be run: the other commands are done then.
 ///
 /// Does what needs privileges, and lets go of them.

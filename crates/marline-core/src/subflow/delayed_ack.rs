@@ -6,8 +6,8 @@
 //!
 //! A segment with PSH ends what the sender had to say: waiting for a second one is waiting for
 //! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application
-//! has shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, one
-//! millisecond at least) to ride on the answer. Everything else waits half an RTT for a second
+//! has shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, four
+//! milliseconds at least, which a busy server needs to ask another one) to ride on the answer. Everything else waits half an RTT for a second
 //! segment, within 5 ms and `max`: on a fast path the sender's window may be too small to ever send
 //! that second segment, and its clock would stand still for as long as we wait.
 //!
@@ -20,6 +20,8 @@ use marline_time::{Duration, Instant};
 const QUICK_ACKS: u8 = 16;
 /// Shortest wait for a second segment.
 const LEAST_WAIT: Duration = Duration::from_millis(5);
+/// Shortest wait for an answer. Less than any sender's probe timeout for a lone segment.
+const LEAST_ANSWER: Duration = Duration::from_millis(4);
 /// Silence after which the sender starts anew.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Quick answers in a row that show a dialogue.
@@ -118,7 +120,7 @@ impl DelayedAck {
 
     fn short(&self, srtt: Option<Duration>) -> Duration {
         let quarter = srtt.map_or(Duration::ZERO, |srtt| srtt / 4);
-        quarter.max(Duration::from_millis(1)).min(self.max)
+        quarter.max(LEAST_ANSWER).min(self.max)
     }
 
     /// A segment with an ACK goes out.

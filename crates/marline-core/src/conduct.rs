@@ -46,6 +46,8 @@ pub struct Conduct {
     pub lone_last_data_ack: bool,
     /// A DATA_FIN is acknowledged on every subflow; otherwise where it came.
     pub data_fin_acked_everywhere: bool,
+    /// The pacer forgives a burst that comes late half of its own time (Linux); otherwise two bursts go at once.
+    pub half_burst_credit: bool,
     /// The congestion window counts whole segments; otherwise the last one may exceed it by a part of itself.
     pub whole_segments: bool,
 }
@@ -69,6 +71,7 @@ impl Conduct {
         echo_backup: true,
         lone_last_data_ack: true,
         data_fin_acked_everywhere: true,
+        half_burst_credit: true,
         whole_segments: true,
     };
 }

@@ -161,7 +161,7 @@ impl Subflow {
             rx: Reception::new(config.out_of_order_ranges, config.window_scale),
             congestion: congestion.build(mss, initial_window, now),
             recovery: recovery.build(),
-            pacer: Pacer::new(config.pacing, initial_window),
+            pacer: config.pacer(initial_window),
             timestamps: TimestampState::new(config.timestamps, config.ts_offset),
             ecn: EcnState::default(),
             ack: DelayedAck::new(

@@ -3,6 +3,7 @@
 use marline_policy::RttConfig;
 use marline_time::Duration;
 
+use super::pacer::{Credit, Pacer};
 use super::segment::HEADER;
 use crate::{Capabilities, Conduct, ConnectionConfig, Keepalive, Limits};
 
@@ -97,6 +98,13 @@ impl SubflowConfig {
             conduct: connection.conduct,
             ts_offset,
         }
+    }
+
+    /// The pacer of a subflow whose first `free` bytes are not paced.
+    pub(super) fn pacer(&self, free: u64) -> Pacer {
+        let half = self.conduct.half_burst_credit;
+        let credit = if half { Credit::HalfBurst } else { Credit::TwoBursts };
+        Pacer::new(self.pacing, free, credit)
     }
 }
 

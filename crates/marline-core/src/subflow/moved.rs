@@ -9,7 +9,6 @@ use marline_policy::{CongestionFactory, RttEstimator, SentKind};
 use marline_time::Instant;
 
 use super::Subflow;
-use super::pacer::Pacer;
 use super::rto::Frto;
 use super::transmission::Probe;
 
@@ -24,7 +23,7 @@ impl Subflow {
         self.apply_mss();
         let window = u64::from(self.config.initial_window) * u64::from(self.tx.mss);
         self.congestion = congestion.build(self.tx.mss, window, now);
-        self.pacer = Pacer::new(self.config.pacing, window);
+        self.pacer = self.config.pacer(window);
         self.pacer_wait.set(None);
         self.tx.rtt = RttEstimator::new(self.config.rtt);
         self.tx.undo = None;

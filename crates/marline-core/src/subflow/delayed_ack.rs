@@ -5,11 +5,12 @@
 //! pause, because a starting sender grows its window by them.
 //!
 //! A segment with PSH ends what the sender had to say: waiting for a second one is waiting for
-//! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application
-//! has shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, four
-//! milliseconds at least, which a busy server needs to ask another one) to ride on the answer. Everything else waits half an RTT for a second
-//! segment, within 5 ms and `max`: on a fast path the sender's window may be too small to ever send
-//! that second segment, and its clock would stand still for as long as we wait.
+//! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application has
+//! shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, four
+//! milliseconds at least, which a busy server needs to ask another one) to ride on the answer.
+//! Everything else waits half an RTT for a second segment, within 5 ms and `max`: on a fast path the
+//! sender's window may be too small to ever send that second segment, and its clock would stand still
+//! for as long as we wait.
 //!
 //! A carrier may hand over many segments as one that the kernel joined: what counts is how many full
 //! segments it holds, and a full segment is never more than the MSS that we announced.

@@ -6,8 +6,9 @@
 //! between bursts the pacer is closed. The first window of a subflow is not paced: nothing is known
 //! of the path yet, and the first bytes are those people wait for.
 //!
-//! What was not sent in a pause may be made up for, by two bursts, so that a message after a pause leaves in one go. Linux
-//! forgives a burst that comes late half of its own time and no more ([`Credit::HalfBurst`]).
+//! What was not sent in a pause may be made up for, by two bursts, so that a message after a pause
+//! leaves in one go. Linux forgives a burst that comes late half of its own time and no more
+//! ([`Credit::HalfBurst`]).
 
 use marline_time::{Duration, Instant, Rate};
 

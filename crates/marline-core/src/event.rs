@@ -34,6 +34,12 @@ pub enum Event {
         /// Why.
         reason: CloseReason,
     },
+    /// A subflow has ended, and is in TIME-WAIT, or was reset: only stragglers are answered there from now on, and
+    /// carriers need not keep its way open.
+    FlowEnded {
+        /// Its local id on carriers that use ids.
+        local_flow: u64,
+    },
     /// A subflow is gone for good (TIME-WAIT included): carriers may forget its id.
     FlowGone {
         /// Its local id on carriers that use ids.

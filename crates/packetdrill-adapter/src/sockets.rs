@@ -202,7 +202,10 @@ impl Sockets {
                     life.over = Some(reason);
                 }
             }
-            Event::Readable(_) | Event::FlowGone { .. } | Event::Monitor(_) => {}
+            Event::Readable(_)
+            | Event::FlowEnded { .. }
+            | Event::FlowGone { .. }
+            | Event::Monitor(_) => {}
         }
     }
 

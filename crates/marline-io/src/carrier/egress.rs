@@ -182,6 +182,14 @@ impl UdpCarrier {
         true
     }
 
+    /// The subflow of a flow has ended. The core answers who comes late; no way is kept open for that.
+    pub fn retire(&mut self, id: u64) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.retired = true;
+            flow.alarm_at = Instant::FAR_FUTURE;
+        }
+    }
+
     /// The core is done with a flow.
     pub fn forget(&mut self, id: u64) {
         let Some(flow) = self.flows.remove(&id) else { return };

@@ -75,6 +75,8 @@ pub(super) struct Flow {
     pub(super) challenged: Option<(Outer, Instant)>,
     /// We sent its SYN.
     pub(super) initiated: bool,
+    /// Its subflow has ended: no keepalives.
+    pub(super) retired: bool,
     /// When we last sent on it.
     pub(super) sent_at: Instant,
     /// When something last came in on it.
@@ -122,6 +124,7 @@ impl Flow {
             moves: 0,
             challenged: None,
             initiated: false,
+            retired: false,
             sent_at: now,
             heard_at: now,
             quiet_steps: u8::MAX,

@@ -244,6 +244,16 @@ fn a_client_keeps_its_mapping_open() {
         }
     }
     assert!(client.counters().keepalives > 40);
+
+    // Whose subflow has ended is asked nothing, and late words change nothing of that.
+    client.retire(CLIENT_FLOW);
+    let asked = client.counters().keepalives;
+    for second in 1..60 {
+        let now = now + Duration::from_secs(second);
+        client.receive(now, &datagram(here, &data_two(CLIENT_FLOW, 20)));
+        client.on_timeout(now);
+    }
+    assert_eq!((client.poll_control(), client.counters().keepalives), (None, asked));
     client.forget(CLIENT_FLOW);
     assert_eq!(client.next_timeout(), None, "no connections, no keepalives");
 }

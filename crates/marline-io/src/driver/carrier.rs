@@ -44,6 +44,13 @@ impl Carrier {
         }
     }
 
+    /// The subflow of a flow has ended; stragglers are still answered.
+    pub(super) fn retire(&mut self, local_flow: u64) {
+        if let Carrier::Udp(udp) = self {
+            udp.retire(local_flow);
+        }
+    }
+
     /// The core is done with a flow.
     pub(super) fn forget(&mut self, local_flow: u64) {
         if let Carrier::Udp(udp) = self {

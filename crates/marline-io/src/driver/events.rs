@@ -44,6 +44,10 @@ impl Shard {
                 self.on_incoming(state, now, id);
                 true
             }
+            Event::FlowEnded { local_flow } => {
+                state.carrier.retire(local_flow);
+                false
+            }
             Event::FlowGone { local_flow, .. } => {
                 state.carrier.forget(local_flow);
                 false

@@ -161,7 +161,7 @@ impl Host {
                     self.monitor.push(event);
                 }
             }
-            Event::FlowGone { .. } => {}
+            Event::FlowEnded { .. } | Event::FlowGone { .. } => {}
         }
     }
 

@@ -67,34 +67,39 @@ fn arrivals(server: &UdpSocket, count: usize) -> Vec<f64> {
     times
 }
 
-/// The time that so many datagrams took from the first to the last, by the kernel's clock.
-fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> f64 {
-    let mut doubts = Vec::new();
-    for _ in 0..5 {
-        let mut read = |name: &str| (name == "t.up").then(|| trace.as_bytes().to_vec());
-        let world = World::new("rate", 1, spec, DEFAULT_SPIN, &mut read).expect("namespaces");
-        let (client, server) = world.sockets().expect("sockets");
-        for _ in 0..count {
-            client.send(&vec![0; wire - HEADERS]).expect("send");
-        }
-        let times = arrivals(&server, count);
-        doubts = report(&world).doubts();
-        if doubts.is_empty() {
-            return times[count - 1] - times[0];
-        }
-    }
-    panic!("no run to be believed: {doubts:?}");
+/// What makes a run doubtful other than packets that a busy machine let wait.
+fn doubts_but_of_time(report: &RelayReport) -> Vec<String> {
+    report.doubts().into_iter().filter(|doubt| !doubt.ends_with(" us late")).collect()
 }
 
-/// That one run of five takes as long as expected: a busy machine stretches one, a wrong rate all.
-fn assert_within_2_percent(expected_s: f64, span_s: impl Fn() -> f64) {
+/// The time that so many datagrams took from the first to the last, by the kernel's clock, and what
+/// makes the emulator doubt the run.
+fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<String>) {
+    let mut read = |name: &str| (name == "t.up").then(|| trace.as_bytes().to_vec());
+    let world = World::new("rate", 1, spec, DEFAULT_SPIN, &mut read).expect("namespaces");
+    let (client, server) = world.sockets().expect("sockets");
+    for _ in 0..count {
+        client.send(&vec![0; wire - HEADERS]).expect("send");
+    }
+    let times = arrivals(&server, count);
+    (times[count - 1] - times[0], report(&world).doubts())
+}
+
+/// That one run of many takes as long as expected: a busy machine stretches one, a wrong rate all.
+///
+/// A run that the emulator doubts counts if its time is right. It is no evidence against the rate,
+/// so that only five others that are wrong, or a machine that gives none, end the test.
+fn assert_within_2_percent(expected_s: f64, span_s: impl Fn() -> (f64, Vec<String>)) {
     let mut spans = Vec::new();
-    for _ in 0..5 {
-        let span = span_s();
+    while spans.len() < 40 {
+        let (span, doubts) = span_s();
         if (span / expected_s - 1.0).abs() < 0.02 {
             return;
         }
-        spans.push(span);
+        spans.push((span, doubts));
+        if spans.iter().filter(|(_, doubts)| doubts.is_empty()).count() == 5 {
+            break;
+        }
     }
     panic!("took {spans:?} s, not {expected_s} s");
 }
@@ -181,7 +186,7 @@ fn commands_break_restore_and_change_a_link() {
     tell(LinkCommand::Set(Box::new(config)));
     client.send(b"lost").expect("send");
     assert_eq!(settled(&world, 3).up.stats.dropped_loss, 1);
-    assert_eq!(report(&world).doubts(), Vec::<String>::new());
+    assert_eq!(doubts_but_of_time(&report(&world)), Vec::<String>::new());
 }
 
 /// The share of a processor that the emulator's thread used for 300 ms.
@@ -214,7 +219,7 @@ fn an_interface_may_go_down_and_up_again() {
     }
     let report = report(&world);
     assert_eq!(report.up.send_errors, 1);
-    assert_eq!(report.doubts(), Vec::<String>::new());
+    assert_eq!(doubts_but_of_time(&report), Vec::<String>::new());
 }
 
 #[test]

@@ -196,6 +196,9 @@ pub struct ConnectionConfig {
     pub initial_window: u32,
     /// Longest delay of an ACK.
     pub ack_delay: Duration,
+    /// Client: the application writes as soon as it is connected. The third ACK waits for that, four
+    /// milliseconds at most, and is then the first data (as Linux does for a write that is pending).
+    pub speaks_first: bool,
     /// SYNs without answer before the attempt ends (Linux: 6).
     pub syn_retries: u32,
     /// So many of them come at equal distances, the timeout, before it doubles each time (Linux since 6.5: 4).
@@ -258,6 +261,7 @@ impl ConnectionConfig {
             rtt: RttConfig::default(),
             initial_window: 10,
             ack_delay: Duration::from_millis(40),
+            speaks_first: false,
             syn_retries: 6,
             linear_syn_retries: 0,
             join_syn_retries: 2,

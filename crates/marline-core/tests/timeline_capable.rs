@@ -79,6 +79,26 @@ fn the_keys_data_has_a_checksum_if_that_was_agreed_on() {
 }
 
 #[test]
+fn the_first_data_of_a_client_that_speaks_first_is_its_third_ack() {
+    for (wait_ms, sent) in [
+        (0, vec!["a: 1:6 P capable keys+5"]),
+        (3, vec!["a: 1:6 P capable keys+5"]),
+        (4, vec!["a: ack 1 capable keys", "a: 1:6 P capable keys+5"]),
+    ] {
+        let config = ConnectionConfig { speaks_first: true, ..multipath() };
+        let mut line = Subflows::calling(config);
+        assert_eq!(line.sent(), ["a: S capable"]);
+        line.wait(10);
+        let form = MpCapableForm::SynAck { listener_key: KEY };
+        line.send(0, syn_ack().mptcp(option(capable(form))));
+        assert_eq!(line.sent(), [""; 0], "the application is about to write");
+        line.wait(wait_ms);
+        line.write(5);
+        assert_eq!(line.sent(), sent, "written after {wait_ms} ms");
+    }
+}
+
+#[test]
 fn the_client_says_the_keys_with_its_first_data_until_a_dss_comes() {
     let mut line = Subflows::called(multipath());
     line.write(5);

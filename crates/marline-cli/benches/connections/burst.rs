@@ -126,15 +126,19 @@ async fn greet(listener: TcpListener) {
     }
 }
 
+/// How long the first byte took, and the connection, which stays until all have theirs: who asks
+/// for so many at once has them at once.
+type Came = (Duration, TcpStream);
+
 /// How long the target's first byte takes.
-async fn straight(socket: TcpSocket, to: SocketAddr, begin: Instant) -> io::Result<Duration> {
+async fn straight(socket: TcpSocket, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let mut stream = socket.connect(to).await?;
     stream.read_u8().await?;
-    Ok(begin.elapsed())
+    Ok((begin.elapsed(), stream))
 }
 
 /// The same for one that is connected to the proxy already, which has been told that nobody authenticates.
-async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::Result<Duration> {
+async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::Result<Came> {
     let SocketAddr::V4(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
     let mut request = vec![5, 1, 0, 1];
     request.extend(to.ip().octets());
@@ -146,7 +150,7 @@ async fn through(mut stream: TcpStream, to: SocketAddr, begin: Instant) -> io::R
         return Err(io::Error::other(format!("SOCKS reply {}", reply[1])));
     }
     stream.read_u8().await?;
-    Ok(begin.elapsed())
+    Ok((begin.elapsed(), stream))
 }
 
 fn sockets(namespace: &str) -> Vec<TcpSocket> {
@@ -155,12 +159,15 @@ fn sockets(namespace: &str) -> Vec<TcpSocket> {
 }
 
 /// Those that came, sorted, in ms; the rest failed.
-async fn gather(mut running: JoinSet<io::Result<Duration>>) -> Vec<f64> {
-    let mut came = Vec::new();
+async fn gather(mut running: JoinSet<io::Result<Came>>) -> Vec<f64> {
+    let (mut came, mut held) = (Vec::new(), Vec::new());
     let all = async {
         while let Some(ended) = running.join_next().await {
             match ended {
-                Ok(Ok(took)) => came.push(took.as_secs_f64() * 1e3),
+                Ok(Ok((took, stream))) => {
+                    came.push(took.as_secs_f64() * 1e3);
+                    held.push(stream);
+                }
                 other => eprintln!("failed: {other:?}"),
             }
         }

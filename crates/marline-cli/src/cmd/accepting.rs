@@ -11,7 +11,23 @@ use tokio::task::JoinSet;
 use crate::proxy::shutdown::Stop;
 
 /// Serves everyone who connects until the drain, and those it has until they end.
+///
+/// It runs beside what it serves, not on the main thread, which would have to be woken for each of them.
 pub(super) async fn accept<F>(
+    listener: Listener,
+    stop: Stop,
+    serve: impl Fn(Stream, SocketAddr) -> F + Send + Sync + 'static,
+) -> anyhow::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    // A set of one: who gives up waiting ends it.
+    let mut beside = JoinSet::new();
+    beside.spawn(serve_all(listener, stop, serve));
+    beside.join_next().await.context("nothing was begun")?.context("accepting failed")?
+}
+
+async fn serve_all<F>(
     listener: Listener,
     stop: Stop,
     serve: impl Fn(Stream, SocketAddr) -> F,

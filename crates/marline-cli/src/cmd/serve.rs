@@ -59,8 +59,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     }
     let front = Arc::new(front);
     let anywhere = listener.local_addrs()[0];
-    let work = accept(listener.clone(), stopper.listen(), |stream: Stream, peer| {
-        let front = Arc::clone(&front);
+    let serving = Arc::clone(&front);
+    let work = accept(listener.clone(), stopper.listen(), move |stream: Stream, peer| {
+        let front = Arc::clone(&serving);
         async move {
             let first = stream.info().and_then(|info| Some(info.subflows.first()?.path.local));
             front.serve(stream, peer, first.unwrap_or(anywhere)).await;

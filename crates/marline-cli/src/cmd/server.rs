@@ -170,8 +170,9 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         println!("listening on {address}");
     }
     let server = Arc::new(server);
-    let work = accept(listener.clone(), stopper.listen(), |stream, peer| {
-        let server = Arc::clone(&server);
+    let serving = Arc::clone(&server);
+    let work = accept(listener.clone(), stopper.listen(), move |stream, peer| {
+        let server = Arc::clone(&serving);
         async move { server.serve(stream, peer.ip()).await }
     });
     let apply = |plan: &ServerPlan| {

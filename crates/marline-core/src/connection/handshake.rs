@@ -222,6 +222,10 @@ impl Connection {
             self.closing.announced_to_application = true;
             sh.events.push_back(Event::Incoming(self.id));
         } else {
+            let waits = self.config.speaks_first;
+            if let Some(leg) = self.leg_mut(id).filter(|_| waits) {
+                leg.tcp.ack_soon(now);
+            }
             let fallback = match self.mode {
                 Mode::Plain { reason, .. } => reason,
                 _ => None,

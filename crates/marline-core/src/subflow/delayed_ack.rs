@@ -89,6 +89,13 @@ impl DelayedAck {
         self.owed = true;
     }
 
+    /// An ACK must go, but need not go alone: whatever is sent within the shortest wait for an answer is it.
+    pub(super) fn demand_soon(&mut self, now: Instant) {
+        let at = now + LEAST_ANSWER.min(self.max);
+        self.owed = false;
+        self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+    }
+
     /// Payload (or a FIN) came in.
     pub(super) fn on_arrival(&mut self, now: Instant, arrival: Arrival, srtt: Option<Duration>) {
         let paused = self.last_arrival.is_some_and(|last| now.since(last) > RESTART_AFTER);

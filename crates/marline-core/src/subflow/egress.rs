@@ -391,6 +391,11 @@ impl Subflow {
         self.ack.demand();
     }
 
+    /// An ACK must go within a few milliseconds, with data or without.
+    pub(crate) fn ack_soon(&mut self, now: Instant) {
+        self.ack.demand_soon(now);
+    }
+
     /// An ACK is owed now.
     pub(crate) fn owes_ack(&self) -> bool {
         self.ack.owed()

@@ -72,6 +72,9 @@ impl UdpCarrier {
         let (mut old_too, mut cookie) = (false, None);
         if let Some(opening) = &mut flow.opening {
             let known = self.servers.version(now, flow.outer.remote) == Some(Version::Two);
+            if opening.syns == 0 {
+                opening.cookie = self.servers.cookie(now, &flow.outer);
+            }
             old_too = opening.syns >= if known { 2 } else { 1 } && opening.cookie.is_none();
             opening.syns = opening.syns.saturating_add(1);
             opening.offered_one |= old_too;

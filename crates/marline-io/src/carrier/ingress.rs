@@ -225,12 +225,12 @@ impl UdpCarrier {
             self.counters.syns_refused += 1;
             return false;
         };
-        let ours = |cookie: &Cookie| self.keys.is_ours(now, cookie, sender, outer);
+        let ours = |cookie: &Cookie| self.keys.is_ours(now, cookie, outer);
         if more.cookie.as_ref().is_some_and(ours) {
             return true;
         }
         self.counters.retries += 1;
-        let cookie = self.keys.cookie(now, sender, outer);
+        let cookie = self.keys.cookie(now, outer);
         self.push_control(*outer, ControlFrame::retry(sender, &cookie));
         false
     }
@@ -304,6 +304,7 @@ impl UdpCarrier {
         opening.retries += 1;
         opening.cookie = Some(cookie);
         self.servers.heard(now, datagram.outer.remote, Version::Two);
+        self.servers.gave(now, &flow.outer, cookie);
         Received::Repeat(id)
     }
 

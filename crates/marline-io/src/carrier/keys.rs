@@ -26,7 +26,7 @@ const PAIR_LIFETIME: Duration = Duration::from_secs(600);
 /// Secrets kept, newest first.
 const AGREED_CAPACITY: usize = 64;
 /// A cookie is good in the slot of time it was made in and in the next.
-const COOKIE_SLOT_S: u64 = 16;
+pub(super) const COOKIE_SLOT_S: u64 = 16;
 
 /// What the first bytes under a key say it is used for.
 const PAIR_LABEL: &[u8] = b"Marline carrier key pair";
@@ -177,29 +177,24 @@ impl Keyring {
         left(&mac(&self.secret, &[NONCE_LABEL, &ids, &place, &remote_bytes(outer)]))
     }
 
-    /// What the sender of a SYN at this address must come back with.
-    pub(super) fn cookie(&self, now: Instant, sender: u64, outer: &Outer) -> Cookie {
-        self.cookie_of(slot_of(now), sender, outer)
+    /// What the sender of a SYN at this address must come back with. It says nothing of the flow: who has
+    /// shown once that it receives there need not show it again for each.
+    pub(super) fn cookie(&self, now: Instant, outer: &Outer) -> Cookie {
+        self.cookie_of(slot_of(now), outer)
     }
 
-    fn cookie_of(&self, slot: u8, sender: u64, outer: &Outer) -> Cookie {
-        let about = [&[slot][..], &sender.to_be_bytes(), &remote_bytes(outer)].concat();
+    fn cookie_of(&self, slot: u8, outer: &Outer) -> Cookie {
+        let about = [&[slot][..], &remote_bytes(outer)].concat();
         let mut cookie = [slot; COOKIE_LEN];
         cookie[1..].copy_from_slice(&left(&mac(&self.secret, &[COOKIE_LABEL, &about])));
         cookie
     }
 
     /// Whether we gave it to this address, lately.
-    pub(super) fn is_ours(
-        &self,
-        now: Instant,
-        cookie: &Cookie,
-        sender: u64,
-        outer: &Outer,
-    ) -> bool {
+    pub(super) fn is_ours(&self, now: Instant, cookie: &Cookie, outer: &Outer) -> bool {
         let slot = cookie[0];
         slot_of(now).wrapping_sub(slot) <= 1
-            && equal_in_constant_time(cookie, &self.cookie_of(slot, sender, outer))
+            && equal_in_constant_time(cookie, &self.cookie_of(slot, outer))
     }
 }
 
@@ -317,12 +312,11 @@ mod tests {
             local: at("192.0.2.1:443").ip(),
             remote: SocketAddr::new(at("192.0.2.9:1").ip(), port),
         };
-        let cookie = ring.cookie(now, 7, &outer(1));
+        let cookie = ring.cookie(now, &outer(1));
         let later = |s| now + Duration::from_secs(s);
-        assert!(ring.is_ours(now, &cookie, 7, &outer(1)));
-        assert!(ring.is_ours(later(16), &cookie, 7, &outer(1)));
-        assert!(!ring.is_ours(later(40), &cookie, 7, &outer(1)));
-        assert!(!ring.is_ours(now, &cookie, 7, &outer(2)));
-        assert!(!ring.is_ours(now, &cookie, 8, &outer(1)));
+        assert!(ring.is_ours(now, &cookie, &outer(1)));
+        assert!(ring.is_ours(later(16), &cookie, &outer(1)));
+        assert!(!ring.is_ours(later(40), &cookie, &outer(1)));
+        assert!(!ring.is_ours(now, &cookie, &outer(2)));
     }
 }

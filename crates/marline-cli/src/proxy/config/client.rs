@@ -223,7 +223,9 @@ impl ClientOptions {
 
     fn network(&self) -> anyhow::Result<marline::ClientConfig> {
         let connection = self.choice().connection(&Registry::default(), Side::Client)?;
-        let connection = self.watching(connection);
+        let mut connection = self.watching(connection);
+        // Through a server each connection begins with what the client says: TLS, or a session's request.
+        connection.speaks_first = !self.direct;
         let mut config = marline::ClientConfig::new(connection);
         config.paths = self.path.iter().map(|word| word.0.clone()).collect();
         config.capture_dir = self.shared().capture_dir()?;

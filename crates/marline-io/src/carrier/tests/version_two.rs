@@ -27,9 +27,12 @@ fn sent(framed: Option<Framed>, segment: &[u8]) -> Vec<u8> {
 }
 
 fn first_syn(client: &mut UdpCarrier, now: Instant) -> (Vec<u8>, bool) {
+    first_syn_of(client, now, CLIENT_FLOW)
+}
+
+fn first_syn_of(client: &mut UdpCarrier, now: Instant, flow: u64) -> (Vec<u8>, bool) {
     let mut bytes = vec![0; SHORT_HEADER + 44];
-    let framed =
-        client.frame(now, &batch(client_path(), (CLIENT_FLOW, 0), true, &bytes), &mut bytes);
+    let framed = client.frame(now, &batch(client_path(), (flow, 0), true, &bytes), &mut bytes);
     let old_too = matches!(framed, Some(Framed::Handshake { old_too: true, .. }));
     (sent(framed, &segment(0x02, 44)), old_too)
 }
@@ -338,7 +341,10 @@ fn a_pressed_server_makes_strangers_come_again_and_remembers_nothing() {
     let (second, old_too) = first_syn(&mut client, now);
     assert!(!old_too, "who gives cookies speaks version 2");
     assert!(matches!(server.receive(now, &pressed(&second)), Received::Segment(..)));
-    // The cookie is worth nothing elsewhere.
+    // The next flow from there has it at once.
+    let (next, _) = first_syn_of(&mut client, now, CLIENT_FLOW + 1);
+    assert!(matches!(server.receive(now, &pressed(&next)), Received::Segment(..)));
+    // It is worth nothing elsewhere.
     let elsewhere = Datagram { outer: outer(1, (9, 7001)), ..pressed(&second) };
     let mut fresh = carrier(true, ALONE);
     assert!(matches!(fresh.receive(now, &elsewhere), Received::Nothing));

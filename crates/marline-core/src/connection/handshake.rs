@@ -213,10 +213,14 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.up = true;
         if self.role == Role::Server {
-            // The client may join its other paths as soon as it knows that we speak MPTCP.
+            // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
+            // along, which wants an ACK too, an answer may be as soon.
             let answers = self.is_multipath() && !self.config.conduct.silent_third_ack;
             if let Some(leg) = self.leg_mut(id).filter(|_| answers) {
-                leg.tcp.ack_now();
+                match leg.tcp.owes_ack() {
+                    true => leg.tcp.ack_soon(now),
+                    false => leg.tcp.ack_now(),
+                }
             }
             sh.half_open_count = sh.half_open_count.saturating_sub(1);
             self.closing.announced_to_application = true;

@@ -350,6 +350,40 @@ fn the_proxy_carries_many_streams_and_gives_their_memory_back() {
     streams(800, 2);
 }
 
+/// Streams opened and closed again and again, each time within the minute in which the server remembers the last
+/// ones' ports: every one gets a subflow, and its bytes.
+fn streams_again(count: usize, rounds: usize) {
+    if !raise_descriptors(count as u64 + 2_000) {
+        need::skip("descriptors cannot be raised here");
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let most = (count + 200).to_string();
+    let limits = ["--max-connections", most.as_str()];
+    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8", limits[0], limits[1]]);
+    let path = format!("127.0.0.1={}", server.address);
+    let flags = ["--path", &path, limits[0], limits[1]];
+    let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
+    let other = echo(dir.path());
+    let begun = Instant::now();
+    for round in 1..=rounds {
+        let mut open = open_all(socks, other.address, count);
+        echo_twice(&mut open);
+        println!("  round {round}: over after {:.1} s", begun.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+fn streams_opened_again_within_time_wait_are_as_good_as_the_first() {
+    streams_again(500, 4);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask endurance"]
+fn ten_thousand_streams_opened_again_within_time_wait_are_as_good_as_the_first() {
+    streams_again(10_000, 3);
+}
+
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn the_proxy_carries_ten_thousand_streams() {

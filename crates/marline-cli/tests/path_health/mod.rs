@@ -84,7 +84,12 @@ fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     let (server, client) = start(&mut world, "meta l4proto udp drop");
-    world.run("client", ASK);
+    // The request fails by the client's word (97: a proxy said no) after its ten seconds.
+    let asked = "curl -s -o /dev/null --max-time 18 -w '%{exitcode} %{time_total}' \
+                 --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/f1 || true";
+    let ended = world.run("client", asked);
+    println!("curl without a path: {ended}");
+    assert!(ended.starts_with("97 "), "{ended}");
     let log = world.log_with(client, "no path reaches 9.9.9.1:7777 over UDP (wlan0: no answer for");
     assert!(log.contains("wwan0: no answer for"), "{log}");
     assert!(log.contains("does this network let UDP out?"), "{log}");

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::{Beside, Running, start_client, start_server};
+use support::{Beside, Running, ServerSide, start_client, start_server};
 
 /// What a process holds.
 #[derive(Copy, Clone, Debug, Default)]
@@ -289,24 +289,39 @@ fn settled(
     }
 }
 
+/// Client and server with room for many streams, and what answers behind them.
+struct Proxy {
+    echo: Echo,
+    client: Running,
+    server: ServerSide,
+    socks: SocketAddr,
+}
+
+impl Proxy {
+    /// With room for so many streams; `None` if this machine has no descriptors for them.
+    fn for_streams(dir: &Path, count: usize) -> Option<Proxy> {
+        if !raise_descriptors(count as u64 + 2_000) {
+            need::skip("descriptors cannot be raised here");
+            return None;
+        }
+        let most = (count + 200).to_string();
+        let limits = ["--max-connections", most.as_str()];
+        let server = start_server(dir, &["--allow", "127.0.0.0/8", limits[0], limits[1]]);
+        let path = format!("127.0.0.1={}", server.address);
+        let flags = ["--path", &path, limits[0], limits[1]];
+        let (client, socks) = start_client(dir, &server.invite_file, &flags);
+        Some(Proxy { echo: echo(dir), client, server, socks })
+    }
+}
+
 /// The proxy with so many streams at once, several times: each is opened, all stay open, each echoes a
 /// message twice, all are closed. What they took is given back each time, and does not grow from round to
 /// round.
 fn streams(count: usize, rounds: usize) {
-    if !raise_descriptors(count as u64 + 2_000) {
-        need::skip("descriptors cannot be raised here");
-        return;
-    }
     let dir = tempfile::tempdir().expect("a folder");
-    let most = (count + 200).to_string();
-    let limits = ["--max-connections", most.as_str()];
-    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8", limits[0], limits[1]]);
-    let path = format!("127.0.0.1={}", server.address);
-    let flags = ["--path", &path, limits[0], limits[1]];
-    let (client, socks) = start_client(dir.path(), &server.invite_file, &flags);
-    let other = echo(dir.path());
-    let target = other.address;
-    let both = [client.id(), server.process.id()];
+    let Some(proxy) = Proxy::for_streams(dir.path(), count) else { return };
+    let (socks, target) = (proxy.socks, proxy.echo.address);
+    let both = [proxy.client.id(), proxy.server.process.id()];
     drop(open_all(socks, target, 1));
     let begin = both.map(Held::by);
     println!("streams: {count} at once\n  client, server at the start {begin:?}");
@@ -353,21 +368,11 @@ fn the_proxy_carries_many_streams_and_gives_their_memory_back() {
 /// Streams opened and closed again and again, each time within the minute in which the server remembers the last
 /// ones' ports: every one gets a subflow, and its bytes.
 fn streams_again(count: usize, rounds: usize) {
-    if !raise_descriptors(count as u64 + 2_000) {
-        need::skip("descriptors cannot be raised here");
-        return;
-    }
     let dir = tempfile::tempdir().expect("a folder");
-    let most = (count + 200).to_string();
-    let limits = ["--max-connections", most.as_str()];
-    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8", limits[0], limits[1]]);
-    let path = format!("127.0.0.1={}", server.address);
-    let flags = ["--path", &path, limits[0], limits[1]];
-    let (_client, socks) = start_client(dir.path(), &server.invite_file, &flags);
-    let other = echo(dir.path());
+    let Some(proxy) = Proxy::for_streams(dir.path(), count) else { return };
     let begun = Instant::now();
     for round in 1..=rounds {
-        let mut open = open_all(socks, other.address, count);
+        let mut open = open_all(proxy.socks, proxy.echo.address, count);
         echo_twice(&mut open);
         println!("  round {round}: over after {:.1} s", begun.elapsed().as_secs_f64());
     }

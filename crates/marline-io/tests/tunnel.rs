@@ -67,11 +67,6 @@ fn arrivals(server: &UdpSocket, count: usize) -> Vec<f64> {
     times
 }
 
-/// What makes a run doubtful other than packets that a busy machine let wait.
-fn doubts_but_of_time(report: &RelayReport) -> Vec<String> {
-    report.doubts().into_iter().filter(|doubt| !doubt.ends_with(" us late")).collect()
-}
-
 /// The time that so many datagrams took from the first to the last, by the kernel's clock, and what
 /// makes the emulator doubt the run.
 fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<String>) {
@@ -186,7 +181,7 @@ fn commands_break_restore_and_change_a_link() {
     tell(LinkCommand::Set(Box::new(config)));
     client.send(b"lost").expect("send");
     assert_eq!(settled(&world, 3).up.stats.dropped_loss, 1);
-    assert_eq!(doubts_but_of_time(&report(&world)), Vec::<String>::new());
+    assert_eq!(report(&world).doubts(), Vec::<String>::new());
 }
 
 /// The share of a processor that the emulator's thread used for 300 ms.
@@ -219,7 +214,7 @@ fn an_interface_may_go_down_and_up_again() {
     }
     let report = report(&world);
     assert_eq!(report.up.send_errors, 1);
-    assert_eq!(doubts_but_of_time(&report), Vec::<String>::new());
+    assert_eq!(report.doubts(), Vec::<String>::new());
 }
 
 #[test]

@@ -217,9 +217,10 @@ impl Connection {
             // along, which wants an ACK too, an answer may be as soon.
             let answers = self.is_multipath() && !self.config.conduct.silent_third_ack;
             if let Some(leg) = self.leg_mut(id).filter(|_| answers) {
-                match leg.tcp.owes_ack() {
-                    true => leg.tcp.ack_soon(now),
-                    false => leg.tcp.ack_now(),
+                if leg.tcp.owes_ack() {
+                    leg.tcp.ack_soon(now);
+                } else {
+                    leg.tcp.ack_now();
                 }
             }
             sh.half_open_count = sh.half_open_count.saturating_sub(1);

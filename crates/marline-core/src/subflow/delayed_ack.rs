@@ -91,8 +91,11 @@ impl DelayedAck {
 
     /// An ACK must go, but need not go alone: whatever is sent within the shortest wait for an answer is it.
     pub(super) fn demand_soon(&mut self, now: Instant) {
-        let at = now + LEAST_ANSWER.min(self.max);
         self.owed = false;
+        self.due_by(now + self.short(None));
+    }
+
+    fn due_by(&mut self, at: Instant) {
         self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
     }
 
@@ -117,8 +120,7 @@ impl DelayedAck {
             self.owed = true;
         } else {
             let wait = if message_end { self.short(srtt) } else { self.long(srtt) };
-            let at = now + wait;
-            self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
+            self.due_by(now + wait);
         }
     }
 

@@ -135,8 +135,8 @@ impl UdpCarrier {
                 return false;
             }
         };
-        if flow.initiated {
-            self.initiated += 1;
+        if flow.kept_open {
+            self.kept_open += 1;
             self.alarms.push(Reverse((flow.alarm_at, id)));
         } else {
             self.unproven += 1;
@@ -158,7 +158,7 @@ impl UdpCarrier {
     /// A flow that sends a SYN.
     fn opening(&mut self, now: Instant, flow: Flow) -> Flow {
         let alarm_at = now + self.config.keepalive;
-        let flow = Flow { initiated: true, validated: true, alarm_at, ..flow };
+        let flow = Flow { kept_open: true, validated: true, alarm_at, ..flow };
         if self.servers.version(now, flow.outer.remote) == Some(Version::One) {
             return flow;
         }
@@ -187,25 +187,30 @@ impl UdpCarrier {
 
     /// The subflow of a flow has ended. The core answers who comes late; no way is kept open for that.
     pub fn retire(&mut self, id: u64) {
-        if let Some(flow) = self.flows.get_mut(&id) {
-            flow.retired = true;
+        if let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.kept_open) {
+            flow.kept_open = false;
             flow.alarm_at = Instant::FAR_FUTURE;
+            self.keep_open_fewer(1);
         }
     }
 
     /// The core is done with a flow.
     pub fn forget(&mut self, id: u64) {
         let Some(flow) = self.flows.remove(&id) else { return };
-        self.initiated -= usize::from(flow.initiated);
+        self.keep_open_fewer(usize::from(flow.kept_open));
         self.unproven -= usize::from(!flow.validated);
         if self.by_peer.get(&flow.peer_flow) == Some(&id) {
             self.by_peer.remove(&flow.peer_flow);
         }
-        if self.initiated == 0 {
-            self.alarms = BinaryHeap::new();
-        }
         ebb(&mut self.flows);
         ebb(&mut self.by_peer);
+    }
+
+    fn keep_open_fewer(&mut self, flows: usize) {
+        self.kept_open -= flows;
+        if self.kept_open == 0 {
+            self.alarms = BinaryHeap::new();
+        }
     }
 
     /// The flow whose datagram to `remote` began like this: our id of it, and its ends.

@@ -73,10 +73,8 @@ pub(super) struct Flow {
     pub(super) moves: u32,
     /// The address challenged last, and when.
     pub(super) challenged: Option<(Outer, Instant)>,
-    /// We sent its SYN.
-    pub(super) initiated: bool,
-    /// Its subflow has ended: no keepalives.
-    pub(super) retired: bool,
+    /// It gets keepalives: we sent its SYN, and its subflow has not ended.
+    pub(super) kept_open: bool,
     /// When we last sent on it.
     pub(super) sent_at: Instant,
     /// When something last came in on it.
@@ -123,8 +121,7 @@ impl Flow {
             allowance: Allowance::default(),
             moves: 0,
             challenged: None,
-            initiated: false,
-            retired: false,
+            kept_open: false,
             sent_at: now,
             heard_at: now,
             quiet_steps: u8::MAX,

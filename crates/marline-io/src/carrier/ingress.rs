@@ -66,7 +66,7 @@ impl UdpCarrier {
                 return Received::Nothing;
             }
             let path = known.path;
-            if known.initiated && !known.retired {
+            if known.kept_open {
                 (known.heard_at, known.quiet_steps) = (now, 0);
                 let due = now + FIRST_QUIET;
                 if due < known.alarm_at {

@@ -192,7 +192,7 @@ pub struct UdpCarrier {
     unknown: VecDeque<(u64, Outer)>,
     control: VecDeque<(Outer, ControlFrame)>,
     sockets: Vec<Option<SocketAddr>>,
-    initiated: usize,
+    kept_open: usize,
     unproven: usize,
     /// When flows that we opened may want a keepalive, and entries that count no more.
     alarms: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -226,7 +226,7 @@ impl UdpCarrier {
             unknown: VecDeque::new(),
             control: VecDeque::new(),
             sockets: Vec::new(),
-            initiated: 0,
+            kept_open: 0,
             unproven: 0,
             alarms: BinaryHeap::new(),
             next_sweep: None,

@@ -23,8 +23,8 @@ pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, Objection, ObjectionKind, Question};
 pub use driver::{
-    AcceptQueue, CarrierKind, Shard, ShardConfig, ShardHandle, SocketOptions, StartError, Stream,
-    udp_capabilities,
+    AcceptQueue, CarrierKind, Incoming, Shard, ShardConfig, ShardHandle, SocketOptions, StartError,
+    Stream, udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, Interfaces, Watcher};

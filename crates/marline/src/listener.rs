@@ -39,9 +39,25 @@ struct Inner {
     watch: Option<AbortHandle>,
 }
 
+impl Inner {
+    /// Nobody accepts any more: the shards let go of those that wait.
+    fn close_queue(&self) {
+        for incoming in self.queue.close() {
+            if let Some(shard) = self.shard_of(incoming.id) {
+                shard.release(incoming.id);
+            }
+        }
+    }
+
+    fn shard_of(&self, id: ConnectionId) -> Option<&Arc<ShardHandle>> {
+        let (index, _) = Shard::split_id(id);
+        self.shards.get(usize::from(index))
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.queue.close();
+        self.close_queue();
         if let Some(watch) = &self.watch {
             watch.abort();
         }
@@ -119,9 +135,10 @@ impl Listener {
     /// # Errors
     /// [`Error::ListenerClosed`] after [`close`](Self::close), by whichever clone.
     pub async fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
-        let stream = self.inner.queue.pop().await.ok_or(Error::ListenerClosed)?;
-        let peer = stream.peer_addr();
-        Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), peer))
+        let incoming = self.inner.queue.pop().await.ok_or(Error::ListenerClosed)?;
+        let shard = self.inner.shard_of(incoming.id).ok_or(Error::ListenerClosed)?;
+        let stream = marline_io::Stream::accepted(Arc::clone(shard), incoming);
+        Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), incoming.peer))
     }
 
     /// Accepts no further connections: those that wait are reset, those that still come refused, and
@@ -130,7 +147,7 @@ impl Listener {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());
         }
-        self.inner.queue.close();
+        self.inner.close_queue();
     }
 
     /// The addresses it listens on, ports resolved.
@@ -172,7 +189,7 @@ impl Listener {
     /// # Errors
     /// The text names no scheduler, or a parameter is wrong.
     pub fn set_scheduler(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
-        let Some(shard) = self.shard_of(id) else { return Ok(()) };
+        let Some(shard) = self.inner.shard_of(id) else { return Ok(()) };
         set_scheduler(&self.inner.config.registry, shard, id, spec)
     }
 
@@ -181,7 +198,7 @@ impl Listener {
     /// # Errors
     /// The text names no path manager, or a parameter is wrong.
     pub fn set_path_manager(&self, id: ConnectionId, spec: &str) -> Result<(), PolicyError> {
-        let Some(shard) = self.shard_of(id) else { return Ok(()) };
+        let Some(shard) = self.inner.shard_of(id) else { return Ok(()) };
         set_path_manager(&self.inner.config.registry, shard, id, spec)
     }
 
@@ -199,11 +216,6 @@ impl Listener {
             all &= shard.drained(patience).await;
         }
         all
-    }
-
-    fn shard_of(&self, id: ConnectionId) -> Option<&Shard> {
-        let (index, _) = Shard::split_id(id);
-        self.inner.shards.get(usize::from(index)).map(|shard| &***shard)
     }
 }
 

@@ -1,17 +1,26 @@
 //! Incoming connections that wait for the application.
 
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use marline_core::ConnectionId;
 use tokio::sync::Notify;
 
-use super::stream::Stream;
+/// A connection that came in.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Its id, unique over all shards that share the queue: the shard's index is in it.
+    pub id: ConnectionId,
+    /// The peer's address on the first subflow.
+    pub peer: SocketAddr,
+}
 
-/// Incoming connections that wait for `accept`.
+/// Incoming connections that wait for `accept`. It holds their names only: the shards own them.
 #[derive(Debug)]
 pub struct AcceptQueue {
-    waiting: Mutex<VecDeque<Stream>>,
+    waiting: Mutex<VecDeque<Incoming>>,
     capacity: usize,
     closed: AtomicBool,
     notify: Notify,
@@ -30,19 +39,20 @@ impl AcceptQueue {
         })
     }
 
-    pub(super) fn push(&self, stream: Stream) -> Option<Stream> {
+    /// Has a connection wait; `false` if the queue is full or closed.
+    pub(super) fn push(&self, incoming: Incoming) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() >= self.capacity || self.closed.load(Ordering::Relaxed) {
-            return Some(stream);
+            return false;
         }
-        waiting.push_back(stream);
+        waiting.push_back(incoming);
         drop(waiting);
         self.notify.notify_one();
-        None
+        true
     }
 
-    /// The next one; `None` when it takes no more. Safe to cancel.
-    pub async fn pop(&self) -> Option<Stream> {
+    /// The next one; `None` once the queue is closed. Safe to cancel.
+    pub async fn pop(&self) -> Option<Incoming> {
         loop {
             let notified = self.notify.notified();
             let (next, more) = {
@@ -62,12 +72,14 @@ impl AcceptQueue {
         }
     }
 
-    /// Takes no more, lets go of all connections that wait, and tells who waits for one.
-    pub fn close(&self) {
+    /// Takes no more, and tells who waits for one. Returns those that nobody accepted: their shards are to
+    /// be told ([`Shard::release`](super::Shard::release)).
+    #[must_use = "the shards still hold these connections"]
+    pub fn close(&self) -> Vec<Incoming> {
         self.closed.store(true, Ordering::Relaxed);
         let all =
             core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        drop(all);
         self.notify.notify_waiters();
+        all.into()
     }
 }

@@ -3,12 +3,23 @@
 
 use core::net::SocketAddr;
 
-use marline_core::{Capabilities, FourTuple};
+use marline_core::{Capabilities, ChecksumScope, FourTuple};
 use marline_time::Instant;
 
-use super::udp_capabilities;
 use crate::carrier::{BASE_DATAGRAM, CarrierCounters, LARGEST_DATAGRAM, SHORT_HEADER, UdpCarrier};
 use crate::native::{self, NativeCarrier, native_capabilities};
+
+/// What the UDP carrier can do.
+#[must_use]
+pub const fn udp_capabilities() -> Capabilities {
+    Capabilities {
+        base_segment: BASE_DATAGRAM - SHORT_HEADER as u16,
+        max_segment: LARGEST_DATAGRAM - SHORT_HEADER as u16,
+        checksum: ChecksumScope::WithoutAddresses,
+        flow_ids: true,
+        ecn: true,
+    }
+}
 
 /// How the segments of a shard travel.
 pub(super) enum Carrier {

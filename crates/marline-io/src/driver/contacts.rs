@@ -4,11 +4,11 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_core::FourTuple;
+use marline_link::Direction;
 use marline_time::Instant;
 use tokio::sync::Notify;
 
-use super::shard::Shard;
-use super::state::State;
+use super::observer::{PacketObserver, Passing};
 use crate::contacts::{Contact, Contacts, ObjectionKind};
 use crate::sys::error_queue::NetworkError;
 
@@ -34,19 +34,29 @@ impl ContactBook {
         }
     }
 
-    /// Segments of a batch leave.
-    pub(super) fn sent<'a>(
-        &mut self,
-        now: Instant,
-        path: &FourTuple,
-        segments: impl Iterator<Item = &'a [u8]>,
-    ) {
-        self.note(|contacts| contacts.sent(now, (path.local.ip(), path.remote), segments));
+    /// There is no route from `local` to `remote`: nothing was sent.
+    pub(super) fn unroutable(&mut self, now: Instant, ends: (IpAddr, SocketAddr), errno: i32) {
+        self.note(|contacts| contacts.unroutable(now, ends, errno));
     }
 
-    /// A segment came in.
-    pub(super) fn came(&mut self, now: Instant, path: &FourTuple, segment: &[u8]) {
-        self.note(|contacts| contacts.came(now, (path.local.ip(), path.remote), segment));
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Contact> {
+        self.contacts.as_ref().map_or_else(Vec::new, |contacts| contacts.all().to_vec())
+    }
+
+    /// The next news wakes who waits here; later news does not, until asked for again.
+    pub(super) fn await_news(&mut self) -> Arc<Notify> {
+        if let Some(contacts) = &mut self.contacts {
+            contacts.await_news();
+        }
+        Arc::clone(&self.news)
+    }
+
+    /// What was learnt over this address belongs to the past.
+    pub(super) fn forget(&mut self, local: IpAddr) {
+        if let Some(contacts) = &mut self.contacts {
+            contacts.forget(local);
+        }
     }
 
     /// ICMP said something of what went from `local` to `remote`.
@@ -70,38 +80,18 @@ impl ContactBook {
     }
 }
 
-impl State {
-    /// What was learnt over this address belongs to the past.
-    pub(super) fn forget_contacts(&mut self, local: IpAddr) {
-        if let Some(contacts) = &mut self.contacts.contacts {
-            contacts.forget(local);
-        }
-    }
-}
-
-impl Shard {
-    /// The time now, by the shard's clock, and what is known of each peer that was asked something.
-    /// Nothing of a shard that accepts connections.
-    pub fn contacts(&self) -> (Instant, Vec<Contact>) {
-        let now = self.clock.now();
-        let state = self.lock();
-        (now, state.contacts.contacts.as_ref().map_or_else(Vec::new, |c| c.all().to_vec()))
-    }
-
-    /// There is no route from `local` to `remote`: nothing was sent.
-    pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &std::io::Error) {
-        let now = self.clock.now();
-        let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
-        self.lock().contacts.note(|contacts| contacts.unroutable(now, (local, remote), errno));
-    }
-
-    /// From now on the next news of a contact (a question, an objection, an answer nobody expected any
-    /// more) wakes who waits here; later news does not, until asked for again.
-    pub fn await_contacts(&self) -> Arc<Notify> {
-        let mut state = self.lock();
-        if let Some(contacts) = &mut state.contacts.contacts {
-            contacts.await_news();
-        }
-        Arc::clone(&state.contacts.news)
+impl PacketObserver for ContactBook {
+    fn observe(&mut self, passing: &Passing<'_>) {
+        let (now, ends) = (passing.at, (passing.local_ip(), passing.path.remote));
+        self.note(|contacts| match passing.direction {
+            Direction::Up => contacts.sent(now, ends, passing.segments()),
+            Direction::Down => {
+                let mut news = false;
+                for segment in passing.segments() {
+                    news |= contacts.came(now, ends, segment);
+                }
+                news
+            }
+        });
     }
 }

@@ -3,10 +3,10 @@
 use std::io;
 
 use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
-use marline_link::Direction;
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
+use super::observer::Passing;
 use super::socket::Stalled;
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
@@ -53,26 +53,8 @@ impl State {
 
     fn send_batch(&mut self, now: Instant, batch: &Transmit) {
         let mut out = core::mem::replace(&mut self.out, self.spare.take());
-        if let Some(capture) = &mut self.capture {
-            let headroom = self.carrier.headroom();
-            for datagram in out.bytes().chunks(batch.stride.max(1)) {
-                let segment = datagram.get(headroom..).unwrap_or_default();
-                capture.sent(&batch.path, batch.ecn, segment);
-            }
-        }
-        let headroom = self.carrier.headroom();
-        let datagrams = out.bytes().chunks(batch.stride.max(1));
-        let segments = datagrams.map(|datagram| datagram.get(headroom..).unwrap_or_default());
-        self.contacts.sent(now, &batch.path, segments);
-        let packets = out.bytes().len().div_ceil(batch.stride.max(1));
-        let bytes = out.bytes().len().saturating_sub(packets * self.carrier.headroom());
-        self.meter(now, batch.path.local.ip(), Direction::Up, (packets, bytes));
-        if let Some(tap) = &self.tap {
-            let headroom = self.carrier.headroom();
-            for datagram in out.bytes().chunks(batch.stride.max(1)) {
-                tap.note(true, &batch.path, datagram.get(headroom..).unwrap_or_default());
-            }
-        }
+        let passing = Passing::out(now, batch, out.bytes(), self.carrier.headroom());
+        self.observers.observe(&passing);
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
             Carrier::Native(carrier) => {
@@ -176,7 +158,7 @@ impl State {
             CoreError::TooBig { max_segment: self.carrier.segment_of_mtu(mtu, &path) }
         } else {
             tracing::debug!(remote = %outer.remote, %error, "datagram not sent");
-            self.contacts.not_sent(now, &path, error.raw_os_error().unwrap_or(libc::EIO));
+            self.observers.contacts.not_sent(now, &path, error.raw_os_error().unwrap_or(libc::EIO));
             CoreError::Unreachable
         };
         self.endpoint.send_failed(now, &path, local_flow, what);
@@ -214,7 +196,7 @@ impl State {
             None => CoreError::Unreachable,
         };
         if what == CoreError::Unreachable {
-            self.contacts.network_said(now, (path.local.ip(), path.remote), error);
+            self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
         }
         self.endpoint.flow_error(now, flow, what);
     }

@@ -4,27 +4,15 @@
 use std::sync::{Arc, Weak};
 
 use tokio::io::{Interest, Ready};
-use tokio::task::AbortHandle;
 
 use super::shard::Shard;
 use super::socket::Sock;
+use super::state::{SocketEntry, Watch};
 
-/// A running watch; ends when dropped.
-#[derive(Debug)]
-pub(super) struct ErrorWatch(AbortHandle);
-
-impl Drop for ErrorWatch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl ErrorWatch {
-    /// Watches a socket of a shard.
-    pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Self {
-        let task = tokio::spawn(watch(Arc::downgrade(shard), Arc::clone(socket)));
-        ErrorWatch(task.abort_handle())
-    }
+/// Watches a socket of a shard.
+pub(super) fn start(shard: &Arc<Shard>, socket: &Arc<Sock>) -> Watch {
+    let task = tokio::spawn(watch(Arc::downgrade(shard), Arc::clone(socket)));
+    Watch(task.abort_handle())
 }
 
 async fn watch(shard: Weak<Shard>, socket: Arc<Sock>) {
@@ -40,7 +28,7 @@ impl Shard {
     fn on_socket_error(&self, socket: &Arc<Sock>) {
         let now = self.clock.now();
         let mut state = self.lock();
-        let same = |entry: &Option<super::state::SocketEntry>| {
+        let same = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.socket, socket))
         };
         if let Some(index) = state.sockets.iter().position(same)

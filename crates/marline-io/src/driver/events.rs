@@ -5,10 +5,10 @@ use core::net::SocketAddr;
 use marline_core::{ConnectionId, Event};
 use marline_time::Instant;
 
+use super::accept::Incoming;
 use super::connections::{Slot, wake};
 use super::shard::Shard;
 use super::state::State;
-use super::stream::Stream;
 
 impl Shard {
     /// Passes the core's events on.
@@ -64,19 +64,13 @@ impl Shard {
     }
 
     fn on_incoming(&self, state: &mut State, now: Instant, id: ConnectionId) {
-        let (Some(handle), Some(queue)) = (self.handle(), state.queue.clone()) else {
-            state.endpoint.abort(now, id);
-            state.endpoint.release(now, id);
-            return;
-        };
         let peer = state.endpoint.info(id).and_then(|info| info.subflows.first().map(|s| s.path));
         let unknown = SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), 0);
         let peer = peer.map_or(unknown, |path| path.remote);
-        state.slots.insert(id, Slot { connected: Some(None), ..Slot::default() });
-        if let Some(refused) = queue.push(Stream::new(handle, id, peer)) {
-            // Its drop would lock this shard again.
-            refused.forget();
-            state.slots.remove(&id);
+        let incoming = Incoming { id: self.public_id(id), peer };
+        if state.queue.as_ref().is_some_and(|queue| queue.push(incoming)) {
+            state.slots.insert(id, Slot { connected: Some(None), ..Slot::default() });
+        } else {
             state.endpoint.abort(now, id);
             state.endpoint.release(now, id);
         }

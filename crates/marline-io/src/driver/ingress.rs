@@ -8,13 +8,13 @@ use std::os::fd::BorrowedFd;
 use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
+use super::observer::Passing;
 use super::shard::Shard;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use super::state::{CarrierKind, Handover, State};
 use crate::carrier::{Datagram, Outer, Received, SHORT_HEADER};
 use crate::native::{self, Arrived};
 use crate::sys::raw::{self, RawBuffer, RawMeta};
-use marline_link::Direction;
 use marline_time::Instant;
 
 /// Messages of one system call.
@@ -167,14 +167,7 @@ impl Shard {
         let Carrier::Udp(carrier) = &mut state.carrier else { return };
         match carrier.receive(now, datagram) {
             Received::Segment(meta, segment) => {
-                if let Some(capture) = &mut state.capture {
-                    capture.received(&meta.path, meta.ecn, segment);
-                }
-                state.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
-                state.contacts.came(now, &meta.path, segment);
-                if let Some(tap) = &state.tap {
-                    tap.note(false, &meta.path, segment);
-                }
+                state.observers.observe(&Passing::came(now, &meta, segment));
                 state.endpoint.handle_packet(now, &meta, segment);
             }
             Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
@@ -261,14 +254,7 @@ impl State {
     fn on_arrived(&mut self, now: Instant, arrived: &Arrived<'_>) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        if let Some(capture) = &mut self.capture {
-            capture.received(&meta.path, meta.ecn, segment);
-        }
-        self.meter(now, meta.path.local.ip(), Direction::Down, (1, segment.len()));
-        self.contacts.came(now, &meta.path, segment);
-        if let Some(tap) = &self.tap {
-            tap.note(false, &meta.path, segment);
-        }
+        self.observers.observe(&Passing::came(now, &meta, segment));
         self.endpoint.handle_packet(now, &meta, segment);
     }
 }

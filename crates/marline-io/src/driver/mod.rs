@@ -13,32 +13,21 @@ mod error_watch;
 mod events;
 mod ingress;
 mod native;
+mod observer;
+mod observers;
+mod observing;
 mod radios;
 mod shard;
 mod socket;
 mod sockets;
+mod start;
 mod state;
 mod stream;
 mod task;
 
-pub use accept::AcceptQueue;
+pub use accept::{AcceptQueue, Incoming};
+pub use carrier::udp_capabilities;
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
 pub use state::CarrierKind;
 pub use stream::Stream;
-
-use marline_core::{Capabilities, ChecksumScope};
-
-use crate::carrier::{BASE_DATAGRAM, LARGEST_DATAGRAM, SHORT_HEADER};
-
-/// What the UDP carrier can do.
-#[must_use]
-pub const fn udp_capabilities() -> Capabilities {
-    Capabilities {
-        base_segment: BASE_DATAGRAM - SHORT_HEADER as u16,
-        max_segment: LARGEST_DATAGRAM - SHORT_HEADER as u16,
-        checksum: ChecksumScope::WithoutAddresses,
-        flow_ids: true,
-        ecn: true,
-    }
-}

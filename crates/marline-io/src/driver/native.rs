@@ -127,7 +127,7 @@ impl State {
         };
         let believed = self.endpoint.network_error(now, &path, seq, said);
         if believed && said == NetworkError::Unreachable {
-            self.contacts.network_said(now, (path.local.ip(), path.remote), error);
+            self.observers.contacts.network_said(now, (path.local.ip(), path.remote), error);
         }
         tracing::debug!(local = %path.local, remote = %path.remote, ?said, believed, "ICMP");
     }

@@ -9,14 +9,14 @@ use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, RadioReading};
 use marline_time::Instant;
 
-use super::shard::Shard;
-use super::state::State;
-use crate::carrier::SHORT_HEADER;
+use super::observer::{PacketObserver, Passing};
 
 /// Radios by the number of their path.
 #[derive(Debug, Default)]
 pub(super) struct Radios {
     paths: Vec<Option<Metered>>,
+    /// Bytes between the IP header and the segment.
+    carrier_header: usize,
 }
 
 #[derive(Debug)]
@@ -26,6 +26,16 @@ struct Metered {
 }
 
 impl Radios {
+    /// No radios yet; so many bytes of the carrier stand before each segment.
+    pub(super) const fn new(carrier_header: usize) -> Self {
+        Radios { paths: Vec::new(), carrier_header }
+    }
+
+    /// What the radio of this path drew so far, and what it is doing.
+    pub(super) fn reading(&self, path: usize, now: Instant) -> Option<RadioReading> {
+        Some(self.paths.get(path)?.as_ref()?.radio.reading(now))
+    }
+
     fn packet(&mut self, now: Instant, local: IpAddr, direction: Direction, bytes: u64) {
         let of = |path: &&mut Metered| path.addresses.contains(&local);
         if let Some(path) = self.paths.iter_mut().flatten().find(of) {
@@ -33,7 +43,14 @@ impl Radios {
         }
     }
 
-    fn set(&mut self, number: usize, kind: Option<RadioKind>, addresses: &[IpAddr], now: Instant) {
+    /// Says over which radio the path of this number goes, and which addresses it has; `None`: none.
+    pub(super) fn set(
+        &mut self,
+        number: usize,
+        kind: Option<RadioKind>,
+        addresses: &[IpAddr],
+        now: Instant,
+    ) {
         if self.paths.len() <= number {
             self.paths.resize_with(number + 1, || None);
         }
@@ -52,37 +69,15 @@ impl Radios {
     }
 }
 
-impl State {
-    /// Packets of together so many bytes of TCP passed at this address.
-    pub(super) fn meter(
-        &mut self,
-        now: Instant,
-        local: IpAddr,
-        direction: Direction,
-        (packets, bytes): (usize, usize),
-    ) {
-        if self.radios.paths.is_empty() {
+impl PacketObserver for Radios {
+    fn observe(&mut self, passing: &Passing<'_>) {
+        if self.paths.is_empty() {
             return;
         }
-        let ip = if local.is_ipv4() { 20 } else { 40 };
-        let udp = if self.carrier.is_native() { 0 } else { 8 + SHORT_HEADER };
-        self.radios.packet(now, local, direction, (bytes + packets * (ip + udp)) as u64);
-    }
-}
-
-impl Shard {
-    /// Says over which radio the path of this number goes, and which addresses it has; `None`: none.
-    pub fn set_radio(&self, path: usize, kind: Option<RadioKind>, addresses: &[IpAddr]) {
-        let now = self.clock.now();
-        self.lock().radios.set(path, kind, addresses, now);
-    }
-
-    /// What the radio of the path of this number drew so far, and what it is doing.
-    #[must_use]
-    pub fn radio(&self, path: usize) -> Option<RadioReading> {
-        let now = self.clock.now();
-        let state = self.lock();
-        Some(state.radios.paths.get(path)?.as_ref()?.radio.reading(now))
+        let ip = if passing.path.local.is_ipv4() { 20 } else { 40 };
+        let header = ip + self.carrier_header;
+        let bytes: usize = passing.segments().map(|segment| segment.len() + header).sum();
+        self.packet(passing.at, passing.local_ip(), passing.direction, bytes as u64);
     }
 }
 

@@ -2,36 +2,25 @@
 //! touched: send, set the timer, tell who waits.
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_core::{
-    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, EndpointConfig, Limits,
-    MonitorEvent, Oracle,
+    ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, Limits, MonitorEvent,
+    Oracle,
 };
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
 
 use super::accept::AcceptQueue;
-use super::carrier::Carrier;
-use super::connections::{Slot, Slots, wake};
-use super::contacts::ContactBook;
-use super::radios::Radios;
-use super::state::{CarrierKind, Handover, Spare, State, transmit_buffer};
-use super::stream::Stream;
-use super::task;
+use super::connections::wake;
+use super::state::{CarrierKind, Handover, State};
 use crate::capture::Captures;
-use crate::carrier::{CarrierConfig, CarrierCounters, UdpCarrier};
+use crate::carrier::CarrierCounters;
 use crate::clock::Clock;
-use crate::native::NativeCarrier;
-use crate::random::{ResetSeed, SecretRng};
+use crate::random::ResetSeed;
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
-
-/// Datagrams handed over by other shards that may wait.
-const HANDOVER_CAPACITY: usize = 1_024;
 
 /// How a shard is set up.
 #[derive(Debug)]
@@ -101,6 +90,30 @@ impl Drop for ShardHandle {
     }
 }
 
+impl ShardHandle {
+    /// A shard that nothing runs yet, and a handle to it.
+    pub(super) fn new(
+        state: State,
+        index: u8,
+        inbox: mpsc::Sender<Handover>,
+    ) -> std::io::Result<Arc<Self>> {
+        let shard = Arc::new(Shard {
+            state: Mutex::new(state),
+            timer: FineTimer::new()?,
+            clock: Clock::start(),
+            inbox,
+            peers: OnceLock::new(),
+            orphaned: AtomicBool::new(false),
+            index,
+            handle: OnceLock::new(),
+        });
+        let handle = Arc::new(ShardHandle { shard });
+        // Set once, here.
+        let _ = handle.shard.handle.set(Arc::downgrade(&handle));
+        Ok(handle)
+    }
+}
+
 impl core::ops::Deref for ShardHandle {
     type Target = Shard;
     fn deref(&self) -> &Shard {
@@ -109,82 +122,6 @@ impl core::ops::Deref for ShardHandle {
 }
 
 impl Shard {
-    /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
-    ///
-    /// # Errors
-    /// No randomness, or no timer.
-    pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
-        let mut rng = SecretRng::from_os()?;
-        let carrier = match config.carrier {
-            CarrierKind::Udp { keepalive } => {
-                Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
-                    shard: config.shard,
-                    accept: config.accept.is_some(),
-                    max_flows: config.limits.connections.saturating_mul(2),
-                    keepalive,
-                    secret: rng.key(),
-                    reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
-                })))
-            }
-            CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
-            CarrierKind::Tun => {
-                Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some())))
-            }
-        };
-        let headroom = carrier.headroom();
-        let contacts = ContactBook::new(config.accept.is_none());
-        let endpoint = Endpoint::new(
-            EndpointConfig {
-                capabilities: carrier.capabilities(),
-                limits: config.limits,
-                shard: config.shard,
-                accept: config.accept,
-                monitor: config.monitor.is_some(),
-            },
-            Box::new(rng),
-        );
-        let mut capture = config.capture;
-        if let (Carrier::Native(_), Some(capture)) = (&carrier, &mut capture) {
-            capture.set_native();
-        }
-        let state = State {
-            endpoint,
-            carrier,
-            sockets: Vec::new(),
-            slots: Slots::default(),
-            out: transmit_buffer(headroom),
-            spare: Spare::new(headroom),
-            scratch: Vec::new(),
-            stall_retry_at: None,
-            armed: None,
-            capture,
-            radios: Radios::default(),
-            contacts,
-            tap: config.tap,
-            driver: None,
-            sockets_changed: true,
-            stopped: false,
-            queue: config.queue,
-            monitor: config.monitor,
-        };
-        let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
-        let shard = Arc::new(Shard {
-            state: Mutex::new(state),
-            timer: FineTimer::new()?,
-            clock: Clock::start(),
-            inbox,
-            peers: OnceLock::new(),
-            orphaned: AtomicBool::new(false),
-            index: config.shard.index,
-            handle: OnceLock::new(),
-        });
-        let handle = Arc::new(ShardHandle { shard: Arc::clone(&shard) });
-        // Set once, here.
-        let _ = shard.handle.set(Arc::downgrade(&handle));
-        tokio::spawn(task::run(shard, config.carrier, handed_over));
-        Ok(handle)
-    }
-
     /// Its connections take part in this oracle from now on.
     pub fn set_oracle(&self, oracle: Oracle) {
         self.lock().endpoint.set_oracle(oracle);
@@ -259,27 +196,14 @@ impl Shard {
         ((id.0 >> 56) as u8, ConnectionId(id.0 & (u64::MAX >> 8)))
     }
 
-    /// Opens a connection; [`Stream::connected`] waits for the handshake.
-    ///
-    /// # Errors
-    /// The core refuses, or the driver has stopped.
-    pub fn connect(
-        &self,
-        config: ConnectionConfig,
-        local: IpAddr,
-        remote: SocketAddr,
-    ) -> Result<Stream, StartError> {
-        let handle = self.handle().ok_or(StartError::Stopped)?;
+    /// Lets go of a connection that no stream has ([`AcceptQueue::close`]).
+    pub fn release(&self, id: ConnectionId) {
+        let (_, id) = Shard::split_id(id);
         let now = self.clock.now();
         let mut state = self.lock();
-        if state.stopped {
-            return Err(StartError::Stopped);
-        }
-        let local = SocketAddr::new(local, 0);
-        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
-        state.slots.insert(id, Slot::default());
+        state.slots.remove(&id);
+        state.endpoint.release(now, id);
         self.serve(&mut state, now);
-        Ok(Stream::new(handle, id, remote))
     }
 
     /// To be called after anything touched the endpoint: sends, sets the timer, tells who waits.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::connections::wake;
-use super::error_watch::ErrorWatch;
+use super::error_watch;
 use super::shard::Shard;
 use super::socket::{Kind, Sock, SocketOptions, StalledQueue};
 use super::state::SocketEntry;
@@ -35,7 +35,7 @@ impl Shard {
         let local = socket.local;
         let handle = self.handle().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         let watched = socket.has_errors();
-        let _error_watch = watched.then(|| ErrorWatch::start(&handle.shard, &socket));
+        let _error_watch = watched.then(|| error_watch::start(&handle.shard, &socket));
         let mut state = self.lock();
         let index = match state.sockets.iter().position(Option::is_none) {
             Some(free) => free,
@@ -65,7 +65,7 @@ impl Shard {
     pub fn close_socket(&self, local: IpAddr) {
         self.set_interface(local, None);
         let mut state = self.lock();
-        state.forget_contacts(local);
+        state.observers.contacts.forget(local);
         let found = |entry: &Option<SocketEntry>| {
             entry.as_ref().is_some_and(|entry| entry.socket.local.ip() == local)
         };

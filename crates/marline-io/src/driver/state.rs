@@ -6,16 +6,13 @@ use std::sync::Arc;
 use marline_core::{Endpoint, MonitorEvent, TransmitBuf};
 use marline_time::Instant;
 use tokio::sync::broadcast;
+use tokio::task::AbortHandle;
 
 use super::accept::AcceptQueue;
 use super::carrier::Carrier;
 use super::connections::Slots;
-use super::contacts::ContactBook;
-use super::error_watch::ErrorWatch;
-use super::radios::Radios;
+use super::observers::Observers;
 use super::socket::{Sock, StalledQueue};
-use crate::capture::Captures;
-use crate::tap::SegmentLog;
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.
 const BATCH_DATAGRAMS: usize = 44;
@@ -46,7 +43,17 @@ pub(super) struct Handover {
 pub(super) struct SocketEntry {
     pub(super) socket: Arc<Sock>,
     pub(super) stalled: StalledQueue,
-    pub(super) _error_watch: Option<ErrorWatch>,
+    pub(super) _error_watch: Option<Watch>,
+}
+
+/// A task beside the shard's that ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Watch(pub(super) AbortHandle);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// The second transmit buffer: while one is lent out for sending, the other stands in.
@@ -80,10 +87,7 @@ pub(super) struct State {
     pub(super) scratch: Vec<u8>,
     pub(super) stall_retry_at: Option<Instant>,
     pub(super) armed: Option<Instant>,
-    pub(super) capture: Option<Captures>,
-    pub(super) radios: Radios,
-    pub(super) contacts: ContactBook,
-    pub(super) tap: Option<SegmentLog>,
+    pub(super) observers: Observers,
     pub(super) driver: Option<Waker>,
     /// The set of sockets changed: the task must look.
     pub(super) sockets_changed: bool,

@@ -2,19 +2,22 @@
 //! the thread that wrote it.
 
 use core::future::poll_fn;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
 
 use marline_core::{
-    CloseReason, ConnectionId, ConnectionInfo, FallbackReason, ReadError, WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, ReadError,
+    WriteError,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connections::register;
-use super::shard::ShardHandle;
+use super::accept::Incoming;
+use super::connections::{Slot, register};
+use super::shard::{Shard, ShardHandle, StartError};
+use super::state::State;
 use crate::error_kind;
 
 /// A connection. Dropping it lets go: what was written still goes out, unread or further incoming
@@ -24,18 +27,14 @@ pub struct Stream {
     shard: Arc<ShardHandle>,
     id: ConnectionId,
     peer: SocketAddr,
-    /// Dropping it tells the core.
-    held: bool,
 }
 
 impl Stream {
-    pub(super) fn new(shard: Arc<ShardHandle>, id: ConnectionId, peer: SocketAddr) -> Self {
-        Stream { shard, id, peer, held: true }
-    }
-
-    /// Drops it without telling the core.
-    pub(super) fn forget(mut self) {
-        self.held = false;
+    /// The stream of a connection that was accepted: the queue gives each of them out once.
+    #[must_use]
+    pub fn accepted(shard: Arc<ShardHandle>, incoming: Incoming) -> Self {
+        let (_, id) = Shard::split_id(incoming.id);
+        Stream { shard, id, peer: incoming.peer }
     }
 
     /// Its id, unique over all shards of a listener.
@@ -110,7 +109,7 @@ impl Stream {
         self.shard.with_endpoint(|endpoint, now| command(endpoint, now, self.id))
     }
 
-    fn gone(&self, state: &super::state::State) -> io::Error {
+    fn gone(&self, state: &State) -> io::Error {
         match state.slots.get(&self.id).and_then(|slot| slot.closed) {
             Some(reason) => closed(reason),
             None => io::ErrorKind::NotConnected.into(),
@@ -126,11 +125,33 @@ fn stopped() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the network driver has stopped")
 }
 
+impl Shard {
+    /// Opens a connection; [`Stream::connected`] waits for the handshake.
+    ///
+    /// # Errors
+    /// The core refuses, or the driver has stopped.
+    pub fn connect(
+        &self,
+        config: ConnectionConfig,
+        local: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<Stream, StartError> {
+        let handle = self.handle().ok_or(StartError::Stopped)?;
+        let now = self.clock.now();
+        let mut state = self.lock();
+        if state.stopped {
+            return Err(StartError::Stopped);
+        }
+        let local = SocketAddr::new(local, 0);
+        let id = state.connect(now, config, local, remote).map_err(StartError::Core)?;
+        state.slots.insert(id, Slot::default());
+        self.serve(&mut state, now);
+        Ok(Stream { shard: handle, id, peer: remote })
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.held {
-            return;
-        }
         let now = self.shard.clock.now();
         let mut state = self.shard.lock();
         state.slots.remove(&self.id);

@@ -1,0 +1,92 @@
+//! The start of a shard: its carrier and endpoint are made, and its task begins.
+
+use std::io;
+use std::sync::Arc;
+
+use marline_core::{Endpoint, EndpointConfig};
+use tokio::sync::mpsc;
+
+use super::carrier::Carrier;
+use super::connections::Slots;
+use super::contacts::ContactBook;
+use super::observers::Observers;
+use super::radios::Radios;
+use super::shard::{Shard, ShardConfig, ShardHandle};
+use super::state::{CarrierKind, Spare, State, transmit_buffer};
+use super::task;
+use crate::carrier::{CarrierConfig, SHORT_HEADER, UdpCarrier};
+use crate::native::NativeCarrier;
+use crate::random::{ResetSeed, SecretRng};
+
+/// Datagrams handed over by other shards that may wait.
+const HANDOVER_CAPACITY: usize = 1_024;
+const UDP_HEADER: usize = 8;
+
+impl Shard {
+    /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
+    ///
+    /// # Errors
+    /// No randomness, or no timer.
+    pub fn start(config: ShardConfig) -> io::Result<Arc<ShardHandle>> {
+        let mut rng = SecretRng::from_os()?;
+        let carrier = match config.carrier {
+            CarrierKind::Udp { keepalive } => {
+                Carrier::Udp(Box::new(UdpCarrier::new(CarrierConfig {
+                    shard: config.shard,
+                    accept: config.accept.is_some(),
+                    max_flows: config.limits.connections.saturating_mul(2),
+                    keepalive,
+                    secret: rng.key(),
+                    reset_seed: config.reset_seed.map_or_else(|| rng.key(), ResetSeed::into_bytes),
+                })))
+            }
+            CarrierKind::Raw => Carrier::Native(Box::new(NativeCarrier::raw())),
+            CarrierKind::Tun => {
+                Carrier::Native(Box::new(NativeCarrier::tun(config.accept.is_some())))
+            }
+        };
+        let headroom = carrier.headroom();
+        let contacts = ContactBook::new(config.accept.is_none());
+        let carrier_header = if carrier.is_native() { 0 } else { UDP_HEADER + SHORT_HEADER };
+        let endpoint = Endpoint::new(
+            EndpointConfig {
+                capabilities: carrier.capabilities(),
+                limits: config.limits,
+                shard: config.shard,
+                accept: config.accept,
+                monitor: config.monitor.is_some(),
+            },
+            Box::new(rng),
+        );
+        let mut captures = config.capture;
+        if let (Carrier::Native(_), Some(captures)) = (&carrier, &mut captures) {
+            captures.set_native();
+        }
+        let state = State {
+            endpoint,
+            carrier,
+            sockets: Vec::new(),
+            slots: Slots::default(),
+            out: transmit_buffer(headroom),
+            spare: Spare::new(headroom),
+            scratch: Vec::new(),
+            stall_retry_at: None,
+            armed: None,
+            observers: Observers {
+                captures,
+                log: config.tap,
+                radios: Radios::new(carrier_header),
+                contacts,
+            },
+            driver: None,
+            sockets_changed: true,
+            stopped: false,
+            queue: config.queue,
+            monitor: config.monitor,
+        };
+        let (inbox, handed_over) = mpsc::channel(HANDOVER_CAPACITY);
+        let handle = ShardHandle::new(state, config.shard.index, inbox)?;
+        tokio::spawn(task::run(Arc::clone(&handle.shard), config.carrier, handed_over));
+        Ok(handle)
+    }
+}

@@ -5,7 +5,6 @@
 //! order of things; each phase has its own file below.
 
 mod addresses;
-mod chunks;
 mod closing;
 mod data_ack;
 mod delivery;
@@ -65,16 +64,15 @@ use self::send_buffer::SendBuffer;
 use self::silence::Silence;
 use self::wait::{Asked, Wait};
 use crate::crypto::{self, Key};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{
     CloseReason, ConnectionConfig, ConnectionId, Event, FallbackReason, MonitorKind, ReadError,
     SubflowInfo, WriteError,
 };
 
-pub(crate) use self::chunks::ChunkPool;
-pub(crate) use self::fast_join::{SparedPaths, fast_join_token};
+pub(crate) use self::fast_join::fast_join_token;
 pub(crate) use self::handshake::{mp_capable, offers_multipath};
-pub(crate) use self::join::{free_port_for as free_port, mp_join, reason as rst_reason};
+pub(crate) use self::join::{mp_join, reason as rst_reason};
 pub(crate) use self::open::{Accepted, Origin};
 use self::paths::SubflowPathPair;
 
@@ -167,7 +165,7 @@ struct DataTimers {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) id: ConnectionId,
+    id: ConnectionId,
     /// Its place in the endpoint's slab.
     slot: u32,
     config: Box<ConnectionConfig>,
@@ -231,12 +229,6 @@ pub(crate) struct Connection {
     readable_told: bool,
     bytes_read: u64,
     gone: Vec<SubflowInfo>,
-    /// When the endpoint's timer for this connection fires next.
-    pub(crate) armed: Instant,
-    /// Counted by the endpoint among the strangers that wait for a path.
-    pub(crate) counted_waiting: bool,
-    /// In the endpoint's list of connections with something to send.
-    pub(crate) queued: bool,
 }
 
 impl Connection {
@@ -295,10 +287,10 @@ impl Connection {
     }
 
     /// Tells the application once that it may read.
-    fn tell_readable(&mut self, sh: &mut Shared) {
+    fn tell_readable(&mut self, cx: &mut Context<'_>) {
         if !self.readable_told && !self.closing.released {
             self.readable_told = true;
-            sh.events.push_back(Event::Readable(self.id));
+            cx.out.event(Event::Readable(self.id));
         }
     }
 
@@ -353,16 +345,17 @@ impl Connection {
     }
 
     /// The connection is over for the application; subflows may linger.
-    fn finish(&mut self, now: Instant, sh: &mut Shared, reason: CloseReason) {
+    fn finish(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        let now = cx.now;
         if self.closing.closed.is_some() {
             return;
         }
         self.closing.closed = Some(reason);
         self.closing.leaving_since = Some(now);
         self.reinjections.clear();
-        sh.monitor(now, self.id, MonitorKind::Closed(reason));
+        cx.out.monitor(now, self.id, MonitorKind::Closed(reason));
         if self.closing.announced_to_application {
-            sh.events.push_back(Event::Closed { connection: self.id, reason });
+            cx.out.event(Event::Closed { connection: self.id, reason });
         }
     }
 

@@ -18,15 +18,13 @@ mod crypto;
 mod endpoint;
 mod error;
 mod event;
-mod initial;
-mod network_memory;
 mod oracle;
 mod repair;
 mod setting;
-mod shared;
 mod silence;
 mod stats;
 mod subflow;
+mod tables;
 mod transmit;
 
 pub use conduct::Conduct;

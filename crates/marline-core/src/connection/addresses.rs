@@ -16,7 +16,7 @@ use marline_wire::mptcp::{AddAddr, MpJoin, MptcpOption, RemoveAddr};
 use super::Connection;
 use super::join::{is_same, reason};
 use crate::crypto::{address_hmac, equal_in_constant_time};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{CloseReason, ConnectionConfig, FourTuple, MonitorKind};
 
 /// Signals that may wait at once: beyond, the oldest go.
@@ -179,7 +179,8 @@ impl Addresses {
 
 impl Connection {
     /// ADD_ADDR for one of our addresses, repeated until echoed.
-    pub(super) fn announce_address(&mut self, now: Instant, sh: &mut Shared, id: AddressId) {
+    pub(super) fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
+        let now = cx.now;
         let Some(remote) = self.keys.remote.filter(|_| self.is_multipath()) else { return };
         let Some(local) = self.addresses.find_local(id) else { return };
         let advertised = self.addresses.advertised.iter().find(|(a, _)| *a == id);
@@ -193,12 +194,13 @@ impl Connection {
         self.addresses.announcements.retain(|a| a.id != id);
         let again_at = now + self.largest_rto().max(Duration::from_millis(200)) * 2;
         self.addresses.announcements.push(Announcement { id, option, again_at, count: 1 });
-        sh.counters.add_addr_tx += 1;
+        cx.out.counters.add_addr_tx += 1;
         self.addresses.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
     }
 
     /// Repeats announcements whose echo did not come.
-    pub(super) fn repeat_announcements(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn repeat_announcements(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let base = self.largest_rto().max(Duration::from_millis(200));
         let mut due = Vec::new();
         self.addresses.announcements.retain_mut(|a| {
@@ -211,18 +213,18 @@ impl Connection {
             a.count <= MAX_ANNOUNCEMENTS
         });
         for option in due {
-            sh.counters.add_addr_tx += 1;
+            cx.out.counters.add_addr_tx += 1;
             self.addresses.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
         }
     }
 
     /// REMOVE_ADDR for one of our addresses.
-    pub(super) fn withdraw_address(&mut self, sh: &mut Shared, id: AddressId) {
+    pub(super) fn withdraw_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
         self.addresses.announcements.retain(|a| a.id != id);
         let mut ids = [0; 37];
         ids[0] = self.addresses.wire_id(id);
         let option = MptcpOption::RemoveAddr(RemoveAddr { ids, len: 1 });
-        sh.counters.rm_addr_tx += 1;
+        cx.out.counters.rm_addr_tx += 1;
         self.addresses.signal(Signal { on: None, option });
         self.addresses.signal(Signal { on: None, option });
     }
@@ -239,53 +241,54 @@ impl Connection {
     /// Address, priority and failure options of an acceptable segment.
     pub(super) fn on_mptcp_options(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) {
+        let now = cx.now;
         for option in segment.options.mptcp.iter() {
             match option {
                 MptcpOption::AddAddr(add) if add.hmac.is_none() => {
-                    sh.counters.echo_add_rx += 1;
+                    cx.out.counters.echo_add_rx += 1;
                     // An echo is the announcement without its HMAC: what differs otherwise is none.
                     let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
                     self.addresses.announcements.retain(|a| echo(a) != add);
                 }
-                MptcpOption::AddAddr(add) => self.on_add_addr(now, sh, id, add),
-                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(now, sh, id, &remove),
+                MptcpOption::AddAddr(add) => self.on_add_addr(cx, id, add),
+                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(cx, id, &remove),
                 MptcpOption::Prio(prio) => {
-                    sh.counters.mp_prio_rx += 1;
+                    cx.out.counters.mp_prio_rx += 1;
                     if let Some(leg) = self.leg_mut(id) {
                         leg.backup_there = prio.backup;
                     }
                     let backup = prio.backup;
-                    sh.monitor(now, self.id, MonitorKind::SubflowPriority { id, backup });
-                    self.path_event(now, sh, PathEvent::Priority { id, backup });
+                    cx.out.monitor(now, self.id, MonitorKind::SubflowPriority { id, backup });
+                    self.path_event(cx, PathEvent::Priority { id, backup });
                 }
-                MptcpOption::Fail(fail) => self.on_mp_fail(now, sh, id, fail),
+                MptcpOption::Fail(fail) => self.on_mp_fail(cx, id, fail),
                 MptcpOption::Join(MpJoin::Ack { .. }) => self.on_third_ack_again(id),
-                MptcpOption::Experimental(option) => self.on_experimental(now, sh, id, &option),
+                MptcpOption::Experimental(option) => self.on_experimental(cx, id, &option),
                 _ => {}
             }
         }
     }
 
-    fn on_add_addr(&mut self, now: Instant, sh: &mut Shared, on: SubflowId, add: AddAddr) {
-        sh.counters.add_addr_rx += 1;
+    fn on_add_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, add: AddAddr) {
+        let now = cx.now;
+        cx.out.counters.add_addr_rx += 1;
         let (Some(remote), Some(hmac)) = (self.keys.remote, add.hmac) else { return };
         let expected = address_hmac(remote, self.keys.local, add.address_id, add.address, add.port);
         if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
             return;
         }
         // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
-        self.confirm(now, sh);
+        self.confirm(cx);
         let echo = MptcpOption::AddAddr(AddAddr { hmac: None, ..add });
         self.addresses.signal(Signal { on: Some(on), option: echo });
         let same = self.leg(on).map_or(0, |leg| leg.key.path.remote.port());
         let address = SocketAddr::new(add.address, add.port.unwrap_or(same));
         let new = RemoteAddress { id: AddressId(add.address_id), address };
-        let limit = sh.config.limits.remote_addresses;
+        let limit = cx.config.limits.remote_addresses;
         let remote = &mut self.addresses.remote;
         match remote.iter().position(|r| is_same(r, &new)) {
             Some(known) if remote[known] == new || remote[known].id == AddressId(0) => return,
@@ -293,33 +296,28 @@ impl Connection {
             None if remote.len() < limit => remote.push(new),
             None => return,
         }
-        sh.monitor(now, self.id, MonitorKind::Announced { id: new.id, address });
-        self.path_event(now, sh, PathEvent::Announced(new.id));
+        cx.out.monitor(now, self.id, MonitorKind::Announced { id: new.id, address });
+        self.path_event(cx, PathEvent::Announced(new.id));
     }
 
     /// The subflow that brought the option is alive whatever it says: an address may have come back
     /// before the word of its going got out. RFC 8684 section 3.4.2 asks to close only paths that are
     /// not in use.
-    fn on_remove_addr(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        on: SubflowId,
-        remove: &RemoveAddr,
-    ) {
+    fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
+        let now = cx.now;
         for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
-            sh.counters.rm_addr_rx += 1;
+            cx.out.counters.rm_addr_rx += 1;
             // Id 0 is the initial subflow's address: its entry stays, for the peer may return there.
             self.addresses.remote.retain(|r| r.id != id || id == AddressId(0));
             for leg in self.leg_ids() {
                 let theirs = self.leg(leg).is_some_and(|l| l.remote_id == id && l.was_joined());
                 if theirs && leg != on && self.legs_count() > 1 {
                     // RFC 8684 section 3.4.2: a RST, if it gets through, clears boxes on the way.
-                    self.reset_leg(now, sh, leg, reason::UNSPECIFIED, CloseReason::PeerReset);
+                    self.reset_leg(cx, leg, reason::UNSPECIFIED, CloseReason::PeerReset);
                 }
             }
-            sh.monitor(now, self.id, MonitorKind::Removed(id));
-            self.path_event(now, sh, PathEvent::Removed(id));
+            cx.out.monitor(now, self.id, MonitorKind::Removed(id));
+            self.path_event(cx, PathEvent::Removed(id));
         }
     }
 }

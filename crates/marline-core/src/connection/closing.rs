@@ -15,9 +15,9 @@ use marline_wire::{TcpFlags, TcpOptions, TcpSegment};
 
 use super::leg::{Farewell, Leg};
 use super::{Connection, Mode};
-use crate::endpoint::time_wait::{Answer, Ended, RESET_MEMORY};
-use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor};
+use crate::tables::Context;
+use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{CloseReason, Event, MonitorKind, SubflowState};
 
 /// Last subflows that we reset one after the other, without progress in between, before the connection
@@ -56,13 +56,14 @@ impl Closing {
 
 impl Connection {
     /// The application writes no more.
-    pub(crate) fn shutdown(&mut self, now: Instant, sh: &mut Shared) {
+    pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
         self.closing.shutdown = true;
-        self.advance_closing(now, sh);
+        self.advance_closing(cx);
     }
 
     /// The application lets go of the connection.
-    pub(crate) fn release(&mut self, now: Instant, sh: &mut Shared) {
+    pub(crate) fn release(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let unread = self.receive.readable() > 0;
         self.closing.released = true;
         self.closing.leaving_since = Some(now);
@@ -71,35 +72,34 @@ impl Connection {
             return;
         }
         if unread {
-            self.abort(now, sh);
+            self.abort(cx);
             return;
         }
-        self.shutdown(now, sh);
+        self.shutdown(cx);
     }
 
     /// Ends it now: MP_FASTCLOSE with a RST on every subflow.
-    pub(crate) fn abort(&mut self, now: Instant, sh: &mut Shared) {
-        self.abort_because(now, sh, CloseReason::Aborted);
+    pub(crate) fn abort(&mut self, cx: &mut Context<'_>) {
+        self.abort_because(cx, CloseReason::Aborted);
     }
 
-    pub(super) fn abort_because(&mut self, now: Instant, sh: &mut Shared, why: CloseReason) {
+    pub(super) fn abort_because(&mut self, cx: &mut Context<'_>, why: CloseReason) {
         if self.closing.closed.is_some() {
             return;
         }
         if self.is_multipath() {
-            sh.counters.mp_fastclose_tx += 1;
+            cx.out.counters.mp_fastclose_tx += 1;
         }
         let farewell = if self.is_multipath() { Farewell::Fastclose } else { Farewell::None };
         self.reset_all(farewell);
-        self.finish(now, sh, why);
+        self.finish(cx, why);
     }
 
     /// Nobody is left to read what came: the peer learns it by a RST, as from a host that knows of no
     /// connection.
     pub(super) fn refuse_late_data(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) {
@@ -107,7 +107,7 @@ impl Connection {
             leg.shut = true;
             leg.tcp.reset_like_a_stranger(segment.header.ack);
         }
-        self.finish(now, sh, CloseReason::Aborted);
+        self.finish(cx, CloseReason::Aborted);
     }
 
     fn reset_all(&mut self, farewell: Farewell) {
@@ -120,17 +120,18 @@ impl Connection {
     }
 
     /// Moves the orderly close on as far as it can go now.
-    pub(super) fn advance_closing(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn advance_closing(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         if self.closing.closed.is_some() {
             return;
         }
         if self.closing.shutdown && self.mappings.end() == self.send.end() {
             if self.is_plain() {
                 self.close_plain_subflow();
-                self.drop_unanswered(now, sh);
+                self.drop_unanswered(cx);
                 if self.legs_count() == 0 {
                     // Let go of before the peer answered, with nothing to be said.
-                    self.finish(now, sh, CloseReason::Finished);
+                    self.finish(cx, CloseReason::Finished);
                     return;
                 }
             } else if !self.closing.fin_sent && self.usable_legs() > 0 {
@@ -144,13 +145,13 @@ impl Connection {
         };
         if sent_all && self.closing.came_late {
             // RFC 9293 section 3.6.1: the peer learns that data was lost, once it has all that it was to get.
-            self.abort(now, sh);
+            self.abort(cx);
             return;
         }
         if sent_all && self.receive.fin_reached() {
             self.close_subflows();
-            self.finish(now, sh, CloseReason::Finished);
-            self.drop_unanswered(now, sh);
+            self.finish(cx, CloseReason::Finished);
+            self.drop_unanswered(cx);
         }
     }
 
@@ -198,43 +199,43 @@ impl Connection {
     }
 
     /// Joins whose SYN nobody has answered were closed without a word: there is nothing to wait for.
-    pub(super) fn drop_unanswered(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn drop_unanswered(&mut self, cx: &mut Context<'_>) {
         let silent = |leg: &Leg| leg.tcp.state() == SubflowState::Closed && !leg.up && !leg.was_up;
         let ids: Vec<SubflowId> =
             self.leg_ids().filter(|id| self.leg(*id).is_some_and(silent)).collect();
         for id in ids {
-            self.drop_leg(now, sh, id, CloseReason::Finished);
+            self.drop_leg(cx, id, CloseReason::Finished);
         }
     }
 
     /// MP_FASTCLOSE and MP_TCPRST of an acceptable segment.
     pub(super) fn on_closing_options(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) {
+        let now = cx.now;
         for option in segment.options.mptcp.iter() {
             match option {
                 MptcpOption::Fastclose(f) if f.receiver_key == self.keys.local.0 => {
-                    sh.counters.mp_fastclose_rx += 1;
+                    cx.out.counters.mp_fastclose_rx += 1;
                     if let Some(leg) = self.leg_mut(id) {
                         leg.shut = true;
                     }
                     let reason = super::rst_reason::UNSPECIFIED;
                     self.reset_all(Farewell::Reason(MpTcpRst { transient: false, reason }));
-                    self.finish(now, sh, CloseReason::PeerReset);
+                    self.finish(cx, CloseReason::PeerReset);
                     return;
                 }
                 MptcpOption::TcpRst(word) => {
-                    sh.counters.mp_rst_rx += 1;
+                    cx.out.counters.mp_rst_rx += 1;
                     if let Some(leg) = self.leg_mut(id) {
                         leg.reset_word = Some(word);
                     }
                 }
                 MptcpOption::Fail(fail) if segment.header.flags.contains(TcpFlags::RST) => {
-                    sh.counters.mp_fail_rx += 1;
+                    cx.out.counters.mp_fail_rx += 1;
                     self.on_failed_reset(now, id, fail);
                 }
                 _ => {}
@@ -246,17 +247,17 @@ impl Connection {
     /// cannot get another.
     pub(super) fn reset_leg(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         reason: u8,
         why: CloseReason,
     ) {
+        let now = cx.now;
         let multipath = self.is_multipath();
         // One reset is one, however much comes to light of what the subflow had queued.
         let Some(leg) = self.leg_mut(id).filter(|leg| !leg.tcp.is_over()) else { return };
         if multipath {
-            sh.counters.mp_rst_tx += 1;
+            cx.out.counters.mp_rst_tx += 1;
             // The first reason is the cause of the next.
             if matches!(leg.farewell, Farewell::None) {
                 leg.farewell = Farewell::Reason(MpTcpRst { transient: false, reason });
@@ -270,34 +271,35 @@ impl Connection {
         }
         self.futile_resets += 1;
         if !self.may_come_back() {
-            self.finish(now, sh, why);
+            self.finish(cx, why);
         } else if self.futile_resets > MAX_FUTILE_RESETS {
             // Each subflow can be opened and none can be used: no other will fare better, and both
             // applications wait.
-            self.abort_because(now, sh, CloseReason::PeerMisbehaved);
+            self.abort_because(cx, CloseReason::PeerMisbehaved);
         }
     }
 
     /// All retries went unanswered. The last subflow of a connection that cannot get another ends it.
-    pub(super) fn on_leg_dead(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_leg_dead(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         // The peer may still be there, and hold the subflow for good: one direction is enough for a RST.
         if let Some(leg) = self.leg_mut(id).filter(|leg| leg.was_joined()) {
             leg.reset_sent = true;
             leg.gave_up = true;
         }
-        self.on_leg_lost(now, sh, id, CloseReason::TimedOut);
+        self.on_leg_lost(cx, id, CloseReason::TimedOut);
     }
 
     /// Both FINs are through: what is left is TIME-WAIT.
-    pub(super) fn on_leg_finished(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_leg_finished(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         if self.is_plain() {
-            self.advance_closing(now, sh);
+            self.advance_closing(cx);
         }
         self.leg_stops_carrying(now, id);
-        self.drop_leg(now, sh, id, CloseReason::Finished);
+        self.drop_leg(cx, id, CloseReason::Finished);
         if self.legs_count() == 0 && self.closing.closed.is_none() {
             if self.is_plain() {
-                self.finish(now, sh, CloseReason::Finished);
+                self.finish(cx, CloseReason::Finished);
             } else {
                 self.wait.begin_without_subflows(now, CloseReason::Finished);
             }
@@ -320,13 +322,8 @@ impl Connection {
     }
 
     /// Takes a subflow out of its slot; TIME-WAIT and answers to stragglers go to the endpoint.
-    pub(super) fn drop_leg(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        reason: CloseReason,
-    ) {
+    pub(super) fn drop_leg(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
+        let now = cx.now;
         let Some(mut leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::take) else {
             return;
         };
@@ -337,25 +334,19 @@ impl Connection {
             let end = segment.dsn.plus(segment.payload_len());
             self.send.unpin(DataRange::new(segment.dsn, end));
         }
-        let again = self.on_fast_join_failed(now, sh, &mut leg, (id, reason));
+        let again = self.on_fast_join_failed(cx, &mut leg, (id, reason));
         self.forget_slot(id);
-        self.remember_ended(now, sh, &mut leg);
+        self.remember_ended(cx, &mut leg);
         self.remember_totals(&leg, id);
         let path = leg.key.path;
         if leg.was_up && !self.is_plain() {
-            sh.monitor(now, self.id, MonitorKind::SubflowClosed { id, path, reason });
-        }
-        let half_open = self.role == marline_policy::Role::Server
-            && leg.is_initial()
-            && !self.closing.announced_to_application;
-        if half_open {
-            sh.half_open_count = sh.half_open_count.saturating_sub(1);
+            cx.out.monitor(now, self.id, MonitorKind::SubflowClosed { id, path, reason });
         }
         let (local, remote, was_established) = (leg.local_id, leg.remote_id, leg.was_up);
         let event = PathEvent::SubflowDown { id, local, remote, was_established };
-        self.path_event(now, sh, event);
+        self.path_event(cx, event);
         if let Some((pair, backup)) = again {
-            self.join_as_usual(now, sh, pair, backup);
+            self.join_as_usual(cx, pair, backup);
         }
     }
 
@@ -370,14 +361,15 @@ impl Connection {
     }
 
     /// Hands what is left of a subflow to the endpoint. An ACK that it still owes goes out from there.
-    fn remember_ended(&self, now: Instant, sh: &mut Shared, leg: &mut Leg) {
+    fn remember_ended(&self, cx: &mut Context<'_>, leg: &mut Leg) {
+        let now = cx.now;
         let (answer, until) = match leg.tcp.state() {
             SubflowState::TimeWait => (Answer::Ack, now + self.config.time_wait),
             _ if leg.reset_sent => (Answer::Rst, now + RESET_MEMORY),
             _ => {
-                sh.demux.remove(&leg.key);
+                cx.flows.remove(&leg.key);
                 let (local_flow, path) = (leg.key.local_flow, leg.key.path);
-                sh.events.push_back(Event::FlowGone { local_flow, path });
+                cx.out.event(Event::FlowGone { local_flow, path });
                 return;
             }
         };
@@ -406,8 +398,8 @@ impl Connection {
             until,
         };
         if owes_word {
-            sh.strays.push_back(ended.last_word());
+            cx.out.reply(ended.last_word());
         }
-        sh.time_wait.insert(ended, &mut sh.demux, &mut sh.events);
+        cx.flows.retire(ended, cx.out);
     }
 }

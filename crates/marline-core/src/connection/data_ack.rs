@@ -1,21 +1,21 @@
 //! DATA_ACK: what the peer has, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
 
 use marline_policy::{Dsn, SubflowId};
-use marline_time::{Instant, Rate};
+use marline_time::Rate;
 use marline_wire::mptcp::DataAck;
 use marline_wire::unwrap32;
 
 use super::wait::Asked;
 use super::{Connection, Mode};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{BufferTuning, Event};
 
 impl Connection {
-    pub(super) fn on_data_ack(&mut self, now: Instant, sh: &mut Shared, ack: DataAck, window: u64) {
+    pub(super) fn on_data_ack(&mut self, cx: &mut Context<'_>, ack: DataAck, window: u64) {
         match self.unwrap_ack(ack) {
             // An ACK of what was never sent is ignored, as in TCP.
-            Some(acked) if acked <= self.sent_end() => self.advance_una(now, sh, acked, window),
-            _ => sh.counters.dss_not_matching += 1,
+            Some(acked) if acked <= self.sent_end() => self.advance_una(cx, acked, window),
+            _ => cx.out.counters.dss_not_matching += 1,
         }
     }
 
@@ -34,18 +34,19 @@ impl Connection {
     }
 
     /// Plain TCP: the subflow's ACK is the connection's.
-    pub(super) fn on_plain_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Mode::Plain { tx: (ssn, dsn), .. } = self.mode else { return };
         let Some(leg) = self.leg(id) else { return };
         let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.mappings.end());
         let window = leg.tcp.peer_window();
-        self.advance_una(now, sh, acked, window);
+        self.advance_una(cx, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
         // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
         self.window_end = self.acked().min(self.send.end()).plus(window);
     }
 
-    pub(super) fn advance_una(&mut self, now: Instant, sh: &mut Shared, acked: Dsn, window: u64) {
+    pub(super) fn advance_una(&mut self, cx: &mut Context<'_>, acked: Dsn, window: u64) {
+        let now = cx.now;
         self.window_end = self.window_end.max(acked.plus(window));
         if acked <= self.acked() {
             return;
@@ -69,7 +70,7 @@ impl Connection {
         self.send.tune(self.wanted_buffer());
         self.pushing_on_ack(now);
         if self.few_unsent() && self.send.take_writable() && !self.closing.released {
-            sh.events.push_back(Event::Writable(self.id));
+            cx.out.event(Event::Writable(self.id));
         }
     }
 

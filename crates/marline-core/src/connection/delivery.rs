@@ -1,27 +1,25 @@
 //! Bytes in order on a subflow go to their places in the stream, by their mappings.
 
 use marline_policy::{Role, Ssn, SubflowId};
-use marline_time::Instant;
 use marline_wire::TcpSegment;
 
 use super::Connection;
 use super::mapping_rx::MappingError;
 use crate::FallbackReason;
-use crate::shared::Shared;
 use crate::subflow::Ingress;
+use crate::tables::Context;
 
 impl Connection {
     /// Bytes of this segment that are in order on the subflow, and bytes held back until now.
     pub(super) fn take_payload(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
         if let Some((ssn, range)) = ingress.in_order.clone() {
-            self.deliver(now, sh, id, (ssn, &segment.payload[range]));
+            self.deliver(cx, id, (ssn, &segment.payload[range]));
         }
         // A subflow that its own data ended says no more.
         let next = |connection: &mut Self| {
@@ -29,7 +27,7 @@ impl Connection {
             leg.tcp.pop_reassembled()
         };
         while let Some((ssn, bytes)) = next(self) {
-            self.deliver(now, sh, id, (ssn, &bytes));
+            self.deliver(cx, id, (ssn, &bytes));
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.recycle(bytes);
             }
@@ -45,7 +43,7 @@ impl Connection {
     /// of one. Options pass.
     pub(super) fn note_torn(
         &mut self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
@@ -58,29 +56,23 @@ impl Connection {
         let Some(leg) = self.leg_mut(id) else { return };
         let end = start.plus(segment.payload.len() as u64);
         if leg.mappings.note_segment((start, end), mapped, leg.delivered) {
-            sh.counters.dss_not_matching += 1;
+            cx.out.counters.dss_not_matching += 1;
         }
     }
 
     /// Bytes in order.
-    fn deliver(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        (ssn, bytes): (Ssn, &[u8]),
-    ) {
+    fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
         if self.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
             // Its infinite mapping did not pass; that it needs none says the same.
-            self.receive_plain(sh, id, (ssn, self.receive.next()));
+            self.receive_plain(cx, id, (ssn, self.receive.next()));
         }
         let may_be_plain = self.may_be_plain(id);
-        let mut result = self.translate(now, sh, id, ssn, bytes);
+        let mut result = self.translate(cx, id, ssn, bytes);
         let plain_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_plain());
         if result == Err(MappingError::Unmapped) && may_be_plain && plain_follows {
             // Options get lost here, if only those of segments that a box put together.
-            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
-            result = self.translate(now, sh, id, ssn, bytes);
+            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
+            result = self.translate(cx, id, ssn, bytes);
         }
         let Some(leg) = self.leg(id) else { return };
         if let Some(kept) = leg.mappings.kept() {
@@ -88,10 +80,10 @@ impl Connection {
         }
         match result {
             Ok(()) => {}
-            Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(now, sh, id, dsn),
+            Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(cx, id, dsn),
             Err(error) => {
-                sh.counters.dss_not_matching += 1;
-                self.on_bad_mapping(now, sh, id, error);
+                cx.out.counters.dss_not_matching += 1;
+                self.on_bad_mapping(cx, id, error);
             }
         }
     }
@@ -99,12 +91,12 @@ impl Connection {
     /// Puts bytes at their places in the stream.
     fn translate(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         ssn: Ssn,
         bytes: &[u8],
     ) -> Result<(), MappingError> {
+        let now = cx.now;
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
             return Ok(());
         };
@@ -123,7 +115,7 @@ impl Connection {
         if news {
             leg.last_new_at = now;
         }
-        sh.counters.duplicate_data += u64::from(duplicate > 0);
+        cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         result
     }
 }

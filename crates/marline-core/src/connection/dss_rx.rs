@@ -2,7 +2,6 @@
 //! without one; and what it means that there is none (RFC 8684 sections 3.1, 3.3 and 3.7).
 
 use marline_policy::{Dsn, Ssn, SubflowId};
-use marline_time::Instant;
 use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, WireDsn, WireMapping};
 use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
 
@@ -10,8 +9,8 @@ use super::Connection;
 use super::handshake::mp_capable;
 use super::join::reason;
 use super::mapping_rx::{MappingError, RxMapping};
-use crate::shared::Shared;
 use crate::subflow::Ingress;
+use crate::tables::Context;
 use crate::{CloseReason, FallbackReason};
 
 /// A connection keeps a mapping for so many bytes of its largest receive window.
@@ -22,20 +21,20 @@ const MORE_MAPPINGS: usize = 256;
 impl Connection {
     pub(super) fn on_dss(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
+        let now = cx.now;
         if segment.options.dss.is_none() && mp_capable(segment).is_none() {
-            self.on_missing_dss(now, sh, id, segment, ingress);
+            self.on_missing_dss(cx, id, segment, ingress);
             return;
         }
         if let Some(dss) = segment.options.dss {
             if let Some(ack) = dss.data_ack {
                 let before = self.acked();
-                self.on_data_ack(now, sh, ack, ingress.window);
+                self.on_data_ack(cx, ack, ingress.window);
                 let advanced = self.acked() > before;
                 if let Some(leg) = self.leg_mut(id) {
                     if advanced {
@@ -44,15 +43,15 @@ impl Connection {
                     leg.proven |= leg.tcp.snd_una() > leg.keyed;
                 }
             }
-            self.confirm(now, sh);
-            self.on_mapping(now, sh, id, (&dss, carries(segment)));
+            self.confirm(cx);
+            self.on_mapping(cx, id, (&dss, carries(segment)));
         } else if let Some(capable) = mp_capable(segment) {
             // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
             // not count from what was acknowledged since.
             self.window_end = self.window_end.max(Dsn(0).plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
-            self.confirm(now, sh);
-            self.on_capable_data(now, sh, id, data);
+            self.confirm(cx);
+            self.on_capable_data(cx, id, data);
             let in_order = ingress.in_order.is_some();
             self.peer_uses_long_dsn |= in_order && self.config.conduct.data_ack_like_data;
         }
@@ -65,8 +64,7 @@ impl Connection {
     /// options on the first piece.
     fn on_missing_dss(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
@@ -94,31 +92,30 @@ impl Connection {
         let joined = |leg: &super::Leg| !leg.is_initial() && (leg.was_joined() || !unproven);
         let alone = !self.legs.iter().flatten().any(|leg| joined(leg));
         if leg.is_initial() && alone && contiguous {
-            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
         } else if unproven {
-            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
         }
     }
 
     /// RFC 8684 section 3.3: a checksum that is missing, or not agreed on, ends the subflow.
     pub(super) fn checksum_is_as_agreed(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         checksum: Option<u16>,
     ) -> bool {
         let agreed = checksum.is_some() == self.checksum;
         if !agreed {
-            sh.counters.dss_not_matching += 1;
-            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            cx.out.counters.dss_not_matching += 1;
+            self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
         }
         agreed
     }
 
     /// MP_CAPABLE with data: an implicit mapping of the first bytes.
-    fn on_capable_data(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, data: CapableData) {
-        if !self.checksum_is_as_agreed(now, sh, id, data.checksum) {
+    fn on_capable_data(&mut self, cx: &mut Context<'_>, id: SubflowId, data: CapableData) {
+        if !self.checksum_is_as_agreed(cx, id, data.checksum) {
             return;
         }
         let mapping = RxMapping {
@@ -130,19 +127,18 @@ impl Connection {
             checksum: data.checksum,
             coded: None,
         };
-        self.announce(now, sh, id, mapping);
+        self.announce(cx, id, mapping);
     }
 
     /// `carries`: the segment has something of the stream, see [`carries`].
     pub(super) fn on_mapping(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         (dss, carries): (&Dss, bool),
     ) {
         let Some(wire) = dss.mapping else { return };
-        if !self.checksum_is_as_agreed(now, sh, id, wire.checksum) {
+        if !self.checksum_is_as_agreed(cx, id, wire.checksum) {
             return;
         }
         if wire.length == 0 && !carries {
@@ -152,14 +148,14 @@ impl Connection {
         }
         self.note_dsn_size(&wire, dss.data_fin);
         let Some(dsn) = self.unwrap_dsn(wire.dsn) else {
-            sh.counters.dss_not_matching += 1;
+            cx.out.counters.dss_not_matching += 1;
             return;
         };
         if let Some(leg) = self.leg_mut(id) {
             leg.mapped = true;
         }
         if wire.length == 0 {
-            self.on_infinite_wire_mapping(now, sh, id, &wire, dsn);
+            self.on_infinite_wire_mapping(cx, id, &wire, dsn);
             return;
         }
         let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
@@ -167,11 +163,11 @@ impl Connection {
         let lone_fin = dss.data_fin && data_len == 0;
         let sum = |_| dss_checksum(wire_dsn, wire.ssn, wire.length, Checksum::new());
         if lone_fin && wire.checksum != wire.checksum.map(sum) {
-            sh.counters.data_csum_err += 1;
+            cx.out.counters.data_csum_err += 1;
             return;
         }
         if dss.data_fin && !self.receive.set_fin(dsn.plus(data_len)) {
-            sh.counters.dss_not_matching += 1;
+            cx.out.counters.dss_not_matching += 1;
         }
         if lone_fin {
             let everywhere = self.config.conduct.data_fin_acked_everywhere;
@@ -185,7 +181,7 @@ impl Connection {
         }
         let Some(leg) = self.leg(id) else { return };
         let Some(ssn) = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0) else {
-            sh.counters.dss_not_matching += 1;
+            cx.out.counters.dss_not_matching += 1;
             return;
         };
         let mapping = RxMapping {
@@ -197,7 +193,7 @@ impl Connection {
             checksum: wire.checksum,
             coded: None,
         };
-        self.announce(now, sh, id, mapping);
+        self.announce(cx, id, mapping);
     }
 
     /// Since its first byte the peer's stream is taken for plain TCP, and this mapping says otherwise: the peer never
@@ -227,48 +223,41 @@ impl Connection {
 
     fn on_infinite_wire_mapping(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         wire: &WireMapping,
         dsn: Dsn,
     ) {
         let next = self.leg(id).map(|leg| leg.tcp.rcv_nxt().0);
         if let Some(ssn) = next.and_then(|next| unwrap32(wire.ssn, next)) {
-            self.on_infinite_mapping(now, sh, id, (Ssn(ssn), dsn));
+            self.on_infinite_mapping(cx, id, (Ssn(ssn), dsn));
         }
     }
 
-    pub(super) fn announce(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        mapping: RxMapping,
-    ) {
+    pub(super) fn announce(&mut self, cx: &mut Context<'_>, id: SubflowId, mapping: RxMapping) {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.mapped = true;
         let delivered = leg.delivered;
         let mut result = leg.mappings.announce(mapping, delivered);
         if result == Err(MappingError::TooMany)
-            && self.has_room_for_mappings(sh)
+            && self.has_room_for_mappings(cx)
             && let Some(leg) = self.leg_mut(id)
         {
             leg.mappings.raise_limit(MORE_MAPPINGS);
             result = leg.mappings.announce(mapping, delivered);
         }
         if let Err(error) = result {
-            sh.counters.dss_not_matching += 1;
-            self.on_bad_mapping(now, sh, id, error);
+            cx.out.counters.dss_not_matching += 1;
+            self.on_bad_mapping(cx, id, error);
         }
     }
 
     /// The bound of a subflow follows the buffer: all subflows together may have a mapping for every
     /// few bytes of the largest window.
-    fn has_room_for_mappings(&self, sh: &Shared) -> bool {
+    fn has_room_for_mappings(&self, cx: &Context<'_>) -> bool {
         let kept: usize = self.legs.iter().flatten().map(|leg| leg.mappings.count()).sum();
         let most = (self.config.receive_buffer / BYTES_PER_MAPPING) as usize;
-        kept.saturating_add(MORE_MAPPINGS) <= most.max(sh.config.limits.mappings)
+        kept.saturating_add(MORE_MAPPINGS) <= most.max(cx.config.limits.mappings)
     }
 
     /// The position a DSN of the wire means. `None` before the start of the stream.

@@ -12,29 +12,28 @@ use marline_wire::{Checksum, TcpOptions, dss_checksum};
 use super::scheduling::{Choice, Kind};
 use super::{Connection, Mode};
 use crate::Transmit;
-use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor};
+use crate::tables::Context;
 use crate::transmit::TransmitBuf;
 
 impl Connection {
     /// Fills `buf` with the next batch, which is empty when it comes. `None`: nothing to send now.
     pub(crate) fn poll_transmit(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        self.suspect_accused(now, sh);
+        self.suspect_accused(cx);
         let signals_first = self.config.conduct.lone_add_addr || self.addresses.owes_mp_fail();
-        if signals_first && let Some(transmit) = self.emit_signal(now, sh, buf) {
+        if signals_first && let Some(transmit) = self.emit_signal(cx, buf) {
             return Some(transmit);
         }
-        self.emit_owed(now, sh, buf)
-            .or_else(|| self.emit_probe(now, sh, buf))
-            .or_else(|| self.emit_signal(now, sh, buf))
-            .or_else(|| self.emit_data_fin(now, sh, buf))
-            .or_else(|| self.emit_batch(now, sh, buf))
-            .or_else(|| self.emit_acks(now, sh, buf))
+        self.emit_owed(cx, buf)
+            .or_else(|| self.emit_probe(cx, buf))
+            .or_else(|| self.emit_signal(cx, buf))
+            .or_else(|| self.emit_data_fin(cx, buf))
+            .or_else(|| self.emit_batch(cx, buf))
+            .or_else(|| self.emit_acks(cx, buf))
     }
 
     /// Payload that a repeated segment may have on this subflow.
@@ -46,12 +45,8 @@ impl Connection {
         leg.tcp.settled_segment().saturating_sub(overhead)
     }
 
-    fn emit_owed(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
+    fn emit_owed(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let now = cx.now;
         for _ in 0..self.legs.len() {
             let index = self.next_leg % self.legs.len();
             let id = SubflowId(index as u8);
@@ -64,9 +59,9 @@ impl Connection {
                 first.or_else(|| l.tcp.next_egress_but_ack(now, room))
             });
             if let Some(egress) = egress {
-                let transmit = self.emit(now, sh, id, &egress, None, buf);
-                self.drain_subflow_events(now, sh, id);
-                self.drop_if_reset(now, sh, id, &egress);
+                let transmit = self.emit(cx, id, &egress, None, buf);
+                self.drain_subflow_events(cx, id);
+                self.drop_if_reset(cx, id, &egress);
                 if transmit.is_some() {
                     return transmit;
                 }
@@ -77,26 +72,22 @@ impl Connection {
     }
 
     /// A subflow whose RST is out is done with, unless the RST only answered a bogus ACK.
-    fn drop_if_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, egress: &Egress) {
+    fn drop_if_reset(&mut self, cx: &mut Context<'_>, id: SubflowId, egress: &Egress) {
         let closed = |leg: &super::Leg| leg.tcp.state() == crate::SubflowState::Closed;
         if matches!(egress, Egress::Rst) && self.leg(id).is_some_and(closed) {
             let reason = self.closing.closed.unwrap_or(crate::CloseReason::Aborted);
-            self.on_leg_lost(now, sh, id, reason);
+            self.on_leg_lost(cx, id, reason);
         }
     }
 
     /// A tail loss probe: new data if there is any, else the last segment again. While a healthy
     /// subflow is there, new data is not risked on one that is silent: it would wait there for a
     /// timeout, and everything behind it.
-    fn emit_probe(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
+    fn emit_probe(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let now = cx.now;
         for id in self.leg_ids() {
             if self.leg(id).is_some_and(|leg| leg.tcp.awaits_frto_data())
-                && let Some(transmit) = self.emit_frto_data(now, sh, id, buf)
+                && let Some(transmit) = self.emit_frto_data(cx, id, buf)
             {
                 return Some(transmit);
             }
@@ -106,7 +97,7 @@ impl Connection {
             let alone = self.healthy().is_empty();
             if alone
                 && self.leg(id).is_some_and(super::Leg::is_usable)
-                && let Some(transmit) = self.emit_new_segment(now, sh, id, buf)
+                && let Some(transmit) = self.emit_new_segment(cx, id, buf)
             {
                 return Some(transmit);
             }
@@ -114,8 +105,8 @@ impl Connection {
             let leg = self.leg_mut(id)?;
             leg.tcp.repeat_last_as_probe();
             if let Some(egress) = leg.tcp.next_egress_but_ack(now, room) {
-                let transmit = self.emit(now, sh, id, &egress, None, buf);
-                self.drain_subflow_events(now, sh, id);
+                let transmit = self.emit(cx, id, &egress, None, buf);
+                self.drain_subflow_events(cx, id);
                 return transmit;
             }
         }
@@ -126,16 +117,16 @@ impl Connection {
     /// risked while a healthy subflow is there, as a probe's is not.
     fn emit_frto_data(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
+        let now = cx.now;
         let alone = self.healthy().iter().all(|other| other == id);
         let usable = self.leg(id).is_some_and(|leg| leg.is_usable() && leg.tcp.has_room_for_frto());
         if alone
             && usable
-            && let Some(transmit) = self.emit_new_segment(now, sh, id, buf)
+            && let Some(transmit) = self.emit_new_segment(cx, id, buf)
         {
             return Some(transmit);
         }
@@ -143,14 +134,13 @@ impl Connection {
         let leg = self.leg_mut(id)?;
         leg.tcp.frto_has_no_data();
         let egress = leg.tcp.next_egress_but_ack(now, room)?;
-        self.emit(now, sh, id, &egress, None, buf)
+        self.emit(cx, id, &egress, None, buf)
     }
 
     /// One segment of new data on this subflow, whatever the scheduler had in mind.
     fn emit_new_segment(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
@@ -160,16 +150,11 @@ impl Connection {
         }
         self.decided = None;
         let choice = Choice { subflow: id, range, kind: Kind::New };
-        let (size, ecn) = self.emit_data(now, sh, &choice, usize::MAX, buf)?;
+        let (size, ecn) = self.emit_data(cx, &choice, usize::MAX, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
-    fn emit_signal(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
+    fn emit_signal(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         if !self.addresses.has_signals() {
             return None;
         }
@@ -180,7 +165,7 @@ impl Connection {
         }
         let signal = self.addresses.next_signal(|id| set & (1 << id.0) != 0)?;
         let on = signal.on.or_else(|| self.best_leg())?;
-        self.emit(now, sh, on, &Egress::Ack, Some(signal.option), buf)
+        self.emit(cx, on, &Egress::Ack, Some(signal.option), buf)
     }
 
     /// The subflow on which a lone segment arrives soonest.
@@ -197,12 +182,8 @@ impl Connection {
     }
 
     /// A DATA_FIN in a segment of its own.
-    fn emit_data_fin(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
+    fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let now = cx.now;
         self.timers.fin_at.filter(|at| *at <= now)?;
         if self.closing.fin_acked || self.is_plain() || self.closing.closed.is_some() {
             self.timers.fin_at = None;
@@ -215,7 +196,7 @@ impl Connection {
         if unconfirmed && self.leg(id).is_some_and(|leg| leg.tcp.owes_ack()) {
             let room = self.repeat_room(id);
             if let Some(egress) = self.leg_mut(id).and_then(|l| l.tcp.next_egress(now, room)) {
-                return self.emit(now, sh, id, &egress, None, buf);
+                return self.emit(cx, id, &egress, None, buf);
             }
         }
         self.timers.fin_on.remove(id);
@@ -249,7 +230,7 @@ impl Connection {
         if owes_sack && options.sack.is_empty() {
             tcp.ack_now();
         }
-        self.write_segment(sh, id, &header, &options, (Dsn(0), 0), buf)?;
+        self.write_segment(cx, id, &header, &options, (Dsn(0), 0), buf)?;
         self.batch(id, 1, buf.bytes().len(), ecn)
     }
 
@@ -284,12 +265,8 @@ impl Connection {
     }
 
     /// Data, as the scheduler says, as long as it stays on one subflow.
-    fn emit_batch(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
+    fn emit_batch(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let now = cx.now;
         if self.closing.closed.is_some() || matches!(self.mode, Mode::Offered) {
             return None;
         }
@@ -300,7 +277,7 @@ impl Connection {
         self.refresh_views(now);
         self.batched = 0;
         let first = self.choose(now);
-        let sent = first.and_then(|choice| self.emit_chosen(now, sh, &choice, usize::MAX, buf));
+        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, usize::MAX, buf));
         let (id, (size, ecn)) = match (first, sent) {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
@@ -311,7 +288,7 @@ impl Connection {
                 }
                 // The scheduler may have answered that something is to be repeated.
                 let repeat = self.choose_reinjection(now)?;
-                (repeat.subflow, self.emit_data(now, sh, &repeat, usize::MAX, buf)?)
+                (repeat.subflow, self.emit_data(cx, &repeat, usize::MAX, buf)?)
             }
         };
         let stride = size + buf.headroom();
@@ -325,31 +302,30 @@ impl Connection {
                 break;
             }
             self.batched = count;
-            let Some((next_size, _)) = self.emit_chosen(now, sh, &next, size, buf) else { break };
+            let Some((next_size, _)) = self.emit_chosen(cx, &next, size, buf) else { break };
             full = next_size == size;
             count += 1;
         }
         self.batched = 0;
         self.rearm_after_sending(now);
         self.watch_progress(now);
-        self.tell_of_sent(sh);
+        self.tell_of_sent(cx);
         if self.closing.shutdown {
-            self.advance_closing(now, sh);
+            self.advance_closing(cx);
         }
         self.batch(id, count, stride, ecn)
     }
 
     fn emit_chosen(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         choice: &Choice,
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, crate::Ecn)> {
         match choice.kind {
-            Kind::Repair => self.emit_repair(now, sh, choice, limit, buf),
-            Kind::New | Kind::Repeat => self.emit_data(now, sh, choice, limit, buf),
+            Kind::Repair => self.emit_repair(cx, choice, limit, buf),
+            Kind::New | Kind::Repeat => self.emit_data(cx, choice, limit, buf),
         }
     }
 
@@ -392,12 +368,8 @@ impl Connection {
         self.rearm_persist(now);
     }
 
-    fn emit_acks(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
+    fn emit_acks(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let now = cx.now;
         for id in self.leg_ids() {
             let owes = |leg: &super::Leg| leg.tcp.owes_ack() || leg.tcp.owes_more_than_ack();
             if !self.leg(id).is_some_and(owes) {
@@ -405,7 +377,7 @@ impl Connection {
             }
             let room = self.repeat_room(id);
             if let Some(egress) = self.leg_mut(id).and_then(|l| l.tcp.next_egress(now, room)) {
-                return self.emit(now, sh, id, &egress, None, buf);
+                return self.emit(cx, id, &egress, None, buf);
             }
         }
         None

@@ -21,7 +21,7 @@ use marline_wire::mptcp::{ExperimentalMessage, Extensions, MpExperimental, Mptcp
 use super::Connection;
 use super::addresses::Signal;
 use crate::MonitorKind;
-use crate::shared::Shared;
+use crate::tables::Context;
 
 /// What this core can do. The rest is never offered nor granted, whatever the configuration says.
 const BUILT: Extensions = Extensions::ALL;
@@ -83,16 +83,17 @@ impl Connection {
     }
 
     /// The connection is confirmed: a client that wants something says so.
-    pub(super) fn greet(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn greet(&mut self, cx: &mut Context<'_>) {
         if self.role == Role::Client && !self.asked().is_empty() && !self.negotiation.settled {
-            self.say_hello(now, sh);
+            self.say_hello(cx);
         }
     }
 
-    fn say_hello(&mut self, now: Instant, sh: &mut Shared) {
+    fn say_hello(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let pause = (self.largest_rto() * 2).max(MIN_PAUSE) * (1 << self.negotiation.count.min(6));
         self.negotiation.count += 1;
-        sh.counters.hello_tx += 1;
+        cx.out.counters.hello_tx += 1;
         let more = self.negotiation.count < MAX_HELLOS;
         self.negotiation.again_at = more.then_some(now + pause);
         let hello = ExperimentalMessage::Hello(self.asked());
@@ -106,13 +107,14 @@ impl Connection {
     }
 
     /// The time to ask again has come, or not yet.
-    pub(super) fn repeat_hello(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn repeat_hello(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         if self.negotiation.again_at.is_none_or(|at| at > now) {
             return;
         }
         self.negotiation.again_at = None;
         if self.is_multipath() && !self.negotiation.settled && !self.closing.is_closing() {
-            self.say_hello(now, sh);
+            self.say_hello(cx);
         }
     }
 
@@ -120,29 +122,28 @@ impl Connection {
     /// agreed on, is ignored.
     pub(super) fn on_experimental(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         on: SubflowId,
         option: &MpExperimental,
     ) {
         let Some(message) = ExperimentalMessage::parse(option) else { return };
         match message {
-            ExperimentalMessage::Hello(features) => self.on_hello(now, sh, on, features),
-            ExperimentalMessage::RtoRequest => self.on_rto_request(now, sh, on),
-            ExperimentalMessage::RtoInfo { rto_us } => self.on_rto_info(now, sh, rto_us),
+            ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
+            ExperimentalMessage::RtoRequest => self.on_rto_request(cx, on),
+            ExperimentalMessage::RtoInfo { rto_us } => self.on_rto_info(cx, rto_us),
             // The mark counts with the mapping beside it.
             _ => {}
         }
     }
 
     /// The peer's HELLO.
-    fn on_hello(&mut self, now: Instant, sh: &mut Shared, on: SubflowId, features: Extensions) {
-        sh.counters.hello_rx += 1;
+    fn on_hello(&mut self, cx: &mut Context<'_>, on: SubflowId, features: Extensions) {
+        cx.out.counters.hello_rx += 1;
         match self.role {
             Role::Client => {
                 if self.negotiation.count > 0 && !self.negotiation.settled {
-                    self.settle(now, sh, features.and(self.asked()));
-                    self.ask_for_rto(now, sh, on);
+                    self.settle(cx, features.and(self.asked()));
+                    self.ask_for_rto(cx, on);
                 }
             }
             Role::Server => {
@@ -152,17 +153,18 @@ impl Connection {
                 self.negotiation.count += 1;
                 if !self.negotiation.settled {
                     let granted = self.granted(features);
-                    self.settle(now, sh, granted);
+                    self.settle(cx, granted);
                 }
                 let answer = ExperimentalMessage::Hello(self.negotiation.agreed);
-                sh.counters.hello_tx += 1;
+                cx.out.counters.hello_tx += 1;
                 self.signal_message(Some(on), &answer);
             }
         }
     }
 
     /// What is agreed on holds from now on; the first word counts.
-    fn settle(&mut self, now: Instant, sh: &mut Shared, agreed: Extensions) {
+    fn settle(&mut self, cx: &mut Context<'_>, agreed: Extensions) {
+        let now = cx.now;
         self.negotiation.settled = true;
         self.negotiation.again_at = None;
         self.negotiation.agreed = agreed;
@@ -174,7 +176,7 @@ impl Connection {
         if agreed.is_empty() {
             return;
         }
-        sh.monitor(now, self.id, MonitorKind::Agreed(agreed));
+        cx.out.monitor(now, self.id, MonitorKind::Agreed(agreed));
         if let Some(follow) = self.config.follow_client.clone()
             && self.role == Role::Server
             && agreed.contains(Extensions::FOLLOW_CLIENT)

@@ -21,7 +21,7 @@ use super::leg::Farewell;
 use super::mapping_rx::MappingError;
 use super::reinjection::Queued;
 use super::{Connection, Mode};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{CloseReason, FallbackReason, MonitorKind};
 
 /// MP_FAILs without an answer after which the subflow is reset, and answers given.
@@ -29,11 +29,12 @@ const MAX_FAIL_REPEATS: u32 = 6;
 
 impl Connection {
     /// The handshake or the first data showed that MPTCP does not pass: plain TCP from byte one.
-    pub(super) fn fall_back(&mut self, now: Instant, sh: &mut Shared, reason: FallbackReason) {
+    pub(super) fn fall_back(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
+        let now = cx.now;
         if self.is_plain() {
             return;
         }
-        sh.counters.mp_capable_fallback += 1;
+        cx.out.counters.mp_capable_fallback += 1;
         // The peer may have understood our mappings: it must hear that they end.
         let initial = self.legs.iter().flatten().find(|leg| leg.is_initial());
         if let Some(leg) = initial.filter(|_| self.is_multipath()) {
@@ -41,45 +42,45 @@ impl Connection {
             self.infinite_from = Some((leg.tcp.snd_nxt(), (Ssn(una.0 + 1), una)));
         }
         self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
-        self.leave_multipath(now, sh);
+        self.leave_multipath(cx);
         for id in self.leg_ids() {
             if self.leg(id).is_some_and(super::Leg::is_initial) {
-                self.receive_plain(sh, id, (Ssn(1), Dsn(0)));
+                self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
             }
         }
         if self.config.conduct.plain_counts_full_segments {
             self.legs.iter_mut().flatten().for_each(|leg| leg.tcp.count_full_segments());
         }
-        sh.monitor(now, self.id, MonitorKind::Fallback(reason));
+        cx.out.monitor(now, self.id, MonitorKind::Fallback(reason));
     }
 
     /// Mid-stream, on the only subflow. `false`: what is not DATA_ACKed is not contiguous there, and
     /// the subflow was reset.
     fn continue_plain(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         reason: FallbackReason,
     ) -> bool {
+        let now = cx.now;
         let (una, end) = (self.send.una(), self.mappings.end());
         let Some(leg) = self.leg(id) else { return false };
         let next = leg.tcp.snd_nxt();
         let (from, first) = if una == end { (next, una) } else { leg.run };
         if first > una || end.since(first) != next.since(from) {
-            self.reset_with_mp_fail(now, sh, id, self.receive.next());
+            self.reset_with_mp_fail(cx, id, self.receive.next());
             return false;
         }
-        sh.counters.mp_capable_fallback += 1;
+        cx.out.counters.mp_capable_fallback += 1;
         self.mode = Mode::Plain { reason: Some(reason), tx: (from, first) };
         self.infinite_from = Some((next, (from.plus(una.since(first)), una)));
-        self.leave_multipath(now, sh);
-        sh.monitor(now, self.id, MonitorKind::Fallback(reason));
+        self.leave_multipath(cx);
+        cx.out.monitor(now, self.id, MonitorKind::Fallback(reason));
         true
     }
 
     /// What plain TCP has no use for: reinjections, data-level timers, joins.
-    fn leave_multipath(&mut self, now: Instant, sh: &mut Shared) {
+    fn leave_multipath(&mut self, cx: &mut Context<'_>) {
         self.reinjections.clear();
         self.stop_coding();
         self.addresses.fall_silent();
@@ -89,13 +90,13 @@ impl Connection {
         for id in self.leg_ids() {
             let other = self.leg(id).is_some_and(|leg| !leg.is_usable() && !leg.is_initial());
             if other && self.legs_count() > 1 {
-                self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+                self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             }
         }
     }
 
     /// The peer sends plain TCP from now on: what waited for that is delivered.
-    pub(super) fn receive_plain(&mut self, sh: &mut Shared, id: SubflowId, at: (Ssn, Dsn)) {
+    pub(super) fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.fail.repeat_at = None;
         let waiting = leg.mappings.set_infinite(at.0, at.1);
@@ -109,7 +110,7 @@ impl Connection {
             if self.closing.released {
                 self.receive.discard();
             }
-            self.tell_readable(sh);
+            self.tell_readable(cx);
         }
     }
 
@@ -118,33 +119,28 @@ impl Connection {
     }
 
     /// A DSS checksum failed on what came on this subflow; its bytes are kept.
-    pub(super) fn on_bad_checksum(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        dsn: Dsn,
-    ) {
-        sh.counters.data_csum_err += 1;
+    pub(super) fn on_bad_checksum(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        let now = cx.now;
+        cx.out.counters.data_csum_err += 1;
         if self.is_plain() {
             // Our own direction failed before, and both sides know.
-            self.receive_plain(sh, id, (Ssn(0), dsn));
+            self.receive_plain(cx, id, (Ssn(0), dsn));
             return;
         }
         // With a hole before it, the rest came, or must come, by another subflow.
         if self.usable_legs() > 1 || dsn != self.receive.next() {
-            self.reset_with_mp_fail(now, sh, id, dsn);
+            self.reset_with_mp_fail(cx, id, dsn);
             return;
         }
         let Some(leg) = self.leg_mut(id) else { return };
         leg.fail.repeat_at = Some(now);
-        self.repeat_mp_fail(now, sh, id);
+        self.repeat_mp_fail(cx, id);
     }
 
-    fn reset_with_mp_fail(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, dsn: Dsn) {
-        sh.counters.mp_fail_tx += 1;
+    fn reset_with_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.mp_fail_tx += 1;
         let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
-        self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
         if let Some(leg) = self.leg_mut(id) {
             leg.farewell = Farewell::Fail(fail);
         }
@@ -153,7 +149,8 @@ impl Connection {
 
     /// Sends MP_FAIL, until the peer shows that it came through. A peer that does not answer cannot
     /// be understood any more.
-    pub(super) fn repeat_mp_fail(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         let Some(dsn) = leg.mappings.failed_at() else { return };
         if leg.fail.repeat_at.is_none_or(|at| at > now) {
@@ -161,53 +158,48 @@ impl Connection {
         }
         if leg.fail.count > MAX_FAIL_REPEATS || leg.shut {
             leg.fail.repeat_at = None;
-            self.reset_with_mp_fail(now, sh, id, dsn);
+            self.reset_with_mp_fail(cx, id, dsn);
             return;
         }
         leg.fail.repeat_at = Some(now + leg.tcp.rto() * (1 << leg.fail.count.min(6)));
         leg.fail.count += 1;
-        self.signal_mp_fail(sh, id, dsn);
+        self.signal_mp_fail(cx, id, dsn);
     }
 
-    fn signal_mp_fail(&mut self, sh: &mut Shared, id: SubflowId, dsn: Dsn) {
-        sh.counters.mp_fail_tx += 1;
+    fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.mp_fail_tx += 1;
         let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
         self.addresses.signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
     }
 
     /// The peer found a bad checksum in what we sent, or answers our own MP_FAIL.
-    pub(super) fn on_mp_fail(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        fail: MpFail,
-    ) {
-        sh.counters.mp_fail_rx += 1;
+    pub(super) fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
+        let now = cx.now;
+        cx.out.counters.mp_fail_rx += 1;
         if self.is_plain() {
-            self.answer_mp_fail(sh, id);
+            self.answer_mp_fail(cx, id);
             return;
         }
         if self.usable_legs() > 1 {
             self.on_failed_reset(now, id, fail);
-            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerReset);
+            self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerReset);
             return;
         }
         let Some(leg) = self.leg(id).filter(|leg| leg.is_usable()) else { return };
         if let Some(dsn) = leg.mappings.failed_at() {
             let at = (leg.delivered, dsn);
-            if self.continue_plain(now, sh, id, FallbackReason::ChecksumFailed) {
-                self.receive_plain(sh, id, at);
+            if self.continue_plain(cx, id, FallbackReason::ChecksumFailed) {
+                self.receive_plain(cx, id, at);
             }
             return;
         }
         let from = Dsn(fail.dsn.wrapping_sub(self.keys.local_first));
         if from < self.send.una() || from > self.mappings.end() {
-            sh.counters.dss_not_matching += 1;
+            cx.out.counters.dss_not_matching += 1;
             return;
         }
-        if self.continue_plain(now, sh, id, FallbackReason::PeerFailed) {
-            self.answer_mp_fail(sh, id);
+        if self.continue_plain(cx, id, FallbackReason::PeerFailed) {
+            self.answer_mp_fail(cx, id);
         }
     }
 
@@ -236,21 +228,20 @@ impl Connection {
 
     /// The answer may be lost as well: whoever asks again gets it again, within bounds, since two
     /// sides that both answer must come to an end.
-    fn answer_mp_fail(&mut self, sh: &mut Shared, id: SubflowId) {
+    fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let next = self.receive.next();
         let mid_stream = self.infinite_from.is_some();
         let Some(leg) = self.leg_mut(id) else { return };
         if mid_stream && leg.fail.count <= MAX_FAIL_REPEATS {
             leg.fail.count += 1;
-            self.signal_mp_fail(sh, id, next);
+            self.signal_mp_fail(cx, id, next);
         }
     }
 
     /// The peer maps everything one to one from here on: plain TCP.
     pub(super) fn on_infinite_mapping(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         at: (Ssn, Dsn),
     ) {
@@ -262,8 +253,8 @@ impl Connection {
             Some(_) => FallbackReason::ChecksumFailed,
             None => FallbackReason::InfiniteMapping,
         };
-        if self.is_plain() || self.continue_plain(now, sh, id, reason) {
-            self.receive_plain(sh, id, at);
+        if self.is_plain() || self.continue_plain(cx, id, reason) {
+            self.receive_plain(cx, id, at);
         }
     }
 
@@ -271,8 +262,7 @@ impl Connection {
     /// on the way.
     pub(super) fn on_bad_mapping(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         error: MappingError,
     ) {
@@ -280,6 +270,6 @@ impl Connection {
             MappingError::Unmapped => reason::MIDDLEBOX,
             _ => reason::MPTCP_ERROR,
         };
-        self.reset_leg(now, sh, id, code, CloseReason::PeerMisbehaved);
+        self.reset_leg(cx, id, code, CloseReason::PeerMisbehaved);
     }
 }

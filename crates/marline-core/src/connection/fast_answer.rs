@@ -18,7 +18,7 @@ use super::leg::{FastAccepted, Joined, Membership};
 use super::open::Accepted;
 use crate::FourTuple;
 use crate::crypto::{equal_in_constant_time, fast_ack_hmac, fast_syn_hmac, join_hmac, left_160};
-use crate::shared::Shared;
+use crate::tables::Context;
 
 /// Wrong HMACs that a connection bears, and how long one of them is held against it.
 const MAX_FAILURES: u32 = 8;
@@ -129,21 +129,21 @@ impl Connection {
     /// Answers a SYN with a Fast JOIN. The error is the reason for its RST.
     pub(super) fn accept_fast_join(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
     ) -> Result<(), u8> {
+        let now = cx.now;
         if !self.agreed_on(Extensions::FAST_JOIN)
-            || !self.has_room_for_join(sh)
+            || !self.has_room_for_join(cx)
             || !self.replay_guard.has_patience(now)
         {
-            sh.counters.fast_join_refused += 1;
+            cx.out.counters.fast_join_refused += 1;
             return Err(reason::PROHIBITED);
         }
-        let said = self.read_fast_syn(now, sh, syn)?;
+        let said = self.read_fast_syn(cx, syn)?;
         if self.is_stale(said.form, said.at) {
-            sh.counters.fast_join_stale += 1;
+            cx.out.counters.fast_join_stale += 1;
             return Err(reason::PROHIBITED);
         }
         let mut guard = core::mem::take(&mut self.replay_guard);
@@ -155,38 +155,34 @@ impl Connection {
         };
         self.replay_guard = guard;
         if !fresh {
-            sh.counters.fast_join_replayed += 1;
+            cx.out.counters.fast_join_replayed += 1;
             return Err(reason::PROHIBITED);
         }
-        if !self.path_manager_accepts(now, sh, path) {
-            sh.counters.fast_join_refused += 1;
+        if !self.path_manager_accepts(cx, path) {
+            cx.out.counters.fast_join_refused += 1;
             return Err(reason::PROHIBITED);
         }
         let fast = FastAccepted { form: said.form, hmac: said.hmac, ordinary: false };
-        let nonce = sh.rng.next_u32();
+        let nonce = cx.rng.next_u32();
         let joined = Joined { nonce, peer_nonce: 0, verified: true, fast: Some(fast) };
-        let leg = self.add_joined(now, sh, path, syn, (joined, said.address_id));
+        let leg = self.add_joined(cx, path, syn, (joined, said.address_id));
         let Some(id) = leg else {
-            sh.counters.fast_join_refused += 1;
+            cx.out.counters.fast_join_refused += 1;
             return Err(reason::PROHIBITED);
         };
         if let Some(leg) = self.leg_mut(id) {
             leg.backup_there = said.backup;
         }
         match said.form {
-            FastJoinForm::Out => self.take_syn_data(sh, id, said.at, syn.segment.payload),
-            FastJoinForm::In => self.advance_una(now, sh, said.at, 0),
+            FastJoinForm::Out => self.take_syn_data(cx, id, said.at, syn.segment.payload),
+            FastJoinForm::In => self.advance_una(cx, said.at, 0),
         }
         Ok(())
     }
 
     /// Checks what the SYN says against its HMAC.
-    fn read_fast_syn(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        syn: &Accepted<'_>,
-    ) -> Result<Said, u8> {
+    fn read_fast_syn(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) -> Result<Said, u8> {
+        let now = cx.now;
         let mut messages = syn.segment.options.mptcp.experimental();
         let found = messages.find(|m| matches!(m, ExperimentalMessage::FastJoinSyn { .. }));
         let (Some(remote), Some(message)) = (self.keys.remote, found) else {
@@ -200,7 +196,7 @@ impl Connection {
         let payload = syn.segment.payload;
         if payload.is_empty() && form == FastJoinForm::Out {
             // A box dropped what the SYN is about.
-            sh.counters.fast_join_empty += 1;
+            cx.out.counters.fast_join_empty += 1;
             return Err(reason::MIDDLEBOX);
         }
         let at = match form {
@@ -219,7 +215,7 @@ impl Connection {
             equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
         });
         let Some(at) = proven else {
-            sh.counters.fast_join_bad_hmac += 1;
+            cx.out.counters.fast_join_bad_hmac += 1;
             self.replay_guard.failed(now);
             return Err(reason::MPTCP_ERROR);
         };
@@ -239,22 +235,22 @@ impl Connection {
     }
 
     /// Data of a SYN: into the stream if it lies in the window, else the peer sends it again.
-    fn take_syn_data(&mut self, sh: &mut Shared, id: SubflowId, at: Dsn, payload: &[u8]) {
+    fn take_syn_data(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Dsn, payload: &[u8]) {
         let len = payload.len() as u64;
         let edge = self.receive.next().plus(self.receive.window());
         if at.plus(len) > edge || self.closing.released {
-            sh.counters.fast_join_data_ignored += 1;
+            cx.out.counters.fast_join_data_ignored += 1;
             return;
         }
         let duplicate = self.receive.insert(at, payload).duplicate;
-        sh.counters.duplicate_data += u64::from(duplicate > 0);
+        cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         if let Some(leg) = self.leg_mut(id) {
             leg.tcp.take_syn_payload(len);
             leg.tcp.stats_mut().bytes_duplicate += duplicate;
             leg.delivered = marline_policy::Ssn(1).plus(len);
             leg.mapped = true;
         }
-        self.tell_readable(sh);
+        self.tell_readable(cx);
     }
 
     /// The option of the SYN/ACK that answers a Fast JOIN.
@@ -282,7 +278,7 @@ impl Connection {
     /// the segment must not reach TCP.
     pub(super) fn admit_half_open_fast_join(
         &mut self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) -> bool {
@@ -305,7 +301,7 @@ impl Connection {
             Some(MpJoin::Ack { hmac }) if fast.ordinary && in_turn => {
                 let expected = join_hmac(remote, local, joined.peer_nonce, joined.nonce);
                 if !equal_in_constant_time(&hmac, &left_160(&expected)) {
-                    sh.counters.mp_join_bad_hmac += 1;
+                    cx.out.counters.mp_join_bad_hmac += 1;
                     return false;
                 }
                 joined.fast = None;
@@ -327,11 +323,11 @@ impl Connection {
     /// The third ACK shows that the peer is where its SYN came from. It opened this subflow because
     /// the others fail it: they are suspected until they are heard again, and what they hold goes
     /// out here.
-    pub(super) fn follow_fast_join(&mut self, now: Instant, sh: &mut Shared, new: SubflowId) {
+    pub(super) fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
         for id in self.leg_ids().filter(|id| *id != new) {
             let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) else { continue };
             leg.tcp.suspect();
-            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 }

@@ -19,10 +19,8 @@
 //! MP_JOIN (same ports, no data), and after a refusal an ordinary attempt follows at once. The pair
 //! of addresses is then spared for a while.
 
-use core::net::{IpAddr, SocketAddr};
-
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
-use marline_time::{Duration, Instant};
+use marline_time::Instant;
 use marline_wire::mptcp::{
     DataAck, ExperimentalMessage, Extensions, FastJoinForm, MptcpOption, WireDsn,
 };
@@ -34,14 +32,8 @@ use super::reinjection::Queued;
 use super::{Connection, SubflowPathPair};
 use crate::CloseReason;
 use crate::crypto::{equal_in_constant_time, fast_ack_hmac, fast_syn_hmac};
-use crate::shared::Shared;
+use crate::tables::Context;
 
-/// How long a pair of addresses is spared after a refusal: what stands in the way there stays there.
-const SPARE_REFUSED: Duration = Duration::from_secs(600);
-/// And after a SYN without an answer, which may have been an accident.
-const SPARE_LOST: Duration = Duration::from_secs(60);
-/// Pairs of addresses remembered.
-const MAX_SPARED: usize = 64;
 /// The Fast JOIN message of a SYN, if it has one and is no MP_CAPABLE.
 pub(crate) fn fast_join_token(segment: &TcpSegment<'_>) -> Option<u32> {
     if segment.options.mptcp.capable().is_some() {
@@ -53,47 +45,22 @@ pub(crate) fn fast_join_token(segment: &TcpSegment<'_>) -> Option<u32> {
     })
 }
 
-/// Pairs of addresses between which Fast JOIN did not get through.
-#[derive(Debug, Default)]
-pub(crate) struct SparedPaths {
-    pairs: Vec<(IpAddr, SocketAddr, Instant)>,
-}
-
-impl SparedPaths {
-    fn contains(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
-        self.pairs.retain(|(_, _, until)| *until > now);
-        self.pairs.iter().any(|(l, r, _)| (*l, *r) == (local, remote))
-    }
-
-    fn insert(&mut self, local: IpAddr, remote: SocketAddr, until: Instant) {
-        self.pairs.retain(|(l, r, _)| (*l, *r) != (local, remote));
-        if self.pairs.len() >= MAX_SPARED {
-            self.pairs.remove(0);
-        }
-        self.pairs.push((local, remote, until));
-    }
-}
-
 impl Connection {
     /// Whether a join between these addresses may be a fast one.
-    pub(super) fn may_join_fast(
-        &self,
-        now: Instant,
-        sh: &mut Shared,
-        pair: &SubflowPathPair,
-    ) -> bool {
+    pub(super) fn may_join_fast(&self, cx: &mut Context<'_>, pair: &SubflowPathPair) -> bool {
+        let now = cx.now;
         self.agreed_on(Extensions::FAST_JOIN)
-            && !sh.spared.contains(now, pair.local.address.ip(), pair.remote)
+            && !cx.fast_joins.contains(now, pair.local.address.ip(), pair.remote)
     }
 
     /// The option of a Fast JOIN's first SYN; what data goes with it is settled here. `None`: an
     /// ordinary join, or a repeat.
     pub(super) fn fast_syn_option(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
     ) -> Option<MptcpOption> {
+        let now = cx.now;
         let remote = self.keys.remote?;
         let leg = self.leg(id)?;
         let Membership::Joining(Joining { fast: Some(fast), .. }) = leg.membership else {
@@ -130,7 +97,7 @@ impl Connection {
         if let Membership::Joining(joining) = &mut self.leg_mut(id)?.membership {
             joining.fast = Some(fast);
         }
-        sh.counters.fast_join_syn_tx += 1;
+        cx.out.counters.fast_join_syn_tx += 1;
         Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
     }
 
@@ -181,8 +148,7 @@ impl Connection {
     /// The SYN/ACK of a Fast JOIN that we opened. `None`: it is none.
     pub(super) fn admit_fast_syn_ack(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) -> Option<bool> {
@@ -214,24 +180,25 @@ impl Connection {
             equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
         });
         if !proven {
-            sh.counters.fast_join_bad_hmac += 1;
-            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            cx.out.counters.fast_join_bad_hmac += 1;
+            self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return Some(false);
         }
-        sh.counters.fast_join_syn_ack_rx += 1;
+        cx.out.counters.fast_join_syn_ack_rx += 1;
         let leg = self.leg_mut(id)?;
         leg.backup_there = backup;
         if let Membership::Joining(joining) = &mut leg.membership {
             joining.confirmed = true;
         }
         if fast.form == FastJoinForm::Out {
-            self.on_data_ack(now, sh, DataAck::Short(point), 0);
+            self.on_data_ack(cx, DataAck::Short(point), 0);
         }
         Some(true)
     }
 
     /// The subflow is up: what its SYN carried was taken, or goes again as first of all.
-    pub(super) fn settle_fast_join(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         let Membership::Joining(joining) = &mut leg.membership else { return };
         let Some(fast) = joining.fast.take() else { return };
@@ -243,8 +210,8 @@ impl Connection {
             self.reinjections.remove(range);
         }
         if ordinary && fast.sent {
-            sh.counters.fast_join_fallback += 1;
-            sh.spared.insert(local, remote, now + SPARE_LOST);
+            cx.out.counters.fast_join_fallback += 1;
+            cx.fast_joins.on_lost(now, local, remote);
         }
         self.rearm_data_rto(now);
     }
@@ -254,11 +221,11 @@ impl Connection {
     /// dropped, the answerer's half-open subflow keeps the old ports.
     pub(super) fn on_fast_join_failed(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         leg: &mut Leg,
         (id, why): (SubflowId, CloseReason),
     ) -> Option<(SubflowPathPair, bool)> {
+        let now = cx.now;
         if let Some(range) = leg.tcp.abandon_syn_payload() {
             self.send.unpin(range);
         }
@@ -277,9 +244,11 @@ impl Connection {
         if !fast.sent || why == CloseReason::Finished || self.closing.closed.is_some() {
             return None;
         }
-        let spare = if why == CloseReason::TimedOut { SPARE_LOST } else { SPARE_REFUSED };
-        sh.counters.fast_join_fallback += 1;
-        sh.spared.insert(local, remote, now + spare);
+        cx.out.counters.fast_join_fallback += 1;
+        match why {
+            CloseReason::TimedOut => cx.fast_joins.on_lost(now, local, remote),
+            _ => cx.fast_joins.on_refused(now, local, remote),
+        }
         let local = self.addresses.find_local(leg.local_id).filter(|local| local.up)?;
         Some((SubflowPathPair { local, remote }, leg.backup_here))
     }
@@ -287,8 +256,7 @@ impl Connection {
     /// The ordinary join after a refused one, unless the path manager thought of it already.
     pub(super) fn join_as_usual(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         pair: SubflowPathPair,
         backup: bool,
     ) {
@@ -296,7 +264,7 @@ impl Connection {
             leg.key.path.local.ip() == pair.local.address.ip() && leg.key.path.remote == pair.remote
         };
         if !self.legs.iter().flatten().any(|leg| same(leg)) {
-            self.open_join(now, sh, pair, (backup, false));
+            self.open_join(cx, pair, (backup, false));
         }
     }
 }

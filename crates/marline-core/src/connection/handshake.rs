@@ -12,13 +12,12 @@
 //! its other paths meanwhile.
 
 use marline_policy::{PathEvent, Role, SubflowId};
-use marline_time::Instant;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 use marline_wire::{TcpFlags, TcpSegment};
 
 use super::{Connection, Mode};
 use crate::crypto::Key;
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{Event, FallbackReason, MonitorKind};
 
 /// The MP_CAPABLE option of a segment, if it has one.
@@ -54,39 +53,39 @@ impl Connection {
     }
 
     /// Server: the SYN that opened the connection.
-    pub(super) fn on_first_syn(&mut self, now: Instant, sh: &mut Shared, syn: &TcpSegment<'_>) {
+    pub(super) fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
         match mp_capable(syn) {
             Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
-                sh.counters.mp_capable_syn_rx += 1;
+                cx.out.counters.mp_capable_syn_rx += 1;
                 self.checksum = capable.checksum_required || self.config.dss_checksum;
                 self.peer_denies_id0 = capable.deny_join_id0;
             }
-            _ => self.fall_back(now, sh, FallbackReason::SynWithoutOption),
+            _ => self.fall_back(cx, FallbackReason::SynWithoutOption),
         }
     }
 
     /// Handshake options on the first subflow, before its TCP events are looked at.
-    pub(super) fn on_capable(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
+    pub(super) fn on_capable(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
         if self.mode != Mode::Offered {
             return;
         }
         match self.role {
             Role::Client if segment.header.flags.contains(TcpFlags::SYN) => {
-                self.on_capable_syn_ack(now, sh, segment);
+                self.on_capable_syn_ack(cx, segment);
             }
             Role::Client => {}
             Role::Server if segment.header.flags.contains(TcpFlags::SYN) => {}
-            Role::Server => self.on_capable_ack(now, sh, segment),
+            Role::Server => self.on_capable_ack(cx, segment),
         }
     }
 
-    fn on_capable_syn_ack(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
+    fn on_capable_syn_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
         let capable = mp_capable(segment).filter(is_usable);
         let Some((capable, listener_key)) = capable.and_then(|c| match c.form {
             MpCapableForm::SynAck { listener_key } => Some((c, listener_key)),
             _ => None,
         }) else {
-            self.fall_back(now, sh, FallbackReason::SynAckWithoutOption);
+            self.fall_back(cx, FallbackReason::SynAckWithoutOption);
             return;
         };
         self.checksum = capable.checksum_required || self.config.dss_checksum;
@@ -94,7 +93,7 @@ impl Connection {
         self.keys.set_remote(Key(listener_key));
         self.mode = Mode::Multipath { confirmed: false };
         if let Some(leg) = self.legs.iter().flatten().next() {
-            sh.networks.absolve(leg.key.path.local.ip(), leg.key.path.remote.ip());
+            cx.networks.absolve(leg.key.path.local.ip(), leg.key.path.remote.ip());
         }
     }
 
@@ -102,8 +101,7 @@ impl Connection {
     /// option that kept it back, going on with it would not help.
     pub(super) fn on_repeated_handshake(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) {
@@ -118,12 +116,12 @@ impl Connection {
             (Role::Server, Mode::Offered)
                 if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
             {
-                self.fall_back(now, sh, FallbackReason::SynWithoutOption);
+                self.fall_back(cx, FallbackReason::SynWithoutOption);
             }
             (Role::Client, Mode::Multipath { confirmed: false }) if leg.tcp.is_established() => {
                 self.syn_acks_repeated += 1;
                 if self.syn_acks_repeated > self.config.mptcp_syn_retries {
-                    self.give_options_up(now, sh);
+                    self.give_options_up(cx);
                 }
             }
             _ => {}
@@ -134,8 +132,7 @@ impl Connection {
     /// know that we have it: our answers carry options, too, and do not get through.
     pub(super) fn on_repeated_first_data(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) {
@@ -145,7 +142,7 @@ impl Connection {
             && !segment.payload.is_empty()
             && !segment.options.has_mptcp();
         if again && self.role == Role::Server && self.is_multipath() && self.was_never_heard(id) {
-            self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption);
+            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
             self.infinite_from = None;
         }
     }
@@ -165,7 +162,7 @@ impl Connection {
     }
 
     /// Nothing with options was ever answered since the handshake: from now on without.
-    pub(super) fn give_options_up(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn give_options_up(&mut self, cx: &mut Context<'_>) {
         let contiguous = |leg: &super::Leg| {
             let end = self.mappings.end().0 + 1;
             leg.run == (marline_policy::Ssn(1), marline_policy::Dsn(0))
@@ -174,13 +171,13 @@ impl Connection {
         if !self.legs.iter().flatten().all(|leg| contiguous(leg)) {
             return;
         }
-        self.fall_back(now, sh, FallbackReason::OptionsUnanswered);
+        self.fall_back(cx, FallbackReason::OptionsUnanswered);
         // An infinite mapping is an option, too, and would not pass either.
         self.infinite_from = None;
     }
 
     /// Server: the third ACK, or the first data in its place.
-    fn on_capable_ack(&mut self, now: Instant, sh: &mut Shared, segment: &TcpSegment<'_>) {
+    fn on_capable_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
         let keys = mp_capable(segment).filter(is_usable).and_then(|c| match c.form {
             MpCapableForm::Ack { initiator_key, listener_key, .. } => {
                 Some((initiator_key, listener_key))
@@ -195,7 +192,7 @@ impl Connection {
             // A stray ACK without the option before the handshake is through is no reason yet; the
             // one that completes it is.
             _ if segment.header.flags.contains(TcpFlags::RST) => {}
-            _ => self.fall_back(now, sh, FallbackReason::FirstDataWithoutOption),
+            _ => self.fall_back(cx, FallbackReason::FirstDataWithoutOption),
         }
     }
 
@@ -209,7 +206,8 @@ impl Connection {
     }
 
     /// The first subflow's TCP handshake is complete.
-    pub(super) fn on_initial_established(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         leg.up = true;
         if self.role == Role::Server {
@@ -223,9 +221,8 @@ impl Connection {
                     leg.tcp.ack_now();
                 }
             }
-            sh.half_open_count = sh.half_open_count.saturating_sub(1);
             self.closing.announced_to_application = true;
-            sh.events.push_back(Event::Incoming(self.id));
+            cx.out.event(Event::Incoming(self.id));
         } else {
             let waits = self.config.speaks_first;
             if let Some(leg) = self.leg_mut(id).filter(|_| waits) {
@@ -235,31 +232,31 @@ impl Connection {
                 Mode::Plain { reason, .. } => reason,
                 _ => None,
             };
-            sh.events.push_back(Event::Connected { connection: self.id, fallback });
+            cx.out.event(Event::Connected { connection: self.id, fallback });
         }
         if let Some(leg) = self.leg(id) {
             let path = leg.key.path;
             if matches!(self.mode, Mode::Plain { reason: Some(FallbackReason::SynRetries), .. }) {
-                sh.networks.blame(now, path.local.ip(), path.remote.ip());
+                cx.networks.blame(now, path.local.ip(), path.remote.ip());
             }
-            sh.monitor(now, self.id, MonitorKind::Established(path));
+            cx.out.monitor(now, self.id, MonitorKind::Established(path));
         }
-        self.subflow_is_up(now, sh, id);
+        self.subflow_is_up(cx, id);
         if self.role == Role::Server && self.is_multipath() && self.config.conduct.announce_at_once
         {
-            self.path_event(now, sh, PathEvent::Established);
+            self.path_event(cx, PathEvent::Established);
         }
     }
 
     /// The peer showed that it speaks MPTCP: joins are possible from now on.
-    pub(super) fn confirm(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn confirm(&mut self, cx: &mut Context<'_>) {
         if self.mode == (Mode::Multipath { confirmed: false }) {
             self.mode = Mode::Multipath { confirmed: true };
             let told = self.role == Role::Server && self.config.conduct.announce_at_once;
             if !told {
-                self.path_event(now, sh, PathEvent::Established);
+                self.path_event(cx, PathEvent::Established);
             }
-            self.greet(now, sh);
+            self.greet(cx);
         }
     }
 }

@@ -21,7 +21,7 @@ use marline_wire::{TCP_HEADER_LEN, TcpOptions, TcpSegment};
 
 use super::Connection;
 use super::scheduling::Choice;
-use crate::shared::Shared;
+use crate::tables::Context;
 
 /// How often the same segment goes out with the mark on a subflow.
 const MARKED_TRANSMISSIONS: u16 = 2;
@@ -73,16 +73,16 @@ impl Connection {
     }
 
     /// Puts the mark beside a mapping.
-    pub(super) fn push_mark(&self, sh: &mut Shared, options: &mut TcpOptions) {
+    pub(super) fn push_mark(&self, cx: &mut Context<'_>, options: &mut TcpOptions) {
         if options.mptcp.push(mark()) {
-            sh.counters.mp_idle_tx += 1;
+            cx.out.counters.mp_idle_tx += 1;
         }
     }
 
     /// Marks a repeated segment if its mapping ends what there is to send, and the mark fits.
     pub(super) fn mark_repeated(
         &self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &SentSegment,
         options: &mut TcpOptions,
@@ -98,17 +98,17 @@ impl Connection {
         let overhead = self.marked_overhead(id, segment.dsn, timestamps);
         let size = overhead.map(|overhead| overhead + segment.payload_len() as usize);
         if options.dss.is_some() && size.is_some_and(|size| size <= leg.tcp.settled_segment()) {
-            self.push_mark(sh, options);
+            self.push_mark(cx, options);
         }
     }
 
     /// Whether a segment marks its mapping as the last.
-    pub(super) fn is_marked(&self, sh: &mut Shared, segment: &TcpSegment<'_>) -> bool {
+    pub(super) fn is_marked(&self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) -> bool {
         let options = &segment.options.mptcp;
         let marked = !options.is_empty()
             && self.peer_marks_idle()
             && options.iter().any(|option| option == mark());
-        sh.counters.mp_idle_rx += u64::from(marked);
+        cx.out.counters.mp_idle_rx += u64::from(marked);
         marked
     }
 }

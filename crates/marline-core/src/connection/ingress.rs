@@ -2,26 +2,25 @@
 //! `dss_rx`, where its bytes go in `delivery`, what TCP made of it in `subflow_events`.
 
 use marline_policy::SubflowId;
-use marline_time::Instant;
 use marline_wire::mptcp::MptcpOption;
 use marline_wire::{TcpFlags, TcpSegment};
 
 use super::Connection;
-use crate::shared::Shared;
 use crate::subflow::Ingress;
+use crate::tables::Context;
 use crate::{CloseReason, Ecn};
 
 impl Connection {
     /// One segment for one of our subflows.
     pub(crate) fn on_segment(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ecn: Ecn,
     ) {
-        if !self.admit(now, sh, id, segment) {
+        let now = cx.now;
+        if !self.admit(cx, id, segment) {
             return;
         }
         let window = self.receive.window_size();
@@ -38,80 +37,80 @@ impl Connection {
             ingress = leg.tcp.accept_reset();
         }
         if ingress.challenge {
-            if sh.challenges.take(now, sh.rng.as_mut()) {
-                sh.counters.challenge_acks += 1;
+            if cx.challenges.take(now, cx.rng) {
+                cx.out.counters.challenge_acks += 1;
             } else {
                 leg.tcp.withdraw_challenge();
             }
         }
         if ingress.accepted {
             if leg.is_initial() {
-                self.on_capable(now, sh, segment);
+                self.on_capable(cx, segment);
             }
-            self.on_closing_options(now, sh, id, segment);
+            self.on_closing_options(cx, id, segment);
         }
         while let Some(event) = self.leg_mut(id).and_then(|leg| leg.tcp.poll_event_before_fin()) {
-            self.on_subflow_event(now, sh, id, event);
+            self.on_subflow_event(cx, id, event);
         }
         if ingress.accepted && (carries || ingress.newly_acked > 0) {
             self.ebb.note_busy(now);
         }
         if ingress.accepted && self.leg(id).is_some() {
             if !segment.header.flags.contains(TcpFlags::SYN) {
-                self.on_fourth_ack(now, sh, id);
+                self.on_fourth_ack(cx, id);
             }
-            self.on_content(now, sh, id, segment, &ingress);
-            self.drain_subflow_events(now, sh, id);
+            self.on_content(cx, id, segment, &ingress);
+            self.drain_subflow_events(cx, id);
             self.note_half_closed(now, id);
         }
         self.drain_released(now, id);
-        self.advance_closing(now, sh);
+        self.advance_closing(cx);
     }
 
     /// Options and payload of an acceptable segment.
     fn on_content(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
+        let now = cx.now;
         self.wait.heard(now);
         self.vigil.begin(now, self.config.receive_probes);
         let was_at_end = self.receive.fin_reached();
         let before = self.receive.next();
         if self.is_plain() {
-            self.on_plain_ack(now, sh, id);
+            self.on_plain_ack(cx, id);
             for option in segment.options.mptcp.iter() {
                 if let MptcpOption::Fail(fail) = option {
-                    self.on_mp_fail(now, sh, id, fail);
+                    self.on_mp_fail(cx, id, fail);
                 }
             }
             // After a fallback in mid-stream the peer's mappings count until its infinite one.
             let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
             if let Some(dss) = segment.options.dss {
                 if mapped {
-                    self.on_mapping(now, sh, id, (&dss, super::dss_rx::carries(segment)));
+                    self.on_mapping(cx, id, (&dss, super::dss_rx::carries(segment)));
                 } else if self.is_beside_plain(id, &dss) {
-                    sh.counters.dss_not_matching += 1;
-                    self.abort_because(now, sh, CloseReason::PeerMisbehaved);
+                    cx.out.counters.dss_not_matching += 1;
+                    self.abort_because(cx, CloseReason::PeerMisbehaved);
                     return;
                 }
             }
         } else {
-            self.on_mptcp_options(now, sh, id, segment);
-            self.on_dss(now, sh, id, segment, ingress);
+            self.on_mptcp_options(cx, id, segment);
+            self.on_dss(cx, id, segment, ingress);
         }
         if self.coding.is_some() || self.is_early_repair(segment) {
-            self.on_coded(now, sh, id, segment, ingress);
+            self.on_coded(cx, id, segment, ingress);
         }
-        self.note_torn(sh, id, segment, ingress);
-        self.take_payload(now, sh, id, segment, ingress);
+        self.note_torn(cx, id, segment, ingress);
+        self.take_payload(cx, id, segment, ingress);
         if self.coding.is_some() {
-            self.repair_missing(now, sh, id);
+            self.repair_missing(cx, id);
         }
-        self.watch_download(now, sh, id, before, segment);
+        self.watch_download(cx, id, before, segment);
         if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
             self.wait.on_progress();
@@ -123,11 +122,11 @@ impl Connection {
             if self.closing.released && late {
                 self.closing.came_late = true;
                 if self.is_plain() && self.config.conduct.reset_late_data_at_once {
-                    self.refuse_late_data(now, sh, id, segment);
+                    self.refuse_late_data(cx, id, segment);
                     return;
                 }
             }
-            self.tell_readable(sh);
+            self.tell_readable(cx);
         }
     }
 }

@@ -9,10 +9,8 @@
 //! ```
 //! A wrong HMAC ends the subflow with a RST, never the connection.
 
-use core::net::SocketAddr;
-
 use marline_policy::{AddressId, LocalAddress, RemoteAddress, SubflowId};
-use marline_time::{Duration, Instant, Rng};
+use marline_time::Duration;
 use marline_wire::mptcp::{MpJoin, MptcpOption};
 use marline_wire::{TcpFlags, TcpSegment};
 
@@ -20,9 +18,8 @@ use super::leg::{FastOpened, Joined, Joining, Membership};
 use super::open::Accepted;
 use super::{Connection, SubflowPathPair};
 use crate::crypto::{equal_in_constant_time, join_hmac, left_64, left_160};
-use crate::endpoint::demux::FlowKey;
-use crate::shared::Shared;
 use crate::subflow::Subflow;
+use crate::tables::Context;
 use crate::{CloseReason, FourTuple};
 
 /// RFC 8684 section 3.6: reason codes of MP_TCPRST that Marline sends.
@@ -51,8 +48,7 @@ impl Connection {
     /// Opens a subflow from one of our addresses to one of the peer's.
     pub(super) fn open_join(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         pair: SubflowPathPair,
         (backup, fast): (bool, bool),
     ) -> Option<SubflowId> {
@@ -61,56 +57,49 @@ impl Connection {
         }
         let SubflowPathPair { local, remote } = pair;
         let mut from = local.address;
-        if from.port() == 0 || sh.demux.has_tuple(&FourTuple { local: from, remote }) {
-            from.set_port(free_port_for(sh, from, remote)?);
+        if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
+            from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
         }
         let path = FourTuple { local: from, remote };
-        let tcp = self.active_subflow(now, sh, path, self.config.join_syn_retries);
-        let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: 0 };
-        let fast = fast && self.may_join_fast(now, sh, &pair);
+        let tcp = self.active_subflow(cx, path, self.config.join_syn_retries);
+        let key = cx.new_flow(path, 0);
+        let fast = fast && self.may_join_fast(cx, &pair);
         let fast = fast.then_some(FastOpened::WANTED);
-        let joining = Joining { nonce: sh.rng.next_u32(), fast, ..Joining::default() };
+        let joining = Joining { nonce: cx.rng.next_u32(), fast, ..Joining::default() };
         let remote_id = self.addresses.remote_id(remote);
         let local = LocalAddress { backup: backup || local.backup, ..local };
-        sh.counters.mp_join_syn_tx += 1;
-        self.add_leg(sh, tcp, key, Membership::Joining(joining), local, remote_id)
+        cx.out.counters.mp_join_syn_tx += 1;
+        self.add_leg(cx, tcp, key, Membership::Joining(joining), local, remote_id)
     }
 
     /// Answers a SYN that joins this connection. The error is the reason for its RST.
     pub(crate) fn answer_join(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
     ) -> Result<(), u8> {
         if mp_join(syn.segment).is_none() {
-            return self.accept_fast_join(now, sh, path, syn);
+            return self.accept_fast_join(cx, path, syn);
         }
-        let accepted = self.accept_join(now, sh, path, syn);
+        let accepted = self.accept_join(cx, path, syn);
         if accepted { Ok(()) } else { Err(reason::PROHIBITED) }
     }
 
     /// `false`: it must be refused with a RST.
-    fn accept_join(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        path: FourTuple,
-        syn: &Accepted<'_>,
-    ) -> bool {
+    fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &Accepted<'_>) -> bool {
         let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
             return false;
         };
-        if !self.has_room_for_join(sh) || !self.path_manager_accepts(now, sh, path) {
-            sh.counters.mp_join_rejected += 1;
+        if !self.has_room_for_join(cx) || !self.path_manager_accepts(cx, path) {
+            cx.out.counters.mp_join_rejected += 1;
             return false;
         }
-        let nonces = (sh.rng.next_u32(), nonce);
+        let nonces = (cx.rng.next_u32(), nonce);
         let joined = Joined { nonce: nonces.0, peer_nonce: nonces.1, verified: false, fast: None };
-        let added = self.add_joined(now, sh, path, syn, (joined, address_id));
+        let added = self.add_joined(cx, path, syn, (joined, address_id));
         let Some(leg) = added.and_then(|id| self.leg_mut(id)) else {
-            sh.counters.mp_join_rejected += 1;
+            cx.out.counters.mp_join_rejected += 1;
             return false;
         };
         leg.backup_there = backup;
@@ -118,53 +107,51 @@ impl Connection {
     }
 
     /// Whether another join may begin: half-open ones are bounded.
-    pub(super) fn has_room_for_join(&self, sh: &Shared) -> bool {
+    pub(super) fn has_room_for_join(&self, cx: &Context<'_>) -> bool {
         let pending = |l: &&super::Leg| {
             matches!(l.membership, Membership::Joined(_)) && !l.was_joined() && !l.shut
         };
         let pending = self.legs.iter().flatten().map(|l| &**l).filter(pending).count();
         self.is_multipath()
             && !self.closing.is_closing()
-            && pending < sh.config.limits.pending_joins
+            && pending < cx.config.limits.pending_joins
     }
 
     /// A subflow that the peer opens, in the state of its SYN.
     pub(super) fn add_joined(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
         (joined, address_id): (Joined, u8),
     ) -> Option<SubflowId> {
-        let tcp = self.passive_subflow(now, sh, path, syn, self.config.join_syn_retries);
-        let key = FlowKey { path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
+        let tcp = self.passive_subflow(cx, path, syn, self.config.join_syn_retries);
+        let key = cx.new_flow(path, syn.peer_flow);
         let local = self.addresses.local_for(path.local);
         let remote_id = AddressId(address_id);
-        self.add_leg(sh, tcp, key, Membership::Joined(joined), local, remote_id)
+        self.add_leg(cx, tcp, key, Membership::Joined(joined), local, remote_id)
     }
 
     /// Looks at a segment of a subflow whose join is not through, before TCP does. `false`: the
     /// segment must not reach TCP.
     pub(super) fn admit(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) -> bool {
         let Some(leg) = self.leg(id) else { return false };
         match leg.membership {
             Membership::Joining(j) if j.hmac.is_none() && !j.confirmed => {
-                self.admit_syn_ack(now, sh, id, segment, j)
+                self.admit_syn_ack(cx, id, segment, j)
             }
-            Membership::Joined(j) if !j.verified => self.admit_third_ack(now, sh, id, segment, j),
+            Membership::Joined(j) if !j.verified => self.admit_third_ack(cx, id, segment, j),
             Membership::Joined(Joined { fast: Some(_), .. }) if !leg.was_joined() => {
-                self.admit_half_open_fast_join(sh, id, segment)
+                self.admit_half_open_fast_join(cx, id, segment)
             }
             Membership::Initial => {
-                self.on_repeated_handshake(now, sh, id, segment);
-                self.on_repeated_first_data(now, sh, id, segment);
+                self.on_repeated_handshake(cx, id, segment);
+                self.on_repeated_first_data(cx, id, segment);
                 !self.overtook_the_keys(segment)
             }
             _ => true,
@@ -173,8 +160,7 @@ impl Connection {
 
     fn admit_syn_ack(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         joining: Joining,
@@ -189,20 +175,20 @@ impl Connection {
             return true;
         }
         let took_data = leg.tcp.acks_syn_data(segment.header.ack);
-        if let Some(admitted) = self.admit_fast_syn_ack(now, sh, id, segment) {
+        if let Some(admitted) = self.admit_fast_syn_ack(cx, id, segment) {
             return admitted;
         }
         let local = self.keys.local;
         // Nobody who answers the ordinary SYN has its predecessor's data.
         let join = mp_join(segment).filter(|_| !took_data);
         let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = join else {
-            self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             return false;
         };
         let expected = left_64(&join_hmac(remote, local, nonce, joining.nonce));
         if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
-            sh.counters.mp_join_bad_hmac += 1;
-            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            cx.out.counters.mp_join_bad_hmac += 1;
+            self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return false;
         }
         let ours = left_160(&join_hmac(local, remote, joining.nonce, nonce));
@@ -214,8 +200,7 @@ impl Connection {
 
     fn admit_third_ack(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         joined: Joined,
@@ -235,15 +220,15 @@ impl Connection {
         let Some(MpJoin::Ack { hmac }) = mp_join(segment) else {
             // What completes the handshake without any option lost it on the way.
             if !segment.options.has_mptcp() {
-                self.reset_leg(now, sh, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+                self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             }
             return false;
         };
-        sh.counters.mp_join_ack_rx += 1;
+        cx.out.counters.mp_join_ack_rx += 1;
         let expected = join_hmac(remote, self.keys.local, joined.peer_nonce, joined.nonce);
         if !equal_in_constant_time(&hmac, &left_160(&expected)) {
-            sh.counters.mp_join_bad_hmac += 1;
-            self.reset_leg(now, sh, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            cx.out.counters.mp_join_bad_hmac += 1;
+            self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return false;
         }
         let Some(leg) = self.leg_mut(id) else { return false };
@@ -261,14 +246,15 @@ impl Connection {
     }
 
     /// A join's TCP handshake is complete on our side.
-    pub(super) fn on_join_established(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_join_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         match &mut leg.membership {
             Membership::Joining(joining) if joining.confirmed => {
                 leg.up = true;
                 leg.tcp.ack_now();
-                self.settle_fast_join(now, sh, id);
-                self.subflow_is_up(now, sh, id);
+                self.settle_fast_join(cx, id);
+                self.subflow_is_up(cx, id);
             }
             Membership::Joining(joining) => {
                 joining.repeat_at = Some(now + third_ack_pause(&leg.tcp, 0));
@@ -278,9 +264,9 @@ impl Connection {
                 let fast = joined.fast.is_some();
                 leg.up = true;
                 leg.tcp.ack_now();
-                self.subflow_is_up(now, sh, id);
+                self.subflow_is_up(cx, id);
                 if fast {
-                    self.follow_fast_join(now, sh, id);
+                    self.follow_fast_join(cx, id);
                 }
             }
             Membership::Initial => {}
@@ -288,7 +274,7 @@ impl Connection {
     }
 
     /// A valid segment came on a subflow that we joined: if its third ACK was out, this is the fourth.
-    pub(super) fn on_fourth_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_fourth_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };
         let Membership::Joining(joining) = &mut leg.membership else { return };
         if joining.confirmed || joining.hmac.is_none() || !leg.tcp.is_established() {
@@ -297,12 +283,13 @@ impl Connection {
         joining.confirmed = true;
         joining.repeat_at = None;
         leg.up = true;
-        self.settle_fast_join(now, sh, id);
-        self.subflow_is_up(now, sh, id);
+        self.settle_fast_join(cx, id);
+        self.subflow_is_up(cx, id);
     }
 
     /// Repeats the third ACK when the fourth does not come.
-    pub(super) fn repeat_third_ack(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn repeat_third_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         let tcp = &leg.tcp;
         let Membership::Joining(joining) = &mut leg.membership else { return };
@@ -314,7 +301,7 @@ impl Connection {
         let give_up = joining.repeats > MAX_REPEATS;
         leg.tcp.ack_now();
         if give_up {
-            self.reset_leg(now, sh, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+            self.reset_leg(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
     }
 
@@ -337,30 +324,6 @@ fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
         Some(srtt) if repeats < 2 => (srtt * 2).clamp(LEAST_PAUSE, rto.max(LEAST_PAUSE)),
         _ => (rto * (1 << repeats.min(6))).min(Duration::from_secs(10)),
     }
-}
-
-/// A free ephemeral port on the local address, or `None` if this pair of addresses is used up.
-pub(crate) fn free_port_for(
-    sh: &mut Shared,
-    mut local: SocketAddr,
-    remote: SocketAddr,
-) -> Option<u16> {
-    let Shared { local_ports, demux, rng, .. } = sh;
-    let mut is_free = |port: u16| {
-        local.set_port(port);
-        !demux.has_tuple(&FourTuple { local, remote })
-    };
-    let found = match local_ports {
-        None => (0..64).map(|_| 32_768 + rng.below(28_232) as u16).find(|port| is_free(*port)),
-        // From a random one on, all of them: RFC 6056 section 3.3.1.
-        Some(ports) => {
-            let start = rng.below(ports.len().max(1) as u64) as usize;
-            let (before, after) = ports.split_at(start.min(ports.len()));
-            after.iter().chain(before).copied().find(|port| is_free(*port))
-        }
-    };
-    sh.short_of_ports |= found.is_none();
-    found
 }
 
 /// Keeps the list of remote addresses free of doubles.

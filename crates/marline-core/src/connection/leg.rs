@@ -9,9 +9,9 @@ use marline_wire::mptcp::{FastJoinForm, MpFail, MpTcpRst};
 use super::mapping_rx::MappingRx;
 use super::repair_tx::SentRepair;
 use super::wait::HALF_CLOSED;
-use crate::endpoint::demux::FlowKey;
 use crate::oracle::NetpathFault;
 use crate::subflow::Subflow;
+use crate::tables::demux::FlowKey;
 
 /// How the subflow belongs to the connection.
 #[derive(Copy, Clone, Debug)]

@@ -17,9 +17,9 @@ use super::send_buffer::SendBuffer;
 use super::wait::Wait;
 use super::{Connection, DataTimers, Keys, Mode};
 use crate::crypto::Key;
-use crate::endpoint::demux::{FlowKey, FlowRef};
-use crate::shared::Shared;
 use crate::subflow::{Subflow, SubflowConfig};
+use crate::tables::Context;
+use crate::tables::demux::FlowKey;
 use crate::{
     BufferTuning, ConnectionConfig, ConnectionId, Ecn, FallbackReason, FourTuple, MonitorKind,
 };
@@ -49,52 +49,46 @@ const BEYOND: u32 = 1 << 16;
 
 impl Connection {
     /// A connection that sends the first SYN.
-    pub(crate) fn connect(
-        now: Instant,
-        sh: &mut Shared,
-        config: ConnectionConfig,
-        origin: &Origin,
-    ) -> Self {
+    pub(crate) fn connect(cx: &mut Context<'_>, config: ConnectionConfig, origin: &Origin) -> Self {
+        let now = cx.now;
         let path = origin.path;
-        let known = sh.networks.refuses(now, path.local.ip(), path.remote.ip());
+        let known = cx.networks.refuses(now, path.local.ip(), path.remote.ip());
         let mode = if config.mptcp && !known {
             Mode::Offered
         } else {
             let reason = config.mptcp.then_some(FallbackReason::KnownNetwork);
             Mode::Plain { reason, tx: (marline_policy::Ssn(1), Dsn(0)) }
         };
-        let mut connection = Self::bare(sh, config, origin, Role::Client, mode);
-        let key = FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: 0 };
+        let mut connection = Self::bare(cx, config, origin, Role::Client, mode);
+        let key = cx.new_flow(origin.path, 0);
         let syn_retries = connection.config.syn_retries;
-        let tcp = connection.active_subflow(now, sh, origin.path, syn_retries);
+        let tcp = connection.active_subflow(cx, origin.path, syn_retries);
         connection.closing.announced_to_application = true;
-        connection.add_initial(now, sh, origin, tcp, key);
+        connection.add_initial(cx, origin, tcp, key);
         if let Mode::Plain { reason: Some(reason), .. } = connection.mode {
-            sh.monitor(now, origin.id, MonitorKind::Fallback(reason));
+            cx.out.monitor(now, origin.id, MonitorKind::Fallback(reason));
         }
         connection
     }
 
     /// A connection that answers a SYN.
     pub(crate) fn accept(
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         config: ConnectionConfig,
         origin: &Origin,
         syn: &Accepted<'_>,
     ) -> Self {
-        let mut connection = Self::bare(sh, config, origin, Role::Server, Mode::Offered);
-        let key =
-            FlowKey { path: origin.path, local_flow: sh.new_flow(), peer_flow: syn.peer_flow };
+        let mut connection = Self::bare(cx, config, origin, Role::Server, Mode::Offered);
+        let key = cx.new_flow(origin.path, syn.peer_flow);
         let retries = connection.config.syn_retries;
-        let tcp = connection.passive_subflow(now, sh, origin.path, syn, retries);
-        connection.add_initial(now, sh, origin, tcp, key);
-        connection.on_first_syn(now, sh, syn.segment);
+        let tcp = connection.passive_subflow(cx, origin.path, syn, retries);
+        connection.add_initial(cx, origin, tcp, key);
+        connection.on_first_syn(cx, syn.segment);
         connection
     }
 
     fn bare(
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         config: ConnectionConfig,
         origin: &Origin,
         role: Role,
@@ -115,14 +109,14 @@ impl Connection {
             dsn_span_start: (Instant::ZERO, Dsn(0)),
             infinite_from: None,
             legs: Vec::new(),
-            send: SendBuffer::new(config.send_buffer, fixed, sh.pool.clone()),
+            send: SendBuffer::new(config.send_buffer, fixed, cx.pool.clone()),
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
             receive: ReceiveBuffer::new(
                 config.receive_buffer,
                 fixed,
-                sh.config.limits.out_of_order_ranges,
-                sh.pool.clone(),
+                cx.config.limits.out_of_order_ranges,
+                cx.pool.clone(),
             ),
             coding: None,
             window_end: Dsn(0),
@@ -154,30 +148,27 @@ impl Connection {
             gone: Vec::new(),
             slot: origin.slot,
             config: Box::new(config),
-            armed: Instant::FAR_FUTURE,
-            counted_waiting: false,
-            queued: false,
         }
     }
 
-    fn subflow_config(&self, sh: &Shared, path: FourTuple) -> SubflowConfig {
-        let capabilities = sh.config.capabilities.on(path);
-        let offset = sh.initial.timestamp_offset(path);
-        let config = SubflowConfig::new(&self.config, &capabilities, &sh.config.limits, offset);
+    fn subflow_config(&self, cx: &Context<'_>, path: FourTuple) -> SubflowConfig {
+        let capabilities = cx.config.capabilities.on(path);
+        let offset = cx.flows.initial().timestamp_offset(path);
+        let config = SubflowConfig::new(&self.config, &capabilities, &cx.config.limits, offset);
         SubflowConfig { keepalive: self.pushing.keepalive.unwrap_or(config.keepalive), ..config }
     }
 
     /// A TCP subflow that owes a SYN.
     pub(super) fn active_subflow(
         &self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn_retries: u32,
     ) -> Subflow {
-        let mut config = self.subflow_config(sh, path);
+        let now = cx.now;
+        let mut config = self.subflow_config(cx, path);
         config.syn_retries = syn_retries;
-        let isn = sh.initial.isn(now, path);
+        let isn = cx.flows.isn(now, path);
         let policies = &self.config.policies;
         Subflow::connect(now, config, path, isn, &*policies.congestion, &*policies.recovery)
     }
@@ -185,15 +176,15 @@ impl Connection {
     /// A TCP subflow that owes a SYN/ACK.
     pub(super) fn passive_subflow(
         &self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         path: FourTuple,
         syn: &Accepted<'_>,
         syn_retries: u32,
     ) -> Subflow {
-        let config = self.subflow_config(sh, path);
+        let now = cx.now;
+        let config = self.subflow_config(cx, path);
         let config = SubflowConfig { syn_retries, ..config };
-        let isn = sh.initial.isn(now, path);
+        let isn = cx.flows.isn(now, path);
         // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
         // connection was faster than it.
         let first = syn.after.map(|end| end.add(BEYOND));
@@ -212,31 +203,25 @@ impl Connection {
         )
     }
 
-    fn add_initial(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        origin: &Origin,
-        tcp: Subflow,
-        key: FlowKey,
-    ) {
+    fn add_initial(&mut self, cx: &mut Context<'_>, origin: &Origin, tcp: Subflow, key: FlowKey) {
+        let now = cx.now;
         let local = self.addresses.initial_local();
-        self.add_leg(sh, tcp, key, Membership::Initial, local, AddressId(0));
-        sh.monitor(now, self.id, MonitorKind::Created(origin.path));
+        self.add_leg(cx, tcp, key, Membership::Initial, local, AddressId(0));
+        cx.out.monitor(now, self.id, MonitorKind::Created(origin.path));
     }
 
     /// Puts a subflow into the first free slot. `None` when all are taken.
     #[expect(clippy::too_many_arguments, reason = "all that a subflow is made of")]
     pub(super) fn add_leg(
         &mut self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         mut tcp: Subflow,
         key: FlowKey,
         membership: Membership,
         local: LocalAddress,
         remote_id: AddressId,
     ) -> Option<SubflowId> {
-        let limit = sh.config.limits.subflows.clamp(1, 32);
+        let limit = cx.config.limits.subflows.clamp(1, 32);
         let free = self.legs.iter().position(Option::is_none).unwrap_or(self.legs.len());
         if free >= limit {
             return None;
@@ -247,8 +232,8 @@ impl Connection {
         let id = SubflowId(free as u8);
         debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         tcp.set_id(id);
-        sh.demux.insert(key, FlowRef { slot: self.slot, subflow: id });
-        let mut mappings = MappingRx::new(sh.config.limits.mappings, self.config.receive_buffer);
+        cx.route(key, self.slot, id);
+        let mut mappings = MappingRx::new(cx.config.limits.mappings, self.config.receive_buffer);
         if self.is_plain() {
             mappings.set_infinite(marline_policy::Ssn(1), Dsn(0));
         }
@@ -280,7 +265,7 @@ impl Connection {
             last_new_at: Instant::ZERO,
             repairs: std::collections::VecDeque::new(),
             early: 0,
-            netpath_fault: sh.oracle.fault(&key.path),
+            netpath_fault: cx.faults.fault(&key.path),
         }));
         Some(id)
     }

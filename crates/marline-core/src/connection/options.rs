@@ -15,8 +15,8 @@ use marline_wire::{TcpOptions, Timestamps};
 use super::leg::{Farewell, Joined, Membership};
 use super::{Connection, Mode};
 use crate::FallbackReason;
-use crate::shared::Shared;
 use crate::subflow::Egress;
+use crate::tables::Context;
 
 /// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous.
 const SHORT_DSN_SPAN: u64 = 1 << 31;
@@ -27,20 +27,19 @@ impl Connection {
     #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     pub(super) fn control_options(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         egress: &Egress,
         signal: Option<MptcpOption>,
         options: &mut TcpOptions,
     ) {
         match egress {
-            Egress::Syn => self.syn_options(now, sh, id, options),
+            Egress::Syn => self.syn_options(cx, id, options),
             Egress::SynAck => self.syn_ack_options(id, options),
             Egress::Rst => self.farewell_options(id, options),
             Egress::Retransmit(segment) => {
                 self.mapping_options(id, segment, options);
-                self.mark_repeated(sh, id, segment, options);
+                self.mark_repeated(cx, id, segment, options);
             }
             Egress::Ack | Egress::Probe | Egress::Fin => {
                 self.ack_options(id, options);
@@ -60,14 +59,8 @@ impl Connection {
         }
     }
 
-    fn syn_options(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        options: &mut TcpOptions,
-    ) {
-        if let Some(option) = self.fast_syn_option(now, sh, id) {
+    fn syn_options(&mut self, cx: &mut Context<'_>, id: SubflowId, options: &mut TcpOptions) {
+        if let Some(option) = self.fast_syn_option(cx, id) {
             options.mptcp.push(option);
             return;
         }
@@ -84,10 +77,10 @@ impl Connection {
         }
         self.syns_sent += 1;
         if self.mode == Mode::Offered && self.syns_sent > self.config.mptcp_syn_retries + 1 {
-            self.fall_back(now, sh, FallbackReason::SynRetries);
+            self.fall_back(cx, FallbackReason::SynRetries);
         }
         if self.mode == Mode::Offered {
-            sh.counters.mp_capable_syn_tx += 1;
+            cx.out.counters.mp_capable_syn_tx += 1;
             options.mptcp.push(self.capable_option(MpCapableForm::Syn));
         }
     }

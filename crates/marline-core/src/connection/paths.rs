@@ -11,7 +11,7 @@ use marline_wire::mptcp::{MpPrio, MptcpOption};
 
 use super::addresses::Signal;
 use super::{Connection, Mode};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{CloseReason, FourTuple, MonitorKind};
 
 /// Actions applied in one go: a path manager that never stops asking is cut off.
@@ -26,35 +26,30 @@ pub(crate) struct SubflowPathPair {
 
 impl Connection {
     /// Tells the path manager, and does what it asks for.
-    pub(super) fn path_event(&mut self, now: Instant, sh: &mut Shared, event: PathEvent) {
+    pub(super) fn path_event(&mut self, cx: &mut Context<'_>, event: PathEvent) {
         if self.closing.closed.is_some() || matches!(self.mode, Mode::Plain { .. }) {
             return;
         }
         if let PathEvent::Silent { id, .. } = event {
-            self.report_silence(sh, id);
+            self.report_silence(cx, id);
         }
-        self.with_path_context(now, sh, |manager, cx| manager.on_event(&event, cx));
-        self.apply_path_actions(now, sh);
+        self.with_path_context(cx, |manager, cx| manager.on_event(&event, cx));
+        self.apply_path_actions(cx);
     }
 
-    pub(super) fn path_manager_accepts(
-        &mut self,
-        now: Instant,
-        sh: &Shared,
-        path: FourTuple,
-    ) -> bool {
-        self.with_path_context(now, sh, |manager, cx| manager.accepts_join(path.remote, cx))
+    pub(super) fn path_manager_accepts(&mut self, cx: &Context<'_>, path: FourTuple) -> bool {
+        self.with_path_context(cx, |manager, cx| manager.accepts_join(path.remote, cx))
     }
 
-    pub(super) fn apply_path_actions(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn apply_path_actions(&mut self, cx: &mut Context<'_>) {
         for _ in 0..MAX_ACTIONS {
             let Some(action) = self.path_manager.poll_action() else { return };
-            self.path_action(now, sh, action);
+            self.path_action(cx, action);
         }
     }
 
     /// One action, asked for by the path manager or by hand.
-    pub(crate) fn path_action(&mut self, now: Instant, sh: &mut Shared, action: PathAction) {
+    pub(crate) fn path_action(&mut self, cx: &mut Context<'_>, action: PathAction) {
         match action {
             PathAction::OpenSubflow { local, remote, backup, fast } => {
                 let local = self.addresses.find_local(local).filter(|l| l.up);
@@ -63,7 +58,7 @@ impl Connection {
                 let remote = pinned.or_else(|| self.addresses.find_remote(remote));
                 if let (Some(local), Some(remote)) = (local, remote) {
                     let pair = SubflowPathPair { local, remote };
-                    self.open_join(now, sh, pair, (backup, fast));
+                    self.open_join(cx, pair, (backup, fast));
                 }
             }
             PathAction::Probe(id) => {
@@ -71,76 +66,74 @@ impl Connection {
                     leg.tcp.request_probe();
                 }
             }
-            PathAction::CloseSubflow(id) => self.close_subflow(now, sh, id),
-            PathAction::Announce(id) => self.announce_address(now, sh, id),
-            PathAction::Withdraw(id) => self.withdraw_address(sh, id),
-            PathAction::SetBackup { id, backup } => self.set_priority(now, sh, id, backup),
+            PathAction::CloseSubflow(id) => self.close_subflow(cx, id),
+            PathAction::Announce(id) => self.announce_address(cx, id),
+            PathAction::Withdraw(id) => self.withdraw_address(cx, id),
+            PathAction::SetBackup { id, backup } => self.set_priority(cx, id, backup),
         }
     }
 
-    fn close_subflow(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    fn close_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         leg.shut = true;
         leg.tcp.close();
         self.leg_stops_carrying(now, id);
         // One whose SYN has no answer yet says no word, and nobody else will say that it is gone.
-        self.drop_unanswered(now, sh);
+        self.drop_unanswered(cx);
     }
 
-    fn set_priority(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, backup: bool) {
+    fn set_priority(&mut self, cx: &mut Context<'_>, id: SubflowId, backup: bool) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id).filter(|leg| leg.backup_here != backup) else { return };
         leg.backup_here = backup;
-        sh.counters.mp_prio_tx += 1;
+        cx.out.counters.mp_prio_tx += 1;
         let option = MptcpOption::Prio(MpPrio { backup });
         self.addresses.signal(Signal { on: Some(id), option });
-        sh.monitor(now, self.id, MonitorKind::SubflowPriority { id, backup });
-        self.path_event(now, sh, PathEvent::Priority { id, backup });
+        cx.out.monitor(now, self.id, MonitorKind::SubflowPriority { id, backup });
+        self.path_event(cx, PathEvent::Priority { id, backup });
     }
 
     /// Changes the backup flag of all subflows from a local address.
-    pub(crate) fn set_backup(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        local: AddressId,
-        backup: bool,
-    ) {
+    pub(crate) fn set_backup(&mut self, cx: &mut Context<'_>, local: AddressId, backup: bool) {
         self.addresses.set_backup(local, backup);
         for id in self.leg_ids() {
             if self.leg(id).is_some_and(|leg| leg.local_id == local) {
-                self.set_priority(now, sh, id, backup);
+                self.set_priority(cx, id, backup);
             }
         }
     }
 
     /// A local address appeared, changed or went away.
-    pub(crate) fn set_local_address(&mut self, now: Instant, sh: &mut Shared, new: LocalAddress) {
+    pub(crate) fn set_local_address(&mut self, cx: &mut Context<'_>, new: LocalAddress) {
+        let now = cx.now;
         let old = self.addresses.set_local(new);
         let moved = old.is_some_and(|o| o.address.ip() != new.address.ip());
         if old.is_some_and(|o| o.up) && (!new.up || moved) {
-            self.lose_local(now, sh, new.id);
+            self.lose_local(cx, new.id);
         }
         if let Some(old) = old.filter(|o| o.backup != new.backup && new.up) {
-            self.set_backup(now, sh, old.id, new.backup);
+            self.set_backup(cx, old.id, new.backup);
         }
         if new.up && (moved || old.is_none_or(|o| !o.up)) {
             self.keep_address(new.id);
             for leg in self.legs.iter_mut().flatten().filter(|leg| leg.local_id == new.id) {
                 leg.tcp.retry_now(now);
             }
-            self.path_event(now, sh, PathEvent::LocalUp(new.id));
+            self.path_event(cx, PathEvent::LocalUp(new.id));
         }
     }
 
     /// Nothing can leave from this address any more.
-    fn lose_local(&mut self, now: Instant, sh: &mut Shared, id: AddressId) {
+    fn lose_local(&mut self, cx: &mut Context<'_>, id: AddressId) {
+        let now = cx.now;
         let lost: Vec<SubflowId> =
             self.leg_ids().filter(|l| self.leg(*l).is_some_and(|leg| leg.local_id == id)).collect();
         let multipath = self.is_multipath();
         for leg in &lost {
             if multipath && self.is_confirmed() {
                 self.leg_stops_carrying(now, *leg);
-                self.drop_leg(now, sh, *leg, CloseReason::TimedOut);
+                self.drop_leg(cx, *leg, CloseReason::TimedOut);
             } else {
                 self.reinject_from(now, *leg, ReinjectionCause::SubflowClosed);
             }
@@ -149,9 +142,9 @@ impl Connection {
             self.wait.begin_without_subflows(now, CloseReason::TimedOut);
         }
         if self.is_confirmed() {
-            self.withdraw_address(sh, id);
+            self.withdraw_address(cx, id);
         }
-        self.path_event(now, sh, PathEvent::LocalDown(id));
+        self.path_event(cx, PathEvent::LocalDown(id));
     }
 
     pub(crate) fn set_scheduler(&mut self, now: Instant, factory: &dyn SchedulerFactory) {
@@ -167,14 +160,13 @@ impl Connection {
 
     pub(crate) fn set_path_manager(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         factory: &dyn PathManagerFactory,
     ) {
         self.path_manager = factory.build();
         self.path_manager_name = factory.name().to_owned();
         if self.is_confirmed() {
-            self.path_event(now, sh, PathEvent::Established);
+            self.path_event(cx, PathEvent::Established);
         }
     }
 }

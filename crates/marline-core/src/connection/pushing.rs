@@ -12,7 +12,7 @@ use marline_policy::Dsn;
 use marline_time::{Duration, Instant};
 
 use super::Connection;
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{CloseReason, Event, Hold, Keepalive, Setting};
 
 /// Ends of records remembered at once: beyond, records are not kept apart.
@@ -187,7 +187,8 @@ impl Connection {
     }
 
     /// Times of this file that have come.
-    pub(super) fn on_pushing_timeout(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn on_pushing_timeout(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         self.pushing.on_window_wait(now);
         if self.pushing.hold_until.is_some_and(|at| at <= now) {
             self.pushing.hold_until = None;
@@ -195,7 +196,7 @@ impl Connection {
         }
         if self.pushing.give_up_at.is_some_and(|at| at <= now) {
             self.pushing.give_up_at = None;
-            self.finish(now, sh, CloseReason::TimedOut);
+            self.finish(cx, CloseReason::TimedOut);
             for leg in self.legs.iter_mut().flatten() {
                 leg.shut = true;
                 leg.tcp.reset();
@@ -217,10 +218,10 @@ impl Connection {
     }
 
     /// Data was sent: a writer who was refused for what lay unsent hears of it.
-    pub(super) fn tell_of_sent(&mut self, sh: &mut Shared) {
+    pub(super) fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
         let refused = self.pushing.lowat.is_some() && self.send.is_blocked();
         if refused && self.few_unsent() && self.send.take_writable() && !self.closing.released {
-            sh.events.push_back(Event::Writable(self.id));
+            cx.out.event(Event::Writable(self.id));
         }
     }
 }

@@ -11,7 +11,7 @@
 use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};
 
-use super::chunks::{ChunkPool, Chunks};
+use crate::tables::chunks::{ChunkPool, Chunks};
 
 /// Window a connection starts with.
 const INITIAL_WINDOW: u64 = 256 * 1024;

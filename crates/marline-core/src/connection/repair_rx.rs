@@ -27,8 +27,8 @@ use super::Connection;
 use super::mapping_rx::{Coded, RxMapping};
 use super::repair_tx::RepairTx;
 use crate::repair::Decoder;
-use crate::shared::Shared;
 use crate::subflow::Ingress;
+use crate::tables::Context;
 
 /// Bytes that were read and are kept: as far back as a repair of a missing byte can reach.
 const HISTORY: u64 = u16::MAX as u64;
@@ -80,19 +80,19 @@ impl Connection {
     /// The REPAIR option of a segment, and payload that its subflow cannot deliver yet.
     pub(super) fn on_coded(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
+        let now = cx.now;
         let repair = segment.options.mptcp.experimental().find_map(|message| match message {
             ExperimentalMessage::Repair(repair) => Some(repair),
             _ => None,
         });
         if let Some(repair) = repair {
-            self.on_data_ack(now, sh, DataAck::Short(repair.data_ack), ingress.window);
-            self.on_repair(now, sh, id, &repair, ingress);
+            self.on_data_ack(cx, DataAck::Short(repair.data_ack), ingress.window);
+            self.on_repair(cx, id, &repair, ingress);
         }
         if let Some(start) = ingress.start.filter(|_| ingress.in_order.is_none()) {
             self.take_early(now, id, start, segment.payload);
@@ -102,21 +102,20 @@ impl Connection {
     /// The mapping of a repair.
     fn on_repair(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         repair: &MpRepair,
         ingress: &Ingress,
     ) {
-        sh.counters.repair_rx += 1;
-        if !self.checksum_is_as_agreed(now, sh, id, repair.checksum) {
+        cx.out.counters.repair_rx += 1;
+        if !self.checksum_is_as_agreed(cx, id, repair.checksum) {
             return;
         }
         let position = repair.dsn.wrapping_sub(self.keys.remote_first as u32);
         let dsn = unwrap32(position, self.receive.next().0);
         let ssn = ingress.start.and_then(|start| unwrap16(repair.ssn, start.0));
         let (Some(dsn), Some(ssn)) = (dsn, ssn) else {
-            sh.counters.dss_not_matching += 1;
+            cx.out.counters.dss_not_matching += 1;
             return;
         };
         let mapping = RxMapping {
@@ -128,7 +127,7 @@ impl Connection {
             checksum: repair.checksum,
             coded: Some(Coded { span: repair.span, row: repair.row }),
         };
-        self.announce(now, sh, id, mapping);
+        self.announce(cx, id, mapping);
     }
 
     /// Payload behind a hole of its subflow.
@@ -148,7 +147,8 @@ impl Connection {
     }
 
     /// After a segment was taken: what can be computed now?
-    pub(super) fn repair_missing(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn repair_missing(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(coding) = self.coding.as_mut() else { return };
         let leg = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut);
         for (repair, sum) in leg.into_iter().flat_map(|leg| leg.mappings.take_repairs()) {
@@ -162,7 +162,7 @@ impl Connection {
         for (dsn, bytes) in found {
             new += self.receive.insert(dsn, &bytes).new;
         }
-        sh.counters.repaired_bytes += new;
+        cx.out.counters.repaired_bytes += new;
         if let Some(leg) = self.leg_mut(id).filter(|_| new > 0) {
             leg.last_new_at = now;
             leg.tcp.ack_now();

@@ -16,7 +16,6 @@
 //! reset a subflow with a repair under way: a box on that path may let HELLO pass and cut REPAIR off.
 
 use marline_policy::{DataRange, SentSegment, Ssn, SubflowId};
-use marline_time::Instant;
 use marline_wire::mptcp::{
     ExperimentalMessage, Extensions, MpRepair, MptcpOption, repair_checksum,
 };
@@ -25,8 +24,8 @@ use marline_wire::{Checksum, TCP_HEADER_LEN, TcpOptions, Timestamps};
 use super::Connection;
 use super::scheduling::Choice;
 use crate::repair::{ROWS, Repair};
-use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor};
+use crate::tables::Context;
 use crate::transmit::TransmitBuf;
 use crate::{Ecn, Transmit};
 
@@ -96,12 +95,12 @@ impl Connection {
     /// `limit` is the largest segment that still fits the batch.
     pub(super) fn emit_repair(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         choice: &Choice,
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
+        let now = cx.now;
         let id = choice.subflow;
         let leg = self.leg(id)?;
         let ssn = leg.tcp.snd_nxt();
@@ -123,31 +122,30 @@ impl Connection {
         let segment = self.leg_mut(id)?.tcp.push_repair(now, len, checksum);
         self.leg_mut(id)?.repairs.push_back(sent);
         self.coding.as_mut()?.tx.last = Some(repair);
-        sh.counters.repair_tx += 1;
-        self.write_repair(now, sh, id, HeaderFor::Data(&segment), buf)
+        cx.out.counters.repair_tx += 1;
+        self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
     }
 
     /// A repair, or a part of one, once more.
     pub(super) fn repeat_repair(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         egress: &Egress,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let (size, ecn) = self.write_repair(now, sh, id, HeaderFor::Egress(egress), buf)?;
+        let (size, ecn) = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
     fn write_repair(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         what: HeaderFor<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
+        let now = cx.now;
         let segment = match what {
             HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
             HeaderFor::Egress(_) => return None,
@@ -168,7 +166,7 @@ impl Connection {
         let header_len = size - payload.len();
         place[header_len..].copy_from_slice(&payload);
         let sum = Checksum::of(&payload);
-        self.finish_segment(sh, id, &header, &options, sum, &mut buf.bytes_mut()[at..])?;
+        self.finish_segment(cx, id, &header, &options, sum, &mut buf.bytes_mut()[at..])?;
         Some((size, ecn))
     }
 

@@ -18,7 +18,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{ExperimentalMessage, Extensions};
 
 use super::Connection;
-use crate::shared::Shared;
+use crate::tables::Context;
 
 /// Shortest time between two questions.
 const QUESTIONS: Duration = Duration::from_secs(1);
@@ -82,35 +82,38 @@ impl Connection {
     }
 
     /// Asks on this subflow if what is known is old.
-    pub(super) fn ask_for_rto(&mut self, now: Instant, sh: &mut Shared, on: SubflowId) {
+    pub(super) fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
+        let now = cx.now;
         let Some(config) = self.config.receive_timer else { return };
         let wanted = self.role == Role::Client && self.agreed_on(Extensions::RTO);
         if wanted && self.rto_exchange.is_due(now, config.refresh) {
             self.rto_exchange.on_asked(now);
-            sh.counters.rto_request_tx += 1;
+            cx.out.counters.rto_request_tx += 1;
             self.signal_message(Some(on), &ExperimentalMessage::RtoRequest);
         }
     }
 
     /// The peer asks.
-    pub(super) fn on_rto_request(&mut self, now: Instant, sh: &mut Shared, on: SubflowId) {
+    pub(super) fn on_rto_request(&mut self, cx: &mut Context<'_>, on: SubflowId) {
+        let now = cx.now;
         if self.role != Role::Server || !self.agreed_on(Extensions::RTO) {
             return;
         }
-        sh.counters.rto_request_rx += 1;
+        cx.out.counters.rto_request_rx += 1;
         if self.rto_exchange.may_answer(now) {
             let rto_us = u32::try_from(self.largest_rto().as_micros()).unwrap_or(u32::MAX);
-            sh.counters.rto_info_tx += 1;
+            cx.out.counters.rto_info_tx += 1;
             self.signal_message(Some(on), &ExperimentalMessage::RtoInfo { rto_us });
         }
     }
 
     /// The peer answers.
-    pub(super) fn on_rto_info(&mut self, now: Instant, sh: &mut Shared, rto_us: u32) {
+    pub(super) fn on_rto_info(&mut self, cx: &mut Context<'_>, rto_us: u32) {
+        let now = cx.now;
         if self.rto_exchange.on_told(now, Duration::from_micros(u64::from(rto_us))) {
-            sh.counters.rto_info_rx += 1;
+            cx.out.counters.rto_info_rx += 1;
         } else {
-            sh.counters.rto_info_refused += 1;
+            cx.out.counters.rto_info_refused += 1;
         }
     }
 }

@@ -9,8 +9,8 @@ use marline_wire::{TcpHeader, TcpOptions};
 use super::Connection;
 use super::idle::Frame;
 use super::scheduling::{Choice, Kind};
-use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor};
+use crate::tables::Context;
 use crate::transmit::TransmitBuf;
 use crate::{ChecksumScope, Ecn, Transmit};
 
@@ -22,20 +22,20 @@ impl Connection {
     #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     pub(super) fn emit(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         egress: &Egress,
         signal: Option<MptcpOption>,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
+        let now = cx.now;
         if let Egress::Retransmit(segment) = egress
             && segment.repair
         {
-            return self.repeat_repair(now, sh, id, egress, buf);
+            return self.repeat_repair(cx, id, egress, buf);
         }
         let mut options = TcpOptions::default();
-        self.control_options(now, sh, id, egress, signal, &mut options);
+        self.control_options(cx, id, egress, signal, &mut options);
         self.receive.refresh_edge();
         let window = self.receive.window();
         let tcp = &mut self.leg_mut(id)?.tcp;
@@ -57,9 +57,9 @@ impl Connection {
             Egress::Syn => self.syn_payload(id),
             _ => (Dsn(0), 0),
         };
-        self.write_segment(sh, id, &header, &options, payload, buf)?;
+        self.write_segment(cx, id, &header, &options, payload, buf)?;
         if matches!(egress, Egress::Rst) {
-            self.after_reset(sh, id);
+            self.after_reset(cx, id);
         }
         self.transmit(id, egress, ecn, buf)
     }
@@ -75,8 +75,8 @@ impl Connection {
         Some(Transmit { handshake, ..self.batch(id, 1, buf.bytes().len(), ecn)? })
     }
 
-    fn after_reset(&mut self, sh: &mut Shared, id: SubflowId) {
-        sh.counters.resets_out += 1;
+    fn after_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        cx.out.counters.resets_out += 1;
         if let Some(leg) = self.leg_mut(id) {
             leg.reset_sent = true;
         }
@@ -86,12 +86,12 @@ impl Connection {
     /// `limit` is the largest segment that still fits the batch.
     pub(super) fn emit_data(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         choice: &Choice,
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
+        let now = cx.now;
         let id = choice.subflow;
         self.watch_dsn_speed(now);
         let leg = self.leg(id)?;
@@ -142,7 +142,7 @@ impl Connection {
             self.leg_mut(id)?.keyed = sent.end;
         }
         if idle {
-            self.push_mark(sh, &mut options);
+            self.push_mark(cx, &mut options);
         }
         self.receive.refresh_edge();
         let window = self.receive.window();
@@ -159,7 +159,7 @@ impl Connection {
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Data(&sent), window, &mut options);
         debug_assert_eq!(HEADER + options.encoded_len(), overhead);
         let bytes = &mut buf.bytes_mut()[start..];
-        self.finish_segment(sh, id, &header, &options, sum, bytes)?;
+        self.finish_segment(cx, id, &header, &options, sum, bytes)?;
         Some((overhead + len, ecn))
     }
 
@@ -225,7 +225,7 @@ impl Connection {
     #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     pub(super) fn write_segment(
         &mut self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         header: &TcpHeader,
         options: &TcpOptions,
@@ -238,14 +238,14 @@ impl Connection {
         let sum = self.send.copy(dsn, &mut segment[overhead..]);
         debug_assert!(sum.is_some(), "bytes at {dsn:?} are gone");
         let sum = sum?;
-        self.finish_segment(sh, id, header, options, sum, &mut buf.bytes_mut()[start..])
+        self.finish_segment(cx, id, header, options, sum, &mut buf.bytes_mut()[start..])
     }
 
     /// Writes the header before a payload that is in place already.
     #[expect(clippy::too_many_arguments, reason = "all that one segment is made of")]
     pub(super) fn finish_segment(
         &mut self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         header: &TcpHeader,
         options: &TcpOptions,
@@ -256,7 +256,7 @@ impl Connection {
         debug_assert!(written.is_ok(), "{written:?} for {options:?}");
         let header_len = written.ok()?;
         let path = self.leg(id)?.key.path;
-        let addresses = match sh.config.capabilities.checksum {
+        let addresses = match cx.config.capabilities.checksum {
             ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
             ChecksumScope::WithoutAddresses => None,
         };
@@ -264,8 +264,8 @@ impl Connection {
         sum.add_bytes(&segment[..header_len]);
         sum.append(payload);
         store_tcp_checksum(segment, sum.finish());
-        sh.counters.segments_out += 1;
-        sh.counters.bytes_out += (segment.len() - header_len) as u64;
+        cx.out.counters.segments_out += 1;
+        cx.out.counters.bytes_out += (segment.len() - header_len) as u64;
         Some(())
     }
 }

@@ -8,7 +8,7 @@ use marline_policy::{DataRange, Dsn};
 
 use marline_wire::Checksum;
 
-use super::chunks::{ChunkPool, Chunks};
+use crate::tables::chunks::{ChunkPool, Chunks};
 
 /// Space a connection starts with, and what it keeps free beyond twice the window.
 const BASE_SPACE: u64 = 128 * 1024;

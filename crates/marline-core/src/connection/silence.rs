@@ -13,7 +13,7 @@ use marline_wire::TcpSegment;
 
 use super::receive_timer::{Conditions, Due, ReceiveClock};
 use super::{Connection, Leg, UNKNOWN_RTT};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{MonitorKind, Probing};
 
 /// Less window than this, and a sender that keeps to full segments sends nothing.
@@ -53,12 +53,12 @@ impl Connection {
     /// A segment was taken in; `before` is what was missing until then.
     pub(super) fn watch_download(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         before: Dsn,
         segment: &TcpSegment<'_>,
     ) {
+        let now = cx.now;
         if self.config.receive_timer.is_none() || self.role != Role::Client {
             return;
         }
@@ -68,7 +68,7 @@ impl Connection {
         if mapped.is_none() && next == before {
             return;
         }
-        let marked = mapped.filter(|_| self.is_marked(sh, segment));
+        let marked = mapped.filter(|_| self.is_marked(cx, segment));
         self.silence.announced = self.silence.announced.max(next).max(mapped.unwrap_or(next));
         let conditions = self.silence_conditions();
         let silence = &mut self.silence;
@@ -86,7 +86,7 @@ impl Connection {
             silence.clock.on_rest(now, next, silence.announced, &conditions);
         }
         if silence.clock.is_running() {
-            self.ask_for_rto(now, sh, id);
+            self.ask_for_rto(cx, id);
         }
     }
 
@@ -135,14 +135,16 @@ impl Connection {
         self.silence.clock.next_timeout().into_iter().chain(keepalive).min()
     }
 
-    pub(super) fn on_silence_timeout(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn on_silence_timeout(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         if self.silence.clock.next_timeout().is_some_and(|at| at <= now) {
-            self.on_receive_timer(now, sh);
+            self.on_receive_timer(cx);
         }
-        self.on_lone_keepalive(now, sh);
+        self.on_lone_keepalive(cx);
     }
 
-    fn on_receive_timer(&mut self, now: Instant, sh: &mut Shared) {
+    fn on_receive_timer(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let Some(conditions) = self.silence_conditions() else {
             self.silence.clock.stop();
             return;
@@ -155,16 +157,16 @@ impl Connection {
         let cause = match self.silence.clock.on_timeout(now, &conditions) {
             Due::Nothing => return,
             Due::Probe => {
-                sh.counters.receive_timer_probes += 1;
+                cx.out.counters.receive_timer_probes += 1;
                 self.ask_for_life(self.silence.brought_by);
                 return;
             }
             Due::Stalled => SilenceCause::ReceiveTimer,
             Due::Unanswered => SilenceCause::UnansweredProbes,
         };
-        sh.counters.receive_timer_expired += 1;
+        cx.out.counters.receive_timer_expired += 1;
         for id in self.silent_since(since).iter() {
-            self.on_silent(now, sh, id, cause);
+            self.on_silent(cx, id, cause);
         }
     }
 
@@ -192,10 +194,11 @@ impl Connection {
         }
     }
 
-    fn on_silent(&mut self, now: Instant, sh: &mut Shared, id: SubflowId, cause: SilenceCause) {
-        sh.monitor(now, self.id, MonitorKind::SubflowSilent { id, cause });
-        self.suspect_silent(now, sh, id);
-        self.path_event(now, sh, PathEvent::Silent { id, cause });
+    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
+        let now = cx.now;
+        cx.out.monitor(now, self.id, MonitorKind::SubflowSilent { id, cause });
+        self.suspect_silent(cx, id);
+        self.path_event(cx, PathEvent::Silent { id, cause });
     }
 
     /// Something may come still, a path could be opened if this one were dead, and we are the one to
@@ -260,7 +263,8 @@ impl Connection {
         self.addresses.local().iter().find(starts_here).is_some_and(|local| local.backup)
     }
 
-    fn on_lone_keepalive(&mut self, now: Instant, sh: &mut Shared) {
+    fn on_lone_keepalive(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let due = self.lone_keepalive().filter(|(_, at, _)| *at <= now);
         let (Some((id, _, unanswered)), Some(config)) = (due, self.config.lone_keepalive) else {
             return;
@@ -268,15 +272,15 @@ impl Connection {
         if unanswered < config.count.max(1) {
             let (due_at, unanswered) = (now + config.interval, unanswered + 1);
             self.silence.keepalive = Some(Keepalive { at: now, due_at, unanswered });
-            sh.counters.lone_keepalives += 1;
+            cx.out.counters.lone_keepalives += 1;
             self.ask_for_life(Some(id));
             return;
         }
         // If nobody opens anything, keepalives start anew after another wait.
         let due_at = now + config.idle.max(config.interval);
         self.silence.keepalive = Some(Keepalive { at: now, due_at, unanswered: 0 });
-        sh.counters.lone_keepalive_expired += 1;
-        self.on_silent(now, sh, id, SilenceCause::UnansweredKeepalives);
+        cx.out.counters.lone_keepalive_expired += 1;
+        self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
     }
 }
 

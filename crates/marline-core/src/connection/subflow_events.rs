@@ -6,73 +6,75 @@ use marline_time::Instant;
 
 use super::leg::Farewell;
 use super::{Connection, Leg};
-use crate::shared::Shared;
 use crate::subflow::SubflowEvent;
+use crate::tables::Context;
 use crate::{CloseReason, MonitorKind};
 
 impl Connection {
     /// What TCP has to say, in order.
-    pub(super) fn drain_subflow_events(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn drain_subflow_events(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         while let Some(event) = self.leg_mut(id).and_then(|leg| leg.tcp.poll_event()) {
-            self.on_subflow_event(now, sh, id, event);
+            self.on_subflow_event(cx, id, event);
         }
     }
 
     pub(super) fn on_subflow_event(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         event: SubflowEvent,
     ) {
+        let now = cx.now;
         let is_initial = self.leg(id).is_some_and(Leg::is_initial);
         match event {
-            SubflowEvent::Established if is_initial => self.on_initial_established(now, sh, id),
-            SubflowEvent::Established => self.on_join_established(now, sh, id),
-            SubflowEvent::Refused => self.on_leg_lost(now, sh, id, CloseReason::Refused),
-            SubflowEvent::Reset => self.on_reset(now, sh, id),
-            SubflowEvent::ConnectTimeout => self.on_leg_lost(now, sh, id, CloseReason::TimedOut),
-            SubflowEvent::Dead => self.on_leg_dead(now, sh, id),
-            SubflowEvent::PeerFin => self.on_peer_fin(now, sh, id),
-            SubflowEvent::Finished => self.on_leg_finished(now, sh, id),
-            SubflowEvent::ProbeTimeout => self.on_probe_timeout(now, sh, id),
+            SubflowEvent::Established if is_initial => self.on_initial_established(cx, id),
+            SubflowEvent::Established => self.on_join_established(cx, id),
+            SubflowEvent::Refused => self.on_leg_lost(cx, id, CloseReason::Refused),
+            SubflowEvent::Reset => self.on_reset(cx, id),
+            SubflowEvent::ConnectTimeout => self.on_leg_lost(cx, id, CloseReason::TimedOut),
+            SubflowEvent::Dead => self.on_leg_dead(cx, id),
+            SubflowEvent::PeerFin => self.on_peer_fin(cx, id),
+            SubflowEvent::Finished => self.on_leg_finished(cx, id),
+            SubflowEvent::ProbeTimeout => self.on_probe_timeout(cx, id),
             SubflowEvent::ProbeRepeated { range } if !range.is_empty() => {
                 self.scheduler_event(now, SchedulerEvent::ProbeRepeated { on: id, range });
             }
             SubflowEvent::ProbeRepeated { .. } => {}
-            SubflowEvent::Rto { count } => self.on_subflow_rto(now, sh, id, count),
-            SubflowEvent::HeardAgain => self.on_heard_again(now, sh, id),
+            SubflowEvent::Rto { count } => self.on_subflow_rto(cx, id, count),
+            SubflowEvent::HeardAgain => self.on_heard_again(cx, id),
             SubflowEvent::MtuFound(_) => {}
         }
     }
 
-    pub(super) fn subflow_is_up(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn subflow_is_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         leg.last_new_at = now;
         let (path, backup, initial) = (leg.key.path, leg.is_backup(), leg.is_initial());
         self.wait.heard(now);
         self.resume_closing(now, id);
         if !initial {
-            sh.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
+            cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
         }
         self.rescue(now, |_| true);
         self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
-        self.path_event(now, sh, marline_policy::PathEvent::SubflowUp(id));
+        self.path_event(cx, marline_policy::PathEvent::SubflowUp(id));
     }
 
     /// The subflow's own sequence space ended in order.
-    fn on_peer_fin(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    fn on_peer_fin(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         // Only plain TCP ends like this while we wait for an answer to MP_FAIL.
         if let Some(leg) = self.leg(id)
             && let Some(dsn) = leg.mappings.failed_at()
         {
             let at = (leg.delivered, dsn);
-            self.on_infinite_mapping(now, sh, id, at);
+            self.on_infinite_mapping(cx, id, at);
         }
         if self.is_plain() {
             let end = self.receive.next();
             self.receive.set_fin(end);
-            self.tell_readable(sh);
+            self.tell_readable(cx);
             return;
         }
         // A peer that has said all it had to say may close its half at once. The other half is as good
@@ -87,12 +89,12 @@ impl Connection {
     }
 
     /// RST from the peer: MP_FASTCLOSE was looked at before.
-    fn on_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    fn on_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(leg) = self.leg_mut(id) {
             leg.farewell = Farewell::None;
         }
         self.note_reset(id);
-        self.on_leg_lost(now, sh, id, CloseReason::PeerReset);
+        self.on_leg_lost(cx, id, CloseReason::PeerReset);
     }
 
     /// Bytes that a subflow no longer needs to repeat.

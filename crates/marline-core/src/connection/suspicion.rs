@@ -12,15 +12,16 @@ use marline_time::{Duration, Instant};
 
 use super::Connection;
 use super::reinjection::Queued;
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{CloseReason, MonitorKind, SubflowState};
 
 /// Timeouts in a row on the only subflow after which its path is tried from other ports.
 const STUCK_AFTER: u32 = 2;
 
 impl Connection {
-    pub(super) fn on_probe_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
-        self.report_timeout(sh, id);
+    pub(super) fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
+        self.report_timeout(cx, id);
         let patience = self.scheduler.probe_patience();
         // Who leaves reinjection to the retransmission timer leaves suspicion to it, too.
         if let Some(leg) = self.leg_mut(id).filter(|_| patience.is_some()) {
@@ -29,7 +30,7 @@ impl Connection {
         self.scheduler_event(now, SchedulerEvent::ProbeTimeout(id));
         match patience {
             None => {}
-            Some(Duration::ZERO) => self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe),
+            Some(Duration::ZERO) => self.suspect(cx, id, ReinjectionCause::UnansweredProbe),
             Some(patience) => {
                 if let Some(leg) = self.leg_mut(id) {
                     leg.patience_until.get_or_insert(now + patience);
@@ -38,26 +39,21 @@ impl Connection {
         }
     }
 
-    pub(super) fn on_subflow_rto(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        count: u32,
-    ) {
+    pub(super) fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
+        let now = cx.now;
         if self.is_unanswered(id) && count >= self.config.mptcp_syn_retries.max(1) {
             // A box that drops what carries options lets nothing pass that RFC 8684 has.
-            self.give_options_up(now, sh);
+            self.give_options_up(cx);
         }
-        self.report_timeout(sh, id);
+        self.report_timeout(cx, id);
         self.scheduler_event(now, SchedulerEvent::SubflowRto(id));
         if self.leg(id).is_some_and(|leg| leg.up) {
-            self.suspect(now, sh, id, ReinjectionCause::SubflowRto);
+            self.suspect(cx, id, ReinjectionCause::SubflowRto);
         }
         if count > 1 && self.usable_legs() == 1 && self.is_confirmed() {
             self.wait.begin(now);
             if count == STUCK_AFTER {
-                self.path_event(now, sh, PathEvent::Stuck(id));
+                self.path_event(cx, PathEvent::Stuck(id));
             }
         }
     }
@@ -82,62 +78,59 @@ impl Connection {
     }
 
     /// The patience with an unanswered probe is over.
-    pub(super) fn on_patience_over(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_patience_over(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         if let Some(leg) = self.leg_mut(id)
             && leg.patience_until.is_some_and(|at| at <= now)
         {
             leg.patience_until = None;
-            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
     /// The carrier says that nothing gets through there.
-    pub(crate) fn on_unreachable(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(crate) fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Some(leg) = self.leg_mut(id) else { return };
         if leg.is_usable() {
             // What takes the suspicion back is a segment that the subflow hears: it must know of it.
             leg.tcp.suspect();
-            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
         } else if leg.tcp.state() == SubflowState::SynSent && !self.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
             // application that tries several paths or servers wants to know at once.
-            self.on_leg_lost(now, sh, id, CloseReason::Unreachable);
+            self.on_leg_lost(cx, id, CloseReason::Unreachable);
         }
     }
 
     /// Subflows that the scheduler holds to be dead.
-    pub(super) fn suspect_accused(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn suspect_accused(&mut self, cx: &mut Context<'_>) {
         for id in core::mem::take(&mut self.accused).iter() {
-            self.suspect_silent(now, sh, id);
+            self.suspect_silent(cx, id);
         }
     }
 
     /// Something is due on it and does not come.
-    pub(super) fn suspect_silent(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn suspect_silent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
             leg.tcp.suspect();
-            self.suspect(now, sh, id, ReinjectionCause::UnansweredProbe);
+            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
         }
     }
 
-    pub(super) fn suspect(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        cause: ReinjectionCause,
-    ) {
+    pub(super) fn suspect(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         let first = !core::mem::replace(&mut leg.suspected, true);
         self.decided = self.decided.filter(|choice| choice.subflow != id);
         self.reinject_from(now, id, cause);
         if first {
-            sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: true });
-            self.path_event(now, sh, PathEvent::Suspected(id));
+            cx.out.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: true });
+            self.path_event(cx, PathEvent::Suspected(id));
         }
     }
 
-    pub(super) fn on_heard_again(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         // Who leaves suspicion to the retransmission timer leaves it its pace, too.
         let prompt = self.scheduler.probe_patience().is_some();
         let Some(leg) = self.leg_mut(id) else { return };
@@ -151,9 +144,9 @@ impl Connection {
             if !bad {
                 self.reinjections.absolve(id);
             }
-            sh.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
+            cx.out.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
             self.rescue(now, |leg| leg.netpath_fault.is_some());
-            self.path_event(now, sh, PathEvent::HeardAgain(id));
+            self.path_event(cx, PathEvent::HeardAgain(id));
         }
     }
 

@@ -8,7 +8,7 @@ use super::leg::Membership;
 use super::reinjection::Queued;
 use super::{Connection, Leg};
 use crate::CloseReason;
-use crate::shared::Shared;
+use crate::tables::Context;
 
 /// Longest pause between zero-window probes.
 const MAX_PERSIST: Duration = Duration::from_secs(60);
@@ -47,52 +47,54 @@ impl Connection {
     }
 
     /// Some of those times have come.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, sh: &mut Shared) {
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         for id in self.leg_ids() {
-            self.leg_timeout(now, sh, id);
+            self.leg_timeout(cx, id);
         }
         if self.closing.leaving_since.is_some_and(|since| since + LEAVING <= now) {
-            self.leave_now(now, sh);
+            self.leave_now(cx);
         }
         if self.closing.closed.is_some() {
             return;
         }
         self.timers.scheduler_at = self.timers.scheduler_at.filter(|at| *at > now);
-        self.on_pushing_timeout(now, sh);
+        self.on_pushing_timeout(cx);
         if self.timers.rto_at.is_some_and(|at| at <= now) {
-            self.on_data_rto(now, sh);
+            self.on_data_rto(cx);
         }
         if self.timers.persist_at.is_some_and(|at| at <= now) {
             self.on_persist(now);
         }
         self.on_ebb_timeout(now);
-        self.on_silence_timeout(now, sh);
-        self.on_vigil_timeout(now, sh);
+        self.on_silence_timeout(cx);
+        self.on_vigil_timeout(cx);
         if self.path_manager.next_timeout().is_some_and(|at| at <= now) {
-            self.with_path_context(now, sh, |manager, cx| manager.on_timeout(cx));
-            self.apply_path_actions(now, sh);
+            self.with_path_context(cx, |manager, cx| manager.on_timeout(cx));
+            self.apply_path_actions(cx);
         }
         if self.addresses.next_timeout().is_some_and(|at| at <= now) {
-            self.repeat_announcements(now, sh);
+            self.repeat_announcements(cx);
         }
-        self.repeat_hello(now, sh);
-        self.check_linger(now, sh);
-        self.advance_closing(now, sh);
+        self.repeat_hello(cx);
+        self.check_linger(cx);
+        self.advance_closing(cx);
     }
 
-    fn leg_timeout(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    fn leg_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         if self.leg(id).is_some_and(|leg| leg.tcp.next_timeout().is_some_and(|at| at <= now)) {
             // A coupled controller reads its siblings at a loss as it does at an ACK.
             self.refresh_group(now, id);
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.on_timeout(now);
             }
-            self.drain_subflow_events(now, sh, id);
+            self.drain_subflow_events(cx, id);
         }
-        self.on_patience_over(now, sh, id);
-        self.on_half_closed_for_long(now, sh, id);
-        self.repeat_third_ack(now, sh, id);
-        self.repeat_mp_fail(now, sh, id);
+        self.on_patience_over(cx, id);
+        self.on_half_closed_for_long(cx, id);
+        self.repeat_third_ack(cx, id);
+        self.repeat_mp_fail(cx, id);
     }
 
     /// Data is outstanding at the data level: somebody must account for it.
@@ -116,7 +118,8 @@ impl Connection {
     /// No DATA_ACK for long although subflows are alive: the oldest data goes again, anywhere. The
     /// usual ways (subflow RTO, unanswered probe) have had their time by now; this is for a path that
     /// acknowledges what it does not deliver.
-    fn on_data_rto(&mut self, now: Instant, sh: &mut Shared) {
+    fn on_data_rto(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         self.timers.rto_count += 1;
         self.rearm_data_rto(now);
         let Some(Mapping { range, carried_by }) = self.mappings.oldest() else { return };
@@ -136,7 +139,7 @@ impl Connection {
             leg.is_usable() && heard && self.timers.rto_count > patience
         };
         if let Some(id) = carried_by.iter().find(|id| self.leg(*id).is_some_and(lies)) {
-            self.reset_leg(now, sh, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+            self.reset_leg(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
         self.repeat_orphans(now);
         if !covered && !self.may_still_fall_back() {
@@ -234,7 +237,8 @@ impl Connection {
     }
 
     /// The peer took too long to close: nobody here waits for it any more.
-    fn leave_now(&mut self, now: Instant, sh: &mut Shared) {
+    fn leave_now(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         if self.closing.closed.is_none() {
             let una = self.send.una();
             if self.send.end() > una && una > self.closing.leaving_una {
@@ -244,20 +248,21 @@ impl Connection {
                 self.closing.leaving_una = una;
                 return;
             }
-            self.abort(now, sh);
+            self.abort(cx);
             return;
         }
         for id in self.leg_ids() {
-            self.drop_leg(now, sh, id, CloseReason::TimedOut);
+            self.drop_leg(cx, id, CloseReason::TimedOut);
         }
     }
 
-    fn check_linger(&mut self, now: Instant, sh: &mut Shared) {
+    fn check_linger(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let waited = self.wait_ends_at().is_some_and(|at| at <= now);
         let given_up = self.closing.released && self.timers.fin_count > MAX_FIN_REPEATS;
         if waited || given_up {
             // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
-            self.abort_because(now, sh, CloseReason::TimedOut);
+            self.abort_because(cx, CloseReason::TimedOut);
         }
     }
 }

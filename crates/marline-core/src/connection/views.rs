@@ -5,7 +5,7 @@ use marline_time::Instant;
 
 use super::{Connection, Leg};
 use crate::Extensions;
-use crate::shared::Shared;
+use crate::tables::Context;
 
 impl Connection {
     /// Takes new pictures of all subflows that carry data.
@@ -43,10 +43,10 @@ impl Connection {
     /// What the path manager judges by, handed to `ask`.
     pub(super) fn with_path_context<R>(
         &mut self,
-        now: Instant,
-        sh: &Shared,
+        cx: &Context<'_>,
         ask: impl FnOnce(&mut dyn marline_policy::PathManager, &PathContext<'_>) -> R,
     ) -> R {
+        let now = cx.now;
         self.refresh_views(now);
         let paths: Vec<SubflowPath> = self
             .legs
@@ -71,7 +71,7 @@ impl Connection {
             deny_join_id0: self.peer_denies_id0,
             paths: &paths,
             subflows: &self.views,
-            max_subflows: sh.config.limits.subflows,
+            max_subflows: cx.config.limits.subflows,
             data_waits: self.send.end() > self.send.una(),
             followed: self.agreed_on(Extensions::FOLLOW_CLIENT),
         };

@@ -23,7 +23,7 @@ use marline_time::{Duration, Instant};
 use super::wait::Asked;
 use super::{Connection, Leg};
 use crate::ReceiveProbes;
-use crate::shared::Shared;
+use crate::tables::Context;
 
 /// Where only the reserve is left (a cellular radio), so many are asked, in the seconds in which the radio
 /// is awake anyway; then it may sleep until data moves.
@@ -79,7 +79,8 @@ impl Connection {
         self.vigil.look_at
     }
 
-    pub(super) fn on_vigil_timeout(&mut self, now: Instant, sh: &mut Shared) {
+    pub(super) fn on_vigil_timeout(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         if self.vigil.look_at.is_none_or(|at| at > now) {
             return;
         }
@@ -94,17 +95,18 @@ impl Connection {
             return;
         }
         if self.owes_nothing() {
-            self.ask_whether_alive(now, sh);
+            self.ask_whether_alive(cx);
         }
         self.vigil.look_at = Some(now + pause(probes, self.vigil.count));
     }
 
-    fn ask_whether_alive(&mut self, now: Instant, sh: &mut Shared) {
+    fn ask_whether_alive(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
         let heard_at = self.last_heard_at();
         let unanswered = self.vigil.asked.again(now, heard_at);
         self.vigil.count = self.vigil.count.saturating_add(1);
         self.note_silence(now, unanswered);
-        sh.counters.receive_probes += 1;
+        cx.out.counters.receive_probes += 1;
         if unanswered == 0 {
             self.ask_for_life(self.best_leg());
             return;

@@ -22,7 +22,7 @@ use marline_wire::mptcp::MpTcpRst;
 
 use super::join::reason;
 use super::{Connection, Leg};
-use crate::shared::Shared;
+use crate::tables::Context;
 use crate::{CloseReason, Linger, SubflowState};
 
 /// How long every way may be answered by nothing but resets.
@@ -152,9 +152,10 @@ impl Connection {
     }
 
     /// The peer does not close its half of a subflow, and sends nothing on it: its place is wanted.
-    pub(super) fn on_half_closed_for_long(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(super) fn on_half_closed_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         if self.leg(id).and_then(Leg::half_closed_until).is_some_and(|until| until <= now) {
-            self.on_leg_dead(now, sh, id);
+            self.on_leg_dead(cx, id);
         }
     }
 
@@ -175,8 +176,8 @@ impl Connection {
     }
 
     /// Others wait for their paths, too.
-    pub(crate) fn give_place_up(&mut self, now: Instant, sh: &mut Shared) {
-        self.abort_because(now, sh, CloseReason::TimedOut);
+    pub(crate) fn give_place_up(&mut self, cx: &mut Context<'_>) {
+        self.abort_because(cx, CloseReason::TimedOut);
     }
 
     /// A connection without subflows can be continued by a join.
@@ -185,17 +186,12 @@ impl Connection {
     }
 
     /// A subflow ended without a word from us being owed: reset, refused, timed out.
-    pub(super) fn on_leg_lost(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        reason: CloseReason,
-    ) {
+    pub(super) fn on_leg_lost(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
+        let now = cx.now;
         let Some(leg) = self.leg(id) else { return };
         let unknown_there = leg.reset_word.is_some_and(says_unknown) && !leg.was_joined();
         self.leg_stops_carrying(now, id);
-        self.drop_leg(now, sh, id, reason);
+        self.drop_leg(cx, id, reason);
         let last = self.legs_count() == 0;
         let tried_long = self.wait.on_lost(now, reason, last);
         if self.closing.closed.is_some() || !last {
@@ -203,10 +199,10 @@ impl Connection {
         }
         // A finished stream needs no subflow; an unconfirmed one has no other way back.
         if self.closing.fin_acked && self.receive.fin_reached() {
-            self.finish(now, sh, CloseReason::Finished);
+            self.finish(cx, CloseReason::Finished);
         } else if !self.may_come_back() || unknown_there || self.role == Role::Client && tried_long
         {
-            self.finish(now, sh, reason);
+            self.finish(cx, reason);
         } else {
             self.wait.begin_without_subflows(now, reason);
         }

@@ -2,30 +2,36 @@
 
 use std::sync::Arc;
 
-use marline_policy::SubflowId;
+use marline_policy::{Role, SubflowId, Token};
 use marline_time::Instant;
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
 use super::Connection;
-use crate::endpoint::demux::FlowRef;
-use crate::shared::Shared;
-use crate::{CloseReason, NetworkError};
+use crate::tables::Context;
+use crate::{CloseReason, ConnectionId, NetworkError};
 
 impl Connection {
-    /// Joins find the connection by our token.
-    pub(crate) fn register_token(&self, sh: &mut Shared, slot: u32) {
-        sh.demux.insert_token(self.keys.local_token, slot);
+    pub(crate) const fn id(&self) -> ConnectionId {
+        self.id
     }
 
-    pub(crate) fn forget_token(&self, sh: &mut Shared) {
-        sh.demux.remove_token(self.keys.local_token);
+    /// Joins find the connection by our token.
+    pub(crate) const fn token(&self) -> Token {
+        self.keys.local_token
+    }
+
+    /// It holds a place among the half-open: its first subflow's handshake on the server's side is neither
+    /// through nor given up.
+    pub(crate) fn holds_syn_place(&self) -> bool {
+        let unanswered = self.role == Role::Server && !self.closing.announced_to_application;
+        unanswered && self.legs.iter().flatten().any(|leg| leg.is_initial())
     }
 
     /// The peer said by which id it wants to be addressed. Only a handshake segment may say so, and
     /// only once: a later one is somebody else's.
     pub(crate) fn learn_peer_flow(
         &mut self,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         peer_flow: u64,
         segment: &TcpSegment<'_>,
@@ -41,7 +47,7 @@ impl Connection {
         if answers_syn {
             leg.key.peer_flow = peer_flow;
             let key = leg.key;
-            sh.demux.insert(key, FlowRef { slot, subflow: id });
+            cx.route(key, slot, id);
         }
     }
 
@@ -51,13 +57,13 @@ impl Connection {
     }
 
     /// Gives way to a newer SYN, silently.
-    pub(crate) fn drop_if_half_open(&mut self, now: Instant, sh: &mut Shared) -> bool {
+    pub(crate) fn drop_if_half_open(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_half_open() {
             return false;
         }
-        self.finish(now, sh, CloseReason::ResourceLimit);
+        self.finish(cx, CloseReason::ResourceLimit);
         for id in self.leg_ids() {
-            self.drop_leg(now, sh, id, CloseReason::ResourceLimit);
+            self.drop_leg(cx, id, CloseReason::ResourceLimit);
         }
         true
     }
@@ -65,43 +71,37 @@ impl Connection {
     /// An ICMP error about a segment of one subflow. `false`: nothing like it is on its way.
     pub(crate) fn on_network_error(
         &mut self,
-        now: Instant,
-        sh: &mut Shared,
+        cx: &mut Context<'_>,
         id: SubflowId,
         (seq, error): (SeqNum, NetworkError),
     ) -> bool {
         if !self.leg(id).is_some_and(|leg| leg.tcp.is_in_flight(seq)) {
             return false;
         }
-        self.on_error(now, sh, id, error);
+        self.on_error(cx, id, error);
         true
     }
 
     /// The same, of a subflow that it surely is about.
-    pub(crate) fn on_error(
-        &mut self,
-        now: Instant,
-        sh: &mut Shared,
-        id: SubflowId,
-        error: NetworkError,
-    ) {
+    pub(crate) fn on_error(&mut self, cx: &mut Context<'_>, id: SubflowId, error: NetworkError) {
         match error {
             NetworkError::TooBig { max_segment } => {
                 if let Some(leg) = self.leg_mut(id) {
                     leg.tcp.mss_lowered(max_segment);
                 }
             }
-            NetworkError::Unreachable => self.on_unreachable(now, sh, id),
+            NetworkError::Unreachable => self.on_unreachable(cx, id),
         }
     }
 
     /// The peer has forgotten this subflow, and whoever says so has proven it.
-    pub(crate) fn on_proven_reset(&mut self, now: Instant, sh: &mut Shared, id: SubflowId) {
+    pub(crate) fn on_proven_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         leg.tcp.accept_reset();
-        self.drain_subflow_events(now, sh, id);
+        self.drain_subflow_events(cx, id);
         self.drain_released(now, id);
-        self.advance_closing(now, sh);
+        self.advance_closing(cx);
     }
 
     /// The peer is at another address, to which the carrier sends from now on.

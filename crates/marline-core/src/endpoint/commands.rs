@@ -8,7 +8,7 @@ use marline_time::Instant;
 use marline_wire::SeqNum;
 
 use super::Endpoint;
-use crate::connection::{Connection, Origin, free_port};
+use crate::connection::{Connection, Origin};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
     ReadError, Setting, WriteError,
@@ -30,27 +30,22 @@ impl Endpoint {
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(ConnectError::FamilyMismatch);
         }
-        if self.count >= self.shared.config.limits.connections {
+        if self.slots.count() >= self.config.limits.connections {
             return Err(ConnectError::TooManyConnections);
         }
         let mut local = local;
         if local.port() == 0 {
-            let port = free_port(&mut self.shared, local, remote);
+            let port = self.flows.free_port(self.rng.as_mut(), local, remote);
             local.set_port(port.ok_or(ConnectError::AddressInUse)?);
         }
         let path = FourTuple { local, remote };
-        if self.shared.demux.has_tuple(&path) {
+        if self.flows.has_tuple(&path) {
             return Err(ConnectError::AddressInUse);
         }
         let key = self.draw_key();
-        let slot = self.insert(|sh, id, slot| {
-            Connection::connect(now, sh, config, &Origin { id, slot, path, key })
+        let (id, slot) = self.insert(now, |cx, id, slot| {
+            Connection::connect(cx, config, &Origin { id, slot, path, key })
         });
-        let Some(connection) = self.slab[slot as usize].connection.as_mut() else {
-            return Err(ConnectError::TooManyConnections);
-        };
-        connection.register_token(&mut self.shared, slot);
-        let id = connection.id;
         self.after(now, slot);
         Ok(id)
     }
@@ -58,23 +53,23 @@ impl Endpoint {
     /// Restricts connections and subflows that are opened from now on to these local ports, where
     /// the driver must reserve them; `None` (the start): any ephemeral port.
     pub fn set_local_ports(&mut self, ports: Option<Vec<u16>>) {
-        self.shared.local_ports = ports;
+        self.flows.set_local_ports(ports);
     }
 
     /// How connections are accepted from now on; `None` refuses them. Those that exist go on as they
     /// are.
     pub fn accept_with(&mut self, config: Option<ConnectionConfig>) {
-        self.shared.config.accept = config;
+        self.config.accept = config;
     }
 
     /// Refuses connections from now on; those that exist, and what joins them, go on.
     pub fn stop_accepting(&mut self) {
-        self.shared.config.accept = None;
+        self.config.accept = None;
     }
 
     /// Whether, since the last call, something could not be opened for want of a local port.
     pub fn take_port_shortage(&mut self) -> bool {
-        core::mem::take(&mut self.shared.short_of_ports)
+        self.flows.take_port_shortage()
     }
 
     /// Takes bytes into the send buffer; returns how many, at least one.
@@ -131,18 +126,18 @@ impl Endpoint {
 
     /// No more writes: a DATA_FIN follows the data.
     pub fn shutdown(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, sh| c.shutdown(now, sh));
+        self.with(now, id, |c, cx| c.shutdown(cx));
     }
 
     /// Ends the connection at once: MP_FASTCLOSE, or RST on plain TCP.
     pub fn abort(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, sh| c.abort(now, sh));
+        self.with(now, id, |c, cx| c.abort(cx));
     }
 
     /// The application lets go: it reads no more. A connection with unread bytes is aborted; any
     /// other closes in the background, dropping what still comes.
     pub fn release(&mut self, now: Instant, id: ConnectionId) {
-        self.with(now, id, |c, sh| c.release(now, sh));
+        self.with(now, id, |c, cx| c.release(cx));
     }
 
     /// A local address appeared, changed its flags or went away: for one connection, or for all and
@@ -153,22 +148,22 @@ impl Endpoint {
         id: Option<ConnectionId>,
         address: LocalAddress,
     ) {
-        if let (None, Some(accept)) = (id, &mut self.shared.config.accept)
+        if let (None, Some(accept)) = (id, &mut self.config.accept)
             && let Some(known) = accept.local_addresses.iter_mut().find(|l| l.id == address.id)
         {
             *known = address;
         }
         if id.is_none() && address.up {
-            self.shared.networks.forget(address.address.ip());
+            self.networks.forget(address.address.ip());
         }
         for id in id.map_or_else(|| self.connections(), |id| vec![id]) {
-            self.with(now, id, |c, sh| c.set_local_address(now, sh, address));
+            self.with(now, id, |c, cx| c.set_local_address(cx, address));
         }
     }
 
     /// Changes the backup flag of a local address: MP_PRIO on its subflows.
     pub fn set_backup(&mut self, now: Instant, id: ConnectionId, local: AddressId, backup: bool) {
-        self.with(now, id, |c, sh| c.set_backup(now, sh, local, backup));
+        self.with(now, id, |c, cx| c.set_backup(cx, local, backup));
     }
 
     /// Replaces the scheduler of a running connection.
@@ -188,7 +183,7 @@ impl Endpoint {
         id: ConnectionId,
         factory: Arc<dyn PathManagerFactory>,
     ) {
-        self.with(now, id, |c, sh| c.set_path_manager(now, sh, &*factory));
+        self.with(now, id, |c, cx| c.set_path_manager(cx, &*factory));
     }
 
     /// An ICMP message quoted a segment that went from `path.local` to `path.remote` with sequence
@@ -201,18 +196,17 @@ impl Endpoint {
         seq: SeqNum,
         error: NetworkError,
     ) -> bool {
-        let Some(flow) = self.shared.demux.find(path, 0, 0) else { return false };
-        let slot = self.slab.get_mut(flow.slot as usize);
-        let Some(connection) = slot.and_then(|slot| slot.connection.as_mut()) else { return false };
-        let said = (seq, error);
-        let fits = connection.on_network_error(now, &mut self.shared, flow.subflow, said);
+        let Some(flow) = self.flows.find(path, 0, 0) else { return false };
+        let (slots, mut cx) = self.lend(now);
+        let Some(connection) = slots.get_mut(flow.slot) else { return false };
+        let fits = connection.on_network_error(&mut cx, flow.subflow, (seq, error));
         self.after(now, flow.slot);
         fits
     }
 
     /// Does a path action by hand (manual path manager, `marline path`).
     pub fn path_action(&mut self, now: Instant, id: ConnectionId, action: PathAction) {
-        self.with(now, id, |c, sh| c.path_action(now, sh, action));
+        self.with(now, id, |c, cx| c.path_action(cx, action));
     }
 
     /// A value that names this connection to a protocol inside it, the same on both sides: HMAC-SHA-256
@@ -232,6 +226,6 @@ impl Endpoint {
     /// All connections, half-open ones included.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
-        self.slab.iter().filter_map(|s| s.connection.as_ref()).map(|c| c.id).collect()
+        self.slots.ids()
     }
 }

@@ -19,13 +19,13 @@ use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
 use super::Endpoint;
-use super::demux::FlowKey;
-use super::listener::MAX_STRAYS;
-use super::time_wait::Stray;
+use super::listener::MAX_REPLIES;
 use crate::connection::{Accepted, Connection, Origin, mp_capable, offers_multipath};
 use crate::crypto::Key;
-use crate::shared::Shared;
 use crate::subflow::{Egress, HeaderFor, Subflow, SubflowConfig};
+use crate::tables::demux::FlowKey;
+use crate::tables::initial_numbers::InitialNumbers;
+use crate::tables::time_wait::StatelessReply;
 use crate::transmit::TransmitBuf;
 use crate::{ConnectionConfig, FourTuple, PacketMeta};
 
@@ -100,12 +100,17 @@ struct Baked {
     key: Key,
 }
 
-fn bake(sh: &Shared, path: FourTuple, theirs: SeqNum, (size, slot): (u8, u8)) -> Baked {
+fn bake(
+    initial: &InitialNumbers,
+    path: FourTuple,
+    theirs: SeqNum,
+    (size, slot): (u8, u8),
+) -> Baked {
     let octets = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     };
-    let hash = sh.initial.cookie(&[
+    let hash = initial.cookie(&[
         &octets(path.local.ip()),
         &path.local.port().to_be_bytes(),
         &octets(path.remote.ip()),
@@ -134,19 +139,19 @@ impl Endpoint {
         config: &ConnectionConfig,
     ) {
         let said = Remembered::of(segment);
-        let sh = &mut self.shared;
-        let baked = bake(sh, meta.path, segment.header.seq, (said.size, slot_of(now)));
+        let baked =
+            bake(self.flows.initial(), meta.path, segment.header.seq, (said.size, slot_of(now)));
         // One in four thousand million of those that are there has its token.
-        if sh.strays.len() >= MAX_STRAYS || sh.demux.token(baked.key.derive().0).is_some() {
+        if self.out.replies() >= MAX_REPLIES || self.flows.token(baked.key.derive().0).is_some() {
             return;
         }
         let syn = said.syn(segment.header);
-        let offset = sh.initial.timestamp_offset(meta.path);
+        let offset = self.flows.initial().timestamp_offset(meta.path);
         let clock = (now.as_millis() as u32).wrapping_add(offset);
         let lag = clock.wrapping_sub(u32::from(said.bits())) & REMEMBERED_BITS;
-        let capabilities = sh.config.capabilities.on(meta.path);
+        let capabilities = self.config.capabilities.on(meta.path);
         let offset = offset.wrapping_sub(lag);
-        let with = SubflowConfig::new(config, &capabilities, &sh.config.limits, offset);
+        let with = SubflowConfig::new(config, &capabilities, &self.config.limits, offset);
         let (congestion, recovery) = (&*config.policies.congestion, &*config.policies.recovery);
         let mut tcp =
             Subflow::accept(now, with, meta.path, baked.isn, &syn, meta.ecn, congestion, recovery);
@@ -165,8 +170,8 @@ impl Endpoint {
             }));
         }
         let key = FlowKey { path: meta.path, local_flow: 0, peer_flow: 0 };
-        sh.strays.push_back(Stray { header, options, key });
-        sh.counters.syn_cookies_sent += 1;
+        self.out.reply(StatelessReply { header, options, key });
+        self.out.counters.syn_cookies_sent += 1;
         self.cookie_sent_at = Some(now);
     }
 
@@ -182,35 +187,33 @@ impl Endpoint {
         let fresh = self.cookie_sent_at.is_some_and(|at| now < at + good);
         let flags = segment.header.flags;
         let ends = flags.contains(TcpFlags::ACK) && !flags.contains(TcpFlags::SYN);
-        let Some(config) = self.shared.config.accept.clone().filter(|_| fresh && ends) else {
+        let Some(config) = self.config.accept.clone().filter(|_| fresh && ends) else {
             return false;
         };
         let Some((baked, syn)) = self.read_cookie(now, meta, segment) else { return false };
-        let taken = self.shared.demux.token(baked.key.derive().0).is_some();
-        if taken || self.count >= self.shared.config.limits.connections {
-            self.shared.counters.connections_refused += 1;
+        let taken = self.flows.token(baked.key.derive().0).is_some();
+        if taken || self.slots.count() >= self.config.limits.connections {
+            self.out.counters.connections_refused += 1;
             return false;
         }
-        self.shared.counters.syn_cookies_received += 1;
+        self.out.counters.syn_cookies_received += 1;
         let path = meta.path;
         let (ecn, peer_flow, isn) = (meta.ecn, 0, Some(baked.isn));
         let accepted = Accepted { segment: &syn, ecn, peer_flow, after: None, isn };
-        let slot = self.insert(|sh, id, slot| {
+        let (id, slot) = self.insert(now, |cx, id, slot| {
             let origin = Origin { id, slot, path, key: baked.key };
-            Connection::accept(now, sh, config, &origin, &accepted)
+            Connection::accept(cx, config, &origin, &accepted)
         });
-        let Some(connection) = self.slab[slot as usize].connection.as_mut() else { return false };
-        connection.register_token(&mut self.shared, slot);
-        self.shared.half_open_count += 1;
+        self.count_half_open(slot);
         // Its SYN/ACK went out long ago.
         let mut sent = TransmitBuf::new(0, 1);
-        connection.poll_transmit(now, &mut self.shared, &mut sent);
-        let id = connection.id;
-        if let Some(flow) = self.shared.demux.find(&path, 0, 0) {
+        let (slots, mut cx) = self.lend(now);
+        slots.get_mut(slot).and_then(|connection| connection.poll_transmit(&mut cx, &mut sent));
+        if let Some(flow) = self.flows.find(&path, 0, 0) {
             self.on_segment(now, meta, segment, flow);
         }
         if self.connection(id).is_some_and(Connection::is_half_open) {
-            self.with(now, id, |c, sh| c.drop_if_half_open(now, sh));
+            self.with(now, id, |c, cx| c.drop_if_half_open(cx));
             self.settle(slot);
         }
         true
@@ -229,7 +232,7 @@ impl Endpoint {
         if slot_of(now).wrapping_sub(slot) % SLOTS > GOOD_SLOTS {
             return None;
         }
-        let baked = bake(&self.shared, meta.path, theirs, (size, slot));
+        let baked = bake(self.flows.initial(), meta.path, theirs, (size, slot));
         if baked.isn != isn {
             return None;
         }

@@ -5,16 +5,16 @@ use marline_policy::SubflowId;
 use marline_time::Instant;
 
 use super::Endpoint;
-use super::demux::FlowRef;
 use crate::connection::Connection;
-use crate::shared::Shared;
+use crate::tables::Context;
+use crate::tables::demux::FlowRef;
 use crate::{FourTuple, NetworkError};
 
 impl Endpoint {
     /// The peer has forgotten the flow that we know by this id, and the carrier has seen the proof: its
     /// subflow is reset, as if by a RST in sequence.
     pub fn flow_reset(&mut self, now: Instant, local_flow: u64) {
-        self.with_flow(now, local_flow, |c, sh, id| c.on_proven_reset(now, sh, id));
+        self.with_flow(now, local_flow, |c, cx, id| c.on_proven_reset(cx, id));
     }
 
     /// The peer of a flow is at another address now, and has shown that it receives there. `new_host`: not
@@ -33,7 +33,7 @@ impl Endpoint {
     /// A datagram of this flow came back with an error that quotes the flow's id, which nobody knows who
     /// does not see the flow.
     pub fn flow_error(&mut self, now: Instant, local_flow: u64, error: NetworkError) {
-        self.with_flow(now, local_flow, |c, sh, id| c.on_error(now, sh, id, error));
+        self.with_flow(now, local_flow, |c, cx, id| c.on_error(cx, id, error));
     }
 
     /// The system refused a segment of this subflow: no route, no interface, or too large for it. Others that
@@ -50,17 +50,17 @@ impl Endpoint {
             self.flow_error(now, local_flow, error);
             return;
         }
-        let Some(flow) = self.shared.demux.find(path, 0, 0) else { return };
-        self.with_subflow(now, flow, |c, sh, id| c.on_error(now, sh, id, error));
+        let Some(flow) = self.flows.find(path, 0, 0) else { return };
+        self.with_subflow(now, flow, |c, cx, id| c.on_error(cx, id, error));
     }
 
     fn with_flow(
         &mut self,
         now: Instant,
         local_flow: u64,
-        report: impl FnOnce(&mut Connection, &mut Shared, SubflowId),
+        report: impl FnOnce(&mut Connection, &mut Context<'_>, SubflowId),
     ) {
-        let Some(flow) = self.shared.demux.find_flow(local_flow) else { return };
+        let Some(flow) = self.flows.find_flow(local_flow) else { return };
         self.with_subflow(now, flow, report);
     }
 
@@ -68,11 +68,11 @@ impl Endpoint {
         &mut self,
         now: Instant,
         flow: FlowRef,
-        report: impl FnOnce(&mut Connection, &mut Shared, SubflowId),
+        report: impl FnOnce(&mut Connection, &mut Context<'_>, SubflowId),
     ) {
-        let entry = self.slab.get_mut(flow.slot as usize);
-        let Some(connection) = entry.and_then(|entry| entry.connection.as_mut()) else { return };
-        report(connection, &mut self.shared, flow.subflow);
+        let (slots, mut cx) = self.lend(now);
+        let Some(connection) = slots.get_mut(flow.slot) else { return };
+        report(connection, &mut cx, flow.subflow);
         self.after(now, flow.slot);
     }
 }

@@ -6,16 +6,15 @@ use marline_wire::mptcp::{MpJoin, MpTcpRst, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, fill_tcp_checksum};
 
 use super::Endpoint;
-use super::demux::FlowKey;
-use super::time_wait::{Answer, Stray};
 use crate::connection::{Accepted, Connection, Origin, fast_join_token, mp_join, rst_reason};
 use crate::crypto::Key;
-use crate::shared::Shared;
+use crate::tables::demux::FlowKey;
+use crate::tables::time_wait::{Answer, StatelessReply};
 use crate::transmit::TransmitBuf;
 use crate::{ChecksumScope, Ecn, PacketMeta, Shard, Transmit};
 
 /// Answers that may wait at once.
-pub(super) const MAX_STRAYS: usize = 256;
+pub(super) const MAX_REPLIES: usize = 256;
 
 impl Endpoint {
     /// A SYN that no subflow knows.
@@ -33,53 +32,51 @@ impl Endpoint {
     ) {
         let syn = Accepted { segment, ecn: meta.ecn, peer_flow: meta.peer_flow, after, isn: None };
         if let Some(MpJoin::Syn { token, .. }) = mp_join(segment) {
-            self.shared.counters.mp_join_syn_rx += 1;
+            self.out.counters.mp_join_syn_rx += 1;
             self.on_join_syn(now, meta, &syn, Token(token));
             return;
         }
         if let Some(token) = fast_join_token(segment) {
-            self.shared.counters.fast_join_syn_rx += 1;
+            self.out.counters.fast_join_syn_rx += 1;
             self.on_join_syn(now, meta, &syn, Token(token));
             return;
         }
-        let Some(config) = self.shared.config.accept.clone() else {
-            self.shared.counters.connections_refused += 1;
+        let Some(config) = self.config.accept.clone() else {
+            self.out.counters.connections_refused += 1;
             self.answer_with_reset(now, meta, segment);
             return;
         };
-        if self.count >= self.shared.config.limits.connections {
-            self.shared.counters.connections_refused += 1;
+        if self.slots.count() >= self.config.limits.connections {
+            self.out.counters.connections_refused += 1;
             return;
         }
         // Where flows have ids the carrier has asked for its own cookie.
-        if self.is_pressed() && !self.shared.config.capabilities.flow_ids {
+        if self.is_pressed() && !self.config.capabilities.flow_ids {
             self.answer_with_cookie(now, meta, segment, &config);
             return;
         }
         self.make_room_for_syn(now);
         let key = self.draw_key();
         let path = meta.path;
-        let slot = self.insert(|sh, id, slot| {
+        let (id, slot) = self.insert(now, |cx, id, slot| {
             let origin = Origin { id, slot, path, key };
-            Connection::accept(now, sh, config, &origin, &syn)
+            Connection::accept(cx, config, &origin, &syn)
         });
-        let Some(connection) = self.slab[slot as usize].connection.as_mut() else { return };
-        connection.register_token(&mut self.shared, slot);
-        self.shared.half_open.push_back(connection.id);
-        self.shared.half_open_count += 1;
+        self.half_open.push_back(id);
+        self.count_half_open(slot);
         self.after(now, slot);
     }
 
     fn on_join_syn(&mut self, now: Instant, meta: &PacketMeta, syn: &Accepted<'_>, token: Token) {
-        let slot = self.shared.demux.token(token);
-        let connection =
-            slot.and_then(|slot| self.slab.get_mut(slot as usize)?.connection.as_mut());
+        let slot = self.flows.token(token);
+        let (slots, mut cx) = self.lend(now);
+        let connection = slot.and_then(|slot| slots.get_mut(slot));
         let Some((connection, slot)) = connection.zip(slot) else {
-            self.shared.counters.mp_join_no_token += 1;
+            self.out.counters.mp_join_no_token += 1;
             self.answer_with_reset_because(now, meta, syn.segment, Some(rst_reason::MPTCP_ERROR));
             return;
         };
-        let answer = connection.answer_join(now, &mut self.shared, meta.path, syn);
+        let answer = connection.answer_join(&mut cx, meta.path, syn);
         if let Err(reason) = answer {
             self.answer_with_reset_because(now, meta, syn.segment, Some(reason));
         }
@@ -89,35 +86,43 @@ impl Endpoint {
     /// So many connections are half open that strangers must prove their addresses before they get another.
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
-        self.shared.half_open_count >= self.shared.config.limits.syn_queue.div_ceil(2)
+        self.half_open_count >= self.config.limits.syn_queue.div_ceil(2)
     }
 
     /// Half-open connections are bounded: the oldest gives way to the newest.
+    /// A connection was touched: it may have become half open, or have ended that.
+    pub(super) fn count_half_open(&mut self, slot: u32) {
+        match self.slots.note_half_open(slot) {
+            Some(true) => self.half_open_count += 1,
+            Some(false) => self.half_open_count -= 1,
+            None => {}
+        }
+    }
+
     fn make_room_for_syn(&mut self, now: Instant) {
-        while self.shared.half_open_count >= self.shared.config.limits.syn_queue {
-            let Some(oldest) = self.shared.half_open.pop_front() else { return };
-            let dropped = self.with(now, oldest, |c, sh| c.drop_if_half_open(now, sh));
+        while self.half_open_count >= self.config.limits.syn_queue {
+            let Some(oldest) = self.half_open.pop_front() else { return };
+            let dropped = self.with(now, oldest, |c, cx| c.drop_if_half_open(cx));
             if dropped == Some(true) {
-                self.shared.counters.syn_queue_overflow += 1;
+                self.out.counters.syn_queue_overflow += 1;
                 self.settle(oldest.0 as u32);
             }
         }
         // Entries that grew up stay behind one that does not: sweep when they are the majority.
-        if self.shared.half_open.len() > 2 * self.shared.config.limits.syn_queue.max(1) {
-            let mut entries = core::mem::take(&mut self.shared.half_open);
+        if self.half_open.len() > 2 * self.config.limits.syn_queue.max(1) {
+            let mut entries = core::mem::take(&mut self.half_open);
             entries.retain(|id| self.connection(*id).is_some_and(Connection::is_half_open));
-            self.shared.half_open = entries;
+            self.half_open = entries;
         }
     }
 
     /// A key whose token nobody has and that belongs to this shard.
     pub(super) fn draw_key(&mut self) -> Key {
         loop {
-            let key = Key(self.shared.rng.next_u64());
+            let key = Key(self.rng.next_u64());
             let (token, _) = key.derive();
-            let Shard { index, count } = self.shared.config.shard;
-            if Shard::of_token(token.0, count) == index && self.shared.demux.token(token).is_none()
-            {
+            let Shard { index, count } = self.config.shard;
+            if Shard::of_token(token.0, count) == index && self.flows.token(token).is_none() {
                 return key;
             }
         }
@@ -131,15 +136,14 @@ impl Endpoint {
         segment: &TcpSegment<'_>,
         slot: u32,
     ) {
-        let Some(ended) = self.shared.time_wait.get(slot).copied() else { return };
+        let Some(ended) = self.flows.ended(slot) else { return };
         let flags = segment.header.flags;
         if flags.contains(TcpFlags::RST) {
             return;
         }
         let is_syn = flags.contains(TcpFlags::SYN);
         if is_syn && !flags.contains(TcpFlags::ACK) && ended.gives_way_to(segment) {
-            let Shared { time_wait, demux, events, .. } = &mut self.shared;
-            time_wait.forget(slot, demux, events);
+            self.flows.forget_ended(slot, &mut self.out);
             self.on_syn_after(now, meta, segment, Some(ended.header.seq));
             return;
         }
@@ -147,7 +151,7 @@ impl Endpoint {
         if ended.answer == Answer::Ack && bare_ack {
             return;
         }
-        self.push_stray(now, ended.answer_to(&segment.header));
+        self.push_reply(now, ended.answer_to(&segment.header));
     }
 
     pub(super) fn answer_with_reset(
@@ -187,28 +191,27 @@ impl Endpoint {
             window: 0,
             urgent: 0,
         };
-        self.push_stray(now, Stray { header, options, key });
+        self.push_reply(now, StatelessReply { header, options, key });
     }
 
-    fn push_stray(&mut self, now: Instant, stray: Stray) {
-        let Shared { strays, answers, rng, counters, .. } = &mut self.shared;
-        if strays.len() < MAX_STRAYS && answers.take(now, rng.as_mut()) {
-            counters.resets_out += 1;
-            strays.push_back(stray);
+    fn push_reply(&mut self, now: Instant, reply: StatelessReply) {
+        if self.out.replies() < MAX_REPLIES && self.replies.take(now, self.rng.as_mut()) {
+            self.out.counters.resets_out += 1;
+            self.out.reply(reply);
         }
     }
 
-    pub(super) fn emit_stray(&mut self, buf: &mut TransmitBuf) -> Option<Transmit> {
-        let Stray { header, options, key } = self.shared.strays.pop_front()?;
+    pub(super) fn emit_reply(&mut self, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let StatelessReply { header, options, key } = self.out.next_reply()?;
         let start = buf.headroom();
         let segment = buf.grow(marline_wire::TCP_HEADER_LEN + options.encoded_len());
         header.emit(&options, segment).ok()?;
-        let addresses = match self.shared.config.capabilities.checksum {
+        let addresses = match self.config.capabilities.checksum {
             ChecksumScope::WithAddresses => Some((key.path.local.ip(), key.path.remote.ip())),
             ChecksumScope::WithoutAddresses => None,
         };
         fill_tcp_checksum(addresses, &mut buf.bytes_mut()[start..]);
-        self.shared.counters.segments_out += 1;
+        self.out.counters.segments_out += 1;
         Some(Transmit {
             path: key.path,
             ecn: Ecn::NotEct,

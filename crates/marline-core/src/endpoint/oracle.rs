@@ -13,42 +13,13 @@ use marline_policy::Netpath;
 use marline_time::{Duration, Instant};
 
 use super::Endpoint;
-use crate::oracle::{Contribution, Judge, NetpathFault, Oracle, Trouble};
-use crate::shared::Shared;
-use crate::{ConnectionId, FourTuple};
+use crate::ConnectionId;
+use crate::connection::Connection;
+use crate::oracle::{Contribution, Judge, NetpathFault, Oracle};
+use crate::tables::Context;
 
-/// Netpaths whose troubles are remembered until the visit that follows.
-const MAX_TROUBLES: usize = 64;
 /// Least time between a visit and the next one for trouble's sake.
 const TROUBLE_GAP: Duration = Duration::from_millis(10);
-
-/// What connections share of the oracle.
-#[derive(Debug, Default)]
-pub(crate) struct OracleView {
-    /// There is one.
-    present: bool,
-    /// What timed out since the last visit, by addresses: of one netpath the worst.
-    troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
-    /// The bad netpaths, by addresses.
-    bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
-}
-
-impl OracleView {
-    /// Something timed out on a subflow.
-    pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
-        let key = (path.local.ip(), path.remote.ip());
-        if let Some((_, before)) = self.troubles.get_mut(&key) {
-            *before = before.or_worse(trouble);
-        } else if self.present && self.troubles.len() < MAX_TROUBLES {
-            self.troubles.insert(key, (path, trouble));
-        }
-    }
-
-    /// Why the path is bad; `None` if it is not.
-    pub(crate) fn fault(&self, path: &FourTuple) -> Option<NetpathFault> {
-        self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
-    }
-}
 
 /// An endpoint's place at the oracle.
 #[derive(Debug)]
@@ -97,7 +68,7 @@ impl Endpoint {
             troubles_at: None,
             last_visit_at: None,
         });
-        self.shared.oracle = OracleView { present: true, ..OracleView::default() };
+        self.faults.begin();
     }
 
     /// The oracle, if there is one.
@@ -111,7 +82,7 @@ impl Endpoint {
         let Some(seat) = &mut self.seat else { return };
         let changed = seat.oracle.generation() != seat.seen;
         let due = seat.next_timeout().is_some_and(|at| at <= now);
-        let troubled = !self.shared.oracle.troubles.is_empty() && seat.tells_trouble(now);
+        let troubled = self.faults.has_troubles() && seat.tells_trouble(now);
         if changed || due || troubled {
             self.visit_oracle(now);
         } else if seat.period_ends.is_none() {
@@ -125,13 +96,13 @@ impl Endpoint {
         let findings = self.consult(now, &mut seat);
         self.seat = Some(seat);
         if let Some(bad) = findings.bad {
-            self.shared.oracle.bad = bad;
+            self.faults.set_bad(bad);
             for id in self.connections() {
-                self.with_quietly(id, |c, sh| c.adopt_verdicts(now, sh));
+                self.with_quietly(now, id, |c, cx| c.adopt_verdicts(cx));
             }
         }
         for (id, netpath) in findings.questions {
-            self.with_quietly(id, |c, _| c.ask_netpath(&netpath));
+            self.with_quietly(now, id, |c, _| c.ask_netpath(&netpath));
         }
     }
 
@@ -141,9 +112,9 @@ impl Endpoint {
         let mut judge = oracle.lock();
         let period_over = seat.period_ends.is_none_or(|at| at <= now);
         let active = self.tell(now, &mut judge, period_over);
-        let troubles = core::mem::take(&mut self.shared.oracle.troubles);
+        let troubles = self.faults.take_troubles();
         (seat.troubles_at, seat.last_visit_at) = (None, Some(now));
-        for (path, trouble) in troubles.values() {
+        for (path, trouble) in &troubles {
             if let Some(netpath) = judge.netpath(path) {
                 judge.trouble(now, netpath, *trouble);
             }
@@ -165,9 +136,8 @@ impl Endpoint {
     /// Tells when members were heard, and at a period's end what they did. Whether they did anything.
     fn tell(&mut self, now: Instant, judge: &mut Judge, period_over: bool) -> bool {
         let mut parts: BTreeMap<Netpath, (Instant, Contribution)> = BTreeMap::new();
-        for slot in &mut self.slab {
-            let Some(connection) = slot.connection.as_mut() else { continue };
-            self.shared.counters.connections_looked_at += 1;
+        for connection in self.slots.iter_mut() {
+            self.out.counters.connections_looked_at += 1;
             connection.members(|path, tcp| {
                 let Some(netpath) = judge.netpath(&path) else { return };
                 let (heard, sum) = parts.entry(netpath).or_default();
@@ -192,9 +162,8 @@ impl Endpoint {
         if !judge.is_watching() {
             return questions;
         }
-        for slot in &mut self.slab {
-            let Some(connection) = slot.connection.as_mut() else { continue };
-            let id = connection.id;
+        for connection in self.slots.iter_mut() {
+            let id = connection.id();
             connection.members(|path, _| {
                 let netpath = judge.netpath(&path).filter(|netpath| judge.take_question(netpath));
                 questions.extend(netpath.map(|netpath| (id, netpath)));
@@ -206,13 +175,14 @@ impl Endpoint {
     /// Runs a command on a connection without another visit.
     fn with_quietly(
         &mut self,
+        now: Instant,
         id: ConnectionId,
-        command: impl FnOnce(&mut crate::connection::Connection, &mut Shared),
+        command: impl FnOnce(&mut Connection, &mut Context<'_>),
     ) {
         let slot = id.0 as u32;
-        let entry = self.slab.get_mut(slot as usize).and_then(|slot| slot.connection.as_mut());
-        if let Some(connection) = entry.filter(|connection| connection.id == id) {
-            command(connection, &mut self.shared);
+        let (slots, mut cx) = self.lend(now);
+        if let Some(connection) = slots.get_mut(slot).filter(|connection| connection.id() == id) {
+            command(connection, &mut cx);
             self.touched(slot);
         }
     }

@@ -21,16 +21,10 @@ pub(super) struct Waiting {
 impl Endpoint {
     /// A connection was touched: it may have begun to wait, or have ended that.
     pub(super) fn count_waiting(&mut self, now: Instant, slot: u32) {
-        let Some(connection) = self.slab.get_mut(slot as usize).and_then(|s| s.connection.as_mut())
-        else {
-            return;
-        };
-        let waits = connection.is_stranger_without_path();
-        if waits == core::mem::replace(&mut connection.counted_waiting, waits) {
-            return;
-        }
+        let Some((id, changed)) = self.slots.note_waiting(slot) else { return };
+        let Some(waits) = changed else { return };
         if waits {
-            self.waiting.queue.push_back(connection.id);
+            self.waiting.queue.push_back(id);
             self.waiting.count += 1;
             self.keep_to_bound(now);
         } else {
@@ -41,14 +35,14 @@ impl Endpoint {
 
     /// Beyond the bound the one that has waited longest ends.
     fn keep_to_bound(&mut self, now: Instant) {
-        while self.waiting.count > self.shared.config.limits.lingering {
+        while self.waiting.count > self.config.limits.lingering {
             let Some(oldest) = self.waiting.queue.pop_front() else { return };
             if !self.is_waiting(oldest) {
                 continue;
             }
-            self.shared.counters.lingering_overflow += 1;
+            self.out.counters.lingering_overflow += 1;
             // Ends the wait, and comes by here again to be counted out.
-            self.with(now, oldest, |c, sh| c.give_place_up(now, sh));
+            self.with(now, oldest, |c, cx| c.give_place_up(cx));
         }
     }
 
@@ -62,6 +56,6 @@ impl Endpoint {
     }
 
     fn is_waiting(&self, id: ConnectionId) -> bool {
-        self.connection(id).is_some_and(|connection| connection.counted_waiting)
+        self.slots.is_waiting(id)
     }
 }

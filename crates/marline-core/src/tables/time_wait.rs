@@ -12,6 +12,7 @@ use marline_wire::mptcp::{Dss, MpFastclose, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};
 
 use super::demux::{Demux, FlowKey, FlowRef};
+use super::outbox::Outbox;
 use crate::Event;
 #[cfg(test)]
 use crate::FourTuple;
@@ -66,19 +67,19 @@ impl Ended {
     }
 
     /// The segment that answers a straggler.
-    pub(crate) fn last_word(&self) -> Stray {
+    pub(crate) fn last_word(&self) -> StatelessReply {
         let mut options =
             TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
         if let Some(fastclose) = self.fastclose {
             options.mptcp.push(MptcpOption::Fastclose(fastclose));
         }
-        Stray { header: self.header, options, key: self.key }
+        StatelessReply { header: self.header, options, key: self.key }
     }
 
     /// The same where the straggler says what its sender expects next. A RST counts only with just
     /// that number (RFC 5961 section 3.2), which is not ours if something was still under way when
     /// we reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
-    pub(crate) fn answer_to(&self, straggler: &TcpHeader) -> Stray {
+    pub(crate) fn answer_to(&self, straggler: &TcpHeader) -> StatelessReply {
         let mut stray = self.last_word();
         if self.answer == Answer::Rst && straggler.flags.contains(TcpFlags::ACK) {
             stray.header.seq = straggler.ack;
@@ -91,7 +92,7 @@ impl Ended {
 
 /// A segment without a connection: a RST or a last ACK.
 #[derive(Debug)]
-pub(crate) struct Stray {
+pub(crate) struct StatelessReply {
     pub(crate) header: TcpHeader,
     pub(crate) options: TcpOptions,
     pub(crate) key: FlowKey,
@@ -112,18 +113,18 @@ impl TimeWait {
     }
 
     /// Takes over a subflow. The oldest gives way if there are too many.
-    pub(crate) fn insert(&mut self, ended: Ended, demux: &mut Demux, events: &mut VecDeque<Event>) {
+    pub(crate) fn insert(&mut self, ended: Ended, demux: &mut Demux, out: &mut Outbox) {
         demux.remove(&ended.key);
         if self.limit == 0 {
-            events.push_back(gone(&ended.key));
+            out.event(gone(&ended.key));
             return;
         }
         if self.entries.len() >= self.limit {
-            self.pop(demux, events);
+            self.pop(demux, out);
         }
         let number = self.first.wrapping_add(self.entries.len() as u32) & !TIME_WAIT_BIT;
         demux.insert(ended.key, FlowRef { slot: TIME_WAIT_BIT | number, subflow: SubflowId(0) });
-        events.push_back(Event::FlowEnded { local_flow: ended.key.local_flow });
+        out.event(Event::FlowEnded { local_flow: ended.key.local_flow });
         self.entries.push_back(Some(ended));
     }
 
@@ -133,18 +134,18 @@ impl TimeWait {
     }
 
     /// Forgets one entry early: its address pair is wanted for a new connection.
-    pub(crate) fn forget(&mut self, slot: u32, demux: &mut Demux, events: &mut VecDeque<Event>) {
+    pub(crate) fn forget(&mut self, slot: u32, demux: &mut Demux, out: &mut Outbox) {
         let index = self.index(slot);
         if let Some(ended) = self.entries.get_mut(index).and_then(Option::take) {
             demux.remove(&ended.key);
-            events.push_back(gone(&ended.key));
+            out.event(gone(&ended.key));
         }
     }
 
     /// Drops what is over.
-    pub(crate) fn expire(&mut self, now: Instant, demux: &mut Demux, events: &mut VecDeque<Event>) {
+    pub(crate) fn expire(&mut self, now: Instant, demux: &mut Demux, out: &mut Outbox) {
         while self.entries.front().is_some_and(|e| e.is_none_or(|e| e.until <= now)) {
-            self.pop(demux, events);
+            self.pop(demux, out);
         }
     }
 
@@ -158,12 +159,12 @@ impl TimeWait {
         (slot.wrapping_sub(self.first) & !TIME_WAIT_BIT) as usize
     }
 
-    fn pop(&mut self, demux: &mut Demux, events: &mut VecDeque<Event>) {
+    fn pop(&mut self, demux: &mut Demux, out: &mut Outbox) {
         let Some(entry) = self.entries.pop_front() else { return };
         self.first = self.first.wrapping_add(1);
         if let Some(ended) = entry {
             demux.remove(&ended.key);
-            events.push_back(gone(&ended.key));
+            out.event(gone(&ended.key));
         }
     }
 }
@@ -201,22 +202,23 @@ mod tests {
 
     #[test]
     fn entries_are_found_by_packet_bounded_and_expire_in_order() {
-        let (mut demux, mut events) = (Demux::new(1), VecDeque::new());
+        let (mut demux, mut out) = (Demux::new(1), Outbox::default());
         let mut table = TimeWait::new(2);
         for (port, until) in [(1, 10), (2, 20), (3, 30)] {
-            table.insert(ended(port, until), &mut demux, &mut events);
+            table.insert(ended(port, until), &mut demux, &mut out);
         }
-        let gone = |events: &VecDeque<Event>| {
+        let mut gone = |out: &mut Outbox| {
+            let events: Vec<Event> = std::iter::from_fn(|| out.next_event()).collect();
             events.iter().filter(|event| matches!(event, Event::FlowGone { .. })).count()
         };
-        assert_eq!((gone(&events), events.len()), (1, 4), "three ended, one is gone already");
+        assert_eq!(gone(&mut out), 1, "three ended, one is gone already");
         assert!(demux.find(&ended(1, 0).key.path, 0, 0).is_none());
         let slot = demux.find(&ended(3, 0).key.path, 0, 0).unwrap().slot;
         assert_eq!(table.get(slot).unwrap().until, Instant::from_secs(30));
-        table.expire(Instant::from_secs(20), &mut demux, &mut events);
+        table.expire(Instant::from_secs(20), &mut demux, &mut out);
         assert_eq!(table.get(slot).unwrap().key.path.remote.port(), 3);
-        table.forget(slot, &mut demux, &mut events);
+        table.forget(slot, &mut demux, &mut out);
         assert!(table.get(slot).is_none() && table.next_timeout().is_none());
-        assert_eq!(gone(&events), 3);
+        assert_eq!(gone(&mut out), 2);
     }
 }

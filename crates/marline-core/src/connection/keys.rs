@@ -1,0 +1,175 @@
+//! The keys of a Multipath TCP connection, and what RFC 8684 derives from them: tokens, initial DSNs, HMACs.
+
+use core::net::IpAddr;
+
+use marline_policy::{Dsn, Role, Token};
+use marline_wire::mptcp::{AddAddr, ExperimentalMessage};
+
+use crate::crypto::{
+    self, Key, address_hmac, equal_in_constant_time, fast_ack_hmac, fast_syn_hmac, join_hmac,
+    left_64, left_160,
+};
+
+/// The keys of both sides and what follows from them.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Keys {
+    local: Key,
+    local_token: Token,
+    /// Our IDSN + 1: the wire DSN of our first byte.
+    local_first: u64,
+    remote: Option<Key>,
+    remote_token: Token,
+    /// The peer's IDSN + 1.
+    remote_first: u64,
+}
+
+impl Keys {
+    pub(super) fn new(local: Key) -> Self {
+        let (local_token, idsn) = local.derive();
+        Keys {
+            local,
+            local_token,
+            local_first: idsn.wrapping_add(1),
+            remote: None,
+            remote_token: Token(0),
+            remote_first: 0,
+        }
+    }
+
+    pub(super) fn set_remote(&mut self, remote: Key) {
+        let (token, idsn) = remote.derive();
+        self.remote = Some(remote);
+        self.remote_token = token;
+        self.remote_first = idsn.wrapping_add(1);
+    }
+
+    pub(super) const fn local(&self) -> Key {
+        self.local
+    }
+
+    pub(super) const fn remote(&self) -> Option<Key> {
+        self.remote
+    }
+
+    /// By which the peer names the connection.
+    pub(super) const fn local_token(&self) -> Token {
+        self.local_token
+    }
+
+    /// By which we name it to the peer.
+    pub(super) const fn remote_token(&self) -> Token {
+        self.remote_token
+    }
+
+    /// The wire DSN of a position in our stream.
+    pub(super) const fn local_wire(&self, at: Dsn) -> u64 {
+        self.local_first.wrapping_add(at.0)
+    }
+
+    /// The wire DSN of a position in the peer's stream.
+    pub(super) const fn remote_wire(&self, at: Dsn) -> u64 {
+        self.remote_first.wrapping_add(at.0)
+    }
+
+    /// The position in our stream that a wire DSN means, however far off it is.
+    pub(super) const fn local_offset(&self, wire: u64) -> u64 {
+        wire.wrapping_sub(self.local_first)
+    }
+
+    /// The same of the peer's stream.
+    pub(super) const fn remote_offset(&self, wire: u64) -> u64 {
+        wire.wrapping_sub(self.remote_first)
+    }
+
+    /// What names the connection to protocols inside it; `None` while the peer's key is unknown.
+    pub(super) fn binding(&self, role: Role, label: &[u8]) -> Option<[u8; 32]> {
+        let remote = self.remote?;
+        Some(match role {
+            Role::Client => crypto::binding(self.local, remote, label),
+            Role::Server => crypto::binding(remote, self.local, label),
+        })
+    }
+
+    /// The HMAC that we show in a join, between our nonce and the peer's.
+    pub(super) fn join_hmac(&self, nonce: u32, peer_nonce: u32) -> Option<[u8; 32]> {
+        Some(join_hmac(self.local, self.remote?, nonce, peer_nonce))
+    }
+
+    /// Whether a SYN/ACK's HMAC is that of the peer.
+    pub(super) fn proves_syn_ack(&self, hmac: u64, nonce: u32, peer_nonce: u32) -> bool {
+        self.remote.is_some_and(|remote| {
+            let expected = left_64(&join_hmac(remote, self.local, peer_nonce, nonce));
+            equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
+        })
+    }
+
+    /// Whether a third ACK's HMAC is that of the peer.
+    pub(super) fn proves_third_ack(&self, hmac: &[u8; 20], nonce: u32, peer_nonce: u32) -> bool {
+        self.remote.is_some_and(|remote| {
+            let expected = join_hmac(remote, self.local, peer_nonce, nonce);
+            equal_in_constant_time(hmac, &left_160(&expected))
+        })
+    }
+
+    /// The HMAC of an ADD_ADDR of ours.
+    pub(super) fn address_hmac(&self, id: u8, address: IpAddr, port: Option<u16>) -> Option<u64> {
+        Some(address_hmac(self.local, self.remote?, id, address, port))
+    }
+
+    /// Whether an ADD_ADDR is the peer's.
+    pub(super) fn proves_address(&self, add: &AddAddr) -> bool {
+        let (Some(remote), Some(hmac)) = (self.remote, add.hmac) else { return false };
+        let expected = address_hmac(remote, self.local, add.address_id, add.address, add.port);
+        equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
+    }
+
+    /// The HMAC of a Fast JOIN's SYN of ours.
+    pub(super) fn fast_syn_hmac(
+        &self,
+        head: &ExperimentalMessage,
+        point: u64,
+        payload: &[u8],
+        count: Option<u64>,
+    ) -> Option<u64> {
+        Some(fast_syn_hmac(self.local, self.remote?, head, point, payload, count))
+    }
+
+    /// Whether the HMAC of a Fast JOIN's SYN is the peer's.
+    pub(super) fn proves_fast_syn(
+        &self,
+        hmac: u64,
+        message: &ExperimentalMessage,
+        point: u64,
+        payload: &[u8],
+        count: Option<u64>,
+    ) -> bool {
+        self.remote.is_some_and(|remote| {
+            let expected = fast_syn_hmac(remote, self.local, message, point, payload, count);
+            equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
+        })
+    }
+
+    /// The HMAC of our answer to a Fast JOIN, whose SYN had `syn_hmac`.
+    pub(super) fn fast_ack_hmac(
+        &self,
+        head: &ExperimentalMessage,
+        point: u64,
+        syn_hmac: u64,
+    ) -> Option<u64> {
+        Some(fast_ack_hmac(self.local, self.remote?, head, point, syn_hmac))
+    }
+
+    /// Whether the HMAC of an answer to our Fast JOIN is the peer's.
+    pub(super) fn proves_fast_ack(
+        &self,
+        hmac: u64,
+        message: &ExperimentalMessage,
+        point: u64,
+        syn_hmac: u64,
+    ) -> bool {
+        self.remote.is_some_and(|remote| {
+            let expected = fast_ack_hmac(remote, self.local, message, point, syn_hmac);
+            equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! The negotiation of extensions beyond RFC 8684 by HELLO, between two Marline peers.
+//!
+//! ```text
+//! client                                        server
+//!   ... MP_CAPABLE handshake, confirmed by the first DSS ...
+//!   ACK   HELLO(what it asks for)          ->          repeated with back-off, five times at most
+//!                                          <-   ACK    HELLO(what of it the server allows)
+//! ```
+//! It comes after the handshake, never in MP_CAPABLE: a peer that knows nothing of it, or a box that
+//! dislikes what it does not know, must find nothing there that could make it refuse. Such a peer
+//! ignores the option on an ACK that means something without it, the client stops asking after a
+//! while, and the connection is plain RFC 8684. A server says nothing of its own accord.
+//!
+//! HELLO is not authenticated, as MP_PRIO is not: who can forge an acceptable segment can do worse.
+//! What is agreed on proves itself where it matters (Fast JOIN by an HMAC).
+
+use marline_policy::Role;
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::Extensions;
+
+use crate::ConnectionConfig;
+
+/// What this core can do. The rest is never offered nor granted, whatever the configuration says.
+const BUILT: Extensions = Extensions::ALL;
+/// HELLOs without an answer after which the client stops asking.
+const MAX_HELLOS: u32 = 5;
+/// HELLOs that a server answers: more than a client sends, few enough that they are no lever.
+const MAX_ANSWERS: u32 = 16;
+/// Shortest pause between two HELLOs.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Where the negotiation stands.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Negotiation {
+    agreed: Extensions,
+    settled: bool,
+    /// HELLOs sent.
+    count: u32,
+    again_at: Option<Instant>,
+}
+
+/// What follows from a HELLO of the peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct HelloOutcome {
+    /// These are agreed on from now on.
+    pub(super) settled: Option<Extensions>,
+    /// The answer to be sent.
+    pub(super) answer: Option<Extensions>,
+}
+
+/// What a client's configuration asks for and we can do.
+fn asked(config: &ConnectionConfig) -> Extensions {
+    config.extensions.and(BUILT)
+}
+
+/// What of the extensions that a client offers a server may grant.
+fn granted(config: &ConnectionConfig, offered: Extensions) -> Extensions {
+    let mut allowed = config.allow_extensions;
+    if config.follow_client.is_none() {
+        allowed = allowed.without(Extensions::FOLLOW_CLIENT);
+    }
+    offered.and(allowed).and(BUILT)
+}
+
+impl Negotiation {
+    pub(super) const fn next_timeout(&self) -> Option<Instant> {
+        self.again_at
+    }
+
+    /// What both sides agreed on.
+    pub(super) const fn agreed(&self) -> Extensions {
+        self.agreed
+    }
+
+    /// Client: these were asked for, and no answer has come yet.
+    pub(super) fn awaits_word_on(&self, config: &ConnectionConfig, wanted: Extensions) -> bool {
+        self.count > 0 && !self.settled && asked(config).contains(wanted)
+    }
+
+    /// The connection is confirmed: whether a client has something to ask for.
+    pub(super) fn wants_to_ask(&self, config: &ConnectionConfig) -> bool {
+        !asked(config).is_empty() && !self.settled
+    }
+
+    /// The next HELLO of a client, whose round trips take up to `rto`.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        config: &ConnectionConfig,
+        rto: Duration,
+    ) -> Extensions {
+        let pause = (rto * 2).max(MIN_PAUSE) * (1 << self.count.min(6));
+        self.count += 1;
+        self.again_at = (self.count < MAX_HELLOS).then_some(now + pause);
+        asked(config)
+    }
+
+    /// Whether the time to ask again has come.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.again_at.is_some_and(|at| at <= now);
+        if due {
+            self.again_at = None;
+        }
+        due && !self.settled
+    }
+
+    /// The peer's HELLO. The first word counts.
+    pub(super) fn on_hello(
+        &mut self,
+        role: Role,
+        config: &ConnectionConfig,
+        features: Extensions,
+    ) -> HelloOutcome {
+        match role {
+            Role::Client => {
+                let awaited = self.count > 0 && !self.settled;
+                let settled = awaited.then(|| self.settle(features.and(asked(config))));
+                HelloOutcome { settled, answer: None }
+            }
+            Role::Server if self.count >= MAX_ANSWERS => {
+                HelloOutcome { settled: None, answer: None }
+            }
+            Role::Server => {
+                self.count += 1;
+                let settled = (!self.settled).then(|| self.settle(granted(config, features)));
+                HelloOutcome { settled, answer: Some(self.agreed) }
+            }
+        }
+    }
+
+    fn settle(&mut self, agreed: Extensions) -> Extensions {
+        self.settled = true;
+        self.again_at = None;
+        self.agreed = agreed;
+        agreed
+    }
+}

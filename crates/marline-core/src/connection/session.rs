@@ -1,0 +1,442 @@
+//! The session: what both sides know of each other and agreed on. Mode and keys, checksums, the size of DSNs,
+//! extensions, and the point of a fallback.
+
+use marline_policy::{Dsn, Role, SentSegment, Ssn};
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::{
+    CapableData, DataAck, Dss, Extensions, MpCapable, MpCapableForm, MptcpOption, WireDsn,
+    WireMapping,
+};
+use marline_wire::{TcpOptions, Timestamps, unwrap32};
+
+use super::keys::Keys;
+use super::negotiation::{HelloOutcome, Negotiation};
+use crate::crypto::Key;
+use crate::{ConnectionConfig, FallbackReason};
+
+/// From this many bytes in one time to live of a segment on, 32 bits of DSN are ambiguous.
+const SHORT_DSN_SPAN: u64 = 1 << 31;
+/// How long a segment may live (RFC 9293 section 3.4.2).
+const MAX_SEGMENT_LIFETIME: Duration = Duration::from_secs(120);
+
+/// Whether the stream runs as Multipath TCP.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Offered or expected; the first subflow's handshake decides.
+    Offered,
+    /// Multipath TCP. `confirmed` once the peer showed it with a DSS: joins are allowed from then.
+    Multipath { confirmed: bool },
+    /// Plain TCP on the one subflow. Positions map one to one from these points on.
+    Plain { reason: Option<FallbackReason>, tx: (Ssn, Dsn) },
+}
+
+/// What the connection knows of its peer, and agreed on with it.
+#[derive(Debug)]
+pub(super) struct Session {
+    role: Role,
+    mode: Mode,
+    keys: Keys,
+    /// DSS checksums are on: either side required them.
+    checksum: bool,
+    /// Flag C of the peer: no joins to the address of the initial subflow.
+    peer_denies_id0: bool,
+    /// The peer used 64-bit DSNs: it gets 64-bit DATA_ACKs.
+    peer_uses_long_dsn: bool,
+    /// We use 64-bit DSNs ourselves.
+    sends_long_dsn: bool,
+    /// When the stream passed which position: to tell whether 32 bits of DSN are enough.
+    dsn_span_start: (Instant, Dsn),
+    /// Our infinite mapping, after a fallback once mappings were sent: the first position whose data
+    /// goes without one, and the point that it names.
+    infinite_from: Option<(Ssn, (Ssn, Dsn))>,
+    negotiation: Negotiation,
+    /// SYNs sent on the first subflow.
+    syns_sent: u32,
+    /// SYN/ACKs that came again although our third ACK went out.
+    syn_acks_repeated: u32,
+}
+
+impl Session {
+    pub(super) fn new(role: Role, mode: Mode, key: Key, long_dsn: bool) -> Self {
+        Session {
+            role,
+            mode,
+            keys: Keys::new(key),
+            checksum: false,
+            peer_denies_id0: false,
+            peer_uses_long_dsn: false,
+            sends_long_dsn: long_dsn,
+            dsn_span_start: (Instant::ZERO, Dsn(0)),
+            infinite_from: None,
+            negotiation: Negotiation::default(),
+            syns_sent: 0,
+            syn_acks_repeated: 0,
+        }
+    }
+
+    pub(super) const fn role(&self) -> Role {
+        self.role
+    }
+
+    pub(super) fn is_client(&self) -> bool {
+        self.role == Role::Client
+    }
+
+    pub(super) fn is_server(&self) -> bool {
+        self.role == Role::Server
+    }
+
+    pub(super) const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(super) const fn is_offered(&self) -> bool {
+        matches!(self.mode, Mode::Offered)
+    }
+
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self.mode, Mode::Plain { .. })
+    }
+
+    pub(super) const fn is_multipath(&self) -> bool {
+        matches!(self.mode, Mode::Multipath { .. })
+    }
+
+    pub(super) const fn is_confirmed(&self) -> bool {
+        matches!(self.mode, Mode::Multipath { confirmed: true })
+    }
+
+    /// Multipath TCP, and the peer has not shown it with a DSS yet.
+    pub(super) const fn is_unconfirmed(&self) -> bool {
+        matches!(self.mode, Mode::Multipath { confirmed: false })
+    }
+
+    /// Why it is plain TCP, if it is and Multipath TCP was wanted.
+    pub(super) const fn fallback(&self) -> Option<FallbackReason> {
+        match self.mode {
+            Mode::Plain { reason, .. } => reason,
+            _ => None,
+        }
+    }
+
+    pub(super) const fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    pub(super) const fn uses_checksum(&self) -> bool {
+        self.checksum
+    }
+
+    pub(super) const fn sends_long_dsn(&self) -> bool {
+        self.sends_long_dsn
+    }
+
+    pub(super) const fn peer_denies_id0(&self) -> bool {
+        self.peer_denies_id0
+    }
+
+    /// The option of a first subflow's handshake.
+    pub(super) const fn capable_option(
+        &self,
+        config: &ConnectionConfig,
+        form: MpCapableForm,
+    ) -> MptcpOption {
+        MptcpOption::Capable(MpCapable {
+            version: 1,
+            checksum_required: config.dss_checksum || self.checksum,
+            extensibility: false,
+            deny_join_id0: config.deny_join_id0,
+            hmac_sha256: true,
+            form,
+        })
+    }
+
+    /// What the peer's SYN or SYN/ACK asks for.
+    pub(super) const fn on_capable(&mut self, config: &ConnectionConfig, capable: &MpCapable) {
+        self.checksum = capable.checksum_required || config.dss_checksum;
+        self.peer_denies_id0 = capable.deny_join_id0;
+    }
+
+    /// Both keys are known: Multipath TCP.
+    pub(super) fn on_peer_key(&mut self, key: Key) {
+        self.keys.set_remote(key);
+        self.mode = Mode::Multipath { confirmed: false };
+    }
+
+    /// The peer showed that it speaks Multipath TCP. Whether that is news.
+    pub(super) fn confirm(&mut self) -> bool {
+        let news = self.is_unconfirmed();
+        if news {
+            self.mode = Mode::Multipath { confirmed: true };
+        }
+        news
+    }
+
+    /// A SYN is about to be sent on the first subflow. How many there were, with this one.
+    pub(super) const fn count_syn(&mut self) -> u32 {
+        self.syns_sent += 1;
+        self.syns_sent
+    }
+
+    /// A SYN/ACK came again although our third ACK went out. How many did.
+    pub(super) const fn count_repeated_syn_ack(&mut self) -> u32 {
+        self.syn_acks_repeated += 1;
+        self.syn_acks_repeated
+    }
+
+    /// Plain TCP from byte one. `mapped`: mappings may have been understood, whose end the peer must hear of.
+    pub(super) const fn fall_back(
+        &mut self,
+        reason: FallbackReason,
+        mapped: Option<(Ssn, (Ssn, Dsn))>,
+    ) {
+        if mapped.is_some() {
+            self.infinite_from = mapped;
+        }
+        self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
+    }
+
+    /// Plain TCP in mid-stream: positions map one to one from `tx` on, and `infinite` says so.
+    pub(super) const fn continue_plain(
+        &mut self,
+        reason: FallbackReason,
+        tx: (Ssn, Dsn),
+        infinite: (Ssn, (Ssn, Dsn)),
+    ) {
+        self.mode = Mode::Plain { reason: Some(reason), tx };
+        self.infinite_from = Some(infinite);
+    }
+
+    /// No option passes: an infinite mapping is one, too.
+    pub(super) const fn drop_infinite_mapping(&mut self) {
+        self.infinite_from = None;
+    }
+
+    /// The fallback came once mappings had been sent.
+    pub(super) const fn fell_back_mid_stream(&self) -> bool {
+        self.infinite_from.is_some()
+    }
+
+    /// Both keys, as long as the client cannot know that the server has them.
+    pub(super) fn unconfirmed_keys(&self, data: Option<CapableData>) -> Option<MpCapableForm> {
+        if !self.is_client() || !self.is_unconfirmed() {
+            return None;
+        }
+        let (initiator_key, listener_key) = (self.keys.local().0, self.keys.remote()?.0);
+        Some(MpCapableForm::Ack { initiator_key, listener_key, data })
+    }
+
+    /// Our DATA_ACK of what lies before `next`.
+    pub(super) const fn data_ack(&self, next: Dsn) -> DataAck {
+        let ack = self.keys.remote_wire(next);
+        if self.peer_uses_long_dsn { DataAck::Long(ack) } else { DataAck::Short(ack as u32) }
+    }
+
+    pub(super) const fn wire_dsn(&self, dsn: Dsn) -> WireDsn {
+        let wire = self.keys.local_wire(dsn);
+        if self.sends_long_dsn { WireDsn::Long(wire) } else { WireDsn::Short(wire as u32) }
+    }
+
+    /// The position a DSN of the wire means; `near` is the next one. `None` before the start of the stream.
+    pub(super) fn unwrap_dsn(&self, wire: WireDsn, near: Dsn) -> Option<Dsn> {
+        match wire {
+            WireDsn::Long(dsn) => {
+                let offset = self.keys.remote_offset(dsn);
+                // Offsets near 2^64 are positions before the first byte.
+                (offset < 1 << 63).then_some(Dsn(offset))
+            }
+            WireDsn::Short(low) => self.unwrap_short_dsn(low, near),
+        }
+    }
+
+    /// The same of the low 32 bits.
+    pub(super) fn unwrap_short_dsn(&self, low: u32, near: Dsn) -> Option<Dsn> {
+        let first = self.keys.remote_wire(Dsn(0));
+        unwrap32(low.wrapping_sub(first as u32), near.0).map(Dsn)
+    }
+
+    /// The position a DATA_ACK of the wire means; `near` is the last one. `None` before the start of the stream.
+    pub(super) fn unwrap_ack(&self, ack: DataAck, near: Dsn) -> Option<Dsn> {
+        let position = match ack {
+            DataAck::Long(ack) => {
+                let offset = self.keys.local_offset(ack);
+                (offset < 1 << 63).then_some(offset)
+            }
+            DataAck::Short(low) => {
+                let first = self.keys.local_wire(Dsn(0));
+                unwrap32(low.wrapping_sub(first as u32), near.0)
+            }
+        };
+        position.map(Dsn)
+    }
+
+    /// DATA_ACKs are as long as the DSNs they answer.
+    pub(super) const fn note_dsn_size(
+        &mut self,
+        config: &ConnectionConfig,
+        wire: &WireMapping,
+        data_fin: bool,
+    ) {
+        let long = matches!(wire.dsn, WireDsn::Long(_));
+        if !config.conduct.data_ack_like_data {
+            self.peer_uses_long_dsn |= long;
+        } else if !(data_fin && wire.length == 1) {
+            self.peer_uses_long_dsn = long;
+        }
+    }
+
+    /// Data came with MP_CAPABLE, whose DATA_ACK is that of a long DSN for those who do as Linux.
+    pub(super) const fn note_capable_data(&mut self, config: &ConnectionConfig, in_order: bool) {
+        self.peer_uses_long_dsn |= in_order && config.conduct.data_ack_like_data;
+    }
+
+    /// Thirty-two bits of DSN are unambiguous while fewer than 2^31 bytes pass within two minutes, the
+    /// longest a segment may live. A faster connection uses 64 bits from then on. `sent` is the end of what was
+    /// sent.
+    pub(super) fn watch_dsn_speed(&mut self, now: Instant, sent: Dsn) {
+        if sent.since(self.dsn_span_start.1) < SHORT_DSN_SPAN {
+            return;
+        }
+        let took = now.since(self.dsn_span_start.0);
+        self.sends_long_dsn |= took < MAX_SEGMENT_LIFETIME;
+        self.dsn_span_start = (now, sent);
+    }
+
+    /// Puts the mapping of a data segment, new or repeated, into its options; `next` is what we expect.
+    pub(super) fn mapping_options(
+        &self,
+        config: &ConnectionConfig,
+        initial: bool,
+        segment: &SentSegment,
+        next: Dsn,
+        options: &mut TcpOptions,
+    ) {
+        let back = segment.start.since(segment.mapping_start);
+        let first = Dsn(segment.dsn.0.saturating_sub(back));
+        if self.is_plain() && self.infinite_from.is_none_or(|(ssn, _)| segment.start >= ssn) {
+            options.dss = self.infinite_mapping(segment);
+            return;
+        }
+        let checksum = self.checksum.then_some(segment.mapping_checksum);
+        // MP_CAPABLE maps the first bytes of both sequence spaces onto each other; the same data sent
+        // again further on needs a mapping of its own.
+        let is_first = initial && first == Dsn(0) && segment.mapping_start == Ssn(1);
+        if is_first && segment.payload_len() > 0 {
+            let data = CapableData { length: segment.mapping_len, checksum };
+            if let Some(form) = self.unconfirmed_keys(Some(data)) {
+                options.mptcp.push(self.capable_option(config, form));
+                return;
+            }
+        }
+        let mapping = (segment.payload_len() > 0).then(|| WireMapping {
+            dsn: self.wire_dsn(first),
+            ssn: segment.mapping_start.0 as u32,
+            length: segment.mapping_len,
+            checksum,
+        });
+        // What was mapped before a fallback keeps its mapping; DATA_ACKs are over.
+        let data_ack = (!self.is_plain()).then(|| self.data_ack(next));
+        options.dss = Some(Dss { data_ack, mapping, data_fin: false });
+    }
+
+    /// The infinite mapping of a FIN that goes out for the first time; `end` is the end of what was sent.
+    pub(super) fn infinite_mapping_of_fin(&self, end: Ssn) -> Option<Dss> {
+        let start = Ssn(end.0.saturating_sub(1));
+        self.infinite_mapping(&SentSegment { start, end, fin: true, ..SentSegment::default() })
+    }
+
+    /// The infinite mapping goes with the first data after the fallback, or with the FIN if there is none: a
+    /// peer that does not learn of the fallback takes a FIN for the end of a subflow only. It names the first
+    /// byte that was not DATA_ACKed then: from there on, positions map one to one.
+    fn infinite_mapping(&self, segment: &SentSegment) -> Option<Dss> {
+        let (first, (ssn, dsn)) = self.infinite_from?;
+        let is_first = segment.start == first && !segment.is_empty();
+        let wire = WireDsn::Long(self.keys.local_wire(dsn));
+        let checksum = self.checksum.then_some(0);
+        let mapping = WireMapping { dsn: wire, ssn: ssn.0 as u32, length: 0, checksum };
+        is_first.then_some(Dss { data_ack: None, mapping: Some(mapping), data_fin: false })
+    }
+
+    /// Options as long as those of a data segment.
+    pub(super) fn data_options(
+        &self,
+        config: &ConnectionConfig,
+        initial: bool,
+        (dsn, ssn): (Dsn, Ssn),
+        timestamps: bool,
+    ) -> TcpOptions {
+        let template = SentSegment {
+            start: ssn,
+            end: ssn.plus(1),
+            dsn,
+            mapping_start: ssn,
+            mapping_len: 1,
+            ..SentSegment::default()
+        };
+        let timestamps = timestamps.then(Timestamps::default);
+        let mut options = TcpOptions { timestamps, ..TcpOptions::default() };
+        self.mapping_options(config, initial, &template, Dsn(0), &mut options);
+        options
+    }
+
+    /// Whether both sides agreed on all of these.
+    pub(super) const fn agreed_on(&self, extensions: Extensions) -> bool {
+        self.is_multipath() && self.negotiation.agreed().contains(extensions)
+    }
+
+    /// What both sides agreed on.
+    pub(super) const fn extensions(&self) -> Extensions {
+        if self.is_multipath() { self.negotiation.agreed() } else { Extensions::NONE }
+    }
+
+    /// Client: these were asked for, and no answer has come yet.
+    pub(super) fn awaits_word_on(&self, config: &ConnectionConfig, wanted: Extensions) -> bool {
+        self.is_client() && self.is_multipath() && self.negotiation.awaits_word_on(config, wanted)
+    }
+
+    /// The peer tells when it has nothing more to send.
+    pub(super) fn peer_marks_idle(&self) -> bool {
+        self.is_client() && self.agreed_on(Extensions::IDLE)
+    }
+
+    /// We tell when we have nothing more to send.
+    pub(super) fn marks_idle(&self) -> bool {
+        self.is_server() && self.agreed_on(Extensions::IDLE)
+    }
+
+    /// When a HELLO is to be repeated.
+    pub(super) const fn next_timeout(&self) -> Option<Instant> {
+        self.negotiation.next_timeout()
+    }
+
+    /// The connection is confirmed: the HELLO of a client that wants something.
+    pub(super) fn first_hello(
+        &mut self,
+        now: Instant,
+        config: &ConnectionConfig,
+        rto: Duration,
+    ) -> Option<Extensions> {
+        let wants = self.is_client() && self.negotiation.wants_to_ask(config);
+        wants.then(|| self.negotiation.ask(now, config, rto))
+    }
+
+    /// The HELLO that is due again, if it is.
+    pub(super) fn repeated_hello(
+        &mut self,
+        now: Instant,
+        config: &ConnectionConfig,
+        rto: Duration,
+    ) -> Option<Extensions> {
+        let due = self.negotiation.is_due(now) && self.is_multipath();
+        due.then(|| self.negotiation.ask(now, config, rto))
+    }
+
+    /// The peer's HELLO.
+    pub(super) fn on_hello(
+        &mut self,
+        config: &ConnectionConfig,
+        features: Extensions,
+    ) -> HelloOutcome {
+        self.negotiation.on_hello(self.role, config, features)
+    }
+}

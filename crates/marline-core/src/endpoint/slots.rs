@@ -1,0 +1,152 @@
+//! The connections of an endpoint, each in a slot, and what the endpoint keeps of it there.
+
+use marline_time::Instant;
+
+use crate::ConnectionId;
+use crate::connection::Connection;
+
+/// A place for a connection.
+#[derive(Debug)]
+struct Slot {
+    connection: Option<Box<Connection>>,
+    generation: u32,
+    /// When the endpoint's timer for the connection fires next.
+    armed: Instant,
+    /// In the endpoint's list of connections with something to send.
+    queued: bool,
+    /// Counted among the strangers that wait for a path.
+    waiting: bool,
+    /// Counted among the half-open.
+    half_open: bool,
+}
+
+impl Slot {
+    const fn empty(generation: u32) -> Self {
+        let armed = Instant::FAR_FUTURE;
+        Slot {
+            connection: None,
+            generation,
+            armed,
+            queued: false,
+            waiting: false,
+            half_open: false,
+        }
+    }
+}
+
+/// Slots, and which of them are free.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    count: usize,
+}
+
+impl Slots {
+    /// Connections there are.
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Takes a slot for a connection that is about to be made.
+    pub(super) fn reserve(&mut self) -> (ConnectionId, u32) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::empty(0));
+            (self.slots.len() - 1) as u32
+        });
+        let generation = self.slots[slot as usize].generation;
+        (ConnectionId(u64::from(generation) << 32 | u64::from(slot)), slot)
+    }
+
+    /// Puts the connection into its slot.
+    pub(super) fn fill(&mut self, slot: u32, connection: Connection) {
+        self.slots[slot as usize].connection = Some(Box::new(connection));
+        self.count += 1;
+    }
+
+    /// Frees a slot. Ids of the connection that was there mean nobody from now on.
+    pub(super) fn vacate(&mut self, slot: u32) {
+        let Some(entry) = self.slots.get_mut(slot as usize) else { return };
+        *entry = Slot::empty(entry.generation.wrapping_add(1));
+        self.free.push(slot);
+        self.count -= 1;
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Connection> {
+        self.slots.get(slot as usize)?.connection.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Connection> {
+        self.slots.get_mut(slot as usize)?.connection.as_deref_mut()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        self.slots.iter_mut().filter_map(|slot| slot.connection.as_deref_mut())
+    }
+
+    pub(super) fn ids(&self) -> Vec<ConnectionId> {
+        self.slots.iter().filter_map(|slot| slot.connection.as_ref()).map(|c| c.id()).collect()
+    }
+
+    /// The connection goes to the list of those with something to send. `false`: it is there, or gone.
+    pub(super) fn enqueue(&mut self, slot: u32) -> bool {
+        let there = self.slots.get_mut(slot as usize).filter(|slot| slot.connection.is_some());
+        there.is_some_and(|slot| !core::mem::replace(&mut slot.queued, true))
+    }
+
+    /// It was taken from that list.
+    pub(super) fn dequeue(&mut self, slot: u32) {
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            slot.queued = false;
+        }
+    }
+
+    /// The alarm of a slot that is set.
+    pub(super) fn armed(&self, slot: u32) -> Option<Instant> {
+        let slot = self.slots.get(slot as usize)?;
+        slot.connection.as_ref().map(|_| slot.armed)
+    }
+
+    /// Sets an alarm if it comes earlier than the one that is set.
+    pub(super) fn arm(&mut self, slot: u32, at: Instant) -> bool {
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return false };
+        let earlier = at < slot.armed;
+        if earlier {
+            slot.armed = at;
+        }
+        earlier
+    }
+
+    /// The alarm for `at` rang. An alarm that an earlier one replaced must not set another: they would only
+    /// get more.
+    pub(super) fn ring(&mut self, slot: u32, at: Instant) -> bool {
+        let is_set = self.armed(slot) == Some(at);
+        if is_set {
+            self.slots[slot as usize].armed = Instant::FAR_FUTURE;
+        }
+        is_set
+    }
+
+    /// Looks whether the connection is a stranger that waits for a path, and whether that changed.
+    pub(super) fn note_waiting(&mut self, slot: u32) -> Option<(ConnectionId, Option<bool>)> {
+        let entry = self.slots.get_mut(slot as usize)?;
+        let connection = entry.connection.as_deref()?;
+        let waits = connection.is_stranger_without_path();
+        let before = core::mem::replace(&mut entry.waiting, waits);
+        Some((connection.id(), (waits != before).then_some(waits)))
+    }
+
+    pub(super) fn is_waiting(&self, id: ConnectionId) -> bool {
+        let entry = self.slots.get(id.0 as u32 as usize);
+        let there = |slot: &&Slot| slot.connection.as_ref().is_some_and(|c| c.id() == id);
+        entry.filter(there).is_some_and(|slot| slot.waiting)
+    }
+
+    /// Looks whether the connection holds a place among the half-open, and whether that changed.
+    pub(super) fn note_half_open(&mut self, slot: u32) -> Option<bool> {
+        let entry = self.slots.get_mut(slot as usize)?;
+        let holds = entry.connection.as_deref().is_some_and(Connection::holds_syn_place);
+        let before = core::mem::replace(&mut entry.half_open, holds);
+        (holds != before).then_some(holds)
+    }
+}

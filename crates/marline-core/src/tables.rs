@@ -1,0 +1,16 @@
+//! Tables of an endpoint that its connections read and write, each with private state and one owner.
+
+pub(crate) mod chunks;
+pub(crate) mod context;
+pub(crate) mod demux;
+pub(crate) mod fast_join_memory;
+pub(crate) mod flow_table;
+pub(crate) mod initial_numbers;
+pub(crate) mod network_memory;
+pub(crate) mod outbox;
+pub(crate) mod path_faults;
+pub(crate) mod reply_budget;
+pub(crate) mod time_wait;
+
+pub(crate) use self::chunks::ChunkPool;
+pub(crate) use self::context::Context;

@@ -1,0 +1,43 @@
+//! The context of a call: what an endpoint lends one of its connections for the length of it.
+
+use marline_policy::SubflowId;
+use marline_time::{Instant, Rng};
+
+use super::chunks::ChunkPool;
+use super::demux::{FlowKey, FlowRef};
+use super::fast_join_memory::FastJoinMemory;
+use super::flow_table::FlowTable;
+use super::network_memory::NetworkMemory;
+use super::outbox::Outbox;
+use super::path_faults::PathFaults;
+use super::reply_budget::ReplyBudget;
+use crate::{EndpointConfig, FourTuple};
+
+/// What a connection may look up, and where its effects go.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a EndpointConfig,
+    pub(crate) rng: &'a mut dyn Rng,
+    pub(crate) pool: &'a ChunkPool,
+    pub(crate) flows: &'a mut FlowTable,
+    pub(crate) networks: &'a mut NetworkMemory,
+    pub(crate) fast_joins: &'a mut FastJoinMemory,
+    pub(crate) faults: &'a mut PathFaults,
+    /// Challenge ACKs of connections. Apart from other replies, so that strangers cannot use them up.
+    pub(crate) challenges: &'a mut ReplyBudget,
+    pub(crate) out: &'a mut Outbox,
+}
+
+impl Context<'_> {
+    /// The key of a new flow on this path, with a flow id of ours where the carrier uses ids.
+    pub(crate) fn new_flow(&mut self, path: FourTuple, peer_flow: u64) -> FlowKey {
+        let local_flow = self.flows.draw_flow_id(self.config, self.rng);
+        FlowKey { path, local_flow, peer_flow }
+    }
+
+    /// Packets of the flow belong to this subflow of the connection in `slot` from now on.
+    pub(crate) fn route(&mut self, key: FlowKey, slot: u32, subflow: SubflowId) {
+        self.flows.insert(key, FlowRef { slot, subflow });
+    }
+}

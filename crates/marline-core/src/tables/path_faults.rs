@@ -1,0 +1,55 @@
+//! Faults of paths between an endpoint and its oracle: timeouts to be told, and verdicts.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use crate::FourTuple;
+use crate::oracle::{NetpathFault, Trouble};
+
+/// Netpaths whose troubles are remembered until the visit that follows.
+const MAX_TROUBLES: usize = 64;
+/// What the connections of an endpoint tell the oracle, and what it says of their paths.
+#[derive(Debug, Default)]
+pub(crate) struct PathFaults {
+    /// There is one.
+    present: bool,
+    /// What timed out since the last visit, by addresses: of one netpath the worst.
+    troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
+    /// The bad netpaths, by addresses.
+    bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
+}
+
+impl PathFaults {
+    /// Something timed out on a subflow.
+    pub(crate) fn report(&mut self, path: FourTuple, trouble: Trouble) {
+        let key = (path.local.ip(), path.remote.ip());
+        if let Some((_, before)) = self.troubles.get_mut(&key) {
+            *before = before.or_worse(trouble);
+        } else if self.present && self.troubles.len() < MAX_TROUBLES {
+            self.troubles.insert(key, (path, trouble));
+        }
+    }
+
+    /// Why the path is bad; `None` if it is not.
+    pub(crate) fn fault(&self, path: &FourTuple) -> Option<NetpathFault> {
+        self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
+    }
+
+    /// There is an oracle from now on; what the last one said is forgotten.
+    pub(crate) fn begin(&mut self) {
+        *self = PathFaults { present: true, ..PathFaults::default() };
+    }
+
+    pub(crate) fn has_troubles(&self) -> bool {
+        !self.troubles.is_empty()
+    }
+
+    pub(crate) fn take_troubles(&mut self) -> Vec<(FourTuple, Trouble)> {
+        core::mem::take(&mut self.troubles).into_values().collect()
+    }
+
+    /// Verdicts changed.
+    pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>) {
+        self.bad = bad;
+    }
+}

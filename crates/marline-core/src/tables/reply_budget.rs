@@ -1,0 +1,33 @@
+//! Limits on replies that anybody can provoke (RFC 5961 section 7).
+
+use marline_time::{Duration, Instant, Rng};
+
+/// How many replies of a kind may go out per second.
+///
+/// A count that everybody can use up is also one that everybody can read: an attacker who provokes
+/// replies on a connection of his own learns how many others drew, and from that whether his forged
+/// segments hit (CVE-2016-5696). Each second therefore grants a random number, half the limit at
+/// least.
+#[derive(Debug)]
+pub(crate) struct ReplyBudget {
+    per_s: u32,
+    left: u32,
+    since: Instant,
+}
+
+impl ReplyBudget {
+    pub(crate) const fn new(per_s: u32) -> Self {
+        ReplyBudget { per_s, left: per_s, since: Instant::ZERO }
+    }
+
+    /// Whether one more may go out now.
+    pub(crate) fn take(&mut self, now: Instant, rng: &mut dyn Rng) -> bool {
+        if now.since(self.since) >= Duration::from_secs(1) {
+            self.since = now;
+            self.left = self.per_s - rng.below(u64::from(self.per_s / 2) + 1) as u32;
+        }
+        let granted = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        granted
+    }
+}

@@ -20,9 +20,11 @@ mod idle;
 mod info;
 mod ingress;
 mod join;
+mod keys;
 mod leg;
 mod mapping_rx;
 mod mapping_tx;
+mod negotiation;
 mod netpath;
 mod open;
 mod options;
@@ -37,6 +39,7 @@ mod rto_exchange;
 mod scheduling;
 mod segment;
 mod send_buffer;
+mod session;
 mod silence;
 mod subflow_events;
 mod suspicion;
@@ -46,14 +49,11 @@ mod vigil;
 mod wait;
 mod wiring;
 
-use marline_policy::{
-    Dsn, PathManager, Role, Scheduler, Ssn, SubflowId, SubflowSet, SubflowView, Token,
-};
+use marline_policy::{Dsn, PathManager, Scheduler, SubflowId, SubflowSet, SubflowView};
 use marline_time::{Duration, Instant};
 
 use self::addresses::Addresses;
 use self::closing::Closing;
-use self::extensions::Negotiation;
 use self::fast_answer::ReplayGuard;
 use self::leg::Leg;
 use self::mapping_tx::MappingTx;
@@ -61,13 +61,13 @@ use self::receive_buffer::ReceiveBuffer;
 use self::reinjection::ReinjectionQueue;
 use self::repair_rx::Coding;
 use self::send_buffer::SendBuffer;
+use self::session::{Mode, Session};
 use self::silence::Silence;
 use self::wait::{Asked, Wait};
-use crate::crypto::{self, Key};
 use crate::tables::Context;
 use crate::{
-    CloseReason, ConnectionConfig, ConnectionId, Event, FallbackReason, MonitorKind, ReadError,
-    SubflowInfo, WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, Event, MonitorKind, ReadError, SubflowInfo,
+    WriteError,
 };
 
 pub(crate) use self::fast_join::fast_join_token;
@@ -78,60 +78,6 @@ use self::paths::SubflowPathPair;
 
 /// Round trip assumed where none was measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(100);
-
-/// Whether the stream runs as Multipath TCP.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Offered or expected; the first subflow's handshake decides.
-    Offered,
-    /// Multipath TCP. `confirmed` once the peer showed it with a DSS: joins are allowed from then.
-    Multipath { confirmed: bool },
-    /// Plain TCP on the one subflow. Positions map one to one from these points on.
-    Plain { reason: Option<FallbackReason>, tx: (Ssn, Dsn) },
-}
-
-/// The keys of both sides and what follows from them.
-#[derive(Copy, Clone, Debug)]
-struct Keys {
-    local: Key,
-    local_token: Token,
-    /// Our IDSN + 1: the wire DSN of our first byte.
-    local_first: u64,
-    remote: Option<Key>,
-    remote_token: Token,
-    /// The peer's IDSN + 1.
-    remote_first: u64,
-}
-
-impl Keys {
-    fn new(local: Key) -> Self {
-        let (local_token, idsn) = local.derive();
-        Keys {
-            local,
-            local_token,
-            local_first: idsn.wrapping_add(1),
-            remote: None,
-            remote_token: Token(0),
-            remote_first: 0,
-        }
-    }
-
-    fn set_remote(&mut self, remote: Key) {
-        let (token, idsn) = remote.derive();
-        self.remote = Some(remote);
-        self.remote_token = token;
-        self.remote_first = idsn.wrapping_add(1);
-    }
-
-    /// What names the connection to protocols inside it; `None` while the peer's key is unknown.
-    fn binding(&self, role: Role, label: &[u8]) -> Option<[u8; 32]> {
-        let remote = self.remote?;
-        Some(match role {
-            Role::Client => crypto::binding(self.local, remote, label),
-            Role::Server => crypto::binding(remote, self.local, label),
-        })
-    }
-}
 
 /// Data-level timers and what they count.
 #[derive(Copy, Clone, Debug, Default)]
@@ -169,22 +115,7 @@ pub(crate) struct Connection {
     /// Its place in the endpoint's slab.
     slot: u32,
     config: Box<ConnectionConfig>,
-    role: Role,
-    mode: Mode,
-    keys: Keys,
-    /// DSS checksums are on: either side required them.
-    checksum: bool,
-    /// Flag C of the peer: no joins to the address of the initial subflow.
-    peer_denies_id0: bool,
-    /// The peer used 64-bit DSNs: it gets 64-bit DATA_ACKs.
-    peer_uses_long_dsn: bool,
-    /// We use 64-bit DSNs ourselves.
-    sends_long_dsn: bool,
-    /// When the stream passed which position: to tell whether 32 bits of DSN are enough.
-    dsn_span_start: (Instant, Dsn),
-    /// Our infinite mapping, after a fallback once mappings were sent: the first position whose data
-    /// goes without one, and the point that it names.
-    infinite_from: Option<(Ssn, (Ssn, Dsn))>,
+    session: Session,
     legs: Vec<Option<Box<Leg>>>,
     send: SendBuffer,
     mappings: MappingTx,
@@ -199,7 +130,6 @@ pub(crate) struct Connection {
     path_manager: Box<dyn PathManager>,
     path_manager_name: String,
     addresses: Addresses,
-    negotiation: Negotiation,
     replay_guard: ReplayGuard,
     closing: Closing,
     timers: DataTimers,
@@ -219,10 +149,6 @@ pub(crate) struct Connection {
     accused: SubflowSet,
     /// Where the search for owed segments starts, so that every subflow gets its turn.
     next_leg: usize,
-    /// SYNs sent on the first subflow.
-    syns_sent: u32,
-    /// SYN/ACKs that came again although our third ACK went out.
-    syn_acks_repeated: u32,
     /// Subflows that we had to reset since the stream last moved on in either direction.
     futile_resets: u32,
     /// The application was told that it may read, and has not come back empty-handed since.
@@ -296,7 +222,7 @@ impl Connection {
 
     /// A value under both keys that names this connection.
     pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
-        self.keys.binding(self.role, label)
+        self.session.keys().binding(self.session.role(), label)
     }
 
     fn leg(&self, id: SubflowId) -> Option<&Leg> {
@@ -317,18 +243,6 @@ impl Connection {
 
     fn usable_legs(&self) -> usize {
         self.legs.iter().flatten().filter(|leg| leg.is_usable()).count()
-    }
-
-    const fn is_plain(&self) -> bool {
-        matches!(self.mode, Mode::Plain { .. })
-    }
-
-    const fn is_multipath(&self) -> bool {
-        matches!(self.mode, Mode::Multipath { .. })
-    }
-
-    const fn is_confirmed(&self) -> bool {
-        matches!(self.mode, Mode::Multipath { confirmed: true })
     }
 
     /// The round trip that the receive window is measured by: that of the slowest usable subflow.

@@ -15,7 +15,6 @@ use marline_wire::mptcp::{AddAddr, MpJoin, MptcpOption, RemoveAddr};
 
 use super::Connection;
 use super::join::{is_same, reason};
-use crate::crypto::{address_hmac, equal_in_constant_time};
 use crate::tables::Context;
 use crate::{CloseReason, ConnectionConfig, FourTuple, MonitorKind};
 
@@ -181,16 +180,18 @@ impl Connection {
     /// ADD_ADDR for one of our addresses, repeated until echoed.
     pub(super) fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
         let now = cx.now;
-        let Some(remote) = self.keys.remote.filter(|_| self.is_multipath()) else { return };
+        if !self.session.is_multipath() {
+            return;
+        }
         let Some(local) = self.addresses.find_local(id) else { return };
         let advertised = self.addresses.advertised.iter().find(|(a, _)| *a == id);
         let address = advertised.map_or(local.address, |(_, address)| *address);
         let initial_port = self.addresses.initial_local().address.port();
         let port = Some(address.port()).filter(|port| *port != 0 && *port != initial_port);
         let wire_id = self.addresses.wire_id(id);
-        let hmac = address_hmac(self.keys.local, remote, wire_id, address.ip(), port);
+        let hmac = self.session.keys().address_hmac(wire_id, address.ip(), port);
         let (address_id, address) = (wire_id, address.ip());
-        let option = AddAddr { address_id, address, port, hmac: Some(hmac) };
+        let option = AddAddr { address_id, address, port, hmac };
         self.addresses.announcements.retain(|a| a.id != id);
         let again_at = now + self.largest_rto().max(Duration::from_millis(200)) * 2;
         self.addresses.announcements.push(Announcement { id, option, again_at, count: 1 });
@@ -276,9 +277,7 @@ impl Connection {
     fn on_add_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, add: AddAddr) {
         let now = cx.now;
         cx.out.counters.add_addr_rx += 1;
-        let (Some(remote), Some(hmac)) = (self.keys.remote, add.hmac) else { return };
-        let expected = address_hmac(remote, self.keys.local, add.address_id, add.address, add.port);
-        if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
+        if !self.session.keys().proves_address(&add) {
             return;
         }
         // Who made this has both keys: nothing shows better that the peer speaks MPTCP.

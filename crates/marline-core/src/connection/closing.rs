@@ -87,10 +87,11 @@ impl Connection {
         if self.closing.closed.is_some() {
             return;
         }
-        if self.is_multipath() {
+        if self.session.is_multipath() {
             cx.out.counters.mp_fastclose_tx += 1;
         }
-        let farewell = if self.is_multipath() { Farewell::Fastclose } else { Farewell::None };
+        let farewell =
+            if self.session.is_multipath() { Farewell::Fastclose } else { Farewell::None };
         self.reset_all(farewell);
         self.finish(cx, why);
     }
@@ -126,7 +127,7 @@ impl Connection {
             return;
         }
         if self.closing.shutdown && self.mappings.end() == self.send.end() {
-            if self.is_plain() {
+            if self.session.is_plain() {
                 self.close_plain_subflow();
                 self.drop_unanswered(cx);
                 if self.legs_count() == 0 {
@@ -139,7 +140,7 @@ impl Connection {
                 self.timers.fin_at = Some(now);
             }
         }
-        let sent_all = match self.mode {
+        let sent_all = match self.session.mode() {
             Mode::Plain { .. } => self.closing.shutdown && self.plain_fin_acked(),
             _ => self.closing.fin_acked,
         };
@@ -218,7 +219,7 @@ impl Connection {
         let now = cx.now;
         for option in segment.options.mptcp.iter() {
             match option {
-                MptcpOption::Fastclose(f) if f.receiver_key == self.keys.local.0 => {
+                MptcpOption::Fastclose(f) if f.receiver_key == self.session.keys().local().0 => {
                     cx.out.counters.mp_fastclose_rx += 1;
                     if let Some(leg) = self.leg_mut(id) {
                         leg.shut = true;
@@ -253,7 +254,7 @@ impl Connection {
         why: CloseReason,
     ) {
         let now = cx.now;
-        let multipath = self.is_multipath();
+        let multipath = self.session.is_multipath();
         // One reset is one, however much comes to light of what the subflow had queued.
         let Some(leg) = self.leg_mut(id).filter(|leg| !leg.tcp.is_over()) else { return };
         if multipath {
@@ -292,13 +293,13 @@ impl Connection {
     /// Both FINs are through: what is left is TIME-WAIT.
     pub(super) fn on_leg_finished(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
-        if self.is_plain() {
+        if self.session.is_plain() {
             self.advance_closing(cx);
         }
         self.leg_stops_carrying(now, id);
         self.drop_leg(cx, id, CloseReason::Finished);
         if self.legs_count() == 0 && self.closing.closed.is_none() {
-            if self.is_plain() {
+            if self.session.is_plain() {
                 self.finish(cx, CloseReason::Finished);
             } else {
                 self.wait.begin_without_subflows(now, CloseReason::Finished);
@@ -339,7 +340,7 @@ impl Connection {
         self.remember_ended(cx, &mut leg);
         self.remember_totals(&leg, id);
         let path = leg.key.path;
-        if leg.was_up && !self.is_plain() {
+        if leg.was_up && !self.session.is_plain() {
             cx.out.monitor(now, self.id, MonitorKind::SubflowClosed { id, path, reason });
         }
         let (local, remote, was_established) = (leg.local_id, leg.remote_id, leg.was_up);
@@ -381,8 +382,12 @@ impl Connection {
             Answer::Rst => Egress::Rst,
         };
         let (header, _) = leg.tcp.fill_header(now, HeaderFor::Egress(&what), 0, &mut options);
-        let dss = Dss { data_ack: Some(self.data_ack()), mapping: None, data_fin: false };
-        let tells_dss = self.is_multipath() && !self.config.conduct.lone_last_data_ack;
+        let dss = Dss {
+            data_ack: Some(self.session.data_ack(self.receive.data_ack())),
+            mapping: None,
+            data_fin: false,
+        };
+        let tells_dss = self.session.is_multipath() && !self.config.conduct.lone_last_data_ack;
         let ended = Ended {
             key: leg.key,
             answer,
@@ -391,8 +396,9 @@ impl Connection {
             timestamps: options.timestamps,
             dss: (answer == Answer::Ack && tells_dss).then_some(dss),
             fastclose: self
-                .keys
-                .remote
+                .session
+                .keys()
+                .remote()
                 .filter(|_| fastclosed)
                 .map(|key| MpFastclose { receiver_key: key.0 }),
             until,

@@ -3,7 +3,6 @@
 use marline_policy::{Dsn, SubflowId};
 use marline_time::Rate;
 use marline_wire::mptcp::DataAck;
-use marline_wire::unwrap32;
 
 use super::wait::Asked;
 use super::{Connection, Mode};
@@ -12,30 +11,16 @@ use crate::{BufferTuning, Event};
 
 impl Connection {
     pub(super) fn on_data_ack(&mut self, cx: &mut Context<'_>, ack: DataAck, window: u64) {
-        match self.unwrap_ack(ack) {
+        match self.session.unwrap_ack(ack, self.acked()) {
             // An ACK of what was never sent is ignored, as in TCP.
             Some(acked) if acked <= self.sent_end() => self.advance_una(cx, acked, window),
             _ => cx.out.counters.dss_not_matching += 1,
         }
     }
 
-    /// The position a DATA_ACK of the wire means. `None` before the start of the stream.
-    pub(super) fn unwrap_ack(&self, ack: DataAck) -> Option<Dsn> {
-        let position = match ack {
-            DataAck::Long(ack) => {
-                let offset = ack.wrapping_sub(self.keys.local_first);
-                (offset < 1 << 63).then_some(offset)
-            }
-            DataAck::Short(low) => {
-                unwrap32(low.wrapping_sub(self.keys.local_first as u32), self.acked().0)
-            }
-        };
-        position.map(Dsn)
-    }
-
     /// Plain TCP: the subflow's ACK is the connection's.
     pub(super) fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let Mode::Plain { tx: (ssn, dsn), .. } = self.mode else { return };
+        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return };
         let Some(leg) = self.leg(id) else { return };
         let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.mappings.end());
         let window = leg.tcp.peer_window();

@@ -1,6 +1,6 @@
 //! Bytes in order on a subflow go to their places in the stream, by their mappings.
 
-use marline_policy::{Role, Ssn, SubflowId};
+use marline_policy::{Ssn, SubflowId};
 use marline_wire::TcpSegment;
 
 use super::Connection;
@@ -36,7 +36,7 @@ impl Connection {
 
     /// A server that nobody has answered may still turn out to speak plain TCP on the way.
     fn may_be_plain(&self, id: SubflowId) -> bool {
-        self.role == Role::Server && self.was_never_heard(id)
+        self.session.is_server() && self.was_never_heard(id)
     }
 
     /// Looks at what a segment holds beside what is mapped: a box has put segments together and kept the options
@@ -48,7 +48,8 @@ impl Connection {
         segment: &TcpSegment<'_>,
         ingress: &Ingress,
     ) {
-        let Some(start) = ingress.start.filter(|_| !self.is_plain() && !self.may_be_plain(id))
+        let Some(start) =
+            ingress.start.filter(|_| !self.session.is_plain() && !self.may_be_plain(id))
         else {
             return;
         };
@@ -62,7 +63,7 @@ impl Connection {
 
     /// Bytes in order.
     fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
-        if self.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
+        if self.session.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
             // Its infinite mapping did not pass; that it needs none says the same.
             self.receive_plain(cx, id, (ssn, self.receive.next()));
         }

@@ -2,7 +2,7 @@
 //! without one; and what it means that there is none (RFC 8684 sections 3.1, 3.3 and 3.7).
 
 use marline_policy::{Dsn, Ssn, SubflowId};
-use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, WireDsn, WireMapping};
+use marline_wire::mptcp::{CapableData, Dss, MpCapableForm, WireMapping};
 use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
 
 use super::Connection;
@@ -53,7 +53,7 @@ impl Connection {
             self.confirm(cx);
             self.on_capable_data(cx, id, data);
             let in_order = ingress.in_order.is_some();
-            self.peer_uses_long_dsn |= in_order && self.config.conduct.data_ack_like_data;
+            self.session.note_capable_data(&self.config, in_order);
         }
     }
 
@@ -105,7 +105,7 @@ impl Connection {
         id: SubflowId,
         checksum: Option<u16>,
     ) -> bool {
-        let agreed = checksum.is_some() == self.checksum;
+        let agreed = checksum.is_some() == self.session.uses_checksum();
         if !agreed {
             cx.out.counters.dss_not_matching += 1;
             self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
@@ -122,7 +122,7 @@ impl Connection {
             ssn: Ssn(1),
             len: u64::from(data.length),
             dsn: Dsn(0),
-            wire_dsn: self.keys.remote_first,
+            wire_dsn: self.session.keys().remote_wire(Dsn(0)),
             wire_len: data.length,
             checksum: data.checksum,
             coded: None,
@@ -146,8 +146,8 @@ impl Connection {
             // says nothing.
             return;
         }
-        self.note_dsn_size(&wire, dss.data_fin);
-        let Some(dsn) = self.unwrap_dsn(wire.dsn) else {
+        self.session.note_dsn_size(&self.config, &wire, dss.data_fin);
+        let Some(dsn) = self.session.unwrap_dsn(wire.dsn, self.receive.next()) else {
             cx.out.counters.dss_not_matching += 1;
             return;
         };
@@ -159,7 +159,7 @@ impl Connection {
             return;
         }
         let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
-        let wire_dsn = self.keys.remote_first.wrapping_add(dsn.0);
+        let wire_dsn = self.session.keys().remote_wire(dsn);
         let lone_fin = dss.data_fin && data_len == 0;
         let sum = |_| dss_checksum(wire_dsn, wire.ssn, wire.length, Checksum::new());
         if lone_fin && wire.checksum != wire.checksum.map(sum) {
@@ -200,25 +200,17 @@ impl Connection {
     /// learnt of it, and what it sends twice would be taken for more. Who never got the peer's key cannot tell.
     pub(super) fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
         let plain = |leg: &&super::Leg| leg.mappings.is_plain_from_the_start();
-        let Some(leg) = self.leg(id).filter(|leg| self.keys.remote.is_some() && plain(leg)) else {
+        let Some(leg) =
+            self.leg(id).filter(|leg| self.session.keys().remote().is_some() && plain(leg))
+        else {
             return false;
         };
         let wire = dss.mapping.filter(|wire| wire.length > u16::from(dss.data_fin));
         wire.is_some_and(|wire| {
             let ssn = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0);
-            let dsn = self.unwrap_dsn(wire.dsn);
+            let dsn = self.session.unwrap_dsn(wire.dsn, self.receive.next());
             ssn.zip(dsn).is_none_or(|(ssn, dsn)| ssn != dsn.0 + 1)
         })
-    }
-
-    /// DATA_ACKs are as long as the DSNs they answer.
-    fn note_dsn_size(&mut self, wire: &WireMapping, data_fin: bool) {
-        let long = matches!(wire.dsn, WireDsn::Long(_));
-        if !self.config.conduct.data_ack_like_data {
-            self.peer_uses_long_dsn |= long;
-        } else if !(data_fin && wire.length == 1) {
-            self.peer_uses_long_dsn = long;
-        }
     }
 
     fn on_infinite_wire_mapping(
@@ -258,21 +250,6 @@ impl Connection {
         let kept: usize = self.legs.iter().flatten().map(|leg| leg.mappings.count()).sum();
         let most = (self.config.receive_buffer / BYTES_PER_MAPPING) as usize;
         kept.saturating_add(MORE_MAPPINGS) <= most.max(cx.config.limits.mappings)
-    }
-
-    /// The position a DSN of the wire means. `None` before the start of the stream.
-    pub(super) fn unwrap_dsn(&self, wire: WireDsn) -> Option<Dsn> {
-        let near = self.receive.next().0;
-        match wire {
-            WireDsn::Long(dsn) => {
-                let offset = dsn.wrapping_sub(self.keys.remote_first);
-                // Offsets near 2^64 are positions before the first byte.
-                (offset < 1 << 63).then_some(Dsn(offset))
-            }
-            WireDsn::Short(low) => {
-                unwrap32(low.wrapping_sub(self.keys.remote_first as u32), near).map(Dsn)
-            }
-        }
     }
 }
 

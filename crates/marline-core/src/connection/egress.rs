@@ -9,8 +9,8 @@ use marline_time::Instant;
 use marline_wire::mptcp::{Dss, WireMapping};
 use marline_wire::{Checksum, TcpOptions, dss_checksum};
 
+use super::Connection;
 use super::scheduling::{Choice, Kind};
-use super::{Connection, Mode};
 use crate::Transmit;
 use crate::subflow::{Egress, HeaderFor};
 use crate::tables::Context;
@@ -52,7 +52,7 @@ impl Connection {
             let id = SubflowId(index as u8);
             let owes = self.leg(id).is_some_and(|leg| leg.tcp.owes_more_than_ack());
             let room = if owes { self.repeat_room(id) } else { 0 };
-            let ack_first = self.config.conduct.lone_last_data_ack && self.is_multipath();
+            let ack_first = self.config.conduct.lone_last_data_ack && self.session.is_multipath();
             let leg = self.leg_mut(id).filter(|_| owes);
             let egress = leg.and_then(|l| {
                 let first = if ack_first { l.tcp.next_ack_before_fin() } else { None };
@@ -185,14 +185,14 @@ impl Connection {
     fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         let now = cx.now;
         self.timers.fin_at.filter(|at| *at <= now)?;
-        if self.closing.fin_acked || self.is_plain() || self.closing.closed.is_some() {
+        if self.closing.fin_acked || self.session.is_plain() || self.closing.closed.is_some() {
             self.timers.fin_at = None;
             return None;
         }
         let id = self.next_leg_for_fin()?;
         // A third ACK that is still owed carries the keys, without which the peer cannot read the
         // DATA_FIN: it goes first.
-        let unconfirmed = matches!(self.mode, Mode::Multipath { confirmed: false });
+        let unconfirmed = self.session.is_unconfirmed();
         if unconfirmed && self.leg(id).is_some_and(|leg| leg.tcp.owes_ack()) {
             let room = self.repeat_room(id);
             if let Some(egress) = self.leg_mut(id).and_then(|l| l.tcp.next_egress(now, room)) {
@@ -205,13 +205,13 @@ impl Connection {
             self.rearm_fin(now);
         }
         let fin = self.send.end();
-        let wire = self.keys.local_first.wrapping_add(fin.0);
+        let wire = self.session.keys().local_wire(fin);
         let empty = Checksum::new();
-        let sum = self.checksum.then(|| dss_checksum(wire, 0, 1, empty));
+        let sum = self.session.uses_checksum().then(|| dss_checksum(wire, 0, 1, empty));
         let dss = Some(Dss {
-            data_ack: Some(self.data_ack()),
+            data_ack: Some(self.session.data_ack(self.receive.data_ack())),
             mapping: Some(WireMapping {
-                dsn: self.wire_dsn(fin),
+                dsn: self.session.wire_dsn(fin),
                 ssn: 0,
                 length: 1,
                 checksum: sum,
@@ -267,7 +267,7 @@ impl Connection {
     /// Data, as the scheduler says, as long as it stays on one subflow.
     fn emit_batch(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
         let now = cx.now;
-        if self.closing.closed.is_some() || matches!(self.mode, Mode::Offered) {
+        if self.closing.closed.is_some() || self.session.is_offered() {
             return None;
         }
         if self.send.end() == self.send.una() {

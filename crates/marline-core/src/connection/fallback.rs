@@ -15,12 +15,12 @@ use marline_policy::{DataRange, Dsn, Mapping, ReinjectionCause, Ssn, SubflowId, 
 use marline_time::Instant;
 use marline_wire::mptcp::{MpFail, MptcpOption};
 
+use super::Connection;
 use super::addresses::Signal;
 use super::join::reason;
 use super::leg::Farewell;
 use super::mapping_rx::MappingError;
 use super::reinjection::Queued;
-use super::{Connection, Mode};
 use crate::tables::Context;
 use crate::{CloseReason, FallbackReason, MonitorKind};
 
@@ -31,17 +31,17 @@ impl Connection {
     /// The handshake or the first data showed that MPTCP does not pass: plain TCP from byte one.
     pub(super) fn fall_back(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
         let now = cx.now;
-        if self.is_plain() {
+        if self.session.is_plain() {
             return;
         }
         cx.out.counters.mp_capable_fallback += 1;
         // The peer may have understood our mappings: it must hear that they end.
         let initial = self.legs.iter().flatten().find(|leg| leg.is_initial());
-        if let Some(leg) = initial.filter(|_| self.is_multipath()) {
-            let una = self.send.una();
-            self.infinite_from = Some((leg.tcp.snd_nxt(), (Ssn(una.0 + 1), una)));
-        }
-        self.mode = Mode::Plain { reason: Some(reason), tx: (Ssn(1), Dsn(0)) };
+        let una = self.send.una();
+        let mapped = initial
+            .filter(|_| self.session.is_multipath())
+            .map(|leg| (leg.tcp.snd_nxt(), (Ssn(una.0 + 1), una)));
+        self.session.fall_back(reason, mapped);
         self.leave_multipath(cx);
         for id in self.leg_ids() {
             if self.leg(id).is_some_and(super::Leg::is_initial) {
@@ -72,8 +72,8 @@ impl Connection {
             return false;
         }
         cx.out.counters.mp_capable_fallback += 1;
-        self.mode = Mode::Plain { reason: Some(reason), tx: (from, first) };
-        self.infinite_from = Some((next, (from.plus(una.since(first)), una)));
+        let infinite = (next, (from.plus(una.since(first)), una));
+        self.session.continue_plain(reason, (from, first), infinite);
         self.leave_multipath(cx);
         cx.out.monitor(now, self.id, MonitorKind::Fallback(reason));
         true
@@ -122,7 +122,7 @@ impl Connection {
     pub(super) fn on_bad_checksum(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
         let now = cx.now;
         cx.out.counters.data_csum_err += 1;
-        if self.is_plain() {
+        if self.session.is_plain() {
             // Our own direction failed before, and both sides know.
             self.receive_plain(cx, id, (Ssn(0), dsn));
             return;
@@ -139,7 +139,7 @@ impl Connection {
 
     fn reset_with_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
         cx.out.counters.mp_fail_tx += 1;
-        let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
+        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
         self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
         if let Some(leg) = self.leg_mut(id) {
             leg.farewell = Farewell::Fail(fail);
@@ -168,7 +168,7 @@ impl Connection {
 
     fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
         cx.out.counters.mp_fail_tx += 1;
-        let fail = MpFail { dsn: self.keys.remote_first.wrapping_add(dsn.0) };
+        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
         self.addresses.signal(Signal { on: Some(id), option: MptcpOption::Fail(fail) });
     }
 
@@ -176,7 +176,7 @@ impl Connection {
     pub(super) fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
         let now = cx.now;
         cx.out.counters.mp_fail_rx += 1;
-        if self.is_plain() {
+        if self.session.is_plain() {
             self.answer_mp_fail(cx, id);
             return;
         }
@@ -193,7 +193,7 @@ impl Connection {
             }
             return;
         }
-        let from = Dsn(fail.dsn.wrapping_sub(self.keys.local_first));
+        let from = Dsn(self.session.keys().local_offset(fail.dsn));
         if from < self.send.una() || from > self.mappings.end() {
             cx.out.counters.dss_not_matching += 1;
             return;
@@ -206,7 +206,7 @@ impl Connection {
     /// A RST with MP_FAIL: what came on this subflow from there on the peer has acknowledged perhaps, and
     /// could not use. It goes by another subflow at once; the data-level timer would be long in coming.
     pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
-        let first = Dsn(fail.dsn.wrapping_sub(self.keys.local_first));
+        let first = Dsn(self.session.keys().local_offset(fail.dsn));
         let (una, end) = (self.send.una(), self.mappings.end());
         if first < una || first >= end || self.may_still_fall_back() {
             return;
@@ -230,7 +230,7 @@ impl Connection {
     /// sides that both answer must come to an end.
     fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let next = self.receive.next();
-        let mid_stream = self.infinite_from.is_some();
+        let mid_stream = self.session.fell_back_mid_stream();
         let Some(leg) = self.leg_mut(id) else { return };
         if mid_stream && leg.fail.count <= MAX_FAIL_REPEATS {
             leg.fail.count += 1;
@@ -253,7 +253,7 @@ impl Connection {
             Some(_) => FallbackReason::ChecksumFailed,
             None => FallbackReason::InfiniteMapping,
         };
-        if self.is_plain() || self.continue_plain(cx, id, reason) {
+        if self.session.is_plain() || self.continue_plain(cx, id, reason) {
             self.receive_plain(cx, id, at);
         }
     }

@@ -17,7 +17,6 @@ use super::join::{mp_join, reason};
 use super::leg::{FastAccepted, Joined, Membership};
 use super::open::Accepted;
 use crate::FourTuple;
-use crate::crypto::{equal_in_constant_time, fast_ack_hmac, fast_syn_hmac, join_hmac, left_160};
 use crate::tables::Context;
 
 /// Wrong HMACs that a connection bears, and how long one of them is held against it.
@@ -134,7 +133,7 @@ impl Connection {
         syn: &Accepted<'_>,
     ) -> Result<(), u8> {
         let now = cx.now;
-        if !self.agreed_on(Extensions::FAST_JOIN)
+        if !self.session.agreed_on(Extensions::FAST_JOIN)
             || !self.has_room_for_join(cx)
             || !self.replay_guard.has_patience(now)
         {
@@ -185,7 +184,7 @@ impl Connection {
         let now = cx.now;
         let mut messages = syn.segment.options.mptcp.experimental();
         let found = messages.find(|m| matches!(m, ExperimentalMessage::FastJoinSyn { .. }));
-        let (Some(remote), Some(message)) = (self.keys.remote, found) else {
+        let Some(message) = found else {
             return Err(reason::MPTCP_ERROR);
         };
         let ExperimentalMessage::FastJoinSyn { form, backup, address_id, point, hmac, .. } =
@@ -200,19 +199,20 @@ impl Connection {
             return Err(reason::MIDDLEBOX);
         }
         let at = match form {
-            FastJoinForm::Out => self.unwrap_dsn(WireDsn::Short(point)),
-            FastJoinForm::In => self.unwrap_ack(DataAck::Short(point)),
+            FastJoinForm::Out => {
+                self.session.unwrap_dsn(WireDsn::Short(point), self.receive.next())
+            }
+            FastJoinForm::In => self.session.unwrap_ack(DataAck::Short(point), self.acked()),
         };
-        let first = match form {
-            FastJoinForm::Out => self.keys.remote_first,
-            FastJoinForm::In => self.keys.local_first,
-        };
-        let counted = self.agreed_on(Extensions::COUNTED_JOIN);
+        let counted = self.session.agreed_on(Extensions::COUNTED_JOIN);
         let count = counted.then(|| self.replay_guard.counted.unwrap((hmac >> 56) as u8));
+        let keys = self.session.keys();
         let proven = at.filter(|at| {
-            let full = first.wrapping_add(at.0);
-            let expected = fast_syn_hmac(remote, self.keys.local, &message, full, payload, count);
-            equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
+            let full = match form {
+                FastJoinForm::Out => keys.remote_wire(*at),
+                FastJoinForm::In => keys.local_wire(*at),
+            };
+            keys.proves_fast_syn(hmac, &message, full, payload, count)
         });
         let Some(at) = proven else {
             cx.out.counters.fast_join_bad_hmac += 1;
@@ -259,16 +259,15 @@ impl Connection {
         id: SubflowId,
         fast: FastAccepted,
     ) -> Option<MptcpOption> {
-        let (local, remote) = (self.keys.local, self.keys.remote?);
         let point = match fast.form {
-            FastJoinForm::Out => self.data_ack_number(),
-            FastJoinForm::In => self.keys.local_first.wrapping_add(self.mappings.end().0),
+            FastJoinForm::Out => self.session.keys().remote_wire(self.receive.data_ack()),
+            FastJoinForm::In => self.session.keys().local_wire(self.mappings.end()),
         };
         let backup = self.leg(id)?.backup_here;
         let form = fast.form;
         let head =
             ExperimentalMessage::FastJoinSynAck { form, backup, hmac: 0, point: point as u32 };
-        let hmac = fast_ack_hmac(local, remote, &head, point, fast.hmac);
+        let hmac = self.session.keys().fast_ack_hmac(&head, point, fast.hmac)?;
         Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
     }
 
@@ -282,7 +281,7 @@ impl Connection {
         id: SubflowId,
         segment: &TcpSegment<'_>,
     ) -> bool {
-        let (Some(remote), local) = (self.keys.remote, self.keys.local) else { return false };
+        let keys = *self.session.keys();
         let Some(leg) = self.leg_mut(id) else { return false };
         let first = marline_policy::Ssn(1);
         let (seq, flags) = (segment.header.seq, segment.header.flags);
@@ -299,8 +298,7 @@ impl Connection {
                 true
             }
             Some(MpJoin::Ack { hmac }) if fast.ordinary && in_turn => {
-                let expected = join_hmac(remote, local, joined.peer_nonce, joined.nonce);
-                if !equal_in_constant_time(&hmac, &left_160(&expected)) {
+                if !keys.proves_third_ack(&hmac, joined.nonce, joined.peer_nonce) {
                     cx.out.counters.mp_join_bad_hmac += 1;
                     return false;
                 }

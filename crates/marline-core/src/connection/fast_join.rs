@@ -31,7 +31,6 @@ use super::leg::{FastOpened, Joining, Leg, Membership};
 use super::reinjection::Queued;
 use super::{Connection, SubflowPathPair};
 use crate::CloseReason;
-use crate::crypto::{equal_in_constant_time, fast_ack_hmac, fast_syn_hmac};
 use crate::tables::Context;
 
 /// The Fast JOIN message of a SYN, if it has one and is no MP_CAPABLE.
@@ -49,7 +48,7 @@ impl Connection {
     /// Whether a join between these addresses may be a fast one.
     pub(super) fn may_join_fast(&self, cx: &mut Context<'_>, pair: &SubflowPathPair) -> bool {
         let now = cx.now;
-        self.agreed_on(Extensions::FAST_JOIN)
+        self.session.agreed_on(Extensions::FAST_JOIN)
             && !cx.fast_joins.contains(now, pair.local.address.ip(), pair.remote)
     }
 
@@ -61,7 +60,6 @@ impl Connection {
         id: SubflowId,
     ) -> Option<MptcpOption> {
         let now = cx.now;
-        let remote = self.keys.remote?;
         let leg = self.leg(id)?;
         let Membership::Joining(Joining { fast: Some(fast), .. }) = leg.membership else {
             return None;
@@ -77,11 +75,11 @@ impl Connection {
             payload = self.take_for_syn(now, id, range)?;
         }
         let (form, point) = match range.filter(|_| !payload.is_empty()) {
-            Some(range) => (FastJoinForm::Out, self.keys.local_first.wrapping_add(range.start.0)),
-            None => (FastJoinForm::In, self.data_ack_number()),
+            Some(range) => (FastJoinForm::Out, self.session.keys().local_wire(range.start)),
+            None => (FastJoinForm::In, self.session.keys().remote_wire(self.receive.data_ack())),
         };
         let range = range.filter(|_| form == FastJoinForm::Out);
-        let token = self.keys.remote_token.0;
+        let token = self.session.keys().remote_token().0;
         let head = ExperimentalMessage::FastJoinSyn {
             form,
             backup,
@@ -90,9 +88,9 @@ impl Connection {
             point: point as u32,
             hmac: 0,
         };
-        let counted = self.agreed_on(Extensions::COUNTED_JOIN);
+        let counted = self.session.agreed_on(Extensions::COUNTED_JOIN);
         let count = counted.then(|| self.replay_guard.count_opened());
-        let hmac = fast_syn_hmac(self.keys.local, remote, &head, point, &payload, count);
+        let hmac = self.session.keys().fast_syn_hmac(&head, point, &payload, count)?;
         let fast = FastOpened { form, sent: true, range, hmac };
         if let Membership::Joining(joining) = &mut self.leg_mut(id)?.membership {
             joining.fast = Some(fast);
@@ -128,9 +126,12 @@ impl Connection {
     fn take_for_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) -> Option<Vec<u8>> {
         let mut payload = vec![0; range.len() as usize];
         let sum = self.send.copy(range.start, &mut payload)?;
-        let wire = self.keys.local_first.wrapping_add(range.start.0);
-        let checksum =
-            if self.checksum { dss_checksum(wire, 1, range.len() as u16, sum) } else { 0 };
+        let wire = self.session.keys().local_wire(range.start);
+        let checksum = if self.session.uses_checksum() {
+            dss_checksum(wire, 1, range.len() as u16, sum)
+        } else {
+            0
+        };
         self.send.pin(range);
         let leg = self.leg_mut(id)?;
         leg.tcp.carry_with_syn(range, checksum);
@@ -165,20 +166,18 @@ impl Connection {
             _ => None,
         });
         let (message, backup, hmac, point) = answer?;
-        let remote = self.keys.remote?;
-        let full = match fast.form {
+        let wire = match fast.form {
             FastJoinForm::Out => {
-                self.unwrap_ack(DataAck::Short(point)).map(|at| (at, self.keys.local_first))
+                let at = self.session.unwrap_ack(DataAck::Short(point), self.acked());
+                at.map(|at| self.session.keys().local_wire(at))
             }
             FastJoinForm::In => {
-                self.unwrap_dsn(WireDsn::Short(point)).map(|at| (at, self.keys.remote_first))
+                let at = self.session.unwrap_dsn(WireDsn::Short(point), self.receive.next());
+                at.map(|at| self.session.keys().remote_wire(at))
             }
         };
-        let proven = full.is_some_and(|(at, first)| {
-            let wire = first.wrapping_add(at.0);
-            let expected = fast_ack_hmac(remote, self.keys.local, &message, wire, fast.hmac);
-            equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes())
-        });
+        let keys = self.session.keys();
+        let proven = wire.is_some_and(|wire| keys.proves_fast_ack(hmac, &message, wire, fast.hmac));
         if !proven {
             cx.out.counters.fast_join_bad_hmac += 1;
             self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
@@ -234,7 +233,8 @@ impl Connection {
         };
         self.mappings.forget(id);
         let una = self.send.una();
-        if let Some(range) = fast.range.filter(|range| range.end > una && !self.is_plain()) {
+        if let Some(range) = fast.range.filter(|range| range.end > una && !self.session.is_plain())
+        {
             let range = DataRange::new(range.start.max(una), range.end);
             let cause = ReinjectionCause::SubflowClosed;
             self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });

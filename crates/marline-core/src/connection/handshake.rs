@@ -41,24 +41,12 @@ pub(crate) fn offers_multipath(capable: &MpCapable) -> bool {
 }
 
 impl Connection {
-    pub(super) fn capable_option(&self, form: MpCapableForm) -> MptcpOption {
-        MptcpOption::Capable(MpCapable {
-            version: 1,
-            checksum_required: self.config.dss_checksum || self.checksum,
-            extensibility: false,
-            deny_join_id0: self.config.deny_join_id0,
-            hmac_sha256: true,
-            form,
-        })
-    }
-
     /// Server: the SYN that opened the connection.
     pub(super) fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
         match mp_capable(syn) {
             Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
                 cx.out.counters.mp_capable_syn_rx += 1;
-                self.checksum = capable.checksum_required || self.config.dss_checksum;
-                self.peer_denies_id0 = capable.deny_join_id0;
+                self.session.on_capable(&self.config, &capable);
             }
             _ => self.fall_back(cx, FallbackReason::SynWithoutOption),
         }
@@ -66,10 +54,10 @@ impl Connection {
 
     /// Handshake options on the first subflow, before its TCP events are looked at.
     pub(super) fn on_capable(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
-        if self.mode != Mode::Offered {
+        if !self.session.is_offered() {
             return;
         }
-        match self.role {
+        match self.session.role() {
             Role::Client if segment.header.flags.contains(TcpFlags::SYN) => {
                 self.on_capable_syn_ack(cx, segment);
             }
@@ -88,10 +76,8 @@ impl Connection {
             self.fall_back(cx, FallbackReason::SynAckWithoutOption);
             return;
         };
-        self.checksum = capable.checksum_required || self.config.dss_checksum;
-        self.peer_denies_id0 = capable.deny_join_id0;
-        self.keys.set_remote(Key(listener_key));
-        self.mode = Mode::Multipath { confirmed: false };
+        self.session.on_capable(&self.config, &capable);
+        self.session.on_peer_key(Key(listener_key));
         if let Some(leg) = self.legs.iter().flatten().next() {
             cx.networks.absolve(leg.key.path.local.ip(), leg.key.path.remote.ip());
         }
@@ -111,7 +97,7 @@ impl Connection {
         if flags.contains(TcpFlags::RST) || segment.header.seq != leg.tcp.peer_to_wire(first) {
             return;
         }
-        match (self.role, self.mode) {
+        match (self.session.role(), self.session.mode()) {
             // The client has given the option up: so must we, or our SYN/ACK will never pass.
             (Role::Server, Mode::Offered)
                 if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
@@ -119,8 +105,7 @@ impl Connection {
                 self.fall_back(cx, FallbackReason::SynWithoutOption);
             }
             (Role::Client, Mode::Multipath { confirmed: false }) if leg.tcp.is_established() => {
-                self.syn_acks_repeated += 1;
-                if self.syn_acks_repeated > self.config.mptcp_syn_retries {
+                if self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries {
                     self.give_options_up(cx);
                 }
             }
@@ -141,9 +126,13 @@ impl Connection {
         let again = segment.header.seq == leg.tcp.peer_to_wire(first)
             && !segment.payload.is_empty()
             && !segment.options.has_mptcp();
-        if again && self.role == Role::Server && self.is_multipath() && self.was_never_heard(id) {
+        if again
+            && self.session.is_server()
+            && self.session.is_multipath()
+            && self.was_never_heard(id)
+        {
             self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
-            self.infinite_from = None;
+            self.session.drop_infinite_mapping();
         }
     }
 
@@ -173,7 +162,7 @@ impl Connection {
         }
         self.fall_back(cx, FallbackReason::OptionsUnanswered);
         // An infinite mapping is an option, too, and would not pass either.
-        self.infinite_from = None;
+        self.session.drop_infinite_mapping();
     }
 
     /// Server: the third ACK, or the first data in its place.
@@ -185,9 +174,8 @@ impl Connection {
             _ => None,
         });
         match keys {
-            Some((initiator, listener)) if Key(listener) == self.keys.local => {
-                self.keys.set_remote(Key(initiator));
-                self.mode = Mode::Multipath { confirmed: false };
+            Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
+                self.session.on_peer_key(Key(initiator));
             }
             // A stray ACK without the option before the handshake is through is no reason yet; the
             // one that completes it is.
@@ -199,8 +187,8 @@ impl Connection {
     /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
     /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
     pub(super) fn overtook_the_keys(&self, segment: &TcpSegment<'_>) -> bool {
-        self.role == Role::Server
-            && self.mode == Mode::Offered
+        self.session.is_server()
+            && self.session.is_offered()
             && segment.options.dss.is_some()
             && mp_capable(segment).is_none()
     }
@@ -210,10 +198,10 @@ impl Connection {
         let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         leg.up = true;
-        if self.role == Role::Server {
+        if self.session.is_server() {
             // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
             // along, which wants an ACK too, an answer may be as soon.
-            let answers = self.is_multipath() && !self.config.conduct.silent_third_ack;
+            let answers = self.session.is_multipath() && !self.config.conduct.silent_third_ack;
             if let Some(leg) = self.leg_mut(id).filter(|_| answers) {
                 if leg.tcp.owes_ack() {
                     leg.tcp.ack_soon(now);
@@ -228,21 +216,20 @@ impl Connection {
             if let Some(leg) = self.leg_mut(id).filter(|_| waits) {
                 leg.tcp.ack_soon(now);
             }
-            let fallback = match self.mode {
-                Mode::Plain { reason, .. } => reason,
-                _ => None,
-            };
+            let fallback = self.session.fallback();
             cx.out.event(Event::Connected { connection: self.id, fallback });
         }
         if let Some(leg) = self.leg(id) {
             let path = leg.key.path;
-            if matches!(self.mode, Mode::Plain { reason: Some(FallbackReason::SynRetries), .. }) {
+            if self.session.fallback() == Some(FallbackReason::SynRetries) {
                 cx.networks.blame(now, path.local.ip(), path.remote.ip());
             }
             cx.out.monitor(now, self.id, MonitorKind::Established(path));
         }
         self.subflow_is_up(cx, id);
-        if self.role == Role::Server && self.is_multipath() && self.config.conduct.announce_at_once
+        if self.session.is_server()
+            && self.session.is_multipath()
+            && self.config.conduct.announce_at_once
         {
             self.path_event(cx, PathEvent::Established);
         }
@@ -250,9 +237,8 @@ impl Connection {
 
     /// The peer showed that it speaks MPTCP: joins are possible from now on.
     pub(super) fn confirm(&mut self, cx: &mut Context<'_>) {
-        if self.mode == (Mode::Multipath { confirmed: false }) {
-            self.mode = Mode::Multipath { confirmed: true };
-            let told = self.role == Role::Server && self.config.conduct.announce_at_once;
+        if self.session.confirm() {
+            let told = self.session.is_server() && self.config.conduct.announce_at_once;
             if !told {
                 self.path_event(cx, PathEvent::Established);
             }

@@ -15,8 +15,8 @@
 //! 40 bytes of options are used up (64-bit sequence numbers both ways, with timestamps) the mark is left
 //! out. Only the server marks: who has no path to open needs no mark.
 
-use marline_policy::{Dsn, Role, SentSegment, SubflowId};
-use marline_wire::mptcp::{ExperimentalMessage, Extensions, MptcpOption};
+use marline_policy::{Dsn, SentSegment, SubflowId};
+use marline_wire::mptcp::{ExperimentalMessage, MptcpOption};
 use marline_wire::{TCP_HEADER_LEN, TcpOptions, TcpSegment};
 
 use super::Connection;
@@ -38,18 +38,9 @@ pub(super) struct Frame {
 }
 
 impl Connection {
-    /// The peer tells when it has nothing more to send.
-    pub(super) fn peer_marks_idle(&self) -> bool {
-        self.role == Role::Client && self.agreed_on(Extensions::IDLE)
-    }
-
-    fn marks_idle(&self) -> bool {
-        self.role == Role::Server && self.agreed_on(Extensions::IDLE) && !self.is_plain()
-    }
-
     /// Makes room for the mark where the data that was chosen ends what there is to send.
     pub(super) fn frame_with_mark(&self, choice: &Choice, frame: Frame, timestamps: bool) -> Frame {
-        let last = choice.range.end == self.send.end() && self.marks_idle();
+        let last = choice.range.end == self.send.end() && self.session.marks_idle();
         if !last || choice.range.len() > frame.room as u64 {
             return frame;
         }
@@ -90,7 +81,11 @@ impl Connection {
         let back = segment.start.since(segment.mapping_start);
         let end = Dsn((segment.dsn.0 + u64::from(segment.mapping_len)).saturating_sub(back));
         let persists = segment.transmissions > MARKED_TRANSMISSIONS;
-        if persists || segment.payload_len() == 0 || end != self.send.end() || !self.marks_idle() {
+        if persists
+            || segment.payload_len() == 0
+            || end != self.send.end()
+            || !self.session.marks_idle()
+        {
             return;
         }
         let Some(leg) = self.leg(id) else { return };
@@ -106,7 +101,7 @@ impl Connection {
     pub(super) fn is_marked(&self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) -> bool {
         let options = &segment.options.mptcp;
         let marked = !options.is_empty()
-            && self.peer_marks_idle()
+            && self.session.peer_marks_idle()
             && options.iter().any(|option| option == mark());
         cx.out.counters.mp_idle_rx += u64::from(marked);
         marked

@@ -2,7 +2,7 @@
 
 use marline_policy::SubflowId;
 
-use super::{Connection, Leg, Mode};
+use super::{Connection, Leg};
 use crate::{ConnectionInfo, SubflowInfo};
 
 /// Pairs of addresses whose totals are kept after their subflows went.
@@ -10,10 +10,6 @@ const MAX_GONE: usize = 32;
 
 impl Connection {
     pub(crate) fn info(&self) -> ConnectionInfo {
-        let fallback = match self.mode {
-            Mode::Plain { reason, .. } => reason,
-            _ => None,
-        };
         let subflows = self.legs.iter().enumerate().filter_map(|(slot, leg)| {
             let leg = leg.as_deref()?;
             Some(leg.tcp.info(SubflowId(slot as u8), leg.is_backup()))
@@ -22,8 +18,8 @@ impl Connection {
         let held: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.memory()).sum();
         ConnectionInfo {
             id: self.id,
-            fallback,
-            extensions: self.extensions(),
+            fallback: self.session.fallback(),
+            extensions: self.session.extensions(),
             scheduler: self.scheduler_name.clone(),
             path_manager: self.path_manager_name.clone(),
             bytes_written: self.send.end().0,

@@ -25,7 +25,7 @@ impl Connection {
         }
         let window = self.receive.window_size();
         self.refresh_group(now, id);
-        let key = self.keys.local.0;
+        let key = self.session.keys().local().0;
         let carries = !segment.payload.is_empty();
         let room = if carries { self.out_of_order_room() } else { 0 };
         let Some(leg) = self.leg_mut(id) else { return };
@@ -80,7 +80,7 @@ impl Connection {
         self.vigil.begin(now, self.config.receive_probes);
         let was_at_end = self.receive.fin_reached();
         let before = self.receive.next();
-        if self.is_plain() {
+        if self.session.is_plain() {
             self.on_plain_ack(cx, id);
             for option in segment.options.mptcp.iter() {
                 if let MptcpOption::Fail(fail) = option {
@@ -121,7 +121,7 @@ impl Connection {
             }
             if self.closing.released && late {
                 self.closing.came_late = true;
-                if self.is_plain() && self.config.conduct.reset_late_data_at_once {
+                if self.session.is_plain() && self.config.conduct.reset_late_data_at_once {
                     self.refuse_late_data(cx, id, segment);
                     return;
                 }

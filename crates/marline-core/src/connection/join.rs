@@ -17,7 +17,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::leg::{FastOpened, Joined, Joining, Membership};
 use super::open::Accepted;
 use super::{Connection, SubflowPathPair};
-use crate::crypto::{equal_in_constant_time, join_hmac, left_64, left_160};
+use crate::crypto::left_160;
 use crate::subflow::Subflow;
 use crate::tables::Context;
 use crate::{CloseReason, FourTuple};
@@ -52,7 +52,7 @@ impl Connection {
         pair: SubflowPathPair,
         (backup, fast): (bool, bool),
     ) -> Option<SubflowId> {
-        if !self.is_confirmed() || self.closing.is_closing() {
+        if !self.session.is_confirmed() || self.closing.is_closing() {
             return None;
         }
         let SubflowPathPair { local, remote } = pair;
@@ -112,7 +112,7 @@ impl Connection {
             matches!(l.membership, Membership::Joined(_)) && !l.was_joined() && !l.shut
         };
         let pending = self.legs.iter().flatten().map(|l| &**l).filter(pending).count();
-        self.is_multipath()
+        self.session.is_multipath()
             && !self.closing.is_closing()
             && pending < cx.config.limits.pending_joins
     }
@@ -169,7 +169,6 @@ impl Connection {
         if !flags.contains(TcpFlags::SYN.with(TcpFlags::ACK)) || flags.contains(TcpFlags::RST) {
             return true;
         }
-        let Some(remote) = self.keys.remote else { return false };
         let Some(leg) = self.leg(id) else { return false };
         if !leg.tcp.acks_syn(segment.header.ack) {
             return true;
@@ -178,23 +177,22 @@ impl Connection {
         if let Some(admitted) = self.admit_fast_syn_ack(cx, id, segment) {
             return admitted;
         }
-        let local = self.keys.local;
         // Nobody who answers the ordinary SYN has its predecessor's data.
         let join = mp_join(segment).filter(|_| !took_data);
         let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = join else {
             self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
             return false;
         };
-        let expected = left_64(&join_hmac(remote, local, nonce, joining.nonce));
-        if !equal_in_constant_time(&hmac.to_be_bytes(), &expected.to_be_bytes()) {
+        if !self.session.keys().proves_syn_ack(hmac, joining.nonce, nonce) {
             cx.out.counters.mp_join_bad_hmac += 1;
             self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return false;
         }
-        let ours = left_160(&join_hmac(local, remote, joining.nonce, nonce));
+        let ours = self.session.keys().join_hmac(joining.nonce, nonce);
         let Some(leg) = self.leg_mut(id) else { return false };
         leg.backup_there = backup;
-        leg.membership = Membership::Joining(Joining { hmac: Some(ours), ..joining });
+        leg.membership =
+            Membership::Joining(Joining { hmac: ours.map(|ours| left_160(&ours)), ..joining });
         true
     }
 
@@ -209,7 +207,7 @@ impl Connection {
         if flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::SYN) {
             return true;
         }
-        let (Some(remote), Some(leg)) = (self.keys.remote, self.leg(id)) else { return false };
+        let Some(leg) = self.leg(id) else { return false };
         // Only who saw our SYN/ACK may be judged by his HMAC: others would end a join that is not
         // theirs. Data that overtook the third ACK is dropped, too; it will come again.
         let first = marline_policy::Ssn(1);
@@ -225,8 +223,7 @@ impl Connection {
             return false;
         };
         cx.out.counters.mp_join_ack_rx += 1;
-        let expected = join_hmac(remote, self.keys.local, joined.peer_nonce, joined.nonce);
-        if !equal_in_constant_time(&hmac, &left_160(&expected)) {
+        if !self.session.keys().proves_third_ack(&hmac, joined.nonce, joined.peer_nonce) {
             cx.out.counters.mp_join_bad_hmac += 1;
             self.reset_leg(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
             return false;

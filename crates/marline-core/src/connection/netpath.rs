@@ -62,7 +62,7 @@ impl Connection {
         }
         // A long timeout of somebody keeps new data away; anything else moves what is outstanding, too.
         let moves = fault.is_some_and(|fault| fault != NetpathFault::Rto);
-        if usable && moves && !self.is_plain() {
+        if usable && moves && !self.session.is_plain() {
             if let Some(leg) = self.leg_mut(id) {
                 leg.tcp.suspect();
             }

@@ -6,7 +6,6 @@ use marline_wire::{SeqNum, TcpSegment};
 
 use super::addresses::Addresses;
 use super::closing::Closing;
-use super::extensions::Negotiation;
 use super::fast_answer::ReplayGuard;
 use super::leg::{FailState, Farewell, Leg, Membership};
 use super::mapping_rx::MappingRx;
@@ -14,8 +13,9 @@ use super::mapping_tx::MappingTx;
 use super::receive_buffer::ReceiveBuffer;
 use super::reinjection::ReinjectionQueue;
 use super::send_buffer::SendBuffer;
+use super::session::{Mode, Session};
 use super::wait::Wait;
-use super::{Connection, DataTimers, Keys, Mode};
+use super::{Connection, DataTimers};
 use crate::crypto::Key;
 use crate::subflow::{Subflow, SubflowConfig};
 use crate::tables::Context;
@@ -65,7 +65,7 @@ impl Connection {
         let tcp = connection.active_subflow(cx, origin.path, syn_retries);
         connection.closing.announced_to_application = true;
         connection.add_initial(cx, origin, tcp, key);
-        if let Mode::Plain { reason: Some(reason), .. } = connection.mode {
+        if let Some(reason) = connection.session.fallback() {
             cx.out.monitor(now, origin.id, MonitorKind::Fallback(reason));
         }
         connection
@@ -99,15 +99,7 @@ impl Connection {
         let fixed = config.buffer_tuning == BufferTuning::Fixed;
         Connection {
             id: origin.id,
-            role,
-            mode,
-            keys: Keys::new(origin.key),
-            checksum: false,
-            peer_denies_id0: false,
-            peer_uses_long_dsn: false,
-            sends_long_dsn: config.conduct.long_dsn,
-            dsn_span_start: (Instant::ZERO, Dsn(0)),
-            infinite_from: None,
+            session: Session::new(role, mode, origin.key, config.conduct.long_dsn),
             legs: Vec::new(),
             send: SendBuffer::new(config.send_buffer, fixed, cx.pool.clone()),
             mappings: MappingTx::default(),
@@ -125,7 +117,6 @@ impl Connection {
             path_manager_name: policies.path_manager.name().to_owned(),
             path_manager,
             addresses: Addresses::new(&config, origin.path),
-            negotiation: Negotiation::default(),
             replay_guard: ReplayGuard::default(),
             closing: Closing::default(),
             timers: DataTimers::default(),
@@ -140,8 +131,6 @@ impl Connection {
             decided: None,
             accused: marline_policy::SubflowSet::EMPTY,
             next_leg: 0,
-            syns_sent: 0,
-            syn_acks_repeated: 0,
             futile_resets: 0,
             readable_told: false,
             bytes_read: 0,
@@ -234,7 +223,7 @@ impl Connection {
         tcp.set_id(id);
         cx.route(key, self.slot, id);
         let mut mappings = MappingRx::new(cx.config.limits.mappings, self.config.receive_buffer);
-        if self.is_plain() {
+        if self.session.is_plain() {
             mappings.set_infinite(marline_policy::Ssn(1), Dsn(0));
         }
         self.legs[free] = Some(Box::new(Leg {

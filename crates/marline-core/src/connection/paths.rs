@@ -9,8 +9,8 @@ use marline_policy::{
 use marline_time::Instant;
 use marline_wire::mptcp::{MpPrio, MptcpOption};
 
+use super::Connection;
 use super::addresses::Signal;
-use super::{Connection, Mode};
 use crate::tables::Context;
 use crate::{CloseReason, FourTuple, MonitorKind};
 
@@ -27,7 +27,7 @@ pub(crate) struct SubflowPathPair {
 impl Connection {
     /// Tells the path manager, and does what it asks for.
     pub(super) fn path_event(&mut self, cx: &mut Context<'_>, event: PathEvent) {
-        if self.closing.closed.is_some() || matches!(self.mode, Mode::Plain { .. }) {
+        if self.closing.closed.is_some() || self.session.is_plain() {
             return;
         }
         if let PathEvent::Silent { id, .. } = event {
@@ -129,9 +129,9 @@ impl Connection {
         let now = cx.now;
         let lost: Vec<SubflowId> =
             self.leg_ids().filter(|l| self.leg(*l).is_some_and(|leg| leg.local_id == id)).collect();
-        let multipath = self.is_multipath();
+        let multipath = self.session.is_multipath();
         for leg in &lost {
-            if multipath && self.is_confirmed() {
+            if multipath && self.session.is_confirmed() {
                 self.leg_stops_carrying(now, *leg);
                 self.drop_leg(cx, *leg, CloseReason::TimedOut);
             } else {
@@ -141,7 +141,7 @@ impl Connection {
         if self.legs_count() == 0 && !lost.is_empty() {
             self.wait.begin_without_subflows(now, CloseReason::TimedOut);
         }
-        if self.is_confirmed() {
+        if self.session.is_confirmed() {
             self.withdraw_address(cx, id);
         }
         self.path_event(cx, PathEvent::LocalDown(id));
@@ -165,7 +165,7 @@ impl Connection {
     ) {
         self.path_manager = factory.build();
         self.path_manager_name = factory.name().to_owned();
-        if self.is_confirmed() {
+        if self.session.is_confirmed() {
             self.path_event(cx, PathEvent::Established);
         }
     }

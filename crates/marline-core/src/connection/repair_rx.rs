@@ -21,7 +21,6 @@ use marline_policy::{DataRange, Dsn, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, Extensions, MpRepair};
-use marline_wire::unwrap32;
 
 use super::Connection;
 use super::mapping_rx::{Coded, RxMapping};
@@ -59,7 +58,7 @@ impl Connection {
     /// A repair overtook the answer that agrees to repairs, or that answer was lost: the server may use them
     /// from its answer on, and whoever sends one has answered.
     pub(super) fn is_early_repair(&mut self, segment: &TcpSegment<'_>) -> bool {
-        if !self.awaits_word_on(Extensions::REPAIR) {
+        if !self.session.awaits_word_on(&self.config, Extensions::REPAIR) {
             return false;
         }
         let mut messages = segment.options.mptcp.experimental();
@@ -111,8 +110,7 @@ impl Connection {
         if !self.checksum_is_as_agreed(cx, id, repair.checksum) {
             return;
         }
-        let position = repair.dsn.wrapping_sub(self.keys.remote_first as u32);
-        let dsn = unwrap32(position, self.receive.next().0);
+        let dsn = self.session.unwrap_short_dsn(repair.dsn, self.receive.next());
         let ssn = ingress.start.and_then(|start| unwrap16(repair.ssn, start.0));
         let (Some(dsn), Some(ssn)) = (dsn, ssn) else {
             cx.out.counters.dss_not_matching += 1;
@@ -121,8 +119,8 @@ impl Connection {
         let mapping = RxMapping {
             ssn: Ssn(ssn),
             len: u64::from(repair.length),
-            dsn: Dsn(dsn),
-            wire_dsn: self.keys.remote_first.wrapping_add(dsn),
+            dsn,
+            wire_dsn: self.session.keys().remote_wire(dsn),
             wire_len: repair.length,
             checksum: repair.checksum,
             coded: Some(Coded { span: repair.span, row: repair.row }),

@@ -64,7 +64,10 @@ impl Connection {
     /// Repairs may be sent, and be of use.
     pub(super) fn may_repair(&self) -> bool {
         let willing = self.coding.as_ref().is_some_and(|coding| !coding.tx.refused);
-        willing && self.agreed_on(Extensions::REPAIR) && self.is_confirmed() && !self.sends_long_dsn
+        willing
+            && self.session.agreed_on(Extensions::REPAIR)
+            && self.session.is_confirmed()
+            && !self.session.sends_long_dsn()
     }
 
     /// The peer reset a subflow: if that carried a repair, it may be why.
@@ -112,9 +115,9 @@ impl Connection {
         }
         let sum = self.sum(&repair)?;
         let mut sent = SentRepair { start: ssn, repair, checksum: None, sum };
-        if self.checksum {
+        if self.session.uses_checksum() {
             let wire = self.repair_option(&sent);
-            let dsn = self.keys.local_first.wrapping_add(repair.range.start.0);
+            let dsn = self.session.keys().local_wire(repair.range.start);
             let payload = Checksum::of(&sent.sum);
             sent.checksum = Some(repair_checksum(&wire, dsn, ssn.0 as u32, payload));
         }
@@ -184,11 +187,11 @@ impl Connection {
 
     fn repair_option(&self, sent: &SentRepair) -> MpRepair {
         let Repair { range, symbol, row } = sent.repair;
-        let ack = self.keys.remote_first.wrapping_add(self.receive.data_ack().0);
+        let ack = self.session.keys().remote_wire(self.receive.data_ack());
         MpRepair {
             ssn: sent.start.0 as u16,
             length: symbol,
-            dsn: self.keys.local_first.wrapping_add(range.start.0) as u32,
+            dsn: self.session.keys().local_wire(range.start) as u32,
             span: range.len() as u16,
             row,
             data_ack: ack as u32,
@@ -204,7 +207,7 @@ impl Connection {
             span: 0,
             row: 0,
             data_ack: 0,
-            checksum: self.checksum.then_some(0),
+            checksum: self.session.uses_checksum().then_some(0),
         };
         let timestamps = timestamps.then(Timestamps::default);
         let mut options = TcpOptions { timestamps, ..TcpOptions::default() };

@@ -13,7 +13,7 @@
 //! answerer one segment, and it answers ten in a second at most. An answer counts only if there was a
 //! question, and only within the bounds of the receive timer.
 
-use marline_policy::{Role, SubflowId};
+use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{ExperimentalMessage, Extensions};
 
@@ -85,7 +85,7 @@ impl Connection {
     pub(super) fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
         let now = cx.now;
         let Some(config) = self.config.receive_timer else { return };
-        let wanted = self.role == Role::Client && self.agreed_on(Extensions::RTO);
+        let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);
         if wanted && self.rto_exchange.is_due(now, config.refresh) {
             self.rto_exchange.on_asked(now);
             cx.out.counters.rto_request_tx += 1;
@@ -96,7 +96,7 @@ impl Connection {
     /// The peer asks.
     pub(super) fn on_rto_request(&mut self, cx: &mut Context<'_>, on: SubflowId) {
         let now = cx.now;
-        if self.role != Role::Server || !self.agreed_on(Extensions::RTO) {
+        if !self.session.is_server() || !self.session.agreed_on(Extensions::RTO) {
             return;
         }
         cx.out.counters.rto_request_rx += 1;

@@ -9,8 +9,8 @@ use marline_policy::{
 };
 use marline_time::Instant;
 
+use super::Connection;
 use super::reinjection::Queued;
-use super::{Connection, Mode};
 
 /// Queued reinjections that are looked at before new data gets its turn.
 const LOOK_AHEAD: usize = 8;
@@ -151,7 +151,7 @@ impl Connection {
         let sent = DataRange::new(self.send.una(), next);
         let part = self.mappings.next_not_on(subflow, range.start)?;
         let range = range.intersection(&sent).intersection(&part.range);
-        let allowed = ready && !range.is_empty() && !matches!(self.mode, Mode::Plain { .. });
+        let allowed = ready && !range.is_empty() && !self.session.is_plain();
         debug_assert!(allowed, "{subflow} {range:?}");
         allowed.then_some(Choice { subflow, range, kind: Kind::Repeat })
     }

@@ -93,7 +93,7 @@ impl Connection {
     ) -> Option<(usize, Ecn)> {
         let now = cx.now;
         let id = choice.subflow;
-        self.watch_dsn_speed(now);
+        self.session.watch_dsn_speed(now, self.mappings.end());
         let leg = self.leg(id)?;
         let ssn = leg.tcp.snd_nxt();
         let max_segment = leg.tcp.max_segment();
@@ -119,8 +119,8 @@ impl Connection {
         let sum = self.send.copy(dsn, &mut segment[overhead..]);
         debug_assert!(sum.is_some(), "bytes at {dsn:?} are gone");
         let sum = sum?;
-        let mapping_checksum = if self.checksum {
-            let wire = self.keys.local_first.wrapping_add(dsn.0);
+        let mapping_checksum = if self.session.uses_checksum() {
+            let wire = self.session.keys().local_wire(dsn);
             dss_checksum(wire, ssn.0 as u32, len as u16, sum)
         } else {
             0
@@ -138,7 +138,7 @@ impl Connection {
         let (whole, place) = (len == room, self.batched);
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
-        if options.dss.is_none() && self.is_multipath() {
+        if options.dss.is_none() && self.session.is_multipath() {
             self.leg_mut(id)?.keyed = sent.end;
         }
         if idle {
@@ -165,7 +165,7 @@ impl Connection {
 
     /// Whether the stream's last data takes the FIN along.
     const fn takes_fin(&self, choice: &Choice) -> bool {
-        let last = self.is_plain() && self.closing.shutdown;
+        let last = self.session.is_plain() && self.closing.shutdown;
         last && !matches!(choice.kind, Kind::Repeat) && self.config.conduct.fin_with_data
     }
 

@@ -7,7 +7,7 @@
 //! counts as potentially failed until something is heard on it, so that requests, too, leave by the new
 //! one.
 
-use marline_policy::{Dsn, PathEvent, Role, SilenceCause, SubflowId, SubflowSet};
+use marline_policy::{Dsn, PathEvent, SilenceCause, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 use marline_wire::TcpSegment;
 
@@ -59,7 +59,7 @@ impl Connection {
         segment: &TcpSegment<'_>,
     ) {
         let now = cx.now;
-        if self.config.receive_timer.is_none() || self.role != Role::Client {
+        if self.config.receive_timer.is_none() || !self.session.is_client() {
             return;
         }
         let next = self.receive.next();
@@ -93,7 +93,7 @@ impl Connection {
     /// The segment that brought the peer's agreement tells how much was sent before it: that may be on
     /// its way still, and has no mark.
     fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
-        if self.silence.marked_from.is_some() || !self.peer_marks_idle() {
+        if self.silence.marked_from.is_some() || !self.session.peer_marks_idle() {
             return;
         }
         let Some(leg) = self.leg(id) else { return };
@@ -105,7 +105,7 @@ impl Connection {
 
     /// Whether silence tells anything by itself: the newest data was sent by a peer that marks its last.
     fn silence_speaks(&self) -> bool {
-        self.peer_marks_idle()
+        self.session.peer_marks_idle()
             && self.silence.marked_from.is_some_and(|from| self.silence.announced > from)
     }
 
@@ -115,7 +115,7 @@ impl Connection {
         let dss = segment.options.dss?;
         let mapping = dss.mapping.filter(|mapping| mapping.length > u16::from(dss.data_fin))?;
         let length = u64::from(mapping.length) - u64::from(dss.data_fin);
-        let end = self.unwrap_dsn(mapping.dsn)?.plus(length);
+        let end = self.session.unwrap_dsn(mapping.dsn, self.receive.next())?.plus(length);
         (end <= self.receive.edge()).then_some(end)
     }
 
@@ -208,8 +208,8 @@ impl Connection {
             let starts_here = |leg: &Leg| leg.local_id == local.id && !leg.shut;
             local.up && local.subflow && !self.legs.iter().flatten().any(|l| starts_here(l))
         };
-        self.role == Role::Client
-            && self.is_confirmed()
+        self.session.is_client()
+            && self.session.is_confirmed()
             && self.closing.closed.is_none()
             && !self.receive.fin_reached()
             && self.addresses.local().iter().any(unopened)

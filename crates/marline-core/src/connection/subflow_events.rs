@@ -71,7 +71,7 @@ impl Connection {
             let at = (leg.delivered, dsn);
             self.on_infinite_mapping(cx, id, at);
         }
-        if self.is_plain() {
+        if self.session.is_plain() {
             let end = self.receive.next();
             self.receive.set_fin(end);
             self.tell_readable(cx);

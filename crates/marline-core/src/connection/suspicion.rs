@@ -6,7 +6,7 @@
 //! jitter, the first segment heard takes back what was not yet sent twice.
 
 use marline_policy::{
-    DataRange, Dsn, PathEvent, ReinjectionCause, Role, SchedulerEvent, Ssn, SubflowId, SubflowSet,
+    DataRange, Dsn, PathEvent, ReinjectionCause, SchedulerEvent, Ssn, SubflowId, SubflowSet,
 };
 use marline_time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ impl Connection {
         if self.leg(id).is_some_and(|leg| leg.up) {
             self.suspect(cx, id, ReinjectionCause::SubflowRto);
         }
-        if count > 1 && self.usable_legs() == 1 && self.is_confirmed() {
+        if count > 1 && self.usable_legs() == 1 && self.session.is_confirmed() {
             self.wait.begin(now);
             if count == STUCK_AFTER {
                 self.path_event(cx, PathEvent::Stuck(id));
@@ -61,7 +61,7 @@ impl Connection {
     /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
     /// is no other subflow: a copy on the same one would be in the way of falling back.
     pub(super) fn may_still_fall_back(&self) -> bool {
-        let unheard = !self.is_confirmed() || self.send.una() == Dsn(0);
+        let unheard = !self.session.is_confirmed() || self.send.una() == Dsn(0);
         // Only the first subflow can, and not once it is lost.
         let mut legs = self.legs.iter().flatten();
         let first = legs.next().is_some_and(|leg| leg.is_initial() && !leg.shut);
@@ -73,8 +73,8 @@ impl Connection {
         let silent = |leg: &super::Leg| {
             leg.is_initial() && leg.tcp.snd_una() == Ssn(1) && leg.delivered == Ssn(1)
         };
-        let unconfirmed = self.mode == super::Mode::Multipath { confirmed: false };
-        unconfirmed && self.role == Role::Client && self.leg(id).is_some_and(silent)
+        let unconfirmed = self.session.is_unconfirmed();
+        unconfirmed && self.session.is_client() && self.leg(id).is_some_and(silent)
     }
 
     /// The patience with an unanswered probe is over.
@@ -95,7 +95,7 @@ impl Connection {
             // What takes the suspicion back is a segment that the subflow hears: it must know of it.
             leg.tcp.suspect();
             self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
-        } else if leg.tcp.state() == SubflowState::SynSent && !self.is_confirmed() {
+        } else if leg.tcp.state() == SubflowState::SynSent && !self.session.is_confirmed() {
             // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
             // application that tries several paths or servers wants to know at once.
             self.on_leg_lost(cx, id, CloseReason::Unreachable);
@@ -166,7 +166,7 @@ impl Connection {
     pub(super) fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
         // Who closes does not fall back any more.
         let waits = cause != ReinjectionCause::SubflowClosed && self.may_still_fall_back();
-        if self.is_plain() || self.closing.closed.is_some() || waits {
+        if self.session.is_plain() || self.closing.closed.is_some() || waits {
             return;
         }
         let healthy = self.healthy();

@@ -41,7 +41,7 @@ impl Connection {
         let own = own.into_iter().chain(self.pushing.timeouts()).chain([
             manager,
             self.addresses.next_timeout(),
-            self.negotiation.next_timeout(),
+            self.session.next_timeout(),
         ]);
         own.filter(|_| alive).chain([leaving]).flatten().chain(legs.flatten()).min()
     }
@@ -99,7 +99,7 @@ impl Connection {
 
     /// Data is outstanding at the data level: somebody must account for it.
     pub(super) fn rearm_data_rto(&mut self, now: Instant) {
-        if self.mappings.oldest().is_none() || self.is_plain() {
+        if self.mappings.oldest().is_none() || self.session.is_plain() {
             self.timers.rto_at = None;
             return;
         }

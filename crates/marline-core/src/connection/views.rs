@@ -65,15 +65,15 @@ impl Connection {
             .collect();
         let context = PathContext {
             now,
-            role: self.role,
+            role: self.session.role(),
             local: self.addresses.local(),
             remote: self.addresses.remote(),
-            deny_join_id0: self.peer_denies_id0,
+            deny_join_id0: self.session.peer_denies_id0(),
             paths: &paths,
             subflows: &self.views,
             max_subflows: cx.config.limits.subflows,
             data_waits: self.send.end() > self.send.una(),
-            followed: self.agreed_on(Extensions::FOLLOW_CLIENT),
+            followed: self.session.agreed_on(Extensions::FOLLOW_CLIENT),
         };
         ask(self.path_manager.as_mut(), &context)
     }

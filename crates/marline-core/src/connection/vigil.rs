@@ -17,7 +17,7 @@
 //! [`first`]: crate::ReceiveProbes::first
 //! [`longest`]: crate::ReceiveProbes::longest
 
-use marline_policy::{MappingIndex as _, Role};
+use marline_policy::MappingIndex as _;
 use marline_time::{Duration, Instant};
 
 use super::wait::Asked;
@@ -118,7 +118,7 @@ impl Connection {
 
     /// A client that has a subflow, and to which the peer may still send.
     fn waits_for_data(&self) -> bool {
-        self.role == Role::Client
+        self.session.is_client()
             && self.closing.closed.is_none()
             && !self.receive.fin_reached()
             && self.usable_legs() > 0

@@ -16,7 +16,7 @@
 //!
 //! A path that comes, is heard for a moment and dies again brings no progress: the wait goes on where it was.
 
-use marline_policy::{Role, SubflowId};
+use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::MpTcpRst;
 
@@ -142,7 +142,7 @@ impl Connection {
 
     /// A subflow of which we closed our half, and the peer has acknowledged that.
     pub(super) fn note_half_closed(&mut self, now: Instant, id: SubflowId) {
-        let plain = self.is_plain();
+        let plain = self.session.is_plain();
         if let Some(leg) = self.leg_mut(id)
             && !plain
             && leg.tcp.state() == SubflowState::FinWait2
@@ -162,14 +162,14 @@ impl Connection {
     /// When the wait for a path is over.
     pub(super) fn wait_ends_at(&self) -> Option<Instant> {
         let Linger { timeout, stranger } = self.config.linger;
-        let stranger = stranger.filter(|_| self.wait.by_reset && self.role == Role::Server);
+        let stranger = stranger.filter(|_| self.wait.by_reset && self.session.is_server());
         self.wait.since().map(|since| since + stranger.map_or(timeout, |short| short.min(timeout)))
     }
 
     /// A server's connection that nobody vouches for and no subflow carries.
     pub(crate) fn is_stranger_without_path(&self) -> bool {
         self.wait.since().is_some()
-            && self.role == Role::Server
+            && self.session.is_server()
             && self.config.linger.stranger.is_some()
             && self.closing.closed.is_none()
             && self.legs_count() == 0
@@ -182,7 +182,7 @@ impl Connection {
 
     /// A connection without subflows can be continued by a join.
     pub(super) fn may_come_back(&self) -> bool {
-        self.is_confirmed() && self.closing.closed.is_none()
+        self.session.is_confirmed() && self.closing.closed.is_none()
     }
 
     /// A subflow ended without a word from us being owed: reset, refused, timed out.
@@ -200,8 +200,7 @@ impl Connection {
         // A finished stream needs no subflow; an unconfirmed one has no other way back.
         if self.closing.fin_acked && self.receive.fin_reached() {
             self.finish(cx, CloseReason::Finished);
-        } else if !self.may_come_back() || unknown_there || self.role == Role::Client && tried_long
-        {
+        } else if !self.may_come_back() || unknown_there || self.session.is_client() && tried_long {
             self.finish(cx, reason);
         } else {
             self.wait.begin_without_subflows(now, reason);

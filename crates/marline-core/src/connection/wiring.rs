@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use marline_policy::{Role, SubflowId, Token};
+use marline_policy::{SubflowId, Token};
 use marline_time::Instant;
 use marline_wire::{SeqNum, TcpFlags, TcpSegment};
 
@@ -17,13 +17,13 @@ impl Connection {
 
     /// Joins find the connection by our token.
     pub(crate) const fn token(&self) -> Token {
-        self.keys.local_token
+        self.session.keys().local_token()
     }
 
     /// It holds a place among the half-open: its first subflow's handshake on the server's side is neither
     /// through nor given up.
     pub(crate) fn holds_syn_place(&self) -> bool {
-        let unanswered = self.role == Role::Server && !self.closing.announced_to_application;
+        let unanswered = self.session.is_server() && !self.closing.announced_to_application;
         unanswered && self.legs.iter().flatten().any(|leg| leg.is_initial())
     }
 

@@ -32,6 +32,7 @@ mod paths;
 mod pushing;
 mod receive_buffer;
 mod receive_timer;
+mod receiver;
 mod reinjection;
 mod repair_rx;
 mod repair_tx;
@@ -57,9 +58,9 @@ use self::closing::Closing;
 use self::fast_answer::ReplayGuard;
 use self::leg::Leg;
 use self::mapping_tx::MappingTx;
-use self::receive_buffer::ReceiveBuffer;
+use self::receiver::Receiver;
 use self::reinjection::ReinjectionQueue;
-use self::repair_rx::Coding;
+use self::repair_tx::RepairTx;
 use self::send_buffer::SendBuffer;
 use self::session::{Mode, Session};
 use self::silence::Silence;
@@ -120,9 +121,9 @@ pub(crate) struct Connection {
     send: SendBuffer,
     mappings: MappingTx,
     reinjections: ReinjectionQueue,
-    receive: ReceiveBuffer,
-    /// Repair by coding, once it is agreed on.
-    coding: Option<Box<Coding>>,
+    receiver: Receiver,
+    /// Our repairs, once they are agreed on.
+    repairs: Option<Box<RepairTx>>,
     /// First byte beyond the peer's receive window.
     window_end: Dsn,
     scheduler: Box<dyn Scheduler>,
@@ -151,9 +152,6 @@ pub(crate) struct Connection {
     next_leg: usize,
     /// Subflows that we had to reset since the stream last moved on in either direction.
     futile_resets: u32,
-    /// The application was told that it may read, and has not come back empty-handed since.
-    readable_told: bool,
-    bytes_read: u64,
     gone: Vec<SubflowInfo>,
 }
 
@@ -176,12 +174,10 @@ impl Connection {
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, now: Instant, out: &mut [u8]) -> Result<usize, ReadError> {
-        if self.receive.readable() == 0 {
+        let Some((n, window_opened)) = self.receiver.read(out) else {
             return self.read_nothing();
-        }
-        let (n, window_opened) = self.receive.read(out);
-        self.bytes_read += n as u64;
-        self.receive.follow_reader(now, self.largest_rtt());
+        };
+        self.receiver.follow_reader(now, self.largest_rtt());
         if window_opened {
             self.announce_window();
         }
@@ -190,17 +186,20 @@ impl Connection {
 
     /// As [`read`](Self::read), and the bytes stay to be read.
     pub(crate) fn peek(&mut self, out: &mut [u8]) -> Result<usize, ReadError> {
-        if self.receive.readable() == 0 { self.read_nothing() } else { Ok(self.receive.peek(out)) }
+        match self.receiver.peek(out) {
+            Some(n) => Ok(n),
+            None => self.read_nothing(),
+        }
     }
 
     fn read_nothing(&mut self) -> Result<usize, ReadError> {
-        if self.receive.at_end() {
+        if self.receiver.at_end() {
             return Ok(0);
         }
         if let Some(reason) = self.closing.closed {
             return Err(ReadError::Closed(reason));
         }
-        self.readable_told = false;
+        self.receiver.found_nothing();
         Err(ReadError::Blocked)
     }
 
@@ -214,8 +213,7 @@ impl Connection {
 
     /// Tells the application once that it may read.
     fn tell_readable(&mut self, cx: &mut Context<'_>) {
-        if !self.readable_told && !self.closing.released {
-            self.readable_told = true;
+        if !self.closing.released && self.receiver.tell() {
             cx.out.event(Event::Readable(self.id));
         }
     }

@@ -64,7 +64,7 @@ impl Connection {
     /// The application lets go of the connection.
     pub(crate) fn release(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
-        let unread = self.receive.readable() > 0;
+        let unread = self.receiver.readable() > 0;
         self.closing.released = true;
         self.closing.leaving_since = Some(now);
         self.closing.leaving_una = self.send.una();
@@ -149,7 +149,7 @@ impl Connection {
             self.abort(cx);
             return;
         }
-        if sent_all && self.receive.fin_reached() {
+        if sent_all && self.receiver.fin_reached() {
             self.close_subflows();
             self.finish(cx, CloseReason::Finished);
             self.drop_unanswered(cx);
@@ -328,6 +328,7 @@ impl Connection {
         let Some(mut leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::take) else {
             return;
         };
+        self.receiver.remove_subflow(id);
         for range in leg.tcp.released().drain(..) {
             self.send.unpin(range);
         }
@@ -383,7 +384,7 @@ impl Connection {
         };
         let (header, _) = leg.tcp.fill_header(now, HeaderFor::Egress(&what), 0, &mut options);
         let dss = Dss {
-            data_ack: Some(self.session.data_ack(self.receive.data_ack())),
+            data_ack: Some(self.session.data_ack(self.receiver.data_ack())),
             mapping: None,
             data_fin: false,
         };

@@ -5,6 +5,7 @@ use marline_wire::TcpSegment;
 
 use super::Connection;
 use super::mapping_rx::MappingError;
+use super::receiver::Delivered;
 use crate::FallbackReason;
 use crate::subflow::Ingress;
 use crate::tables::Context;
@@ -54,31 +55,30 @@ impl Connection {
             return;
         };
         let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
-        let Some(leg) = self.leg_mut(id) else { return };
         let end = start.plus(segment.payload.len() as u64);
-        if leg.mappings.note_segment((start, end), mapped, leg.delivered) {
+        if self.receiver.note_segment(id, (start, end), mapped) {
             cx.out.counters.dss_not_matching += 1;
         }
     }
 
     /// Bytes in order.
     fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
-        if self.session.is_plain() && self.leg(id).is_some_and(|leg| !leg.mappings.covers(ssn)) {
+        if self.session.is_plain() && self.leg(id).is_some() && !self.receiver.covers(id, ssn) {
             // Its infinite mapping did not pass; that it needs none says the same.
-            self.receive_plain(cx, id, (ssn, self.receive.next()));
+            self.receive_plain(cx, id, (ssn, self.receiver.next()));
         }
         let may_be_plain = self.may_be_plain(id);
         let mut result = self.translate(cx, id, ssn, bytes);
-        let plain_follows = self.leg(id).is_some_and(|leg| leg.mappings.expects_plain());
+        let plain_follows = self.receiver.expects_plain(id);
         if result == Err(MappingError::Unmapped) && may_be_plain && plain_follows {
             // Options get lost here, if only those of segments that a box put together.
             self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
             result = self.translate(cx, id, ssn, bytes);
         }
-        let Some(leg) = self.leg(id) else { return };
-        if let Some(kept) = leg.mappings.kept() {
-            self.receive.set_held(kept);
+        if self.leg(id).is_none() {
+            return;
         }
+        self.receiver.hold_kept(id);
         match result {
             Ok(()) => {}
             Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(cx, id, dsn),
@@ -97,24 +97,14 @@ impl Connection {
         ssn: Ssn,
         bytes: &[u8],
     ) -> Result<(), MappingError> {
-        let now = cx.now;
+        let _now = cx.now;
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
             return Ok(());
         };
-        leg.delivered = ssn.plus(bytes.len() as u64);
-        let receive = &mut self.receive;
-        let (mut duplicate, mut news) = (0, false);
-        let mut insert = |dsn, bytes: &[u8]| {
-            let known = receive.insert(dsn, bytes).duplicate;
-            duplicate += known;
-            news |= known < bytes.len() as u64;
-        };
-        let result = leg.mappings.translate(ssn, bytes, &mut insert);
-        if duplicate > 0 {
-            duplicate = leg.count_duplicate(duplicate);
-        }
+        let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
+        leg.tcp.stats_mut().bytes_duplicate += duplicate;
         if news {
-            leg.last_new_at = now;
+            leg.last_new_at = cx.now;
         }
         cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         result

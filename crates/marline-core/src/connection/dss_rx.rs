@@ -8,15 +8,10 @@ use marline_wire::{Checksum, TcpFlags, TcpSegment, dss_checksum, unwrap32};
 use super::Connection;
 use super::handshake::mp_capable;
 use super::join::reason;
-use super::mapping_rx::{MappingError, RxMapping};
+use super::mapping_rx::RxMapping;
 use crate::subflow::Ingress;
 use crate::tables::Context;
 use crate::{CloseReason, FallbackReason};
-
-/// A connection keeps a mapping for so many bytes of its largest receive window.
-const BYTES_PER_MAPPING: u64 = 128;
-/// So many more a subflow gets at once.
-const MORE_MAPPINGS: usize = 256;
 
 impl Connection {
     pub(super) fn on_dss(
@@ -77,8 +72,8 @@ impl Connection {
         else {
             return;
         };
-        let unmapped = carries(segment) && !leg.mapped;
-        let piece = !segment.payload.is_empty() && leg.mapped;
+        let unmapped = carries(segment) && !self.receiver.is_mapped(id);
+        let piece = !segment.payload.is_empty() && self.receiver.is_mapped(id);
         let first = leg.run == (Ssn(1), Dsn(0));
         let sent = self.mappings.end() > Dsn(0) || !first;
         let acks = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1);
@@ -87,7 +82,7 @@ impl Connection {
             return;
         }
         // Both directions are contiguous from their first byte on.
-        let contiguous = first && leg.delivered.0 == self.receive.next().0 + 1;
+        let contiguous = first && self.receiver.is_contiguous(id);
         // Joins that have not come up are nobody's way yet, if it is sure that options do not pass here.
         let joined = |leg: &super::Leg| !leg.is_initial() && (leg.was_joined() || !unproven);
         let alone = !self.legs.iter().flatten().any(|leg| joined(leg));
@@ -147,13 +142,11 @@ impl Connection {
             return;
         }
         self.session.note_dsn_size(&self.config, &wire, dss.data_fin);
-        let Some(dsn) = self.session.unwrap_dsn(wire.dsn, self.receive.next()) else {
+        let Some(dsn) = self.session.unwrap_dsn(wire.dsn, self.receiver.next()) else {
             cx.out.counters.dss_not_matching += 1;
             return;
         };
-        if let Some(leg) = self.leg_mut(id) {
-            leg.mapped = true;
-        }
+        self.receiver.note_mapped(id);
         if wire.length == 0 {
             self.on_infinite_wire_mapping(cx, id, &wire, dsn);
             return;
@@ -166,7 +159,7 @@ impl Connection {
             cx.out.counters.data_csum_err += 1;
             return;
         }
-        if dss.data_fin && !self.receive.set_fin(dsn.plus(data_len)) {
+        if dss.data_fin && !self.receiver.set_fin(dsn.plus(data_len)) {
             cx.out.counters.dss_not_matching += 1;
         }
         if lone_fin {
@@ -199,16 +192,13 @@ impl Connection {
     /// Since its first byte the peer's stream is taken for plain TCP, and this mapping says otherwise: the peer never
     /// learnt of it, and what it sends twice would be taken for more. Who never got the peer's key cannot tell.
     pub(super) fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
-        let plain = |leg: &&super::Leg| leg.mappings.is_plain_from_the_start();
-        let Some(leg) =
-            self.leg(id).filter(|leg| self.session.keys().remote().is_some() && plain(leg))
-        else {
-            return false;
-        };
+        let plain =
+            self.session.keys().remote().is_some() && self.receiver.is_plain_from_the_start(id);
+        let Some(leg) = self.leg(id).filter(|_| plain) else { return false };
         let wire = dss.mapping.filter(|wire| wire.length > u16::from(dss.data_fin));
         wire.is_some_and(|wire| {
             let ssn = unwrap32(wire.ssn, leg.tcp.rcv_nxt().0);
-            let dsn = self.session.unwrap_dsn(wire.dsn, self.receive.next());
+            let dsn = self.session.unwrap_dsn(wire.dsn, self.receiver.next());
             ssn.zip(dsn).is_none_or(|(ssn, dsn)| ssn != dsn.0 + 1)
         })
     }
@@ -227,29 +217,10 @@ impl Connection {
     }
 
     pub(super) fn announce(&mut self, cx: &mut Context<'_>, id: SubflowId, mapping: RxMapping) {
-        let Some(leg) = self.leg_mut(id) else { return };
-        leg.mapped = true;
-        let delivered = leg.delivered;
-        let mut result = leg.mappings.announce(mapping, delivered);
-        if result == Err(MappingError::TooMany)
-            && self.has_room_for_mappings(cx)
-            && let Some(leg) = self.leg_mut(id)
-        {
-            leg.mappings.raise_limit(MORE_MAPPINGS);
-            result = leg.mappings.announce(mapping, delivered);
-        }
-        if let Err(error) = result {
+        if let Err(error) = self.receiver.announce(id, mapping) {
             cx.out.counters.dss_not_matching += 1;
             self.on_bad_mapping(cx, id, error);
         }
-    }
-
-    /// The bound of a subflow follows the buffer: all subflows together may have a mapping for every
-    /// few bytes of the largest window.
-    fn has_room_for_mappings(&self, cx: &Context<'_>) -> bool {
-        let kept: usize = self.legs.iter().flatten().map(|leg| leg.mappings.count()).sum();
-        let most = (self.config.receive_buffer / BYTES_PER_MAPPING) as usize;
-        kept.saturating_add(MORE_MAPPINGS) <= most.max(cx.config.limits.mappings)
     }
 }
 

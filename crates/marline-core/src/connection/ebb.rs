@@ -45,20 +45,19 @@ impl Connection {
         }
         for leg in self.legs.iter_mut().flatten() {
             leg.tcp.shrink();
-            leg.mappings.shrink();
             leg.repairs.shrink_to_fit();
         }
         self.mappings.shrink();
         self.reinjections.shrink();
         self.send.shrink();
-        self.receive.shrink();
+        self.receiver.shrink();
     }
 
     /// Bytes of memory that lists hold, beside the bytes of the stream.
     pub(super) fn bookkeeping(&self) -> u64 {
         let legs = self.legs.iter().flatten();
-        let of_legs: u64 = legs.map(|leg| leg.tcp.bookkeeping() + leg.mappings.memory()).sum();
-        of_legs + self.mappings.memory() + self.reinjections.memory() + self.receive.bookkeeping()
+        let of_legs: u64 = legs.map(|leg| leg.tcp.bookkeeping()).sum();
+        of_legs + self.mappings.memory() + self.reinjections.memory() + self.receiver.bookkeeping()
     }
 
     /// What may wait behind holes of all subflows together, beyond what does: as much as the largest window.

@@ -209,7 +209,7 @@ impl Connection {
         let empty = Checksum::new();
         let sum = self.session.uses_checksum().then(|| dss_checksum(wire, 0, 1, empty));
         let dss = Some(Dss {
-            data_ack: Some(self.session.data_ack(self.receive.data_ack())),
+            data_ack: Some(self.session.data_ack(self.receiver.data_ack())),
             mapping: Some(WireMapping {
                 dsn: self.session.wire_dsn(fin),
                 ssn: 0,
@@ -219,8 +219,7 @@ impl Connection {
             data_fin: true,
         });
         let mut options = TcpOptions { dss, ..TcpOptions::default() };
-        self.receive.refresh_edge();
-        let window = self.receive.window();
+        let window = self.receiver.advertise();
         let egress = Egress::Ack;
         let tcp = &mut self.leg_mut(id)?.tcp;
         let owes_sack = tcp.owes_sack();

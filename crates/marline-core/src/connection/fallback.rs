@@ -68,7 +68,7 @@ impl Connection {
         let next = leg.tcp.snd_nxt();
         let (from, first) = if una == end { (next, una) } else { leg.run };
         if first > una || end.since(first) != next.since(from) {
-            self.reset_with_mp_fail(cx, id, self.receive.next());
+            self.reset_with_mp_fail(cx, id, self.receiver.next());
             return false;
         }
         cx.out.counters.mp_capable_fallback += 1;
@@ -99,16 +99,9 @@ impl Connection {
     pub(super) fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
         let Some(leg) = self.leg_mut(id) else { return };
         leg.fail.repeat_at = None;
-        let waiting = leg.mappings.set_infinite(at.0, at.1);
-        self.receive.set_held(0);
-        // Its place was told in positions that no longer count; a FIN marks the end.
-        self.receive.forget_fin();
-        let Some((dsn, bytes)) = waiting else { return };
-        let before = self.receive.next();
-        self.receive.insert(dsn, &bytes);
-        if self.receive.next() > before {
+        if self.receiver.receive_plain(id, at) {
             if self.closing.released {
-                self.receive.discard();
+                self.receiver.discard();
             }
             self.tell_readable(cx);
         }
@@ -128,7 +121,7 @@ impl Connection {
             return;
         }
         // With a hole before it, the rest came, or must come, by another subflow.
-        if self.usable_legs() > 1 || dsn != self.receive.next() {
+        if self.usable_legs() > 1 || dsn != self.receiver.next() {
             self.reset_with_mp_fail(cx, id, dsn);
             return;
         }
@@ -144,15 +137,15 @@ impl Connection {
         if let Some(leg) = self.leg_mut(id) {
             leg.farewell = Farewell::Fail(fail);
         }
-        self.receive.set_held(0);
+        self.receiver.release_kept();
     }
 
     /// Sends MP_FAIL, until the peer shows that it came through. A peer that does not answer cannot
     /// be understood any more.
     pub(super) fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
+        let Some(dsn) = self.receiver.failed_at(id) else { return };
         let Some(leg) = self.leg_mut(id) else { return };
-        let Some(dsn) = leg.mappings.failed_at() else { return };
         if leg.fail.repeat_at.is_none_or(|at| at > now) {
             return;
         }
@@ -185,9 +178,11 @@ impl Connection {
             self.reset_leg(cx, id, reason::MIDDLEBOX, CloseReason::PeerReset);
             return;
         }
-        let Some(leg) = self.leg(id).filter(|leg| leg.is_usable()) else { return };
-        if let Some(dsn) = leg.mappings.failed_at() {
-            let at = (leg.delivered, dsn);
+        if !self.leg(id).is_some_and(super::Leg::is_usable) {
+            return;
+        }
+        if let Some(dsn) = self.receiver.failed_at(id) {
+            let at = (self.receiver.delivered(id), dsn);
             if self.continue_plain(cx, id, FallbackReason::ChecksumFailed) {
                 self.receive_plain(cx, id, at);
             }
@@ -229,7 +224,7 @@ impl Connection {
     /// The answer may be lost as well: whoever asks again gets it again, within bounds, since two
     /// sides that both answer must come to an end.
     fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
-        let next = self.receive.next();
+        let next = self.receiver.next();
         let mid_stream = self.session.fell_back_mid_stream();
         let Some(leg) = self.leg_mut(id) else { return };
         if mid_stream && leg.fail.count <= MAX_FAIL_REPEATS {
@@ -245,11 +240,10 @@ impl Connection {
         id: SubflowId,
         at: (Ssn, Dsn),
     ) {
-        let Some(leg) = self.leg(id) else { return };
-        if self.usable_legs() > 1 || leg.mappings.is_infinite() {
+        if self.leg(id).is_none() || self.usable_legs() > 1 || self.receiver.is_infinite(id) {
             return;
         }
-        let reason = match leg.mappings.failed_at() {
+        let reason = match self.receiver.failed_at(id) {
             Some(_) => FallbackReason::ChecksumFailed,
             None => FallbackReason::InfiniteMapping,
         };

@@ -200,7 +200,7 @@ impl Connection {
         }
         let at = match form {
             FastJoinForm::Out => {
-                self.session.unwrap_dsn(WireDsn::Short(point), self.receive.next())
+                self.session.unwrap_dsn(WireDsn::Short(point), self.receiver.next())
             }
             FastJoinForm::In => self.session.unwrap_ack(DataAck::Short(point), self.acked()),
         };
@@ -226,7 +226,7 @@ impl Connection {
     /// configured bounds count, since a window that grows must not make old things fresh again.
     fn is_stale(&self, form: FastJoinForm, at: Dsn) -> bool {
         match form {
-            FastJoinForm::Out => at.plus(self.config.receive_buffer) < self.receive.next(),
+            FastJoinForm::Out => at.plus(self.config.receive_buffer) < self.receiver.next(),
             FastJoinForm::In => {
                 let beyond = at > self.sent_end();
                 beyond || at.plus(self.config.send_buffer) < self.acked()
@@ -237,18 +237,16 @@ impl Connection {
     /// Data of a SYN: into the stream if it lies in the window, else the peer sends it again.
     fn take_syn_data(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Dsn, payload: &[u8]) {
         let len = payload.len() as u64;
-        let edge = self.receive.next().plus(self.receive.window());
+        let edge = self.receiver.next().plus(self.receiver.window());
         if at.plus(len) > edge || self.closing.released {
             cx.out.counters.fast_join_data_ignored += 1;
             return;
         }
-        let duplicate = self.receive.insert(at, payload).duplicate;
+        let duplicate = self.receiver.take_syn_data(id, at, payload);
         cx.out.counters.duplicate_data += u64::from(duplicate > 0);
         if let Some(leg) = self.leg_mut(id) {
             leg.tcp.take_syn_payload(len);
             leg.tcp.stats_mut().bytes_duplicate += duplicate;
-            leg.delivered = marline_policy::Ssn(1).plus(len);
-            leg.mapped = true;
         }
         self.tell_readable(cx);
     }
@@ -260,7 +258,7 @@ impl Connection {
         fast: FastAccepted,
     ) -> Option<MptcpOption> {
         let point = match fast.form {
-            FastJoinForm::Out => self.session.keys().remote_wire(self.receive.data_ack()),
+            FastJoinForm::Out => self.session.keys().remote_wire(self.receiver.data_ack()),
             FastJoinForm::In => self.session.keys().local_wire(self.mappings.end()),
         };
         let backup = self.leg(id)?.backup_here;
@@ -304,8 +302,7 @@ impl Connection {
                 }
                 joined.fast = None;
                 leg.tcp.forget_syn_payload();
-                leg.delivered = first;
-                leg.mapped = false;
+                self.receiver.forget_syn_data(id);
                 true
             }
             _ => {

@@ -76,7 +76,7 @@ impl Connection {
         }
         let (form, point) = match range.filter(|_| !payload.is_empty()) {
             Some(range) => (FastJoinForm::Out, self.session.keys().local_wire(range.start)),
-            None => (FastJoinForm::In, self.session.keys().remote_wire(self.receive.data_ack())),
+            None => (FastJoinForm::In, self.session.keys().remote_wire(self.receiver.data_ack())),
         };
         let range = range.filter(|_| form == FastJoinForm::Out);
         let token = self.session.keys().remote_token().0;
@@ -172,7 +172,7 @@ impl Connection {
                 at.map(|at| self.session.keys().local_wire(at))
             }
             FastJoinForm::In => {
-                let at = self.session.unwrap_dsn(WireDsn::Short(point), self.receive.next());
+                let at = self.session.unwrap_dsn(WireDsn::Short(point), self.receiver.next());
                 at.map(|at| self.session.keys().remote_wire(at))
             }
         };

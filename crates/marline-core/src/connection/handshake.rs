@@ -122,7 +122,9 @@ impl Connection {
         segment: &TcpSegment<'_>,
     ) {
         let first = marline_policy::Ssn(1);
-        let Some(leg) = self.leg(id).filter(|leg| leg.delivered > first) else { return };
+        let Some(leg) = self.leg(id).filter(|_| self.receiver.delivered(id) > first) else {
+            return;
+        };
         let again = segment.header.seq == leg.tcp.peer_to_wire(first)
             && !segment.payload.is_empty()
             && !segment.options.has_mptcp();
@@ -143,8 +145,8 @@ impl Connection {
         let candidate = |leg: &&super::Leg| leg.is_initial() && !leg.proven && leg.is_usable();
         let Some(leg) = self.leg(id).filter(candidate) else { return false };
         let window = 2 * u64::from(self.config.initial_window) * leg.tcp.max_segment() as u64;
-        leg.delivered.0 == self.receive.next().0 + 1
-            && leg.delivered.0 <= window
+        self.receiver.is_contiguous(id)
+            && self.receiver.delivered(id).0 <= window
             && leg.run == (marline_policy::Ssn(1), marline_policy::Dsn(0))
             && self.send.una() == marline_policy::Dsn(0)
             && self.legs_count() == 1

@@ -14,7 +14,6 @@ impl Connection {
             let leg = leg.as_deref()?;
             Some(leg.tcp.info(SubflowId(slot as u8), leg.is_backup()))
         });
-        let coding = self.coding.as_ref().map_or(0, |coding| coding.memory() as u64);
         let held: u64 = self.legs.iter().flatten().map(|leg| leg.tcp.memory()).sum();
         ConnectionInfo {
             id: self.id,
@@ -23,11 +22,11 @@ impl Connection {
             scheduler: self.scheduler_name.clone(),
             path_manager: self.path_manager_name.clone(),
             bytes_written: self.send.end().0,
-            bytes_read: self.bytes_read,
+            bytes_read: self.receiver.bytes_read(),
             bytes_acked: self.send.una().0,
             unsent: self.send.end().since(self.mappings.end()),
-            readable: self.receive.readable(),
-            buffered: self.send.memory() + self.receive.memory() + held + coding,
+            readable: self.receiver.readable(),
+            buffered: self.send.memory() + self.receiver.memory() + held,
             bookkeeping: self.bookkeeping(),
             subflows: subflows.collect(),
             gone: self.gone.clone(),

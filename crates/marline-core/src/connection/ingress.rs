@@ -23,7 +23,7 @@ impl Connection {
         if !self.admit(cx, id, segment) {
             return;
         }
-        let window = self.receive.window_size();
+        let window = self.receiver.window_size();
         self.refresh_group(now, id);
         let key = self.session.keys().local().0;
         let carries = !segment.payload.is_empty();
@@ -78,8 +78,8 @@ impl Connection {
         let now = cx.now;
         self.wait.heard(now);
         self.vigil.begin(now, self.config.receive_probes);
-        let was_at_end = self.receive.fin_reached();
-        let before = self.receive.next();
+        let was_at_end = self.receiver.fin_reached();
+        let before = self.receiver.next();
         if self.session.is_plain() {
             self.on_plain_ack(cx, id);
             for option in segment.options.mptcp.iter() {
@@ -88,7 +88,7 @@ impl Connection {
                 }
             }
             // After a fallback in mid-stream the peer's mappings count until its infinite one.
-            let mapped = self.leg(id).is_some_and(|leg| !leg.mappings.is_infinite());
+            let mapped = self.leg(id).is_some() && !self.receiver.is_infinite(id);
             if let Some(dss) = segment.options.dss {
                 if mapped {
                     self.on_mapping(cx, id, (&dss, super::dss_rx::carries(segment)));
@@ -102,22 +102,22 @@ impl Connection {
             self.on_mptcp_options(cx, id, segment);
             self.on_dss(cx, id, segment, ingress);
         }
-        if self.coding.is_some() || self.is_early_repair(segment) {
+        if self.receiver.takes_repairs() || self.is_early_repair(segment) {
             self.on_coded(cx, id, segment, ingress);
         }
         self.note_torn(cx, id, segment, ingress);
         self.take_payload(cx, id, segment, ingress);
-        if self.coding.is_some() {
+        if self.receiver.takes_repairs() {
             self.repair_missing(cx, id);
         }
         self.watch_download(cx, id, before, segment);
-        if self.receive.next() > before || (self.receive.fin_reached() && !was_at_end) {
+        if self.receiver.next() > before || (self.receiver.fin_reached() && !was_at_end) {
             self.futile_resets = 0;
             self.wait.on_progress();
             self.vigil.on_data(now, self.config.receive_probes);
-            let late = self.receive.next() > before;
+            let late = self.receiver.next() > before;
             if self.closing.released {
-                self.receive.discard();
+                self.receiver.discard();
             }
             if self.closing.released && late {
                 self.closing.came_late = true;

@@ -6,7 +6,6 @@ use marline_policy::{AddressId, DataRange, Dsn, Ssn};
 use marline_time::Instant;
 use marline_wire::mptcp::{FastJoinForm, MpFail, MpTcpRst};
 
-use super::mapping_rx::MappingRx;
 use super::repair_tx::SentRepair;
 use super::wait::HALF_CLOSED;
 use crate::oracle::NetpathFault;
@@ -101,11 +100,6 @@ pub(super) struct Leg {
     pub(super) backup_here: bool,
     /// The peer asked that it be a backup.
     pub(super) backup_there: bool,
-    pub(super) mappings: MappingRx,
-    /// First position of the peer that was not delivered yet.
-    pub(super) delivered: Ssn,
-    /// The peer mapped data on it: options on data pass.
-    pub(super) mapped: bool,
     /// End of the data that went out with the keys: that it arrived says nothing of mappings.
     pub(super) keyed: Ssn,
     /// Data mapped on it was acknowledged together with a DATA_ACK: ours pass, too.
@@ -138,8 +132,6 @@ pub(super) struct Leg {
     pub(super) last_new_at: Instant,
     /// Repairs sent on it and not acknowledged, oldest first.
     pub(super) repairs: VecDeque<SentRepair>,
-    /// Bytes taken from behind a hole of it that will come once more, in order.
-    pub(super) early: u64,
     /// Why the oracle holds its netpath to be bad.
     pub(super) netpath_fault: Option<NetpathFault>,
 }
@@ -173,14 +165,6 @@ impl Leg {
         while self.repairs.front().is_some_and(|repair| repair.end() <= una) {
             self.repairs.pop_front();
         }
-    }
-
-    /// Bytes that came twice, less those that we took early ourselves.
-    pub(super) fn count_duplicate(&mut self, bytes: u64) -> u64 {
-        let early = bytes.min(self.early);
-        self.early -= early;
-        self.tcp.stats_mut().bytes_duplicate += bytes - early;
-        bytes - early
     }
 
     /// How long the peer's half may stay open after ours.

@@ -8,9 +8,8 @@ use super::addresses::Addresses;
 use super::closing::Closing;
 use super::fast_answer::ReplayGuard;
 use super::leg::{FailState, Farewell, Leg, Membership};
-use super::mapping_rx::MappingRx;
 use super::mapping_tx::MappingTx;
-use super::receive_buffer::ReceiveBuffer;
+use super::receiver::Receiver;
 use super::reinjection::ReinjectionQueue;
 use super::send_buffer::SendBuffer;
 use super::session::{Mode, Session};
@@ -104,13 +103,8 @@ impl Connection {
             send: SendBuffer::new(config.send_buffer, fixed, cx.pool.clone()),
             mappings: MappingTx::default(),
             reinjections: ReinjectionQueue::default(),
-            receive: ReceiveBuffer::new(
-                config.receive_buffer,
-                fixed,
-                cx.config.limits.out_of_order_ranges,
-                cx.pool.clone(),
-            ),
-            coding: None,
+            receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
+            repairs: None,
             window_end: Dsn(0),
             scheduler_name: policies.scheduler.name().to_owned(),
             scheduler,
@@ -132,8 +126,6 @@ impl Connection {
             accused: marline_policy::SubflowSet::EMPTY,
             next_leg: 0,
             futile_resets: 0,
-            readable_told: false,
-            bytes_read: 0,
             gone: Vec::new(),
             slot: origin.slot,
             config: Box::new(config),
@@ -222,10 +214,7 @@ impl Connection {
         debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         tcp.set_id(id);
         cx.route(key, self.slot, id);
-        let mut mappings = MappingRx::new(cx.config.limits.mappings, self.config.receive_buffer);
-        if self.session.is_plain() {
-            mappings.set_infinite(marline_policy::Ssn(1), Dsn(0));
-        }
+        self.receiver.add_subflow(id, self.session.is_plain());
         self.legs[free] = Some(Box::new(Leg {
             tcp,
             key,
@@ -234,9 +223,6 @@ impl Connection {
             remote_id,
             backup_here: local.backup,
             backup_there: false,
-            mappings,
-            delivered: marline_policy::Ssn(1),
-            mapped: false,
             keyed: marline_policy::Ssn(1),
             proven: false,
             run: (marline_policy::Ssn(1), Dsn(0)),
@@ -253,7 +239,6 @@ impl Connection {
             suspected: false,
             last_new_at: Instant::ZERO,
             repairs: std::collections::VecDeque::new(),
-            early: 0,
             netpath_fault: cx.faults.fault(&key.path),
         }));
         Some(id)

@@ -5,7 +5,6 @@
 //! with an IPv6 address) goes without them.
 
 use marline_policy::{Dsn, SentSegment, Ssn, SubflowId};
-use marline_time::Duration;
 use marline_wire::TcpOptions;
 use marline_wire::mptcp::{Dss, MpCapableForm, MpFastclose, MpJoin, MpTcpRst, MptcpOption};
 
@@ -138,7 +137,7 @@ impl Connection {
             return;
         }
         options.dss = Some(Dss {
-            data_ack: Some(self.session.data_ack(self.receive.data_ack())),
+            data_ack: Some(self.session.data_ack(self.receiver.data_ack())),
             mapping: None,
             data_fin: false,
         });
@@ -152,7 +151,7 @@ impl Connection {
         options: &mut TcpOptions,
     ) {
         let initial = self.leg(id).is_some_and(super::Leg::is_initial);
-        let next = self.receive.data_ack();
+        let next = self.receiver.data_ack();
         self.session.mapping_options(&self.config, initial, segment, next, options);
     }
 

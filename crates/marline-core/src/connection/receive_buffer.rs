@@ -347,5 +347,23 @@ impl ReceiveBuffer {
     }
 }
 
+impl crate::repair::Known for ReceiveBuffer {
+    fn oldest(&self) -> Dsn {
+        self.oldest_kept()
+    }
+
+    fn next(&self) -> Dsn {
+        ReceiveBuffer::next(self)
+    }
+
+    fn missing(&self, range: DataRange, holes: &mut Vec<DataRange>) {
+        self.holes(range, holes);
+    }
+
+    fn read(&self, at: Dsn, out: &mut [u8]) -> bool {
+        self.copy_kept(at, out)
+    }
+}
+
 #[cfg(test)]
 mod tests;

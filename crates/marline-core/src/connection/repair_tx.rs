@@ -63,7 +63,7 @@ impl SentRepair {
 impl Connection {
     /// Repairs may be sent, and be of use.
     pub(super) fn may_repair(&self) -> bool {
-        let willing = self.coding.as_ref().is_some_and(|coding| !coding.tx.refused);
+        let willing = self.repairs.as_ref().is_some_and(|repairs| !repairs.refused);
         willing
             && self.session.agreed_on(Extensions::REPAIR)
             && self.session.is_confirmed()
@@ -73,8 +73,8 @@ impl Connection {
     /// The peer reset a subflow: if that carried a repair, it may be why.
     pub(super) fn note_reset(&mut self, id: SubflowId) {
         let repairing = self.leg(id).is_some_and(|leg| !leg.repairs.is_empty());
-        if let Some(coding) = self.coding.as_mut().filter(|_| repairing) {
-            coding.tx.refused = true;
+        if let Some(repairs) = self.repairs.as_mut().filter(|_| repairing) {
+            repairs.refused = true;
         }
     }
 
@@ -88,7 +88,7 @@ impl Connection {
         let range = Repair::cover(range, symbol);
         let overlaps =
             |last: &Repair| last.symbol == symbol && !last.range.intersection(&range).is_empty();
-        let last = self.coding.as_ref()?.tx.last;
+        let last = self.repairs.as_ref()?.last;
         let row = last.filter(overlaps).map_or(0, |last| (last.row + 1) % ROWS);
         let repair = Repair { range, symbol, row };
         (room > 0 && kept < MAX_KEPT && repair.is_valid()).then_some(repair)
@@ -124,7 +124,7 @@ impl Connection {
         let (len, checksum) = (repair.symbol, sent.checksum.unwrap_or_default());
         let segment = self.leg_mut(id)?.tcp.push_repair(now, len, checksum);
         self.leg_mut(id)?.repairs.push_back(sent);
-        self.coding.as_mut()?.tx.last = Some(repair);
+        self.repairs.as_mut()?.last = Some(repair);
         cx.out.counters.repair_tx += 1;
         self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
     }
@@ -159,8 +159,7 @@ impl Connection {
         let payload = part_of(sent?, segment)?.to_vec();
         let mut options = TcpOptions::default();
         options.mptcp.push(option_of(self.repair_option(sent?)));
-        self.receive.refresh_edge();
-        let window = self.receive.window();
+        let window = self.receiver.advertise();
         let tcp = &mut self.leg_mut(id)?.tcp;
         let (header, ecn) = tcp.fill_header(now, what, window, &mut options);
         let size = TCP_HEADER_LEN + options.encoded_len() + payload.len();
@@ -175,19 +174,19 @@ impl Connection {
 
     /// Adds up the data of a repair.
     fn sum(&mut self, repair: &Repair) -> Option<Vec<u8>> {
-        let mut data = core::mem::take(&mut self.coding.as_mut()?.tx.data);
+        let mut data = core::mem::take(&mut self.repairs.as_mut()?.data);
         data.resize(repair.range.len() as usize, 0);
         let mut sum = vec![0; usize::from(repair.symbol)];
         let there = self.send.copy(repair.range.start, &mut data).is_some();
         debug_assert!(there, "bytes of {repair:?} are gone");
         repair.add(repair.range.start, &data, &mut sum);
-        self.coding.as_mut()?.tx.data = data;
+        self.repairs.as_mut()?.data = data;
         there.then_some(sum)
     }
 
     fn repair_option(&self, sent: &SentRepair) -> MpRepair {
         let Repair { range, symbol, row } = sent.repair;
-        let ack = self.session.keys().remote_wire(self.receive.data_ack());
+        let ack = self.session.keys().remote_wire(self.receiver.data_ack());
         MpRepair {
             ssn: sent.start.0 as u16,
             length: symbol,

@@ -36,8 +36,7 @@ impl Connection {
         }
         let mut options = TcpOptions::default();
         self.control_options(cx, id, egress, signal, &mut options);
-        self.receive.refresh_edge();
-        let window = self.receive.window();
+        let window = self.receiver.advertise();
         let tcp = &mut self.leg_mut(id)?.tcp;
         let owes_sack = signal.is_some() && tcp.owes_sack();
         let (header, ecn) = tcp.fill_header(now, HeaderFor::Egress(egress), window, &mut options);
@@ -144,8 +143,7 @@ impl Connection {
         if idle {
             self.push_mark(cx, &mut options);
         }
-        self.receive.refresh_edge();
-        let window = self.receive.window();
+        let window = self.receiver.advertise();
         let tcp = &mut self.legs.get_mut(usize::from(id.0))?.as_deref_mut()?.tcp;
         let ends_burst = bursts && whole && tcp.ends_burst(place, another);
         if bursts && ends_message {

@@ -62,7 +62,7 @@ impl Connection {
         if self.config.receive_timer.is_none() || !self.session.is_client() {
             return;
         }
-        let next = self.receive.next();
+        let next = self.receiver.next();
         self.note_agreement(id, segment);
         let mapped = self.mapped_end(segment);
         if mapped.is_none() && next == before {
@@ -99,8 +99,8 @@ impl Connection {
         let Some(leg) = self.leg(id) else { return };
         let missing = segment.header.seq.offset_from(leg.tcp.peer_to_wire(leg.tcp.rcv_nxt()));
         let missing = if missing < 1 << 31 { u64::from(missing) } else { 0 };
-        let known = self.silence.announced.max(self.receive.next());
-        self.silence.marked_from = Some(known.max(self.receive.next().plus(missing)));
+        let known = self.silence.announced.max(self.receiver.next());
+        self.silence.marked_from = Some(known.max(self.receiver.next().plus(missing)));
     }
 
     /// Whether silence tells anything by itself: the newest data was sent by a peer that marks its last.
@@ -115,8 +115,8 @@ impl Connection {
         let dss = segment.options.dss?;
         let mapping = dss.mapping.filter(|mapping| mapping.length > u16::from(dss.data_fin))?;
         let length = u64::from(mapping.length) - u64::from(dss.data_fin);
-        let end = self.session.unwrap_dsn(mapping.dsn, self.receive.next())?.plus(length);
-        (end <= self.receive.edge()).then_some(end)
+        let end = self.session.unwrap_dsn(mapping.dsn, self.receiver.next())?.plus(length);
+        (end <= self.receiver.edge()).then_some(end)
     }
 
     /// A DATA_ACK moved.
@@ -149,7 +149,7 @@ impl Connection {
             self.silence.clock.stop();
             return;
         };
-        if self.receive.window() < SHUT_WINDOW {
+        if self.receiver.window() < SHUT_WINDOW {
             self.silence.clock.excuse(now, &conditions);
             return;
         }
@@ -211,7 +211,7 @@ impl Connection {
         self.session.is_client()
             && self.session.is_confirmed()
             && self.closing.closed.is_none()
-            && !self.receive.fin_reached()
+            && !self.receiver.fin_reached()
             && self.addresses.local().iter().any(unopened)
     }
 

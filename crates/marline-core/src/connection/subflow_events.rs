@@ -65,21 +65,19 @@ impl Connection {
     fn on_peer_fin(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
         // Only plain TCP ends like this while we wait for an answer to MP_FAIL.
-        if let Some(leg) = self.leg(id)
-            && let Some(dsn) = leg.mappings.failed_at()
-        {
-            let at = (leg.delivered, dsn);
+        if let Some(dsn) = self.receiver.failed_at(id) {
+            let at = (self.receiver.delivered(id), dsn);
             self.on_infinite_mapping(cx, id, at);
         }
         if self.session.is_plain() {
-            let end = self.receive.next();
-            self.receive.set_fin(end);
+            let end = self.receiver.next();
+            self.receiver.set_fin(end);
             self.tell_readable(cx);
             return;
         }
         // A peer that has said all it had to say may close its half at once. The other half is as good
         // as before, and ours may be the only way to what we have still to say.
-        if self.receive.fin_reached() && !self.closing.fin_acked {
+        if self.receiver.fin_reached() && !self.closing.fin_acked {
             return;
         }
         let Some(leg) = self.leg_mut(id) else { return };

@@ -71,7 +71,7 @@ impl Connection {
     /// The client's first data was not acknowledged, nor did anything else come since the handshake.
     fn is_unanswered(&self, id: SubflowId) -> bool {
         let silent = |leg: &super::Leg| {
-            leg.is_initial() && leg.tcp.snd_una() == Ssn(1) && leg.delivered == Ssn(1)
+            leg.is_initial() && leg.tcp.snd_una() == Ssn(1) && self.receiver.delivered(id) == Ssn(1)
         };
         let unconfirmed = self.session.is_unconfirmed();
         unconfirmed && self.session.is_client() && self.leg(id).is_some_and(silent)

@@ -120,7 +120,7 @@ impl Connection {
     fn waits_for_data(&self) -> bool {
         self.session.is_client()
             && self.closing.closed.is_none()
-            && !self.receive.fin_reached()
+            && !self.receiver.fin_reached()
             && self.usable_legs() > 0
             && (self.vigil.count < ON_RESERVE || !self.has_reserve_only())
     }

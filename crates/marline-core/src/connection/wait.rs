@@ -198,7 +198,7 @@ impl Connection {
             return;
         }
         // A finished stream needs no subflow; an unconfirmed one has no other way back.
-        if self.closing.fin_acked && self.receive.fin_reached() {
+        if self.closing.fin_acked && self.receiver.fin_reached() {
             self.finish(cx, CloseReason::Finished);
         } else if !self.may_come_back() || unknown_there || self.session.is_client() && tried_long {
             self.finish(cx, reason);

@@ -5,6 +5,7 @@
 //! order of things; each phase has its own file below.
 
 mod addresses;
+mod asked;
 mod closing;
 mod data_ack;
 mod delivery;
@@ -24,12 +25,12 @@ mod keys;
 mod leg;
 mod mapping_rx;
 mod mapping_tx;
+mod nagle;
 mod negotiation;
 mod netpath;
 mod open;
 mod options;
 mod paths;
-mod pushing;
 mod receive_buffer;
 mod receive_timer;
 mod receiver;
@@ -40,6 +41,7 @@ mod rto_exchange;
 mod scheduling;
 mod segment;
 mod send_buffer;
+mod sender;
 mod session;
 mod silence;
 mod subflow_events;
@@ -50,25 +52,24 @@ mod vigil;
 mod wait;
 mod wiring;
 
-use marline_policy::{Dsn, PathManager, Scheduler, SubflowId, SubflowSet, SubflowView};
+use marline_policy::{PathManager, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};
 
 use self::addresses::Addresses;
+use self::asked::Asked;
 use self::closing::Closing;
 use self::fast_answer::ReplayGuard;
 use self::leg::Leg;
-use self::mapping_tx::MappingTx;
 use self::receiver::Receiver;
-use self::reinjection::ReinjectionQueue;
-use self::repair_tx::RepairTx;
-use self::send_buffer::SendBuffer;
+use self::scheduling::Scheduling;
+use self::sender::Sender;
 use self::session::{Mode, Session};
 use self::silence::Silence;
-use self::wait::{Asked, Wait};
+use self::wait::Wait;
 use crate::tables::Context;
 use crate::{
-    CloseReason, ConnectionConfig, ConnectionId, Event, MonitorKind, ReadError, SubflowInfo,
-    WriteError,
+    CloseReason, ConnectionConfig, ConnectionId, Event, Keepalive, MonitorKind, ReadError, Setting,
+    SubflowInfo, WriteError,
 };
 
 pub(crate) use self::fast_join::fast_join_token;
@@ -83,19 +84,6 @@ const UNKNOWN_RTT: Duration = Duration::from_millis(100);
 /// Data-level timers and what they count.
 #[derive(Copy, Clone, Debug, Default)]
 struct DataTimers {
-    /// Data-level retransmission (RFC 8684 section 3.3.6).
-    rto_at: Option<Instant>,
-    rto_count: u32,
-    /// When it last was due.
-    rto_fired_at: Option<Instant>,
-    /// Where the first of the mappings ended that it repeated last, and how many it repeats at once.
-    hole_end: Option<Dsn>,
-    hole_mappings: u32,
-    /// Zero-window probe.
-    persist_at: Option<Instant>,
-    persist_count: u32,
-    /// What they were answered with, since the window shut.
-    persist: Asked,
     /// DATA_FIN retransmission.
     fin_at: Option<Instant>,
     fin_count: u32,
@@ -105,8 +93,6 @@ struct DataTimers {
     fin_went_on: SubflowSet,
     /// Whether anything was heard between two of them.
     fin: Asked,
-    /// The scheduler asked to be asked again.
-    scheduler_at: Option<Instant>,
 }
 
 /// One connection.
@@ -118,16 +104,9 @@ pub(crate) struct Connection {
     config: Box<ConnectionConfig>,
     session: Session,
     legs: Vec<Option<Box<Leg>>>,
-    send: SendBuffer,
-    mappings: MappingTx,
-    reinjections: ReinjectionQueue,
+    sender: Sender,
     receiver: Receiver,
-    /// Our repairs, once they are agreed on.
-    repairs: Option<Box<RepairTx>>,
-    /// First byte beyond the peer's receive window.
-    window_end: Dsn,
-    scheduler: Box<dyn Scheduler>,
-    scheduler_name: String,
+    scheduling: Scheduling,
     path_manager: Box<dyn PathManager>,
     path_manager_name: String,
     addresses: Addresses,
@@ -139,15 +118,10 @@ pub(crate) struct Connection {
     ebb: ebb::Ebb,
     vigil: vigil::Vigil,
     rto_exchange: rto_exchange::RtoExchange,
-    pushing: pushing::Pushing,
+    /// How the application wants silence met, if it said so.
+    keepalive: Option<Option<Keepalive>>,
     /// Segments of the batch that is being filled.
     batched: usize,
-    /// Scratch: views of the subflows, as of the current call.
-    views: Vec<SubflowView>,
-    /// A decision made while the batch went to another subflow.
-    decided: Option<scheduling::Choice>,
-    /// Subflows that the scheduler holds to be dead, until that is acted upon.
-    accused: SubflowSet,
     /// Where the search for owed segments starts, so that every subflow gets its turn.
     next_leg: usize,
     /// Subflows that we had to reset since the stream last moved on in either direction.
@@ -164,12 +138,41 @@ impl Connection {
         if self.closing.shutdown {
             return Err(WriteError::Shutdown);
         }
-        let room = self.unsent_room(bytes.len());
-        let taken = self.send.write(&bytes[..room]);
-        if taken < bytes.len() {
-            self.send.refuse();
-        }
+        let taken = self.sender.write(bytes);
         if taken == 0 && !bytes.is_empty() { Err(WriteError::Blocked) } else { Ok(taken) }
+    }
+
+    /// The application changes something.
+    pub(crate) fn set(&mut self, now: Instant, setting: Setting) {
+        match setting {
+            Setting::Nagle(on) => self.sender.set_nagle(on),
+            Setting::Hold(hold) => self.sender.set_hold(hold),
+            Setting::NotSentLowat(bytes) => self.sender.set_lowat(bytes),
+            Setting::UserTimeout(timeout) => {
+                self.sender.set_user_timeout(timeout);
+                self.watch_progress(now);
+            }
+            Setting::SendBuffer(bytes) => self.sender.resize(bytes),
+            Setting::KnownPeer => self.config.linger.stranger = None,
+            Setting::Keepalive(times) => {
+                self.keepalive = Some(times);
+                for leg in self.legs.iter_mut().flatten() {
+                    leg.tcp.set_keepalive(times);
+                }
+            }
+        }
+    }
+
+    /// What was written so far ends here: no segment will have bytes from both sides.
+    pub(crate) fn end_record(&mut self) {
+        self.sender.end_record();
+    }
+
+    /// Data was sent: a writer who was refused for what lay unsent hears of it.
+    fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
+        if self.sender.take_writable_for_sent() && !self.closing.released {
+            cx.out.event(Event::Writable(self.id));
+        }
     }
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
@@ -264,7 +267,7 @@ impl Connection {
         }
         self.closing.closed = Some(reason);
         self.closing.leaving_since = Some(now);
-        self.reinjections.clear();
+        self.sender.clear_reinjections();
         cx.out.monitor(now, self.id, MonitorKind::Closed(reason));
         if self.closing.announced_to_application {
             cx.out.event(Event::Closed { connection: self.id, reason });

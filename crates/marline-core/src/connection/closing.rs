@@ -67,7 +67,7 @@ impl Connection {
         let unread = self.receiver.readable() > 0;
         self.closing.released = true;
         self.closing.leaving_since = Some(now);
-        self.closing.leaving_una = self.send.una();
+        self.closing.leaving_una = self.sender.una();
         if self.closing.closed.is_some() {
             return;
         }
@@ -126,7 +126,7 @@ impl Connection {
         if self.closing.closed.is_some() {
             return;
         }
-        if self.closing.shutdown && self.mappings.end() == self.send.end() {
+        if self.closing.shutdown && self.sender.sent_all() {
             if self.session.is_plain() {
                 self.close_plain_subflow();
                 self.drop_unanswered(cx);
@@ -316,9 +316,8 @@ impl Connection {
         }
         leg.was_up = true;
         self.reinject_from(now, id, ReinjectionCause::SubflowClosed);
-        self.reinjections.bury(id);
-        self.mappings.forget(id);
-        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.sender.stop_carrying(id);
+        self.scheduling.void(id);
         self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
     }
 
@@ -330,11 +329,11 @@ impl Connection {
         };
         self.receiver.remove_subflow(id);
         for range in leg.tcp.released().drain(..) {
-            self.send.unpin(range);
+            self.sender.unpin(range);
         }
         for segment in leg.tcp.unacked().filter(|s| s.payload_len() > 0) {
             let end = segment.dsn.plus(segment.payload_len());
-            self.send.unpin(DataRange::new(segment.dsn, end));
+            self.sender.unpin(DataRange::new(segment.dsn, end));
         }
         let again = self.on_fast_join_failed(cx, &mut leg, (id, reason));
         self.forget_slot(id);
@@ -354,10 +353,8 @@ impl Connection {
 
     /// The slot may go to another subflow: nothing that speaks of it means the one that was there.
     fn forget_slot(&mut self, id: SubflowId) {
-        self.reinjections.bury(id);
-        self.mappings.forget(id);
-        self.decided = self.decided.filter(|choice| choice.subflow != id);
-        self.accused.remove(id);
+        self.sender.remove_subflow(id);
+        self.scheduling.forget_subflow(id);
         self.addresses.forget_subflow(id);
         self.silence.forget_subflow(id);
     }

@@ -4,7 +4,6 @@ use marline_policy::{Dsn, SubflowId};
 use marline_time::Rate;
 use marline_wire::mptcp::DataAck;
 
-use super::wait::Asked;
 use super::{Connection, Mode};
 use crate::tables::Context;
 use crate::{BufferTuning, Event};
@@ -22,39 +21,36 @@ impl Connection {
     pub(super) fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return };
         let Some(leg) = self.leg(id) else { return };
-        let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.mappings.end());
+        let acked = dsn.plus(leg.tcp.snd_una().since(ssn)).min(self.sender.sent());
         let window = leg.tcp.peer_window();
         self.advance_una(cx, acked, window);
         // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
         // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
-        self.window_end = self.acked().min(self.send.end()).plus(window);
+        let end = self.acked().min(self.sender.written()).plus(window);
+        self.sender.set_window(end);
     }
 
     pub(super) fn advance_una(&mut self, cx: &mut Context<'_>, acked: Dsn, window: u64) {
         let now = cx.now;
-        self.window_end = self.window_end.max(acked.plus(window));
+        self.sender.raise_window(acked.plus(window));
         if acked <= self.acked() {
             return;
         }
-        self.closing.fin_acked |= self.closing.fin_sent && acked > self.send.end();
-        let data = acked.min(self.send.end());
-        self.send.ack(data);
-        self.mappings.ack(data);
-        self.reinjections.ack(data);
+        self.closing.fin_acked |= self.closing.fin_sent && acked > self.sender.written();
+        let data = acked.min(self.sender.written());
+        self.sender.ack(data);
         self.futile_resets = 0;
         self.wait.on_progress();
-        self.timers.rto_count = 0;
-        (self.timers.persist_count, self.timers.persist) = (0, Asked::default());
         // Who takes data has not been silent about its end.
         self.timers.fin_count = self.timers.fin_count.min(1);
-        if data == self.send.end() {
+        if data == self.sender.written() {
             self.hasten_fin(now);
         }
         self.rearm_data_rto(now);
         self.watch_data_ack(now);
-        self.send.tune(self.wanted_buffer());
-        self.pushing_on_ack(now);
-        if self.few_unsent() && self.send.take_writable() && !self.closing.released {
+        self.sender.tune(self.wanted_buffer());
+        self.watch_progress(now);
+        if self.sender.take_writable() && !self.closing.released {
             cx.out.event(Event::Writable(self.id));
         }
     }
@@ -75,13 +71,13 @@ impl Connection {
     }
 
     /// First DSN that is not DATA_ACKed, our DATA_FIN counted.
-    pub(super) const fn acked(&self) -> Dsn {
-        let una = self.send.una();
+    pub(super) fn acked(&self) -> Dsn {
+        let una = self.sender.una();
         if self.closing.fin_acked { una.plus(1) } else { una }
     }
 
     /// One past the highest DSN sent, our DATA_FIN counted.
     pub(super) fn sent_end(&self) -> Dsn {
-        if self.closing.fin_sent { self.send.end().plus(1) } else { self.mappings.end() }
+        if self.closing.fin_sent { self.sender.written().plus(1) } else { self.sender.sent() }
     }
 }

@@ -35,7 +35,8 @@ impl Connection {
                     if advanced {
                         leg.last_new_at = now;
                     }
-                    leg.proven |= leg.tcp.snd_una() > leg.keyed;
+                    let una = leg.tcp.snd_una();
+                    self.sender.note_proof(id, una);
                 }
             }
             self.confirm(cx);
@@ -43,7 +44,7 @@ impl Connection {
         } else if let Some(capable) = mp_capable(segment) {
             // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
             // not count from what was acknowledged since.
-            self.window_end = self.window_end.max(Dsn(0).plus(ingress.window));
+            self.sender.raise_window(Dsn(0).plus(ingress.window));
             let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
             self.confirm(cx);
             self.on_capable_data(cx, id, data);
@@ -74,10 +75,10 @@ impl Connection {
         };
         let unmapped = carries(segment) && !self.receiver.is_mapped(id);
         let piece = !segment.payload.is_empty() && self.receiver.is_mapped(id);
-        let first = leg.run == (Ssn(1), Dsn(0));
-        let sent = self.mappings.end() > Dsn(0) || !first;
+        let first = self.sender.is_contiguous(id);
+        let sent = self.sender.sent() > Dsn(0) || !first;
         let acks = ingress.newly_acked > 0 && sent && leg.tcp.snd_una() > Ssn(1);
-        let unproven = acks && !leg.proven && !piece;
+        let unproven = acks && !self.sender.is_proven(id) && !piece;
         if !unmapped && !unproven {
             return;
         }

@@ -45,11 +45,8 @@ impl Connection {
         }
         for leg in self.legs.iter_mut().flatten() {
             leg.tcp.shrink();
-            leg.repairs.shrink_to_fit();
         }
-        self.mappings.shrink();
-        self.reinjections.shrink();
-        self.send.shrink();
+        self.sender.shrink();
         self.receiver.shrink();
     }
 
@@ -57,7 +54,7 @@ impl Connection {
     pub(super) fn bookkeeping(&self) -> u64 {
         let legs = self.legs.iter().flatten();
         let of_legs: u64 = legs.map(|leg| leg.tcp.bookkeeping()).sum();
-        of_legs + self.mappings.memory() + self.reinjections.memory() + self.receiver.bookkeeping()
+        of_legs + self.sender.bookkeeping() + self.receiver.bookkeeping()
     }
 
     /// What may wait behind holes of all subflows together, beyond what does: as much as the largest window.

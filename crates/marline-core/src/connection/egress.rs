@@ -144,11 +144,11 @@ impl Connection {
         id: SubflowId,
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
-        let range = self.unsent();
+        let range = self.sender.unsent();
         if range.is_empty() {
             return None;
         }
-        self.decided = None;
+        self.scheduling.void_all();
         let choice = Choice { subflow: id, range, kind: Kind::New };
         let (size, ecn) = self.emit_data(cx, &choice, usize::MAX, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
@@ -204,7 +204,7 @@ impl Connection {
         if !self.timers.fin_on.iter().any(|id| self.carries(id)) {
             self.rearm_fin(now);
         }
-        let fin = self.send.end();
+        let fin = self.sender.written();
         let wire = self.session.keys().local_wire(fin);
         let empty = Checksum::new();
         let sum = self.session.uses_checksum().then(|| dss_checksum(wire, 0, 1, empty));
@@ -269,7 +269,7 @@ impl Connection {
         if self.closing.closed.is_some() || self.session.is_offered() {
             return None;
         }
-        if self.send.end() == self.send.una() {
+        if !self.sender.has_data() {
             self.nothing_to_send(now);
             return None;
         }
@@ -286,7 +286,8 @@ impl Connection {
                     Some(_) => self.tell_blocked(now),
                 }
                 // The scheduler may have answered that something is to be repeated.
-                let repeat = self.choose_reinjection(now)?;
+                let terms = self.terms(now);
+                let repeat = self.scheduling.choose_reinjection(terms, &self.sender)?;
                 (repeat.subflow, self.emit_data(cx, &repeat, usize::MAX, buf)?)
             }
         };
@@ -297,7 +298,7 @@ impl Connection {
             self.refresh_view(now, id);
             let Some(next) = self.choose(now) else { break };
             if next.subflow != id {
-                self.defer(next);
+                self.scheduling.defer(next);
                 break;
             }
             self.batched = count;
@@ -351,17 +352,17 @@ impl Connection {
     fn nothing_to_send(&mut self, now: Instant) {
         // Whoever has room and gets nothing is held up by others: the application, the peer's window,
         // the scheduler. What it delivers now is less than what it could.
-        let dry = self.unsent().is_empty() && self.reinjections.is_empty();
+        let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
         for (slot, leg) in self.legs.iter_mut().enumerate() {
             let Some(leg) = leg.as_deref_mut().filter(|leg| leg.up) else { continue };
             let ready = |view: &marline_policy::SubflowView| {
                 usize::from(view.id.0) == slot && view.is_ready()
             };
-            if dry || self.views.iter().any(ready) {
+            if dry || self.scheduling.views().iter().any(ready) {
                 leg.tcp.set_app_limited(dry);
             }
         }
-        if self.send.end() > self.send.una() {
+        if self.sender.has_data() {
             self.tell_blocked(now);
         }
         self.rearm_persist(now);

@@ -11,7 +11,7 @@
 //! the data is not contiguous (another subflow carried some of it), the subflow is reset instead, and
 //! the data goes by the others, or by the next one.
 
-use marline_policy::{DataRange, Dsn, Mapping, ReinjectionCause, Ssn, SubflowId, SubflowSet};
+use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::{MpFail, MptcpOption};
 
@@ -20,7 +20,6 @@ use super::addresses::Signal;
 use super::join::reason;
 use super::leg::Farewell;
 use super::mapping_rx::MappingError;
-use super::reinjection::Queued;
 use crate::tables::Context;
 use crate::{CloseReason, FallbackReason, MonitorKind};
 
@@ -37,7 +36,7 @@ impl Connection {
         cx.out.counters.mp_capable_fallback += 1;
         // The peer may have understood our mappings: it must hear that they end.
         let initial = self.legs.iter().flatten().find(|leg| leg.is_initial());
-        let una = self.send.una();
+        let una = self.sender.una();
         let mapped = initial
             .filter(|_| self.session.is_multipath())
             .map(|leg| (leg.tcp.snd_nxt(), (Ssn(una.0 + 1), una)));
@@ -63,10 +62,10 @@ impl Connection {
         reason: FallbackReason,
     ) -> bool {
         let now = cx.now;
-        let (una, end) = (self.send.una(), self.mappings.end());
+        let (una, end) = (self.sender.una(), self.sender.sent());
         let Some(leg) = self.leg(id) else { return false };
         let next = leg.tcp.snd_nxt();
-        let (from, first) = if una == end { (next, una) } else { leg.run };
+        let (from, first) = if una == end { (next, una) } else { self.sender.run(id) };
         if first > una || end.since(first) != next.since(from) {
             self.reset_with_mp_fail(cx, id, self.receiver.next());
             return false;
@@ -81,11 +80,10 @@ impl Connection {
 
     /// What plain TCP has no use for: reinjections, data-level timers, joins.
     fn leave_multipath(&mut self, cx: &mut Context<'_>) {
-        self.reinjections.clear();
-        self.stop_coding();
+        self.sender.leave_multipath();
+        self.receiver.stop_coding();
         self.addresses.fall_silent();
-        self.decided = None;
-        self.timers.rto_at = None;
+        self.scheduling.void_all();
         self.timers.fin_at = None;
         for id in self.leg_ids() {
             let other = self.leg(id).is_some_and(|leg| !leg.is_usable() && !leg.is_initial());
@@ -189,7 +187,7 @@ impl Connection {
             return;
         }
         let from = Dsn(self.session.keys().local_offset(fail.dsn));
-        if from < self.send.una() || from > self.mappings.end() {
+        if from < self.sender.una() || from > self.sender.sent() {
             cx.out.counters.dss_not_matching += 1;
             return;
         }
@@ -202,23 +200,11 @@ impl Connection {
     /// could not use. It goes by another subflow at once; the data-level timer would be long in coming.
     pub(super) fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
         let first = Dsn(self.session.keys().local_offset(fail.dsn));
-        let (una, end) = (self.send.una(), self.mappings.end());
+        let (una, end) = (self.sender.una(), self.sender.sent());
         if first < una || first >= end || self.may_still_fall_back() {
             return;
         }
-        let mut alone = SubflowSet::EMPTY;
-        alone.insert(id);
-        let there = |mapping: &Mapping| mapping.carried_by == alone;
-        let lost: Vec<DataRange> = self
-            .mappings
-            .parts(DataRange::new(first, end))
-            .filter(there)
-            .map(|m| m.range)
-            .collect();
-        for range in lost {
-            let cause = ReinjectionCause::SubflowClosed;
-            self.reinjections.push(Queued { range, cause, since: now, from: Some(id), on: None });
-        }
+        self.sender.reinject_carried_alone(now, first, id);
     }
 
     /// The answer may be lost as well: whoever asks again gets it again, within bounds, since two

@@ -259,7 +259,7 @@ impl Connection {
     ) -> Option<MptcpOption> {
         let point = match fast.form {
             FastJoinForm::Out => self.session.keys().remote_wire(self.receiver.data_ack()),
-            FastJoinForm::In => self.session.keys().local_wire(self.mappings.end()),
+            FastJoinForm::In => self.session.keys().local_wire(self.sender.sent()),
         };
         let backup = self.leg(id)?.backup_here;
         let form = fast.form;

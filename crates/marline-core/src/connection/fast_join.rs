@@ -28,7 +28,6 @@ use marline_wire::{MAX_OPTIONS, TCP_HEADER_LEN, TcpSegment, dss_checksum};
 
 use super::join::reason;
 use super::leg::{FastOpened, Joining, Leg, Membership};
-use super::reinjection::Queued;
 use super::{Connection, SubflowPathPair};
 use crate::CloseReason;
 use crate::tables::Context;
@@ -69,7 +68,7 @@ impl Connection {
         }
         let (backup, address_id) = (leg.backup_here, self.addresses.wire_id(leg.local_id));
         let room = leg.tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + MAX_OPTIONS);
-        let range = self.hurried().map(|range| range.prefix(room as u64));
+        let range = self.sender.hurried(self.healthy()).map(|range| range.prefix(room as u64));
         let mut payload = Vec::new();
         if let Some(range) = range.filter(|range| !range.is_empty()) {
             payload = self.take_for_syn(now, id, range)?;
@@ -105,44 +104,15 @@ impl Connection {
         carried.map_or((Dsn(0), 0), |range| (range.start, range.len() as usize))
     }
 
-    /// Data that should have been there already: what is to go again, what only failed subflows
-    /// carry, and new data if no healthy subflow can take it.
-    fn hurried(&self) -> Option<DataRange> {
-        let una = self.send.una();
-        let healthy = self.healthy();
-        let stranded = || {
-            let sent = DataRange::new(una, self.mappings.end());
-            let lonely =
-                |m: &marline_policy::Mapping| !m.carried_by.iter().any(|id| healthy.contains(id));
-            self.mappings.parts(sent).find(lonely).map(|m| m.range)
-        };
-        let queued = self.reinjections.iter().map(|queued| queued.range).next();
-        let unsent =
-            || Some(self.unsent()).filter(|unsent| healthy.is_empty() && !unsent.is_empty());
-        queued.or_else(stranded).or_else(unsent)
-    }
-
-    /// This data goes with the SYN. Until that is answered others may carry it, too.
+    /// This data goes with the SYN.
     fn take_for_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) -> Option<Vec<u8>> {
         let mut payload = vec![0; range.len() as usize];
-        let sum = self.send.copy(range.start, &mut payload)?;
+        let sum = self.sender.copy(range.start, &mut payload)?;
         let wire = self.session.keys().local_wire(range.start);
-        let checksum = if self.session.uses_checksum() {
-            dss_checksum(wire, 1, range.len() as u16, sum)
-        } else {
-            0
-        };
-        self.send.pin(range);
-        let leg = self.leg_mut(id)?;
-        leg.tcp.carry_with_syn(range, checksum);
-        leg.note_sent(marline_policy::Ssn(1), range.start);
-        if range.start == self.mappings.end() {
-            self.mappings.push(range, id);
-        } else {
-            self.mappings.add(range, id);
-        }
-        let (cause, from) = (ReinjectionCause::SubflowClosed, Some(id));
-        self.reinjections.push(Queued { range, cause, since: now, from, on: None });
+        let checksum = self.session.uses_checksum();
+        let checksum = if checksum { dss_checksum(wire, 1, range.len() as u16, sum) } else { 0 };
+        self.leg_mut(id)?.tcp.carry_with_syn(range, checksum);
+        self.sender.carry_with_syn(now, id, range);
         Some(payload)
     }
 
@@ -206,7 +176,7 @@ impl Connection {
         let (local, remote) = (leg.key.path.local.ip(), leg.key.path.remote);
         leg.tcp.settle_syn_payload(now);
         if let Some(range) = fast.range {
-            self.reinjections.remove(range);
+            self.sender.withdraw_reinjection(range);
         }
         if ordinary && fast.sent {
             cx.out.counters.fast_join_fallback += 1;
@@ -226,18 +196,17 @@ impl Connection {
     ) -> Option<(SubflowPathPair, bool)> {
         let now = cx.now;
         if let Some(range) = leg.tcp.abandon_syn_payload() {
-            self.send.unpin(range);
+            self.sender.unpin(range);
         }
         let Membership::Joining(Joining { fast: Some(fast), .. }) = leg.membership else {
             return None;
         };
-        self.mappings.forget(id);
-        let una = self.send.una();
+        self.sender.forget_mappings(id);
+        let una = self.sender.una();
         if let Some(range) = fast.range.filter(|range| range.end > una && !self.session.is_plain())
         {
             let range = DataRange::new(range.start.max(una), range.end);
-            let cause = ReinjectionCause::SubflowClosed;
-            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
+            self.sender.reinject(now, range, ReinjectionCause::SubflowClosed, None);
         }
         let (local, remote) = (leg.key.path.local.ip(), leg.key.path.remote);
         // Who closed it did not want another one.

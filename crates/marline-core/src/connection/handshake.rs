@@ -142,24 +142,25 @@ impl Connection {
     /// contiguous from their first byte on, and the peer has sent no more than the window that needs no
     /// answer, and probes.
     pub(super) fn was_never_heard(&self, id: SubflowId) -> bool {
-        let candidate = |leg: &&super::Leg| leg.is_initial() && !leg.proven && leg.is_usable();
+        let candidate =
+            |leg: &&super::Leg| leg.is_initial() && !self.sender.is_proven(id) && leg.is_usable();
         let Some(leg) = self.leg(id).filter(candidate) else { return false };
         let window = 2 * u64::from(self.config.initial_window) * leg.tcp.max_segment() as u64;
         self.receiver.is_contiguous(id)
             && self.receiver.delivered(id).0 <= window
-            && leg.run == (marline_policy::Ssn(1), marline_policy::Dsn(0))
-            && self.send.una() == marline_policy::Dsn(0)
+            && self.sender.is_contiguous(id)
+            && self.sender.una() == marline_policy::Dsn(0)
             && self.legs_count() == 1
     }
 
     /// Nothing with options was ever answered since the handshake: from now on without.
     pub(super) fn give_options_up(&mut self, cx: &mut Context<'_>) {
-        let contiguous = |leg: &super::Leg| {
-            let end = self.mappings.end().0 + 1;
-            leg.run == (marline_policy::Ssn(1), marline_policy::Dsn(0))
-                && leg.tcp.snd_nxt().0 == end
+        let end = self.sender.sent().0 + 1;
+        let contiguous = |id| {
+            let reached = self.leg(id).is_some_and(|leg| leg.tcp.snd_nxt().0 == end);
+            self.sender.is_contiguous(id) && reached
         };
-        if !self.legs.iter().flatten().all(|leg| contiguous(leg)) {
+        if !self.leg_ids().all(contiguous) {
             return;
         }
         self.fall_back(cx, FallbackReason::OptionsUnanswered);

@@ -40,7 +40,7 @@ pub(super) struct Frame {
 impl Connection {
     /// Makes room for the mark where the data that was chosen ends what there is to send.
     pub(super) fn frame_with_mark(&self, choice: &Choice, frame: Frame, timestamps: bool) -> Frame {
-        let last = choice.range.end == self.send.end() && self.session.marks_idle();
+        let last = choice.range.end == self.sender.written() && self.session.marks_idle();
         if !last || choice.range.len() > frame.room as u64 {
             return frame;
         }
@@ -83,7 +83,7 @@ impl Connection {
         let persists = segment.transmissions > MARKED_TRANSMISSIONS;
         if persists
             || segment.payload_len() == 0
-            || end != self.send.end()
+            || end != self.sender.written()
             || !self.session.marks_idle()
         {
             return;

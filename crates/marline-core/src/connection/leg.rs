@@ -1,12 +1,9 @@
 //! A Leg: one subflow as its connection knows it, everything beyond plain TCP in one struct.
 
-use std::collections::VecDeque;
-
-use marline_policy::{AddressId, DataRange, Dsn, Ssn};
+use marline_policy::{AddressId, DataRange};
 use marline_time::Instant;
 use marline_wire::mptcp::{FastJoinForm, MpFail, MpTcpRst};
 
-use super::repair_tx::SentRepair;
 use super::wait::HALF_CLOSED;
 use crate::oracle::NetpathFault;
 use crate::subflow::Subflow;
@@ -100,12 +97,6 @@ pub(super) struct Leg {
     pub(super) backup_here: bool,
     /// The peer asked that it be a backup.
     pub(super) backup_there: bool,
-    /// End of the data that went out with the keys: that it arrived says nothing of mappings.
-    pub(super) keyed: Ssn,
-    /// Data mapped on it was acknowledged together with a DATA_ACK: ours pass, too.
-    pub(super) proven: bool,
-    /// Where the data sent last on it began to be contiguous.
-    pub(super) run: (Ssn, Dsn),
     /// MP_FAIL that is to be repeated, or was sent in answer.
     pub(super) fail: FailState,
     /// It was established, and policies know of it.
@@ -130,8 +121,6 @@ pub(super) struct Leg {
     pub(super) suspected: bool,
     /// When it last brought news of the stream, or joined.
     pub(super) last_new_at: Instant,
-    /// Repairs sent on it and not acknowledged, oldest first.
-    pub(super) repairs: VecDeque<SentRepair>,
     /// Why the oracle holds its netpath to be bad.
     pub(super) netpath_fault: Option<NetpathFault>,
 }
@@ -151,22 +140,6 @@ pub(super) enum Farewell {
 }
 
 impl Leg {
-    /// Data went out on it: does it continue what went before, one to one?
-    pub(super) fn note_sent(&mut self, ssn: Ssn, dsn: Dsn) {
-        let (from, first) = self.run;
-        if dsn < first || dsn.since(first) != ssn.since(from) {
-            self.run = (ssn, dsn);
-        }
-    }
-
-    /// Lets go of repairs that the peer has.
-    pub(super) fn release_repairs(&mut self) {
-        let una = self.tcp.snd_una();
-        while self.repairs.front().is_some_and(|repair| repair.end() <= una) {
-            self.repairs.pop_front();
-        }
-    }
-
     /// How long the peer's half may stay open after ours.
     pub(super) fn half_closed_until(&self) -> Option<Instant> {
         self.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)

@@ -8,10 +8,9 @@ use super::addresses::Addresses;
 use super::closing::Closing;
 use super::fast_answer::ReplayGuard;
 use super::leg::{FailState, Farewell, Leg, Membership};
-use super::mapping_tx::MappingTx;
 use super::receiver::Receiver;
-use super::reinjection::ReinjectionQueue;
-use super::send_buffer::SendBuffer;
+use super::scheduling::Scheduling;
+use super::sender::Sender;
 use super::session::{Mode, Session};
 use super::wait::Wait;
 use super::{Connection, DataTimers};
@@ -19,9 +18,7 @@ use crate::crypto::Key;
 use crate::subflow::{Subflow, SubflowConfig};
 use crate::tables::Context;
 use crate::tables::demux::FlowKey;
-use crate::{
-    BufferTuning, ConnectionConfig, ConnectionId, Ecn, FallbackReason, FourTuple, MonitorKind,
-};
+use crate::{ConnectionConfig, ConnectionId, Ecn, FallbackReason, FourTuple, MonitorKind};
 
 /// Where a connection starts from.
 pub(crate) struct Origin {
@@ -94,20 +91,14 @@ impl Connection {
         mode: Mode,
     ) -> Self {
         let policies = &config.policies;
-        let (scheduler, path_manager) = (policies.scheduler.build(), policies.path_manager.build());
-        let fixed = config.buffer_tuning == BufferTuning::Fixed;
+        let path_manager = policies.path_manager.build();
         Connection {
             id: origin.id,
             session: Session::new(role, mode, origin.key, config.conduct.long_dsn),
             legs: Vec::new(),
-            send: SendBuffer::new(config.send_buffer, fixed, cx.pool.clone()),
-            mappings: MappingTx::default(),
-            reinjections: ReinjectionQueue::default(),
+            sender: Sender::new(&config, cx.pool.clone()),
             receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
-            repairs: None,
-            window_end: Dsn(0),
-            scheduler_name: policies.scheduler.name().to_owned(),
-            scheduler,
+            scheduling: Scheduling::new(&*policies.scheduler),
             path_manager_name: policies.path_manager.name().to_owned(),
             path_manager,
             addresses: Addresses::new(&config, origin.path),
@@ -119,11 +110,8 @@ impl Connection {
             ebb: super::ebb::Ebb::default(),
             vigil: super::vigil::Vigil::default(),
             rto_exchange: super::rto_exchange::RtoExchange::default(),
-            pushing: super::pushing::Pushing::default(),
+            keepalive: None,
             batched: 0,
-            views: Vec::new(),
-            decided: None,
-            accused: marline_policy::SubflowSet::EMPTY,
             next_leg: 0,
             futile_resets: 0,
             gone: Vec::new(),
@@ -136,7 +124,7 @@ impl Connection {
         let capabilities = cx.config.capabilities.on(path);
         let offset = cx.flows.initial().timestamp_offset(path);
         let config = SubflowConfig::new(&self.config, &capabilities, &cx.config.limits, offset);
-        SubflowConfig { keepalive: self.pushing.keepalive.unwrap_or(config.keepalive), ..config }
+        SubflowConfig { keepalive: self.keepalive.unwrap_or(config.keepalive), ..config }
     }
 
     /// A TCP subflow that owes a SYN.
@@ -211,9 +199,9 @@ impl Connection {
             self.legs.push(None);
         }
         let id = SubflowId(free as u8);
-        debug_assert!(!self.reinjections.names(id), "{id} still stands for another subflow");
         tcp.set_id(id);
         cx.route(key, self.slot, id);
+        self.sender.add_subflow(id);
         self.receiver.add_subflow(id, self.session.is_plain());
         self.legs[free] = Some(Box::new(Leg {
             tcp,
@@ -223,9 +211,6 @@ impl Connection {
             remote_id,
             backup_here: local.backup,
             backup_there: false,
-            keyed: marline_policy::Ssn(1),
-            proven: false,
-            run: (marline_policy::Ssn(1), Dsn(0)),
             fail: FailState::default(),
             up: false,
             was_up: false,
@@ -238,7 +223,6 @@ impl Connection {
             patience_until: None,
             suspected: false,
             last_new_at: Instant::ZERO,
-            repairs: std::collections::VecDeque::new(),
             netpath_fault: cx.faults.fault(&key.path),
         }));
         Some(id)

@@ -148,11 +148,9 @@ impl Connection {
     }
 
     pub(crate) fn set_scheduler(&mut self, now: Instant, factory: &dyn SchedulerFactory) {
-        self.scheduler = factory.build();
-        self.scheduler_name = factory.name().to_owned();
-        self.decided = None;
+        self.scheduling.replace(factory);
         self.refresh_views(now);
-        let up: Vec<SubflowId> = self.views.iter().map(|v| v.id).collect();
+        let up: Vec<SubflowId> = self.scheduling.views().iter().map(|v| v.id).collect();
         for id in up {
             self.scheduler_event(now, marline_policy::SchedulerEvent::SubflowUp(id));
         }

@@ -14,7 +14,7 @@ impl Connection {
     /// Both sides agreed on REPAIR.
     pub(super) fn start_coding(&mut self) {
         self.receiver.start_coding();
-        self.repairs.get_or_insert_default();
+        self.sender.start_coding();
     }
 
     /// A repair overtook the answer that agrees to repairs, or that answer was lost: the server may use them
@@ -34,7 +34,7 @@ impl Connection {
     /// Plain TCP has no place for repairs, and a connection that is over no use.
     pub(super) fn stop_coding(&mut self) {
         self.receiver.stop_coding();
-        self.repairs = None;
+        self.sender.stop_coding();
     }
 
     /// The REPAIR option of a segment, and payload that its subflow cannot deliver yet.

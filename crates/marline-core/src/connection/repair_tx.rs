@@ -15,7 +15,7 @@
 //! in the option would be ambiguous); with too much of it unacknowledged; and never again once the peer
 //! reset a subflow with a repair under way: a box on that path may let HELLO pass and cut REPAIR off.
 
-use marline_policy::{DataRange, SentSegment, Ssn, SubflowId};
+use marline_policy::{DataRange, Dsn, SentSegment, Ssn, SubflowId};
 use marline_wire::mptcp::{
     ExperimentalMessage, Extensions, MpRepair, MptcpOption, repair_checksum,
 };
@@ -23,6 +23,8 @@ use marline_wire::{Checksum, TCP_HEADER_LEN, TcpOptions, Timestamps};
 
 use super::Connection;
 use super::scheduling::Choice;
+use super::send_buffer::SendBuffer;
+use super::session::Session;
 use crate::repair::{ROWS, Repair};
 use crate::subflow::{Egress, HeaderFor};
 use crate::tables::Context;
@@ -43,6 +45,50 @@ pub(super) struct RepairTx {
     data: Vec<u8>,
 }
 
+impl RepairTx {
+    pub(super) const fn are_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// A box may let HELLO pass and cut REPAIR off: no more of them.
+    pub(super) const fn refuse(&mut self) {
+        self.refused = true;
+    }
+
+    /// The repair of `range`, whose longest segment has `longest` bytes, on a subflow that keeps `kept` bytes of
+    /// repairs: a symbol is as long as the longest segment, or an equal part of it that fits.
+    pub(super) fn next(
+        &self,
+        range: DataRange,
+        longest: u64,
+        kept: usize,
+        room: usize,
+    ) -> Option<Repair> {
+        let parts = longest.div_ceil(room.max(1) as u64);
+        let symbol = u16::try_from(longest.div_ceil(parts)).ok()?;
+        let range = Repair::cover(range, symbol);
+        let overlaps =
+            |last: &Repair| last.symbol == symbol && !last.range.intersection(&range).is_empty();
+        let row = self.last.filter(overlaps).map_or(0, |last| (last.row + 1) % ROWS);
+        let repair = Repair { range, symbol, row };
+        (room > 0 && kept < MAX_KEPT && repair.is_valid()).then_some(repair)
+    }
+
+    /// Adds up the data of a repair.
+    pub(super) fn sum_of(&mut self, repair: &Repair, buffer: &SendBuffer) -> Option<Vec<u8>> {
+        self.data.resize(repair.range.len() as usize, 0);
+        let mut sum = vec![0; usize::from(repair.symbol)];
+        let there = buffer.copy(repair.range.start, &mut self.data).is_some();
+        debug_assert!(there, "bytes of {repair:?} are gone");
+        repair.add(repair.range.start, &self.data, &mut sum);
+        there.then_some(sum)
+    }
+
+    pub(super) const fn note_sent(&mut self, repair: Repair) {
+        self.last = Some(repair);
+    }
+}
+
 /// A repair that a subflow carries.
 #[derive(Debug)]
 pub(super) struct SentRepair {
@@ -54,44 +100,93 @@ pub(super) struct SentRepair {
 }
 
 impl SentRepair {
+    /// A repair that is to go out at `start`; with a checksum if checksums are on.
+    pub(super) fn new(start: Ssn, repair: Repair, sum: Vec<u8>, session: &Session) -> Self {
+        let mut sent = SentRepair { start, repair, checksum: None, sum };
+        if session.uses_checksum() {
+            let wire = sent.message(session, Dsn(0));
+            let dsn = session.keys().local_wire(repair.range.start);
+            let payload = Checksum::of(&sent.sum);
+            sent.checksum = Some(repair_checksum(&wire, dsn, start.0 as u32, payload));
+        }
+        sent
+    }
+
+    pub(super) const fn start(&self) -> Ssn {
+        self.start
+    }
+
+    pub(super) const fn repair(&self) -> Repair {
+        self.repair
+    }
+
+    /// Its payload in bytes.
+    pub(super) const fn len(&self) -> usize {
+        self.sum.len()
+    }
+
+    /// The checksum of the option; 0 if there is none.
+    pub(super) fn checksum(&self) -> u16 {
+        self.checksum.unwrap_or_default()
+    }
+
     /// One past its last byte.
     pub(super) const fn end(&self) -> Ssn {
         self.start.plus(self.sum.len() as u64)
     }
+
+    /// Its option, with our DATA_ACK of what lies before `next`.
+    fn message(&self, session: &Session, next: Dsn) -> MpRepair {
+        let Repair { range, symbol, row } = self.repair;
+        MpRepair {
+            ssn: self.start.0 as u16,
+            length: symbol,
+            dsn: session.keys().local_wire(range.start) as u32,
+            span: range.len() as u16,
+            row,
+            data_ack: session.keys().remote_wire(next) as u32,
+            checksum: self.checksum,
+        }
+    }
+
+    pub(super) fn option(&self, session: &Session, next: Dsn) -> MptcpOption {
+        option_of(self.message(session, next))
+    }
+
+    /// The bytes that a segment, perhaps cut anew, has.
+    pub(super) fn part(&self, segment: &SentSegment) -> Option<&[u8]> {
+        let offset = segment.start.since(segment.mapping_start) as usize;
+        self.sum.get(offset..offset + segment.payload_len() as usize)
+    }
+}
+
+/// Bytes of the options of a segment with a repair.
+pub(super) fn option_len(checksum: bool, timestamps: bool) -> usize {
+    let template = MpRepair {
+        ssn: 0,
+        length: 0,
+        dsn: 0,
+        span: 0,
+        row: 0,
+        data_ack: 0,
+        checksum: checksum.then_some(0),
+    };
+    let timestamps = timestamps.then(Timestamps::default);
+    let mut options = TcpOptions { timestamps, ..TcpOptions::default() };
+    options.mptcp.push(option_of(template));
+    options.encoded_len()
+}
+
+fn option_of(repair: MpRepair) -> MptcpOption {
+    MptcpOption::Experimental(ExperimentalMessage::Repair(repair).option())
 }
 
 impl Connection {
     /// Repairs may be sent, and be of use.
     pub(super) fn may_repair(&self) -> bool {
-        let willing = self.repairs.as_ref().is_some_and(|repairs| !repairs.refused);
-        willing
-            && self.session.agreed_on(Extensions::REPAIR)
-            && self.session.is_confirmed()
-            && !self.session.sends_long_dsn()
-    }
-
-    /// The peer reset a subflow: if that carried a repair, it may be why.
-    pub(super) fn note_reset(&mut self, id: SubflowId) {
-        let repairing = self.leg(id).is_some_and(|leg| !leg.repairs.is_empty());
-        if let Some(repairs) = self.repairs.as_mut().filter(|_| repairing) {
-            repairs.refused = true;
-        }
-    }
-
-    /// The repair of `range` that fits the subflow: a symbol is as long as the longest segment of the
-    /// range, or an equal part of it.
-    fn next_repair(&self, id: SubflowId, range: DataRange, room: usize) -> Option<Repair> {
-        let longest = self.mappings.parts(range).map(|part| part.range.len()).max()?;
-        let kept: usize = self.leg(id)?.repairs.iter().map(|repair| repair.sum.len()).sum();
-        let parts = longest.div_ceil(room.max(1) as u64);
-        let symbol = u16::try_from(longest.div_ceil(parts)).ok()?;
-        let range = Repair::cover(range, symbol);
-        let overlaps =
-            |last: &Repair| last.symbol == symbol && !last.range.intersection(&range).is_empty();
-        let last = self.repairs.as_ref()?.last;
-        let row = last.filter(overlaps).map_or(0, |last| (last.row + 1) % ROWS);
-        let repair = Repair { range, symbol, row };
-        (room > 0 && kept < MAX_KEPT && repair.is_valid()).then_some(repair)
+        let session = &self.session;
+        let usable = session.agreed_on(Extensions::REPAIR) && session.is_confirmed();
+        self.sender.may_repair() && usable && !session.sends_long_dsn()
     }
 
     /// Sends a repair that was chosen. Returns the bytes of the segment, or `None` if it must wait.
@@ -103,28 +198,20 @@ impl Connection {
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
-        let now = cx.now;
         let id = choice.subflow;
         let leg = self.leg(id)?;
         let ssn = leg.tcp.snd_nxt();
-        let overhead = TCP_HEADER_LEN + self.repair_option_len(leg.tcp.uses_timestamps());
+        let options = option_len(self.session.uses_checksum(), leg.tcp.uses_timestamps());
+        let overhead = TCP_HEADER_LEN + options;
         let room = leg.tcp.settled_segment().checked_sub(overhead)?;
-        let repair = self.next_repair(id, choice.range, room)?;
+        let repair = self.sender.next_repair(id, choice.range, room)?;
         if overhead + usize::from(repair.symbol) > limit {
             return None;
         }
-        let sum = self.sum(&repair)?;
-        let mut sent = SentRepair { start: ssn, repair, checksum: None, sum };
-        if self.session.uses_checksum() {
-            let wire = self.repair_option(&sent);
-            let dsn = self.session.keys().local_wire(repair.range.start);
-            let payload = Checksum::of(&sent.sum);
-            sent.checksum = Some(repair_checksum(&wire, dsn, ssn.0 as u32, payload));
-        }
-        let (len, checksum) = (repair.symbol, sent.checksum.unwrap_or_default());
-        let segment = self.leg_mut(id)?.tcp.push_repair(now, len, checksum);
-        self.leg_mut(id)?.repairs.push_back(sent);
-        self.repairs.as_mut()?.last = Some(repair);
+        let sum = self.sender.sum_of(&repair)?;
+        let sent = SentRepair::new(ssn, repair, sum, &self.session);
+        let segment = self.leg_mut(id)?.tcp.push_repair(cx.now, repair.symbol, sent.checksum());
+        self.sender.keep_repair(id, sent);
         cx.out.counters.repair_tx += 1;
         self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
     }
@@ -148,79 +235,24 @@ impl Connection {
         what: HeaderFor<'_>,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
-        let now = cx.now;
         let segment = match what {
             HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
             HeaderFor::Egress(_) => return None,
         };
-        let start = segment.mapping_start;
-        let sent = self.leg(id)?.repairs.iter().find(|repair| repair.start == start);
-        debug_assert!(sent.is_some(), "the repair at {start:?} is gone");
-        let payload = part_of(sent?, segment)?.to_vec();
-        let mut options = TcpOptions::default();
-        options.mptcp.push(option_of(self.repair_option(sent?)));
         let window = self.receiver.advertise();
-        let tcp = &mut self.leg_mut(id)?.tcp;
-        let (header, ecn) = tcp.fill_header(now, what, window, &mut options);
+        let sent = self.sender.sent_repair(id, segment.mapping_start)?;
+        let payload = sent.part(segment)?;
+        let mut options = TcpOptions::default();
+        options.mptcp.push(sent.option(&self.session, self.receiver.data_ack()));
+        let sum = Checksum::of(payload);
+        let leg = self.legs.get_mut(usize::from(id.0))?.as_deref_mut()?;
+        let (header, ecn) = leg.tcp.fill_header(cx.now, what, window, &mut options);
         let size = TCP_HEADER_LEN + options.encoded_len() + payload.len();
         let at = buf.bytes().len() + buf.headroom();
         let place = buf.grow(size);
         let header_len = size - payload.len();
-        place[header_len..].copy_from_slice(&payload);
-        let sum = Checksum::of(&payload);
+        place[header_len..].copy_from_slice(payload);
         self.finish_segment(cx, id, &header, &options, sum, &mut buf.bytes_mut()[at..])?;
         Some((size, ecn))
     }
-
-    /// Adds up the data of a repair.
-    fn sum(&mut self, repair: &Repair) -> Option<Vec<u8>> {
-        let mut data = core::mem::take(&mut self.repairs.as_mut()?.data);
-        data.resize(repair.range.len() as usize, 0);
-        let mut sum = vec![0; usize::from(repair.symbol)];
-        let there = self.send.copy(repair.range.start, &mut data).is_some();
-        debug_assert!(there, "bytes of {repair:?} are gone");
-        repair.add(repair.range.start, &data, &mut sum);
-        self.repairs.as_mut()?.data = data;
-        there.then_some(sum)
-    }
-
-    fn repair_option(&self, sent: &SentRepair) -> MpRepair {
-        let Repair { range, symbol, row } = sent.repair;
-        let ack = self.session.keys().remote_wire(self.receiver.data_ack());
-        MpRepair {
-            ssn: sent.start.0 as u16,
-            length: symbol,
-            dsn: self.session.keys().local_wire(range.start) as u32,
-            span: range.len() as u16,
-            row,
-            data_ack: ack as u32,
-            checksum: sent.checksum,
-        }
-    }
-
-    fn repair_option_len(&self, timestamps: bool) -> usize {
-        let template = MpRepair {
-            ssn: 0,
-            length: 0,
-            dsn: 0,
-            span: 0,
-            row: 0,
-            data_ack: 0,
-            checksum: self.session.uses_checksum().then_some(0),
-        };
-        let timestamps = timestamps.then(Timestamps::default);
-        let mut options = TcpOptions { timestamps, ..TcpOptions::default() };
-        options.mptcp.push(option_of(template));
-        options.encoded_len()
-    }
-}
-
-fn option_of(repair: MpRepair) -> MptcpOption {
-    MptcpOption::Experimental(ExperimentalMessage::Repair(repair).option())
-}
-
-/// The bytes of a repair that a segment, perhaps cut anew, has.
-fn part_of<'a>(sent: &'a SentRepair, segment: &SentSegment) -> Option<&'a [u8]> {
-    let offset = segment.start.since(segment.mapping_start) as usize;
-    sent.sum.get(offset..offset + segment.payload_len() as usize)
 }

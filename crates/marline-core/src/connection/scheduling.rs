@@ -4,18 +4,19 @@
 //! be sent there. A wrong answer is a policy's bug: an assertion in debug builds, a `Wait` otherwise.
 
 use marline_policy::{
-    DataRange, Decision, MappingIndex, Reinjection, ReinjectionCause, SchedulerAction,
-    SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView,
+    DataRange, Decision, MappingIndex as _, Reinjection, ReinjectionCause, Scheduler,
+    SchedulerAction, SchedulerEvent, SchedulerFactory, SubflowId, SubflowSet, SubflowView,
 };
-use marline_time::Instant;
+use marline_time::{Duration, Instant};
 
-use super::Connection;
 use super::reinjection::Queued;
+use super::sender::Sender;
 
 /// Queued reinjections that are looked at before new data gets its turn.
 const LOOK_AHEAD: usize = 8;
 
-/// A checked decision: this data goes on this subflow next.
+/// A checked decision: this data goes on this subflow next. The range may be longer than a segment: it is a run
+/// of segments then, and holds for as many of them as fit the batch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) subflow: SubflowId,
@@ -34,67 +35,153 @@ pub(super) enum Kind {
     Repair,
 }
 
-impl Connection {
+/// What holds for the connection while the scheduler judges.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) now: Instant,
+    /// Repairs may be sent, and be of use.
+    pub(super) repairs: bool,
+    /// Data may go twice: not on plain TCP.
+    pub(super) repeats: bool,
+}
+
+/// The scheduler, the views it judges by, and what it decided.
+#[derive(Debug)]
+pub(super) struct Scheduling {
+    scheduler: Box<dyn Scheduler>,
+    name: String,
+    /// Views of the subflows that carry data, as of the current call.
+    views: Vec<SubflowView>,
+    /// A decision made while the batch went to another subflow.
+    decided: Option<Choice>,
+    /// Subflows that the scheduler holds to be dead, until that is acted upon.
+    accused: SubflowSet,
+    /// It asked to be asked again.
+    wake_at: Option<Instant>,
+}
+
+impl Scheduling {
+    pub(super) fn new(factory: &dyn SchedulerFactory) -> Self {
+        Scheduling {
+            scheduler: factory.build(),
+            name: factory.name().to_owned(),
+            views: Vec::new(),
+            decided: None,
+            accused: SubflowSet::EMPTY,
+            wake_at: None,
+        }
+    }
+
+    /// Another scheduler takes over.
+    pub(super) fn replace(&mut self, factory: &dyn SchedulerFactory) {
+        self.scheduler = factory.build();
+        factory.name().clone_into(&mut self.name);
+        self.decided = None;
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn views(&self) -> &[SubflowView] {
+        &self.views
+    }
+
+    /// Takes new views of all subflows that carry data.
+    pub(super) fn refresh(&mut self, views: impl Iterator<Item = SubflowView>) {
+        self.views.clear();
+        self.views.extend(views);
+    }
+
+    /// Takes a new view of one subflow, after it was given data.
+    pub(super) fn refresh_one(&mut self, view: SubflowView) {
+        if let Some(old) = self.views.iter_mut().find(|old| old.id == view.id) {
+            *old = view;
+        }
+    }
+
+    /// How long it waits with what an unanswered probe leaves in doubt; `None`: until the RTO.
+    pub(super) fn probe_patience(&self) -> Option<Duration> {
+        self.scheduler.probe_patience()
+    }
+
+    /// It wants to know what is acknowledged where.
+    pub(super) fn watches_acks(&self) -> bool {
+        self.scheduler.watches_acks()
+    }
+
+    /// When it wants to be asked again.
+    pub(super) const fn next_timeout(&self) -> Option<Instant> {
+        self.wake_at
+    }
+
+    /// The time to ask it again may have come.
+    pub(super) fn on_timeout(&mut self, now: Instant) {
+        self.wake_at = self.wake_at.filter(|at| *at > now);
+    }
+
+    /// Takes the subflows that it holds to be dead.
+    pub(super) fn take_accused(&mut self) -> SubflowSet {
+        core::mem::take(&mut self.accused)
+    }
+
+    /// The subflow is suspected or carries no more data: what was decided for it is void.
+    pub(super) fn void(&mut self, id: SubflowId) {
+        self.decided = self.decided.filter(|choice| choice.subflow != id);
+    }
+
+    /// Whatever was decided is void.
+    pub(super) const fn void_all(&mut self) {
+        self.decided = None;
+    }
+
+    /// The subflow is gone.
+    pub(super) fn forget_subflow(&mut self, id: SubflowId) {
+        self.void(id);
+        self.accused.remove(id);
+    }
+
+    fn is_ready(&self, id: SubflowId) -> bool {
+        self.views.iter().any(|view| view.id == id && view.is_ready())
+    }
+
     /// The next data to send, if any may go now. Views must be fresh.
-    pub(super) fn choose(&mut self, now: Instant) -> Option<Choice> {
+    pub(super) fn choose(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
         if let Some(choice) = self.decided.take()
-            && self.still_holds(&choice)
+            && self.still_holds(&choice, terms, sender)
         {
             return Some(choice);
         }
-        if self.closing.closed.is_some() || !self.views.iter().any(|v| v.is_ready()) {
+        if !self.views.iter().any(SubflowView::is_ready) {
             return None;
         }
-        self.choose_reinjection(now).or_else(|| self.choose_by_scheduler(now))
+        self.choose_reinjection(terms, sender).or_else(|| self.choose_by_scheduler(terms, sender))
     }
 
     /// Keeps a decision for the next batch.
-    pub(super) fn defer(&mut self, choice: Choice) {
+    pub(super) const fn defer(&mut self, choice: Choice) {
         self.decided = Some(choice);
     }
 
-    fn still_holds(&self, choice: &Choice) -> bool {
-        let ready = self.views.iter().any(|v| v.id == choice.subflow && v.is_ready());
+    fn still_holds(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {
         let fresh = match choice.kind {
-            Kind::New => choice.range.start == self.mappings.end(),
-            Kind::Repeat => choice.range.start >= self.send.una(),
-            Kind::Repair => choice.range.start >= self.send.una() && self.may_repair(),
+            Kind::New => choice.range.start == sender.sent(),
+            Kind::Repeat => choice.range.start >= sender.una(),
+            Kind::Repair => choice.range.start >= sender.una() && terms.repairs,
         };
-        ready && fresh && choice.range.end <= self.send.end()
+        self.is_ready(choice.subflow) && fresh && choice.range.end <= sender.written()
     }
 
-    /// New data as far as the peer's window allows.
-    pub(super) fn unsent(&self) -> DataRange {
-        let sent = self.mappings.end();
-        DataRange::new(sent, self.send.end().min(self.window_end).max(sent))
-    }
-
-    fn context(&self, now: Instant) -> SchedulerContext<'_> {
-        SchedulerContext {
-            now,
-            subflows: &self.views,
-            unsent: self.unsent(),
-            written: self.send.end(),
-            data_una: self.send.una(),
-            window_end: self.window_end,
-            send_limit: self.send.max_space(),
-            repairs: self.may_repair(),
-            mappings: &self.mappings,
-        }
-    }
-
-    pub(super) fn choose_reinjection(&mut self, now: Instant) -> Option<Choice> {
-        if self.reinjections.is_empty() {
+    /// What is queued to go out again, on the subflow that the scheduler picks.
+    pub(super) fn choose_reinjection(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
+        let queue = sender.reinjections();
+        if queue.is_empty() {
             return None;
         }
-        let items: [Option<Queued>; LOOK_AHEAD] = {
-            let mut iter = self.reinjections.iter().copied();
-            core::array::from_fn(|_| iter.next())
-        };
-        items.into_iter().flatten().find_map(|item| self.place(now, item))
+        queue.iter().take(LOOK_AHEAD).find_map(|item| self.place(terms, sender, item))
     }
 
-    fn place(&mut self, now: Instant, queued: Queued) -> Option<Choice> {
+    fn place(&mut self, terms: Terms, sender: &Sender, queued: &Queued) -> Option<Choice> {
         let fit = |view: &&SubflowView| view.is_usable() && !view.is_suspect();
         let named = self.views.iter().find(|view| Some(view.id) == queued.on);
         // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
@@ -102,7 +189,7 @@ impl Connection {
             let choice = Choice { subflow: on.id, range: queued.range, kind: Kind::Repeat };
             return on.is_ready().then_some(choice);
         }
-        let part = self.mappings.run(queued.range)?;
+        let part = sender.mappings().run(queued.range)?;
         let carried_by = match queued.cause {
             // Whoever carried it did not bring it home: anybody may try again.
             ReinjectionCause::DataRto => SubflowSet::EMPTY,
@@ -110,117 +197,96 @@ impl Connection {
         };
         let item =
             Reinjection { range: part.range, carried_by, cause: queued.cause, since: queued.since };
-        let mut scheduler = core::mem::replace(&mut self.scheduler, Box::new(Nobody));
-        let decision = scheduler.next_reinjection(&item, &self.context(now));
-        self.scheduler = scheduler;
+        let context = sender.context(terms, &self.views);
+        let decision = self.scheduler.next_reinjection(&item, &context);
         let Decision::Send { subflow, range } = decision else { return None };
         let range = range.intersection(&part.range);
-        let ready = self.views.iter().any(|v| v.id == subflow && v.is_ready());
-        debug_assert!(ready && !range.is_empty(), "{decision:?} for {item:?}");
-        (ready && !range.is_empty()).then_some(Choice { subflow, range, kind: Kind::Repeat })
+        let allowed = self.is_ready(subflow) && !range.is_empty();
+        debug_assert!(allowed, "{decision:?} for {item:?}");
+        allowed.then_some(Choice { subflow, range, kind: Kind::Repeat })
     }
 
-    fn choose_by_scheduler(&mut self, now: Instant) -> Option<Choice> {
-        let mut scheduler = core::mem::replace(&mut self.scheduler, Box::new(Nobody));
-        let decision = scheduler.next_send(&self.context(now));
-        self.scheduler = scheduler;
-        match decision {
+    fn choose_by_scheduler(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
+        match self.scheduler.next_send(&sender.context(terms, &self.views)) {
             Decision::Wait => None,
             Decision::WaitUntil(at) => {
                 // A time that has passed would be waited for again and again.
-                self.timers.scheduler_at = Some(at).filter(|at| *at > now);
+                self.wake_at = Some(at).filter(|at| *at > terms.now);
                 None
             }
-            Decision::Send { subflow, range } => self.check(subflow, range),
-            Decision::Repair { subflow, range } => self.check_repair(subflow, range),
+            Decision::Send { subflow, range } => self.check(subflow, range, terms, sender),
+            Decision::Repair { subflow, range } => self.check_repair(subflow, range, terms, sender),
         }
     }
 
-    fn check(&self, subflow: SubflowId, range: DataRange) -> Option<Choice> {
-        let ready = self.views.iter().any(|v| v.id == subflow && v.is_ready());
-        let next = self.mappings.end();
+    fn check(
+        &self,
+        subflow: SubflowId,
+        range: DataRange,
+        terms: Terms,
+        sender: &Sender,
+    ) -> Option<Choice> {
+        let ready = self.is_ready(subflow);
+        let next = sender.sent();
         if range.start == next {
-            let range = range.intersection(&self.unsent());
-            debug_assert!(ready && !range.is_empty(), "{subflow} {range:?}");
-            return (ready && !range.is_empty()).then_some(Choice {
-                subflow,
-                range,
-                kind: Kind::New,
-            });
+            let range = range.intersection(&sender.unsent());
+            let allowed = ready && !range.is_empty();
+            debug_assert!(allowed, "{subflow} {range:?}");
+            return allowed.then_some(Choice { subflow, range, kind: Kind::New });
         }
-        let sent = DataRange::new(self.send.una(), next);
-        let part = self.mappings.next_not_on(subflow, range.start)?;
+        let sent = DataRange::new(sender.una(), next);
+        let part = sender.mappings().next_not_on(subflow, range.start)?;
         let range = range.intersection(&sent).intersection(&part.range);
-        let allowed = ready && !range.is_empty() && !self.session.is_plain();
+        let allowed = ready && !range.is_empty() && terms.repeats;
         debug_assert!(allowed, "{subflow} {range:?}");
         allowed.then_some(Choice { subflow, range, kind: Kind::Repeat })
     }
 
-    fn check_repair(&self, subflow: SubflowId, range: DataRange) -> Option<Choice> {
-        let ready = self.views.iter().any(|v| v.id == subflow && v.is_ready());
-        let sent = DataRange::new(self.send.una(), self.mappings.end());
+    fn check_repair(
+        &self,
+        subflow: SubflowId,
+        range: DataRange,
+        terms: Terms,
+        sender: &Sender,
+    ) -> Option<Choice> {
+        let sent = DataRange::new(sender.una(), sender.sent());
         let range = range.intersection(&sent);
-        let allowed = ready && !range.is_empty() && self.may_repair();
+        let allowed = self.is_ready(subflow) && !range.is_empty() && terms.repairs;
         debug_assert!(allowed, "a repair of {range:?} on {subflow}");
         allowed.then_some(Choice { subflow, range, kind: Kind::Repair })
     }
 
-    /// Tells the scheduler, and does what it asks for.
-    pub(super) fn scheduler_event(&mut self, now: Instant, event: SchedulerEvent) {
-        self.refresh_views(now);
+    /// Tells the scheduler. What it asks for and is not its own affair is for the caller to do.
+    pub(super) fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        terms: Terms,
+        sender: &Sender,
+    ) -> Vec<SchedulerAction> {
         let mut actions = Vec::new();
-        let mut scheduler = core::mem::replace(&mut self.scheduler, Box::new(Nobody));
-        scheduler.on_event(event, &self.context(now), &mut actions);
-        self.scheduler = scheduler;
-        for action in actions {
-            self.apply(now, action);
-        }
+        self.scheduler.on_event(event, &sender.context(terms, &self.views), &mut actions);
+        actions.retain(|action| match action {
+            SchedulerAction::Suspect(id) => {
+                self.accused.insert(*id);
+                false
+            }
+            _ => true,
+        });
+        actions
     }
 
-    fn apply(&mut self, now: Instant, action: SchedulerAction) {
-        match action {
-            SchedulerAction::Penalise { subflow, penalty } => {
-                if let Some(leg) = self.leg_mut(subflow) {
-                    leg.tcp.penalise(now, penalty);
-                }
-            }
-            SchedulerAction::Suspect(id) => self.accused.insert(id),
-            SchedulerAction::Reinject { range, on } => {
-                let sent = DataRange::new(self.send.una(), self.mappings.end());
-                let range = range.intersection(&sent);
-                if !range.is_empty() && self.leg(on).is_some_and(super::Leg::is_usable) {
-                    let cause = ReinjectionCause::Policy;
-                    let item = Queued { range, cause, since: now, from: Some(on), on: Some(on) };
-                    self.reinjections.push(item);
-                }
-            }
-        }
-    }
-
-    /// Tells the scheduler why data waits although a subflow has room. Called when nothing went out.
-    pub(super) fn tell_blocked(&mut self, now: Instant) {
+    /// Why data waits although a subflow has room, if it does.
+    pub(super) fn blocked(&self, sender: &Sender) -> Option<SchedulerEvent> {
         let fastest = self.views.iter().filter(|v| v.is_ready()).min_by_key(|v| v.srtt);
-        let Some((picked, mss)) = fastest.map(|v| (v.id, v.mss)) else { return };
-        let unsent = self.send.end() > self.mappings.end();
+        let (picked, mss) = fastest.map(|v| (v.id, v.mss))?;
+        let unsent = sender.written() > sender.sent();
         // Less than a segment of window is as good as none: nobody sends it (silly window).
-        let blocked = self.send.end() > self.window_end && self.unsent().len() < u64::from(mss);
+        let beyond = sender.written() > sender.window_end();
+        let blocked = beyond && sender.unsent().len() < u64::from(mss);
         if unsent && blocked {
-            self.scheduler_event(now, SchedulerEvent::PeerWindowBlocked { picked });
-        } else if !unsent && self.send.is_blocked() && self.mappings.oldest().is_some() {
-            self.scheduler_event(now, SchedulerEvent::SendBufferBlocked);
+            return Some(SchedulerEvent::PeerWindowBlocked { picked });
         }
-    }
-}
-
-/// Holds the scheduler's place while it is out judging.
-#[derive(Debug)]
-struct Nobody;
-
-impl marline_policy::Scheduler for Nobody {
-    fn next_send(&mut self, _: &SchedulerContext<'_>) -> Decision {
-        Decision::Wait
-    }
-    fn next_reinjection(&mut self, _: &Reinjection, _: &SchedulerContext<'_>) -> Decision {
-        Decision::Wait
+        let full = !unsent && sender.is_blocked() && sender.mappings().oldest().is_some();
+        full.then_some(SchedulerEvent::SendBufferBlocked)
     }
 }

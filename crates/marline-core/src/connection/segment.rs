@@ -1,6 +1,6 @@
 //! Building segments: header, options and payload, written once, straight into the batch.
 
-use marline_policy::{Dsn, SubflowId};
+use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::MptcpOption;
 use marline_wire::{Checksum, dss_checksum, store_tcp_checksum, tcp_pseudo_header};
@@ -92,7 +92,7 @@ impl Connection {
     ) -> Option<(usize, Ecn)> {
         let now = cx.now;
         let id = choice.subflow;
-        self.session.watch_dsn_speed(now, self.mappings.end());
+        self.session.watch_dsn_speed(now, self.sender.sent());
         let leg = self.leg(id)?;
         let ssn = leg.tcp.snd_nxt();
         let max_segment = leg.tcp.max_segment();
@@ -103,8 +103,9 @@ impl Connection {
         let frame = Frame { overhead, room, idle: false };
         let Frame { overhead, room, idle } = self.frame_with_mark(choice, frame, timestamps);
         let dsn = choice.range.start;
-        let (len, ends_record) = self.within_record(dsn, (choice.range.len() as usize).min(room));
-        let is_last = dsn.plus(len as u64) == self.send.end();
+        let (len, ends_record) =
+            self.sender.nagle().within_record(dsn, (choice.range.len() as usize).min(room));
+        let is_last = dsn.plus(len as u64) == self.sender.written();
         let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
         if len == 0 || overhead + len > limit || is_stub && is_last && self.is_held(now) {
             return None;
@@ -112,12 +113,10 @@ impl Connection {
         if (!ends_record || is_last) && self.is_silly(now, choice, len, room) {
             return None;
         }
-        self.pushing.leave_window_wait();
+        self.sender.on_segment();
         let start = buf.bytes().len() + buf.headroom();
         let segment = buf.grow(overhead + len);
-        let sum = self.send.copy(dsn, &mut segment[overhead..]);
-        debug_assert!(sum.is_some(), "bytes at {dsn:?} are gone");
-        let sum = sum?;
+        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
         let mapping_checksum = if self.session.uses_checksum() {
             let wire = self.session.keys().local_wire(dsn);
             dss_checksum(wire, ssn.0 as u32, len as u16, sum)
@@ -125,20 +124,17 @@ impl Connection {
             0
         };
         let sent = self.leg_mut(id)?.tcp.push_data(now, dsn, len as u16, mapping_checksum);
-        self.account(id, choice, len as u64);
-        if let Some(leg) = self.leg_mut(id) {
-            leg.note_sent(ssn, dsn);
-        }
-        let released = !is_last || self.take_release();
+        self.account(id, ssn, choice, len as u64);
+        let released = !is_last || self.sender.take_release();
         let ends_message = ends_record || is_last && released;
         let takes_fin = is_last && self.takes_fin(choice);
         let bursts = self.config.conduct.push_bursts > 0;
-        let another = self.send.end().since(dsn.plus(len as u64)) >= room as u64;
+        let another = self.sender.written().since(dsn.plus(len as u64)) >= room as u64;
         let (whole, place) = (len == room, self.batched);
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
         if options.dss.is_none() && self.session.is_multipath() {
-            self.leg_mut(id)?.keyed = sent.end;
+            self.sender.note_keyed(id, sent.end);
         }
         if idle {
             self.push_mark(cx, &mut options);
@@ -175,7 +171,7 @@ impl Connection {
         if !full || choice.range.len() >= room as u64 {
             return *choice;
         }
-        Choice { range: self.unsent().prefix(room as u64), ..*choice }
+        Choice { range: self.sender.unsent().prefix(room as u64), ..*choice }
     }
 
     /// A segment cut short by the end of the peer's window is not worth sending while more data waits. If
@@ -190,33 +186,32 @@ impl Connection {
             return false;
         }
         let end = choice.range.start.plus(len as u64);
-        let is_last = end == self.send.end();
-        let cut = !is_last && end == self.window_end;
-        let nagle = is_last && self.config.nagle && !self.closing.shutdown;
-        let in_flight = self
-            .views
-            .iter()
-            .any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.potentially_failed));
+        let is_last = end == self.sender.written();
+        let cut = !is_last && end == self.sender.window_end();
+        let nagle = is_last && self.sender.nagle().is_on() && !self.closing.shutdown;
+        let views = self.scheduling.views();
+        let in_flight =
+            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.potentially_failed));
         if in_flight {
             return cut || nagle;
         }
         let largest = self.leg(id).map_or(0, |leg| leg.tcp.largest_peer_window());
         let rto = self.largest_rto();
-        cut && (len as u64) < largest / 2 && self.pushing.waits_for_window(now, rto)
+        cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
     }
 
-    fn account(&mut self, id: SubflowId, choice: &Choice, len: u64) {
-        let range = choice.range.prefix(len);
-        self.send.pin(range);
-        if choice.kind == Kind::Repeat {
-            self.mappings.add(range, id);
-            self.reinjections.remove(range);
-            if let Some(leg) = self.leg_mut(id) {
-                leg.tcp.stats_mut().bytes_reinjected += len;
-            }
-        } else {
-            self.mappings.push(range, id);
+    fn account(&mut self, id: SubflowId, ssn: Ssn, choice: &Choice, len: u64) {
+        let repeat = choice.kind == Kind::Repeat;
+        self.sender.carry(id, ssn, choice.range.prefix(len), repeat);
+        if let Some(leg) = self.leg_mut(id).filter(|_| repeat) {
+            leg.tcp.stats_mut().bytes_reinjected += len;
         }
+    }
+
+    /// The last bytes there are, fewer than a segment holds, wait for more.
+    fn is_held(&mut self, now: Instant) -> bool {
+        let rto = self.largest_rto();
+        !self.closing.shutdown && self.sender.holds_back(now, rto)
     }
 
     /// Appends a whole segment to the buffer.
@@ -233,9 +228,7 @@ impl Connection {
         let overhead = HEADER + options.encoded_len();
         let start = buf.bytes().len() + buf.headroom();
         let segment = buf.grow(overhead + len);
-        let sum = self.send.copy(dsn, &mut segment[overhead..]);
-        debug_assert!(sum.is_some(), "bytes at {dsn:?} are gone");
-        let sum = sum?;
+        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
         self.finish_segment(cx, id, header, options, sum, &mut buf.bytes_mut()[start..])
     }
 

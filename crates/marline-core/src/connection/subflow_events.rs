@@ -91,7 +91,7 @@ impl Connection {
         if let Some(leg) = self.leg_mut(id) {
             leg.farewell = Farewell::None;
         }
-        self.note_reset(id);
+        self.sender.note_reset(id);
         self.on_leg_lost(cx, id, CloseReason::PeerReset);
     }
 
@@ -100,15 +100,16 @@ impl Connection {
         let Some(leg) = self.legs.get_mut(usize::from(id.0)).and_then(Option::as_deref_mut) else {
             return;
         };
-        leg.release_repairs();
+        let una = leg.tcp.snd_una();
+        self.sender.release_repairs(id, una);
         if leg.tcp.released().is_empty() {
             return;
         }
         let mut released = core::mem::take(leg.tcp.released());
         for range in &released {
-            self.send.unpin(*range);
+            self.sender.unpin(*range);
         }
-        if self.scheduler.watches_acks() {
+        if self.scheduling.watches_acks() {
             for range in &released {
                 self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
             }

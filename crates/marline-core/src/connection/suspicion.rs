@@ -11,7 +11,6 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::Connection;
-use super::reinjection::Queued;
 use crate::tables::Context;
 use crate::{CloseReason, MonitorKind, SubflowState};
 
@@ -22,7 +21,7 @@ impl Connection {
     pub(super) fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
         self.report_timeout(cx, id);
-        let patience = self.scheduler.probe_patience();
+        let patience = self.scheduling.probe_patience();
         // Who leaves reinjection to the retransmission timer leaves suspicion to it, too.
         if let Some(leg) = self.leg_mut(id).filter(|_| patience.is_some()) {
             leg.tcp.suspect();
@@ -61,7 +60,7 @@ impl Connection {
     /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
     /// is no other subflow: a copy on the same one would be in the way of falling back.
     pub(super) fn may_still_fall_back(&self) -> bool {
-        let unheard = !self.session.is_confirmed() || self.send.una() == Dsn(0);
+        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0);
         // Only the first subflow can, and not once it is lost.
         let mut legs = self.legs.iter().flatten();
         let first = legs.next().is_some_and(|leg| leg.is_initial() && !leg.shut);
@@ -104,7 +103,7 @@ impl Connection {
 
     /// Subflows that the scheduler holds to be dead.
     pub(super) fn suspect_accused(&mut self, cx: &mut Context<'_>) {
-        for id in core::mem::take(&mut self.accused).iter() {
+        for id in self.scheduling.take_accused().iter() {
             self.suspect_silent(cx, id);
         }
     }
@@ -121,7 +120,7 @@ impl Connection {
         let now = cx.now;
         let Some(leg) = self.leg_mut(id) else { return };
         let first = !core::mem::replace(&mut leg.suspected, true);
-        self.decided = self.decided.filter(|choice| choice.subflow != id);
+        self.scheduling.void(id);
         self.reinject_from(now, id, cause);
         if first {
             cx.out.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: true });
@@ -132,7 +131,7 @@ impl Connection {
     pub(super) fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId) {
         let now = cx.now;
         // Who leaves suspicion to the retransmission timer leaves it its pace, too.
-        let prompt = self.scheduler.probe_patience().is_some();
+        let prompt = self.scheduling.probe_patience().is_some();
         let Some(leg) = self.leg_mut(id) else { return };
         leg.patience_until = None;
         let bad = leg.netpath_fault.is_some();
@@ -142,7 +141,7 @@ impl Connection {
         if core::mem::take(&mut leg.suspected) {
             // What a bad netpath holds stays in doubt although something was heard there.
             if !bad {
-                self.reinjections.absolve(id);
+                self.sender.absolve(id);
             }
             cx.out.monitor(now, self.id, MonitorKind::SubflowSuspected { id, suspected: false });
             self.rescue(now, |leg| leg.netpath_fault.is_some());
@@ -170,7 +169,7 @@ impl Connection {
             return;
         }
         let healthy = self.healthy();
-        let una = self.send.una();
+        let una = self.sender.una();
         let Some(leg) = self.leg(id) else { return };
         let mut held: Option<DataRange> = None;
         let mut ranges = Vec::new();
@@ -187,27 +186,7 @@ impl Connection {
         }
         ranges.extend(held);
         for range in ranges {
-            self.reinject_range(now, range, id, cause, healthy);
-        }
-    }
-
-    fn reinject_range(
-        &mut self,
-        now: Instant,
-        range: DataRange,
-        from: SubflowId,
-        cause: ReinjectionCause,
-        healthy: SubflowSet,
-    ) {
-        let lonely = |m: &marline_policy::Mapping| {
-            let mut others = m.carried_by;
-            others.remove(from);
-            others.iter().all(|id| !healthy.contains(id))
-        };
-        for part in self.mappings.parts(range).filter(lonely) {
-            let from = Some(from);
-            let item = Queued { range: part.range, cause, since: now, from, on: None };
-            self.reinjections.push(item);
+            self.sender.reinject_lonely(now, range, (id, cause), healthy);
         }
     }
 

@@ -1,23 +1,17 @@
 //! Timers of the connection beside those of its subflows.
 
-use marline_policy::{DataRange, Mapping, MappingIndex, ReinjectionCause, SubflowId};
+use marline_policy::{Mapping, SubflowId};
 use marline_time::{Duration, Instant};
 
 use super::join::reason;
 use super::leg::Membership;
-use super::reinjection::Queued;
+use super::sender::DataTimeout;
 use super::{Connection, Leg};
 use crate::CloseReason;
 use crate::tables::Context;
 
-/// Longest pause between zero-window probes.
-const MAX_PERSIST: Duration = Duration::from_secs(60);
-/// Longest data-level RTO: how long a hole that no subflow accounts for may stand.
-const MAX_DATA_RTO: Duration = Duration::from_secs(60);
 /// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
 const MAX_DATA_RTOS: u32 = 2;
-/// Data-level timeouts less than so many RTOs apart, with progress in between, are of one hole.
-const HOLES_APART: u32 = 4;
 /// How long subflows may take to close once nobody waits for them (Linux: 60 s).
 const LEAVING: Duration = Duration::from_secs(60);
 /// Without answer to its DATA_FIN for this many repeats a released connection is given up.
@@ -32,13 +26,15 @@ impl Connection {
         let fin = t.fin_at.filter(|_| !self.closing.fin_acked && self.usable_legs() > 0);
         let (silence, vigil, ebb) =
             (self.silence_timeout(), self.vigil_timeout(), self.ebb.due_at());
-        let own = [t.rto_at, t.persist_at, fin, t.scheduler_at, linger, silence, vigil, ebb];
+        let [rto, persist] = self.sender.timeouts();
+        let scheduler = self.scheduling.next_timeout();
+        let own = [rto, persist, fin, scheduler, linger, silence, vigil, ebb];
         let manager = self.path_manager.next_timeout();
         let legs = self.legs.iter().flatten().flat_map(|leg| leg_timeouts(leg));
         let alive = self.closing.closed.is_none();
         let leaving = self.closing.leaving_since.filter(|_| self.legs_count() > 0);
         let leaving = leaving.map(|since| since + LEAVING);
-        let own = own.into_iter().chain(self.pushing.timeouts()).chain([
+        let own = own.into_iter().chain(self.sender.nagle().timeouts()).chain([
             manager,
             self.addresses.next_timeout(),
             self.session.next_timeout(),
@@ -58,12 +54,13 @@ impl Connection {
         if self.closing.closed.is_some() {
             return;
         }
-        self.timers.scheduler_at = self.timers.scheduler_at.filter(|at| *at > now);
-        self.on_pushing_timeout(cx);
-        if self.timers.rto_at.is_some_and(|at| at <= now) {
+        self.scheduling.on_timeout(now);
+        self.on_nagle_timeout(cx);
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.sender.timeouts()[0]) {
             self.on_data_rto(cx);
         }
-        if self.timers.persist_at.is_some_and(|at| at <= now) {
+        if due(self.sender.timeouts()[1]) {
             self.on_persist(now);
         }
         self.on_ebb_timeout(now);
@@ -97,20 +94,36 @@ impl Connection {
         self.repeat_mp_fail(cx, id);
     }
 
+    /// Times of held segments have come, or data went unacknowledged for as long as the application allows.
+    fn on_nagle_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.sender.on_nagle_timeout(cx.now) {
+            self.finish(cx, CloseReason::TimedOut);
+            for leg in self.legs.iter_mut().flatten() {
+                leg.shut = true;
+                leg.tcp.reset();
+            }
+        }
+    }
+
+    /// Something may be under way: from now on somebody should acknowledge it.
+    pub(super) fn watch_progress(&mut self, now: Instant) {
+        let fin = self.closing.fin_sent && !self.closing.fin_acked;
+        self.sender.watch_progress(now, fin);
+    }
+
     /// Data is outstanding at the data level: somebody must account for it.
     pub(super) fn rearm_data_rto(&mut self, now: Instant) {
-        if self.mappings.oldest().is_none() || self.session.is_plain() {
-            self.timers.rto_at = None;
-            return;
+        if self.session.is_plain() {
+            self.sender.disarm_rto();
+        } else {
+            self.sender.rearm_rto(now, self.largest_rto());
         }
-        let rto = self.largest_rto() * 2 * (1 << self.timers.rto_count.min(6));
-        self.timers.rto_at = Some(now + rto.min(MAX_DATA_RTO));
     }
 
     pub(super) fn rearm_after_sending(&mut self, now: Instant) {
         self.ebb.note_busy(now);
-        self.timers.persist_at = None;
-        if self.timers.rto_at.is_none() {
+        self.sender.stop_persist();
+        if !self.sender.is_rto_armed() {
             self.rearm_data_rto(now);
         }
     }
@@ -120,9 +133,10 @@ impl Connection {
     /// acknowledges what it does not deliver.
     fn on_data_rto(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
-        self.timers.rto_count += 1;
+        self.sender.count_rto();
         self.rearm_data_rto(now);
-        let Some(Mapping { range, carried_by }) = self.mappings.oldest() else { return };
+        let Some(timeout) = self.sender.data_timeout(now) else { return };
+        let DataTimeout { oldest: Mapping { range, carried_by }, fired_at, count } = timeout;
         let in_flight = |id: SubflowId| {
             self.leg(id).is_some_and(|leg| leg.is_usable() && holds(leg, range.start))
         };
@@ -130,71 +144,33 @@ impl Connection {
         let covered = carried_by
             .iter()
             .any(|id| in_flight(id) && self.leg(id).is_some_and(|leg| !leg.suspected));
-        let fired_at = self.timers.rto_fired_at.replace(now).unwrap_or(now);
         // What is acknowledged there and never arrives leaves a hole that no later data can pass, not
         // even the same data again; and yet the peer is heard.
         let lies = |leg: &Leg| {
             let patience = MAX_DATA_RTOS + u32::from(holds(leg, range.start));
             let heard = leg.tcp.last_heard_at() > fired_at || !holds(leg, range.start);
-            leg.is_usable() && heard && self.timers.rto_count > patience
+            leg.is_usable() && heard && count > patience
         };
         if let Some(id) = carried_by.iter().find(|id| self.leg(*id).is_some_and(lies)) {
             self.reset_leg(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
         }
-        self.repeat_orphans(now);
+        self.sender.repeat_orphans(now);
         if !covered && !self.may_still_fall_back() {
-            self.repeat_hole(now, fired_at);
-        }
-    }
-
-    /// What no subflow that lives has carried is surely missing, all of it.
-    fn repeat_orphans(&mut self, now: Instant) {
-        let sent = DataRange::new(self.send.una(), self.mappings.end());
-        let orphans = self.mappings.parts(sent).filter(|part| part.carried_by.is_empty());
-        for part in orphans {
-            let (range, cause) = (part.range, ReinjectionCause::SubflowClosed);
-            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
-        }
-    }
-
-    /// The oldest data goes again, whoever acknowledged it. How much behind it is missing, too, nobody
-    /// knows: if the next is due as soon as this has arrived, twice as much goes then.
-    fn repeat_hole(&mut self, now: Instant, fired_at: Instant) {
-        let una = self.send.una();
-        let prompt = now.since(fired_at) <= self.largest_rto() * HOLES_APART;
-        let again = prompt && self.timers.hole_end.is_some_and(|end| una >= end);
-        self.timers.hole_mappings =
-            if again { self.timers.hole_mappings.saturating_mul(2) } else { 1 };
-        let sent = DataRange::new(una, self.mappings.end());
-        let unheld = |part: &Mapping| {
-            let alive = |id: SubflowId| self.leg(id).filter(|leg| !leg.suspected);
-            !part.carried_by.iter().filter_map(alive).any(|leg| holds(leg, part.range.start))
-        };
-        let parts = self.mappings.parts(sent).take(self.timers.hole_mappings as usize);
-        let missing: Vec<DataRange> = parts.filter(unheld).map(|part| part.range).collect();
-        self.timers.hole_end = missing.first().map(|first| first.end);
-        for range in missing {
-            self.reinjections.remove(range);
-            let cause = ReinjectionCause::DataRto;
-            self.reinjections.push(Queued { range, cause, since: now, from: None, on: None });
+            let (rto, legs) = (self.largest_rto(), &self.legs);
+            let alive = |id: SubflowId| {
+                let leg = legs.get(usize::from(id.0))?.as_deref()?;
+                Some(leg).filter(|leg| !leg.suspected)
+            };
+            self.sender.repeat_hole(now, fired_at, rto, |part| {
+                part.carried_by.iter().filter_map(alive).any(|leg| holds(leg, part.range.start))
+            });
         }
     }
 
     /// The peer's window is shut and nothing is in flight that would bring news of it.
     pub(super) fn rearm_persist(&mut self, now: Instant) {
-        let waiting = self.send.end() > self.mappings.end();
-        let idle = self.mappings.oldest().is_none();
-        if !waiting || !idle || self.usable_legs() == 0 || self.window_end > self.mappings.end() {
-            self.timers.persist_at = None;
-            return;
-        }
-        if self.timers.persist_at.is_none() {
-            self.timers.persist_at = Some(now + self.persist_pause());
-        }
-    }
-
-    fn persist_pause(&self) -> Duration {
-        (self.largest_rto() * (1 << self.timers.persist_count.min(8))).min(MAX_PERSIST)
+        let usable = self.usable_legs() > 0;
+        self.sender.rearm_persist(now, usable, self.largest_rto());
     }
 
     /// A probe is due, or the answer to the last one.
@@ -203,27 +179,23 @@ impl Connection {
     /// anybody knowing (nothing is in flight that could be missed), and the update lost there: then all are
     /// asked. As long as answers come, one path is: others may be asleep.
     fn on_persist(&mut self, now: Instant) {
-        self.timers.persist_at = None;
+        self.sender.stop_persist();
+        let rto = self.largest_rto();
         let best = self.best_leg();
         let heard_since = |at: Instant| {
             best.and_then(|id| self.leg(id)).is_some_and(|leg| leg.tcp.last_heard_at() > at)
         };
-        let asked_at = self.timers.persist.at();
-        let answered = asked_at.map(|at| (at + self.persist_pause(), heard_since(at)));
+        let pause = self.sender.persist_pause(rto);
+        let answered = self.sender.probed_at().map(|at| (at + pause, heard_since(at)));
         if let Some((next, true)) = answered
             && now < next
         {
-            self.timers.persist_at = Some(next);
+            self.sender.put_persist_off(Some(next));
             return;
         }
         let all = answered.is_some_and(|(_, heard)| !heard);
-        let silent = self.timers.persist.again(now, self.last_heard_at());
-        if silent == 1 {
-            // Lost, or the end of the peer: probes that nobody answers are repeated as data is.
-            self.timers.persist_count = self.timers.persist_count.min(1);
-        }
+        let silent = self.sender.on_probe(now, self.last_heard_at());
         self.note_silence(now, silent);
-        self.timers.persist_count += 1;
         for id in self.leg_ids().filter(|id| all || best == Some(*id)) {
             if let Some(leg) = self.leg_mut(id).filter(|leg| leg.is_usable()) {
                 leg.tcp.request_probe();
@@ -231,8 +203,8 @@ impl Connection {
         }
         // Who has one path asks nobody else sooner (RFC 9293 section 3.8.6.1: the pauses grow).
         let alone = self.usable_legs() < 2;
-        let pause = if all || alone { self.persist_pause() } else { self.largest_rto() };
-        self.timers.persist_at = Some(now + pause);
+        let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
+        self.sender.put_persist_off(Some(now + pause));
         self.rearm_persist(now);
     }
 
@@ -240,8 +212,8 @@ impl Connection {
     fn leave_now(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         if self.closing.closed.is_none() {
-            let una = self.send.una();
-            if self.send.end() > una && una > self.closing.leaving_una {
+            let una = self.sender.una();
+            if self.sender.written() > una && una > self.closing.leaving_una {
                 // Still delivering what the application left us with. A peer that takes nothing,
                 // though it answers (a window that stays shut), has had its time.
                 self.closing.leaving_since = Some(now);

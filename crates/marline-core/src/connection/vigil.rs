@@ -20,7 +20,7 @@
 use marline_policy::MappingIndex as _;
 use marline_time::{Duration, Instant};
 
-use super::wait::Asked;
+use super::asked::Asked;
 use super::{Connection, Leg};
 use crate::ReceiveProbes;
 use crate::tables::Context;
@@ -133,6 +133,6 @@ impl Connection {
     /// Nothing is under way whose acknowledgement would be missed.
     fn owes_nothing(&self) -> bool {
         let in_flight = |leg: &Leg| leg.tcp.unacked().next().is_some();
-        self.mappings.oldest().is_none() && !self.legs.iter().flatten().any(|leg| in_flight(leg))
+        !self.sender.has_outstanding() && !self.legs.iter().flatten().any(|leg| in_flight(leg))
     }
 }

@@ -1,0 +1,200 @@
+//! Nagle and its kin: when less than a full segment leaves, and what it may contain.
+//!
+//! By default whatever the application wrote leaves at once, in as few segments as it takes. Three wishes
+//! change that: to wait for more ([`Hold`]), to keep records apart (no segment has bytes of two, so that a lost
+//! one delays no other), and to have little in the buffer that was never sent
+//! ([`Setting::NotSentLowat`](crate::Setting::NotSentLowat)). And one ends it: data that nobody acknowledged for
+//! too long ([`Setting::UserTimeout`](crate::Setting::UserTimeout)).
+
+use std::collections::VecDeque;
+
+use marline_policy::Dsn;
+use marline_time::{Duration, Instant};
+
+use crate::Hold;
+
+/// Ends of records remembered at once: beyond, records are not kept apart.
+const MAX_RECORDS: usize = 1_024;
+
+/// What lets a held segment go.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum Release {
+    #[default]
+    None,
+    /// An ACK came.
+    Quietly,
+    /// It has waited long enough: with PSH.
+    Overdue,
+}
+
+/// How long a sender waits for more than a sliver of the peer's window when nothing is in flight: the
+/// retransmission timeout, as for a closed window, within what RFC 9293 section 3.8.6.2.1 recommends.
+const WINDOW_WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// Waiting for a window that is worth a segment.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+enum WindowWait {
+    #[default]
+    No,
+    Until(Instant),
+    /// Long enough: what there is, is used.
+    Over,
+}
+
+/// The wishes, and what follows from them.
+#[derive(Debug, Default)]
+pub(super) struct Nagle {
+    /// A partial segment waits while anything is in flight.
+    on: bool,
+    hold: Hold,
+    release: Release,
+    /// Until when the held segment waits.
+    hold_until: Option<Instant>,
+    window_wait: WindowWait,
+    /// Ends of records, in order, that lie beyond what is acknowledged.
+    records: VecDeque<Dsn>,
+    lowat: Option<u64>,
+    user_timeout: Option<Duration>,
+    /// When unacknowledged data ends the connection.
+    give_up_at: Option<Instant>,
+}
+
+impl Nagle {
+    pub(super) fn new(on: bool) -> Self {
+        Nagle { on, ..Nagle::default() }
+    }
+
+    pub(super) const fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Nagle's algorithm goes on or off; off lets go of what is held.
+    pub(super) const fn set_on(&mut self, on: bool) {
+        self.on = on;
+        self.release = match self.hold {
+            Hold::Corked if !on => Release::Overdue,
+            Hold::MoreFollows if !on => Release::Quietly,
+            _ => self.release,
+        };
+    }
+
+    pub(super) const fn set_hold(&mut self, hold: Hold) {
+        self.hold = hold;
+        self.release = Release::None;
+        self.hold_until = None;
+    }
+
+    pub(super) const fn set_lowat(&mut self, bytes: Option<u64>) {
+        self.lowat = bytes;
+    }
+
+    pub(super) const fn set_user_timeout(&mut self, timeout: Option<Duration>) {
+        self.user_timeout = timeout;
+        self.give_up_at = None;
+    }
+
+    /// A record ends there: no segment will have bytes from both sides.
+    pub(super) fn end_record(&mut self, end: Dsn) {
+        let records = &mut self.records;
+        if records.len() < MAX_RECORDS && records.back().is_none_or(|last| *last < end) {
+            records.push_back(end);
+        }
+    }
+
+    /// Bytes of a segment from `start` on that belong to one record; whether a record ends with them.
+    pub(super) fn within_record(&self, start: Dsn, len: usize) -> (usize, bool) {
+        let end = self.records.iter().find(|end| **end > start);
+        match end.map(|end| end.since(start)) {
+            Some(left) if left <= len as u64 => (left as usize, true),
+            _ => (len, false),
+        }
+    }
+
+    /// The last bytes there are, fewer than a segment holds, wait for more, for an RTO at most.
+    pub(super) fn holds(&mut self, now: Instant, rto: Duration) -> bool {
+        if self.hold == Hold::No || self.release != Release::None {
+            return false;
+        }
+        self.hold_until.get_or_insert(now + rto);
+        true
+    }
+
+    /// The last bytes there are leave: whether the peer should deliver them at once.
+    pub(super) fn take_release(&mut self) -> bool {
+        self.hold_until = None;
+        let release = core::mem::take(&mut self.release);
+        self.hold != Hold::MoreFollows || release == Release::Overdue
+    }
+
+    /// Nothing but a sliver of the peer's window is left: whether to wait for more.
+    pub(super) fn waits_for_window(&mut self, now: Instant, rto: Duration) -> bool {
+        if self.window_wait == WindowWait::No {
+            let (least, most) = WINDOW_WAIT;
+            self.window_wait = WindowWait::Until(now + rto.clamp(least, most));
+        }
+        self.window_wait != WindowWait::Over
+    }
+
+    /// A segment leaves.
+    pub(super) const fn on_segment(&mut self) {
+        self.window_wait = WindowWait::No;
+    }
+
+    /// The peer acknowledged data up to `una`; `waits`: some was never sent.
+    pub(super) fn on_ack(&mut self, una: Dsn, waits: bool) {
+        while self.records.front().is_some_and(|end| *end <= una) {
+            self.records.pop_front();
+        }
+        if self.hold == Hold::MoreFollows && waits {
+            self.release = Release::Quietly;
+        }
+        self.give_up_at = None;
+    }
+
+    /// Something is under way: from now on somebody should acknowledge it.
+    pub(super) fn watch_progress(&mut self, now: Instant) {
+        if let Some(timeout) = self.user_timeout {
+            self.give_up_at.get_or_insert(now + timeout);
+        }
+    }
+
+    /// How many of `len` bytes may be written now without too much lying unsent.
+    pub(super) fn room(&self, len: usize, unsent: u64) -> usize {
+        self.lowat.map_or(len, |lowat| len.min(lowat.saturating_sub(unsent) as usize))
+    }
+
+    /// Whether a writer who was refused may be told of room, as far as unsent bytes go.
+    pub(super) fn is_little(&self, unsent: u64) -> bool {
+        self.lowat.is_none_or(|lowat| unsent * 2 <= lowat)
+    }
+
+    /// Writers are refused for what lies unsent.
+    pub(super) const fn limits_unsent(&self) -> bool {
+        self.lowat.is_some()
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) is to be called.
+    pub(super) const fn timeouts(&self) -> [Option<Instant>; 3] {
+        let window = match self.window_wait {
+            WindowWait::Until(at) => Some(at),
+            _ => None,
+        };
+        [self.hold_until, self.give_up_at, window]
+    }
+
+    /// Times that have come. Whether data went unacknowledged for too long.
+    pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
+        if matches!(self.window_wait, WindowWait::Until(at) if at <= now) {
+            self.window_wait = WindowWait::Over;
+        }
+        if self.hold_until.is_some_and(|at| at <= now) {
+            self.hold_until = None;
+            self.release = Release::Overdue;
+        }
+        let given_up = self.give_up_at.is_some_and(|at| at <= now);
+        if given_up {
+            self.give_up_at = None;
+        }
+        given_up
+    }
+}

@@ -1,178 +1,497 @@
-//! A Connection: one byte stream each way over any number of subflows (RFC 8684).
+//! A connection: one byte stream each way over any number of subflows (RFC 8684).
 //!
 //! It speaks data sequence numbers. Its subflows speak TCP and know nothing of each other; what the
-//! connection knows of each beyond TCP stands in its [`Leg`]. This file holds the state and the
-//! order of things; each phase has its own file below.
+//! connection knows of each beyond TCP stands in its [`SubflowContext`].
+//!
+//! State lies in rooms, each of which owns its fields: [`Session`] (mode, keys, what was agreed on), [`PathSet`]
+//! (subflows, their health, addresses), [`Sender`], [`Receiver`] and [`Closing`]; beside them stand the policies
+//! and what needs no more than a timer. A room's methods change that room alone and return what follows.
+//! This file is the only one that holds two of them: it says in which order things happen. A segment comes in
+//! through [`Connection::on_segment`], goes out through [`Connection::poll_transmit`]; times pass in
+//! [`Connection::handle_timeout`].
 
 mod addresses;
 mod asked;
 mod closing;
-mod data_ack;
-mod delivery;
-mod dss_rx;
-mod ebb;
-mod egress;
-mod extensions;
-mod fallback;
-mod fast_answer;
-mod fast_join;
 mod handshake;
-mod idle;
-mod info;
-mod ingress;
-mod join;
 mod keys;
-mod leg;
+mod liveness;
 mod mapping_rx;
 mod mapping_tx;
+mod memory_trim;
 mod nagle;
 mod negotiation;
-mod netpath;
-mod open;
-mod options;
-mod paths;
+mod origin;
+mod path_set;
 mod receive_buffer;
-mod receive_timer;
+mod receive_clock;
+mod receive_probes;
 mod receiver;
 mod reinjection;
-mod repair_rx;
 mod repair_tx;
+mod replay_guard;
 mod rto_exchange;
 mod scheduling;
-mod segment;
 mod send_buffer;
 mod sender;
 mod session;
-mod silence;
-mod subflow_events;
-mod suspicion;
-mod timers;
-mod views;
-mod vigil;
+mod subflow_context;
 mod wait;
-mod wiring;
 
-use marline_policy::{PathManager, SubflowId, SubflowSet};
-use marline_time::{Duration, Instant};
+use core::net::SocketAddr;
+use std::sync::Arc;
 
-use self::addresses::Addresses;
-use self::asked::Asked;
-use self::closing::Closing;
-use self::fast_answer::ReplayGuard;
-use self::leg::Leg;
-use self::receiver::Receiver;
-use self::scheduling::Scheduling;
-use self::sender::Sender;
-use self::session::{Mode, Session};
-use self::silence::Silence;
-use self::wait::Wait;
-use crate::tables::Context;
-use crate::{
-    CloseReason, ConnectionConfig, ConnectionId, Event, Keepalive, MonitorKind, ReadError, Setting,
-    SubflowInfo, WriteError,
+use marline_policy::{
+    AddressId, DataRange, Dsn, LocalAddress, Mapping, Netpath, PathAction, PathContext, PathEvent,
+    PathManager, PathManagerFactory, ReinjectionCause, Role, SchedulerAction, SchedulerEvent,
+    SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
+};
+use marline_time::{Duration, Instant, Rng as _};
+use marline_wire::mptcp::{
+    AddAddr, CapableData, DataAck, Dss, ExperimentalMessage, Extensions, FastJoinForm,
+    MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpRepair, MpTcpRst,
+    MptcpOption, RemoveAddr, WireDsn, WireMapping,
+};
+use marline_wire::{
+    Checksum, MAX_OPTIONS, SeqNum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOptions, TcpSegment,
+    dss_checksum, store_tcp_checksum, tcp_pseudo_header, unwrap32,
 };
 
-pub(crate) use self::fast_join::fast_join_token;
-pub(crate) use self::handshake::{mp_capable, offers_multipath};
-pub(crate) use self::join::{mp_join, reason as rst_reason};
-pub(crate) use self::open::{Accepted, Origin};
-use self::paths::SubflowPathPair;
+use self::addresses::Signal;
+use self::closing::Closing;
+use self::handshake::{capable_keys, capable_syn_ack, reason};
+use self::liveness::{KeepaliveDue, Liveness};
+use self::mapping_rx::{Coded, MappingError, RxMapping};
+use self::memory_trim::MemoryTrim;
+use self::path_set::PathSet;
+use self::receive_clock::{Conditions, Due};
+use self::receiver::{Delivered, Receiver};
+use self::repair_tx::SentRepair;
+use self::replay_guard::ReplayGuard;
+use self::rto_exchange::RtoExchange;
+use self::scheduling::{Choice, Kind, Scheduling, Terms};
+use self::sender::{DataTimeout, Sender};
+use self::session::{Mode, Session};
+use self::subflow_context::{
+    ClosingOption, Ends, FailStep, FastAccepted, FastOpened, HalfOpen, JoinStep, Joined, Joining,
+    LastWord, Membership, SubflowContext,
+};
+use crate::crypto::{Key, left_64, left_160};
+use crate::oracle::{NetpathFault, Trouble};
+use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
+use crate::tables::Context;
+use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
+use crate::{
+    ChecksumScope, CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event,
+    FallbackReason, FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, Setting,
+    SubflowState, Transmit, TransmitBuf, WriteError,
+};
 
-/// Round trip assumed where none was measured.
-const UNKNOWN_RTT: Duration = Duration::from_millis(100);
+pub(crate) use self::handshake::{
+    fast_join_token, mp_capable, mp_join, offers_multipath, reason as rst_reason,
+};
+pub(crate) use self::origin::{Accepted, Origin};
 
-/// Data-level timers and what they count.
-#[derive(Copy, Clone, Debug, Default)]
-struct DataTimers {
-    /// DATA_FIN retransmission.
-    fin_at: Option<Instant>,
-    fin_count: u32,
-    /// The subflows that the DATA_FIN has yet to go on now.
-    fin_on: SubflowSet,
-    /// Those it went on last.
-    fin_went_on: SubflowSet,
-    /// Whether anything was heard between two of them.
-    fin: Asked,
+/// How far beyond the end of the connection before a new one starts at least: a window without scaling, so that
+/// nothing that is still under way fits.
+const BEYOND: u32 = 1 << 16;
+/// Actions of a path manager that are applied in one go: one that never stops asking is cut off.
+const MAX_ACTIONS: usize = 64;
+/// Data-level timeouts after which a subflow that acknowledged the data is not believed any more.
+const MAX_DATA_RTOS: u32 = 2;
+/// Timeouts in a row on the only subflow after which its path is tried from other ports.
+const STUCK_AFTER: u32 = 2;
+/// Less window than this, and a sender that keeps to full segments sends nothing.
+const SHUT_WINDOW: u64 = 2 * 1_460;
+/// How often the same segment goes out with MP_IDLE on a subflow.
+const MARKED_TRANSMISSIONS: u16 = 2;
+
+/// Two addresses between which a subflow is to be opened.
+#[derive(Copy, Clone, Debug)]
+struct AddressPair {
+    local: LocalAddress,
+    remote: SocketAddr,
+}
+
+/// The place of a segment in the batch that is being filled.
+#[derive(Copy, Clone, Debug)]
+struct Place {
+    /// How many are before it.
+    number: usize,
+    /// The largest segment that still fits.
+    limit: usize,
+}
+
+impl Place {
+    const FIRST: Place = Place { number: 0, limit: usize::MAX };
+}
+
+/// What a data segment is made of, before its payload is known.
+#[derive(Copy, Clone, Debug)]
+struct Frame {
+    /// Bytes of header and options.
+    overhead: usize,
+    /// Payload that fits besides.
+    room: usize,
+    /// It ends what there is to send, and says so.
+    idle: bool,
+}
+
+/// What a Fast JOIN's SYN says, with all 64 bits.
+struct FastSyn {
+    form: FastJoinForm,
+    backup: bool,
+    address_id: u8,
+    hmac: u64,
+    /// Its number, where they are counted.
+    count: Option<u64>,
+    /// Position in the stream: of the data, or of the DATA_ACK.
+    at: Dsn,
 }
 
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: ConnectionId,
-    /// Its place in the endpoint's slab.
+    /// Its place in the endpoint's table of connections.
     slot: u32,
     config: Box<ConnectionConfig>,
     session: Session,
-    legs: Vec<Option<Box<Leg>>>,
+    paths: PathSet,
     sender: Sender,
     receiver: Receiver,
+    closing: Closing,
     scheduling: Scheduling,
     path_manager: Box<dyn PathManager>,
     path_manager_name: String,
-    addresses: Addresses,
+    liveness: Liveness,
     replay_guard: ReplayGuard,
-    closing: Closing,
-    timers: DataTimers,
-    wait: Wait,
-    silence: Silence,
-    ebb: ebb::Ebb,
-    vigil: vigil::Vigil,
-    rto_exchange: rto_exchange::RtoExchange,
-    /// How the application wants silence met, if it said so.
-    keepalive: Option<Option<Keepalive>>,
-    /// Segments of the batch that is being filled.
-    batched: usize,
-    /// Where the search for owed segments starts, so that every subflow gets its turn.
-    next_leg: usize,
-    /// Subflows that we had to reset since the stream last moved on in either direction.
-    futile_resets: u32,
-    gone: Vec<SubflowInfo>,
+    rto_exchange: RtoExchange,
+    trim: MemoryTrim,
 }
 
+/// How connections and subflows come to be.
+impl Connection {
+    /// A connection that sends the first SYN.
+    pub(crate) fn connect(cx: &mut Context<'_>, config: ConnectionConfig, origin: &Origin) -> Self {
+        let path = origin.path;
+        let known = cx.networks.refuses(cx.now, path.local.ip(), path.remote.ip());
+        let mode = if config.mptcp && !known {
+            Mode::Offered
+        } else {
+            let reason = config.mptcp.then_some(FallbackReason::KnownNetwork);
+            Mode::Plain { reason, tx: (Ssn(1), Dsn(0)) }
+        };
+        let mut connection = Self::bare(cx, config, origin, Role::Client, mode);
+        let ends = connection.initial_ends(cx, path, 0);
+        let syn_retries = connection.config.syn_retries;
+        let tcp = connection.active_subflow(cx, path, syn_retries);
+        connection.closing.announce();
+        connection.add_initial(cx, tcp, ends);
+        if let Some(reason) = connection.session.fallback() {
+            cx.out.monitor(cx.now, origin.id, MonitorKind::Fallback(reason));
+        }
+        connection
+    }
+
+    /// A connection that answers a SYN.
+    pub(crate) fn accept(
+        cx: &mut Context<'_>,
+        config: ConnectionConfig,
+        origin: &Origin,
+        syn: &Accepted<'_>,
+    ) -> Self {
+        let mut connection = Self::bare(cx, config, origin, Role::Server, Mode::Offered);
+        let ends = connection.initial_ends(cx, origin.path, syn.peer_flow);
+        let retries = connection.config.syn_retries;
+        let tcp = connection.passive_subflow(cx, origin.path, syn, retries);
+        connection.add_initial(cx, tcp, ends);
+        connection.on_first_syn(cx, syn.segment);
+        connection
+    }
+
+    fn bare(
+        cx: &mut Context<'_>,
+        config: ConnectionConfig,
+        origin: &Origin,
+        role: Role,
+        mode: Mode,
+    ) -> Self {
+        let policies = &config.policies;
+        Connection {
+            id: origin.id,
+            slot: origin.slot,
+            session: Session::new(role, mode, origin.key, config.conduct.long_dsn),
+            paths: PathSet::new(&config, origin.path),
+            sender: Sender::new(&config, cx.pool.clone()),
+            receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
+            closing: Closing::new(config.linger),
+            scheduling: Scheduling::new(&*policies.scheduler),
+            path_manager: policies.path_manager.build(),
+            path_manager_name: policies.path_manager.name().to_owned(),
+            liveness: Liveness::default(),
+            replay_guard: ReplayGuard::default(),
+            rto_exchange: RtoExchange::default(),
+            trim: MemoryTrim::default(),
+            config: Box::new(config),
+        }
+    }
+
+    fn initial_ends(&self, cx: &mut Context<'_>, path: FourTuple, peer_flow: u64) -> Ends {
+        let key = cx.new_flow(path, peer_flow);
+        let local_id = self.paths.addresses().initial_local().id;
+        Ends { key, local_id, remote_id: AddressId(0) }
+    }
+
+    fn subflow_config(&self, cx: &Context<'_>, path: FourTuple, syn_retries: u32) -> SubflowConfig {
+        let capabilities = cx.config.capabilities.on(path);
+        let offset = cx.flows.initial().timestamp_offset(path);
+        let config = SubflowConfig::new(&self.config, &capabilities, &cx.config.limits, offset);
+        let keepalive = self.paths.keepalive().unwrap_or(config.keepalive);
+        SubflowConfig { keepalive, syn_retries, ..config }
+    }
+
+    /// A TCP subflow that owes a SYN.
+    fn active_subflow(&self, cx: &Context<'_>, path: FourTuple, syn_retries: u32) -> Subflow {
+        let config = self.subflow_config(cx, path, syn_retries);
+        let isn = cx.flows.isn(cx.now, path);
+        let policies = &self.config.policies;
+        Subflow::connect(cx.now, config, path, isn, &*policies.congestion, &*policies.recovery)
+    }
+
+    /// A TCP subflow that owes a SYN/ACK.
+    fn passive_subflow(
+        &self,
+        cx: &Context<'_>,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+        syn_retries: u32,
+    ) -> Subflow {
+        let config = self.subflow_config(cx, path, syn_retries);
+        let isn = cx.flows.isn(cx.now, path);
+        // RFC 9293 section 3.6.1: what follows TIME-WAIT begins beyond what was before. The clock is, unless the
+        // connection was faster than it.
+        let first = syn.after.map(|end| end.add(BEYOND));
+        let isn = first.filter(|first| first.offset_from(isn) < 1 << 31).unwrap_or(isn);
+        let isn = syn.isn.unwrap_or(isn);
+        let policies = &self.config.policies;
+        Subflow::accept(
+            cx.now,
+            config,
+            path,
+            isn,
+            syn.segment,
+            syn.ecn,
+            &*policies.congestion,
+            &*policies.recovery,
+        )
+    }
+
+    fn add_initial(&mut self, cx: &mut Context<'_>, tcp: Subflow, ends: Ends) {
+        let backup = self.paths.addresses().initial_local().backup;
+        self.add_subflow(cx, tcp, ends, (Membership::Initial, backup));
+        cx.out.monitor(cx.now, self.id, MonitorKind::Created(ends.key.path));
+    }
+
+    /// Puts a subflow into the first free slot. `None` when all are taken.
+    fn add_subflow(
+        &mut self,
+        cx: &mut Context<'_>,
+        tcp: Subflow,
+        ends: Ends,
+        belongs: (Membership, bool),
+    ) -> Option<SubflowId> {
+        let fault = cx.faults.fault(&ends.key.path);
+        let id = self.paths.add(cx.config.limits.subflows, tcp, ends, belongs, fault)?;
+        cx.route(ends.key, self.slot, id);
+        self.sender.add_subflow(id);
+        self.receiver.add_subflow(id, self.session.is_plain());
+        Some(id)
+    }
+}
+
+/// What the endpoint's tables know the connection by, and what the carrier reports of its paths.
+impl Connection {
+    pub(crate) const fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Joins find the connection by our token.
+    pub(crate) const fn token(&self) -> Token {
+        self.session.keys().local_token()
+    }
+
+    /// A value under both keys that names this connection.
+    pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
+        self.session.keys().binding(self.session.role(), label)
+    }
+
+    /// It holds a place among the half-open: its first subflow's handshake on the server's side is neither
+    /// through nor given up.
+    pub(crate) fn holds_syn_place(&self) -> bool {
+        let unanswered = self.session.is_server() && !self.closing.is_announced();
+        unanswered && self.paths.initial().is_some()
+    }
+
+    /// The first subflow's handshake on the server's side is not through.
+    pub(crate) const fn is_half_open(&self) -> bool {
+        !self.closing.is_announced() && !self.closing.is_closed()
+    }
+
+    /// A server's connection that nobody vouches for and no subflow carries.
+    pub(crate) fn is_stranger_without_path(&self) -> bool {
+        self.session.is_server() && self.closing.is_stranger_waiting() && self.paths.is_empty()
+    }
+
+    /// Nothing is left to do: the endpoint may drop it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.closing.is_forgotten() && self.paths.is_empty()
+    }
+
+    /// A picture for people.
+    pub(crate) fn info(&self) -> ConnectionInfo {
+        let (subflows, gone) = self.paths.info();
+        let buffered = self.sender.memory() + self.receiver.memory() + self.paths.memory();
+        ConnectionInfo {
+            id: self.id,
+            fallback: self.session.fallback(),
+            extensions: self.session.extensions(),
+            scheduler: self.scheduling.name().to_owned(),
+            path_manager: self.path_manager_name.clone(),
+            bytes_written: self.sender.written().0,
+            bytes_read: self.receiver.bytes_read(),
+            bytes_acked: self.sender.una().0,
+            unsent: self.sender.written().since(self.sender.sent()),
+            readable: self.receiver.readable(),
+            buffered,
+            bookkeeping: self.bookkeeping(),
+            subflows,
+            gone,
+        }
+    }
+
+    /// Bytes of memory that lists hold, beside the bytes of the stream.
+    fn bookkeeping(&self) -> u64 {
+        self.paths.bookkeeping() + self.sender.bookkeeping() + self.receiver.bookkeeping()
+    }
+
+    /// The peer said by which id it wants to be addressed. Only a handshake segment may say so, and
+    /// only once: a later one is somebody else's.
+    pub(crate) fn learn_peer_flow(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        peer_flow: u64,
+        segment: &TcpSegment<'_>,
+    ) {
+        let subflow = self.paths.get_mut(id).filter(|subflow| subflow.key().peer_flow == 0);
+        let Some(subflow) = subflow else { return };
+        let flags = segment.header.flags;
+        // A SYN with data (Fast JOIN) is acknowledged together with that.
+        let beyond = segment.header.ack.offset_from(subflow.tcp().to_wire(Ssn(1)));
+        let answers_syn = flags.contains(TcpFlags::SYN)
+            && flags.contains(TcpFlags::ACK)
+            && beyond as usize <= subflow.tcp().max_segment();
+        if answers_syn {
+            let key = subflow.set_peer_flow(peer_flow);
+            cx.route(key, self.slot, id);
+        }
+    }
+
+    /// Gives way to a newer SYN, silently.
+    pub(crate) fn drop_if_half_open(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.is_half_open() {
+            return false;
+        }
+        self.finish(cx, CloseReason::ResourceLimit);
+        for id in self.paths.ids() {
+            self.drop_subflow(cx, id, CloseReason::ResourceLimit);
+        }
+        true
+    }
+
+    /// Others wait for their paths, too.
+    pub(crate) fn give_place_up(&mut self, cx: &mut Context<'_>) {
+        self.abort_because(cx, CloseReason::TimedOut);
+    }
+
+    /// An ICMP error about a segment of one subflow. `false`: nothing like it is on its way.
+    pub(crate) fn on_network_error(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        (seq, error): (SeqNum, NetworkError),
+    ) -> bool {
+        if !self.paths.get(id).is_some_and(|subflow| subflow.tcp().is_in_flight(seq)) {
+            return false;
+        }
+        self.on_error(cx, id, error);
+        true
+    }
+
+    /// The same, of a subflow that it surely is about.
+    pub(crate) fn on_error(&mut self, cx: &mut Context<'_>, id: SubflowId, error: NetworkError) {
+        match error {
+            NetworkError::TooBig { max_segment } => {
+                if let Some(subflow) = self.paths.get_mut(id) {
+                    subflow.tcp_mut().mss_lowered(max_segment);
+                }
+            }
+            NetworkError::Unreachable => self.on_unreachable(cx, id),
+        }
+    }
+
+    /// The carrier says that nothing gets through there.
+    fn on_unreachable(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get(id) else { return };
+        if subflow.is_usable() {
+            self.suspect_silent(cx, id);
+        } else if subflow.tcp().state() == SubflowState::SynSent && !self.session.is_confirmed() {
+            // RFC 9293 section 3.9.2.2 leaves it to us; Linux gives up a first SYN as well, and an
+            // application that tries several paths or servers wants to know at once.
+            self.on_subflow_lost(cx, id, CloseReason::Unreachable);
+        }
+    }
+
+    /// The peer has forgotten this subflow, and whoever says so has proven it.
+    pub(crate) fn on_proven_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.tcp_mut().accept_reset();
+        self.drain_subflow_events(cx, id);
+        self.drain_released(cx.now, id);
+        self.advance_closing(cx);
+    }
+
+    /// The peer is at another address, to which the carrier sends from now on.
+    pub(crate) fn on_path_moved(&mut self, now: Instant, id: SubflowId, new_host: bool) {
+        let congestion = new_host.then(|| Arc::clone(&self.config.policies.congestion));
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if let Some(congestion) = congestion {
+            subflow.tcp_mut().start_afresh(now, &*congestion);
+        }
+        subflow.tcp_mut().repeat_at_once(now);
+    }
+
+    /// The SYN of a subflow that we open is wanted again.
+    pub(crate) fn repeat_syn(&mut self, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().repeat_syn();
+        }
+    }
+}
+
+/// What the application asks for.
 impl Connection {
     /// Takes bytes to send. Returns how many fit.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, WriteError> {
-        if let Some(reason) = self.closing.closed {
+        if let Some(reason) = self.closing.reason() {
             return Err(WriteError::Closed(reason));
         }
-        if self.closing.shutdown {
+        if self.closing.is_shut_down() {
             return Err(WriteError::Shutdown);
         }
         let taken = self.sender.write(bytes);
         if taken == 0 && !bytes.is_empty() { Err(WriteError::Blocked) } else { Ok(taken) }
-    }
-
-    /// The application changes something.
-    pub(crate) fn set(&mut self, now: Instant, setting: Setting) {
-        match setting {
-            Setting::Nagle(on) => self.sender.set_nagle(on),
-            Setting::Hold(hold) => self.sender.set_hold(hold),
-            Setting::NotSentLowat(bytes) => self.sender.set_lowat(bytes),
-            Setting::UserTimeout(timeout) => {
-                self.sender.set_user_timeout(timeout);
-                self.watch_progress(now);
-            }
-            Setting::SendBuffer(bytes) => self.sender.resize(bytes),
-            Setting::KnownPeer => self.config.linger.stranger = None,
-            Setting::Keepalive(times) => {
-                self.keepalive = Some(times);
-                for leg in self.legs.iter_mut().flatten() {
-                    leg.tcp.set_keepalive(times);
-                }
-            }
-        }
-    }
-
-    /// What was written so far ends here: no segment will have bytes from both sides.
-    pub(crate) fn end_record(&mut self) {
-        self.sender.end_record();
-    }
-
-    /// Data was sent: a writer who was refused for what lay unsent hears of it.
-    fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
-        if self.sender.take_writable_for_sent() && !self.closing.released {
-            cx.out.event(Event::Writable(self.id));
-        }
     }
 
     /// Gives received bytes to the application. `Ok(0)` is the end of the stream.
@@ -180,7 +499,7 @@ impl Connection {
         let Some((n, window_opened)) = self.receiver.read(out) else {
             return self.read_nothing();
         };
-        self.receiver.follow_reader(now, self.largest_rtt());
+        self.receiver.follow_reader(now, self.paths.largest_rtt());
         if window_opened {
             self.announce_window();
         }
@@ -199,7 +518,7 @@ impl Connection {
         if self.receiver.at_end() {
             return Ok(0);
         }
-        if let Some(reason) = self.closing.closed {
+        if let Some(reason) = self.closing.reason() {
             return Err(ReadError::Closed(reason));
         }
         self.receiver.found_nothing();
@@ -208,76 +527,4053 @@ impl Connection {
 
     /// Tells the peer of the window, on the subflow heard last.
     fn announce_window(&mut self) {
-        let latest = self.legs.iter_mut().flatten().filter(|leg| leg.is_usable());
-        if let Some(leg) = latest.max_by_key(|leg| leg.tcp.last_heard_at()) {
-            leg.tcp.ack_now();
+        let latest = self.paths.iter_mut().filter(|subflow| subflow.is_usable());
+        if let Some(subflow) = latest.max_by_key(|subflow| subflow.tcp().last_heard_at()) {
+            subflow.tcp_mut().ack_now();
         }
     }
 
     /// Tells the application once that it may read.
     fn tell_readable(&mut self, cx: &mut Context<'_>) {
-        if !self.closing.released && self.receiver.tell() {
+        if !self.closing.is_released() && self.receiver.tell() {
             cx.out.event(Event::Readable(self.id));
         }
     }
 
-    /// A value under both keys that names this connection.
-    pub(crate) fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {
-        self.session.keys().binding(self.session.role(), label)
+    /// Data was sent: a writer who was refused for what lay unsent hears of it.
+    fn tell_of_sent(&mut self, cx: &mut Context<'_>) {
+        if self.sender.take_writable_for_sent() && !self.closing.is_released() {
+            cx.out.event(Event::Writable(self.id));
+        }
     }
 
-    fn leg(&self, id: SubflowId) -> Option<&Leg> {
-        self.legs.get(usize::from(id.0))?.as_deref()
+    /// Changes something of the running connection.
+    pub(crate) fn set(&mut self, now: Instant, setting: Setting) {
+        match setting {
+            Setting::Nagle(on) => self.sender.set_nagle(on),
+            Setting::Hold(hold) => self.sender.set_hold(hold),
+            Setting::NotSentLowat(bytes) => self.sender.set_lowat(bytes),
+            Setting::UserTimeout(timeout) => {
+                self.sender.set_user_timeout(timeout);
+                self.watch_progress(now);
+            }
+            Setting::SendBuffer(bytes) => self.sender.resize(bytes),
+            Setting::KnownPeer => self.closing.vouch_for_peer(),
+            Setting::Keepalive(times) => self.paths.set_keepalive(times),
+        }
     }
 
-    fn leg_mut(&mut self, id: SubflowId) -> Option<&mut Leg> {
-        self.legs.get_mut(usize::from(id.0))?.as_deref_mut()
+    /// What was written so far ends here: no segment will have bytes from both sides.
+    pub(crate) fn end_record(&mut self) {
+        self.sender.end_record();
     }
 
-    /// Slots in use, in order.
-    fn leg_ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
-        let used = self.legs.iter().enumerate().filter(|(_, leg)| leg.is_some());
-        let mut set = SubflowSet::EMPTY;
-        used.for_each(|(slot, _)| set.insert(SubflowId(slot as u8)));
-        set.iter()
+    /// The application writes no more.
+    pub(crate) fn shutdown(&mut self, cx: &mut Context<'_>) {
+        self.closing.shut_down();
+        self.advance_closing(cx);
     }
 
-    fn usable_legs(&self) -> usize {
-        self.legs.iter().flatten().filter(|leg| leg.is_usable()).count()
-    }
-
-    /// The round trip that the receive window is measured by: that of the slowest usable subflow.
-    fn largest_rtt(&self) -> Duration {
-        let rtts =
-            self.legs.iter().flatten().filter(|l| l.is_usable()).filter_map(|l| l.tcp.srtt());
-        rtts.max().unwrap_or(UNKNOWN_RTT)
-    }
-
-    /// The RTO that data-level timers build on: the largest of the usable subflows.
-    fn largest_rto(&self) -> Duration {
-        let rtos = self.legs.iter().flatten().filter(|l| l.is_usable()).map(|l| l.tcp.rto());
-        rtos.max().unwrap_or(self.config.rtt.initial_rto)
-    }
-
-    /// The connection is over for the application; subflows may linger.
-    fn finish(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
-        let now = cx.now;
-        if self.closing.closed.is_some() {
+    /// The application lets go of the connection.
+    pub(crate) fn release(&mut self, cx: &mut Context<'_>) {
+        let unread = self.receiver.readable() > 0;
+        self.closing.release(cx.now, self.sender.una());
+        if self.closing.is_closed() {
             return;
         }
-        self.closing.closed = Some(reason);
-        self.closing.leaving_since = Some(now);
+        if unread {
+            self.abort(cx);
+            return;
+        }
+        self.shutdown(cx);
+    }
+
+    /// Ends it now: MP_FASTCLOSE with a RST on every subflow.
+    pub(crate) fn abort(&mut self, cx: &mut Context<'_>) {
+        self.abort_because(cx, CloseReason::Aborted);
+    }
+
+    pub(crate) fn set_scheduler(&mut self, now: Instant, factory: &dyn SchedulerFactory) {
+        self.scheduling.replace(factory);
+        self.refresh_views(now);
+        let up: Vec<SubflowId> = self.scheduling.views().iter().map(|v| v.id).collect();
+        for id in up {
+            self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
+        }
+    }
+
+    pub(crate) fn set_path_manager(
+        &mut self,
+        cx: &mut Context<'_>,
+        factory: &dyn PathManagerFactory,
+    ) {
+        self.path_manager = factory.build();
+        self.path_manager_name = factory.name().to_owned();
+        if self.session.is_confirmed() {
+            self.path_event(cx, PathEvent::Established);
+        }
+    }
+
+    /// Changes the backup flag of all subflows from a local address.
+    pub(crate) fn set_backup(&mut self, cx: &mut Context<'_>, local: AddressId, backup: bool) {
+        self.paths.addresses_mut().set_backup(local, backup);
+        for id in self.paths.those(|subflow| subflow.local_id() == local).iter() {
+            self.set_priority(cx, id, backup);
+        }
+    }
+
+    fn set_priority(&mut self, cx: &mut Context<'_>, id: SubflowId, backup: bool) {
+        if !self.paths.get_mut(id).is_some_and(|subflow| subflow.set_backup_here(backup)) {
+            return;
+        }
+        cx.out.counters.mp_prio_tx += 1;
+        self.signal(Some(id), MptcpOption::Prio(MpPrio { backup }));
+        cx.out.monitor(cx.now, self.id, MonitorKind::SubflowPriority { id, backup });
+        self.path_event(cx, PathEvent::Priority { id, backup });
+    }
+
+    /// A local address appeared, changed or went away.
+    pub(crate) fn set_local_address(&mut self, cx: &mut Context<'_>, new: LocalAddress) {
+        let old = self.paths.addresses_mut().set_local(new);
+        let moved = old.is_some_and(|o| o.address.ip() != new.address.ip());
+        if old.is_some_and(|o| o.up) && (!new.up || moved) {
+            self.lose_local(cx, new.id);
+        }
+        if let Some(old) = old.filter(|o| o.backup != new.backup && new.up) {
+            self.set_backup(cx, old.id, new.backup);
+        }
+        if new.up && (moved || old.is_none_or(|o| !o.up)) {
+            self.paths.addresses_mut().keep(new.id);
+            for subflow in self.paths.iter_mut().filter(|subflow| subflow.local_id() == new.id) {
+                subflow.tcp_mut().retry_now(cx.now);
+            }
+            self.path_event(cx, PathEvent::LocalUp(new.id));
+        }
+    }
+
+    /// Nothing can leave from this address any more.
+    fn lose_local(&mut self, cx: &mut Context<'_>, id: AddressId) {
+        let lost = self.paths.those(|subflow| subflow.local_id() == id);
+        for subflow in lost.iter() {
+            if self.session.is_confirmed() {
+                self.stop_carrying(cx.now, subflow);
+                self.drop_subflow(cx, subflow, CloseReason::TimedOut);
+            } else {
+                self.reinject_from(cx.now, subflow, ReinjectionCause::SubflowClosed);
+            }
+        }
+        if self.paths.is_empty() && !lost.is_empty() {
+            self.closing.begin_wait_without_subflows(cx.now, CloseReason::TimedOut);
+        }
+        if self.session.is_confirmed() {
+            self.withdraw_address(cx, id);
+        }
+        self.path_event(cx, PathEvent::LocalDown(id));
+    }
+}
+
+/// A segment's way in: TCP first, then handshake options, then what it carries.
+impl Connection {
+    /// One segment for one of our subflows.
+    pub(crate) fn on_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) {
+        if !self.admit(cx, id, segment) {
+            return;
+        }
+        self.refresh_group(cx.now, id);
+        let carries = !segment.payload.is_empty();
+        let Some(ingress) = self.through_tcp(cx, id, segment, ecn) else { return };
+        if ingress.accepted {
+            if self.paths.is_initial(id) {
+                self.on_capable(cx, segment);
+            }
+            self.on_closing_options(cx, id, segment);
+        }
+        while let Some(event) =
+            self.paths.get_mut(id).and_then(|s| s.tcp_mut().poll_event_before_fin())
+        {
+            self.on_subflow_event(cx, id, event);
+        }
+        if ingress.accepted && (carries || ingress.newly_acked > 0) {
+            self.trim.note_busy(cx.now);
+        }
+        if ingress.accepted && self.paths.get(id).is_some() {
+            if !segment.header.flags.contains(TcpFlags::SYN) {
+                self.on_fourth_ack(cx, id);
+            }
+            self.on_content(cx, id, segment, &ingress);
+            self.drain_subflow_events(cx, id);
+            self.note_half_closed(cx.now, id);
+        }
+        self.drain_released(cx.now, id);
+        self.advance_closing(cx);
+    }
+
+    /// What TCP on the subflow makes of the segment.
+    fn through_tcp(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ecn: Ecn,
+    ) -> Option<Ingress> {
+        let window = self.receiver.window_size();
+        let carries = !segment.payload.is_empty();
+        let most = self.config.receive_buffer;
+        let room = if carries { self.paths.out_of_order_room(most) } else { 0 };
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        tcp.set_out_of_order_room(room);
+        let mut ingress = tcp.on_segment(cx.now, segment, ecn, window);
+        // RFC 5961 challenges a RST behind a hole; but an aborting peer may have no state left to
+        // repeat it at the right place, and its key proves what the number does not.
+        if ingress.challenge && is_proven_abort(segment, self.session.keys().local()) {
+            ingress = tcp.accept_reset();
+        }
+        if ingress.challenge {
+            if cx.challenges.take(cx.now, cx.rng) {
+                cx.out.counters.challenge_acks += 1;
+            } else {
+                tcp.withdraw_challenge();
+            }
+        }
+        Some(ingress)
+    }
+
+    /// Looks at a segment of a subflow whose handshake is not through, before TCP does. `false`: the
+    /// segment must not reach TCP.
+    fn admit(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) -> bool {
+        let Some(subflow) = self.paths.get(id) else { return false };
+        match subflow.membership() {
+            Membership::Joining(joining) if joining.awaits_syn_ack() => {
+                self.admit_syn_ack(cx, id, segment, joining)
+            }
+            Membership::Joined(joined) if !joined.is_verified() => {
+                self.admit_third_ack(cx, id, segment, joined)
+            }
+            Membership::Joined(joined) if joined.is_fast() && !subflow.was_joined() => {
+                self.admit_half_open_fast_join(cx, id, segment)
+            }
+            Membership::Initial => {
+                self.on_repeated_handshake(cx, id, segment);
+                self.on_repeated_first_data(cx, id, segment);
+                !self.overtook_the_keys(segment)
+            }
+            _ => true,
+        }
+    }
+
+    /// Options and payload of an acceptable segment.
+    fn on_content(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        self.closing.heard(cx.now);
+        self.liveness.begin_probes(cx.now, self.config.receive_probes);
+        let was_at_end = self.receiver.fin_reached();
+        let before = self.receiver.next();
+        if self.session.is_plain() {
+            if !self.on_plain_content(cx, id, segment) {
+                return;
+            }
+        } else {
+            self.on_mptcp_options(cx, id, segment);
+            self.on_dss(cx, id, segment, ingress);
+        }
+        if self.receiver.takes_repairs() || self.is_early_repair(segment) {
+            self.on_coded(cx, id, segment, ingress);
+        }
+        self.note_torn(cx, id, segment, ingress);
+        self.take_payload(cx, id, segment, ingress);
+        if self.receiver.takes_repairs() {
+            self.repair_missing(cx, id);
+        }
+        self.watch_download(cx, id, before, segment);
+        let moved = self.receiver.next() > before;
+        if moved || (self.receiver.fin_reached() && !was_at_end) {
+            self.on_stream_moved(cx, id, segment, moved);
+        }
+    }
+
+    /// What a segment says on plain TCP. `false`: it ended the connection.
+    fn on_plain_content(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        self.on_plain_ack(cx, id);
+        for option in segment.options.mptcp.iter() {
+            if let MptcpOption::Fail(fail) = option {
+                self.on_mp_fail(cx, id, fail);
+            }
+        }
+        // After a fallback in mid-stream the peer's mappings count until its infinite one.
+        let mapped = self.paths.get(id).is_some() && !self.receiver.is_infinite(id);
+        if let Some(dss) = segment.options.dss {
+            if mapped {
+                self.on_mapping(cx, id, (&dss, carries(segment)));
+            } else if self.is_beside_plain(id, &dss) {
+                cx.out.counters.dss_not_matching += 1;
+                self.abort_because(cx, CloseReason::PeerMisbehaved);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Data came in order, or the end of the stream.
+    fn on_stream_moved(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        data: bool,
+    ) {
+        self.closing.on_progress();
+        self.liveness.on_data(cx.now, self.config.receive_probes);
+        if self.closing.is_released() {
+            self.receiver.discard();
+            if data {
+                self.closing.note_late_data();
+                if self.session.is_plain() && self.config.conduct.reset_late_data_at_once {
+                    self.refuse_late_data(cx, id, segment);
+                    return;
+                }
+            }
+        }
+        self.tell_readable(cx);
+    }
+
+    /// Address, priority and failure options of an acceptable segment.
+    fn on_mptcp_options(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
+        for option in segment.options.mptcp.iter() {
+            match option {
+                MptcpOption::AddAddr(add) if add.hmac.is_none() => {
+                    cx.out.counters.echo_add_rx += 1;
+                    self.paths.addresses_mut().on_echo(&add);
+                }
+                MptcpOption::AddAddr(add) => self.on_add_addr(cx, id, &add),
+                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(cx, id, &remove),
+                MptcpOption::Prio(prio) => {
+                    cx.out.counters.mp_prio_rx += 1;
+                    if let Some(subflow) = self.paths.get_mut(id) {
+                        subflow.set_backup_there(prio.backup);
+                    }
+                    let backup = prio.backup;
+                    cx.out.monitor(cx.now, self.id, MonitorKind::SubflowPriority { id, backup });
+                    self.path_event(cx, PathEvent::Priority { id, backup });
+                }
+                MptcpOption::Fail(fail) => self.on_mp_fail(cx, id, fail),
+                MptcpOption::Join(MpJoin::Ack { .. }) => self.on_third_ack_again(id),
+                MptcpOption::Experimental(option) => self.on_experimental(cx, id, &option),
+                _ => {}
+            }
+        }
+    }
+
+    /// What TCP has to say, in order.
+    fn drain_subflow_events(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        while let Some(event) = self.paths.get_mut(id).and_then(|s| s.tcp_mut().poll_event()) {
+            self.on_subflow_event(cx, id, event);
+        }
+    }
+
+    fn on_subflow_event(&mut self, cx: &mut Context<'_>, id: SubflowId, event: SubflowEvent) {
+        match event {
+            SubflowEvent::Established if self.paths.is_initial(id) => {
+                self.on_initial_established(cx, id);
+            }
+            SubflowEvent::Established => self.on_join_established(cx, id),
+            SubflowEvent::Refused => self.on_subflow_lost(cx, id, CloseReason::Refused),
+            SubflowEvent::Reset => self.on_reset(cx, id),
+            SubflowEvent::ConnectTimeout => self.on_subflow_lost(cx, id, CloseReason::TimedOut),
+            SubflowEvent::Dead => self.on_subflow_dead(cx, id),
+            SubflowEvent::PeerFin => self.on_peer_fin(cx, id),
+            SubflowEvent::Finished => self.on_subflow_finished(cx, id),
+            SubflowEvent::ProbeTimeout => self.on_probe_timeout(cx, id),
+            SubflowEvent::ProbeRepeated { range } if !range.is_empty() => {
+                self.scheduler_event(cx.now, SchedulerEvent::ProbeRepeated { on: id, range });
+            }
+            SubflowEvent::ProbeRepeated { .. } => {}
+            SubflowEvent::Rto { count } => self.on_subflow_rto(cx, id, count),
+            SubflowEvent::HeardAgain => self.on_heard_again(cx, id),
+            SubflowEvent::MtuFound(_) => {}
+        }
+    }
+
+    /// Bytes that a subflow no longer needs to repeat.
+    fn drain_released(&mut self, now: Instant, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        self.sender.release_repairs(id, subflow.tcp().snd_una());
+        if subflow.tcp_mut().released().is_empty() {
+            return;
+        }
+        let mut released = core::mem::take(subflow.tcp_mut().released());
+        for range in &released {
+            self.sender.unpin(*range);
+        }
+        if self.scheduling.watches_acks() {
+            for range in &released {
+                self.scheduler_event(now, SchedulerEvent::Acked { on: id, range: *range });
+            }
+        }
+        released.clear();
+        if let Some(subflow) = self.paths.get_mut(id) {
+            *subflow.tcp_mut().released() = released;
+        }
+    }
+}
+
+/// What a segment's DSS says: DATA_ACK, mapping, DATA_FIN; the mapping that data with MP_CAPABLE has
+/// without one; and what it means that there is none (RFC 8684 sections 3.1, 3.3 and 3.7).
+impl Connection {
+    fn on_dss(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        let capable = mp_capable(segment);
+        if let Some(dss) = segment.options.dss {
+            if let Some(ack) = dss.data_ack {
+                let before = self.acked();
+                self.on_data_ack(cx, ack, ingress.window);
+                let advanced = self.acked() > before;
+                if let Some(subflow) = self.paths.get_mut(id) {
+                    if advanced {
+                        subflow.note_news(cx.now);
+                    }
+                    self.sender.note_proof(id, subflow.tcp().snd_una());
+                }
+            }
+            self.confirm(cx);
+            self.on_mapping(cx, id, (&dss, carries(segment)));
+        } else if let Some(capable) = capable {
+            // No DATA_ACK beside the keys: who still shows them has nothing of ours. A late one must
+            // not count from what was acknowledged since.
+            self.sender.raise_window(Dsn(0).plus(ingress.window));
+            let MpCapableForm::Ack { data: Some(data), .. } = capable.form else { return };
+            self.confirm(cx);
+            self.on_capable_data(cx, id, data);
+            self.session.note_capable_data(&self.config, ingress.in_order.is_some());
+        } else {
+            self.on_missing_dss(cx, id, segment, ingress);
+        }
+    }
+
+    /// A segment without any MPTCP option: a DSS is missing if it carries data or acknowledges some.
+    /// On the first subflow, before anything passed and while it is alone, that is plain TCP; on a
+    /// joined one it is a box that drops options (RFC 8684 section 3.7). Data without a mapping later
+    /// on is an error of the mapping, and what it acknowledges says nothing: a box that cuts segments leaves the
+    /// options on the first piece.
+    fn on_missing_dss(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::SYN) || !segment.options.mptcp.is_empty() {
+            return;
+        }
+        let malformed = segment.options.mptcp.malformed;
+        let subflow = self.paths.get(id).filter(|subflow| subflow.is_up() && !malformed);
+        let Some(subflow) = subflow else { return };
+        let mapped = self.receiver.is_mapped(id);
+        let unmapped = carries(segment) && !mapped;
+        let piece = !segment.payload.is_empty() && mapped;
+        let first = self.sender.is_contiguous(id);
+        let sent = self.sender.sent() > Dsn(0) || !first;
+        let acks = ingress.newly_acked > 0 && sent && subflow.tcp().snd_una() > Ssn(1);
+        let unproven = acks && !self.sender.is_proven(id) && !piece;
+        if !unmapped && !unproven {
+            return;
+        }
+        // Both directions are contiguous from their first byte on.
+        let contiguous = first && self.receiver.is_contiguous(id);
+        // Joins that have not come up are nobody's way yet, if it is sure that options do not pass here.
+        let joined = |s: &SubflowContext| !s.is_initial() && (s.was_joined() || !unproven);
+        let alone = !self.paths.iter().any(joined);
+        if subflow.is_initial() && alone && contiguous {
+            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
+        } else if unproven {
+            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        }
+    }
+
+    /// RFC 8684 section 3.3: a checksum that is missing, or not agreed on, ends the subflow.
+    fn checksum_is_as_agreed(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        checksum: Option<u16>,
+    ) -> bool {
+        let agreed = checksum.is_some() == self.session.uses_checksum();
+        if !agreed {
+            cx.out.counters.dss_not_matching += 1;
+            self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+        }
+        agreed
+    }
+
+    /// MP_CAPABLE with data: an implicit mapping of the first bytes.
+    fn on_capable_data(&mut self, cx: &mut Context<'_>, id: SubflowId, data: CapableData) {
+        if !self.checksum_is_as_agreed(cx, id, data.checksum) {
+            return;
+        }
+        let mapping = RxMapping {
+            ssn: Ssn(1),
+            len: u64::from(data.length),
+            dsn: Dsn(0),
+            wire_dsn: self.session.keys().remote_wire(Dsn(0)),
+            wire_len: data.length,
+            checksum: data.checksum,
+            coded: None,
+        };
+        self.announce_mapping(cx, id, mapping);
+    }
+
+    /// `carries`: the segment has something of the stream, see [`carries`].
+    fn on_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, (dss, carries): (&Dss, bool)) {
+        let Some(wire) = dss.mapping else { return };
+        if !self.checksum_is_as_agreed(cx, id, wire.checksum) {
+            return;
+        }
+        if wire.length == 0 && !carries {
+            // An infinite mapping speaks of the data it comes with (RFC 8684 section 3.7). Without any it
+            // says nothing.
+            return;
+        }
+        self.session.note_dsn_size(&self.config, &wire, dss.data_fin);
+        let Some(dsn) = self.session.unwrap_dsn(wire.dsn, self.receiver.next()) else {
+            cx.out.counters.dss_not_matching += 1;
+            return;
+        };
+        self.receiver.note_mapped(id);
+        let ssn = self.paths.get(id).and_then(|s| unwrap32(wire.ssn, s.tcp().rcv_nxt().0));
+        if wire.length == 0 {
+            if let Some(ssn) = ssn {
+                self.on_infinite_mapping(cx, id, (Ssn(ssn), dsn));
+            }
+            return;
+        }
+        let data_len = u64::from(wire.length) - u64::from(dss.data_fin);
+        let wire_dsn = self.session.keys().remote_wire(dsn);
+        if dss.data_fin && !self.on_data_fin(cx, id, &wire, dsn, data_len) {
+            return;
+        }
+        if self.paths.get(id).is_none() {
+            return;
+        }
+        let Some(ssn) = ssn else {
+            cx.out.counters.dss_not_matching += 1;
+            return;
+        };
+        let (wire_len, checksum) = (wire.length, wire.checksum);
+        let (ssn, len) = (Ssn(ssn), data_len);
+        let mapping = RxMapping { ssn, len, dsn, wire_dsn, wire_len, checksum, coded: None };
+        self.announce_mapping(cx, id, mapping);
+    }
+
+    /// The DATA_FIN of a DSS. Whether data is mapped beside it.
+    fn on_data_fin(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        wire: &WireMapping,
+        dsn: Dsn,
+        data_len: u64,
+    ) -> bool {
+        let lone = data_len == 0;
+        let wire_dsn = self.session.keys().remote_wire(dsn);
+        let sum = |_| dss_checksum(wire_dsn, wire.ssn, wire.length, Checksum::new());
+        if lone && wire.checksum != wire.checksum.map(sum) {
+            cx.out.counters.data_csum_err += 1;
+            return false;
+        }
+        if !self.receiver.set_fin(dsn.plus(data_len)) {
+            cx.out.counters.dss_not_matching += 1;
+        }
+        if lone {
+            let everywhere = self.config.conduct.data_fin_acked_everywhere;
+            for on in self.paths.ids() {
+                let subflow = self.paths.get_mut(on);
+                let acks = |s: &SubflowContext| on == id || everywhere && s.is_usable();
+                if let Some(subflow) = subflow.filter(|subflow| acks(subflow)) {
+                    subflow.tcp_mut().ack_now();
+                }
+            }
+        }
+        !lone
+    }
+
+    /// Since its first byte the peer's stream is taken for plain TCP, and this mapping says otherwise: the peer never
+    /// learnt of it, and what it sends twice would be taken for more. Who never got the peer's key cannot tell.
+    fn is_beside_plain(&self, id: SubflowId, dss: &Dss) -> bool {
+        let plain =
+            self.session.keys().remote().is_some() && self.receiver.is_plain_from_the_start(id);
+        let Some(subflow) = self.paths.get(id).filter(|_| plain) else { return false };
+        let wire = dss.mapping.filter(|wire| wire.length > u16::from(dss.data_fin));
+        wire.is_some_and(|wire| {
+            let ssn = unwrap32(wire.ssn, subflow.tcp().rcv_nxt().0);
+            let dsn = self.session.unwrap_dsn(wire.dsn, self.receiver.next());
+            ssn.zip(dsn).is_none_or(|(ssn, dsn)| ssn != dsn.0 + 1)
+        })
+    }
+
+    fn announce_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, mapping: RxMapping) {
+        if let Err(error) = self.receiver.announce(id, mapping) {
+            cx.out.counters.dss_not_matching += 1;
+            self.on_bad_mapping(cx, id, error);
+        }
+    }
+
+    /// Mappings that contradict each other or are too many, or bytes without one: options vanished
+    /// on the way.
+    fn on_bad_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, error: MappingError) {
+        let code = match error {
+            MappingError::Unmapped => reason::MIDDLEBOX,
+            _ => reason::MPTCP_ERROR,
+        };
+        self.reset_subflow(cx, id, code, CloseReason::PeerMisbehaved);
+    }
+
+    /// DATA_ACK: what the peer has, and its receive window (RFC 8684 sections 3.3.2 and 3.3.5).
+    fn on_data_ack(&mut self, cx: &mut Context<'_>, ack: DataAck, window: u64) {
+        match self.session.unwrap_ack(ack, self.acked()) {
+            // An ACK of what was never sent is ignored, as in TCP.
+            Some(acked) if acked <= self.sent_end() => self.advance_una(cx, acked, window),
+            _ => cx.out.counters.dss_not_matching += 1,
+        }
+    }
+
+    /// Plain TCP: the subflow's ACK is the connection's.
+    fn on_plain_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Mode::Plain { tx: (ssn, dsn), .. } = self.session.mode() else { return };
+        let Some(subflow) = self.paths.get(id) else { return };
+        let acked = dsn.plus(subflow.tcp().snd_una().since(ssn)).min(self.sender.sent());
+        let window = subflow.tcp().peer_window();
+        self.advance_una(cx, acked, window);
+        // RFC 9293 section 3.8.6 (SHLD-15): a window that shrinks lets nothing new out. That of Multipath TCP does not
+        // shrink: ACKs of other subflows overtake each other (RFC 8684 section 3.3.5).
+        let end = self.acked().min(self.sender.written()).plus(window);
+        self.sender.set_window(end);
+    }
+
+    fn advance_una(&mut self, cx: &mut Context<'_>, acked: Dsn, window: u64) {
+        let now = cx.now;
+        self.sender.raise_window(acked.plus(window));
+        if acked <= self.acked() {
+            return;
+        }
+        self.closing.on_data_ack(acked > self.sender.written());
+        let data = acked.min(self.sender.written());
+        self.sender.ack(data);
+        self.closing.on_progress();
+        self.closing.on_data_taken();
+        if data == self.sender.written() {
+            self.hasten_fin(now);
+        }
+        self.rearm_data_rto(now);
+        self.watch_data_ack(now);
+        self.sender.tune(self.paths.wanted_buffer(self.config.buffer_tuning));
+        self.watch_progress(now);
+        if self.sender.take_writable() && !self.closing.is_released() {
+            cx.out.event(Event::Writable(self.id));
+        }
+    }
+
+    /// First DSN that is not DATA_ACKed, our DATA_FIN counted.
+    fn acked(&self) -> Dsn {
+        let una = self.sender.una();
+        if self.closing.fin_acked() { una.plus(1) } else { una }
+    }
+
+    /// One past the highest DSN sent, our DATA_FIN counted.
+    fn sent_end(&self) -> Dsn {
+        if self.closing.fin_sent() { self.sender.written().plus(1) } else { self.sender.sent() }
+    }
+}
+
+/// Bytes in order on a subflow go to their places in the stream, by their mappings.
+impl Connection {
+    /// Bytes of this segment that are in order on the subflow, and bytes held back until now.
+    fn take_payload(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        if let Some((ssn, range)) = ingress.in_order.clone() {
+            self.deliver(cx, id, (ssn, &segment.payload[range]));
+        }
+        // A subflow that its own data ended says no more.
+        let next = |connection: &mut Self| {
+            let subflow = connection.paths.get_mut(id).filter(|s| !s.tcp().is_over())?;
+            subflow.tcp_mut().pop_reassembled()
+        };
+        while let Some((ssn, bytes)) = next(self) {
+            self.deliver(cx, id, (ssn, &bytes));
+            if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().recycle(bytes);
+            }
+        }
+    }
+
+    /// A server that nobody has answered may still turn out to speak plain TCP on the way.
+    fn may_be_plain(&self, id: SubflowId) -> bool {
+        self.session.is_server() && self.was_never_heard(id)
+    }
+
+    /// Looks at what a segment holds beside what is mapped: a box has put segments together and kept the options
+    /// of one. Options pass.
+    fn note_torn(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        let counts = !self.session.is_plain() && !self.may_be_plain(id);
+        let Some(start) = ingress.start.filter(|_| counts) else { return };
+        let mapped = segment.options.dss.is_some_and(|dss| dss.mapping.is_some());
+        let end = start.plus(segment.payload.len() as u64);
+        if self.receiver.note_segment(id, (start, end), mapped) {
+            cx.out.counters.dss_not_matching += 1;
+        }
+    }
+
+    /// Bytes in order.
+    fn deliver(&mut self, cx: &mut Context<'_>, id: SubflowId, (ssn, bytes): (Ssn, &[u8])) {
+        let there = self.paths.get(id).is_some();
+        if self.session.is_plain() && there && !self.receiver.covers(id, ssn) {
+            // Its infinite mapping did not pass; that it needs none says the same.
+            self.receive_plain(cx, id, (ssn, self.receiver.next()));
+        }
+        let may_be_plain = self.may_be_plain(id);
+        let mut result = self.translate(cx, id, ssn, bytes);
+        let plain_follows = self.receiver.expects_plain(id);
+        if result == Err(MappingError::Unmapped) && may_be_plain && plain_follows {
+            // Options get lost here, if only those of segments that a box put together.
+            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
+            result = self.translate(cx, id, ssn, bytes);
+        }
+        if self.paths.get(id).is_none() {
+            return;
+        }
+        self.receiver.hold_kept(id);
+        match result {
+            Ok(()) => {}
+            Err(MappingError::BadChecksum(dsn)) => self.on_bad_checksum(cx, id, dsn),
+            Err(error) => {
+                cx.out.counters.dss_not_matching += 1;
+                self.on_bad_mapping(cx, id, error);
+            }
+        }
+    }
+
+    /// Puts bytes at their places in the stream.
+    fn translate(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        ssn: Ssn,
+        bytes: &[u8],
+    ) -> Result<(), MappingError> {
+        let Some(subflow) = self.paths.get_mut(id) else { return Ok(()) };
+        let Delivered { result, duplicate, news } = self.receiver.deliver(id, ssn, bytes);
+        subflow.tcp_mut().stats_mut().bytes_duplicate += duplicate;
+        if news {
+            subflow.note_news(cx.now);
+        }
+        cx.out.counters.duplicate_data += u64::from(duplicate > 0);
+        result
+    }
+
+    /// A repair overtook the answer that agrees to repairs, or that answer was lost: the server may use them
+    /// from its answer on, and whoever sends one has answered.
+    fn is_early_repair(&mut self, segment: &TcpSegment<'_>) -> bool {
+        if !self.session.awaits_word_on(&self.config, Extensions::REPAIR) {
+            return false;
+        }
+        let mut messages = segment.options.mptcp.experimental();
+        let early = messages.any(|message| matches!(message, ExperimentalMessage::Repair(_)));
+        if early {
+            self.start_coding();
+        }
+        early
+    }
+
+    fn start_coding(&mut self) {
+        self.receiver.start_coding();
+        self.sender.start_coding();
+    }
+
+    fn stop_coding(&mut self) {
+        self.receiver.stop_coding();
+        self.sender.stop_coding();
+    }
+
+    /// The REPAIR option of a segment, and payload that its subflow cannot deliver yet.
+    fn on_coded(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        ingress: &Ingress,
+    ) {
+        let repair = segment.options.mptcp.experimental().find_map(|message| match message {
+            ExperimentalMessage::Repair(repair) => Some(repair),
+            _ => None,
+        });
+        if let Some(repair) = repair {
+            self.on_data_ack(cx, DataAck::Short(repair.data_ack), ingress.window);
+            self.on_repair(cx, id, &repair, ingress);
+        }
+        if let Some(start) = ingress.start.filter(|_| ingress.in_order.is_none()) {
+            let early = self.receiver.take_early(id, start, segment.payload);
+            if let Some(subflow) = self.paths.get_mut(id).filter(|_| early > 0) {
+                subflow.note_news(cx.now);
+            }
+        }
+    }
+
+    /// The mapping of a repair.
+    fn on_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        repair: &MpRepair,
+        ingress: &Ingress,
+    ) {
+        cx.out.counters.repair_rx += 1;
+        if !self.checksum_is_as_agreed(cx, id, repair.checksum) {
+            return;
+        }
+        let dsn = self.session.unwrap_short_dsn(repair.dsn, self.receiver.next());
+        let ssn = ingress.start.and_then(|start| unwrap16(repair.ssn, start.0));
+        let (Some(dsn), Some(ssn)) = (dsn, ssn) else {
+            cx.out.counters.dss_not_matching += 1;
+            return;
+        };
+        let mapping = RxMapping {
+            ssn: Ssn(ssn),
+            len: u64::from(repair.length),
+            dsn,
+            wire_dsn: self.session.keys().remote_wire(dsn),
+            wire_len: repair.length,
+            checksum: repair.checksum,
+            coded: Some(Coded { span: repair.span, row: repair.row }),
+        };
+        self.announce_mapping(cx, id, mapping);
+    }
+
+    /// After a segment was taken: what can be computed now?
+    fn repair_missing(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let new = self.receiver.repair_missing(id);
+        cx.out.counters.repaired_bytes += new;
+        if let Some(subflow) = self.paths.get_mut(id).filter(|_| new > 0) {
+            subflow.note_news(cx.now);
+            subflow.tcp_mut().ack_now();
+        }
+    }
+}
+
+/// MP_CAPABLE: the first subflow's handshake (RFC 8684 section 3.1).
+///
+/// Wherever the option is missing the connection goes on as plain TCP. Marline's server answers the
+/// third ACK with a DATA_ACK at once, so that a client that waits for the server to speak may join
+/// its other paths meanwhile.
+impl Connection {
+    /// Server: the SYN that opened the connection.
+    fn on_first_syn(&mut self, cx: &mut Context<'_>, syn: &TcpSegment<'_>) {
+        match mp_capable(syn) {
+            Some(capable) if self.config.mptcp && offers_multipath(&capable) => {
+                cx.out.counters.mp_capable_syn_rx += 1;
+                self.session.on_capable(&self.config, &capable);
+            }
+            _ => self.fall_back(cx, FallbackReason::SynWithoutOption),
+        }
+    }
+
+    /// Handshake options on the first subflow, before its TCP events are looked at.
+    fn on_capable(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+        let syn = segment.header.flags.contains(TcpFlags::SYN);
+        match self.session.role() {
+            _ if !self.session.is_offered() => {}
+            Role::Client if syn => self.on_capable_syn_ack(cx, segment),
+            Role::Server if !syn => self.on_capable_ack(cx, segment),
+            _ => {}
+        }
+    }
+
+    fn on_capable_syn_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+        let Some((capable, listener_key)) = capable_syn_ack(segment) else {
+            self.fall_back(cx, FallbackReason::SynAckWithoutOption);
+            return;
+        };
+        self.session.on_capable(&self.config, &capable);
+        self.session.on_peer_key(Key(listener_key));
+        if let Some(subflow) = self.paths.iter().next() {
+            let path = subflow.key().path;
+            cx.networks.absolve(path.local.ip(), path.remote.ip());
+        }
+    }
+
+    /// Server: the third ACK, or the first data in its place.
+    fn on_capable_ack(&mut self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) {
+        match capable_keys(segment) {
+            Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
+                self.session.on_peer_key(Key(initiator));
+            }
+            // A stray ACK without the option before the handshake is through is no reason yet; the
+            // one that completes it is.
+            _ if segment.header.flags.contains(TcpFlags::RST) => {}
+            _ => self.fall_back(cx, FallbackReason::FirstDataWithoutOption),
+        }
+    }
+
+    /// Server: a segment with a DSS overtook the third ACK and the first data, which carry the keys.
+    /// It cannot be understood yet and is not plain TCP either: drop it, it will come again.
+    fn overtook_the_keys(&self, segment: &TcpSegment<'_>) -> bool {
+        self.session.is_server()
+            && self.session.is_offered()
+            && segment.options.dss.is_some()
+            && mp_capable(segment).is_none()
+    }
+
+    /// A SYN or SYN/ACK that comes again says that what answered it did not get through. If it was the
+    /// option that kept it back, going on with it would not help.
+    fn on_repeated_handshake(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let flags = segment.header.flags;
+        if !flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::RST) {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        if segment.header.seq != subflow.tcp().peer_to_wire(Ssn(0)) {
+            return;
+        }
+        match (self.session.role(), self.session.mode()) {
+            // The client has given the option up: so must we, or our SYN/ACK will never pass.
+            (Role::Server, Mode::Offered)
+                if !flags.contains(TcpFlags::ACK) && mp_capable(segment).is_none() =>
+            {
+                self.fall_back(cx, FallbackReason::SynWithoutOption);
+            }
+            (Role::Client, Mode::Multipath { confirmed: false })
+                if subflow.tcp().is_established() =>
+            {
+                if self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries {
+                    self.give_options_up(cx);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Server: the first byte comes again, and without the option that it came with. The client cannot
+    /// know that we have it: our answers carry options, too, and do not get through.
+    fn on_repeated_first_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        if self.receiver.delivered(id) <= Ssn(1) {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let again = segment.header.seq == subflow.tcp().peer_to_wire(Ssn(1))
+            && !segment.payload.is_empty()
+            && !segment.options.has_mptcp();
+        let multipath = self.session.is_server() && self.session.is_multipath();
+        if again && multipath && self.was_never_heard(id) {
+            self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
+            self.session.drop_infinite_mapping();
+        }
+    }
+
+    /// Nothing that we sent was ever DATA_ACKed, there was no other subflow, both directions are
+    /// contiguous from their first byte on, and the peer has sent no more than the window that needs no
+    /// answer, and probes.
+    fn was_never_heard(&self, id: SubflowId) -> bool {
+        let Some(subflow) = self.paths.get(id) else { return false };
+        if !subflow.is_initial() || self.sender.is_proven(id) || !subflow.is_usable() {
+            return false;
+        }
+        let segment = subflow.tcp().max_segment() as u64;
+        let window = 2 * u64::from(self.config.initial_window) * segment;
+        self.receiver.is_contiguous(id)
+            && self.receiver.delivered(id).0 <= window
+            && self.sender.is_contiguous(id)
+            && self.sender.una() == Dsn(0)
+            && self.paths.count() == 1
+    }
+
+    /// Nothing with options was ever answered since the handshake: from now on without.
+    fn give_options_up(&mut self, cx: &mut Context<'_>) {
+        let end = self.sender.sent().0 + 1;
+        let contiguous = |(id, subflow): (SubflowId, &SubflowContext)| {
+            self.sender.is_contiguous(id) && subflow.tcp().snd_nxt().0 == end
+        };
+        if !self.paths.with_ids().all(contiguous) {
+            return;
+        }
+        self.fall_back(cx, FallbackReason::OptionsUnanswered);
+        // An infinite mapping is an option, too, and would not pass either.
+        self.session.drop_infinite_mapping();
+    }
+
+    /// The client's first data was not acknowledged, nor did anything else come since the handshake.
+    fn is_unanswered(&self, id: SubflowId) -> bool {
+        let silent = |s: &SubflowContext| s.is_initial() && s.tcp().snd_una() == Ssn(1);
+        self.session.is_unconfirmed()
+            && self.session.is_client()
+            && self.paths.get(id).is_some_and(silent)
+            && self.receiver.delivered(id) == Ssn(1)
+    }
+
+    /// The peer has not shown yet that it speaks Multipath TCP, or that it has anything of ours, and there
+    /// is no other subflow: a copy on the same one would be in the way of falling back.
+    fn may_still_fall_back(&self) -> bool {
+        let unheard = !self.session.is_confirmed() || self.sender.una() == Dsn(0);
+        // Only the first subflow can, and not once it is lost.
+        unheard && self.paths.is_initial_alone()
+    }
+
+    /// The first subflow's TCP handshake is complete.
+    fn on_initial_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.establish();
+        let path = subflow.key().path;
+        let tcp = subflow.tcp_mut();
+        if self.session.is_server() {
+            // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
+            // along, which wants an ACK too, an answer may be as soon.
+            let answers = self.session.is_multipath() && !self.config.conduct.silent_third_ack;
+            if answers && tcp.owes_ack() {
+                tcp.ack_soon(cx.now);
+            } else if answers {
+                tcp.ack_now();
+            }
+            self.closing.announce();
+            cx.out.event(Event::Incoming(self.id));
+        } else {
+            if self.config.speaks_first {
+                tcp.ack_soon(cx.now);
+            }
+            let fallback = self.session.fallback();
+            cx.out.event(Event::Connected { connection: self.id, fallback });
+        }
+        if self.session.fallback() == Some(FallbackReason::SynRetries) {
+            cx.networks.blame(cx.now, path.local.ip(), path.remote.ip());
+        }
+        cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
+        self.subflow_is_up(cx, id);
+        let at_once = self.config.conduct.announce_at_once;
+        if self.session.is_server() && self.session.is_multipath() && at_once {
+            self.path_event(cx, PathEvent::Established);
+        }
+    }
+
+    /// The peer showed that it speaks MPTCP: joins are possible from now on.
+    fn confirm(&mut self, cx: &mut Context<'_>) {
+        if self.session.confirm() {
+            let told = self.session.is_server() && self.config.conduct.announce_at_once;
+            if !told {
+                self.path_event(cx, PathEvent::Established);
+            }
+            self.greet(cx);
+        }
+    }
+
+    fn subflow_is_up(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let now = cx.now;
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.note_news(now);
+        let path = subflow.key().path;
+        let (backup, initial) = (subflow.is_backup(), subflow.is_initial());
+        self.closing.heard(now);
+        self.closing.resume(now, id);
+        if !initial {
+            cx.out.monitor(now, self.id, MonitorKind::SubflowEstablished { id, path, backup });
+        }
+        self.rescue(now, |_| true);
+        self.scheduler_event(now, SchedulerEvent::SubflowUp(id));
+        self.path_event(cx, PathEvent::SubflowUp(id));
+    }
+}
+
+/// HELLO and what else Marline peers tell each other (docs/spec/experimental.md).
+impl Connection {
+    /// The connection is confirmed: a client that wants something says so.
+    fn greet(&mut self, cx: &mut Context<'_>) {
+        let rto = self.largest_rto();
+        if let Some(asked) = self.session.first_hello(cx.now, &self.config, rto) {
+            self.say_hello(cx, None, asked);
+        }
+    }
+
+    /// Asks again if it is time to.
+    fn repeat_hello(&mut self, cx: &mut Context<'_>) {
+        let rto = self.largest_rto();
+        if let Some(asked) = self.session.repeated_hello(cx.now, &self.config, rto) {
+            self.say_hello(cx, None, asked);
+        }
+    }
+
+    fn say_hello(&mut self, cx: &mut Context<'_>, on: Option<SubflowId>, said: Extensions) {
+        cx.out.counters.hello_tx += 1;
+        self.signal_message(on, &ExperimentalMessage::Hello(said));
+    }
+
+    /// Puts a message on an ACK, on this subflow or on the best one.
+    fn signal_message(&mut self, on: Option<SubflowId>, message: &ExperimentalMessage) {
+        self.signal(on, MptcpOption::Experimental(message.option()));
+    }
+
+    /// Puts an option on an ACK, on this subflow or on the best one.
+    fn signal(&mut self, on: Option<SubflowId>, option: MptcpOption) {
+        self.paths.addresses_mut().signal(Signal { on, option });
+    }
+
+    /// An option of the private subtype on an acceptable segment. What is not understood, or was not
+    /// agreed on, is ignored.
+    fn on_experimental(&mut self, cx: &mut Context<'_>, on: SubflowId, option: &MpExperimental) {
+        let Some(message) = ExperimentalMessage::parse(option) else { return };
+        match message {
+            ExperimentalMessage::Hello(features) => self.on_hello(cx, on, features),
+            ExperimentalMessage::RtoRequest => self.on_rto_request(cx, on),
+            ExperimentalMessage::RtoInfo { rto_us } => self.on_rto_info(cx, rto_us),
+            // The mark counts with the mapping beside it.
+            _ => {}
+        }
+    }
+
+    fn on_hello(&mut self, cx: &mut Context<'_>, on: SubflowId, features: Extensions) {
+        cx.out.counters.hello_rx += 1;
+        let outcome = self.session.on_hello(&self.config, features);
+        if let Some(agreed) = outcome.settled {
+            self.on_agreement(cx, agreed);
+            if self.session.is_client() {
+                self.ask_for_rto(cx, on);
+            }
+        }
+        if let Some(answer) = outcome.answer {
+            self.say_hello(cx, Some(on), answer);
+        }
+    }
+
+    /// What is agreed on holds from now on.
+    fn on_agreement(&mut self, cx: &mut Context<'_>, agreed: Extensions) {
+        if agreed.contains(Extensions::REPAIR) {
+            self.start_coding();
+        } else {
+            self.stop_coding();
+        }
+        if agreed.is_empty() {
+            return;
+        }
+        cx.out.monitor(cx.now, self.id, MonitorKind::Agreed(agreed));
+        if let Some(follow) = self.config.follow_client.clone()
+            && self.session.is_server()
+            && agreed.contains(Extensions::FOLLOW_CLIENT)
+        {
+            self.set_scheduler(cx.now, &*follow);
+        }
+    }
+
+    /// Asks for the peer's retransmission timeout on this subflow if what is known of it is old.
+    fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
+        let Some(config) = self.config.receive_timer else { return };
+        let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);
+        if wanted && self.rto_exchange.is_due(cx.now, config.refresh) {
+            self.rto_exchange.on_asked(cx.now);
+            cx.out.counters.rto_request_tx += 1;
+            self.signal_message(Some(on), &ExperimentalMessage::RtoRequest);
+        }
+    }
+
+    /// The peer asks for ours.
+    fn on_rto_request(&mut self, cx: &mut Context<'_>, on: SubflowId) {
+        if !self.session.is_server() || !self.session.agreed_on(Extensions::RTO) {
+            return;
+        }
+        cx.out.counters.rto_request_rx += 1;
+        if self.rto_exchange.may_answer(cx.now) {
+            let rto_us = u32::try_from(self.largest_rto().as_micros()).unwrap_or(u32::MAX);
+            cx.out.counters.rto_info_tx += 1;
+            self.signal_message(Some(on), &ExperimentalMessage::RtoInfo { rto_us });
+        }
+    }
+
+    /// The peer answers.
+    fn on_rto_info(&mut self, cx: &mut Context<'_>, rto_us: u32) {
+        if self.rto_exchange.on_told(cx.now, Duration::from_micros(u64::from(rto_us))) {
+            cx.out.counters.rto_info_rx += 1;
+        } else {
+            cx.out.counters.rto_info_refused += 1;
+        }
+    }
+}
+
+/// MP_JOIN: further subflows (RFC 8684 section 3.2).
+impl Connection {
+    /// Opens a subflow from one of our addresses to one of the peer's.
+    fn open_join(
+        &mut self,
+        cx: &mut Context<'_>,
+        pair: AddressPair,
+        (backup, fast): (bool, bool),
+    ) -> Option<SubflowId> {
+        if !self.session.is_confirmed() || self.closing.is_closed() {
+            return None;
+        }
+        let AddressPair { local, remote } = pair;
+        let mut from = local.address;
+        if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
+            from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
+        }
+        let path = FourTuple { local: from, remote };
+        let tcp = self.active_subflow(cx, path, self.config.join_syn_retries);
+        let key = cx.new_flow(path, 0);
+        let fast = fast && self.may_join_fast(cx, &pair);
+        let membership = Membership::joining(cx.rng.next_u32(), fast);
+        let remote_id = self.paths.addresses().remote_id(remote);
+        let ends = Ends { key, local_id: local.id, remote_id };
+        cx.out.counters.mp_join_syn_tx += 1;
+        self.add_subflow(cx, tcp, ends, (membership, backup || local.backup))
+    }
+
+    /// Answers a SYN that joins this connection. The error is the reason for its RST.
+    pub(crate) fn answer_join(
+        &mut self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+    ) -> Result<(), u8> {
+        if mp_join(syn.segment).is_none() {
+            return self.accept_fast_join(cx, path, syn);
+        }
+        let accepted = self.accept_join(cx, path, syn);
+        if accepted { Ok(()) } else { Err(reason::PROHIBITED) }
+    }
+
+    /// `false`: it must be refused with a RST.
+    fn accept_join(&mut self, cx: &mut Context<'_>, path: FourTuple, syn: &Accepted<'_>) -> bool {
+        let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = mp_join(syn.segment) else {
+            return false;
+        };
+        if !self.has_room_for_join(cx) || !self.path_manager_accepts(cx, path) {
+            cx.out.counters.mp_join_rejected += 1;
+            return false;
+        }
+        let membership = Membership::joined(cx.rng.next_u32(), nonce);
+        let added = self.add_joined(cx, path, syn, (membership, address_id));
+        let Some(subflow) = added.and_then(|id| self.paths.get_mut(id)) else {
+            cx.out.counters.mp_join_rejected += 1;
+            return false;
+        };
+        subflow.set_backup_there(backup);
+        true
+    }
+
+    /// Whether another join may begin: half-open ones are bounded.
+    fn has_room_for_join(&self, cx: &Context<'_>) -> bool {
+        self.session.is_multipath()
+            && !self.closing.is_closed()
+            && self.paths.pending() < cx.config.limits.pending_joins
+    }
+
+    /// A subflow that the peer opens, in the state of its SYN.
+    fn add_joined(
+        &mut self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+        (membership, address_id): (Membership, u8),
+    ) -> Option<SubflowId> {
+        let tcp = self.passive_subflow(cx, path, syn, self.config.join_syn_retries);
+        let key = cx.new_flow(path, syn.peer_flow);
+        let local = self.paths.addresses().local_for(path.local);
+        let ends = Ends { key, local_id: local.id, remote_id: AddressId(address_id) };
+        self.add_subflow(cx, tcp, ends, (membership, local.backup))
+    }
+
+    fn admit_syn_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        joining: Joining,
+    ) -> bool {
+        let flags = segment.header.flags;
+        if !flags.contains(TcpFlags::SYN.with(TcpFlags::ACK)) || flags.contains(TcpFlags::RST) {
+            return true;
+        }
+        if self.session.keys().remote().is_none() {
+            return false;
+        }
+        let Some(subflow) = self.paths.get(id) else { return false };
+        if !subflow.tcp().acks_syn(segment.header.ack) {
+            return true;
+        }
+        let took_data = subflow.tcp().acks_syn_data(segment.header.ack);
+        if let Some(admitted) = self.admit_fast_syn_ack(cx, id, segment) {
+            return admitted;
+        }
+        // Nobody who answers the ordinary SYN has its predecessor's data.
+        let join = mp_join(segment).filter(|_| !took_data);
+        let Some(MpJoin::SynAck { backup, hmac, nonce, .. }) = join else {
+            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            return false;
+        };
+        let keys = self.session.keys();
+        if !keys.proves_syn_ack(hmac, joining.nonce(), nonce) {
+            cx.out.counters.mp_join_bad_hmac += 1;
+            self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            return false;
+        }
+        let ours = keys.join_hmac(joining.nonce(), nonce).map(|hmac| left_160(&hmac));
+        let Some(subflow) = self.paths.get_mut(id) else { return false };
+        subflow.prove_syn_ack(backup, ours);
+        true
+    }
+
+    fn admit_third_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+        joined: Joined,
+    ) -> bool {
+        let flags = segment.header.flags;
+        if flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::SYN) {
+            return true;
+        }
+        let Some(subflow) = self.paths.get(id) else { return false };
+        // Only who saw our SYN/ACK may be judged by his HMAC: others would end a join that is not
+        // theirs. Data that overtook the third ACK is dropped, too; it will come again.
+        let (header, tcp) = (&segment.header, subflow.tcp());
+        if header.ack != tcp.to_wire(Ssn(1)) || header.seq != tcp.peer_to_wire(Ssn(1)) {
+            return false;
+        }
+        let Some(MpJoin::Ack { hmac }) = mp_join(segment) else {
+            // What completes the handshake without any option lost it on the way.
+            if !segment.options.has_mptcp() {
+                self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+            }
+            return false;
+        };
+        cx.out.counters.mp_join_ack_rx += 1;
+        let (nonce, peer_nonce) = joined.nonces();
+        if !self.session.keys().proves_third_ack(&hmac, nonce, peer_nonce) {
+            cx.out.counters.mp_join_bad_hmac += 1;
+            self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            return false;
+        }
+        let Some(subflow) = self.paths.get_mut(id) else { return false };
+        subflow.verify();
+        true
+    }
+
+    /// The peer still shows its third ACK, so the fourth did not reach it, and it must send nothing before
+    /// that (RFC 8684 section 3.2). To TCP a pure ACK that comes again is nothing to answer.
+    fn on_third_ack_again(&mut self, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if matches!(subflow.membership(), Membership::Joined(joined) if joined.is_verified()) {
+            subflow.tcp_mut().ack_now();
+        }
+    }
+
+    /// A join's TCP handshake is complete on our side.
+    fn on_join_established(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let step = subflow.on_join_established(cx.now);
+        if step == JoinStep::Waits {
+            return;
+        }
+        self.settle_fast_join(cx, id);
+        self.subflow_is_up(cx, id);
+        if step == JoinStep::UpFast {
+            self.follow_fast_join(cx, id);
+        }
+    }
+
+    /// A valid segment came on a subflow that we joined: if its third ACK was out, this is the fourth.
+    fn on_fourth_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.paths.get_mut(id).is_some_and(SubflowContext::on_fourth_ack) {
+            self.settle_fast_join(cx, id);
+            self.subflow_is_up(cx, id);
+        }
+    }
+
+    /// Repeats the third ACK when the fourth does not come.
+    fn repeat_third_ack(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let subflow = self.paths.get_mut(id);
+        if subflow.is_some_and(|subflow| subflow.repeat_third_ack(cx.now)) {
+            self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+        }
+    }
+}
+
+/// Fast JOIN: a subflow whose SYN already carries what the connection is in a hurry for.
+///
+/// The problem: when the only path dies, MP_JOIN lets the first byte pass no sooner than two and a
+/// half round trips after the first SYN (SYN, SYN/ACK, third ACK, fourth ACK, data), on a radio that
+/// just woke. The idea is that of MultiMob (Fast Join, there for version 0 of MPTCP and HMAC-SHA1);
+/// docs/spec/experimental.md has the layouts, docs/adr/0014 why it may be believed.
+///
+/// ```text
+/// opener                                          answerer
+///   SYN      OUT(token, DSN, HMAC) + data    ->            delivered at once
+///            or IN(token, DATA_ACK, HMAC)    ->            what lies behind it goes out again
+///                                            <-  SYN/ACK   OUT: HMAC, DATA_ACK; IN: HMAC, DSN
+///   ACK, and data at once                    ->            data from here on, too
+/// ```
+/// There is no HMAC in the third ACK and no fourth ACK is waited for: each side has proven itself with
+/// its first segment. What differs from the original: the HMAC also covers the SYN's data, so that nobody
+/// on the way can swap it, and the answer's HMAC covers the question's. What the original leaves open is
+/// what becomes of one that is lost or refused: the next SYN of the attempt is that of an ordinary
+/// MP_JOIN (same ports, no data), and after a refusal an ordinary attempt follows at once. The pair
+/// of addresses is then spared for a while.
+impl Connection {
+    /// Whether a join between these addresses may be a fast one.
+    fn may_join_fast(&self, cx: &mut Context<'_>, pair: &AddressPair) -> bool {
+        self.session.agreed_on(Extensions::FAST_JOIN)
+            && !cx.fast_joins.contains(cx.now, pair.local.address.ip(), pair.remote)
+    }
+
+    /// The option of a Fast JOIN's first SYN; what data goes with it is settled here. `None`: an
+    /// ordinary join, or a repeat.
+    fn fast_syn_option(&mut self, cx: &mut Context<'_>, id: SubflowId) -> Option<MptcpOption> {
+        self.session.keys().remote()?;
+        let subflow = self.paths.get(id)?;
+        if subflow.fast_opened()?.is_sent() {
+            return None;
+        }
+        let backup = subflow.is_backup_here();
+        let address_id = self.paths.addresses().wire_id(subflow.local_id());
+        let room = subflow.tcp().settled_segment().saturating_sub(TCP_HEADER_LEN + MAX_OPTIONS);
+        let hurried = self.sender.hurried(self.paths.healthy());
+        let range = hurried.map(|range| range.prefix(room as u64)).filter(|r| !r.is_empty());
+        let mut payload = Vec::new();
+        if let Some(range) = range {
+            payload = self.take_for_syn(cx.now, id, range)?;
+        }
+        let range = range.filter(|_| !payload.is_empty());
+        let (form, point) = match range {
+            Some(range) => (FastJoinForm::Out, self.session.keys().local_wire(range.start)),
+            None => (FastJoinForm::In, self.data_ack_number()),
+        };
+        let token = self.session.keys().remote_token().0;
+        let head = ExperimentalMessage::FastJoinSyn {
+            form,
+            backup,
+            address_id,
+            token,
+            point: point as u32,
+            hmac: 0,
+        };
+        let counted = self.session.agreed_on(Extensions::COUNTED_JOIN);
+        let count = counted.then(|| self.replay_guard.count_opened());
+        let hmac = self.session.keys().fast_syn_hmac(&head, point, &payload, count)?;
+        self.paths.get_mut(id)?.send_fast(FastOpened::sent(form, range, hmac));
+        cx.out.counters.fast_join_syn_tx += 1;
+        Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
+    }
+
+    /// Our DATA_ACK, all 64 bits.
+    fn data_ack_number(&self) -> u64 {
+        self.session.keys().remote_wire(self.receiver.data_ack())
+    }
+
+    /// This data goes with the SYN.
+    fn take_for_syn(&mut self, now: Instant, id: SubflowId, range: DataRange) -> Option<Vec<u8>> {
+        let mut payload = vec![0; range.len() as usize];
+        let sum = self.sender.copy(range.start, &mut payload)?;
+        let wire = self.session.keys().local_wire(range.start);
+        let checksum = match self.session.uses_checksum() {
+            true => dss_checksum(wire, 1, range.len() as u16, sum),
+            false => 0,
+        };
+        self.paths.get_mut(id)?.tcp_mut().carry_with_syn(range, checksum);
+        self.sender.carry_with_syn(now, id, range);
+        Some(payload)
+    }
+
+    /// Bytes of the SYN that is being built.
+    fn syn_payload(&self, id: SubflowId) -> (Dsn, usize) {
+        let carried = self.paths.get(id).and_then(|s| s.tcp().payload_of_next_syn());
+        carried.map_or((Dsn(0), 0), |range| (range.start, range.len() as usize))
+    }
+
+    /// The SYN/ACK of a Fast JOIN that we opened. `None`: it is none.
+    fn admit_fast_syn_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) -> Option<bool> {
+        let fast = self.paths.get(id)?.fast_opened().filter(FastOpened::is_sent)?;
+        let answer = segment.options.mptcp.experimental().find_map(|message| match message {
+            ExperimentalMessage::FastJoinSynAck { form, backup, hmac, point }
+                if form == fast.form =>
+            {
+                Some((message, backup, hmac, point))
+            }
+            _ => None,
+        });
+        let (message, backup, hmac, point) = answer?;
+        let keys = self.session.keys();
+        let wire = match fast.form {
+            FastJoinForm::Out => {
+                let at = self.session.unwrap_ack(DataAck::Short(point), self.acked());
+                at.map(|at| keys.local_wire(at))
+            }
+            FastJoinForm::In => {
+                let at = self.session.unwrap_dsn(WireDsn::Short(point), self.receiver.next());
+                at.map(|at| keys.remote_wire(at))
+            }
+        };
+        let proven = wire.is_some_and(|wire| keys.proves_fast_ack(hmac, &message, wire, fast.hmac));
+        if !proven {
+            cx.out.counters.fast_join_bad_hmac += 1;
+            self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            return Some(false);
+        }
+        cx.out.counters.fast_join_syn_ack_rx += 1;
+        self.paths.get_mut(id)?.confirm_fast(backup);
+        if fast.form == FastJoinForm::Out {
+            self.on_data_ack(cx, DataAck::Short(point), 0);
+        }
+        Some(true)
+    }
+
+    /// The subflow is up: what its SYN carried was taken, or goes again as first of all.
+    fn settle_fast_join(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let path = subflow.key().path;
+        let Some((fast, ordinary)) = subflow.settle_fast(cx.now) else { return };
+        if let Some(range) = fast.range {
+            self.sender.withdraw_reinjection(range);
+        }
+        if ordinary && fast.is_sent() {
+            cx.out.counters.fast_join_fallback += 1;
+            cx.fast_joins.on_lost(cx.now, path.local.ip(), path.remote);
+        }
+        self.rearm_data_rto(cx.now);
+    }
+
+    /// A subflow went whose Fast JOIN was not answered, or refused. What its SYN carried is nobody's
+    /// now, and an ordinary join from new ports follows at once: where answers to the first SYN are
+    /// dropped, the answerer's half-open subflow keeps the old ports.
+    fn on_fast_join_failed(
+        &mut self,
+        cx: &mut Context<'_>,
+        subflow: &mut SubflowContext,
+        (id, why): (SubflowId, CloseReason),
+    ) -> Option<(AddressPair, bool)> {
+        if let Some(range) = subflow.tcp_mut().abandon_syn_payload() {
+            self.sender.unpin(range);
+        }
+        let fast = subflow.fast_opened()?;
+        self.sender.forget_mappings(id);
+        let (una, plain) = (self.sender.una(), self.session.is_plain());
+        if let Some(range) = fast.range.filter(|range| range.end > una && !plain) {
+            let range = DataRange::new(range.start.max(una), range.end);
+            self.sender.reinject(cx.now, range, ReinjectionCause::SubflowClosed, None);
+        }
+        // Who closed it did not want another one.
+        if !fast.is_sent() || why == CloseReason::Finished || self.closing.is_closed() {
+            return None;
+        }
+        let path = subflow.key().path;
+        let (local, remote) = (path.local.ip(), path.remote);
+        cx.out.counters.fast_join_fallback += 1;
+        match why {
+            CloseReason::TimedOut => cx.fast_joins.on_lost(cx.now, local, remote),
+            _ => cx.fast_joins.on_refused(cx.now, local, remote),
+        }
+        let local = self.paths.addresses().find_local(subflow.local_id());
+        let local = local.filter(|local| local.up)?;
+        Some((AddressPair { local, remote }, subflow.is_backup_here()))
+    }
+
+    /// The ordinary join after a refused one, unless the path manager thought of it already.
+    fn join_as_usual(&mut self, cx: &mut Context<'_>, pair: AddressPair, backup: bool) {
+        let same = |path: FourTuple| {
+            path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
+        };
+        if !self.paths.iter().any(|subflow| same(subflow.key().path)) {
+            self.open_join(cx, pair, (backup, false));
+        }
+    }
+
+    /// Answers a SYN with a Fast JOIN. The error is the reason for its RST.
+    fn accept_fast_join(
+        &mut self,
+        cx: &mut Context<'_>,
+        path: FourTuple,
+        syn: &Accepted<'_>,
+    ) -> Result<(), u8> {
+        if !self.session.agreed_on(Extensions::FAST_JOIN)
+            || !self.has_room_for_join(cx)
+            || !self.replay_guard.has_patience(cx.now)
+        {
+            cx.out.counters.fast_join_refused += 1;
+            return Err(reason::PROHIBITED);
+        }
+        let said = self.read_fast_syn(cx, syn)?;
+        if self.is_stale(said.form, said.at) {
+            cx.out.counters.fast_join_stale += 1;
+            return Err(reason::PROHIBITED);
+        }
+        if !self.is_fresh(&said) {
+            cx.out.counters.fast_join_replayed += 1;
+            return Err(reason::PROHIBITED);
+        }
+        if !self.path_manager_accepts(cx, path) {
+            cx.out.counters.fast_join_refused += 1;
+            return Err(reason::PROHIBITED);
+        }
+        let fast = FastAccepted::new(said.form, said.hmac);
+        let membership = Membership::joined_fast(cx.rng.next_u32(), fast);
+        let added = self.add_joined(cx, path, syn, (membership, said.address_id));
+        let Some(id) = added else {
+            cx.out.counters.fast_join_refused += 1;
+            return Err(reason::PROHIBITED);
+        };
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.set_backup_there(said.backup);
+        }
+        match said.form {
+            FastJoinForm::Out => self.take_syn_data(cx, id, said.at, syn.segment.payload),
+            FastJoinForm::In => self.advance_una(cx, said.at, 0),
+        }
+        Ok(())
+    }
+
+    /// Takes note of a proven SYN. `false`: it was here before, or nobody can tell.
+    fn is_fresh(&mut self, said: &FastSyn) -> bool {
+        if let Some(number) = said.count {
+            return self.replay_guard.admit_number(number);
+        }
+        let mut guard = core::mem::take(&mut self.replay_guard);
+        let syn = (said.form, said.hmac, said.at);
+        let fresh = guard.admit(syn, |form, at| self.is_stale(form, at));
+        self.replay_guard = guard;
+        fresh
+    }
+
+    /// Checks what the SYN says against its HMAC.
+    fn read_fast_syn(&mut self, cx: &mut Context<'_>, syn: &Accepted<'_>) -> Result<FastSyn, u8> {
+        let mut messages = syn.segment.options.mptcp.experimental();
+        let found = messages.find(|m| matches!(m, ExperimentalMessage::FastJoinSyn { .. }));
+        let Some(message) = found else { return Err(reason::MPTCP_ERROR) };
+        let ExperimentalMessage::FastJoinSyn { form, backup, address_id, point, hmac, .. } =
+            message
+        else {
+            return Err(reason::MPTCP_ERROR);
+        };
+        let payload = syn.segment.payload;
+        if payload.is_empty() && form == FastJoinForm::Out {
+            // A box dropped what the SYN is about.
+            cx.out.counters.fast_join_empty += 1;
+            return Err(reason::MIDDLEBOX);
+        }
+        let at = match form {
+            FastJoinForm::Out => {
+                self.session.unwrap_dsn(WireDsn::Short(point), self.receiver.next())
+            }
+            FastJoinForm::In => self.session.unwrap_ack(DataAck::Short(point), self.acked()),
+        };
+        let counted = self.session.agreed_on(Extensions::COUNTED_JOIN);
+        let count = counted.then(|| self.replay_guard.unwrap((hmac >> 56) as u8));
+        let keys = self.session.keys();
+        let proven = at.filter(|at| {
+            let full = match form {
+                FastJoinForm::Out => keys.remote_wire(*at),
+                FastJoinForm::In => keys.local_wire(*at),
+            };
+            keys.proves_fast_syn(hmac, &message, full, payload, count)
+        });
+        let Some(at) = proven else {
+            cx.out.counters.fast_join_bad_hmac += 1;
+            self.replay_guard.failed(cx.now);
+            return Err(reason::MPTCP_ERROR);
+        };
+        Ok(FastSyn { form, backup, address_id, hmac, count, at })
+    }
+
+    /// Older than anything that an honest SYN could still be about: one receive window behind. The
+    /// configured bounds count, since a window that grows must not make old things fresh again.
+    fn is_stale(&self, form: FastJoinForm, at: Dsn) -> bool {
+        match form {
+            FastJoinForm::Out => at.plus(self.config.receive_buffer) < self.receiver.next(),
+            FastJoinForm::In => {
+                let beyond = at > self.sent_end();
+                beyond || at.plus(self.config.send_buffer) < self.acked()
+            }
+        }
+    }
+
+    /// Data of a SYN: into the stream if it lies in the window, else the peer sends it again.
+    fn take_syn_data(&mut self, cx: &mut Context<'_>, id: SubflowId, at: Dsn, payload: &[u8]) {
+        let len = payload.len() as u64;
+        let edge = self.receiver.next().plus(self.receiver.window());
+        if at.plus(len) > edge || self.closing.is_released() {
+            cx.out.counters.fast_join_data_ignored += 1;
+            return;
+        }
+        let duplicate = self.receiver.take_syn_data(id, at, payload);
+        cx.out.counters.duplicate_data += u64::from(duplicate > 0);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.tcp_mut().take_syn_payload(len);
+            subflow.tcp_mut().stats_mut().bytes_duplicate += duplicate;
+        }
+        self.tell_readable(cx);
+    }
+
+    /// The option of the SYN/ACK that answers a Fast JOIN.
+    fn fast_syn_ack_option(&self, backup: bool, fast: FastAccepted) -> Option<MptcpOption> {
+        let point = match fast.form {
+            FastJoinForm::Out => self.data_ack_number(),
+            FastJoinForm::In => self.session.keys().local_wire(self.sender.sent()),
+        };
+        let form = fast.form;
+        let head =
+            ExperimentalMessage::FastJoinSynAck { form, backup, hmac: 0, point: point as u32 };
+        let hmac = self.session.keys().fast_ack_hmac(&head, point, fast.hmac)?;
+        Some(MptcpOption::Experimental(head.with_hmac(hmac).option()))
+    }
+
+    /// A segment on a Fast JOIN of the peer whose handshake is not through. `false`: it must not reach TCP.
+    fn admit_half_open_fast_join(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) -> bool {
+        let Some(subflow) = self.paths.get_mut(id) else { return false };
+        match subflow.on_half_open_fast(segment, self.session.keys()) {
+            HalfOpen::Admitted => true,
+            HalfOpen::WentOrdinary => {
+                self.receiver.forget_syn_data(id);
+                true
+            }
+            HalfOpen::BadHmac => {
+                cx.out.counters.mp_join_bad_hmac += 1;
+                false
+            }
+        }
+    }
+
+    /// The third ACK shows that the peer is where its SYN came from. It opened this subflow because
+    /// the others fail it: they are suspected until they are heard again, and what they hold goes
+    /// out here.
+    fn follow_fast_join(&mut self, cx: &mut Context<'_>, new: SubflowId) {
+        for id in self.paths.ids().filter(|id| *id != new) {
+            self.suspect_silent(cx, id);
+        }
+    }
+}
+
+/// Falling back to plain TCP, at every stage (RFC 8684 section 3.7).
+///
+/// Options that do not pass are noticed in the handshake, or when the first data comes without a
+/// mapping, or is acknowledged without a DATA_ACK. Then the stream is plain TCP from byte one, as
+/// both sides see it: all data so far is contiguous on the one subflow.
+///
+/// Later only a failed checksum on the only subflow leads here. The receiver keeps what it got and
+/// sends MP_FAIL; the sender answers with MP_FAIL and marks its next data with an infinite mapping.
+/// Nothing is sent twice: either sign tells the receiver that the kept bytes continue the stream.
+/// MP_FAIL travels on a pure ACK, which may be lost, so it is repeated until one of them comes. Where
+/// the data is not contiguous (another subflow carried some of it), the subflow is reset instead, and
+/// the data goes by the others, or by the next one.
+impl Connection {
+    /// The handshake or the first data showed that MPTCP does not pass: plain TCP from byte one.
+    fn fall_back(&mut self, cx: &mut Context<'_>, reason: FallbackReason) {
+        if self.session.is_plain() {
+            return;
+        }
+        cx.out.counters.mp_capable_fallback += 1;
+        // The peer may have understood our mappings: it must hear that they end.
+        let una = self.sender.una();
+        let mapped = self
+            .paths
+            .initial()
+            .filter(|_| self.session.is_multipath())
+            .map(|subflow| (subflow.tcp().snd_nxt(), (Ssn(una.0 + 1), una)));
+        self.session.fall_back(reason, mapped);
+        self.leave_multipath(cx);
+        for id in self.paths.those(SubflowContext::is_initial).iter() {
+            self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
+        }
+        if self.config.conduct.plain_counts_full_segments {
+            self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().count_full_segments());
+        }
+        cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
+    }
+
+    /// Mid-stream, on the only subflow. `false`: what is not DATA_ACKed is not contiguous there, and
+    /// the subflow was reset.
+    fn continue_plain(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        reason: FallbackReason,
+    ) -> bool {
+        let (una, end) = (self.sender.una(), self.sender.sent());
+        let Some(subflow) = self.paths.get(id) else { return false };
+        let next = subflow.tcp().snd_nxt();
+        let (from, first) = if una == end { (next, una) } else { self.sender.run(id) };
+        if first > una || end.since(first) != next.since(from) {
+            self.reset_with_mp_fail(cx, id, self.receiver.next());
+            return false;
+        }
+        cx.out.counters.mp_capable_fallback += 1;
+        let infinite = (next, (from.plus(una.since(first)), una));
+        self.session.continue_plain(reason, (from, first), infinite);
+        self.leave_multipath(cx);
+        cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
+        true
+    }
+
+    /// What plain TCP has no use for: reinjections, data-level timers, joins.
+    fn leave_multipath(&mut self, cx: &mut Context<'_>) {
+        self.sender.leave_multipath();
+        self.receiver.stop_coding();
+        self.paths.addresses_mut().fall_silent();
+        self.scheduling.void_all();
+        self.closing.stop_fin();
+        for id in self.paths.ids() {
+            let other = |s: &SubflowContext| !s.is_usable() && !s.is_initial();
+            if self.paths.get(id).is_some_and(other) && self.paths.count() > 1 {
+                self.reset_subflow(cx, id, reason::MPTCP_ERROR, CloseReason::PeerMisbehaved);
+            }
+        }
+    }
+
+    /// The peer sends plain TCP from now on: what waited for that is delivered.
+    fn receive_plain(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.settle_mp_fail();
+        if self.receiver.receive_plain(id, at) {
+            if self.closing.is_released() {
+                self.receiver.discard();
+            }
+            self.tell_readable(cx);
+        }
+    }
+
+    /// A DSS checksum failed on what came on this subflow; its bytes are kept.
+    fn on_bad_checksum(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.data_csum_err += 1;
+        if self.session.is_plain() {
+            // Our own direction failed before, and both sides know.
+            self.receive_plain(cx, id, (Ssn(0), dsn));
+            return;
+        }
+        // With a hole before it, the rest came, or must come, by another subflow.
+        if self.paths.usable_count() > 1 || dsn != self.receiver.next() {
+            self.reset_with_mp_fail(cx, id, dsn);
+            return;
+        }
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.expect_mp_fail(cx.now);
+        self.repeat_mp_fail(cx, id);
+    }
+
+    fn reset_with_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.mp_fail_tx += 1;
+        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
+        self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerMisbehaved);
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.set_closing_option(ClosingOption::Fail(fail));
+        }
+        self.receiver.release_kept();
+    }
+
+    /// Sends MP_FAIL, until the peer shows that it came through.
+    fn repeat_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(dsn) = self.receiver.failed_at(id) else { return };
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        match subflow.repeat_mp_fail(cx.now) {
+            FailStep::NotDue => {}
+            FailStep::GiveUp => self.reset_with_mp_fail(cx, id, dsn),
+            FailStep::Send => self.signal_mp_fail(cx, id, dsn),
+        }
+    }
+
+    fn signal_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, dsn: Dsn) {
+        cx.out.counters.mp_fail_tx += 1;
+        let fail = MpFail { dsn: self.session.keys().remote_wire(dsn) };
+        self.signal(Some(id), MptcpOption::Fail(fail));
+    }
+
+    /// The peer found a bad checksum in what we sent, or answers our own MP_FAIL.
+    fn on_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId, fail: MpFail) {
+        cx.out.counters.mp_fail_rx += 1;
+        if self.session.is_plain() {
+            self.answer_mp_fail(cx, id);
+            return;
+        }
+        if self.paths.usable_count() > 1 {
+            self.on_failed_reset(cx.now, id, fail);
+            self.reset_subflow(cx, id, reason::MIDDLEBOX, CloseReason::PeerReset);
+            return;
+        }
+        if !self.paths.is_usable(id) {
+            return;
+        }
+        if let Some(dsn) = self.receiver.failed_at(id) {
+            let at = (self.receiver.delivered(id), dsn);
+            if self.continue_plain(cx, id, FallbackReason::ChecksumFailed) {
+                self.receive_plain(cx, id, at);
+            }
+            return;
+        }
+        let from = Dsn(self.session.keys().local_offset(fail.dsn));
+        if from < self.sender.una() || from > self.sender.sent() {
+            cx.out.counters.dss_not_matching += 1;
+            return;
+        }
+        if self.continue_plain(cx, id, FallbackReason::PeerFailed) {
+            self.answer_mp_fail(cx, id);
+        }
+    }
+
+    /// A RST with MP_FAIL: what came on this subflow from there on the peer has acknowledged perhaps, and
+    /// could not use. It goes by another subflow at once; the data-level timer would be long in coming.
+    fn on_failed_reset(&mut self, now: Instant, id: SubflowId, fail: MpFail) {
+        let first = Dsn(self.session.keys().local_offset(fail.dsn));
+        let (una, end) = (self.sender.una(), self.sender.sent());
+        if first < una || first >= end || self.may_still_fall_back() {
+            return;
+        }
+        self.sender.reinject_carried_alone(now, first, id);
+    }
+
+    /// The answer may be lost as well: whoever asks again gets it again, within bounds.
+    fn answer_mp_fail(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let next = self.receiver.next();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if self.session.fell_back_mid_stream() && subflow.answers_mp_fail() {
+            self.signal_mp_fail(cx, id, next);
+        }
+    }
+
+    /// The peer maps everything one to one from here on: plain TCP.
+    fn on_infinite_mapping(&mut self, cx: &mut Context<'_>, id: SubflowId, at: (Ssn, Dsn)) {
+        let alone = self.paths.get(id).is_some() && self.paths.usable_count() <= 1;
+        if !alone || self.receiver.is_infinite(id) {
+            return;
+        }
+        let reason = match self.receiver.failed_at(id) {
+            Some(_) => FallbackReason::ChecksumFailed,
+            None => FallbackReason::InfiniteMapping,
+        };
+        if self.session.is_plain() || self.continue_plain(cx, id, reason) {
+            self.receive_plain(cx, id, at);
+        }
+    }
+}
+
+/// Addresses of the peer and ours, and the path manager's judgements (RFC 8684 section 3.4).
+impl Connection {
+    /// ADD_ADDR for one of our addresses, repeated until echoed.
+    fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
+        if !self.session.is_multipath() {
+            return;
+        }
+        let (rto, keys) = (self.largest_rto(), self.session.keys());
+        if self.paths.addresses_mut().announce(cx.now, id, keys, rto) {
+            cx.out.counters.add_addr_tx += 1;
+        }
+    }
+
+    /// REMOVE_ADDR for one of our addresses.
+    fn withdraw_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
+        cx.out.counters.rm_addr_tx += 1;
+        self.paths.addresses_mut().withdraw(id);
+    }
+
+    fn on_add_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, add: &AddAddr) {
+        cx.out.counters.add_addr_rx += 1;
+        if !self.session.keys().proves_address(add) {
+            return;
+        }
+        // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
+        self.confirm(cx);
+        let port = self.paths.get(on).map_or(0, |subflow| subflow.key().path.remote.port());
+        let limit = cx.config.limits.remote_addresses;
+        let new = self.paths.addresses_mut().on_announced(on, port, add, limit);
+        if let Some(new) = new {
+            let (id, address) = (new.id, new.address);
+            cx.out.monitor(cx.now, self.id, MonitorKind::Announced { id, address });
+            self.path_event(cx, PathEvent::Announced(id));
+        }
+    }
+
+    /// The subflow that brought the option is alive whatever it says: an address may have come back
+    /// before the word of its going got out. RFC 8684 section 3.4.2 asks to close only paths that are
+    /// not in use.
+    fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
+        for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
+            cx.out.counters.rm_addr_rx += 1;
+            self.paths.addresses_mut().on_withdrawn(id);
+            for there in self.paths.ids() {
+                let theirs = |s: &SubflowContext| s.remote_id() == id && s.was_joined();
+                let gone = self.paths.get(there).is_some_and(theirs);
+                if gone && there != on && self.paths.count() > 1 {
+                    // RFC 8684 section 3.4.2: a RST, if it gets through, clears boxes on the way.
+                    self.reset_subflow(cx, there, reason::UNSPECIFIED, CloseReason::PeerReset);
+                }
+            }
+            cx.out.monitor(cx.now, self.id, MonitorKind::Removed(id));
+            self.path_event(cx, PathEvent::Removed(id));
+        }
+    }
+
+    /// Tells the path manager, and does what it asks for.
+    fn path_event(&mut self, cx: &mut Context<'_>, event: PathEvent) {
+        if self.closing.is_closed() || self.session.is_plain() {
+            return;
+        }
+        if let PathEvent::Silent { id, .. } = event {
+            self.report_silence(cx, id);
+        }
+        self.with_path_context(cx, |manager, context| manager.on_event(&event, context));
+        self.apply_path_actions(cx);
+    }
+
+    fn path_manager_accepts(&mut self, cx: &Context<'_>, path: FourTuple) -> bool {
+        self.with_path_context(cx, |manager, context| manager.accepts_join(path.remote, context))
+    }
+
+    /// What the path manager judges by, handed to `ask`.
+    fn with_path_context<R>(
+        &mut self,
+        cx: &Context<'_>,
+        ask: impl FnOnce(&mut dyn PathManager, &PathContext<'_>) -> R,
+    ) -> R {
+        self.refresh_views(cx.now);
+        let context = PathContext {
+            now: cx.now,
+            role: self.session.role(),
+            local: self.paths.addresses().local(),
+            remote: self.paths.addresses().remote(),
+            deny_join_id0: self.session.peer_denies_id0(),
+            paths: &self.paths.paths(),
+            subflows: self.scheduling.views(),
+            max_subflows: cx.config.limits.subflows,
+            data_waits: self.sender.has_data(),
+            followed: self.session.agreed_on(Extensions::FOLLOW_CLIENT),
+        };
+        ask(self.path_manager.as_mut(), &context)
+    }
+
+    fn apply_path_actions(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..MAX_ACTIONS {
+            let Some(action) = self.path_manager.poll_action() else { return };
+            self.path_action(cx, action);
+        }
+    }
+
+    /// One action, asked for by the path manager or by hand.
+    pub(crate) fn path_action(&mut self, cx: &mut Context<'_>, action: PathAction) {
+        match action {
+            PathAction::OpenSubflow { local, remote, backup, fast } => {
+                let addresses = self.paths.addresses();
+                let local = addresses.find_local(local).filter(|l| l.up);
+                // A path pinned to one remote address goes there, whatever the peer announced.
+                let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));
+                let remote = pinned.or_else(|| addresses.find_remote(remote));
+                if let (Some(local), Some(remote)) = (local, remote) {
+                    self.open_join(cx, AddressPair { local, remote }, (backup, fast));
+                }
+            }
+            PathAction::Probe(id) => {
+                let subflow = self.paths.get_mut(id).filter(|subflow| subflow.is_usable());
+                if let Some(subflow) = subflow {
+                    subflow.tcp_mut().request_probe();
+                }
+            }
+            PathAction::CloseSubflow(id) => self.close_subflow(cx, id),
+            PathAction::Announce(id) => self.announce_address(cx, id),
+            PathAction::Withdraw(id) => self.withdraw_address(cx, id),
+            PathAction::SetBackup { id, backup } => self.set_priority(cx, id, backup),
+        }
+    }
+
+    fn close_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.close();
+        self.stop_carrying(cx.now, id);
+        // One whose SYN has no answer yet says no word, and nobody else will say that it is gone.
+        self.drop_unanswered(cx);
+    }
+}
+
+/// When a subflow goes silent: suspicion, reinjection, and taking it back; and what the path health monitor
+/// says of its path.
+///
+/// A probe timeout means that nothing was heard for two round trips although something is owed. For
+/// interactive traffic that is late enough: the data goes out on another subflow at once (RFC 8684
+/// section 3.3.6 leaves the moment to the sender; kernels wait for the RTO). If the silence was only
+/// jitter, the first segment heard takes back what was not yet sent twice.
+impl Connection {
+    fn on_probe_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        self.report_timeout(cx, id);
+        let patience = self.scheduling.probe_patience();
+        // Who leaves reinjection to the retransmission timer leaves suspicion to it, too.
+        if let Some(subflow) = self.paths.get_mut(id).filter(|_| patience.is_some()) {
+            subflow.tcp_mut().suspect();
+        }
+        self.scheduler_event(cx.now, SchedulerEvent::ProbeTimeout(id));
+        match patience {
+            None => {}
+            Some(Duration::ZERO) => self.suspect(cx, id, ReinjectionCause::UnansweredProbe),
+            Some(patience) => {
+                if let Some(subflow) = self.paths.get_mut(id) {
+                    subflow.be_patient(cx.now + patience);
+                }
+            }
+        }
+    }
+
+    fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
+        if self.is_unanswered(id) && count >= self.config.mptcp_syn_retries.max(1) {
+            // A box that drops what carries options lets nothing pass that RFC 8684 has.
+            self.give_options_up(cx);
+        }
+        self.report_timeout(cx, id);
+        self.scheduler_event(cx.now, SchedulerEvent::SubflowRto(id));
+        if self.paths.get(id).is_some_and(SubflowContext::is_up) {
+            self.suspect(cx, id, ReinjectionCause::SubflowRto);
+        }
+        if count > 1 && self.paths.usable_count() == 1 && self.session.is_confirmed() {
+            self.closing.begin_wait(cx.now);
+            if count == STUCK_AFTER {
+                self.path_event(cx, PathEvent::Stuck(id));
+            }
+        }
+    }
+
+    /// The patience with an unanswered probe is over, perhaps.
+    fn on_patience_over(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.paths.get_mut(id).is_some_and(|subflow| subflow.loses_patience(cx.now)) {
+            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// Subflows that the scheduler holds to be dead.
+    fn suspect_accused(&mut self, cx: &mut Context<'_>) {
+        for id in self.scheduling.take_accused().iter() {
+            self.suspect_silent(cx, id);
+        }
+    }
+
+    /// Something is due on it and does not come. What takes the suspicion back is a segment that the subflow
+    /// hears: it must know of it.
+    fn suspect_silent(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| subflow.is_usable()) {
+            subflow.tcp_mut().suspect();
+            self.suspect(cx, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    fn suspect(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: ReinjectionCause) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        let first = subflow.suspect();
+        self.scheduling.void(id);
+        self.reinject_from(cx.now, id, cause);
+        if first {
+            let kind = MonitorKind::SubflowSuspected { id, suspected: true };
+            cx.out.monitor(cx.now, self.id, kind);
+            self.path_event(cx, PathEvent::Suspected(id));
+        }
+    }
+
+    fn on_heard_again(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        // Who leaves suspicion to the retransmission timer leaves it its pace, too.
+        let prompt = self.scheduling.probe_patience().is_some();
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if prompt {
+            subflow.tcp_mut().retry_soon(cx.now);
+        }
+        let bad = subflow.has_fault();
+        if !subflow.on_heard_again() {
+            return;
+        }
+        // What a bad path holds stays in doubt although something was heard there.
+        if !bad {
+            self.sender.absolve(id);
+        }
+        let kind = MonitorKind::SubflowSuspected { id, suspected: false };
+        cx.out.monitor(cx.now, self.id, kind);
+        self.rescue(cx.now, SubflowContext::has_fault);
+        self.path_event(cx, PathEvent::HeardAgain(id));
+    }
+
+    /// Somebody healthy is there: what silent subflows hold, or such on bad paths, even if heard,
+    /// also what they were given since they fell silent, as there was nobody else, need not wait for
+    /// their timers.
+    fn rescue(&mut self, now: Instant, of: impl Fn(&SubflowContext) -> bool) {
+        for id in self.paths.those(|subflow| subflow.is_doubted() && of(subflow)).iter() {
+            self.reinject_from(now, id, ReinjectionCause::UnansweredProbe);
+        }
+    }
+
+    /// Queues what this subflow holds and no other healthy subflow carries.
+    fn reinject_from(&mut self, now: Instant, id: SubflowId, cause: ReinjectionCause) {
+        // Who closes does not fall back any more.
+        let waits = cause != ReinjectionCause::SubflowClosed && self.may_still_fall_back();
+        if self.session.is_plain() || self.closing.is_closed() || waits {
+            return;
+        }
+        let healthy = self.paths.healthy();
+        let Some(subflow) = self.paths.get(id) else { return };
+        for range in subflow.unacked_ranges(self.sender.una()) {
+            self.sender.reinject_lonely(now, range, (id, cause), healthy);
+        }
+    }
+
+    /// Shows its members of paths: subflows that are established, plain TCP included.
+    pub(crate) fn members(&mut self, mut see: impl FnMut(FourTuple, &mut Subflow)) {
+        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
+            see(subflow.key().path, subflow.tcp_mut());
+        }
+    }
+
+    /// A timer fired on a subflow.
+    fn report_timeout(&self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get(id).filter(|subflow| subflow.is_usable()) {
+            let trouble = Trouble::TimedOut { wait: subflow.tcp().answer_takes() };
+            cx.faults.report(subflow.key().path, trouble);
+        }
+    }
+
+    /// A subflow was asked for a sign of life, and nothing came.
+    fn report_silence(&self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get(id) {
+            let trouble = Trouble::Silent { wait: subflow.tcp().answer_takes() };
+            cx.faults.report(subflow.key().path, trouble);
+        }
+    }
+
+    /// Verdicts changed: takes them over, subflow by subflow.
+    pub(crate) fn adopt_verdicts(&mut self, cx: &mut Context<'_>) {
+        let mut changed = Vec::new();
+        for id in self.paths.ids() {
+            let Some(subflow) = self.paths.get_mut(id) else { continue };
+            let fault = cx.faults.fault(&subflow.key().path);
+            let before = subflow.set_fault(fault);
+            if before != fault {
+                changed.push((id, before, fault));
+            }
+        }
+        for (id, before, fault) in changed {
+            self.on_verdict(cx, id, before, fault);
+        }
+    }
+
+    fn on_verdict(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        before: Option<NetpathFault>,
+        fault: Option<NetpathFault>,
+    ) {
+        if before.is_some() != fault.is_some() {
+            cx.out.monitor(cx.now, self.id, MonitorKind::Netpath { id, fault });
+        }
+        // A long timeout of somebody keeps new data away; anything else moves what is outstanding, too.
+        let moves = fault.is_some_and(|fault| fault != NetpathFault::Rto);
+        if moves && !self.session.is_plain() {
+            self.suspect_silent(cx, id);
+        }
+        // A join that waits between two SYNs need not wait for the end of an outage's backoff.
+        let waits = |s: &SubflowContext| fault.is_none() && !s.is_usable();
+        if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
+            subflow.tcp_mut().retry_soon(cx.now);
+        }
+        self.path_event(cx, PathEvent::Netpath { id, bad: fault.is_some() });
+    }
+
+    /// Asks the peer for a sign of life, on the first subflow between these addresses.
+    pub(crate) fn ask_netpath(&mut self, netpath: &Netpath) {
+        let on = |path: FourTuple| {
+            (path.local.ip(), path.remote.ip()) == (netpath.local, netpath.remote)
+        };
+        let member = |s: &&mut SubflowContext| s.is_usable() && on(s.key().path);
+        if let Some(subflow) = self.paths.iter_mut().find(member) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+}
+
+/// Paths that are silent although something is due (`liveness`), and a receiver's probes.
+impl Connection {
+    /// A segment was taken in; `before` is what was missing until then.
+    fn watch_download(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        before: Dsn,
+        segment: &TcpSegment<'_>,
+    ) {
+        if self.config.receive_timer.is_none() || !self.session.is_client() {
+            return;
+        }
+        let next = self.receiver.next();
+        self.note_agreement(id, segment);
+        let mapped = self.mapped_end(segment);
+        if mapped.is_none() && next == before {
+            return;
+        }
+        let marked = mapped.filter(|_| self.is_marked(cx, segment));
+        self.liveness.note_announced(next, mapped);
+        let conditions = self.silence_conditions();
+        let moved = next > before;
+        if self.liveness.on_content(cx.now, id, (next, moved, marked), conditions) {
+            self.ask_for_rto(cx, id);
+        }
+    }
+
+    /// The segment that brought the peer's agreement tells how much was sent before it: that may be on
+    /// its way still, and has no mark.
+    fn note_agreement(&mut self, id: SubflowId, segment: &TcpSegment<'_>) {
+        if self.liveness.knows_marks() || !self.session.peer_marks_idle() {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let expected = subflow.tcp().peer_to_wire(subflow.tcp().rcv_nxt());
+        let missing = segment.header.seq.offset_from(expected);
+        let missing = if missing < 1 << 31 { u64::from(missing) } else { 0 };
+        self.liveness.note_agreement(self.receiver.next(), missing);
+    }
+
+    /// The end of the data that a segment maps. What lies beyond the window is not taken, and promises
+    /// nothing.
+    fn mapped_end(&self, segment: &TcpSegment<'_>) -> Option<Dsn> {
+        let dss = segment.options.dss?;
+        let mapping = dss.mapping.filter(|mapping| mapping.length > u16::from(dss.data_fin))?;
+        let length = u64::from(mapping.length) - u64::from(dss.data_fin);
+        let end = self.session.unwrap_dsn(mapping.dsn, self.receiver.next())?.plus(length);
+        (end <= self.receiver.edge()).then_some(end)
+    }
+
+    /// Whether a segment marks its mapping as the last of what the peer has to send.
+    fn is_marked(&self, cx: &mut Context<'_>, segment: &TcpSegment<'_>) -> bool {
+        let options = &segment.options.mptcp;
+        let marked = !options.is_empty()
+            && self.session.peer_marks_idle()
+            && options.iter().any(|option| option == idle_mark());
+        cx.out.counters.mp_idle_rx += u64::from(marked);
+        marked
+    }
+
+    /// A DATA_ACK moved.
+    fn watch_data_ack(&mut self, now: Instant) {
+        self.liveness.on_data(now, self.config.receive_probes);
+        if self.liveness.is_clock_running()
+            && let Some(conditions) = self.silence_conditions()
+        {
+            self.liveness.on_data_ack(now, &conditions);
+        }
+    }
+
+    /// When silence is to be looked at.
+    fn silence_timeout(&self) -> Option<Instant> {
+        let keepalive = self.lone_keepalive().map(|(_, due, _)| due.at);
+        self.liveness.clock_timeout().into_iter().chain(keepalive).min()
+    }
+
+    fn on_silence_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.liveness.clock_timeout().is_some_and(|at| at <= cx.now) {
+            self.on_receive_timer(cx);
+        }
+        self.on_lone_keepalive(cx);
+    }
+
+    fn on_receive_timer(&mut self, cx: &mut Context<'_>) {
+        let conditions = self.silence_conditions();
+        let shut = self.receiver.window() < SHUT_WINDOW;
+        let since = self.liveness.silent_since().unwrap_or(cx.now);
+        let cause = match self.liveness.on_clock(cx.now, conditions, shut) {
+            Due::Nothing => return,
+            Due::Probe => {
+                cx.out.counters.receive_timer_probes += 1;
+                self.ask_for_life(self.liveness.brought_by());
+                return;
+            }
+            Due::Stalled => SilenceCause::ReceiveTimer,
+            Due::Unanswered => SilenceCause::UnansweredProbes,
+        };
+        cx.out.counters.receive_timer_expired += 1;
+        for id in self.silent_since(since).iter() {
+            self.on_silent(cx, id, cause);
+        }
+    }
+
+    /// The subflow that brought the data that stopped coming, and those not heard since.
+    fn silent_since(&self, since: Instant) -> SubflowSet {
+        let mut silent = self.paths.those(|s| s.is_usable() && s.tcp().last_heard_at() <= since);
+        if let Some(id) = self.liveness.brought_by().filter(|id| self.paths.is_usable(*id)) {
+            silent.insert(id);
+        }
+        silent
+    }
+
+    /// An empty segment on this subflow, or on the best one if it is gone, that the peer answers.
+    fn ask_for_life(&mut self, id: Option<SubflowId>) {
+        let there = id.filter(|id| self.paths.is_usable(*id));
+        let on = there.or_else(|| self.paths.best());
+        if let Some(subflow) = on.and_then(|id| self.paths.get_mut(id)) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+
+    fn on_silent(&mut self, cx: &mut Context<'_>, id: SubflowId, cause: SilenceCause) {
+        cx.out.monitor(cx.now, self.id, MonitorKind::SubflowSilent { id, cause });
+        self.suspect_silent(cx, id);
+        self.path_event(cx, PathEvent::Silent { id, cause });
+    }
+
+    /// Something may come still, a path could be opened if this one were dead, and we are the one to
+    /// open it.
+    fn could_open_another(&self) -> bool {
+        self.session.is_client()
+            && self.session.is_confirmed()
+            && !self.closing.is_closed()
+            && !self.receiver.fin_reached()
+            && self.paths.has_unopened_address()
+    }
+
+    /// What the receive timer is to go by now. `None`: it has nothing to do.
+    fn silence_conditions(&self) -> Option<Conditions> {
+        let config = self.config.receive_timer.filter(|_| self.could_open_another())?;
+        let heard_at = self.paths.last_heard_at()?;
+        let round_trip = self.paths.slow_round_trip()?;
+        let (told, marks) = (self.rto_exchange.told(), self.session.peer_marks_idle());
+        Some(self.liveness.conditions(&config, told, (heard_at, round_trip), marks))
+    }
+
+    /// The subflow to be kept alive, and what is due on it.
+    fn lone_keepalive(&self) -> Option<(SubflowId, KeepaliveDue, LoneKeepalive)> {
+        let config = self.config.lone_keepalive?;
+        if self.liveness.is_clock_running() || !self.could_open_another() {
+            return None;
+        }
+        let mut usable = self.paths.with_ids().filter(|(_, subflow)| subflow.is_usable());
+        let (Some((id, subflow)), None) = (usable.next(), usable.next()) else { return None };
+        // While something is unacknowledged there, its own timers look after it.
+        let tcp = subflow.tcp();
+        if self.paths.is_reserve(subflow) || tcp.unacked().next().is_some() {
+            return None;
+        }
+        let (heard_at, sent_at) = (tcp.last_heard_at(), tcp.last_sent_at());
+        Some((id, self.liveness.keepalive_due(&config, heard_at, sent_at), config))
+    }
+
+    fn on_lone_keepalive(&mut self, cx: &mut Context<'_>) {
+        let due = self.lone_keepalive().filter(|(_, due, _)| due.at <= cx.now);
+        let Some((id, due, config)) = due else { return };
+        if self.liveness.on_keepalive(cx.now, &config, due) {
+            cx.out.counters.lone_keepalives += 1;
+            self.ask_for_life(Some(id));
+        } else {
+            cx.out.counters.lone_keepalive_expired += 1;
+            self.on_silent(cx, id, SilenceCause::UnansweredKeepalives);
+        }
+    }
+
+    fn on_receive_probes(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        if self.liveness.probes().next_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let Some(probes) = self.config.receive_probes.filter(|_| self.waits_for_data()) else {
+            self.liveness.probes_mut().stop();
+            return;
+        };
+        if !self.liveness.probes_mut().is_due(now, probes) {
+            return;
+        }
+        if !self.sender.has_outstanding() && !self.paths.owe_acks() {
+            self.ask_whether_alive(cx);
+        }
+        self.liveness.probes_mut().rearm(now, probes);
+    }
+
+    fn ask_whether_alive(&mut self, cx: &mut Context<'_>) {
+        let heard_at = self.paths.last_heard_at();
+        let unanswered = self.liveness.probes_mut().ask(cx.now, heard_at);
+        self.closing.note_silence(cx.now, unanswered);
+        cx.out.counters.receive_probes += 1;
+        if unanswered == 0 {
+            self.ask_for_life(self.paths.best());
+            return;
+        }
+        for subflow in self.paths.iter_mut().filter(|subflow| subflow.is_usable()) {
+            subflow.tcp_mut().request_probe();
+        }
+    }
+
+    /// A client that has a subflow, and to which the peer may still send.
+    fn waits_for_data(&self) -> bool {
+        self.session.is_client()
+            && !self.closing.is_closed()
+            && !self.receiver.fin_reached()
+            && self.paths.usable_count() > 0
+            && (self.liveness.probes().spares_reserve() || !self.paths.has_reserve_only())
+    }
+}
+
+/// What goes out next. One call fills one batch for one path.
+///
+/// Order: what TCP owes on a subflow (handshakes, resets, repairs: later data on that subflow is
+/// useless before its hole is filled), tail loss probes, signals, the DATA_FIN, data by the
+/// scheduler's choice, and last pure ACKs, which data may have carried by then.
+impl Connection {
+    /// Fills `buf` with the next batch, which is empty when it comes. `None`: nothing to send now.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        self.suspect_accused(cx);
+        let lone = self.config.conduct.lone_add_addr;
+        let signals_first = lone || self.paths.addresses().owes_mp_fail();
+        if signals_first && let Some(transmit) = self.emit_signal(cx, buf) {
+            return Some(transmit);
+        }
+        self.emit_owed(cx, buf)
+            .or_else(|| self.emit_probe(cx, buf))
+            .or_else(|| self.emit_signal(cx, buf))
+            .or_else(|| self.emit_data_fin(cx, buf))
+            .or_else(|| self.emit_batch(cx, buf))
+            .or_else(|| self.emit_acks(cx, buf))
+    }
+
+    /// Payload that a repeated segment may have on this subflow.
+    fn repeat_room(&self, id: SubflowId) -> usize {
+        let Some(subflow) = self.paths.get(id) else { return 0 };
+        let tcp = subflow.tcp();
+        let at = (Dsn(1), tcp.snd_una());
+        let options = self.data_options(subflow, at, tcp.uses_timestamps()).encoded_len();
+        tcp.settled_segment().saturating_sub(TCP_HEADER_LEN + options)
+    }
+
+    fn emit_owed(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        for _ in 0..self.paths.turns() {
+            let id = self.paths.turn();
+            let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
+            let room = if owes { self.repeat_room(id) } else { 0 };
+            let ack_first = self.config.conduct.lone_last_data_ack && self.session.is_multipath();
+            let egress = self.paths.get_mut(id).filter(|_| owes).and_then(|subflow| {
+                let tcp = subflow.tcp_mut();
+                let first = if ack_first { tcp.next_ack_before_fin() } else { None };
+                first.or_else(|| tcp.next_egress_but_ack(cx.now, room))
+            });
+            if let Some(egress) = egress {
+                let transmit = self.emit(cx, id, &egress, None, buf);
+                self.drain_subflow_events(cx, id);
+                self.drop_if_reset(cx, id, &egress);
+                if transmit.is_some() {
+                    return transmit;
+                }
+            }
+            self.paths.end_turn();
+        }
+        None
+    }
+
+    /// A subflow whose RST is out is done with, unless the RST only answered a bogus ACK.
+    fn drop_if_reset(&mut self, cx: &mut Context<'_>, id: SubflowId, egress: &Egress) {
+        let closed = |s: &SubflowContext| s.tcp().state() == SubflowState::Closed;
+        if matches!(egress, Egress::Rst) && self.paths.get(id).is_some_and(closed) {
+            let reason = self.closing.reason().unwrap_or(CloseReason::Aborted);
+            self.on_subflow_lost(cx, id, reason);
+        }
+    }
+
+    /// A tail loss probe: new data if there is any, else the last segment again. While a healthy
+    /// subflow is there, new data is not risked on one that is silent: it would wait there for a
+    /// timeout, and everything behind it.
+    fn emit_probe(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        for id in self.paths.ids() {
+            if self.paths.get(id).is_some_and(|s| s.tcp().awaits_frto_data())
+                && let Some(transmit) = self.emit_frto_data(cx, id, buf)
+            {
+                return Some(transmit);
+            }
+            if !self.paths.get(id).is_some_and(|s| s.tcp().wants_new_data_probe()) {
+                continue;
+            }
+            let alone = self.paths.healthy().is_empty();
+            if alone
+                && self.paths.is_usable(id)
+                && let Some(transmit) = self.emit_new_segment(cx, id, buf)
+            {
+                return Some(transmit);
+            }
+            let room = self.repeat_room(id);
+            let tcp = self.paths.get_mut(id)?.tcp_mut();
+            tcp.repeat_last_as_probe();
+            if let Some(egress) = tcp.next_egress_but_ack(cx.now, room) {
+                let transmit = self.emit(cx, id, &egress, None, buf);
+                self.drain_subflow_events(cx, id);
+                return transmit;
+            }
+        }
+        None
+    }
+
+    /// New data that tells whether a timeout was spurious, or else a repeat that waited for it. It is not
+    /// risked while a healthy subflow is there, as a probe's is not.
+    fn emit_frto_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let alone = self.paths.healthy().iter().all(|other| other == id);
+        let fits = |s: &SubflowContext| s.is_usable() && s.tcp().has_room_for_frto();
+        if alone
+            && self.paths.get(id).is_some_and(fits)
+            && let Some(transmit) = self.emit_new_segment(cx, id, buf)
+        {
+            return Some(transmit);
+        }
+        let room = self.repeat_room(id);
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        tcp.frto_has_no_data();
+        let egress = tcp.next_egress_but_ack(cx.now, room)?;
+        self.emit(cx, id, &egress, None, buf)
+    }
+
+    /// One segment of new data on this subflow, whatever the scheduler had in mind.
+    fn emit_new_segment(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let range = self.sender.unsent();
+        if range.is_empty() {
+            return None;
+        }
+        self.scheduling.void_all();
+        let choice = Choice { subflow: id, range, kind: Kind::New };
+        let (size, ecn) = self.emit_data(cx, &choice, Place::FIRST, buf)?;
+        self.batch(id, 1, size + buf.headroom(), ecn)
+    }
+
+    fn emit_signal(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        if !self.paths.addresses().has_signals() {
+            return None;
+        }
+        let usable = self.paths.usable_set();
+        if usable.is_empty() {
+            return None;
+        }
+        let signal = self.paths.addresses_mut().next_signal(|id| usable.contains(id))?;
+        let on = signal.on.or_else(|| self.paths.best())?;
+        self.emit(cx, on, &Egress::Ack, Some(signal.option), buf)
+    }
+
+    /// A DATA_FIN in a segment of its own.
+    fn emit_data_fin(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        self.closing.fin_at().filter(|at| *at <= cx.now)?;
+        let over = self.closing.fin_acked() || self.closing.is_closed();
+        if over || self.session.is_plain() {
+            self.closing.stop_fin();
+            return None;
+        }
+        let usable = self.paths.usable_set();
+        let id = self.closing.next_for_fin(usable, self.paths.best())?;
+        // A third ACK that is still owed carries the keys, without which the peer cannot read the
+        // DATA_FIN: it goes first.
+        let owes = self.paths.get(id).is_some_and(|subflow| subflow.tcp().owes_ack());
+        if self.session.is_unconfirmed() && owes {
+            let room = self.repeat_room(id);
+            let subflow = self.paths.get_mut(id);
+            if let Some(egress) = subflow.and_then(|s| s.tcp_mut().next_egress(cx.now, room)) {
+                return self.emit(cx, id, &egress, None, buf);
+            }
+        }
+        if self.closing.fin_goes_on(id, usable) {
+            self.rearm_fin(cx.now);
+        }
+        let mut options = TcpOptions { dss: Some(self.data_fin_dss()), ..TcpOptions::default() };
+        let window = self.receiver.advertise();
+        let egress = Egress::Ack;
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let owes_sack = tcp.owes_sack();
+        let what = HeaderFor::Egress(&egress);
+        let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
+        let room = options.room();
+        tcp.fill_sack(&mut options, room);
+        if owes_sack && options.sack.is_empty() {
+            tcp.ack_now();
+        }
+        self.write_segment(cx, id, (&header, &options), (Dsn(0), 0), buf)?;
+        self.batch(id, 1, buf.bytes().len(), ecn)
+    }
+
+    fn data_fin_dss(&self) -> Dss {
+        let fin = self.sender.written();
+        let wire = self.session.keys().local_wire(fin);
+        let checksum = self.session.uses_checksum();
+        let checksum = checksum.then(|| dss_checksum(wire, 0, 1, Checksum::new()));
+        let dsn = self.session.wire_dsn(fin);
+        Dss {
+            data_ack: Some(self.session.data_ack(self.receiver.data_ack())),
+            mapping: Some(WireMapping { dsn, ssn: 0, length: 1, checksum }),
+            data_fin: true,
+        }
+    }
+
+    /// The DATA_FIN went out wherever it was to go.
+    fn rearm_fin(&mut self, now: Instant) {
+        let (rto, early) = (self.largest_rto(), self.config.conduct.data_fin_twice);
+        let silent = self.closing.rearm_fin(now, rto, early, self.paths.last_heard_at());
+        self.closing.note_silence(now, silent);
+    }
+
+    /// Data, as the scheduler says, as long as it stays on one subflow.
+    fn emit_batch(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let now = cx.now;
+        if self.closing.is_closed() || self.session.is_offered() {
+            return None;
+        }
+        if !self.sender.has_data() {
+            self.nothing_to_send(now);
+            return None;
+        }
+        self.refresh_views(now);
+        let first = self.choose(now);
+        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, Place::FIRST, buf));
+        let (id, (size, ecn)) = match (first, sent) {
+            (Some(choice), Some(sent)) => (choice.subflow, sent),
+            (first, _) => {
+                match first {
+                    None => self.nothing_to_send(now),
+                    // The rest of the peer's window is not worth a segment.
+                    Some(_) => self.tell_blocked(now),
+                }
+                // The scheduler may have answered that something is to be repeated.
+                let repeat = self.scheduling.choose_reinjection(self.terms(now), &self.sender)?;
+                (repeat.subflow, self.emit_data(cx, &repeat, Place::FIRST, buf)?)
+            }
+        };
+        let stride = size + buf.headroom();
+        let count = self.fill_batch(cx, id, size, buf);
+        self.rearm_after_sending(now);
+        self.watch_progress(now);
+        self.tell_of_sent(cx);
+        if self.closing.is_shut_down() {
+            self.advance_closing(cx);
+        }
+        self.batch(id, count, stride, ecn)
+    }
+
+    /// More segments as large as the first one, for the same subflow. How many there are then.
+    fn fill_batch(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        size: usize,
+        buf: &mut TransmitBuf,
+    ) -> usize {
+        let mut count = 1;
+        while count < buf.max_datagrams() {
+            self.refresh_view(cx.now, id);
+            let Some(next) = self.choose(cx.now) else { break };
+            if next.subflow != id {
+                self.scheduling.defer(next);
+                break;
+            }
+            let place = Place { number: count, limit: size };
+            let Some((next_size, _)) = self.emit_chosen(cx, &next, place, buf) else { break };
+            count += 1;
+            if next_size != size {
+                break;
+            }
+        }
+        count
+    }
+
+    fn emit_chosen(
+        &mut self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        place: Place,
+        buf: &mut TransmitBuf,
+    ) -> Option<(usize, Ecn)> {
+        match choice.kind {
+            Kind::Repair => self.emit_repair(cx, choice, place.limit, buf),
+            Kind::New | Kind::Repeat => self.emit_data(cx, choice, place, buf),
+        }
+    }
+
+    fn batch(&self, id: SubflowId, count: usize, stride: usize, ecn: Ecn) -> Option<Transmit> {
+        let key = self.paths.get(id)?.key();
+        Some(Transmit {
+            path: key.path,
+            ecn,
+            local_flow: key.local_flow,
+            peer_flow: key.peer_flow,
+            handshake: false,
+            datagrams: count,
+            stride,
+        })
+    }
+
+    /// Nothing may go now: the rate sampler and the scheduler should know why.
+    fn nothing_to_send(&mut self, now: Instant) {
+        // Whoever has room and gets nothing is held up by others: the application, the peer's window,
+        // the scheduler. What it delivers now is less than what it could.
+        let dry = self.sender.unsent().is_empty() && self.sender.reinjections().is_empty();
+        for id in self.paths.those(SubflowContext::is_up).iter() {
+            let views = self.scheduling.views();
+            if dry || views.iter().any(|view| view.id == id && view.is_ready()) {
+                let Some(subflow) = self.paths.get_mut(id) else { continue };
+                subflow.tcp_mut().set_app_limited(dry);
+            }
+        }
+        if self.sender.has_data() {
+            self.tell_blocked(now);
+        }
+        self.rearm_persist(now);
+    }
+
+    fn emit_acks(&mut self, cx: &mut Context<'_>, buf: &mut TransmitBuf) -> Option<Transmit> {
+        for id in self.paths.ids() {
+            let owes = |s: &SubflowContext| s.tcp().owes_ack() || s.tcp().owes_more_than_ack();
+            if !self.paths.get(id).is_some_and(owes) {
+                continue;
+            }
+            let room = self.repeat_room(id);
+            let subflow = self.paths.get_mut(id);
+            if let Some(egress) = subflow.and_then(|s| s.tcp_mut().next_egress(cx.now, room)) {
+                return self.emit(cx, id, &egress, None, buf);
+            }
+        }
+        None
+    }
+
+    /// Takes new views of all subflows that carry data.
+    fn refresh_views(&mut self, now: Instant) {
+        self.scheduling.refresh(self.paths.views(now));
+    }
+
+    /// Takes a new view of one subflow, after it was given data.
+    fn refresh_view(&mut self, now: Instant, id: SubflowId) {
+        if let Some(subflow) = self.paths.get(id) {
+            self.scheduling.refresh_one(subflow.view(now, id));
+        }
+    }
+
+    /// Shows a coupled congestion controller its siblings.
+    fn refresh_group(&mut self, now: Instant, id: SubflowId) {
+        if self.paths.get(id).is_some_and(|subflow| subflow.tcp().wants_group()) {
+            self.refresh_views(now);
+            if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().set_group(self.scheduling.views());
+            }
+        }
+    }
+
+    /// The next data to send, if any may go now. Views must be fresh.
+    fn choose(&mut self, now: Instant) -> Option<Choice> {
+        if self.closing.is_closed() {
+            self.scheduling.void_all();
+            return None;
+        }
+        let terms = self.terms(now);
+        self.scheduling.choose(terms, &self.sender)
+    }
+
+    fn terms(&self, now: Instant) -> Terms {
+        Terms { now, repairs: self.may_repair(), repeats: !self.session.is_plain() }
+    }
+
+    /// Tells the scheduler, and does what it asks for.
+    fn scheduler_event(&mut self, now: Instant, event: SchedulerEvent) {
+        self.refresh_views(now);
+        let terms = self.terms(now);
+        for action in self.scheduling.on_event(event, terms, &self.sender) {
+            match action {
+                SchedulerAction::Penalise { subflow, penalty } => {
+                    if let Some(subflow) = self.paths.get_mut(subflow) {
+                        subflow.tcp_mut().penalise(now, penalty);
+                    }
+                }
+                SchedulerAction::Reinject { range, on } => {
+                    if self.paths.is_usable(on) {
+                        self.sender.reinject_on(now, range, on);
+                    }
+                }
+                SchedulerAction::Suspect(_) => {}
+            }
+        }
+    }
+
+    /// Tells the scheduler why data waits although a subflow has room. Called when nothing went out.
+    fn tell_blocked(&mut self, now: Instant) {
+        if let Some(event) = self.scheduling.blocked(&self.sender) {
+            self.scheduler_event(now, event);
+        }
+    }
+}
+
+/// Building segments: header, options and payload, written once, straight into the batch.
+///
+/// Options share 40 bytes. Timestamps come first, then what MPTCP needs here, then as many SACK
+/// blocks as still fit. A pure ACK that carries an option too long to stand beside timestamps (ADD_ADDR
+/// with an IPv6 address) goes without them.
+impl Connection {
+    /// Builds what TCP, or a signal, asked for. `None`: the subflow is gone.
+    fn emit(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        egress: &Egress,
+        signal: Option<MptcpOption>,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        if let Egress::Retransmit(segment) = egress
+            && segment.repair
+        {
+            return self.repeat_repair(cx, id, egress, buf);
+        }
+        let mut options = TcpOptions::default();
+        self.control_options(cx, id, egress, signal, &mut options);
+        let window = self.receiver.advertise();
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let owes_sack = signal.is_some() && tcp.owes_sack();
+        let what = HeaderFor::Egress(egress);
+        let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
+        if !options.fits() {
+            options.timestamps = None;
+        }
+        // Data has no room to spare, and a signal perhaps none: SACK blocks go in an ACK of their own.
+        if let Egress::Ack | Egress::Probe | Egress::Fin = egress {
+            let room = options.room();
+            tcp.fill_sack(&mut options, room);
+        }
+        if owes_sack && options.sack.is_empty() {
+            tcp.ack_now();
+        }
+        let payload = match egress {
+            Egress::Retransmit(segment) => (segment.dsn, segment.payload_len() as usize),
+            Egress::Syn => self.syn_payload(id),
+            _ => (Dsn(0), 0),
+        };
+        self.write_segment(cx, id, (&header, &options), payload, buf)?;
+        if matches!(egress, Egress::Rst) {
+            cx.out.counters.resets_out += 1;
+            self.paths.get_mut(id)?.note_reset_sent();
+        }
+        let handshake = matches!(egress, Egress::Syn | Egress::SynAck);
+        Some(Transmit { handshake, ..self.batch(id, 1, buf.bytes().len(), ecn)? })
+    }
+
+    /// Sends data that was chosen. Returns the bytes of the segment, or `None` if it must wait.
+    fn emit_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        place: Place,
+        buf: &mut TransmitBuf,
+    ) -> Option<(usize, Ecn)> {
+        let id = choice.subflow;
+        self.session.watch_dsn_speed(cx.now, self.sender.sent());
+        let subflow = self.paths.get(id)?;
+        let ssn = subflow.tcp().snd_nxt();
+        let timestamps = subflow.tcp().uses_timestamps();
+        let (choice, frame) = self.frame(choice, ssn, timestamps)?;
+        let Frame { overhead, room, idle } = frame;
+        let dsn = choice.range.start;
+        let most = (choice.range.len() as usize).min(room);
+        let (len, ends_record) = self.sender.nagle().within_record(dsn, most);
+        let is_last = dsn.plus(len as u64) == self.sender.written();
+        let is_stub = len < room && !ends_record && choice.kind != Kind::Repeat;
+        let too_long = overhead + len > place.limit;
+        if len == 0 || too_long || is_stub && is_last && self.is_held(cx.now) {
+            return None;
+        }
+        if (!ends_record || is_last) && self.is_silly(cx.now, &choice, len, room) {
+            return None;
+        }
+        self.sender.on_segment();
+        let start = buf.bytes().len() + buf.headroom();
+        let segment = buf.grow(overhead + len);
+        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
+        let checksum = match self.session.uses_checksum() {
+            true => {
+                let wire = self.session.keys().local_wire(dsn);
+                dss_checksum(wire, ssn.0 as u32, len as u16, sum)
+            }
+            false => 0,
+        };
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let sent = tcp.push_data(cx.now, dsn, len as u16, checksum);
+        if choice.kind == Kind::Repeat {
+            tcp.stats_mut().bytes_reinjected += len as u64;
+        }
+        let range = choice.range.prefix(len as u64);
+        self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
+        let mut options = TcpOptions::default();
+        self.mapping_options(id, &sent, &mut options);
+        if options.dss.is_none() && self.session.is_multipath() {
+            self.sender.note_keyed(id, sent.end);
+        }
+        if idle && options.mptcp.push(idle_mark()) {
+            cx.out.counters.mp_idle_tx += 1;
+        }
+        let marks = (len == room).then_some(place.number);
+        let sent = self.mark_push(id, &choice, sent, (ends_record, is_last, marks, room));
+        let window = self.receiver.advertise();
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let what = HeaderFor::Data(&sent);
+        let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
+        debug_assert_eq!(TCP_HEADER_LEN + options.encoded_len(), overhead);
+        let bytes = &mut buf.bytes_mut()[start..];
+        self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
+        Some((overhead + len, ecn))
+    }
+
+    /// Whether a data segment asks the peer to deliver at once, and takes the FIN along. `number` is its place in
+    /// the batch if it is whole, `room` what a whole one holds.
+    fn mark_push(
+        &mut self,
+        id: SubflowId,
+        choice: &Choice,
+        sent: SentSegment,
+        (ends_record, is_last, number, room): (bool, bool, Option<usize>, usize),
+    ) -> SentSegment {
+        let released = !is_last || self.sender.take_release();
+        let ends_message = ends_record || is_last && released;
+        let takes_fin = is_last && self.takes_fin(choice);
+        let bursts = self.config.conduct.push_bursts > 0;
+        let end = sent.dsn.plus(sent.payload_len());
+        let another = self.sender.written().since(end) >= room as u64;
+        let Some(subflow) = self.paths.get_mut(id) else { return sent };
+        let tcp = subflow.tcp_mut();
+        let ends_burst = bursts && number.is_some_and(|number| tcp.ends_burst(number, another));
+        if bursts && ends_message {
+            tcp.mark_message_end_for_good();
+        } else if ends_message || ends_burst {
+            tcp.mark_message_end();
+        } else if !released {
+            tcp.withhold_push();
+        }
+        if takes_fin { tcp.add_fin().unwrap_or(sent) } else { sent }
+    }
+
+    /// Whether the stream's last data takes the FIN along.
+    const fn takes_fin(&self, choice: &Choice) -> bool {
+        let last = self.session.is_plain() && self.closing.is_shut_down();
+        last && !matches!(choice.kind, Kind::Repeat) && self.config.conduct.fin_with_data
+    }
+
+    /// What a segment is made of that the choice fills, and the choice as long as that is. Who gives a subflow a
+    /// full segment gives it what the next one really holds: more than its MSS while a larger size is tried,
+    /// or when options are shorter than usual.
+    fn frame(&self, choice: &Choice, ssn: Ssn, timestamps: bool) -> Option<(Choice, Frame)> {
+        let subflow = self.paths.get(choice.subflow)?;
+        let options = self.data_options(subflow, (choice.range.start, ssn), timestamps);
+        let overhead = TCP_HEADER_LEN + options.encoded_len();
+        let most = subflow.tcp().max_segment().checked_sub(overhead)?;
+        let room = most.min(usize::from(u16::MAX));
+        let mss = u64::from(subflow.tcp().mss());
+        let full = choice.kind == Kind::New && choice.range.len() >= mss;
+        let choice = match full && choice.range.len() < room as u64 {
+            true => Choice { range: self.sender.unsent().prefix(room as u64), ..*choice },
+            false => *choice,
+        };
+        let frame = Frame { overhead, room, idle: false };
+        Some((choice, self.frame_with_mark(subflow, &choice, frame, ssn)))
+    }
+
+    /// Makes room for MP_IDLE where the data that was chosen ends what there is to send.
+    ///
+    /// MP_IDLE is the sender's word that nothing follows, so that a receiver can tell the end of a burst from
+    /// a path that died (docs/spec/experimental.md). MultiMob sets a bit of DSS on a segment that is the last of
+    /// the connection's send queue when it is scheduled; version 1 of the protocol leaves no such bit, hence
+    /// an option of its own beside DSS.
+    ///
+    /// What the source leaves open: the mark belongs to the *mapping*, not to the segment. It says that the
+    /// stream, as far as it was written, ends where the mapping does. So whoever carries these bytes says it
+    /// alike, be it the first time, a copy on another subflow, a reinjection, or each part of a mapping that
+    /// was cut to be repeated; and what is repeated after more was written says it no longer. Nor does what
+    /// is repeated a second time on a subflow: a box that drops segments with options that it does not know
+    /// must not keep the bytes. (The first repeat does: a lost tail is common, and a lost mark an alarm.) A burst
+    /// whose last segment would be full but for the mark's four bytes sends those bytes on in one more segment: a
+    /// mark that is missing costs the receiver a false alarm, a small segment next to nothing. Only where the
+    /// 40 bytes of options are used up (64-bit sequence numbers both ways, with timestamps) the mark is left
+    /// out. Only the server marks: who has no path to open needs no mark.
+    fn frame_with_mark(
+        &self,
+        subflow: &SubflowContext,
+        choice: &Choice,
+        frame: Frame,
+        ssn: Ssn,
+    ) -> Frame {
+        let last = choice.range.end == self.sender.written() && self.session.marks_idle();
+        if !last || choice.range.len() > frame.room as u64 {
+            return frame;
+        }
+        let Some(marked) = self.marked_overhead(subflow, choice.range.start, ssn) else {
+            return frame;
+        };
+        let room = frame.room.saturating_sub(marked - frame.overhead);
+        if choice.range.len() <= room as u64 {
+            return Frame { overhead: marked, room, idle: true };
+        }
+        Frame { room, ..frame }
+    }
+
+    /// Bytes of header and options of a data segment with MP_IDLE; `None`: no room for it.
+    fn marked_overhead(&self, subflow: &SubflowContext, dsn: Dsn, ssn: Ssn) -> Option<usize> {
+        let timestamps = subflow.tcp().uses_timestamps();
+        let mut options = self.data_options(subflow, (dsn, ssn), timestamps);
+        let fits = options.dss.is_some() && options.mptcp.push(idle_mark()) && options.fits();
+        fits.then(|| TCP_HEADER_LEN + options.encoded_len())
+    }
+
+    /// Marks a repeated segment if its mapping ends what there is to send, and the mark fits.
+    fn mark_repeated(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &SentSegment,
+        options: &mut TcpOptions,
+    ) {
+        let back = segment.start.since(segment.mapping_start);
+        let end = Dsn((segment.dsn.0 + u64::from(segment.mapping_len)).saturating_sub(back));
+        let persists = segment.transmissions > MARKED_TRANSMISSIONS;
+        let last = end == self.sender.written() && self.session.marks_idle();
+        if persists || segment.payload_len() == 0 || !last {
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        let overhead = self.marked_overhead(subflow, segment.dsn, subflow.tcp().snd_nxt());
+        let size = overhead.map(|overhead| overhead + segment.payload_len() as usize);
+        let fits = size.is_some_and(|size| size <= subflow.tcp().settled_segment());
+        if options.dss.is_some() && fits && options.mptcp.push(idle_mark()) {
+            cx.out.counters.mp_idle_tx += 1;
+        }
+    }
+
+    /// The last bytes there are, fewer than a segment holds, wait for more.
+    fn is_held(&mut self, now: Instant) -> bool {
+        let rto = self.largest_rto();
+        !self.closing.is_shut_down() && self.sender.holds_back(now, rto)
+    }
+
+    /// A segment cut short by the end of the peer's window is not worth sending while more data waits. If
+    /// something is in flight, that will bring a window update; if not, half of the largest window the peer
+    /// ever had is worth it, and less than that after a while (RFC 9293 section 3.8.6.2.1). One that the
+    /// scheduler wants short is as long as it should be, and one that is full by the size in use needs no
+    /// larger one that is only tried.
+    fn is_silly(&mut self, now: Instant, choice: &Choice, len: usize, room: usize) -> bool {
+        let id = choice.subflow;
+        let mss = self.paths.get(id).map_or(room, |subflow| subflow.tcp().mss() as usize);
+        if choice.kind != Kind::New || len >= room.min(mss) {
+            return false;
+        }
+        let end = choice.range.start.plus(len as u64);
+        let is_last = end == self.sender.written();
+        let cut = !is_last && end == self.sender.window_end();
+        let nagle = is_last && self.sender.nagle().is_on() && !self.closing.is_shut_down();
+        let views = self.scheduling.views();
+        let in_flight =
+            views.iter().any(|v| v.bytes_in_flight > 0 && (v.id == id || !v.potentially_failed));
+        if in_flight {
+            return cut || nagle;
+        }
+        let largest = self.paths.get(id).map_or(0, |s| s.tcp().largest_peer_window());
+        let rto = self.largest_rto();
+        cut && (len as u64) < largest / 2 && self.sender.waits_for_window(now, rto)
+    }
+
+    /// Appends a whole segment to the buffer.
+    fn write_segment(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        (header, options): (&TcpHeader, &TcpOptions),
+        (dsn, len): (Dsn, usize),
+        buf: &mut TransmitBuf,
+    ) -> Option<()> {
+        let overhead = TCP_HEADER_LEN + options.encoded_len();
+        let start = buf.bytes().len() + buf.headroom();
+        let segment = buf.grow(overhead + len);
+        let sum = self.sender.copy(dsn, &mut segment[overhead..])?;
+        self.finish_segment(cx, id, (header, options), sum, &mut buf.bytes_mut()[start..])
+    }
+
+    /// Writes the header before a payload that is in place already.
+    fn finish_segment(
+        &self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        (header, options): (&TcpHeader, &TcpOptions),
+        payload: Checksum,
+        segment: &mut [u8],
+    ) -> Option<()> {
+        let written = header.emit(options, segment);
+        debug_assert!(written.is_ok(), "{written:?} for {options:?}");
+        let header_len = written.ok()?;
+        let path = self.paths.get(id)?.key().path;
+        let addresses = match cx.config.capabilities.checksum {
+            ChecksumScope::WithAddresses => Some((path.local.ip(), path.remote.ip())),
+            ChecksumScope::WithoutAddresses => None,
+        };
+        let mut sum = tcp_pseudo_header(addresses, segment.len());
+        sum.add_bytes(&segment[..header_len]);
+        sum.append(payload);
+        store_tcp_checksum(segment, sum.finish());
+        cx.out.counters.segments_out += 1;
+        cx.out.counters.bytes_out += (segment.len() - header_len) as u64;
+        Some(())
+    }
+
+    fn control_options(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        egress: &Egress,
+        signal: Option<MptcpOption>,
+        options: &mut TcpOptions,
+    ) {
+        match egress {
+            Egress::Syn => self.syn_options(cx, id, options),
+            Egress::SynAck => self.syn_ack_options(id, options),
+            Egress::Rst => self.reset_options(id, options),
+            Egress::Retransmit(segment) => {
+                self.mapping_options(id, segment, options);
+                self.mark_repeated(cx, id, segment, options);
+            }
+            Egress::Ack | Egress::Probe | Egress::Fin => {
+                self.ack_options(id, options);
+                if matches!(egress, Egress::Fin) && self.session.is_plain() {
+                    let end = self.paths.get(id).map(|subflow| subflow.tcp().snd_nxt());
+                    options.dss = end.and_then(|end| self.session.infinite_mapping_of_fin(end));
+                }
+                if let Some(option) = signal {
+                    options.mptcp.push(option);
+                }
+                // An option that leaves no room beside a DATA_ACK stands alone.
+                let lone = self.config.conduct.lone_add_addr
+                    && matches!(signal, Some(MptcpOption::AddAddr(_)));
+                if lone || signal.is_some() && options.encoded_len() + 12 > 40 {
+                    options.dss = None;
+                }
+            }
+        }
+    }
+
+    fn syn_options(&mut self, cx: &mut Context<'_>, id: SubflowId, options: &mut TcpOptions) {
+        if let Some(option) = self.fast_syn_option(cx, id) {
+            options.mptcp.push(option);
+            return;
+        }
+        let Some(subflow) = self.paths.get(id) else { return };
+        if let Membership::Joining(joining) = subflow.membership() {
+            options.mptcp.push(MptcpOption::Join(MpJoin::Syn {
+                backup: subflow.is_backup_here(),
+                address_id: self.paths.addresses().wire_id(subflow.local_id()),
+                token: self.session.keys().remote_token().0,
+                nonce: joining.nonce(),
+            }));
+            return;
+        }
+        let syns = self.session.count_syn();
+        if self.session.is_offered() && syns > self.config.mptcp_syn_retries + 1 {
+            self.fall_back(cx, FallbackReason::SynRetries);
+        }
+        if self.session.is_offered() {
+            cx.out.counters.mp_capable_syn_tx += 1;
+            let capable = self.session.capable_option(&self.config, MpCapableForm::Syn);
+            options.mptcp.push(capable);
+        }
+    }
+
+    fn syn_ack_options(&self, id: SubflowId, options: &mut TcpOptions) {
+        let Some(subflow) = self.paths.get(id) else { return };
+        let (here, there) = (subflow.is_backup_here(), subflow.is_backup_there());
+        match subflow.membership() {
+            Membership::Joined(joined) => {
+                if let Some(fast) = joined.fast_to_answer() {
+                    if let Some(option) = self.fast_syn_ack_option(here, fast) {
+                        options.mptcp.push(option);
+                    }
+                    return;
+                }
+                let (nonce, peer_nonce) = joined.nonces();
+                let Some(hmac) = self.session.keys().join_hmac(nonce, peer_nonce) else { return };
+                options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
+                    backup: here || self.config.conduct.echo_backup && there,
+                    address_id: self.paths.addresses().wire_id(subflow.local_id()),
+                    hmac: left_64(&hmac),
+                    nonce,
+                }));
+            }
+            _ if self.session.is_plain() => {}
+            _ => {
+                let listener_key = self.session.keys().local().0;
+                let form = MpCapableForm::SynAck { listener_key };
+                options.mptcp.push(self.session.capable_option(&self.config, form));
+            }
+        }
+    }
+
+    /// What a RST says besides being one.
+    fn reset_options(&self, id: SubflowId, options: &mut TcpOptions) {
+        let Some(subflow) = self.paths.get(id) else { return };
+        match (subflow.closing_option(), self.session.keys().remote()) {
+            (ClosingOption::Reason(reason), _) => {
+                options.mptcp.push(MptcpOption::TcpRst(reason));
+            }
+            (ClosingOption::Fail(fail), _) => {
+                options.mptcp.push(MptcpOption::Fail(fail));
+                let reason = reason::MIDDLEBOX;
+                options.mptcp.push(MptcpOption::TcpRst(MpTcpRst { transient: false, reason }));
+            }
+            (ClosingOption::Fastclose, Some(key)) => {
+                let receiver_key = key.0;
+                options.mptcp.push(MptcpOption::Fastclose(MpFastclose { receiver_key }));
+            }
+            _ => {}
+        }
+    }
+
+    fn ack_options(&self, id: SubflowId, options: &mut TcpOptions) {
+        if !self.session.is_multipath() {
+            return;
+        }
+        let subflow = self.paths.get(id);
+        if let Some(join) = subflow.and_then(SubflowContext::third_ack) {
+            options.mptcp.push(MptcpOption::Join(join));
+            return;
+        }
+        let initial = subflow.is_some_and(SubflowContext::is_initial);
+        if let Some(form) = self.session.unconfirmed_keys(None).filter(|_| initial) {
+            options.mptcp.push(self.session.capable_option(&self.config, form));
+            return;
+        }
+        let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
+        options.dss = Some(Dss { data_ack, mapping: None, data_fin: false });
+    }
+
+    /// The mapping of a data segment, new or repeated.
+    fn mapping_options(&self, id: SubflowId, segment: &SentSegment, options: &mut TcpOptions) {
+        let (initial, next) = (self.paths.is_initial(id), self.receiver.data_ack());
+        self.session.mapping_options(&self.config, initial, segment, next, options);
+    }
+
+    /// Options as long as those of a data segment.
+    fn data_options(
+        &self,
+        subflow: &SubflowContext,
+        at: (Dsn, Ssn),
+        timestamps: bool,
+    ) -> TcpOptions {
+        self.session.data_options(&self.config, subflow.is_initial(), at, timestamps)
+    }
+
+    /// Repairs may be sent, and be of use.
+    fn may_repair(&self) -> bool {
+        let session = &self.session;
+        let usable = session.agreed_on(Extensions::REPAIR) && session.is_confirmed();
+        self.sender.may_repair() && usable && !session.sends_long_dsn()
+    }
+
+    /// Sends a repair that was chosen. Returns the bytes of the segment, or `None` if it must wait.
+    /// `limit` is the largest segment that still fits the batch.
+    fn emit_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        choice: &Choice,
+        limit: usize,
+        buf: &mut TransmitBuf,
+    ) -> Option<(usize, Ecn)> {
+        let id = choice.subflow;
+        let tcp = self.paths.get(id)?.tcp();
+        let ssn = tcp.snd_nxt();
+        let checksum = self.session.uses_checksum();
+        let options = repair_tx::option_len(checksum, tcp.uses_timestamps());
+        let overhead = TCP_HEADER_LEN + options;
+        let room = tcp.settled_segment().checked_sub(overhead)?;
+        let repair = self.sender.next_repair(id, choice.range, room)?;
+        if overhead + usize::from(repair.symbol) > limit {
+            return None;
+        }
+        let sum = self.sender.sum_of(&repair)?;
+        let sent = SentRepair::new(ssn, repair, sum, &self.session);
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let segment = tcp.push_repair(cx.now, repair.symbol, sent.checksum());
+        self.sender.keep_repair(id, sent);
+        cx.out.counters.repair_tx += 1;
+        self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
+    }
+
+    /// A repair, or a part of one, once more.
+    fn repeat_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        egress: &Egress,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let (size, ecn) = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
+        self.batch(id, 1, size + buf.headroom(), ecn)
+    }
+
+    fn write_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        what: HeaderFor<'_>,
+        buf: &mut TransmitBuf,
+    ) -> Option<(usize, Ecn)> {
+        let segment = match what {
+            HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
+            HeaderFor::Egress(_) => return None,
+        };
+        let window = self.receiver.advertise();
+        let sent = self.sender.sent_repair(id, segment.mapping_start)?;
+        let payload = sent.part(segment)?;
+        let mut options = TcpOptions::default();
+        options.mptcp.push(sent.option(&self.session, self.receiver.data_ack()));
+        let sum = Checksum::of(payload);
+        let tcp = self.paths.get_mut(id)?.tcp_mut();
+        let (header, ecn) = tcp.fill_header(cx.now, what, window, &mut options);
+        let size = TCP_HEADER_LEN + options.encoded_len() + payload.len();
+        let at = buf.bytes().len() + buf.headroom();
+        let place = buf.grow(size);
+        let header_len = size - payload.len();
+        place[header_len..].copy_from_slice(payload);
+        let bytes = &mut buf.bytes_mut()[at..];
+        self.finish_segment(cx, id, (&header, &options), sum, bytes)?;
+        Some((size, ecn))
+    }
+}
+
+/// The ways a connection or a subflow ends: DATA_FIN, MP_FASTCLOSE, RST, death (RFC 8684 sections
+/// 3.3.3, 3.5 and 3.6).
+impl Connection {
+    /// The connection is over for the application; subflows may linger.
+    fn finish(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        if !self.closing.close(cx.now, reason) {
+            return;
+        }
         self.sender.clear_reinjections();
-        cx.out.monitor(now, self.id, MonitorKind::Closed(reason));
-        if self.closing.announced_to_application {
+        cx.out.monitor(cx.now, self.id, MonitorKind::Closed(reason));
+        if self.closing.is_announced() {
             cx.out.event(Event::Closed { connection: self.id, reason });
         }
     }
 
-    /// Nothing is left to do: the endpoint may drop it.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.closing.closed.is_some()
-            && (self.closing.released || !self.closing.announced_to_application)
-            && self.legs.iter().all(Option::is_none)
+    fn abort_because(&mut self, cx: &mut Context<'_>, why: CloseReason) {
+        if self.closing.is_closed() {
+            return;
+        }
+        let multipath = self.session.is_multipath();
+        cx.out.counters.mp_fastclose_tx += u64::from(multipath);
+        self.reset_all(if multipath { ClosingOption::Fastclose } else { ClosingOption::None });
+        self.finish(cx, why);
     }
+
+    /// Nobody is left to read what came: the peer learns it by a RST, as from a host that knows of no
+    /// connection.
+    fn refuse_late_data(&mut self, cx: &mut Context<'_>, id: SubflowId, segment: &TcpSegment<'_>) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.shut();
+            subflow.tcp_mut().reset_like_a_stranger(segment.header.ack);
+        }
+        self.finish(cx, CloseReason::Aborted);
+    }
+
+    fn reset_all(&mut self, option: ClosingOption) {
+        self.paths.restart_turns();
+        self.paths.iter_mut().for_each(|subflow| subflow.reset_with(option));
+    }
+
+    /// Moves the orderly close on as far as it can go now.
+    fn advance_closing(&mut self, cx: &mut Context<'_>) {
+        if self.closing.is_closed() {
+            return;
+        }
+        if self.closing.is_shut_down() && self.sender.sent_all() {
+            if self.session.is_plain() {
+                self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().close());
+                self.drop_unanswered(cx);
+                if self.paths.is_empty() {
+                    // Let go of before the peer answered, with nothing to be said.
+                    self.finish(cx, CloseReason::Finished);
+                    return;
+                }
+            } else if !self.closing.fin_sent() && self.paths.usable_count() > 0 {
+                self.closing.send_fin(cx.now);
+            }
+        }
+        let sent_all = match self.session.is_plain() {
+            true => self.closing.is_shut_down() && self.plain_fin_acked(),
+            false => self.closing.fin_acked(),
+        };
+        if sent_all && self.closing.has_late_data() {
+            // RFC 9293 section 3.6.1: the peer learns that data was lost, once it has all that it was to get.
+            self.abort(cx);
+            return;
+        }
+        if sent_all && self.receiver.fin_reached() {
+            self.paths.iter_mut().for_each(SubflowContext::close);
+            self.finish(cx, CloseReason::Finished);
+            self.drop_unanswered(cx);
+        }
+    }
+
+    /// Plain TCP: our FIN is acknowledged, or the subflow is already gone with it.
+    fn plain_fin_acked(&self) -> bool {
+        let done = |state| {
+            matches!(state, SubflowState::FinWait2 | SubflowState::TimeWait | SubflowState::Closed)
+        };
+        self.paths.iter().all(|subflow| done(subflow.tcp().state()))
+    }
+
+    /// The peer has all data. A DATA_FIN that went out a round trip ago or more would have come by now.
+    fn hasten_fin(&mut self, now: Instant) {
+        let Some((sent_at, on)) = self.closing.fin_under_way() else { return };
+        let usable = on.iter().filter_map(|id| self.paths.get(id)).filter(|s| s.is_usable());
+        let round_trip = usable.filter_map(|subflow| subflow.tcp().srtt()).max();
+        // What the same packets carry is answered by the next segment, not by this one.
+        if round_trip.is_some_and(|round_trip| now.since(sent_at) >= round_trip * 5 / 4) {
+            self.closing.hasten_fin(now);
+        }
+    }
+
+    /// Joins whose SYN nobody has answered were closed without a word: there is nothing to wait for.
+    fn drop_unanswered(&mut self, cx: &mut Context<'_>) {
+        for id in self.paths.those(SubflowContext::is_closed_unanswered).iter() {
+            self.drop_subflow(cx, id, CloseReason::Finished);
+        }
+    }
+
+    /// MP_FASTCLOSE and MP_TCPRST of an acceptable segment.
+    fn on_closing_options(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: SubflowId,
+        segment: &TcpSegment<'_>,
+    ) {
+        let key = self.session.keys().local().0;
+        for option in segment.options.mptcp.iter() {
+            match option {
+                MptcpOption::Fastclose(fastclose) if fastclose.receiver_key == key => {
+                    cx.out.counters.mp_fastclose_rx += 1;
+                    let reason = reason::UNSPECIFIED;
+                    let reason = MpTcpRst { transient: false, reason };
+                    self.reset_all(ClosingOption::Reason(reason));
+                    self.finish(cx, CloseReason::PeerReset);
+                    return;
+                }
+                MptcpOption::TcpRst(word) => {
+                    cx.out.counters.mp_rst_rx += 1;
+                    if let Some(subflow) = self.paths.get_mut(id) {
+                        subflow.set_reset_reason(word);
+                    }
+                }
+                MptcpOption::Fail(fail) if segment.header.flags.contains(TcpFlags::RST) => {
+                    cx.out.counters.mp_fail_rx += 1;
+                    self.on_failed_reset(cx.now, id, fail);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The subflow's own sequence space ended in order.
+    fn on_peer_fin(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        // Only plain TCP ends like this while we wait for an answer to MP_FAIL.
+        if let Some(dsn) = self.receiver.failed_at(id) {
+            let at = (self.receiver.delivered(id), dsn);
+            self.on_infinite_mapping(cx, id, at);
+        }
+        if self.session.is_plain() {
+            let end = self.receiver.next();
+            self.receiver.set_fin(end);
+            self.tell_readable(cx);
+            return;
+        }
+        // A peer that has said all it had to say may close its half at once. The other half is as good
+        // as before, and ours may be the only way to what we have still to say.
+        if self.receiver.fin_reached() && !self.closing.fin_acked() {
+            return;
+        }
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        subflow.close();
+        self.stop_carrying(cx.now, id);
+    }
+
+    /// RST from the peer: MP_FASTCLOSE was looked at before.
+    fn on_reset(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.set_closing_option(ClosingOption::None);
+        }
+        self.sender.note_reset(id);
+        self.on_subflow_lost(cx, id, CloseReason::PeerReset);
+    }
+
+    /// Resets one subflow; its data goes elsewhere. The connection ends with its last one only if it
+    /// cannot get another.
+    fn reset_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: u8, why: CloseReason) {
+        let multipath = self.session.is_multipath();
+        // One reset is one, however much comes to light of what the subflow had queued.
+        let Some(subflow) = self.paths.get_mut(id).filter(|s| !s.tcp().is_over()) else { return };
+        if multipath {
+            cx.out.counters.mp_rst_tx += 1;
+            subflow.add_reset_reason(reason);
+        }
+        subflow.reset();
+        self.stop_carrying(cx.now, id);
+        if self.paths.has_open() {
+            return;
+        }
+        let futile = self.closing.note_futile_reset();
+        if !self.may_come_back() {
+            self.finish(cx, why);
+        } else if futile {
+            // Each subflow can be opened and none can be used: no other will fare better, and both
+            // applications wait.
+            self.abort_because(cx, CloseReason::PeerMisbehaved);
+        }
+    }
+
+    /// A connection without subflows can be continued by a join.
+    const fn may_come_back(&self) -> bool {
+        self.session.is_confirmed() && !self.closing.is_closed()
+    }
+
+    /// All retries went unanswered. The last subflow of a connection that cannot get another ends it.
+    fn on_subflow_dead(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id) {
+            subflow.give_up();
+        }
+        self.on_subflow_lost(cx, id, CloseReason::TimedOut);
+    }
+
+    /// A subflow ended without a word from us being owed: reset, refused, timed out.
+    fn on_subflow_lost(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
+        let now = cx.now;
+        let Some(subflow) = self.paths.get(id) else { return };
+        let unknown_there =
+            !subflow.was_joined() && subflow.reset_reason().is_some_and(says_unknown);
+        self.stop_carrying(now, id);
+        self.drop_subflow(cx, id, reason);
+        let last = self.paths.is_empty();
+        let tried_long = self.closing.on_subflow_lost(now, reason, last);
+        if self.closing.is_closed() || !last {
+            return;
+        }
+        let gives_up = unknown_there || self.session.is_client() && tried_long;
+        // A finished stream needs no subflow; an unconfirmed one has no other way back.
+        if self.closing.fin_acked() && self.receiver.fin_reached() {
+            self.finish(cx, CloseReason::Finished);
+        } else if !self.may_come_back() || gives_up {
+            self.finish(cx, reason);
+        } else {
+            self.closing.begin_wait_without_subflows(now, reason);
+        }
+    }
+
+    /// Both FINs are through: what is left is TIME-WAIT.
+    fn on_subflow_finished(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        if self.session.is_plain() {
+            self.advance_closing(cx);
+        }
+        self.stop_carrying(cx.now, id);
+        self.drop_subflow(cx, id, CloseReason::Finished);
+        if self.paths.is_empty() && !self.closing.is_closed() {
+            if self.session.is_plain() {
+                self.finish(cx, CloseReason::Finished);
+            } else {
+                self.closing.begin_wait_without_subflows(cx.now, CloseReason::Finished);
+            }
+        }
+    }
+
+    /// A subflow of which we closed our half, and the peer has acknowledged that.
+    fn note_half_closed(&mut self, now: Instant, id: SubflowId) {
+        if let Some(subflow) = self.paths.get_mut(id).filter(|_| !self.session.is_plain()) {
+            subflow.note_half_closed(now);
+        }
+    }
+
+    /// The peer does not close its half of a subflow, and sends nothing on it: its place is wanted.
+    fn on_half_closed_for_long(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let until = self.paths.get(id).and_then(SubflowContext::half_closed_until);
+        if until.is_some_and(|until| until <= cx.now) {
+            self.on_subflow_dead(cx, id);
+        }
+    }
+
+    /// No more data on this subflow: what it has not delivered goes to others.
+    fn stop_carrying(&mut self, now: Instant, id: SubflowId) {
+        let Some(subflow) = self.paths.get_mut(id) else { return };
+        if !subflow.stop_carrying() {
+            return;
+        }
+        self.reinject_from(now, id, ReinjectionCause::SubflowClosed);
+        self.sender.stop_carrying(id);
+        self.scheduling.void(id);
+        self.scheduler_event(now, SchedulerEvent::SubflowDown(id));
+    }
+
+    /// Takes a subflow out of its slot; TIME-WAIT and replies to late segments go to the endpoint.
+    fn drop_subflow(&mut self, cx: &mut Context<'_>, id: SubflowId, reason: CloseReason) {
+        let Some(mut subflow) = self.paths.take(id) else { return };
+        self.receiver.remove_subflow(id);
+        for range in subflow.tcp_mut().released().drain(..) {
+            self.sender.unpin(range);
+        }
+        for segment in subflow.tcp().unacked().filter(|s| s.payload_len() > 0) {
+            let end = segment.dsn.plus(segment.payload_len());
+            self.sender.unpin(DataRange::new(segment.dsn, end));
+        }
+        let again = self.on_fast_join_failed(cx, &mut subflow, (id, reason));
+        // The slot may go to another subflow: nothing that speaks of it means the one that was there.
+        self.sender.remove_subflow(id);
+        self.scheduling.forget_subflow(id);
+        self.paths.addresses_mut().forget_subflow(id);
+        self.liveness.forget_subflow(id);
+        self.remember_ended(cx, &mut subflow);
+        self.paths.remember_totals(&subflow, id);
+        let (path, was_established) = (subflow.key().path, subflow.is_down());
+        if was_established && !self.session.is_plain() {
+            let kind = MonitorKind::SubflowClosed { id, path, reason };
+            cx.out.monitor(cx.now, self.id, kind);
+        }
+        let (local, remote) = (subflow.local_id(), subflow.remote_id());
+        self.path_event(cx, PathEvent::SubflowDown { id, local, remote, was_established });
+        if let Some((pair, backup)) = again {
+            self.join_as_usual(cx, pair, backup);
+        }
+    }
+
+    /// Hands what is left of a subflow to the endpoint. An ACK that it still owes goes out from there.
+    fn remember_ended(&self, cx: &mut Context<'_>, subflow: &mut SubflowContext) {
+        let now = cx.now;
+        let last_word = subflow.last_word();
+        let (answer, until) = match subflow.tcp().state() {
+            SubflowState::TimeWait => (Answer::Ack, now + self.config.time_wait),
+            _ if last_word != LastWord::None => (Answer::Rst, now + RESET_MEMORY),
+            _ => {
+                let key = subflow.key();
+                cx.flows.remove(&key);
+                let (local_flow, path) = (key.local_flow, key.path);
+                cx.out.event(Event::FlowGone { local_flow, path });
+                return;
+            }
+        };
+        let owes_ack = answer == Answer::Ack && subflow.tcp().owes_ack();
+        let owes_word = last_word == LastWord::ResetOwed || owes_ack;
+        let fastclosed =
+            answer == Answer::Rst && matches!(subflow.closing_option(), ClosingOption::Fastclose);
+        let mut options = TcpOptions::default();
+        let what = match answer {
+            Answer::Ack => Egress::Ack,
+            Answer::Rst => Egress::Rst,
+        };
+        let what = HeaderFor::Egress(&what);
+        let (header, _) = subflow.tcp_mut().fill_header(now, what, 0, &mut options);
+        let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
+        let dss = Dss { data_ack, mapping: None, data_fin: false };
+        let tells_dss = self.session.is_multipath() && !self.config.conduct.lone_last_data_ack;
+        let key = self.session.keys().remote().filter(|_| fastclosed);
+        let ended = Ended {
+            key: subflow.key(),
+            answer,
+            peer_isn: subflow.tcp().peer_to_wire(Ssn(0)),
+            header,
+            timestamps: options.timestamps,
+            dss: (answer == Answer::Ack && tells_dss).then_some(dss),
+            fastclose: key.map(|key| MpFastclose { receiver_key: key.0 }),
+            until,
+        };
+        if owes_word {
+            cx.out.reply(ended.last_word());
+        }
+        cx.flows.retire(ended, cx.out);
+    }
+}
+
+/// Timers of the connection beside those of its subflows.
+impl Connection {
+    /// When this connection must be woken.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let usable = self.paths.usable_count() > 0;
+        // While nobody can carry it, the DATA_FIN waits for a subflow, not for a time.
+        let fin = self.closing.fin_at().filter(|_| !self.closing.fin_acked() && usable);
+        let own = [
+            fin,
+            self.closing.wait_ends_at(self.session.is_server()),
+            self.scheduling.next_timeout(),
+            self.silence_timeout(),
+            self.liveness.probes().next_timeout(),
+            self.trim.next_timeout(),
+            self.path_manager.next_timeout(),
+            self.paths.addresses().next_timeout(),
+            self.session.next_timeout(),
+        ];
+        let own =
+            own.into_iter().chain(self.sender.timeouts()).chain(self.sender.nagle().timeouts());
+        let alive = !self.closing.is_closed();
+        let leaving = self.closing.leaves_at().filter(|_| !self.paths.is_empty());
+        let own = own.filter(|_| alive).chain([leaving]).flatten();
+        own.chain(self.paths.timeouts()).min()
+    }
+
+    /// Some of those times have come.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        for id in self.paths.ids() {
+            self.on_subflow_timeout(cx, id);
+        }
+        if self.closing.leaves_at().is_some_and(|at| at <= now) {
+            self.leave_now(cx);
+        }
+        if self.closing.is_closed() {
+            return;
+        }
+        self.scheduling.on_timeout(now);
+        self.on_nagle_timeout(cx);
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.sender.timeouts()[0]) {
+            self.on_data_rto(cx);
+        }
+        if due(self.sender.timeouts()[1]) {
+            self.on_persist(now);
+        }
+        if self.trim.is_due(now) {
+            self.paths.shrink();
+            self.sender.shrink();
+            self.receiver.shrink();
+        }
+        self.on_silence_timeout(cx);
+        self.on_receive_probes(cx);
+        if due(self.path_manager.next_timeout()) {
+            self.with_path_context(cx, |manager, context| manager.on_timeout(context));
+            self.apply_path_actions(cx);
+        }
+        if due(self.paths.addresses().next_timeout()) {
+            let rto = self.largest_rto();
+            let repeated = self.paths.addresses_mut().repeat_announcements(now, rto);
+            cx.out.counters.add_addr_tx += repeated;
+        }
+        self.repeat_hello(cx);
+        self.check_wait(cx);
+        self.advance_closing(cx);
+    }
+
+    fn on_subflow_timeout(&mut self, cx: &mut Context<'_>, id: SubflowId) {
+        let next = self.paths.get(id).and_then(|subflow| subflow.tcp().next_timeout());
+        if next.is_some_and(|at| at <= cx.now) {
+            // A coupled controller reads its siblings at a loss as it does at an ACK.
+            self.refresh_group(cx.now, id);
+            if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().on_timeout(cx.now);
+            }
+            self.drain_subflow_events(cx, id);
+        }
+        self.on_patience_over(cx, id);
+        self.on_half_closed_for_long(cx, id);
+        self.repeat_third_ack(cx, id);
+        self.repeat_mp_fail(cx, id);
+    }
+
+    /// The RTO that data-level timers build on.
+    fn largest_rto(&self) -> Duration {
+        self.paths.largest_rto(self.config.rtt.initial_rto)
+    }
+
+    /// Times of held segments have come, or data went unacknowledged for as long as the application allows.
+    fn on_nagle_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.sender.on_nagle_timeout(cx.now) {
+            self.finish(cx, CloseReason::TimedOut);
+            self.paths.iter_mut().for_each(SubflowContext::reset);
+        }
+    }
+
+    /// Something may be under way: from now on somebody should acknowledge it.
+    fn watch_progress(&mut self, now: Instant) {
+        self.sender.watch_progress(now, self.closing.fin_outstanding());
+    }
+
+    /// Data is outstanding at the data level: somebody must account for it.
+    fn rearm_data_rto(&mut self, now: Instant) {
+        if self.session.is_plain() {
+            self.sender.disarm_rto();
+        } else {
+            let rto = self.largest_rto();
+            self.sender.rearm_rto(now, rto);
+        }
+    }
+
+    fn rearm_after_sending(&mut self, now: Instant) {
+        self.trim.note_busy(now);
+        self.sender.stop_persist();
+        if !self.sender.is_rto_armed() {
+            self.rearm_data_rto(now);
+        }
+    }
+
+    /// No DATA_ACK for long although subflows are alive: the oldest data goes again, anywhere. The
+    /// usual ways (subflow RTO, unanswered probe) have had their time by now; this is for a path that
+    /// acknowledges what it does not deliver.
+    fn on_data_rto(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        self.sender.count_rto();
+        self.rearm_data_rto(now);
+        let Some(timeout) = self.sender.data_timeout(now) else { return };
+        let DataTimeout { oldest: Mapping { range, carried_by }, fired_at, count } = timeout;
+        let holds = |s: &SubflowContext| s.holds(range.start);
+        // A subflow that still repeats it by itself needs no help unless it is suspected.
+        let repeats = |s: &SubflowContext| s.is_usable() && holds(s) && !s.is_suspected();
+        let there = || carried_by.iter().filter_map(|id| Some((id, self.paths.get(id)?)));
+        let covered = there().any(|(_, subflow)| repeats(subflow));
+        // What is acknowledged there and never arrives leaves a hole that no later data can pass, not
+        // even the same data again; and yet the peer is heard.
+        let lies = |s: &SubflowContext| {
+            let patience = MAX_DATA_RTOS + u32::from(holds(s));
+            let heard = s.tcp().last_heard_at() > fired_at || !holds(s);
+            s.is_usable() && heard && count > patience
+        };
+        let liar = there().find(|(_, subflow)| lies(subflow)).map(|(id, _)| id);
+        if let Some(id) = liar {
+            self.reset_subflow(cx, id, reason::BAD_PERFORMANCE, CloseReason::TimedOut);
+        }
+        self.sender.repeat_orphans(now);
+        if !covered && !self.may_still_fall_back() {
+            let (rto, paths) = (self.largest_rto(), &self.paths);
+            self.sender.repeat_hole(now, fired_at, rto, |part| {
+                let carriers = part.carried_by.iter().filter_map(|id| paths.get(id));
+                carriers.filter(|s| !s.is_suspected()).any(|s| s.holds(part.range.start))
+            });
+        }
+    }
+
+    /// The peer's window is shut and nothing is in flight that would bring news of it.
+    fn rearm_persist(&mut self, now: Instant) {
+        let (usable, rto) = (self.paths.usable_count() > 0, self.largest_rto());
+        self.sender.rearm_persist(now, usable, rto);
+    }
+
+    /// A window probe is due, or the answer to the last one.
+    ///
+    /// It goes where it arrives soonest. If nothing comes back within an RTO, that path may be dead without
+    /// anybody knowing (nothing is in flight that could be missed), and the update lost there: then all are
+    /// asked. As long as answers come, one path is: others may be asleep.
+    fn on_persist(&mut self, now: Instant) {
+        self.sender.stop_persist();
+        let rto = self.largest_rto();
+        let best = self.paths.best();
+        let heard_since = |at: Instant| {
+            let best = best.and_then(|id| self.paths.get(id));
+            best.is_some_and(|subflow| subflow.tcp().last_heard_at() > at)
+        };
+        let pause = self.sender.persist_pause(rto);
+        let answered = self.sender.probed_at().map(|at| (at + pause, heard_since(at)));
+        if let Some((next, true)) = answered
+            && now < next
+        {
+            self.sender.put_persist_off(Some(next));
+            return;
+        }
+        let all = answered.is_some_and(|(_, heard)| !heard);
+        let silent = self.sender.on_probe(now, self.paths.last_heard_at());
+        self.closing.note_silence(now, silent);
+        for id in self.paths.usable_set().iter().filter(|id| all || best == Some(*id)) {
+            if let Some(subflow) = self.paths.get_mut(id) {
+                subflow.tcp_mut().request_probe();
+            }
+        }
+        // Who has one path asks nobody else sooner (RFC 9293 section 3.8.6.1: the pauses grow).
+        let alone = self.paths.usable_count() < 2;
+        let pause = if all || alone { self.sender.persist_pause(rto) } else { rto };
+        self.sender.put_persist_off(Some(now + pause));
+        self.rearm_persist(now);
+    }
+
+    /// The peer took too long to close: nobody here waits for it any more.
+    fn leave_now(&mut self, cx: &mut Context<'_>) {
+        if !self.closing.is_closed() {
+            let (una, written) = (self.sender.una(), self.sender.written());
+            if !self.closing.prolong_leaving(cx.now, una, written) {
+                self.abort(cx);
+            }
+            return;
+        }
+        for id in self.paths.ids() {
+            self.drop_subflow(cx, id, CloseReason::TimedOut);
+        }
+    }
+
+    fn check_wait(&mut self, cx: &mut Context<'_>) {
+        let ends_at = self.closing.wait_ends_at(self.session.is_server());
+        if ends_at.is_some_and(|at| at <= cx.now) || self.closing.is_given_up() {
+            // The peer may hear us and wait for us: the key lets it believe a reset behind a hole.
+            self.abort_because(cx, CloseReason::TimedOut);
+        }
+    }
+}
+
+/// A RST with MP_FASTCLOSE and our key: who knows that is the peer.
+fn is_proven_abort(segment: &TcpSegment<'_>, key: Key) -> bool {
+    let knows = |option| matches!(option, MptcpOption::Fastclose(f) if f.receiver_key == key.0);
+    segment.header.flags.contains(TcpFlags::RST) && segment.options.mptcp.iter().any(knows)
+}
+
+/// Whether the segment has payload, or a FIN that ends it.
+fn carries(segment: &TcpSegment<'_>) -> bool {
+    !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
+}
+
+/// The peer's own word that no connection has the token: no box that only resets says it.
+const fn says_unknown(word: MpTcpRst) -> bool {
+    word.reason == reason::MPTCP_ERROR && !word.transient
+}
+
+/// MP_IDLE.
+fn idle_mark() -> MptcpOption {
+    MptcpOption::Experimental(ExperimentalMessage::Idle.option())
+}
+
+/// The position with these low 16 bits that lies nearest to `near`; `None` below zero.
+const fn unwrap16(low: u16, near: u64) -> Option<u64> {
+    let delta = low.wrapping_sub(near as u16) as i16;
+    near.checked_add_signed(delta as i64)
 }

@@ -8,20 +8,19 @@
 use core::net::SocketAddr;
 use std::collections::VecDeque;
 
-use marline_policy::{AddressId, LocalAddress, PathEvent, RemoteAddress, SubflowId};
+use marline_policy::{AddressId, LocalAddress, RemoteAddress, SubflowId};
 use marline_time::{Duration, Instant};
-use marline_wire::TcpSegment;
-use marline_wire::mptcp::{AddAddr, MpJoin, MptcpOption, RemoveAddr};
+use marline_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr};
 
-use super::Connection;
-use super::join::{is_same, reason};
-use crate::tables::Context;
-use crate::{CloseReason, ConnectionConfig, FourTuple, MonitorKind};
+use super::keys::Keys;
+use crate::{ConnectionConfig, FourTuple};
 
 /// Signals that may wait at once: beyond, the oldest go.
 const MAX_SIGNALS: usize = 64;
 /// Announcements without echo after which we stop repeating.
 const MAX_ANNOUNCEMENTS: u32 = 8;
+/// Least time that an echo is given, before it is doubled.
+const LEAST_PAUSE: Duration = Duration::from_millis(200);
 
 /// An option that wants to be sent, on one subflow or on any.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -174,37 +173,36 @@ impl Addresses {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.announcements.iter().map(|a| a.again_at).min()
     }
-}
 
-impl Connection {
-    /// ADD_ADDR for one of our addresses, repeated until echoed.
-    pub(super) fn announce_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
-        let now = cx.now;
-        if !self.session.is_multipath() {
-            return;
-        }
-        let Some(local) = self.addresses.find_local(id) else { return };
-        let advertised = self.addresses.advertised.iter().find(|(a, _)| *a == id);
+    /// Announces one of our addresses, until the peer echoes that. `rto` is that of the slowest subflow. `false`:
+    /// there is no such address.
+    pub(super) fn announce(
+        &mut self,
+        now: Instant,
+        id: AddressId,
+        keys: &Keys,
+        rto: Duration,
+    ) -> bool {
+        let Some(local) = self.find_local(id) else { return false };
+        let advertised = self.advertised.iter().find(|(a, _)| *a == id);
         let address = advertised.map_or(local.address, |(_, address)| *address);
-        let initial_port = self.addresses.initial_local().address.port();
+        let initial_port = self.initial_local().address.port();
         let port = Some(address.port()).filter(|port| *port != 0 && *port != initial_port);
-        let wire_id = self.addresses.wire_id(id);
-        let hmac = self.session.keys().address_hmac(wire_id, address.ip(), port);
-        let (address_id, address) = (wire_id, address.ip());
-        let option = AddAddr { address_id, address, port, hmac };
-        self.addresses.announcements.retain(|a| a.id != id);
-        let again_at = now + self.largest_rto().max(Duration::from_millis(200)) * 2;
-        self.addresses.announcements.push(Announcement { id, option, again_at, count: 1 });
-        cx.out.counters.add_addr_tx += 1;
-        self.addresses.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
+        let address_id = self.wire_id(id);
+        let hmac = keys.address_hmac(address_id, address.ip(), port);
+        let option = AddAddr { address_id, address: address.ip(), port, hmac };
+        self.announcements.retain(|a| a.id != id);
+        let again_at = now + rto.max(LEAST_PAUSE) * 2;
+        self.announcements.push(Announcement { id, option, again_at, count: 1 });
+        self.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
+        true
     }
 
-    /// Repeats announcements whose echo did not come.
-    pub(super) fn repeat_announcements(&mut self, cx: &mut Context<'_>) {
-        let now = cx.now;
-        let base = self.largest_rto().max(Duration::from_millis(200));
+    /// Repeats announcements whose echo did not come: how many.
+    pub(super) fn repeat_announcements(&mut self, now: Instant, rto: Duration) -> u64 {
+        let base = rto.max(LEAST_PAUSE);
         let mut due = Vec::new();
-        self.addresses.announcements.retain_mut(|a| {
+        self.announcements.retain_mut(|a| {
             if a.again_at > now {
                 return true;
             }
@@ -213,110 +211,64 @@ impl Connection {
             due.push(a.option);
             a.count <= MAX_ANNOUNCEMENTS
         });
-        for option in due {
-            cx.out.counters.add_addr_tx += 1;
-            self.addresses.signal(Signal { on: None, option: MptcpOption::AddAddr(option) });
+        for option in &due {
+            self.signal(Signal { on: None, option: MptcpOption::AddAddr(*option) });
         }
+        due.len() as u64
     }
 
-    /// REMOVE_ADDR for one of our addresses.
-    pub(super) fn withdraw_address(&mut self, cx: &mut Context<'_>, id: AddressId) {
-        self.addresses.announcements.retain(|a| a.id != id);
+    /// Withdraws one of our addresses.
+    pub(super) fn withdraw(&mut self, id: AddressId) {
+        self.announcements.retain(|a| a.id != id);
         let mut ids = [0; 37];
-        ids[0] = self.addresses.wire_id(id);
+        ids[0] = self.wire_id(id);
         let option = MptcpOption::RemoveAddr(RemoveAddr { ids, len: 1 });
-        cx.out.counters.rm_addr_tx += 1;
-        self.addresses.signal(Signal { on: None, option });
-        self.addresses.signal(Signal { on: None, option });
+        self.signal(Signal { on: None, option });
+        self.signal(Signal { on: None, option });
     }
 
     /// The address is back: a withdrawal that did not get out would take its new subflows down.
-    pub(super) fn keep_address(&mut self, id: AddressId) {
-        let wire = self.addresses.wire_id(id);
-        self.addresses.signals.retain(|signal| match signal.option {
+    pub(super) fn keep(&mut self, id: AddressId) {
+        let wire = self.wire_id(id);
+        self.signals.retain(|signal| match signal.option {
             MptcpOption::RemoveAddr(remove) => remove.ids[0] != wire,
             _ => true,
         });
     }
 
-    /// Address, priority and failure options of an acceptable segment.
-    pub(super) fn on_mptcp_options(
+    /// The echo of an announcement: it is that without its HMAC. What differs otherwise is none.
+    pub(super) fn on_echo(&mut self, add: &AddAddr) {
+        let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
+        self.announcements.retain(|a| echo(a) != *add);
+    }
+
+    /// The peer announces an address, which its HMAC proves, on a subflow to `port`. What is new of it, if so many
+    /// are kept.
+    pub(super) fn on_announced(
         &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        segment: &TcpSegment<'_>,
-    ) {
-        let now = cx.now;
-        for option in segment.options.mptcp.iter() {
-            match option {
-                MptcpOption::AddAddr(add) if add.hmac.is_none() => {
-                    cx.out.counters.echo_add_rx += 1;
-                    // An echo is the announcement without its HMAC: what differs otherwise is none.
-                    let echo = |a: &Announcement| AddAddr { hmac: None, ..a.option };
-                    self.addresses.announcements.retain(|a| echo(a) != add);
-                }
-                MptcpOption::AddAddr(add) => self.on_add_addr(cx, id, add),
-                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(cx, id, &remove),
-                MptcpOption::Prio(prio) => {
-                    cx.out.counters.mp_prio_rx += 1;
-                    if let Some(leg) = self.leg_mut(id) {
-                        leg.backup_there = prio.backup;
-                    }
-                    let backup = prio.backup;
-                    cx.out.monitor(now, self.id, MonitorKind::SubflowPriority { id, backup });
-                    self.path_event(cx, PathEvent::Priority { id, backup });
-                }
-                MptcpOption::Fail(fail) => self.on_mp_fail(cx, id, fail),
-                MptcpOption::Join(MpJoin::Ack { .. }) => self.on_third_ack_again(id),
-                MptcpOption::Experimental(option) => self.on_experimental(cx, id, &option),
-                _ => {}
-            }
-        }
-    }
-
-    fn on_add_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, add: AddAddr) {
-        let now = cx.now;
-        cx.out.counters.add_addr_rx += 1;
-        if !self.session.keys().proves_address(&add) {
-            return;
-        }
-        // Who made this has both keys: nothing shows better that the peer speaks MPTCP.
-        self.confirm(cx);
-        let echo = MptcpOption::AddAddr(AddAddr { hmac: None, ..add });
-        self.addresses.signal(Signal { on: Some(on), option: echo });
-        let same = self.leg(on).map_or(0, |leg| leg.key.path.remote.port());
-        let address = SocketAddr::new(add.address, add.port.unwrap_or(same));
+        on: SubflowId,
+        port: u16,
+        add: &AddAddr,
+        limit: usize,
+    ) -> Option<RemoteAddress> {
+        let echo = MptcpOption::AddAddr(AddAddr { hmac: None, ..*add });
+        self.signal(Signal { on: Some(on), option: echo });
+        let address = SocketAddr::new(add.address, add.port.unwrap_or(port));
         let new = RemoteAddress { id: AddressId(add.address_id), address };
-        let limit = cx.config.limits.remote_addresses;
-        let remote = &mut self.addresses.remote;
-        match remote.iter().position(|r| is_same(r, &new)) {
-            Some(known) if remote[known] == new || remote[known].id == AddressId(0) => return,
-            Some(known) => remote[known] = new,
-            None if remote.len() < limit => remote.push(new),
-            None => return,
+        let same = |r: &RemoteAddress| r.id == new.id || r.address == new.address;
+        match self.remote.iter().position(same) {
+            Some(known) if self.remote[known] == new => return None,
+            Some(known) if self.remote[known].id == AddressId(0) => return None,
+            Some(known) => self.remote[known] = new,
+            None if self.remote.len() < limit => self.remote.push(new),
+            None => return None,
         }
-        cx.out.monitor(now, self.id, MonitorKind::Announced { id: new.id, address });
-        self.path_event(cx, PathEvent::Announced(new.id));
+        Some(new)
     }
 
-    /// The subflow that brought the option is alive whatever it says: an address may have come back
-    /// before the word of its going got out. RFC 8684 section 3.4.2 asks to close only paths that are
-    /// not in use.
-    fn on_remove_addr(&mut self, cx: &mut Context<'_>, on: SubflowId, remove: &RemoveAddr) {
-        let now = cx.now;
-        for id in remove.ids.iter().take(usize::from(remove.len)).map(|id| AddressId(*id)) {
-            cx.out.counters.rm_addr_rx += 1;
-            // Id 0 is the initial subflow's address: its entry stays, for the peer may return there.
-            self.addresses.remote.retain(|r| r.id != id || id == AddressId(0));
-            for leg in self.leg_ids() {
-                let theirs = self.leg(leg).is_some_and(|l| l.remote_id == id && l.was_joined());
-                if theirs && leg != on && self.legs_count() > 1 {
-                    // RFC 8684 section 3.4.2: a RST, if it gets through, clears boxes on the way.
-                    self.reset_leg(cx, leg, reason::UNSPECIFIED, CloseReason::PeerReset);
-                }
-            }
-            cx.out.monitor(now, self.id, MonitorKind::Removed(id));
-            self.path_event(cx, PathEvent::Removed(id));
-        }
+    /// The peer withdraws an address. Id 0 is the initial subflow's: its entry stays, for the peer may return
+    /// there.
+    pub(super) fn on_withdrawn(&mut self, id: AddressId) {
+        self.remote.retain(|r| r.id != id || id == AddressId(0));
     }
 }

@@ -15,21 +15,13 @@
 //! in the option would be ambiguous); with too much of it unacknowledged; and never again once the peer
 //! reset a subflow with a repair under way: a box on that path may let HELLO pass and cut REPAIR off.
 
-use marline_policy::{DataRange, Dsn, SentSegment, Ssn, SubflowId};
-use marline_wire::mptcp::{
-    ExperimentalMessage, Extensions, MpRepair, MptcpOption, repair_checksum,
-};
-use marline_wire::{Checksum, TCP_HEADER_LEN, TcpOptions, Timestamps};
+use marline_policy::{DataRange, Dsn, SentSegment, Ssn};
+use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption, repair_checksum};
+use marline_wire::{Checksum, TcpOptions, Timestamps};
 
-use super::Connection;
-use super::scheduling::Choice;
 use super::send_buffer::SendBuffer;
 use super::session::Session;
 use crate::repair::{ROWS, Repair};
-use crate::subflow::{Egress, HeaderFor};
-use crate::tables::Context;
-use crate::transmit::TransmitBuf;
-use crate::{Ecn, Transmit};
 
 /// Most bytes of repairs that a subflow keeps for repeating them.
 const MAX_KEPT: usize = 128 * 1024;
@@ -179,80 +171,4 @@ pub(super) fn option_len(checksum: bool, timestamps: bool) -> usize {
 
 fn option_of(repair: MpRepair) -> MptcpOption {
     MptcpOption::Experimental(ExperimentalMessage::Repair(repair).option())
-}
-
-impl Connection {
-    /// Repairs may be sent, and be of use.
-    pub(super) fn may_repair(&self) -> bool {
-        let session = &self.session;
-        let usable = session.agreed_on(Extensions::REPAIR) && session.is_confirmed();
-        self.sender.may_repair() && usable && !session.sends_long_dsn()
-    }
-
-    /// Sends a repair that was chosen. Returns the bytes of the segment, or `None` if it must wait.
-    /// `limit` is the largest segment that still fits the batch.
-    pub(super) fn emit_repair(
-        &mut self,
-        cx: &mut Context<'_>,
-        choice: &Choice,
-        limit: usize,
-        buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
-        let id = choice.subflow;
-        let leg = self.leg(id)?;
-        let ssn = leg.tcp.snd_nxt();
-        let options = option_len(self.session.uses_checksum(), leg.tcp.uses_timestamps());
-        let overhead = TCP_HEADER_LEN + options;
-        let room = leg.tcp.settled_segment().checked_sub(overhead)?;
-        let repair = self.sender.next_repair(id, choice.range, room)?;
-        if overhead + usize::from(repair.symbol) > limit {
-            return None;
-        }
-        let sum = self.sender.sum_of(&repair)?;
-        let sent = SentRepair::new(ssn, repair, sum, &self.session);
-        let segment = self.leg_mut(id)?.tcp.push_repair(cx.now, repair.symbol, sent.checksum());
-        self.sender.keep_repair(id, sent);
-        cx.out.counters.repair_tx += 1;
-        self.write_repair(cx, id, HeaderFor::Data(&segment), buf)
-    }
-
-    /// A repair, or a part of one, once more.
-    pub(super) fn repeat_repair(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        egress: &Egress,
-        buf: &mut TransmitBuf,
-    ) -> Option<Transmit> {
-        let (size, ecn) = self.write_repair(cx, id, HeaderFor::Egress(egress), buf)?;
-        self.batch(id, 1, size + buf.headroom(), ecn)
-    }
-
-    fn write_repair(
-        &mut self,
-        cx: &mut Context<'_>,
-        id: SubflowId,
-        what: HeaderFor<'_>,
-        buf: &mut TransmitBuf,
-    ) -> Option<(usize, Ecn)> {
-        let segment = match what {
-            HeaderFor::Data(segment) | HeaderFor::Egress(Egress::Retransmit(segment)) => segment,
-            HeaderFor::Egress(_) => return None,
-        };
-        let window = self.receiver.advertise();
-        let sent = self.sender.sent_repair(id, segment.mapping_start)?;
-        let payload = sent.part(segment)?;
-        let mut options = TcpOptions::default();
-        options.mptcp.push(sent.option(&self.session, self.receiver.data_ack()));
-        let sum = Checksum::of(payload);
-        let leg = self.legs.get_mut(usize::from(id.0))?.as_deref_mut()?;
-        let (header, ecn) = leg.tcp.fill_header(cx.now, what, window, &mut options);
-        let size = TCP_HEADER_LEN + options.encoded_len() + payload.len();
-        let at = buf.bytes().len() + buf.headroom();
-        let place = buf.grow(size);
-        let header_len = size - payload.len();
-        place[header_len..].copy_from_slice(payload);
-        self.finish_segment(cx, id, &header, &options, sum, &mut buf.bytes_mut()[at..])?;
-        Some((size, ecn))
-    }
 }

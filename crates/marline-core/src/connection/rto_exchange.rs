@@ -13,12 +13,7 @@
 //! answerer one segment, and it answers ten in a second at most. An answer counts only if there was a
 //! question, and only within the bounds of the receive timer.
 
-use marline_policy::SubflowId;
 use marline_time::{Duration, Instant};
-use marline_wire::mptcp::{ExperimentalMessage, Extensions};
-
-use super::Connection;
-use crate::tables::Context;
 
 /// Shortest time between two questions.
 const QUESTIONS: Duration = Duration::from_secs(1);
@@ -41,8 +36,13 @@ pub(super) struct RtoExchange {
 }
 
 impl RtoExchange {
-    /// Whether to ask now.
-    fn is_due(&self, now: Instant, refresh: Duration) -> bool {
+    /// What the peer told last.
+    pub(super) fn told(&self) -> Option<Duration> {
+        self.told.map(|(rto, _)| rto)
+    }
+
+    /// Whether to ask now: what is known is older than `refresh`.
+    pub(super) fn is_due(&self, now: Instant, refresh: Duration) -> bool {
         let old = self.told.is_none_or(|(_, at)| now.since(at) >= refresh);
         let rested = self.asked.is_none_or(|(at, in_vain)| {
             now.since(at) >= QUESTIONS * (1 << in_vain.min(MAX_BACKOFF))
@@ -50,14 +50,15 @@ impl RtoExchange {
         old && rested
     }
 
-    fn on_asked(&mut self, now: Instant) {
+    /// It is asked.
+    pub(super) fn on_asked(&mut self, now: Instant) {
         let in_vain = self.asked.map_or(0, |(_, in_vain)| in_vain + u32::from(self.open));
         self.asked = Some((now, in_vain));
         self.open = true;
     }
 
-    /// `false`: nobody asked.
-    fn on_told(&mut self, now: Instant, rto: Duration) -> bool {
+    /// The peer answers. `false`: nobody asked.
+    pub(super) fn on_told(&mut self, now: Instant, rto: Duration) -> bool {
         let wanted = core::mem::take(&mut self.open);
         if wanted {
             self.told = Some((rto, now));
@@ -66,55 +67,13 @@ impl RtoExchange {
         wanted
     }
 
-    fn may_answer(&mut self, now: Instant) -> bool {
+    /// The peer asks: whether it is answered.
+    pub(super) fn may_answer(&mut self, now: Instant) -> bool {
         let rested = self.answered_at.is_none_or(|at| now.since(at) >= ANSWERS);
         if rested {
             self.answered_at = Some(now);
         }
         rested
-    }
-}
-
-impl Connection {
-    /// What the peer told last.
-    pub(super) fn peer_rto(&self) -> Option<Duration> {
-        self.rto_exchange.told.map(|(rto, _)| rto)
-    }
-
-    /// Asks on this subflow if what is known is old.
-    pub(super) fn ask_for_rto(&mut self, cx: &mut Context<'_>, on: SubflowId) {
-        let now = cx.now;
-        let Some(config) = self.config.receive_timer else { return };
-        let wanted = self.session.is_client() && self.session.agreed_on(Extensions::RTO);
-        if wanted && self.rto_exchange.is_due(now, config.refresh) {
-            self.rto_exchange.on_asked(now);
-            cx.out.counters.rto_request_tx += 1;
-            self.signal_message(Some(on), &ExperimentalMessage::RtoRequest);
-        }
-    }
-
-    /// The peer asks.
-    pub(super) fn on_rto_request(&mut self, cx: &mut Context<'_>, on: SubflowId) {
-        let now = cx.now;
-        if !self.session.is_server() || !self.session.agreed_on(Extensions::RTO) {
-            return;
-        }
-        cx.out.counters.rto_request_rx += 1;
-        if self.rto_exchange.may_answer(now) {
-            let rto_us = u32::try_from(self.largest_rto().as_micros()).unwrap_or(u32::MAX);
-            cx.out.counters.rto_info_tx += 1;
-            self.signal_message(Some(on), &ExperimentalMessage::RtoInfo { rto_us });
-        }
-    }
-
-    /// The peer answers.
-    pub(super) fn on_rto_info(&mut self, cx: &mut Context<'_>, rto_us: u32) {
-        let now = cx.now;
-        if self.rto_exchange.on_told(now, Duration::from_micros(u64::from(rto_us))) {
-            cx.out.counters.rto_info_rx += 1;
-        } else {
-            cx.out.counters.rto_info_refused += 1;
-        }
     }
 }
 

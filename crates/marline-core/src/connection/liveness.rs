@@ -1,0 +1,211 @@
+//! Liveness of paths on which something is due and nothing comes: the receive timer, the keepalives of a lone
+//! idle subflow, and the probes of a client that waits for data.
+//!
+//! The first two work for the client alone, and only while it has an address up that no subflow starts at: a
+//! verdict is a request to open that one. Which path is opened, and whether at all, is the path
+//! manager's to say ([`PathEvent::Silent`](marline_policy::PathEvent::Silent)). The core does what needs no
+//! judgement: the silent subflow counts as potentially failed until something is heard on it, so that requests,
+//! too, leave by the new one.
+
+use marline_policy::{Dsn, SubflowId};
+use marline_time::{Duration, Instant};
+
+use super::receive_clock::{Conditions, Due, ReceiveClock};
+use super::receive_probes::ProbeTimer;
+use crate::{LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
+
+/// Keepalives on the lone subflow since it was heard.
+#[derive(Copy, Clone, Debug)]
+struct Keepalive {
+    /// When the last one went out, or the last verdict was given.
+    at: Instant,
+    /// When the next thing is due.
+    due_at: Instant,
+    unanswered: u32,
+}
+
+/// A keepalive that is due, or the verdict after the last one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeepaliveDue {
+    pub(super) at: Instant,
+    unanswered: u32,
+}
+
+/// What the connection remembers of silence.
+#[derive(Debug, Default)]
+pub(super) struct Liveness {
+    clock: ReceiveClock,
+    /// End of the newest data that the peer mapped, here or not.
+    announced: Dsn,
+    /// From here on the peer marks what is the last: what it sent before it agreed to has no mark.
+    marked_from: Option<Dsn>,
+    /// The subflow that brought data last.
+    brought_by: Option<SubflowId>,
+    keepalive: Option<Keepalive>,
+    probes: ProbeTimer,
+}
+
+impl Liveness {
+    /// The subflow is gone.
+    pub(super) fn forget_subflow(&mut self, id: SubflowId) {
+        self.brought_by = self.brought_by.filter(|by| *by != id);
+    }
+
+    /// The subflow that brought data last.
+    pub(super) const fn brought_by(&self) -> Option<SubflowId> {
+        self.brought_by
+    }
+
+    pub(super) const fn knows_marks(&self) -> bool {
+        self.marked_from.is_some()
+    }
+
+    /// The peer agreed to mark its last data: what it had sent before, up to `sent` as far as is known, has no
+    /// mark.
+    pub(super) fn note_agreement(&mut self, next: Dsn, missing: u64) {
+        let known = self.announced.max(next);
+        self.marked_from = Some(known.max(next.plus(missing)));
+    }
+
+    /// Whether silence tells anything by itself: the newest data was sent by a peer that marks its last.
+    fn speaks(&self) -> bool {
+        self.marked_from.is_some_and(|from| self.announced > from)
+    }
+
+    /// The peer mapped data up to `mapped`; all before `next` is here.
+    pub(super) fn note_announced(&mut self, next: Dsn, mapped: Option<Dsn>) {
+        self.announced = self.announced.max(next).max(mapped.unwrap_or(next));
+    }
+
+    /// What the receive timer is to go by: `told` is the peer's timeout, `heard_at` when anything was heard last
+    /// on a usable subflow, `round_trip` what one is likely to take at most; `marks`: the peer marks its last
+    /// data.
+    pub(super) fn conditions(
+        &self,
+        config: &ReceiveTimer,
+        told: Option<Duration>,
+        (heard_at, round_trip): (Instant, Duration),
+        marks: bool,
+    ) -> Conditions {
+        let told = told.unwrap_or(config.unknown_rto);
+        let wait = told.max(config.floor).min(config.ceiling.max(config.floor));
+        let stall = (marks && self.speaks()).then_some(wait);
+        let probing = config.probing.map(|probing| {
+            let shortest = if stall.is_some() { probing.after } else { wait };
+            Probing {
+                after: shortest.max(round_trip),
+                wait: probing.wait.max(round_trip),
+                count: probing.count,
+            }
+        });
+        Conditions { stall, probing, heard_at }
+    }
+
+    /// A segment brought data on a subflow, `moved`: in order. The newest of it is `marked` as the last. Whether the
+    /// timer runs. Without conditions it has nothing to do.
+    pub(super) fn on_content(
+        &mut self,
+        now: Instant,
+        id: SubflowId,
+        (next, moved, marked): (Dsn, bool, Option<Dsn>),
+        conditions: Option<Conditions>,
+    ) -> bool {
+        if let Some(end) = marked {
+            self.clock.on_idle(end);
+        }
+        let Some(conditions) = conditions else {
+            self.clock.stop();
+            return false;
+        };
+        self.brought_by = Some(id);
+        if moved {
+            self.clock.on_data(now, next, self.announced, &conditions);
+        } else {
+            self.clock.on_rest(now, next, self.announced, &conditions);
+        }
+        self.clock.is_running()
+    }
+
+    pub(super) const fn is_clock_running(&self) -> bool {
+        self.clock.is_running()
+    }
+
+    /// A DATA_ACK moved while the timer runs.
+    pub(super) fn on_data_ack(&mut self, now: Instant, conditions: &Conditions) {
+        self.clock.on_data_ack(now, conditions);
+    }
+
+    /// When the receive timer fires.
+    pub(super) fn clock_timeout(&self) -> Option<Instant> {
+        self.clock.next_timeout()
+    }
+
+    /// Since when nothing came that the receive timer waits for.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        self.clock.since()
+    }
+
+    /// The receive timer fires. `shut`: our own window is, and the silence is our fault.
+    pub(super) fn on_clock(
+        &mut self,
+        now: Instant,
+        conditions: Option<Conditions>,
+        shut: bool,
+    ) -> Due {
+        match conditions {
+            None => self.clock.stop(),
+            Some(conditions) if shut => self.clock.excuse(now, &conditions),
+            Some(conditions) => return self.clock.on_timeout(now, &conditions),
+        }
+        Due::Nothing
+    }
+
+    /// When the next keepalive on a lone subflow, or the verdict, is due: it was heard and sent on last at these
+    /// times.
+    pub(super) fn keepalive_due(
+        &self,
+        config: &LoneKeepalive,
+        heard_at: Instant,
+        sent_at: Instant,
+    ) -> KeepaliveDue {
+        match self.keepalive.filter(|last| last.at >= heard_at) {
+            Some(last) => KeepaliveDue { at: last.due_at, unanswered: last.unanswered },
+            None => KeepaliveDue { at: heard_at.max(sent_at) + config.idle, unanswered: 0 },
+        }
+    }
+
+    /// Its time has come. `true`: another keepalive goes out; `false`: the subflow is held to be silent. If nobody
+    /// opens anything then, keepalives start anew after another wait.
+    pub(super) fn on_keepalive(
+        &mut self,
+        now: Instant,
+        config: &LoneKeepalive,
+        due: KeepaliveDue,
+    ) -> bool {
+        let asks = due.unanswered < config.count.max(1);
+        let (due_at, unanswered) = match asks {
+            true => (now + config.interval, due.unanswered + 1),
+            false => (now + config.idle.max(config.interval), 0),
+        };
+        self.keepalive = Some(Keepalive { at: now, due_at, unanswered });
+        asks
+    }
+
+    /// The peer is there; something may come.
+    pub(super) fn begin_probes(&mut self, now: Instant, probes: Option<ReceiveProbes>) {
+        self.probes.begin(now, probes);
+    }
+
+    /// Data came, or was acknowledged.
+    pub(super) fn on_data(&mut self, now: Instant, probes: Option<ReceiveProbes>) {
+        self.probes.on_data(now, probes);
+    }
+
+    pub(super) const fn probes(&self) -> &ProbeTimer {
+        &self.probes
+    }
+
+    pub(super) const fn probes_mut(&mut self) -> &mut ProbeTimer {
+        &mut self.probes
+    }
+}

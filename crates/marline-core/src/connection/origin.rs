@@ -1,0 +1,25 @@
+//! Where connections and subflows come from.
+
+use marline_wire::{SeqNum, TcpSegment};
+
+use crate::crypto::Key;
+use crate::{ConnectionId, Ecn, FourTuple};
+
+/// Where a connection starts from.
+pub(crate) struct Origin {
+    pub(crate) id: ConnectionId,
+    pub(crate) slot: u32,
+    pub(crate) path: FourTuple,
+    pub(crate) key: Key,
+}
+
+/// A SYN that opens a subflow here.
+pub(crate) struct Accepted<'a> {
+    pub(crate) segment: &'a TcpSegment<'a>,
+    pub(crate) ecn: Ecn,
+    pub(crate) peer_flow: u64,
+    /// Our end of a connection between the same ends that was in TIME-WAIT until now.
+    pub(crate) after: Option<SeqNum>,
+    /// Our initial sequence number, where it is given: a cookie.
+    pub(crate) isn: Option<SeqNum>,
+}

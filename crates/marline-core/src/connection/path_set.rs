@@ -1,0 +1,347 @@
+//! The set of paths: the subflows of a connection, each in a slot, and the addresses between which they run.
+
+use marline_policy::{AddressId, LocalAddress, SubflowId, SubflowPath, SubflowSet, SubflowView};
+use marline_time::{Duration, Instant, Rate};
+
+use super::addresses::Addresses;
+use super::subflow_context::{Ends, Membership, SubflowContext};
+use crate::oracle::NetpathFault;
+use crate::subflow::Subflow;
+use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo};
+
+/// Round trip assumed where none was measured.
+const UNKNOWN_RTT: Duration = Duration::from_millis(100);
+/// Pairs of addresses whose totals are kept after their subflows went.
+const MAX_GONE: usize = 32;
+/// Most subflows that a set of them can name.
+const MAX_SUBFLOWS: usize = 32;
+
+/// The subflows of a connection.
+#[derive(Debug)]
+pub(super) struct PathSet {
+    slots: Vec<Option<Box<SubflowContext>>>,
+    addresses: Addresses,
+    /// Where the search for owed segments starts, so that every subflow gets its turn.
+    next: usize,
+    /// How the application wants silence met, if it said so.
+    keepalive: Option<Option<Keepalive>>,
+    /// Totals of subflows that ended, by address pair.
+    gone: Vec<SubflowInfo>,
+}
+
+impl PathSet {
+    pub(super) fn new(config: &ConnectionConfig, path: FourTuple) -> Self {
+        PathSet {
+            slots: Vec::new(),
+            addresses: Addresses::new(config, path),
+            next: 0,
+            keepalive: None,
+            gone: Vec::new(),
+        }
+    }
+
+    pub(super) const fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    pub(super) const fn addresses_mut(&mut self) -> &mut Addresses {
+        &mut self.addresses
+    }
+
+    /// How the application wants silence met, if it said so.
+    pub(super) const fn keepalive(&self) -> Option<Option<Keepalive>> {
+        self.keepalive
+    }
+
+    pub(super) fn set_keepalive(&mut self, times: Option<Keepalive>) {
+        self.keepalive = Some(times);
+        for subflow in self.iter_mut() {
+            subflow.tcp_mut().set_keepalive(times);
+        }
+    }
+
+    pub(super) fn get(&self, id: SubflowId) -> Option<&SubflowContext> {
+        self.slots.get(usize::from(id.0))?.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: SubflowId) -> Option<&mut SubflowContext> {
+        self.slots.get_mut(usize::from(id.0))?.as_deref_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &SubflowContext> {
+        self.slots.iter().filter_map(Option::as_deref)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut SubflowContext> {
+        self.slots.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// Each with its id, in order of slots.
+    pub(super) fn with_ids(&self) -> impl Iterator<Item = (SubflowId, &SubflowContext)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, there)| Some((SubflowId(slot as u8), there.as_deref()?)))
+    }
+
+    /// Those for which this holds.
+    pub(super) fn those(&self, holds: impl Fn(&SubflowContext) -> bool) -> SubflowSet {
+        let mut set = SubflowSet::EMPTY;
+        let fitting = self.with_ids().filter(|(_, subflow)| holds(subflow));
+        fitting.for_each(|(id, _)| set.insert(id));
+        set
+    }
+
+    /// Slots in use, in order.
+    pub(super) fn ids(&self) -> impl Iterator<Item = SubflowId> + use<> {
+        self.those(|_| true).iter()
+    }
+
+    /// Subflows there are.
+    pub(super) fn count(&self) -> usize {
+        self.iter().count()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// Those that data may be sent on.
+    pub(super) fn usable(&self) -> impl Iterator<Item = &SubflowContext> {
+        self.iter().filter(|subflow| subflow.is_usable())
+    }
+
+    pub(super) fn usable_set(&self) -> SubflowSet {
+        self.those(SubflowContext::is_usable)
+    }
+
+    pub(super) fn usable_count(&self) -> usize {
+        self.usable().count()
+    }
+
+    pub(super) fn is_usable(&self, id: SubflowId) -> bool {
+        self.get(id).is_some_and(SubflowContext::is_usable)
+    }
+
+    /// Those that carry data and are not suspected.
+    pub(super) fn healthy(&self) -> SubflowSet {
+        self.those(SubflowContext::is_healthy)
+    }
+
+    pub(super) fn is_initial(&self, id: SubflowId) -> bool {
+        self.get(id).is_some_and(SubflowContext::is_initial)
+    }
+
+    /// The first subflow, while it is there.
+    pub(super) fn initial(&self) -> Option<&SubflowContext> {
+        self.iter().find(|subflow| subflow.is_initial())
+    }
+
+    /// Only the first subflow is there, and may carry data.
+    pub(super) fn is_initial_alone(&self) -> bool {
+        let mut all = self.iter();
+        all.next().is_some_and(|s| s.is_initial() && !s.is_shut()) && all.next().is_none()
+    }
+
+    /// Some subflow may carry data, now or when its handshake is through.
+    pub(super) fn has_open(&self) -> bool {
+        self.iter().any(|subflow| !subflow.is_shut())
+    }
+
+    /// Joins of the peer that it has not proven.
+    pub(super) fn pending(&self) -> usize {
+        self.iter().filter(|subflow| subflow.is_pending()).count()
+    }
+
+    /// The round trip that the receive window is measured by: that of the slowest usable subflow.
+    pub(super) fn largest_rtt(&self) -> Duration {
+        self.usable().filter_map(|s| s.tcp().srtt()).max().unwrap_or(UNKNOWN_RTT)
+    }
+
+    /// The RTO that data-level timers build on: the largest of the usable subflows.
+    pub(super) fn largest_rto(&self, unknown: Duration) -> Duration {
+        self.usable().map(|s| s.tcp().rto()).max().unwrap_or(unknown)
+    }
+
+    /// As long as a round trip is likely to take on the slowest usable subflow.
+    pub(super) fn slow_round_trip(&self) -> Option<Duration> {
+        let slow = |s: &SubflowContext| {
+            s.tcp().srtt().map_or(UNKNOWN_RTT, |srtt| srtt + s.tcp().rttvar() * 4)
+        };
+        self.usable().map(slow).max()
+    }
+
+    /// When the peer was last heard on a usable subflow.
+    pub(super) fn last_heard_at(&self) -> Option<Instant> {
+        self.usable().map(|s| s.tcp().last_heard_at()).max()
+    }
+
+    /// What all subflows together want to have under way, bytes.
+    pub(super) fn wanted_buffer(&self, tuning: BufferTuning) -> u64 {
+        if tuning != BufferTuning::Rates {
+            return self.iter().map(|subflow| subflow.tcp().cwnd()).sum();
+        }
+        let longest = self.usable().filter_map(|s| s.tcp().srtt()).max().unwrap_or_default();
+        let in_longest = |subflow: &SubflowContext| {
+            let (tcp, cwnd) = (subflow.tcp(), subflow.tcp().cwnd());
+            let srtt = tcp.srtt().filter(|srtt| !srtt.is_zero()).unwrap_or(longest);
+            Rate::over(cwnd, srtt).bytes_in(longest).max(cwnd)
+        };
+        self.usable().map(in_longest).sum()
+    }
+
+    /// The subflow on which a lone segment arrives soonest.
+    pub(super) fn best(&self) -> Option<SubflowId> {
+        let usable = self.with_ids().filter(|(_, subflow)| subflow.is_usable());
+        let soonest = usable.min_by_key(|(_, subflow)| {
+            let srtt = subflow.tcp().srtt().unwrap_or_default();
+            (subflow.is_suspect(), subflow.is_backup(), srtt)
+        });
+        soonest.map(|(id, _)| id)
+    }
+
+    /// It starts at an address that is there for when others fail: a cellular radio that keepalives would
+    /// not let sleep, and whatever there was before it has failed.
+    pub(super) fn is_reserve(&self, subflow: &SubflowContext) -> bool {
+        let local = self.addresses.find_local(subflow.local_id());
+        local.is_some_and(|local| local.backup)
+    }
+
+    /// All that is usable starts at such addresses.
+    pub(super) fn has_reserve_only(&self) -> bool {
+        self.usable().all(|subflow| self.is_reserve(subflow))
+    }
+
+    /// An address is up at which no subflow starts that may carry data.
+    pub(super) fn has_unopened_address(&self) -> bool {
+        let starts_at = |id: AddressId| self.iter().any(|s| s.local_id() == id && !s.is_shut());
+        let unopened = |local: &LocalAddress| local.up && local.subflow && !starts_at(local.id);
+        self.addresses.local().iter().any(unopened)
+    }
+
+    /// Something is under way whose acknowledgement would be missed.
+    pub(super) fn owe_acks(&self) -> bool {
+        self.iter().any(|subflow| subflow.tcp().unacked().next().is_some())
+    }
+
+    /// Puts a subflow into the first free slot. `None` when as many as `limit` are taken.
+    pub(super) fn add(
+        &mut self,
+        limit: usize,
+        mut tcp: Subflow,
+        ends: Ends,
+        (membership, backup): (Membership, bool),
+        fault: Option<NetpathFault>,
+    ) -> Option<SubflowId> {
+        let limit = limit.clamp(1, MAX_SUBFLOWS);
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if free >= limit {
+            return None;
+        }
+        if free == self.slots.len() {
+            self.slots.push(None);
+        }
+        let id = SubflowId(free as u8);
+        tcp.set_id(id);
+        let subflow = SubflowContext::new(tcp, ends, membership, backup, fault);
+        self.slots[free] = Some(Box::new(subflow));
+        Some(id)
+    }
+
+    /// Takes a subflow out of its slot.
+    pub(super) fn take(&mut self, id: SubflowId) -> Option<Box<SubflowContext>> {
+        self.slots.get_mut(usize::from(id.0))?.take()
+    }
+
+    /// How many slots were ever used: so many turns ask each subflow for what it owes.
+    pub(super) fn turns(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whose turn it is.
+    pub(super) fn turn(&self) -> SubflowId {
+        SubflowId((self.next % self.slots.len().max(1)) as u8)
+    }
+
+    /// It has nothing to send now: the next one's turn.
+    pub(super) fn end_turn(&mut self) {
+        self.next = self.next % self.slots.len().max(1) + 1;
+    }
+
+    /// The first one's turn.
+    pub(super) const fn restart_turns(&mut self) {
+        self.next = 0;
+    }
+
+    /// What schedulers judge by: subflows that carry data.
+    pub(super) fn views(&self, now: Instant) -> impl Iterator<Item = SubflowView> {
+        let up = self.with_ids().filter(|(_, subflow)| subflow.is_up());
+        up.map(move |(id, subflow)| subflow.view(now, id))
+    }
+
+    /// What path managers judge by.
+    pub(super) fn paths(&self) -> Vec<SubflowPath> {
+        let open = self.with_ids().filter(|(_, subflow)| !subflow.is_shut());
+        open.map(|(id, subflow)| subflow.path(id)).collect()
+    }
+
+    /// When something is due on a subflow.
+    pub(super) fn timeouts(&self) -> impl Iterator<Item = Instant> {
+        self.iter().flat_map(SubflowContext::timeouts).flatten()
+    }
+
+    /// What may wait behind holes of all subflows together, beyond what does: as much as the largest window.
+    pub(super) fn out_of_order_room(&self, window: u64) -> u64 {
+        let held: u64 = self.iter().map(|subflow| subflow.tcp().held_out_of_order()).sum();
+        window.saturating_sub(held)
+    }
+
+    /// Gives back memory that lists kept for use.
+    pub(super) fn shrink(&mut self) {
+        self.iter_mut().for_each(|subflow| subflow.tcp_mut().shrink());
+    }
+
+    /// Bytes of memory that wait out of order.
+    pub(super) fn memory(&self) -> u64 {
+        self.iter().map(|subflow| subflow.tcp().memory()).sum()
+    }
+
+    /// Bytes of memory that lists hold beside.
+    pub(super) fn bookkeeping(&self) -> u64 {
+        self.iter().map(|subflow| subflow.tcp().bookkeeping()).sum()
+    }
+
+    /// Pictures of the subflows for people, and totals of those that ended.
+    pub(super) fn info(&self) -> (Vec<SubflowInfo>, Vec<SubflowInfo>) {
+        let infos =
+            self.with_ids().map(|(id, subflow)| subflow.tcp().info(id, subflow.is_backup()));
+        (infos.collect(), self.gone.clone())
+    }
+
+    /// Adds an ended subflow to the totals of its pair of addresses.
+    pub(super) fn remember_totals(&mut self, subflow: &SubflowContext, id: SubflowId) {
+        // What never came about has no totals, and anybody could fill the list with it.
+        if !subflow.was_joined() && !subflow.is_initial() {
+            return;
+        }
+        let last = subflow.tcp().info(id, subflow.is_backup());
+        let same = |g: &SubflowInfo| {
+            g.path.local.ip() == last.path.local.ip() && g.path.remote == last.path.remote
+        };
+        match self.gone.iter().position(same) {
+            Some(known) => {
+                let sum = &mut self.gone[known];
+                sum.bytes_sent += last.bytes_sent;
+                sum.bytes_received += last.bytes_received;
+                sum.bytes_retransmitted += last.bytes_retransmitted;
+                sum.bytes_reinjected += last.bytes_reinjected;
+                sum.bytes_duplicate += last.bytes_duplicate;
+                sum.rtos += last.rtos;
+                sum.probes += last.probes;
+                sum.undone += last.undone;
+                sum.state = last.state;
+                sum.last_heard_at = last.last_heard_at;
+            }
+            None if self.gone.len() < MAX_GONE => self.gone.push(last),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The replay guard of Fast JOIN: which SYNs of the peer were taken before, and how many wrong ones are borne.
+//!
+//! docs/adr/0014 argues each check. In short: everything a SYN says is covered by its HMAC; it counts
+//! once, from whatever address; it is about now; and nobody is sent data before he showed that he is
+//! where he says.
+
+use marline_policy::Dsn;
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::FastJoinForm;
+
+/// Wrong HMACs that a connection bears, and how long one of them is held against it.
+const MAX_FAILURES: u32 = 8;
+const FORGIVE_AFTER: Duration = Duration::from_secs(10);
+/// Accepted SYNs that a connection remembers as long as they are fresh.
+const MAX_REMEMBERED: usize = 32;
+
+/// What the answerer remembers, so that nobody plays a SYN twice, or tries for long.
+#[derive(Debug, Default)]
+pub(super) struct ReplayGuard {
+    /// HMACs of accepted SYNs, with the point that each speaks of.
+    seen: Vec<(FastJoinForm, u64, Dsn)>,
+    /// Where they are counted: which numbers were here.
+    counted: Counted,
+    /// Fast JOINs that we opened.
+    opened: u64,
+    failures: u32,
+    forgive_at: Option<Instant>,
+}
+
+/// The numbers of the peer's Fast JOINs that were accepted: the highest, and which of those below it, as IPsec does
+/// (RFC 4303 section 3.4.3). So what must be remembered does not grow with what was accepted.
+#[derive(Copy, Clone, Debug, Default)]
+struct Counted {
+    highest: u64,
+    /// The highest is bit 0, the one before it bit 1.
+    seen: u128,
+}
+
+impl Counted {
+    /// The number with this low byte that is nearest to what comes next.
+    const fn unwrap(self, low: u8) -> u64 {
+        const HALF: u64 = 128;
+        let from = self.highest.saturating_sub(HALF - 1);
+        from + (low.wrapping_sub(from as u8)) as u64
+    }
+
+    /// Takes note of a number. `false`: it was here, or is too old to tell.
+    const fn admit(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let ahead = number - self.highest;
+            self.seen = if ahead < 128 { self.seen << ahead | 1 } else { 1 };
+            self.highest = number;
+            return true;
+        }
+        let behind = self.highest - number;
+        if number == 0 || behind >= 128 || self.seen >> behind & 1 == 1 {
+            return false;
+        }
+        self.seen |= 1 << behind;
+        true
+    }
+}
+
+impl ReplayGuard {
+    /// Whether another HMAC is looked at.
+    pub(super) fn has_patience(&mut self, now: Instant) -> bool {
+        while let Some(at) = self.forgive_at.filter(|at| *at <= now && self.failures > 0) {
+            self.failures -= 1;
+            self.forgive_at = Some(at + FORGIVE_AFTER);
+        }
+        self.failures < MAX_FAILURES
+    }
+
+    /// A HMAC was wrong.
+    pub(super) fn failed(&mut self, now: Instant) {
+        if self.failures == 0 {
+            self.forgive_at = Some(now + FORGIVE_AFTER);
+        }
+        self.failures += 1;
+    }
+
+    /// The number with this low byte that is nearest to what comes next, where they are counted.
+    pub(super) const fn unwrap(&self, low: u8) -> u64 {
+        self.counted.unwrap(low)
+    }
+
+    /// Takes note of a number. `false`: it was here, or is too old to tell.
+    pub(super) const fn admit_number(&mut self, number: u64) -> bool {
+        self.counted.admit(number)
+    }
+
+    /// The number of the Fast JOIN that we open now.
+    pub(super) const fn count_opened(&mut self) -> u64 {
+        self.opened += 1;
+        self.opened
+    }
+
+    /// Takes note of an accepted SYN. `false`: it was here before, or more are fresh than are
+    /// remembered, so that this one could come again unnoticed.
+    pub(super) fn admit(
+        &mut self,
+        syn: (FastJoinForm, u64, Dsn),
+        is_stale: impl Fn(FastJoinForm, Dsn) -> bool,
+    ) -> bool {
+        self.seen.retain(|(form, _, point)| !is_stale(*form, *point));
+        let known = self.seen.iter().any(|(form, hmac, _)| (*form, *hmac) == (syn.0, syn.1));
+        if known || self.seen.len() >= MAX_REMEMBERED {
+            return false;
+        }
+        self.seen.push(syn);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_counts_once_however_many_came_and_in_whatever_order() {
+        let mut counted = Counted::default();
+        assert!(!counted.admit(0));
+        for number in 1..1_000_u64 {
+            let number = if number % 2 == 0 { number - 1 } else { number + 1 };
+            assert_eq!(counted.unwrap(number as u8), number);
+            assert!(counted.admit(number) && !counted.admit(number), "{number}");
+        }
+        // Up to 128 may be lost on the way, and what is older than the window is not known to be new.
+        assert_eq!((counted.highest, counted.unwrap(0x68)), (1_000, 1_128));
+        assert!(counted.admit(1_128) && counted.admit(1_001) && !counted.admit(1_000));
+    }
+}

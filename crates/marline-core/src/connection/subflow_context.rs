@@ -1,0 +1,795 @@
+//! A subflow as its connection knows it: the TCP machine, and all that is beyond plain TCP.
+
+use marline_policy::{AddressId, DataRange, Eligibility, SubflowId, SubflowPath, SubflowView};
+use marline_time::{Duration, Instant};
+use marline_wire::mptcp::{FastJoinForm, MpFail, MpJoin, MpTcpRst};
+use marline_wire::{TcpFlags, TcpSegment};
+
+use super::handshake::{fast_join_token, mp_join};
+use super::keys::Keys;
+use crate::SubflowState;
+use crate::oracle::NetpathFault;
+use crate::subflow::Subflow;
+use crate::tables::demux::FlowKey;
+
+/// How long the other half of a subflow stays open that we closed, with nothing coming on it (Linux:
+/// `tcp_fin_timeout`, 60 s).
+const HALF_CLOSED: Duration = Duration::from_secs(60);
+/// Third ACKs without an answer after which a join is given up.
+const MAX_THIRD_ACKS: u32 = 6;
+/// Third ACKs are at least this far apart.
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// MP_FAILs without an answer after which the subflow is reset, and answers given.
+const MAX_MP_FAILS: u32 = 6;
+
+/// How the subflow belongs to the connection.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Membership {
+    /// The first subflow: MP_CAPABLE.
+    Initial,
+    /// We joined: MP_JOIN from our SYN on.
+    Joining(Joining),
+    /// The peer joined.
+    Joined(Joined),
+}
+
+/// A join that we opened.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Joining {
+    nonce: u32,
+    /// The HMAC of the third ACK, once the SYN/ACK proved the peer.
+    hmac: Option<[u8; 20]>,
+    /// A Fast JOIN, until the subflow is up.
+    fast: Option<FastOpened>,
+    /// The fourth ACK came, or the answer to a Fast JOIN: data may go.
+    confirmed: bool,
+    /// When the third ACK goes out again.
+    repeat_at: Option<Instant>,
+    repeats: u32,
+}
+
+/// A join that the peer opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Joined {
+    nonce: u32,
+    peer_nonce: u32,
+    /// The third ACK proved the peer, or the SYN of a Fast JOIN did.
+    verified: bool,
+    /// Its SYN was that of a Fast JOIN.
+    fast: Option<FastAccepted>,
+}
+
+/// A Fast JOIN that we opened.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct FastOpened {
+    pub(super) form: FastJoinForm,
+    /// Its SYN went out.
+    sent: bool,
+    /// The data that went with it.
+    pub(super) range: Option<DataRange>,
+    /// HMAC of the SYN.
+    pub(super) hmac: u64,
+}
+
+impl FastOpened {
+    /// One whose SYN is not built yet.
+    const WANTED: FastOpened =
+        FastOpened { form: FastJoinForm::In, sent: false, range: None, hmac: 0 };
+
+    /// One whose SYN goes out now.
+    pub(super) const fn sent(form: FastJoinForm, range: Option<DataRange>, hmac: u64) -> Self {
+        FastOpened { form, sent: true, range, hmac }
+    }
+
+    pub(super) const fn is_sent(&self) -> bool {
+        self.sent
+    }
+}
+
+/// A Fast JOIN of the peer.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct FastAccepted {
+    pub(super) form: FastJoinForm,
+    /// HMAC of its SYN.
+    pub(super) hmac: u64,
+    /// It came back as the SYN of an ordinary join, which the last SYN/ACK answers.
+    ordinary: bool,
+}
+
+impl FastAccepted {
+    pub(super) const fn new(form: FastJoinForm, hmac: u64) -> Self {
+        FastAccepted { form, hmac, ordinary: false }
+    }
+}
+
+impl Membership {
+    /// A join that we open, fast or not.
+    pub(super) fn joining(nonce: u32, fast: bool) -> Self {
+        let fast = fast.then_some(FastOpened::WANTED);
+        Membership::Joining(Joining { nonce, fast, ..Joining::default() })
+    }
+
+    /// A join of the peer, whose third ACK will prove it.
+    pub(super) const fn joined(nonce: u32, peer_nonce: u32) -> Self {
+        Membership::Joined(Joined { nonce, peer_nonce, verified: false, fast: None })
+    }
+
+    /// A Fast JOIN of the peer, proven by its SYN.
+    pub(super) const fn joined_fast(nonce: u32, fast: FastAccepted) -> Self {
+        Membership::Joined(Joined { nonce, peer_nonce: 0, verified: true, fast: Some(fast) })
+    }
+}
+
+impl Joining {
+    pub(super) const fn nonce(&self) -> u32 {
+        self.nonce
+    }
+
+    /// The SYN/ACK that proves the peer has not come.
+    pub(super) const fn awaits_syn_ack(&self) -> bool {
+        self.hmac.is_none() && !self.confirmed
+    }
+}
+
+impl Joined {
+    /// Our nonce and the peer's.
+    pub(super) const fn nonces(&self) -> (u32, u32) {
+        (self.nonce, self.peer_nonce)
+    }
+
+    pub(super) const fn is_verified(&self) -> bool {
+        self.verified
+    }
+
+    pub(super) const fn is_fast(&self) -> bool {
+        self.fast.is_some()
+    }
+
+    /// The Fast JOIN that the SYN/ACK answers.
+    pub(super) fn fast_to_answer(&self) -> Option<FastAccepted> {
+        self.fast.filter(|fast| !fast.ordinary)
+    }
+}
+
+/// Where the subflow stands between its SYN and its slot's next use.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its handshake is not through.
+    Opening,
+    /// Its handshake is not through, and it is to carry no data when it is.
+    Abandoned,
+    /// It was established, and policies know of it.
+    Active,
+    /// Policies know of it, and it takes no more data.
+    Leaving,
+    /// It was established once, and policies know that it is gone.
+    Closed,
+}
+
+/// What is left to be said once the subflow is gone.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum LastWord {
+    /// What TCP says by itself.
+    #[default]
+    None,
+    /// A RST went out on it: again to who comes late.
+    Reset,
+    /// All its retries went unanswered: a RST goes out when it is gone, and again.
+    ResetOwed,
+}
+
+/// What a RST says besides being one.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) enum ClosingOption {
+    /// Nothing.
+    #[default]
+    None,
+    /// MP_TCPRST.
+    Reason(MpTcpRst),
+    /// MP_FAIL: a checksum failed here. The reason goes with it.
+    Fail(MpFail),
+    /// MP_FASTCLOSE: the whole connection ends.
+    Fastclose,
+}
+
+/// What became of MP_FAIL on a subflow.
+#[derive(Copy, Clone, Debug, Default)]
+struct FailState {
+    /// When ours goes out again.
+    repeat_at: Option<Instant>,
+    /// How often it was sent, or sent in answer.
+    count: u32,
+}
+
+/// What to do about an MP_FAIL that was not answered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum FailStep {
+    NotDue,
+    Send,
+    GiveUp,
+}
+
+/// What follows from a completed TCP handshake of a join.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum JoinStep {
+    /// The subflow carries data.
+    Up,
+    /// So it does, after a Fast JOIN of the peer.
+    UpFast,
+    /// The fourth ACK is waited for.
+    Waits,
+}
+
+/// What a segment on a half-open Fast JOIN of the peer is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum HalfOpen {
+    /// TCP may have it.
+    Admitted,
+    /// The opener went over to an ordinary join, and has proven itself.
+    WentOrdinary,
+    /// Its HMAC is wrong: TCP must not have it.
+    BadHmac,
+}
+
+/// The ends of a subflow.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Ends {
+    pub(super) key: FlowKey,
+    /// Id of the local address, as configured.
+    pub(super) local_id: AddressId,
+    /// Id of the remote address, as the peer gave it.
+    pub(super) remote_id: AddressId,
+}
+
+/// One subflow as its connection knows it.
+#[derive(Debug)]
+pub(super) struct SubflowContext {
+    tcp: Subflow,
+    ends: Ends,
+    membership: Membership,
+    /// We asked that it be a backup.
+    backup_here: bool,
+    /// The peer asked that it be a backup.
+    backup_there: bool,
+    phase: Phase,
+    last_word: LastWord,
+    /// What the peer said of its RST.
+    reset_reason: Option<MpTcpRst>,
+    /// Goes with the RST that is owed.
+    closing_option: ClosingOption,
+    /// Our half is closed, and the peer knows, since.
+    half_closed_at: Option<Instant>,
+    /// MP_FAIL that is to be repeated, or was sent in answer.
+    fail: FailState,
+    /// When unanswered probes turn into reinjection, if not at once.
+    patience_until: Option<Instant>,
+    /// Its probe stayed unanswered and its data was queued for other subflows.
+    suspected: bool,
+    /// When it last brought news of the stream, or joined.
+    last_new_at: Instant,
+    /// Why the path health monitor holds its path to be bad.
+    fault: Option<NetpathFault>,
+}
+
+impl SubflowContext {
+    pub(super) fn new(
+        tcp: Subflow,
+        ends: Ends,
+        membership: Membership,
+        backup: bool,
+        fault: Option<NetpathFault>,
+    ) -> Self {
+        SubflowContext {
+            tcp,
+            ends,
+            membership,
+            backup_here: backup,
+            backup_there: false,
+            phase: Phase::Opening,
+            last_word: LastWord::None,
+            reset_reason: None,
+            closing_option: ClosingOption::None,
+            half_closed_at: None,
+            fail: FailState::default(),
+            patience_until: None,
+            suspected: false,
+            last_new_at: Instant::ZERO,
+            fault,
+        }
+    }
+
+    pub(super) const fn tcp(&self) -> &Subflow {
+        &self.tcp
+    }
+
+    pub(super) const fn tcp_mut(&mut self) -> &mut Subflow {
+        &mut self.tcp
+    }
+
+    pub(super) const fn key(&self) -> FlowKey {
+        self.ends.key
+    }
+
+    /// The peer said by which id it wants to be addressed.
+    pub(super) const fn set_peer_flow(&mut self, peer_flow: u64) -> FlowKey {
+        self.ends.key.peer_flow = peer_flow;
+        self.ends.key
+    }
+
+    /// Id of the local address, as configured.
+    pub(super) const fn local_id(&self) -> AddressId {
+        self.ends.local_id
+    }
+
+    /// Id of the remote address, as the peer gave it.
+    pub(super) const fn remote_id(&self) -> AddressId {
+        self.ends.remote_id
+    }
+
+    pub(super) const fn membership(&self) -> Membership {
+        self.membership
+    }
+
+    pub(super) const fn is_initial(&self) -> bool {
+        matches!(self.membership, Membership::Initial)
+    }
+
+    /// Data may be sent on it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.phase == Phase::Active && self.tcp.is_established()
+    }
+
+    /// Policies know of it.
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Active | Phase::Leaving)
+    }
+
+    /// It takes no more data: closing, or its address is gone.
+    pub(super) const fn is_shut(&self) -> bool {
+        !matches!(self.phase, Phase::Opening | Phase::Active)
+    }
+
+    /// Its handshake is through.
+    pub(super) const fn was_joined(&self) -> bool {
+        !matches!(self.phase, Phase::Opening | Phase::Abandoned)
+    }
+
+    /// It was established once, and policies know that it is gone.
+    pub(super) const fn is_down(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// A join that the peer began and has not proven.
+    pub(super) const fn is_pending(&self) -> bool {
+        matches!(self.membership, Membership::Joined(_)) && matches!(self.phase, Phase::Opening)
+    }
+
+    /// Its handshake is through.
+    pub(super) const fn establish(&mut self) {
+        self.phase = match self.phase {
+            Phase::Opening => Phase::Active,
+            Phase::Abandoned => Phase::Leaving,
+            phase => phase,
+        };
+    }
+
+    /// It takes no more data.
+    pub(super) const fn shut(&mut self) {
+        self.phase = match self.phase {
+            Phase::Opening => Phase::Abandoned,
+            Phase::Active => Phase::Leaving,
+            phase => phase,
+        };
+    }
+
+    /// It takes no more data, and closes.
+    pub(super) fn close(&mut self) {
+        self.shut();
+        self.tcp.close();
+    }
+
+    /// It carries nothing any more. Whether policies knew of it.
+    pub(super) const fn stop_carrying(&mut self) -> bool {
+        self.shut();
+        let was_up = self.is_up();
+        if was_up {
+            self.phase = Phase::Closed;
+        }
+        was_up
+    }
+
+    /// A RST ends it, which says no more than that it is one, or what was to be said before.
+    pub(super) fn reset(&mut self) {
+        self.shut();
+        self.tcp.reset();
+    }
+
+    /// A RST ends it, and says this.
+    pub(super) fn reset_with(&mut self, option: ClosingOption) {
+        self.closing_option = option;
+        self.reset();
+    }
+
+    /// The RST that is owed says this.
+    pub(super) const fn set_closing_option(&mut self, option: ClosingOption) {
+        self.closing_option = option;
+    }
+
+    /// The same, unless it has something to say already: the first reason is the cause of the next.
+    pub(super) const fn add_reset_reason(&mut self, reason: u8) {
+        if matches!(self.closing_option, ClosingOption::None) {
+            self.closing_option = ClosingOption::Reason(MpTcpRst { transient: false, reason });
+        }
+    }
+
+    pub(super) const fn closing_option(&self) -> ClosingOption {
+        self.closing_option
+    }
+
+    /// A RST went out on it.
+    pub(super) fn note_reset_sent(&mut self) {
+        if self.last_word == LastWord::None {
+            self.last_word = LastWord::Reset;
+        }
+    }
+
+    /// All its retries went unanswered. The peer may still be there, and hold the subflow for good: one
+    /// direction is enough for a RST.
+    pub(super) const fn give_up(&mut self) {
+        if self.was_joined() {
+            self.last_word = LastWord::ResetOwed;
+        }
+    }
+
+    pub(super) const fn last_word(&self) -> LastWord {
+        self.last_word
+    }
+
+    /// The peer says why it resets the subflow.
+    pub(super) const fn set_reset_reason(&mut self, reason: MpTcpRst) {
+        self.reset_reason = Some(reason);
+    }
+
+    /// What the peer said of its RST.
+    pub(super) const fn reset_reason(&self) -> Option<MpTcpRst> {
+        self.reset_reason
+    }
+
+    /// Our half may be closed, and the peer know.
+    pub(super) fn note_half_closed(&mut self, now: Instant) {
+        if self.tcp.state() == SubflowState::FinWait2 {
+            self.half_closed_at.get_or_insert(now);
+        }
+    }
+
+    /// How long the peer's half may stay open after ours.
+    pub(super) fn half_closed_until(&self) -> Option<Instant> {
+        self.half_closed_at.map(|at| at.max(self.last_new_at) + HALF_CLOSED)
+    }
+
+    /// A join whose SYN nobody has answered was closed without a word.
+    pub(super) fn is_closed_unanswered(&self) -> bool {
+        self.tcp.state() == SubflowState::Closed && !self.was_joined()
+    }
+
+    /// Carries data only if nothing else can.
+    pub(super) const fn is_backup(&self) -> bool {
+        self.backup_here || self.backup_there
+    }
+
+    /// We asked that it be a backup.
+    pub(super) const fn is_backup_here(&self) -> bool {
+        self.backup_here
+    }
+
+    /// The peer asked that it be a backup.
+    pub(super) const fn is_backup_there(&self) -> bool {
+        self.backup_there
+    }
+
+    /// We ask that it be a backup, or not. Whether that is news.
+    pub(super) const fn set_backup_here(&mut self, backup: bool) -> bool {
+        core::mem::replace(&mut self.backup_here, backup) != backup
+    }
+
+    pub(super) const fn set_backup_there(&mut self, backup: bool) {
+        self.backup_there = backup;
+    }
+
+    /// It brought news of the stream, or joined.
+    pub(super) const fn note_news(&mut self, now: Instant) {
+        self.last_new_at = now;
+    }
+
+    /// Its probe stays unanswered, or something else is due and does not come: others get its data. Whether that
+    /// is news.
+    pub(super) const fn suspect(&mut self) -> bool {
+        !core::mem::replace(&mut self.suspected, true)
+    }
+
+    pub(super) const fn is_suspected(&self) -> bool {
+        self.suspected
+    }
+
+    /// Something is heard on it. Whether it was suspected.
+    pub(super) const fn on_heard_again(&mut self) -> bool {
+        self.patience_until = None;
+        core::mem::replace(&mut self.suspected, false)
+    }
+
+    /// An unanswered probe is borne until then.
+    pub(super) fn be_patient(&mut self, until: Instant) {
+        self.patience_until.get_or_insert(until);
+    }
+
+    /// Whether the patience with an unanswered probe is over now.
+    pub(super) fn loses_patience(&mut self, now: Instant) -> bool {
+        let over = self.patience_until.is_some_and(|at| at <= now);
+        if over {
+            self.patience_until = None;
+        }
+        over
+    }
+
+    /// What is said of its path changed, perhaps: what was said before.
+    pub(super) const fn set_fault(&mut self, fault: Option<NetpathFault>) -> Option<NetpathFault> {
+        core::mem::replace(&mut self.fault, fault)
+    }
+
+    /// Its path is held to be bad.
+    pub(super) const fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// It is suspected, or its path bad, even if heard.
+    pub(super) const fn is_doubted(&self) -> bool {
+        self.suspected || self.fault.is_some()
+    }
+
+    /// Data on it is not expected to arrive.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.is_doubted() || self.tcp.potentially_failed()
+    }
+
+    /// It carries data and is not suspected.
+    pub(super) fn is_healthy(&self) -> bool {
+        self.is_usable() && !self.is_suspect()
+    }
+
+    /// The MP_FAIL that goes out now is to be answered.
+    pub(super) const fn expect_mp_fail(&mut self, now: Instant) {
+        self.fail.repeat_at = Some(now);
+    }
+
+    /// The peer shows that MP_FAIL came through.
+    pub(super) const fn settle_mp_fail(&mut self) {
+        self.fail.repeat_at = None;
+    }
+
+    /// Whether MP_FAIL goes out now. A peer that does not answer cannot be understood any more.
+    pub(super) fn repeat_mp_fail(&mut self, now: Instant) -> FailStep {
+        if self.fail.repeat_at.is_none_or(|at| at > now) {
+            return FailStep::NotDue;
+        }
+        if self.fail.count > MAX_MP_FAILS || self.is_shut() {
+            self.fail.repeat_at = None;
+            return FailStep::GiveUp;
+        }
+        self.fail.repeat_at = Some(now + self.tcp.rto() * (1 << self.fail.count.min(6)));
+        self.fail.count += 1;
+        FailStep::Send
+    }
+
+    /// Whether the peer's MP_FAIL is answered: two sides that both answer must come to an end.
+    pub(super) const fn answers_mp_fail(&mut self) -> bool {
+        let answers = self.fail.count <= MAX_MP_FAILS;
+        if answers {
+            self.fail.count += 1;
+        }
+        answers
+    }
+
+    /// The SYN/ACK of a join that we opened proves the peer: the HMAC that our third ACK shows.
+    pub(super) const fn prove_syn_ack(&mut self, backup: bool, hmac: Option<[u8; 20]>) {
+        self.backup_there = backup;
+        if let Membership::Joining(joining) = &mut self.membership {
+            joining.hmac = hmac;
+        }
+    }
+
+    /// The third ACK of a join that the peer opened proves it.
+    pub(super) const fn verify(&mut self) {
+        if let Membership::Joined(joined) = &mut self.membership {
+            joined.verified = true;
+        }
+    }
+
+    /// A join's TCP handshake is complete on our side.
+    pub(super) fn on_join_established(&mut self, now: Instant) -> JoinStep {
+        self.tcp.ack_now();
+        match &mut self.membership {
+            Membership::Joining(joining) if !joining.confirmed => {
+                joining.repeat_at = Some(now + third_ack_pause(&self.tcp, 0));
+                return JoinStep::Waits;
+            }
+            _ => {}
+        }
+        self.establish();
+        match self.membership {
+            Membership::Joined(Joined { fast: Some(_), .. }) => JoinStep::UpFast,
+            _ => JoinStep::Up,
+        }
+    }
+
+    /// A valid segment came: if our third ACK was out, this is the fourth. Whether it is.
+    pub(super) fn on_fourth_ack(&mut self) -> bool {
+        let Membership::Joining(joining) = &mut self.membership else { return false };
+        if joining.confirmed || joining.hmac.is_none() || !self.tcp.is_established() {
+            return false;
+        }
+        joining.confirmed = true;
+        joining.repeat_at = None;
+        self.establish();
+        true
+    }
+
+    /// Repeats the third ACK when the fourth does not come. Whether to give the join up.
+    pub(super) fn repeat_third_ack(&mut self, now: Instant) -> bool {
+        let Membership::Joining(joining) = &mut self.membership else { return false };
+        if joining.repeat_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        joining.repeats += 1;
+        joining.repeat_at = Some(now + third_ack_pause(&self.tcp, joining.repeats));
+        let given_up = joining.repeats > MAX_THIRD_ACKS;
+        self.tcp.ack_now();
+        given_up
+    }
+
+    /// The third ACK that it still has to show.
+    pub(super) const fn third_ack(&self) -> Option<MpJoin> {
+        match self.membership {
+            Membership::Joining(Joining { hmac: Some(hmac), confirmed: false, .. }) => {
+                Some(MpJoin::Ack { hmac })
+            }
+            _ => None,
+        }
+    }
+
+    /// The Fast JOIN that we opened with it and that is not settled.
+    pub(super) const fn fast_opened(&self) -> Option<FastOpened> {
+        match self.membership {
+            Membership::Joining(joining) => joining.fast,
+            _ => None,
+        }
+    }
+
+    /// The SYN of our Fast JOIN goes out.
+    pub(super) const fn send_fast(&mut self, fast: FastOpened) {
+        if let Membership::Joining(joining) = &mut self.membership {
+            joining.fast = Some(fast);
+        }
+    }
+
+    /// The answer to our Fast JOIN proves the peer.
+    pub(super) const fn confirm_fast(&mut self, backup: bool) {
+        self.backup_there = backup;
+        if let Membership::Joining(joining) = &mut self.membership {
+            joining.confirmed = true;
+        }
+    }
+
+    /// It is up: the Fast JOIN that we opened with it, and whether only the ordinary SYN was answered.
+    pub(super) fn settle_fast(&mut self, now: Instant) -> Option<(FastOpened, bool)> {
+        let Membership::Joining(joining) = &mut self.membership else { return None };
+        let fast = joining.fast.take()?;
+        // Third and fourth ACK.
+        let ordinary = joining.hmac.is_some();
+        self.tcp.settle_syn_payload(now);
+        Some((fast, ordinary))
+    }
+
+    /// A segment on a Fast JOIN of the peer whose handshake is not through. Its opener may have gone
+    /// over to an ordinary join, with the same ports, because our answer did not get through. It gets the
+    /// answer to the SYN that it sent last; by its third ACK it says which of the two it has.
+    pub(super) fn on_half_open_fast(&mut self, segment: &TcpSegment<'_>, keys: &Keys) -> HalfOpen {
+        let first = marline_policy::Ssn(1);
+        let (seq, flags) = (segment.header.seq, segment.header.flags);
+        let in_turn =
+            seq == self.tcp.peer_to_wire(first) && segment.header.ack == self.tcp.to_wire(first);
+        let again = seq == self.tcp.peer_to_wire(marline_policy::Ssn(0));
+        let Membership::Joined(joined) = &mut self.membership else { return HalfOpen::Admitted };
+        let Some(fast) = &mut joined.fast else { return HalfOpen::Admitted };
+        match mp_join(segment) {
+            Some(MpJoin::Syn { nonce, .. }) if again && flags.contains(TcpFlags::SYN) => {
+                fast.ordinary = true;
+                joined.peer_nonce = nonce;
+                self.tcp.acknowledge_syn_alone(true);
+            }
+            Some(MpJoin::Ack { hmac }) if fast.ordinary && in_turn => {
+                if !keys.proves_third_ack(&hmac, joined.nonce, joined.peer_nonce) {
+                    return HalfOpen::BadHmac;
+                }
+                joined.fast = None;
+                self.tcp.forget_syn_payload();
+                return HalfOpen::WentOrdinary;
+            }
+            _ if again && fast_join_token(segment).is_some() => {
+                fast.ordinary = false;
+                self.tcp.acknowledge_syn_alone(false);
+            }
+            _ => {}
+        }
+        HalfOpen::Admitted
+    }
+
+    /// When something is due on it.
+    pub(super) fn timeouts(&self) -> [Option<Instant>; 5] {
+        let repeat = match self.membership {
+            Membership::Joining(joining) => joining.repeat_at,
+            _ => None,
+        };
+        let half_closed = self.half_closed_until();
+        [self.tcp.next_timeout(), self.patience_until, repeat, self.fail.repeat_at, half_closed]
+    }
+
+    /// Whether it still has this byte on its own scoreboard.
+    pub(super) fn holds(&self, at: marline_policy::Dsn) -> bool {
+        self.tcp.unacked().any(|s| s.dsn <= at && at < s.dsn.plus(s.payload_len()))
+    }
+
+    /// What it holds of the stream from `una` on, as few ranges as it takes.
+    pub(super) fn unacked_ranges(&self, una: marline_policy::Dsn) -> Vec<DataRange> {
+        let mut held: Option<DataRange> = None;
+        let mut ranges = Vec::new();
+        for segment in self.tcp.unacked() {
+            let start = segment.dsn.max(una);
+            let range = DataRange::new(start, segment.dsn.plus(segment.payload_len()));
+            if range.is_empty() {
+                continue;
+            }
+            match &mut held {
+                Some(whole) if whole.end == range.start => whole.end = range.end,
+                _ => ranges.extend(held.replace(range)),
+            }
+        }
+        ranges.extend(held);
+        ranges
+    }
+
+    /// What schedulers judge it by.
+    pub(super) fn view(&self, now: Instant, id: SubflowId) -> SubflowView {
+        let Ends { local_id, remote_id, .. } = self.ends;
+        let mut view = self.tcp.view(now, id, local_id, remote_id, self.is_backup());
+        if !self.is_usable() {
+            view.eligibility = Eligibility::NotUsable;
+        }
+        view.potentially_failed |= self.suspected;
+        view.last_new_at = self.last_new_at;
+        view.bad_netpath = self.fault.is_some();
+        view
+    }
+
+    /// What path managers judge it by.
+    pub(super) const fn path(&self, id: SubflowId) -> SubflowPath {
+        let Ends { key, local_id, remote_id } = self.ends;
+        SubflowPath {
+            id,
+            local: key.path.local,
+            remote: key.path.remote,
+            local_id,
+            remote_id,
+            established: self.is_up(),
+        }
+    }
+}
+
+/// How long a third ACK waits for the fourth, which nobody delays: two round trips for the first two, then the
+/// timeout, backed off.
+fn third_ack_pause(tcp: &Subflow, repeats: u32) -> Duration {
+    let rto = tcp.rto();
+    match tcp.srtt() {
+        Some(srtt) if repeats < 2 => (srtt * 2).clamp(LEAST_PAUSE, rto.max(LEAST_PAUSE)),
+        _ => (rto * (1 << repeats.min(6))).min(Duration::from_secs(10)),
+    }
+}

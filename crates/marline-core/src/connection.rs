@@ -12,7 +12,9 @@
 
 mod addresses;
 mod asked;
+mod choice;
 mod closing;
+mod fec_tx;
 mod handshake;
 mod keys;
 mod liveness;
@@ -28,7 +30,6 @@ mod receive_clock;
 mod receive_probes;
 mod receiver;
 mod reinjection;
-mod repair_tx;
 mod replay_guard;
 mod rto_exchange;
 mod scheduling;
@@ -46,7 +47,7 @@ use marline_policy::{
     PathManager, PathManagerFactory, ReinjectionCause, Role, SchedulerAction, SchedulerEvent,
     SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
 };
-use marline_time::{Duration, Instant, Rng as _};
+use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
     AddAddr, CapableData, DataAck, Dss, ExperimentalMessage, Extensions, FastJoinForm,
     MpCapableForm, MpExperimental, MpFail, MpFastclose, MpJoin, MpPrio, MpRepair, MpTcpRst,
@@ -58,7 +59,9 @@ use marline_wire::{
 };
 
 use self::addresses::Signal;
+use self::choice::{Choice, Kind, Terms};
 use self::closing::Closing;
+use self::fec_tx::SentRepair;
 use self::handshake::{capable_keys, capable_syn_ack, reason};
 use self::liveness::{KeepaliveDue, Liveness};
 use self::mapping_rx::{Coded, MappingError, RxMapping};
@@ -66,10 +69,9 @@ use self::memory_trim::MemoryTrim;
 use self::path_set::PathSet;
 use self::receive_clock::{Conditions, Due};
 use self::receiver::{Delivered, Receiver};
-use self::repair_tx::SentRepair;
 use self::replay_guard::ReplayGuard;
 use self::rto_exchange::RtoExchange;
-use self::scheduling::{Choice, Kind, Scheduling, Terms};
+use self::scheduling::Scheduling;
 use self::sender::{DataTimeout, Sender};
 use self::session::{Mode, Session};
 use self::subflow_context::{
@@ -1437,7 +1439,7 @@ impl Connection {
             Some((initiator, listener)) if Key(listener) == self.session.keys().local() => {
                 self.session.on_peer_key(Key(initiator));
             }
-            // A stray ACK without the option before the handshake is through is no reason yet; the
+            // An ACK without the option before the handshake is through is no reason yet; the
             // one that completes it is.
             _ if segment.header.flags.contains(TcpFlags::RST) => {}
             _ => self.fall_back(cx, FallbackReason::FirstDataWithoutOption),
@@ -1477,11 +1479,10 @@ impl Connection {
                 self.fall_back(cx, FallbackReason::SynWithoutOption);
             }
             (Role::Client, Mode::Multipath { confirmed: false })
-                if subflow.tcp().is_established() =>
+                if subflow.tcp().is_established()
+                    && self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries =>
             {
-                if self.session.count_repeated_syn_ack() > self.config.mptcp_syn_retries {
-                    self.give_options_up(cx);
-                }
+                self.give_options_up(cx);
             }
             _ => {}
         }
@@ -3925,7 +3926,7 @@ impl Connection {
         let tcp = self.paths.get(id)?.tcp();
         let ssn = tcp.snd_nxt();
         let checksum = self.session.uses_checksum();
-        let options = repair_tx::option_len(checksum, tcp.uses_timestamps());
+        let options = fec_tx::option_len(checksum, tcp.uses_timestamps());
         let overhead = TCP_HEADER_LEN + options;
         let room = tcp.settled_segment().checked_sub(overhead)?;
         let repair = self.sender.next_repair(id, choice.range, room)?;

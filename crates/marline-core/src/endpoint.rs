@@ -4,9 +4,9 @@ mod commands;
 mod cookie;
 mod flows;
 mod listener;
+mod oldest_first;
 pub(crate) mod oracle;
 mod slots;
-mod waiting;
 mod wakeups;
 
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use marline_time::{Instant, Rng};
 use marline_wire::{TcpFlags, TcpSegment, verify_tcp_checksum};
 
+use self::oldest_first::OldestFirst;
 use self::slots::Slots;
-use self::waiting::Waiting;
 use self::wakeups::Wakeups;
 use crate::connection::Connection;
 use crate::tables::demux::FlowRef;
@@ -55,11 +55,9 @@ pub struct Endpoint {
     /// Slots of connections that may have something to send, each at most once.
     ready: VecDeque<u32>,
     wakeups: Wakeups,
-    waiting: Waiting,
-    /// Half-open connections, oldest first; entries that grew up are skipped.
-    half_open: VecDeque<ConnectionId>,
-    /// How many of them are still half open, and those that came by a cookie.
-    half_open_count: usize,
+    /// Strangers that wait for a path.
+    waiting: OldestFirst,
+    half_open: OldestFirst,
     seat: Option<oracle::Seat>,
     /// When a SYN was last answered by a cookie.
     cookie_sent_at: Option<Instant>,
@@ -84,9 +82,8 @@ impl Endpoint {
             slots: Slots::default(),
             ready: VecDeque::new(),
             wakeups: Wakeups::default(),
-            waiting: Waiting::default(),
-            half_open: VecDeque::new(),
-            half_open_count: 0,
+            waiting: OldestFirst::default(),
+            half_open: OldestFirst::default(),
             seat: None,
             cookie_sent_at: None,
             config,
@@ -131,7 +128,7 @@ impl Endpoint {
         let found = self.flows.find(&meta.path, meta.flow, meta.peer_flow);
         match found {
             Some(FlowRef { slot, .. }) if slot & TIME_WAIT_BIT != 0 => {
-                self.on_straggler(now, meta, &segment, slot);
+                self.on_late_segment(now, meta, &segment, slot);
             }
             Some(flow) => self.on_segment(now, meta, &segment, flow),
             None => self.on_unknown(now, meta, &segment),
@@ -235,7 +232,7 @@ impl Endpoint {
         [connections, time_wait, oracle].into_iter().flatten().min()
     }
 
-    /// Whether subflows that ended are remembered (TIME-WAIT), for stragglers to be answered.
+    /// Whether subflows that ended are remembered (TIME-WAIT), for late segments to be answered.
     #[must_use]
     pub fn in_time_wait(&self) -> bool {
         self.flows.next_timeout().is_some()
@@ -266,9 +263,39 @@ impl Endpoint {
     }
 
     /// Counts a connection in or out where only so many are kept.
+    ///
+    /// A connection whose last subflow ended costs its peer nothing and us a place. Those of peers that the
+    /// application knows are its own affair; of the others only the newest are kept
+    /// ([`Limits::lingering`](crate::Limits)).
     fn count(&mut self, now: Instant, slot: u32) {
-        self.count_half_open(slot);
-        self.count_waiting(now, slot);
+        if self.slots.note_half_open(slot) == Some(false) {
+            let slots = &self.slots;
+            self.half_open.remove(|id| slots.is_half_open(id));
+        }
+        match self.slots.note_waiting(slot) {
+            Some((id, Some(true))) => {
+                self.waiting.push(id);
+                self.end_oldest_waits(now);
+            }
+            Some((_, Some(false))) => {
+                let slots = &self.slots;
+                self.waiting.remove(|id| slots.is_waiting(id));
+            }
+            _ => {}
+        }
+    }
+
+    /// Beyond the bound the one that has waited longest ends.
+    fn end_oldest_waits(&mut self, now: Instant) {
+        while self.waiting.count() > self.config.limits.lingering {
+            let Some(oldest) = self.waiting.pop() else { return };
+            if !self.slots.is_waiting(oldest) {
+                continue;
+            }
+            self.out.counters.lingering_overflow += 1;
+            // Ends the wait, and comes by here again to be counted out.
+            self.with(now, oldest, |c, cx| c.give_place_up(cx));
+        }
     }
 
     /// A connection has nothing to send now: set its alarm, or take it out if it is over.

@@ -34,7 +34,7 @@ pub enum Event {
         /// Why.
         reason: CloseReason,
     },
-    /// A subflow has ended, and is in TIME-WAIT, or was reset: only stragglers are answered there from now on, and
+    /// A subflow has ended, and is in TIME-WAIT, or was reset: only late segments are answered there from now on, and
     /// carriers need not keep its way open.
     FlowEnded {
         /// Its local id on carriers that use ids.

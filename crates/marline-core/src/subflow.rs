@@ -35,6 +35,7 @@ mod timers;
 mod timestamps;
 mod transmission;
 mod types;
+mod undo;
 mod view;
 
 pub(crate) use config::SubflowConfig;

@@ -1,4 +1,4 @@
-//! Floods of SYNs, joins and stray segments: what they make an endpoint hold, and what they do to
+//! Floods of SYNs, joins and segments of no subflow: what they make an endpoint hold, and what they do to
 //! the connections that are there. Memory is what the allocator gave out, not what tables say.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -310,7 +310,7 @@ fn a_flood_of_strays() {
             let seg = Seg::new(flags).at(SeqNum(rng.next_u32())).payload(&[1; 100]);
             scene.attack(spoofed(&mut rng), 0, seg);
         });
-        assert_bounded("stray segments", with_ids, flooded, 1 << 20);
+        assert_bounded("segments of no subflow", with_ids, flooded, 1 << 20);
     }
 }
 

@@ -17,7 +17,7 @@ use marline_wire::mptcp::{MpRepair, repair_checksum};
 use marline_wire::{Checksum, dss_checksum};
 
 use self::torn::Torn;
-use crate::repair::Repair;
+use crate::fec::Repair;
 
 mod torn;
 

@@ -347,7 +347,7 @@ impl ReceiveBuffer {
     }
 }
 
-impl crate::repair::Known for ReceiveBuffer {
+impl crate::fec::Known for ReceiveBuffer {
     fn oldest(&self) -> Dsn {
         self.oldest_kept()
     }

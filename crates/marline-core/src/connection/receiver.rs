@@ -18,14 +18,14 @@
 //!
 //! *Trust.* What is computed fills holes, never what was received, and counts as received: it moves the
 //! DATA_ACK, and the window applies to it. A peer that sends wrong sums damages its own data, as it
-//! could by sending wrong data. `repair/decoder.rs` says what it can cost.
+//! could by sending wrong data. `fec/decoder.rs` says what it can cost.
 
 use marline_policy::{Dsn, Ssn, SubflowId};
 use marline_time::{Duration, Instant};
 
 use super::mapping_rx::{MappingError, MappingRx, RxMapping};
 use super::receive_buffer::ReceiveBuffer;
-use crate::repair::Decoder;
+use crate::fec::Decoder;
 use crate::tables::ChunkPool;
 use crate::{BufferTuning, ConnectionConfig, Limits};
 

@@ -13,13 +13,13 @@ use marline_time::{Duration, Instant};
 use marline_wire::Checksum;
 
 use super::asked::Asked;
+use super::choice::Terms;
+use super::fec_tx::{RepairTx, SentRepair};
 use super::mapping_tx::MappingTx;
 use super::nagle::Nagle;
 use super::reinjection::{Queued, ReinjectionQueue};
-use super::repair_tx::{RepairTx, SentRepair};
-use super::scheduling::Terms;
 use super::send_buffer::SendBuffer;
-use crate::repair::Repair;
+use crate::fec::Repair;
 use crate::tables::ChunkPool;
 use crate::{BufferTuning, ConnectionConfig, Hold};
 

@@ -25,7 +25,7 @@ use crate::crypto::Key;
 use crate::subflow::{Egress, HeaderFor, Subflow, SubflowConfig};
 use crate::tables::demux::FlowKey;
 use crate::tables::initial_numbers::InitialNumbers;
-use crate::tables::time_wait::StatelessReply;
+use crate::tables::stateless_reply::StatelessReply;
 use crate::transmit::TransmitBuf;
 use crate::{ConnectionConfig, FourTuple, PacketMeta};
 
@@ -204,7 +204,9 @@ impl Endpoint {
             let origin = Origin { id, slot, path, key: baked.key };
             Connection::accept(cx, config, &origin, &accepted)
         });
-        self.count_half_open(slot);
+        if self.slots.note_half_open(slot) == Some(true) {
+            self.half_open.add();
+        }
         // Its SYN/ACK went out long ago.
         let mut sent = TransmitBuf::new(0, 1);
         let (slots, mut cx) = self.lend(now);

@@ -1,4 +1,4 @@
-//! Segments that belong to no subflow: SYNs that open one, stragglers, and strangers.
+//! Segments that belong to no subflow: SYNs that open one, late segments, and those of strangers.
 
 use marline_policy::Token;
 use marline_time::{Instant, Rng};
@@ -9,7 +9,8 @@ use super::Endpoint;
 use crate::connection::{Accepted, Connection, Origin, fast_join_token, mp_join, rst_reason};
 use crate::crypto::Key;
 use crate::tables::demux::FlowKey;
-use crate::tables::time_wait::{Answer, StatelessReply};
+use crate::tables::stateless_reply::StatelessReply;
+use crate::tables::time_wait::Answer;
 use crate::transmit::TransmitBuf;
 use crate::{ChecksumScope, Ecn, PacketMeta, Shard, Transmit};
 
@@ -62,8 +63,9 @@ impl Endpoint {
             let origin = Origin { id, slot, path, key };
             Connection::accept(cx, config, &origin, &syn)
         });
-        self.half_open.push_back(id);
-        self.count_half_open(slot);
+        if self.slots.note_half_open(slot) == Some(true) {
+            self.half_open.push(id);
+        }
         self.after(now, slot);
     }
 
@@ -86,33 +88,18 @@ impl Endpoint {
     /// So many connections are half open that strangers must prove their addresses before they get another.
     #[must_use]
     pub const fn is_pressed(&self) -> bool {
-        self.half_open_count >= self.config.limits.syn_queue.div_ceil(2)
+        self.half_open.count() >= self.config.limits.syn_queue.div_ceil(2)
     }
 
     /// Half-open connections are bounded: the oldest gives way to the newest.
-    /// A connection was touched: it may have become half open, or have ended that.
-    pub(super) fn count_half_open(&mut self, slot: u32) {
-        match self.slots.note_half_open(slot) {
-            Some(true) => self.half_open_count += 1,
-            Some(false) => self.half_open_count -= 1,
-            None => {}
-        }
-    }
-
     fn make_room_for_syn(&mut self, now: Instant) {
-        while self.half_open_count >= self.config.limits.syn_queue {
-            let Some(oldest) = self.half_open.pop_front() else { return };
+        while self.half_open.count() >= self.config.limits.syn_queue {
+            let Some(oldest) = self.half_open.pop() else { return };
             let dropped = self.with(now, oldest, |c, cx| c.drop_if_half_open(cx));
             if dropped == Some(true) {
                 self.out.counters.syn_queue_overflow += 1;
                 self.settle(oldest.0 as u32);
             }
-        }
-        // Entries that grew up stay behind one that does not: sweep when they are the majority.
-        if self.half_open.len() > 2 * self.config.limits.syn_queue.max(1) {
-            let mut entries = core::mem::take(&mut self.half_open);
-            entries.retain(|id| self.connection(*id).is_some_and(Connection::is_half_open));
-            self.half_open = entries;
         }
     }
 
@@ -129,7 +116,7 @@ impl Endpoint {
     }
 
     /// A late segment of a subflow that is in TIME-WAIT or was reset.
-    pub(super) fn on_straggler(
+    pub(super) fn on_late_segment(
         &mut self,
         now: Instant,
         meta: &PacketMeta,

@@ -301,7 +301,7 @@ impl Subflow {
     /// before it: the ACKs that came at their time were lost, as after an outage. A path that only
     /// became slow has them come one by one.
     fn is_late_news(&self, input: &AckInput, tally: &Tally) -> bool {
-        let before = |undo: &super::loss::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
+        let before = |undo: &super::undo::Undo| input.echo.is_none_or(|e| undo.echo_is_older(e));
         self.tx.phase == Phase::Loss
             && tally.acked_segments > 2
             && self.tx.undo.as_ref().is_some_and(before)

@@ -20,7 +20,7 @@
 use marline_policy::{CongestionSignal, Phase, SentKind};
 use marline_time::{Duration, Instant};
 
-use super::loss::Undo;
+use super::undo::Undo;
 use super::{Subflow, SubflowEvent};
 
 /// The timer and its backoff.

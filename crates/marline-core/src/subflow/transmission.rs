@@ -9,11 +9,12 @@ use marline_policy::{
 use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
-use super::loss::{LossHistory, Undo};
+use super::loss::LossHistory;
 use super::netpath::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
 use super::rto::{Frto, RtoTimer};
+use super::undo::Undo;
 
 /// Where a tail loss probe stands.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use marline_time::Instant;
 
-use super::time_wait::StatelessReply;
+use super::stateless_reply::StatelessReply;
 use crate::{ConnectionId, Counters, Event, MonitorEvent, MonitorKind};
 
 /// Effects of calls, in the order in which they happened.

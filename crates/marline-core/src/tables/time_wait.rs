@@ -1,4 +1,4 @@
-//! What is left of subflows that ended: enough to answer stragglers (RFC 9293 section 3.6.1).
+//! What is left of subflows that ended: enough to answer late segments (RFC 9293 section 3.6.1).
 //!
 //! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN; one that was reset
 //! repeats the RST, since a lost RST would leave the peer talking to nobody. Entries are small, end
@@ -13,6 +13,7 @@ use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestam
 
 use super::demux::{Demux, FlowKey, FlowRef};
 use super::outbox::Outbox;
+use super::stateless_reply::StatelessReply;
 use crate::Event;
 #[cfg(test)]
 use crate::FourTuple;
@@ -20,7 +21,7 @@ use crate::FourTuple;
 /// Slots with this bit are numbers of entries in the TIME-WAIT table.
 pub(crate) const TIME_WAIT_BIT: u32 = 1 << 31;
 
-/// How a straggler is answered.
+/// How a late segment is answered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// With the last ACK.
@@ -48,7 +49,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Whether this SYN is no straggler but opens a new connection between the same ends.
+    /// Whether this SYN is no late segment but opens a new connection between the same ends.
     ///
     /// In TIME-WAIT it must be younger than the end of the old one: by its timestamp, or else its sequence
     /// number (RFC 6191 section 2, RFC 9293 section 3.10.7.4). A reset left nothing to mistake it for; only
@@ -66,7 +67,7 @@ impl Ended {
         }
     }
 
-    /// The segment that answers a straggler.
+    /// The segment that answers a late one.
     pub(crate) fn last_word(&self) -> StatelessReply {
         let mut options =
             TcpOptions { timestamps: self.timestamps, dss: self.dss, ..TcpOptions::default() };
@@ -76,26 +77,18 @@ impl Ended {
         StatelessReply { header: self.header, options, key: self.key }
     }
 
-    /// The same where the straggler says what its sender expects next. A RST counts only with just
+    /// The same where the late segment says what its sender expects next. A RST counts only with just
     /// that number (RFC 5961 section 3.2), which is not ours if something was still under way when
     /// we reset; RFC 9293 section 3.10.7.1 takes it from the ACK.
-    pub(crate) fn answer_to(&self, straggler: &TcpHeader) -> StatelessReply {
-        let mut stray = self.last_word();
-        if self.answer == Answer::Rst && straggler.flags.contains(TcpFlags::ACK) {
-            stray.header.seq = straggler.ack;
-            (stray.header.flags, stray.header.ack) = (TcpFlags::RST, SeqNum(0));
-            stray.options.timestamps = None;
+    pub(crate) fn answer_to(&self, late: &TcpHeader) -> StatelessReply {
+        let mut reply = self.last_word();
+        if self.answer == Answer::Rst && late.flags.contains(TcpFlags::ACK) {
+            reply.header.seq = late.ack;
+            (reply.header.flags, reply.header.ack) = (TcpFlags::RST, SeqNum(0));
+            reply.options.timestamps = None;
         }
-        stray
+        reply
     }
-}
-
-/// A segment without a connection: a RST or a last ACK.
-#[derive(Debug)]
-pub(crate) struct StatelessReply {
-    pub(crate) header: TcpHeader,
-    pub(crate) options: TcpOptions,
-    pub(crate) key: FlowKey,
 }
 
 /// The table: a ring of entries in order of insertion.
@@ -207,7 +200,7 @@ mod tests {
         for (port, until) in [(1, 10), (2, 20), (3, 30)] {
             table.insert(ended(port, until), &mut demux, &mut out);
         }
-        let mut gone = |out: &mut Outbox| {
+        let gone = |out: &mut Outbox| {
             let events: Vec<Event> = std::iter::from_fn(|| out.next_event()).collect();
             events.iter().filter(|event| matches!(event, Event::FlowGone { .. })).count()
         };

@@ -24,7 +24,7 @@ use core::ops::RangeInclusive;
 
 use marline_policy::{DataRange, Dsn};
 
-use super::field::{add_multiple, inverse, multiply};
+use super::gf256::{add_multiple, inverse, multiply};
 
 /// Rows that differ: their number is taken modulo this.
 pub(crate) const ROWS: u8 = 64;

@@ -1,7 +1,7 @@
 use marline_time::{Rng, SeedTree};
 
 use super::*;
-use crate::repair::ROWS;
+use crate::fec::ROWS;
 
 /// A stream of which parts are missing.
 struct Stream {

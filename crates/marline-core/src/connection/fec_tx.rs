@@ -21,7 +21,7 @@ use marline_wire::{Checksum, TcpOptions, Timestamps};
 
 use super::send_buffer::SendBuffer;
 use super::session::Session;
-use crate::repair::{ROWS, Repair};
+use crate::fec::{ROWS, Repair};
 
 /// Most bytes of repairs that a subflow keeps for repeating them.
 const MAX_KEPT: usize = 128 * 1024;

@@ -18,7 +18,7 @@ use core::ops::Range;
 use marline_policy::{DataRange, Dsn};
 
 use super::code::Repair;
-use super::field::{add_multiple, inverse, multiply};
+use super::gf256::{add_multiple, inverse, multiply};
 
 /// Most repairs that are held.
 const MAX_REPAIRS: usize = 24;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{command, run};
-use crate::{TaskResult, deps, manifest, spec, tidy};
+use crate::{TaskResult, deps, manifest, rooms, spec, tidy};
 
 const FUZZ_SECONDS: u64 = 20;
 /// Larger inputs only slow the fuzzer down: no packet is longer.
@@ -20,10 +20,11 @@ type Step<'a> = (&'a str, &'a dyn Fn(&Path) -> TaskResult);
 /// Runs the steps named, or all, in order. One that fails does not keep the others from running:
 /// who reads the log wants to know all that is wrong.
 pub(crate) fn all(root: &Path, wanted: &[String]) -> TaskResult {
-    let steps: [Step<'_>; 11] = [
+    let steps: [Step<'_>; 12] = [
         ("format", &|root| cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", &tidy::check),
         ("deps", &deps::check),
+        ("rooms", &rooms::check),
         ("spec", &spec::check),
         ("deny", &|root| cargo(root, &["deny", "check", "licenses", "bans", "sources"])),
         ("clippy", &clippy),

@@ -12,6 +12,7 @@ mod digests;
 mod dist;
 mod figures;
 mod manifest;
+mod rooms;
 mod run;
 mod source;
 mod spec;
@@ -25,6 +26,7 @@ usage: cargo xtask <task>
 
   tidy            file and function sizes, forbidden text, crate headers, links of the documents
   deps            which crate depends on which
+  rooms           who may write which field of a connection, and files that import each other in a circle
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
                   their totals, --kernel looks up what Linux's source in DIR is said to witness
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
     let result = match task.as_str() {
         "tidy" => tidy::check(&root),
         "deps" => deps::check(&root),
+        "rooms" => rooms::check(&root),
         "spec" => spec::print(&root, rest),
         "test" => ci::test(&root, rest),
         "fuzz" => ci::fuzz(&root, rest.first().map(String::as_str)),

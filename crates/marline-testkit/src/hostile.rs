@@ -11,6 +11,7 @@
 
 mod applications;
 mod network;
+mod trick;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, ReceiveTimer};
 use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 
-use self::network::Trick;
+use self::trick::Trick;
 use crate::{Flight, Pair, Side, config, endpoint_config, scene};
 
 /// Operations of one run.

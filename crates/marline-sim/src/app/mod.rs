@@ -10,6 +10,7 @@ mod echo;
 mod random;
 mod report;
 mod request;
+mod socket;
 mod stream;
 mod units;
 
@@ -17,13 +18,13 @@ use core::fmt::Debug;
 
 use marline_time::Instant;
 
-pub use crate::host::{Socket, SocketStatus};
 pub use bulk::{Amount, Bulk};
 pub use dialogue::{Dialogue, Request};
 pub use echo::{Echo, EchoServer};
 pub use random::{Random, RandomPlan};
 pub use report::{Hole, Report};
 pub use request::{RequestResponse, ResponseServer};
+pub use socket::{Socket, SocketStatus};
 pub use units::{Pace, Units};
 
 /// An application on one connection.

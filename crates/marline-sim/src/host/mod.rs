@@ -1,7 +1,5 @@
 //! A host: the real Endpoint behind the `Node` trait, and applications on its connections.
 
-mod socket;
-
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
@@ -12,9 +10,8 @@ use marline_core::{
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::{Instant, Rng};
 
-use crate::app::{App, Report};
+use crate::app::{App, Report, Socket, SocketStatus};
 use crate::{Digest, Node, Outbox, Packet};
-pub use socket::{Socket, SocketStatus};
 
 /// Makes the application of each accepted connection, given how many there were before.
 pub type Listen = Box<dyn FnMut(u64) -> Box<dyn App>>;

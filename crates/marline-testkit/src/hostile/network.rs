@@ -4,21 +4,12 @@ use std::time::Duration;
 
 use marline_core::{ChecksumScope, Event, FourTuple};
 
+use super::trick::Trick;
 use super::{Run, Script, address, index};
 use crate::{Fate, Flight, Seg, Side, scene};
 
 /// One way of the network.
 const DELAY: Duration = Duration::from_millis(10);
-
-/// What happens to segments that are sent from now on.
-#[derive(Clone, Debug)]
-pub(super) enum Trick {
-    Lose,
-    Repeat(Duration),
-    Late(Duration),
-    Break { at: u16, with: u8 },
-    Forge { at: u16, with: u8 },
-}
 
 /// Whatever the network does, what an endpoint sends is well formed and fits its carrier.
 fn check_egress(flight: &Flight, scope: ChecksumScope) {

@@ -24,7 +24,7 @@ pub struct Socket<'a> {
 }
 
 impl<'a> Socket<'a> {
-    pub(super) const fn new(
+    pub(crate) const fn new(
         endpoint: &'a mut Endpoint,
         now: Instant,
         id: ConnectionId,

@@ -1,0 +1,13 @@
+//! Tricks of a hostile network.
+
+use std::time::Duration;
+
+/// What happens to segments that are sent from now on.
+#[derive(Clone, Debug)]
+pub(super) enum Trick {
+    Lose,
+    Repeat(Duration),
+    Late(Duration),
+    Break { at: u16, with: u8 },
+    Forge { at: u16, with: u8 },
+}

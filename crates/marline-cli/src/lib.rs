@@ -13,6 +13,7 @@ pub mod native;
 pub mod oracle_table;
 pub mod path_table;
 pub mod proxy;
+pub mod radio_meter;
 
 use std::pin::Pin;
 use std::process::ExitCode;

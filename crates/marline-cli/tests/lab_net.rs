@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use marline_io::netns;
+use marline_emulator::netns;
 use marline_testkit::need;
 use serde_json::Value;
 

@@ -6,10 +6,9 @@ pub mod carrier;
 mod clock;
 mod contacts;
 mod driver;
-pub mod emulator;
 mod native;
 mod net;
-pub mod netns;
+mod path_radio;
 mod path_resolve;
 mod path_spec;
 mod privileges;
@@ -17,21 +16,21 @@ mod random;
 mod sys;
 mod tap;
 
-pub use marline_link::radio;
-
 pub use capture::Captures;
 pub use clock::Clock;
 pub use contacts::{Contact, Objection, ObjectionKind, Question};
 pub use driver::{
-    AcceptQueue, CarrierKind, Incoming, Shard, ShardConfig, ShardHandle, SocketOptions, StartError,
-    Stream, udp_capabilities,
+    AcceptQueue, CarrierKind, Direction, Incoming, ObservedPath, PacketObserver, Passing, Shard,
+    ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, Interfaces, Watcher};
+pub use path_radio::RadioKind;
 pub use path_resolve::{LocalEnd, ResolveError};
 pub use path_spec::{LocalSpec, PathSpec, PathSpecError};
 pub use privileges::drop_capabilities;
 pub use random::{ResetSeed, SecretRng};
+pub use sys::tun::Tun;
 pub use tap::{SegmentLog, Tapped};
 
 use marline_core::CloseReason;

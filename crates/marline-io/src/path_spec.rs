@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::str::FromStr;
 
-use marline_link::radio::RadioKind;
+use crate::path_radio::RadioKind;
 
 /// Longest interface name Linux knows (IFNAMSIZ less the closing zero).
 const LONGEST_INTERFACE_NAME: usize = 15;
@@ -82,8 +82,7 @@ impl FromStr for PathSpec {
             match (flag, flag.strip_prefix("radio=")) {
                 ("backup", _) => backup = true,
                 (_, Some(kind)) => {
-                    let known = kind.parse().map_err(|_| fail("radios are lte, umts and wifi"))?;
-                    radio = Some(known);
+                    radio = Some(kind.parse().map_err(fail)?);
                 }
                 _ => return Err(fail("the only flags are `backup` and `radio=`")),
             }

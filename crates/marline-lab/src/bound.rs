@@ -25,7 +25,7 @@ mod course;
 #[cfg(test)]
 mod tests;
 
-use marline_io::emulator::{LinkCommand, Side};
+use marline_emulator::{LinkCommand, Side};
 use marline_link::DuplexConfig;
 use marline_sim::quantile;
 use marline_time::{Instant, SeedTree};

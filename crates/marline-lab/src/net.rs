@@ -17,14 +17,14 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline_io::netns;
+use marline_emulator::netns;
 
 use crate::emulation::script::Order;
 use crate::scenario::{Event, Scenario, Side};
 pub use claim::{Claim, Owner, claims, release, sweep};
 pub use counters::{Counters, KernelLog};
 pub use links::{LinkOptions, Links, Scheduled};
-pub use marline_io::emulator::RelayReport;
+pub use marline_emulator::RelayReport;
 
 /// How a net is made.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Options {
     /// With an instance's name, else the defaults.
     #[must_use]
     pub fn new(instance: &str) -> Self {
-        let spin = marline_io::emulator::DEFAULT_SPIN;
+        let spin = marline_emulator::DEFAULT_SPIN;
         Options { instance: instance.to_owned(), trace_dir: None, spin }
     }
 }

@@ -86,6 +86,7 @@ impl Client {
             carrier: native::kind(&config.carrier, config.keepalive),
             capture,
             tap: config.tap.clone(),
+            observers: config.observers.clone(),
         })
         .map_err(|error| Error::io("start the network driver", error))?;
         if let Some(oracle) = config.oracle.clone() {
@@ -194,11 +195,7 @@ impl Client {
     pub fn paths(&self) -> Vec<PathStatus> {
         let (now, contacts) = self.inner.shard.contacts();
         let transport = self.inner.config.carrier.transport();
-        let mut paths = lock(&self.inner.paths).status(now, &contacts, transport);
-        for (number, path) in paths.iter_mut().enumerate() {
-            path.radio = self.inner.shard.radio(number);
-        }
-        paths
+        lock(&self.inner.paths).status(now, &contacts, transport)
     }
 
     /// Changes a path by hand, for all connections. `path` is its index in [`Client::paths`], its

@@ -8,7 +8,7 @@ use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Limits, Oracle};
 use marline_time::Duration;
 
-use marline_io::{PathSpec, RawSockets, ResetSeed, SegmentLog};
+use marline_io::{PathSpec, RawSockets, ResetSeed, SegmentLog, SharedObserver};
 
 /// `0.0.0.0:0` behind `[::]:PORT` means that port.
 pub(crate) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
@@ -101,6 +101,8 @@ pub struct ClientConfig {
     pub capture_secrets: bool,
     /// Where segments are noted, for a diagnosis.
     pub tap: Option<SegmentLog>,
+    /// Who else is shown its segments and its paths: a meter, a recorder.
+    pub observers: Vec<SharedObserver>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
     /// What all connections of the process learn of each other's paths; clones are one oracle, and
@@ -132,6 +134,7 @@ impl ClientConfig {
             capture_dir: None,
             capture_secrets: false,
             tap: None,
+            observers: Vec::new(),
             registry: Arc::new(Registry::default()),
             oracle: None,
             monitor: false,

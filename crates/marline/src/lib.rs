@@ -71,10 +71,9 @@ pub use marline_core::{
     SubflowInfo, SubflowState, Verdict,
 };
 pub use marline_io::carrier::CarrierCounters;
-pub use marline_io::radio::{RadioKind, RadioReading};
 pub use marline_io::{
-    LocalSpec, ObjectionKind, PathSpec, PathSpecError, RawSockets, ResetSeed, SegmentLog,
-    drop_capabilities,
+    Direction, LocalSpec, ObjectionKind, ObservedPath, PacketObserver, Passing, PathSpec,
+    PathSpecError, RadioKind, RawSockets, ResetSeed, SegmentLog, SharedObserver, drop_capabilities,
 };
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};

@@ -243,6 +243,7 @@ fn start_shard(
         carrier: native::kind(&config.carrier, LONGEST_KEEPALIVE),
         capture,
         tap: config.tap.clone(),
+        observers: Vec::new(),
     })
     .map_err(|error| Error::io("start the network driver", error))?;
     if let Some(oracle) = config.oracle.clone() {

@@ -4,8 +4,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
-use marline_io::radio::{RadioKind, RadioReading};
-use marline_io::{Contact, Interfaces, LocalEnd, LocalSpec, PathSpec, Shard};
+use marline_io::{Contact, Interfaces, LocalEnd, LocalSpec, ObservedPath, PathSpec, Shard};
 use marline_policy::{AddressId, LocalAddress};
 use marline_time::Instant;
 
@@ -32,8 +31,6 @@ pub struct PathStatus {
     pub servers: Vec<ServerReach>,
     /// What is wrong with the path as a whole: a server does not answer, and no other did since.
     pub fault: Option<ServerReach>,
-    /// What its radio drew, by the packets of this client; `None`: it goes over none that is known.
-    pub radio: Option<RadioReading>,
 }
 
 impl PathStatus {
@@ -101,13 +98,9 @@ impl Entry {
         all.iter().filter(here).collect()
     }
 
-    /// The radio as configured, or as the interface's name lets one suppose.
-    fn radio(&self) -> Option<RadioKind> {
-        let named = match &self.spec.local {
-            LocalSpec::Interface(name) => Some(name),
-            LocalSpec::Address(_) => self.ends.first().map(|end| &end.interface.0),
-        };
-        self.spec.radio.or_else(|| RadioKind::guess(named?))
+    /// The interface, if known.
+    fn interface(&self) -> Option<&str> {
+        self.ends.first().map(|end| end.interface.0.as_str())
     }
 }
 
@@ -253,7 +246,8 @@ impl PathTable {
         }
         for (number, entry) in self.entries.iter().enumerate() {
             let addresses: Vec<IpAddr> = entry.ends.iter().map(|end| end.address).collect();
-            shard.set_radio(number, entry.radio(), &addresses);
+            let (spec, interface) = (&entry.spec, entry.interface());
+            shard.show_path(&ObservedPath { number, spec, interface, addresses: &addresses });
         }
         let unused: Vec<IpAddr> = self
             .sockets
@@ -348,14 +342,13 @@ impl PathTable {
             let why = || fault.as_ref().map(|fault| problem(entry, fault));
             PathStatus {
                 spec: entry.spec.clone(),
-                interface: entry.ends.first().map(|end| end.interface.0.clone()),
+                interface: entry.interface().map(str::to_owned),
                 addresses: entry.ends.iter().map(|end| end.address).collect(),
                 up: entry.is_up(),
                 backup: entry.backup,
                 error: entry.error.clone().or_else(why),
                 servers: health::servers(&contacts, now),
                 fault,
-                radio: None,
             }
         };
         self.entries.iter().map(status).collect()

@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use marline::{Direction, ObservedPath, PacketObserver, Passing, RadioKind};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -219,4 +223,54 @@ async fn a_server_on_all_addresses_answers_both_families() {
             assert_eq!(((), &got[..]), (sent, &b"hello"[..]));
         }
     }
+}
+
+/// What an observer was shown.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Segments, their bytes and their packets' bytes, by our address and way.
+    passed: BTreeMap<(IpAddr, bool), [u64; 3]>,
+    /// Radio and addresses of each path, as said last.
+    paths: BTreeMap<usize, (Option<RadioKind>, Vec<IpAddr>)>,
+}
+
+impl PacketObserver for Tally {
+    fn observe(&mut self, passing: &Passing<'_>) {
+        let out = passing.direction == Direction::Out;
+        let [segments, bytes, packets] = self.passed.entry((passing.local_ip(), out)).or_default();
+        *segments += passing.segments().count() as u64;
+        *bytes += passing.segments().map(<[u8]>::len).sum::<usize>() as u64;
+        *packets += passing.packet_bytes();
+    }
+
+    fn path(&mut self, _at: marline::Instant, path: &ObservedPath<'_>) {
+        self.paths.insert(path.number, (path.spec.radio, path.addresses.to_vec()));
+    }
+}
+
+#[tokio::test]
+async fn an_observer_is_shown_every_segment_and_every_path() {
+    /// IPv4, UDP, and the carrier's short header.
+    const HEADERS: u64 = 20 + 8 + 9;
+    const BYTES: usize = 100_000;
+    let listener = server(1).await;
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let paths = ["127.0.0.1,radio=lte", "127.0.0.2"];
+    let client = client_with(&paths, |config| config.observers.push(tally.clone())).await;
+    let [first, second] = [1, 2].map(|last| IpAddr::from([127, 0, 0, last]));
+    let known = [(0, (Some(RadioKind::Lte), vec![first])), (1, (None, vec![second]))];
+    assert_eq!(tally.lock().unwrap().paths, BTreeMap::from(known));
+    let (mut near, mut far) = pair(&client, &listener).await;
+    wait_for_subflows(&near, 2).await;
+    let sent = bytes(BYTES, 1);
+    let (_, got) = within(async { tokio::join!(send(&mut near, &sent), receive(&mut far)) }).await;
+    assert!(got == sent);
+    let tally = tally.lock().unwrap();
+    let both_ways_on_both = [(first, false), (first, true), (second, false), (second, true)];
+    assert!(tally.passed.keys().eq(&both_ways_on_both), "{tally:?}");
+    for [segments, bytes, packets] in tally.passed.values() {
+        assert_eq!(*packets, bytes + segments * HEADERS, "{tally:?}");
+    }
+    let out: u64 = [first, second].iter().map(|ip| tally.passed[&(*ip, true)][1]).sum();
+    assert!(out > BYTES as u64, "{tally:?}");
 }

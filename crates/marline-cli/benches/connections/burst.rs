@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use marline_io::netns;
+use marline_emulator::netns;
 use marline_testkit::{Seg, capable, need};
 use marline_wire::mptcp::MpCapableForm;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

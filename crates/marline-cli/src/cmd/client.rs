@@ -21,6 +21,7 @@ use crate::proxy::client::tunnel::{Patience, Tunnel};
 use crate::proxy::config::client::{ClientOptions, ClientPlan, Route};
 use crate::proxy::invite::Invite;
 use crate::proxy::shutdown::Stopper;
+use crate::radio_meter::RadioMeter;
 
 /// At the end of a process, closing connections get this long to say so to the peer.
 pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
@@ -63,8 +64,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// What went wrong, in words for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings, ports } = prepared;
-    let client = marline::Client::bind(plan.network.clone()).await?;
-    let handle = Arc::new(ClientHandle(client.clone()));
+    let radios = RadioMeter::new();
+    let mut network = plan.network.clone();
+    network.observers.push(radios.observer());
+    let client = marline::Client::bind(network).await?;
+    let handle = Arc::new(ClientHandle { client: client.clone(), radios });
     let _watched = watched(&plan.conduct, handle).await?;
     match plan.route.clone() {
         Route::Direct => {

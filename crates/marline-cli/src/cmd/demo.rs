@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline_io::emulator::RelayReport;
+use marline_emulator::RelayReport;
 use marline_link::DuplexSpec;
 use serde_json::json;
 

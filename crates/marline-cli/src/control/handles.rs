@@ -7,11 +7,17 @@ use marline::{
 use tokio::sync::broadcast;
 
 use super::Handle;
-use super::protocol::{Connection, Netpath, Path, PathChange};
+use super::protocol::{Connection, Netpath, Path, PathChange, Radio};
+use crate::radio_meter::RadioMeter;
 
 /// A client's side.
 #[derive(Clone, Debug)]
-pub struct ClientHandle(pub Client);
+pub struct ClientHandle {
+    /// What connects.
+    pub client: Client,
+    /// What the radios of its paths draw.
+    pub radios: RadioMeter,
+}
 
 /// The side of a server, or of a front for a service.
 #[derive(Clone, Debug)]
@@ -28,15 +34,20 @@ impl Handle for ClientHandle {
     }
 
     fn connections(&self) -> Vec<Connection> {
-        self.0.connections().iter().map(Connection::from).collect()
+        self.client.connections().iter().map(Connection::from).collect()
     }
 
     fn paths(&self) -> Vec<Path> {
-        self.0.paths().iter().map(Path::from).collect()
+        let paths = self.client.paths();
+        let shown = paths.iter().enumerate().map(|(number, path)| {
+            let radio = self.radios.reading(number).as_ref().map(Radio::from);
+            Path { radio, ..Path::from(path) }
+        });
+        shown.collect()
     }
 
     fn netpaths(&self) -> Option<Vec<Netpath>> {
-        let (table, paths) = (self.0.oracle()?.table(), self.0.paths());
+        let (table, paths) = (self.client.oracle()?.table(), self.client.paths());
         let named = |info: &NetpathInfo| {
             let here = |path: &&PathStatus| path.addresses.contains(&info.netpath.local);
             let interface_name = paths.iter().find(here).and_then(|path| path.interface.clone());
@@ -46,15 +57,17 @@ impl Handle for ClientHandle {
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {
-        self.0.monitor()
+        self.client.monitor()
     }
 
     fn path_events(&self) -> Option<broadcast::Receiver<PathEvent>> {
-        Some(self.0.path_events())
+        Some(self.client.path_events())
     }
 
     fn set_scheduler(&self, connection: Option<u64>, name: &str) -> Result<u64, String> {
-        change_each(&self.0.connections(), connection, |id| self.0.set_scheduler(id, name))
+        change_each(&self.client.connections(), connection, |id| {
+            self.client.set_scheduler(id, name)
+        })
     }
 
     fn set_path(&self, path: &str, change: PathChange) -> Result<(), String> {
@@ -64,7 +77,7 @@ impl Handle for ClientHandle {
             PathChange::Backup => marline::PathChange::Backup,
             PathChange::Primary => marline::PathChange::Primary,
         };
-        self.0.set_path(path, change).map_err(|error| error.to_string())
+        self.client.set_path(path, change).map_err(|error| error.to_string())
     }
 }
 

@@ -142,7 +142,7 @@ impl From<&PathStatus> for Path {
             health: status.health().to_owned(),
             problem: status.error.clone(),
             servers: status.servers.iter().map(Reached::from).collect(),
-            radio: status.radio.as_ref().map(Radio::from),
+            radio: None,
         }
     }
 }

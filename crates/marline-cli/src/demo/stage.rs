@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_io::emulator::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, RelayReport, Side};
+use marline_emulator::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, RelayReport, Side};
 use marline_time::SeedTree;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

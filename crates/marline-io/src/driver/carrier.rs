@@ -9,6 +9,8 @@ use marline_time::Instant;
 use crate::carrier::{BASE_DATAGRAM, CarrierCounters, LARGEST_DATAGRAM, SHORT_HEADER, UdpCarrier};
 use crate::native::{self, NativeCarrier, native_capabilities};
 
+const UDP_HEADER: usize = 8;
+
 /// What the UDP carrier can do.
 #[must_use]
 pub const fn udp_capabilities() -> Capabilities {
@@ -46,6 +48,14 @@ impl Carrier {
         match self {
             Carrier::Udp(_) => SHORT_HEADER,
             Carrier::Native(native) => native.headroom(),
+        }
+    }
+
+    /// Bytes between the IP header and the segment.
+    pub(super) const fn header(&self) -> usize {
+        match self {
+            Carrier::Udp(_) => UDP_HEADER + SHORT_HEADER,
+            Carrier::Native(_) => 0,
         }
     }
 

@@ -4,11 +4,10 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use marline_core::FourTuple;
-use marline_link::Direction;
 use marline_time::Instant;
 use tokio::sync::Notify;
 
-use super::observer::{PacketObserver, Passing};
+use super::observer::{Direction, PacketObserver, Passing};
 use crate::contacts::{Contact, Contacts, ObjectionKind};
 use crate::sys::error_queue::NetworkError;
 
@@ -84,8 +83,8 @@ impl PacketObserver for ContactBook {
     fn observe(&mut self, passing: &Passing<'_>) {
         let (now, ends) = (passing.at, (passing.local_ip(), passing.path.remote));
         self.note(|contacts| match passing.direction {
-            Direction::Up => contacts.sent(now, ends, passing.segments()),
-            Direction::Down => {
+            Direction::Out => contacts.sent(now, ends, passing.segments()),
+            Direction::In => {
                 let mut news = false;
                 for segment in passing.segments() {
                     news |= contacts.came(now, ends, segment);

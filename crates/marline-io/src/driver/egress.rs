@@ -53,7 +53,7 @@ impl State {
 
     fn send_batch(&mut self, now: Instant, batch: &Transmit) {
         let mut out = core::mem::replace(&mut self.out, self.spare.take());
-        let passing = Passing::out(now, batch, out.bytes(), self.carrier.headroom());
+        let passing = Passing::out(now, batch, out.bytes(), &self.carrier);
         self.observers.observe(&passing);
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),

@@ -167,7 +167,8 @@ impl Shard {
         let Carrier::Udp(carrier) = &mut state.carrier else { return };
         match carrier.receive(now, datagram) {
             Received::Segment(meta, segment) => {
-                state.observers.observe(&Passing::came(now, &meta, segment));
+                let header = state.carrier.header();
+                state.observers.observe(&Passing::came(now, &meta, segment, header));
                 state.endpoint.handle_packet(now, &meta, segment);
             }
             Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
@@ -254,7 +255,8 @@ impl State {
     fn on_arrived(&mut self, now: Instant, arrived: &Arrived<'_>) {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
-        self.observers.observe(&Passing::came(now, &meta, segment));
+        let header = self.carrier.header();
+        self.observers.observe(&Passing::came(now, &meta, segment, header));
         self.endpoint.handle_packet(now, &meta, segment);
     }
 }

@@ -16,7 +16,6 @@ mod native;
 mod observer;
 mod observers;
 mod observing;
-mod radios;
 mod shard;
 mod socket;
 mod sockets;
@@ -27,6 +26,7 @@ mod task;
 
 pub use accept::{AcceptQueue, Incoming};
 pub use carrier::udp_capabilities;
+pub use observer::{Direction, ObservedPath, PacketObserver, Passing, SharedObserver};
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
 pub use state::CarrierKind;

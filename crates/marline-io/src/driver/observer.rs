@@ -1,63 +1,139 @@
-//! The interface of an observer: what it is shown of the segments that pass.
+//! The interface of an observer: what it is shown of the segments that pass, and of the paths they pass on.
 
+use core::fmt;
 use core::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use marline_core::{Ecn, FourTuple, PacketMeta, Transmit};
-use marline_link::Direction;
 use marline_time::Instant;
 
+use super::carrier::Carrier;
+use crate::path_spec::PathSpec;
+
+/// Which way segments pass.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the peer.
+    Out,
+    /// From the peer.
+    In,
+}
+
 /// Segments of one path that pass together: a batch on its way out, or one that came in.
-pub(super) struct Passing<'a> {
-    pub(super) at: Instant,
-    pub(super) direction: Direction,
-    pub(super) path: &'a FourTuple,
+#[derive(Debug)]
+pub struct Passing<'a> {
+    /// When, by the clock of the drivers ([`Clock`](crate::Clock)).
+    pub at: Instant,
+    /// Which way.
+    pub direction: Direction,
+    /// Our end and the peer's.
+    pub path: &'a FourTuple,
     pub(super) ecn: Ecn,
     datagrams: &'a [u8],
     stride: usize,
     /// Bytes before each segment.
     headroom: usize,
+    /// Bytes of the carrier's headers between the IP header and the segment.
+    carrier_header: usize,
 }
 
 impl<'a> Passing<'a> {
     /// A batch of the core, with so much room for the carrier's header before each segment.
-    pub(super) fn out(now: Instant, batch: &'a Transmit, bytes: &'a [u8], headroom: usize) -> Self {
+    pub(super) fn out(
+        now: Instant,
+        batch: &'a Transmit,
+        bytes: &'a [u8],
+        carrier: &Carrier,
+    ) -> Self {
         Passing {
             at: now,
-            direction: Direction::Up,
+            direction: Direction::Out,
             path: &batch.path,
             ecn: batch.ecn,
             datagrams: bytes,
             stride: batch.stride,
-            headroom,
+            headroom: carrier.headroom(),
+            carrier_header: carrier.header(),
         }
     }
 
-    /// A segment that came in.
-    pub(super) fn came(now: Instant, meta: &'a PacketMeta, segment: &'a [u8]) -> Self {
+    /// A segment that came in, below so many bytes of the carrier's headers.
+    pub(super) fn came(
+        now: Instant,
+        meta: &'a PacketMeta,
+        segment: &'a [u8],
+        carrier_header: usize,
+    ) -> Self {
         Passing {
             at: now,
-            direction: Direction::Down,
+            direction: Direction::In,
             path: &meta.path,
             ecn: meta.ecn,
             datagrams: segment,
             stride: segment.len(),
             headroom: 0,
+            carrier_header,
         }
     }
 
-    pub(super) fn segments(&self) -> impl Iterator<Item = &'a [u8]> {
+    /// Each TCP segment, from its header on.
+    pub fn segments(&self) -> impl Iterator<Item = &'a [u8]> {
         let headroom = self.headroom;
         let datagrams = self.datagrams.chunks(self.stride.max(1));
         datagrams.map(move |datagram| datagram.get(headroom..).unwrap_or_default())
     }
 
     /// Our address.
-    pub(super) const fn local_ip(&self) -> IpAddr {
+    #[must_use]
+    pub const fn local_ip(&self) -> IpAddr {
         self.path.local.ip()
+    }
+
+    /// Bytes of all segments as IP packets, with the carrier's headers.
+    #[must_use]
+    pub fn packet_bytes(&self) -> u64 {
+        let ip = if self.path.local.is_ipv4() { 20 } else { 40 };
+        let header = ip + self.carrier_header;
+        let bytes: usize = self.segments().map(|segment| segment.len() + header).sum();
+        bytes as u64
     }
 }
 
-/// Something that sees every segment.
-pub(super) trait PacketObserver {
+/// A path of a client, as an observer is told of it.
+#[derive(Copy, Clone, Debug)]
+pub struct ObservedPath<'a> {
+    /// Its number among the client's paths, from 0 on.
+    pub number: usize,
+    /// As its user named it, or as it was found.
+    pub spec: &'a PathSpec,
+    /// The interface it goes over now, if known.
+    pub interface: Option<&'a str>,
+    /// Its addresses now; none where it cannot be used.
+    pub addresses: &'a [IpAddr],
+}
+
+/// Something that is shown every segment of a driver: on its way out before the carrier's header is
+/// written, on its way in after that was taken off. It can neither change nor delay them.
+///
+/// The driver is locked while it calls: an observer is quick, and calls nothing that sends.
+pub trait PacketObserver: fmt::Debug + Send {
+    /// These segments pass.
     fn observe(&mut self, passing: &Passing<'_>);
+
+    /// From `at` on this is how a client's path is. Said of each path whenever one of them may have
+    /// changed.
+    fn path(&mut self, _at: Instant, _path: &ObservedPath<'_>) {}
+}
+
+/// An observer that its owner can ask as well.
+pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
+
+impl PacketObserver for SharedObserver {
+    fn observe(&mut self, passing: &Passing<'_>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).observe(passing);
+    }
+
+    fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).path(at, path);
+    }
 }

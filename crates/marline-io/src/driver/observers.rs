@@ -1,13 +1,10 @@
-//! Observers of a shard's packets: capture files, the segment log, the radios' meters and the contact book.
+//! Observers of a shard's packets: capture files, the segment log, the contact book and the user's own.
 //!
 //! Each of them sees every segment once, on its way out before the carrier's header is written and on its
 //! way in after that was taken off; none of them can change or delay it.
 
-use marline_link::Direction;
-
 use super::contacts::ContactBook;
-use super::observer::{PacketObserver, Passing};
-use super::radios::Radios;
+use super::observer::{Direction, PacketObserver, Passing, SharedObserver};
 use crate::capture::Captures;
 use crate::tap::SegmentLog;
 
@@ -15,8 +12,8 @@ impl PacketObserver for Captures {
     fn observe(&mut self, passing: &Passing<'_>) {
         for segment in passing.segments() {
             match passing.direction {
-                Direction::Up => self.sent(passing.path, passing.ecn, segment),
-                Direction::Down => self.received(passing.path, passing.ecn, segment),
+                Direction::Out => self.sent(passing.path, passing.ecn, segment),
+                Direction::In => self.received(passing.path, passing.ecn, segment),
             }
         }
     }
@@ -24,7 +21,7 @@ impl PacketObserver for Captures {
 
 impl PacketObserver for SegmentLog {
     fn observe(&mut self, passing: &Passing<'_>) {
-        let sent = passing.direction == Direction::Up;
+        let sent = passing.direction == Direction::Out;
         passing.segments().for_each(|segment| self.note(sent, passing.path, segment));
     }
 }
@@ -34,19 +31,20 @@ impl PacketObserver for SegmentLog {
 pub(super) struct Observers {
     pub(super) captures: Option<Captures>,
     pub(super) log: Option<SegmentLog>,
-    pub(super) radios: Radios,
     pub(super) contacts: ContactBook,
+    /// Those of whoever runs the driver.
+    pub(super) others: Vec<SharedObserver>,
 }
 
 impl Observers {
     /// Shows segments to each of them.
     pub(super) fn observe(&mut self, passing: &Passing<'_>) {
-        let list: [Option<&mut dyn PacketObserver>; 4] = [
+        let own: [Option<&mut dyn PacketObserver>; 3] = [
             self.captures.as_mut().map(|captures| captures as _),
             Some(&mut self.contacts),
-            Some(&mut self.radios),
             self.log.as_mut().map(|log| log as _),
         ];
-        list.into_iter().flatten().for_each(|observer| observer.observe(passing));
+        own.into_iter().flatten().for_each(|observer| observer.observe(passing));
+        self.others.iter_mut().for_each(|observer| observer.observe(passing));
     }
 }

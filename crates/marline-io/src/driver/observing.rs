@@ -3,25 +3,18 @@
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use marline_link::radio::{RadioKind, RadioReading};
 use marline_time::Instant;
 use tokio::sync::Notify;
 
+use super::observer::{ObservedPath, PacketObserver};
 use super::shard::Shard;
 use crate::contacts::Contact;
 
 impl Shard {
-    /// Says over which radio the path of this number goes, and which addresses it has; `None`: none.
-    pub fn set_radio(&self, path: usize, kind: Option<RadioKind>, addresses: &[IpAddr]) {
+    /// Tells observers how a path is now.
+    pub fn show_path(&self, path: &ObservedPath<'_>) {
         let now = self.clock.now();
-        self.lock().observers.radios.set(path, kind, addresses, now);
-    }
-
-    /// What the radio of the path of this number drew so far, and what it is doing.
-    #[must_use]
-    pub fn radio(&self, path: usize) -> Option<RadioReading> {
-        let now = self.clock.now();
-        self.lock().observers.radios.reading(path, now)
+        self.lock().observers.others.iter_mut().for_each(|observer| observer.path(now, path));
     }
 
     /// The time now, by the shard's clock, and what is known of each peer that was asked something.

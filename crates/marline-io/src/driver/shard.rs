@@ -14,6 +14,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::accept::AcceptQueue;
 use super::connections::wake;
+use super::observer::SharedObserver;
 use super::state::{CarrierKind, Handover, State};
 use crate::capture::Captures;
 use crate::carrier::CarrierCounters;
@@ -43,6 +44,8 @@ pub struct ShardConfig {
     pub capture: Option<Captures>,
     /// Where segments are noted, if anywhere.
     pub tap: Option<SegmentLog>,
+    /// Who else is shown its segments.
+    pub observers: Vec<SharedObserver>,
 }
 
 /// Why a connection could not be started.

@@ -10,17 +10,15 @@ use super::carrier::Carrier;
 use super::connections::Slots;
 use super::contacts::ContactBook;
 use super::observers::Observers;
-use super::radios::Radios;
 use super::shard::{Shard, ShardConfig, ShardHandle};
 use super::state::{CarrierKind, Spare, State, transmit_buffer};
 use super::task;
-use crate::carrier::{CarrierConfig, SHORT_HEADER, UdpCarrier};
+use crate::carrier::{CarrierConfig, UdpCarrier};
 use crate::native::NativeCarrier;
 use crate::random::{ResetSeed, SecretRng};
 
 /// Datagrams handed over by other shards that may wait.
 const HANDOVER_CAPACITY: usize = 1_024;
-const UDP_HEADER: usize = 8;
 
 impl Shard {
     /// Starts a shard: its task runs on the current tokio runtime, which needs I/O and time.
@@ -47,7 +45,6 @@ impl Shard {
         };
         let headroom = carrier.headroom();
         let contacts = ContactBook::new(config.accept.is_none());
-        let carrier_header = if carrier.is_native() { 0 } else { UDP_HEADER + SHORT_HEADER };
         let endpoint = Endpoint::new(
             EndpointConfig {
                 capabilities: carrier.capabilities(),
@@ -72,12 +69,7 @@ impl Shard {
             scratch: Vec::new(),
             stall_retry_at: None,
             armed: None,
-            observers: Observers {
-                captures,
-                log: config.tap,
-                radios: Radios::new(carrier_header),
-                contacts,
-            },
+            observers: Observers { captures, log: config.tap, contacts, others: config.observers },
             driver: None,
             sockets_changed: true,
             stopped: false,

@@ -11,7 +11,7 @@ use super::check;
 /// An interface of this process: packets the system routes there are read, packets written come in
 /// there. It goes away with this value, however the process ends.
 #[derive(Debug)]
-pub(crate) struct Tun {
+pub struct Tun {
     file: File,
 }
 
@@ -23,7 +23,7 @@ impl Tun {
     ///
     /// # Errors
     /// No such right, no /dev/net/tun, a name that is taken or longer than 15 bytes.
-    pub(crate) fn open(name: &str) -> io::Result<Tun> {
+    pub fn open(name: &str) -> io::Result<Tun> {
         let wanted = CString::new(name)?;
         let bytes = wanted.as_bytes_with_nul();
         if bytes.len() > libc::IFNAMSIZ {
@@ -48,7 +48,7 @@ impl Tun {
     ///
     /// # Errors
     /// `WouldBlock` when there is none.
-    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         io::Read::read(&mut &self.file, buffer)
     }
 
@@ -56,7 +56,7 @@ impl Tun {
     ///
     /// # Errors
     /// The interface is down (EIO), or the packet is none.
-    pub(crate) fn write(&self, packet: &[u8]) -> io::Result<()> {
+    pub fn write(&self, packet: &[u8]) -> io::Result<()> {
         io::Write::write(&mut &self.file, packet).map(|_| ())
     }
 }

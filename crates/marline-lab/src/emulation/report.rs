@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use marline_io::emulator::{Lateness, RelayReport, WayReport};
+use marline_emulator::{Lateness, RelayReport, WayReport};
 use marline_link::radio::RadioReading;
 use serde_json::{Value, json};
 

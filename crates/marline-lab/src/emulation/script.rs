@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline_io::emulator::Side;
+use marline_emulator::Side;
 use marline_link::DuplexSpec;
 
 /// What the words mean.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline_io::emulator::LinkCommand;
+use marline_emulator::LinkCommand;
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_time::SeedTree;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use marline::policy::Role;
-use marline_io::emulator::{LinkCommand, Side};
+use marline_emulator::{LinkCommand, Side};
 use marline_sim::{Paths, PathsConfig, Report};
 use marline_time::{Duration, Instant, SeedTree};
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
-use marline_io::netns;
+use marline_emulator::netns;
 
 use crate::scenario::{Endpoint, Path, Scenario, Side};
 

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::Context;
-use marline_io::netns;
+use marline_emulator::netns;
 
 /// Counters by name: `TcpExt` and `MPTcpExt` of /proc/net/netstat, `Tcp` of /proc/net/snmp (with that
 /// prefix, since names repeat).

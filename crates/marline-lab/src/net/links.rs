@@ -5,9 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use marline_io::emulator::{
-    DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, TunnelConfig, TunnelEnd,
-};
+use marline_emulator::{DEFAULT_SPIN, Emulator, LinkEnds, RelayReport, TunnelConfig, TunnelEnd};
 use marline_time::SeedTree;
 
 use super::configure;

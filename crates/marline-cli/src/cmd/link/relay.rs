@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline_io::emulator::{Emulator, RelayConfig, RelayReport};
+use marline_emulator::{Emulator, RelayConfig, RelayReport};
 use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 

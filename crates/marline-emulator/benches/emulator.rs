@@ -1,13 +1,13 @@
 //! How precise and how fast the real-time link is: prints one-way delay errors as an outside
 //! observer measures them and the rate at which it still keeps up.
 //!
-//! `cargo bench -p marline-io --bench emulator`
+//! `cargo bench -p marline-emulator --bench emulator`
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use marline_io::emulator::{DEFAULT_SPIN, Emulator, RelayConfig};
+use marline_emulator::{DEFAULT_SPIN, Emulator, RelayConfig};
 use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 

@@ -1,7 +1,7 @@
 //! How precise and how fast links between namespaces are, as the kernels at their ends see it: one-way
 //! delay errors of UDP packets, and TCP of the kernel over two shaped paths, all on two processors.
 //!
-//! `cargo bench -p marline-io --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words
+//! `cargo bench -p marline-emulator --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words
 //! choose the links that contain one of them: `-- rate=1G`.
 
 #[path = "../tests/namespaces/mod.rs"]
@@ -12,8 +12,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use marline_io::emulator::{DEFAULT_SPIN, RelayReport};
-use marline_io::netns;
+use marline_emulator::netns;
+use marline_emulator::{DEFAULT_SPIN, RelayReport};
 use marline_link::{DuplexSpec, RateSpec};
 use namespaces::{World, processor_time};
 use quinn_udp::{RecvMeta, UdpSocketState};

@@ -19,41 +19,41 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A non-blocking UDP socket with segmentation offload.
 #[derive(Debug)]
-pub(super) struct DatagramSocket {
+pub(crate) struct DatagramSocket {
     socket: UdpSocket,
     state: UdpSocketState,
 }
 
 /// One datagram as it came from the network.
 #[derive(Debug)]
-pub(super) struct Received<'a> {
-    pub(super) from: SocketAddr,
-    pub(super) to_ip: Option<IpAddr>,
-    pub(super) ecn: Option<EcnCodepoint>,
+pub(crate) struct Received<'a> {
+    pub(crate) from: SocketAddr,
+    pub(crate) to_ip: Option<IpAddr>,
+    pub(crate) ecn: Option<EcnCodepoint>,
     /// How long it waited in the kernel before it was read.
-    pub(super) age: Duration,
-    pub(super) bytes: &'a [u8],
+    pub(crate) age: Duration,
+    pub(crate) bytes: &'a [u8],
 }
 
 /// Datagrams of equal size (the last may be shorter) for one destination.
 #[derive(Debug)]
-pub(super) struct Outgoing<'a> {
-    pub(super) to: SocketAddr,
-    pub(super) from_ip: Option<IpAddr>,
-    pub(super) ecn: Option<EcnCodepoint>,
-    pub(super) bytes: &'a [u8],
-    pub(super) segment: usize,
+pub(crate) struct Outgoing<'a> {
+    pub(crate) to: SocketAddr,
+    pub(crate) from_ip: Option<IpAddr>,
+    pub(crate) ecn: Option<EcnCodepoint>,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) segment: usize,
 }
 
 /// Memory for one batch, shared by all sockets of an engine.
 #[derive(Debug)]
-pub(super) struct ReceiveBuffers {
+pub(crate) struct ReceiveBuffers {
     bytes: Vec<u8>,
     meta: Vec<RecvMeta>,
 }
 
 impl ReceiveBuffers {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         ReceiveBuffers {
             bytes: vec![0; SLOT * BATCH_SIZE],
             meta: vec![RecvMeta::default(); BATCH_SIZE],
@@ -63,7 +63,7 @@ impl ReceiveBuffers {
 
 impl DatagramSocket {
     /// A socket bound to `local`.
-    pub(super) fn bind(local: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn bind(local: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(local)?;
         let state = UdpSocketState::new((&socket).into())?;
         // The kernel grants what it allows (net.core.rmem_max); less is not an error.
@@ -73,7 +73,7 @@ impl DatagramSocket {
     }
 
     /// A socket on a port of the kernel's choice that speaks to `remote` only, as a NAT's mapping.
-    pub(super) fn connected(remote: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn connected(remote: SocketAddr) -> io::Result<Self> {
         let any: IpAddr = match remote {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -83,18 +83,18 @@ impl DatagramSocket {
         Ok(socket)
     }
 
-    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
     /// Most datagrams that one send may carry.
-    pub(super) fn send_batch_limit(&self) -> usize {
+    pub(crate) fn send_batch_limit(&self) -> usize {
         self.state.max_gso_segments()
     }
 
     /// Reads one batch and calls `each` per datagram. Returns whether the batch was full, so that
     /// more may wait.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &self,
         buffers: &mut ReceiveBuffers,
         mut each: impl FnMut(Received<'_>),
@@ -120,7 +120,7 @@ impl DatagramSocket {
 
     /// Sends a batch. An ICMP error that an earlier datagram caused is reported by the kernel at
     /// the next call without sending anything, hence the second attempt.
-    pub(super) fn send(&self, batch: &Outgoing<'_>) -> io::Result<()> {
+    pub(crate) fn send(&self, batch: &Outgoing<'_>) -> io::Result<()> {
         let transmit = Transmit {
             destination: batch.to,
             ecn: batch.ecn,
@@ -145,7 +145,7 @@ impl AsFd for DatagramSocket {
 
 /// Datagrams the kernel dropped because the socket's buffer was full: losses that no link model
 /// asked for. `None` where the system does not tell.
-pub(super) fn kernel_drops(socket: &DatagramSocket) -> Option<u64> {
+pub(crate) fn kernel_drops(socket: &DatagramSocket) -> Option<u64> {
     let local = socket.local_addr().ok()?;
     let table = match local {
         SocketAddr::V4(_) => "/proc/self/net/udp",

@@ -15,11 +15,11 @@ pub enum Side {
 }
 
 impl Side {
-    pub(super) const fn has_up(self) -> bool {
+    pub(crate) const fn has_up(self) -> bool {
         matches!(self, Side::Up | Side::Both)
     }
 
-    pub(super) const fn has_down(self) -> bool {
+    pub(crate) const fn has_down(self) -> bool {
         matches!(self, Side::Down | Side::Both)
     }
 }

@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use marline_time::{Duration, Instant};
 use quinn_udp::EcnCodepoint;
 
-use super::command::{LinkCommand, Side};
-use super::flows::Flows;
-use super::lane::{FlowKey, Lane, Parcel};
-use super::lanes::Lanes;
-use super::report::{RelayReport, Starved};
-use super::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
-use super::{RelayConfig, clock::Clock};
+use crate::clock::Clock;
+use crate::command::{LinkCommand, Side};
+use crate::config::RelayConfig;
+use crate::flows::Flows;
+use crate::lane::{FlowKey, Lane, Parcel};
+use crate::lanes::Lanes;
+use crate::report::{RelayReport, Starved};
+use crate::socket::{DatagramSocket, Outgoing, ReceiveBuffers, kernel_drops};
 
 /// Vectors kept for datagrams to come.
 const MAX_POOL: usize = 4_096;
@@ -22,7 +23,7 @@ const MAX_BATCH_BYTES: usize = 60_000;
 
 /// Which socket of a relay is meant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Port {
+pub(crate) enum Port {
     Listen,
     Upstream(u32),
 }
@@ -66,20 +67,20 @@ impl Batch {
 
 /// A relay.
 #[derive(Debug)]
-pub(super) struct Relay {
+pub(crate) struct Relay {
     name: String,
     to: SocketAddr,
     /// Bytes of IP and UDP header on the emulated link.
     headers: usize,
-    pub(super) listen: DatagramSocket,
-    pub(super) flows: Flows,
+    pub(crate) listen: DatagramSocket,
+    pub(crate) flows: Flows,
     lanes: Lanes,
     pool: Vec<Vec<u8>>,
     batch: Batch,
 }
 
 impl Relay {
-    pub(super) fn new(config: RelayConfig, start: Instant) -> io::Result<Self> {
+    pub(crate) fn new(config: RelayConfig, start: Instant) -> io::Result<Self> {
         let listen = DatagramSocket::bind(config.listen).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot bind UDP {}: {error}", config.listen))
         })?;
@@ -96,12 +97,12 @@ impl Relay {
     }
 
     /// When this relay wants to be called again.
-    pub(super) fn next_event(&self) -> Option<Instant> {
+    pub(crate) fn next_event(&self) -> Option<Instant> {
         self.lanes.next_event()
     }
 
     /// Reads one batch from a socket into the link.
-    pub(super) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
+    pub(crate) fn receive(&mut self, port: Port, clock: &Clock, buffers: &mut ReceiveBuffers) {
         let Relay { listen, flows, lanes, pool, headers, .. } = self;
         let headers = *headers;
         // Errors here are ICMP messages about datagrams sent before, or nothing to read.
@@ -138,7 +139,7 @@ impl Relay {
     }
 
     /// Does what is scheduled until now and sends what is due.
-    pub(super) fn advance(&mut self, clock: &Clock) {
+    pub(crate) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
         while let Some((at, command)) = self.lanes.take_scheduled(now) {
             // A rebinding that finds no free port leaves the flow where it was.
@@ -198,7 +199,7 @@ impl Relay {
         }
     }
 
-    pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
+    pub(crate) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
         match command {
             LinkCommand::Break(side) => self.lanes.set_up(now, side, false),
             LinkCommand::Restore(side) => self.lanes.set_up(now, side, true),
@@ -209,11 +210,11 @@ impl Relay {
     }
 
     /// Forgets idle clients.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         self.flows.expire(now);
     }
 
-    pub(super) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+    pub(crate) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
         RelayReport {
             name: self.name.clone(),
             running: age,

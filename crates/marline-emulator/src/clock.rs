@@ -4,19 +4,19 @@ use marline_time::Instant;
 
 /// The emulator's time line: nanoseconds since it started.
 #[derive(Debug)]
-pub(super) struct Clock(std::time::Instant);
+pub(crate) struct Clock(std::time::Instant);
 
 impl Clock {
-    pub(super) fn start() -> Clock {
+    pub(crate) fn start() -> Clock {
         Clock(std::time::Instant::now())
     }
 
     /// When its time was zero.
-    pub(super) const fn started(&self) -> std::time::Instant {
+    pub(crate) const fn started(&self) -> std::time::Instant {
         self.0
     }
 
-    pub(super) fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         Instant::ZERO + self.0.elapsed()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use marline_link::{DuplexConfig, DuplexSpec};
 use marline_time::SeedTree;
 
-use super::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, Side};
+use crate::{DEFAULT_SPIN, Emulator, LinkCommand, RelayConfig, Side};
 
 /// Long enough for any machine; only waited out when something is wrong.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use std::net::UdpSocket;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use marline_io::emulator::{DEFAULT_SPIN, LinkCommand, RelayReport, Side};
+use marline_emulator::{DEFAULT_SPIN, LinkCommand, RelayReport, Side};
 use marline_link::DuplexSpec;
 use marline_testkit::need;
 use marline_time::SeedTree;

@@ -7,20 +7,20 @@ use std::net::{IpAddr, SocketAddr};
 
 use marline_time::{Duration, Instant};
 
-use super::lane::FlowKey;
-use super::socket::{DatagramSocket, kernel_drops};
+use crate::lane::FlowKey;
+use crate::socket::{DatagramSocket, kernel_drops};
 
 /// A client that spoke within this time is not pushed out by a new one.
 const PROTECTED: Duration = Duration::from_secs(5);
 
 /// One client address.
 #[derive(Debug)]
-pub(super) struct Flow {
-    pub(super) client: SocketAddr,
+pub(crate) struct Flow {
+    pub(crate) client: SocketAddr,
     /// Our address it sent to: answers come from there.
-    pub(super) reply_from: Option<IpAddr>,
+    pub(crate) reply_from: Option<IpAddr>,
     /// Towards the target.
-    pub(super) upstream: DatagramSocket,
+    pub(crate) upstream: DatagramSocket,
     last_heard: Instant,
 }
 
@@ -32,21 +32,21 @@ struct Slot {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Flows {
+pub(crate) struct Flows {
     to: SocketAddr,
     slots: Vec<Slot>,
     by_client: BTreeMap<SocketAddr, u32>,
     max: usize,
     idle: Duration,
     /// Datagrams of clients there was no room for.
-    pub(super) refused: u64,
-    pub(super) rebinds: u64,
+    pub(crate) refused: u64,
+    pub(crate) rebinds: u64,
     /// Datagrams the kernel dropped on sockets that are closed.
     closed_drops: u64,
 }
 
 impl Flows {
-    pub(super) fn new(to: SocketAddr, max: usize, idle: Duration) -> Self {
+    pub(crate) fn new(to: SocketAddr, max: usize, idle: Duration) -> Self {
         Flows {
             to,
             slots: Vec::new(),
@@ -59,12 +59,12 @@ impl Flows {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_client.len()
     }
 
     /// The flow of a client that sent something; made if need be. `None`: no room, or no socket.
-    pub(super) fn heard(
+    pub(crate) fn heard(
         &mut self,
         client: SocketAddr,
         reply_from: Option<IpAddr>,
@@ -108,32 +108,32 @@ impl Flows {
     }
 
     /// The flow of this key, if it is still that one.
-    pub(super) fn get(&self, key: FlowKey) -> Option<&Flow> {
+    pub(crate) fn get(&self, key: FlowKey) -> Option<&Flow> {
         let slot = self.slots.get(key.slot as usize)?;
         slot.flow.as_ref().filter(|_| slot.generation == key.generation)
     }
 
     /// The flow in a slot, with its key.
-    pub(super) fn in_slot(&self, slot: u32) -> Option<(FlowKey, &Flow)> {
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<(FlowKey, &Flow)> {
         let entry = self.slots.get(slot as usize)?;
         Some((FlowKey { slot, generation: entry.generation }, entry.flow.as_ref()?))
     }
 
     /// All flows with their slots.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Flow)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Flow)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(slot, entry)| Some((slot as u32, entry.flow.as_ref()?)))
     }
 
     /// The target spoke to this flow: it is alive.
-    pub(super) fn answered(&mut self, slot: u32, now: Instant) {
+    pub(crate) fn answered(&mut self, slot: u32, now: Instant) {
         if let Some(flow) = self.slots.get_mut(slot as usize).and_then(|s| s.flow.as_mut()) {
             flow.last_heard = now;
         }
     }
 
     /// Forgets who was silent for too long.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         let is_idle = |flow: &Flow| now.since(flow.last_heard) >= self.idle;
         let idle: Vec<u32> = self.iter().filter(|(_, f)| is_idle(f)).map(|(s, _)| s).collect();
         for slot in idle {
@@ -143,7 +143,7 @@ impl Flows {
 
     /// Gives every flow another port towards the target. The new socket is bound before the old one
     /// is closed, so the port does differ.
-    pub(super) fn rebind(&mut self) -> io::Result<()> {
+    pub(crate) fn rebind(&mut self) -> io::Result<()> {
         for entry in &mut self.slots {
             let Some(flow) = &mut entry.flow else { continue };
             let fresh = DatagramSocket::connected(self.to)?;
@@ -155,7 +155,7 @@ impl Flows {
     }
 
     /// Datagrams the kernel dropped on the sockets towards the target.
-    pub(super) fn kernel_drops(&self) -> u64 {
+    pub(crate) fn kernel_drops(&self) -> u64 {
         let open: u64 = self.iter().filter_map(|(_, flow)| kernel_drops(&flow.upstream)).sum();
         self.closed_drops + open
     }

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use marline_io::emulator::{Emulator, LinkEnds, TunnelConfig, TunnelEnd};
-use marline_io::netns;
+use marline_emulator::netns;
+use marline_emulator::{Emulator, LinkEnds, TunnelConfig, TunnelEnd};
 use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 

@@ -14,7 +14,7 @@ use marline_time::{Duration, Instant};
 
 /// Decides on spins.
 #[derive(Debug)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     most: Duration,
     /// What is needed at present, at most `most`.
     length: Duration,
@@ -36,14 +36,14 @@ impl Spin {
     const MARGIN: Duration = Duration::from_micros(5);
 
     /// Spins of at most `most`.
-    pub(super) fn new(most: Duration) -> Self {
+    pub(crate) fn new(most: Duration) -> Self {
         let budget = Self::MOST_BUDGET;
         Spin { most, length: most, budget, last: Instant::ZERO, spinning: false }
     }
 
     /// How long before a deadline to spin, at `now`. To be asked once a round: a round that was
     /// allowed to spin and was short did so.
-    pub(super) fn allowed(&mut self, now: Instant) -> Duration {
+    pub(crate) fn allowed(&mut self, now: Instant) -> Duration {
         let round = now.since(self.last);
         self.last = now;
         if self.spinning && round < self.length {
@@ -56,7 +56,7 @@ impl Spin {
     }
 
     /// A sleep ended so much after its time.
-    pub(super) fn overslept(&mut self, late: Duration) {
+    pub(crate) fn overslept(&mut self, late: Duration) {
         let needed = (late + Self::MARGIN).min(self.most);
         if needed > self.length {
             self.length += (needed - self.length) / Self::RISE;

@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use marline_link::DuplexConfig;
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::command::{LinkCommand, Side};
-use super::lane::Lane;
+use crate::command::{LinkCommand, Side};
+use crate::lane::Lane;
 
 #[derive(Debug)]
-pub(super) struct Lanes {
-    pub(super) up: Lane,
-    pub(super) down: Lane,
+pub(crate) struct Lanes {
+    pub(crate) up: Lane,
+    pub(crate) down: Lane,
     schedule: VecDeque<(Instant, LinkCommand)>,
 }
 
 impl Lanes {
     /// `schedule`: what happens by itself, so long after the start.
-    pub(super) fn new(
+    pub(crate) fn new(
         link: DuplexConfig,
         seeds: &SeedTree,
         schedule: Vec<(Duration, LinkCommand)>,
@@ -33,23 +33,23 @@ impl Lanes {
     }
 
     /// When the link wants to be looked after again.
-    pub(super) fn next_event(&self) -> Option<Instant> {
+    pub(crate) fn next_event(&self) -> Option<Instant> {
         let scheduled = self.schedule.front().map(|(at, _)| *at);
         [self.up.next_event(), self.down.next_event(), scheduled].into_iter().flatten().min()
     }
 
     /// What is scheduled until now and was not taken yet, with its time.
-    pub(super) fn take_scheduled(&mut self, now: Instant) -> Option<(Instant, LinkCommand)> {
+    pub(crate) fn take_scheduled(&mut self, now: Instant) -> Option<(Instant, LinkCommand)> {
         self.schedule.pop_front_if(|(at, _)| *at <= now)
     }
 
-    pub(super) fn set_config(&mut self, now: Instant, config: DuplexConfig) {
+    pub(crate) fn set_config(&mut self, now: Instant, config: DuplexConfig) {
         self.up.set_config(now, config.up);
         self.down.set_config(now, config.down);
         self.down.share_radio(&self.up);
     }
 
-    pub(super) fn set_up(&mut self, now: Instant, side: Side, up: bool) {
+    pub(crate) fn set_up(&mut self, now: Instant, side: Side, up: bool) {
         if side.has_up() {
             self.up.set_up(now, up);
         }

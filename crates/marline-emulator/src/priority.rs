@@ -7,7 +7,7 @@ const NICE: i32 = -15;
 
 /// Gives the calling thread the precision and the priority that the system grants this user. What is
 /// refused shows in the reported lateness; nothing here is an error. Whether it is a real-time thread.
-pub(super) fn raise() -> bool {
+pub(crate) fn raise() -> bool {
     // The default of 50 us is added to every sleep.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let real_time = real_time();

@@ -12,11 +12,11 @@ use std::os::unix::fs::FileExt;
 
 use marline_time::Duration;
 
-use super::report::Starved;
+use crate::report::Starved;
 
 /// Watches the thread that made it.
 #[derive(Debug)]
-pub(super) struct Starvation {
+pub(crate) struct Starvation {
     statistics: Option<File>,
     first: Waits,
     last: Waits,
@@ -32,17 +32,17 @@ struct Waits {
 
 impl Starvation {
     /// Looking costs about a microsecond: it is for sleeps that were longer.
-    pub(super) const WORTH_A_LOOK: Duration = Duration::from_micros(200);
+    pub(crate) const WORTH_A_LOOK: Duration = Duration::from_micros(200);
 
     /// Of the calling thread, from now on. Where the kernel does not count, nothing is seen.
-    pub(super) fn of_this_thread() -> Self {
+    pub(crate) fn of_this_thread() -> Self {
         let statistics = File::open("/proc/thread-self/schedstat").ok();
         let first = statistics.as_ref().and_then(|file| read(file).ok()).unwrap_or_default();
         Starvation { statistics, first, last: first, longest_ns: 0 }
     }
 
     /// Takes note of the waits since the last look.
-    pub(super) fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         let Some(Ok(now)) = self.statistics.as_ref().map(read) else { return };
         let count = now.count.saturating_sub(self.last.count).max(1);
         let mean_ns = now.total_ns.saturating_sub(self.last.total_ns) / count;
@@ -50,7 +50,7 @@ impl Starvation {
         self.last = now;
     }
 
-    pub(super) fn report(&mut self) -> Starved {
+    pub(crate) fn report(&mut self) -> Starved {
         self.look();
         let total_ns = self.last.total_ns.saturating_sub(self.first.total_ns);
         Starved { total_us: total_ns / 1_000, longest_us: self.longest_ns / 1_000 }

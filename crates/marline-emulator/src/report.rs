@@ -11,20 +11,20 @@ const LONGEST_US: u64 = 10_000_000;
 
 /// Microseconds, collected in a histogram of two significant digits and bounded size.
 #[derive(Clone, Debug)]
-pub(super) struct Micros(Histogram<u64>);
+pub(crate) struct Micros(Histogram<u64>);
 
 impl Micros {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_US, 2);
         Micros(histogram.unwrap_or_else(|_| unreachable!("the bounds are constants")))
     }
 
-    pub(super) fn record(&mut self, value: Duration) {
+    pub(crate) fn record(&mut self, value: Duration) {
         let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX);
         self.0.saturating_record(micros);
     }
 
-    pub(super) fn summary(&self) -> Lateness {
+    pub(crate) fn summary(&self) -> Lateness {
         Lateness {
             count: self.0.len(),
             p50_us: self.0.value_at_quantile(0.50),

@@ -11,13 +11,13 @@ use std::io::{self, Read, Seek};
 use marline_link::DuplexConfig;
 use marline_time::{Duration, Instant, SeedTree};
 
-use super::clock::Clock;
-use super::command::LinkCommand;
-use super::lane::{FlowKey, Parcel};
-use super::lanes::Lanes;
-use super::report::{RelayReport, Starved};
+use crate::clock::Clock;
+use crate::command::LinkCommand;
+use crate::lane::{FlowKey, Parcel};
+use crate::lanes::Lanes;
 use crate::netns;
-use crate::sys::tun::Tun;
+use crate::report::{RelayReport, Starved};
+use marline_io::Tun;
 
 /// Vectors kept for packets to come.
 const MAX_POOL: usize = 4_096;
@@ -54,7 +54,7 @@ pub struct TunnelConfig {
 
 /// Which end of a tunnel is meant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Client,
     Server,
 }
@@ -72,7 +72,7 @@ struct OpenEnd {
 
 /// A running tunnel.
 #[derive(Debug)]
-pub(super) struct Tunnel {
+pub(crate) struct Tunnel {
     name: String,
     client: OpenEnd,
     server: OpenEnd,
@@ -82,7 +82,7 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    pub(super) fn new(config: TunnelConfig, start: Instant) -> io::Result<Self> {
+    pub(crate) fn new(config: TunnelConfig, start: Instant) -> io::Result<Self> {
         Ok(Tunnel {
             client: open(&config.client)?,
             server: open(&config.server)?,
@@ -94,7 +94,7 @@ impl Tunnel {
     }
 
     /// The interface at an end, if it is still there: one that is gone would always be ready.
-    pub(super) fn tun(&self, end: End) -> Option<&Tun> {
+    pub(crate) fn tun(&self, end: End) -> Option<&Tun> {
         let end = match end {
             End::Client => &self.client,
             End::Server => &self.server,
@@ -103,12 +103,12 @@ impl Tunnel {
     }
 
     /// When this tunnel wants to be called again.
-    pub(super) fn next_event(&self) -> Option<Instant> {
+    pub(crate) fn next_event(&self) -> Option<Instant> {
         self.lanes.next_event()
     }
 
     /// Reads some packets of one end into the link.
-    pub(super) fn receive(&mut self, end: End, clock: &Clock) {
+    pub(crate) fn receive(&mut self, end: End, clock: &Clock) {
         let Tunnel { client, server, lanes: Lanes { up, down, .. }, pool, buffer, .. } = self;
         let (open, lane, back) = match end {
             End::Client => (client, up, down),
@@ -136,7 +136,7 @@ impl Tunnel {
     }
 
     /// Does what is scheduled until now and sends what is due.
-    pub(super) fn advance(&mut self, clock: &Clock) {
+    pub(crate) fn advance(&mut self, clock: &Clock) {
         let now = clock.now();
         while let Some((at, command)) = self.lanes.take_scheduled(now) {
             self.apply(at, command);
@@ -159,7 +159,7 @@ impl Tunnel {
         }
     }
 
-    pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) {
+    pub(crate) fn apply(&mut self, now: Instant, command: LinkCommand) {
         match command {
             LinkCommand::Break(side) => self.lanes.set_up(now, side, false),
             LinkCommand::Restore(side) => self.lanes.set_up(now, side, true),
@@ -169,7 +169,7 @@ impl Tunnel {
         }
     }
 
-    pub(super) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+    pub(crate) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
         let ends = [&self.client, &self.server];
         let lost = ends.into_iter().filter(|end| end.lost);
         RelayReport {

@@ -1,22 +1,56 @@
-//! What the radios of a shard's paths draw, by the packets that the shard sends and receives.
+//! What the radios of a client's paths draw, by the packets that the client sends and receives.
 //!
 //! The machine is [`marline_link::radio`]'s; here it runs with the clock and delays nothing. It knows
 //! of this process' packets only: a radio that others keep awake is counted as if they did not.
 
 use core::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use marline::{LocalSpec, ObservedPath, PacketObserver, Passing, PathSpec, SharedObserver};
+use marline_io::Clock;
 use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, RadioReading};
 use marline_time::Instant;
 
-use super::observer::{PacketObserver, Passing};
+/// The meter of a client's radios. Clones are one meter.
+#[derive(Clone, Debug)]
+pub struct RadioMeter {
+    radios: Arc<Mutex<Radios>>,
+    clock: Clock,
+}
+
+impl RadioMeter {
+    /// A meter that knows no path yet.
+    #[must_use]
+    pub fn new() -> Self {
+        RadioMeter { radios: Arc::default(), clock: Clock::start() }
+    }
+
+    /// What the client is to show its packets to.
+    #[must_use]
+    pub fn observer(&self) -> SharedObserver {
+        Arc::clone(&self.radios) as _
+    }
+
+    /// What the radio of the path of this number drew so far, and what it is doing; `None`: it goes
+    /// over none that is known.
+    #[must_use]
+    pub fn reading(&self, path: usize) -> Option<RadioReading> {
+        let now = self.clock.now();
+        self.radios.lock().unwrap_or_else(PoisonError::into_inner).reading(path, now)
+    }
+}
+
+impl Default for RadioMeter {
+    fn default() -> Self {
+        RadioMeter::new()
+    }
+}
 
 /// Radios by the number of their path.
 #[derive(Debug, Default)]
-pub(super) struct Radios {
+struct Radios {
     paths: Vec<Option<Metered>>,
-    /// Bytes between the IP header and the segment.
-    carrier_header: usize,
 }
 
 #[derive(Debug)]
@@ -26,13 +60,8 @@ struct Metered {
 }
 
 impl Radios {
-    /// No radios yet; so many bytes of the carrier stand before each segment.
-    pub(super) const fn new(carrier_header: usize) -> Self {
-        Radios { paths: Vec::new(), carrier_header }
-    }
-
     /// What the radio of this path drew so far, and what it is doing.
-    pub(super) fn reading(&self, path: usize, now: Instant) -> Option<RadioReading> {
+    fn reading(&self, path: usize, now: Instant) -> Option<RadioReading> {
         Some(self.paths.get(path)?.as_ref()?.radio.reading(now))
     }
 
@@ -44,13 +73,7 @@ impl Radios {
     }
 
     /// Says over which radio the path of this number goes, and which addresses it has; `None`: none.
-    pub(super) fn set(
-        &mut self,
-        number: usize,
-        kind: Option<RadioKind>,
-        addresses: &[IpAddr],
-        now: Instant,
-    ) {
+    fn set(&mut self, number: usize, kind: Option<RadioKind>, addresses: &[IpAddr], now: Instant) {
         if self.paths.len() <= number {
             self.paths.resize_with(number + 1, || None);
         }
@@ -71,14 +94,30 @@ impl Radios {
 
 impl PacketObserver for Radios {
     fn observe(&mut self, passing: &Passing<'_>) {
-        if self.paths.is_empty() {
-            return;
-        }
-        let ip = if passing.path.local.is_ipv4() { 20 } else { 40 };
-        let header = ip + self.carrier_header;
-        let bytes: usize = passing.segments().map(|segment| segment.len() + header).sum();
-        self.packet(passing.at, passing.local_ip(), passing.direction, bytes as u64);
+        let direction = match passing.direction {
+            marline::Direction::Out => Direction::Up,
+            marline::Direction::In => Direction::Down,
+        };
+        self.packet(passing.at, passing.local_ip(), direction, passing.packet_bytes());
     }
+
+    fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {
+        self.set(path.number, kind(path.spec, path.interface), path.addresses, at);
+    }
+}
+
+/// The radio as configured, or as the interface's name lets one suppose.
+fn kind(spec: &PathSpec, interface: Option<&str>) -> Option<RadioKind> {
+    let named = match &spec.local {
+        LocalSpec::Interface(name) => Some(name.as_str()),
+        LocalSpec::Address(_) => interface,
+    };
+    let configured = spec.radio.map(|radio| match radio {
+        marline::RadioKind::Lte => RadioKind::Lte,
+        marline::RadioKind::Umts => RadioKind::Umts,
+        marline::RadioKind::Wifi => RadioKind::Wifi,
+    });
+    configured.or_else(|| RadioKind::guess(named?))
 }
 
 #[cfg(test)]
@@ -107,5 +146,16 @@ mod tests {
         assert_eq!(packets(&radios, 1), Some(0));
         radios.set(1, None, &[], Instant::from_secs(3));
         assert_eq!(packets(&radios, 1), None);
+    }
+
+    #[test]
+    fn the_radio_is_the_configured_one_or_what_the_interface_is_called_after() {
+        let of = |path: &str, interface| kind(&path.parse().expect("a path"), interface);
+        assert_eq!(of("eth0,radio=3g", None), Some(RadioKind::Umts));
+        assert_eq!(of("wlan0,radio=lte", Some("wlan0")), Some(RadioKind::Lte));
+        assert_eq!(of("wlan0", None), Some(RadioKind::Wifi));
+        assert_eq!(of("192.0.2.7", Some("wwan0")), Some(RadioKind::Lte));
+        assert_eq!(of("192.0.2.7", None), None);
+        assert_eq!(of("eth0", Some("eth0")), None);
     }
 }

@@ -8,22 +8,22 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use marline_time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::LinkEnds;
-use super::clock::Clock;
-use super::command::LinkCommand;
-use super::member::{Member, Source};
-use super::report::RelayReport;
-use super::rest::Rest;
-use super::socket::ReceiveBuffers;
-use super::spin::Spin;
-use super::starvation::Starvation;
+use crate::clock::Clock;
+use crate::command::LinkCommand;
+use crate::config::LinkEnds;
+use crate::member::{Member, Source};
+use crate::report::RelayReport;
+use crate::rest::Rest;
+use crate::socket::ReceiveBuffers;
+use crate::spin::Spin;
+use crate::starvation::Starvation;
 
 /// How often idle clients are looked for; also the longest sleep.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// What the thread is asked to do.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     Command { relay: usize, command: Box<LinkCommand>, reply: Sender<io::Result<()>> },
     Report { reply: Sender<Vec<RelayReport>> },
     Stop,
@@ -31,7 +31,7 @@ pub(super) enum Order {
 
 /// Everything the thread owns.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(crate) struct Engine {
     clock: Clock,
     relays: Vec<Member>,
     spin: Spin,
@@ -46,7 +46,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(
+    pub(crate) fn new(
         configs: Vec<LinkEnds>,
         spin: Duration,
         inbox: Receiver<Order>,
@@ -69,19 +69,19 @@ impl Engine {
     }
 
     /// When the links' time was zero.
-    pub(super) const fn started(&self) -> std::time::Instant {
+    pub(crate) const fn started(&self) -> std::time::Instant {
         self.clock.started()
     }
 
     /// Where relays listen; tunnels do not.
-    pub(super) fn addresses(&self) -> io::Result<Vec<Option<SocketAddr>>> {
+    pub(crate) fn addresses(&self) -> io::Result<Vec<Option<SocketAddr>>> {
         self.relays.iter().map(Member::local_addr).collect()
     }
 
     /// Runs until it is told to stop or its owner is gone.
-    pub(super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         #[cfg(target_os = "linux")]
-        let real_time = super::priority::raise();
+        let real_time = crate::priority::raise();
         #[cfg(not(target_os = "linux"))]
         let real_time = false;
         self.rest = real_time.then(Rest::default);

@@ -5,23 +5,23 @@ use marline_link::{Link, LinkConfig, Packet};
 use marline_time::{Duration, Instant, SeedTree};
 use quinn_udp::EcnCodepoint;
 
-use super::report::{Micros, WayReport};
+use crate::report::{Micros, WayReport};
 
 /// Names a client's flow; the generation tells it from a later one in the same slot.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct FlowKey {
-    pub(super) slot: u32,
-    pub(super) generation: u32,
+pub(crate) struct FlowKey {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
 }
 
 /// A datagram on the link.
 #[derive(Clone, Debug)]
-pub(super) struct Parcel {
-    pub(super) flow: FlowKey,
-    pub(super) ecn: Option<EcnCodepoint>,
+pub(crate) struct Parcel {
+    pub(crate) flow: FlowKey,
+    pub(crate) ecn: Option<EcnCodepoint>,
     /// Bytes of IP and UDP header below the payload.
-    pub(super) headers: usize,
-    pub(super) bytes: Vec<u8>,
+    pub(crate) headers: usize,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Packet for Parcel {
@@ -51,18 +51,18 @@ impl Packet for Parcel {
 
 /// A direction: the link and what is known of its host's punctuality.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(crate) struct Lane {
     link: Link<Parcel>,
     /// The latest time the link was told: it must not go back.
     clock: Instant,
     waited: Micros,
     late: Micros,
-    pub(super) send_errors: u64,
-    pub(super) send_blocked: u64,
+    pub(crate) send_errors: u64,
+    pub(crate) send_blocked: u64,
 }
 
 impl Lane {
-    pub(super) fn new(config: LinkConfig, seeds: &SeedTree, start: Instant) -> Self {
+    pub(crate) fn new(config: LinkConfig, seeds: &SeedTree, start: Instant) -> Self {
         Lane {
             link: Link::new(config, seeds, start),
             clock: start,
@@ -74,59 +74,59 @@ impl Lane {
     }
 
     /// A packet that reached the machine `age` before `now`, if that is known.
-    pub(super) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: Parcel) {
+    pub(crate) fn offer(&mut self, now: Instant, age: Option<Duration>, parcel: Parcel) {
         age.iter().for_each(|age| self.waited.record(*age));
         self.clock = self.clock.max(now - age.unwrap_or_default());
         self.link.offer(self.clock, parcel);
     }
 
     /// A packet that a box on this link sends back.
-    pub(super) fn take_answer(&mut self) -> Option<Parcel> {
+    pub(crate) fn take_answer(&mut self) -> Option<Parcel> {
         self.link.take_answer()
     }
 
     /// The next datagram that is due, with the time at which it was.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<(Instant, Parcel)> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(Instant, Parcel)> {
         self.clock = self.clock.max(now);
         self.link.poll_timed(self.clock)
     }
 
     /// When to poll next.
-    pub(super) fn next_event(&self) -> Option<Instant> {
+    pub(crate) fn next_event(&self) -> Option<Instant> {
         self.link.next_event()
     }
 
     /// A dropped datagram whose memory can be used again.
-    pub(super) fn take_dropped(&mut self) -> Option<Parcel> {
+    pub(crate) fn take_dropped(&mut self) -> Option<Parcel> {
         self.link.take_dropped()
     }
 
     /// Both directions of a link go over one radio.
-    pub(super) fn share_radio(&mut self, other: &Lane) {
+    pub(crate) fn share_radio(&mut self, other: &Lane) {
         self.link.share_radio(&other.link);
     }
 
     /// What the radio drew until `now`.
-    pub(super) fn radio(&self, now: Instant) -> Option<RadioReading> {
+    pub(crate) fn radio(&self, now: Instant) -> Option<RadioReading> {
         Some(self.link.radio()?.reading(now))
     }
 
-    pub(super) fn set_up(&mut self, now: Instant, up: bool) {
+    pub(crate) fn set_up(&mut self, now: Instant, up: bool) {
         self.clock = self.clock.max(now);
         self.link.set_up(self.clock, up);
     }
 
-    pub(super) fn set_config(&mut self, now: Instant, config: LinkConfig) {
+    pub(crate) fn set_config(&mut self, now: Instant, config: LinkConfig) {
         self.clock = self.clock.max(now);
         self.link.set_config(self.clock, config);
     }
 
     /// A datagram left at `now`.
-    pub(super) fn sent(&mut self, due: Instant, now: Instant) {
+    pub(crate) fn sent(&mut self, due: Instant, now: Instant) {
         self.late.record(now.since(due));
     }
 
-    pub(super) fn report(&self) -> WayReport {
+    pub(crate) fn report(&self) -> WayReport {
         WayReport {
             stats: *self.link.stats(),
             up: self.link.is_up(),

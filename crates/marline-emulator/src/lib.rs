@@ -1,4 +1,4 @@
-//! The link model in real time: a UDP relay between real sockets.
+//! The link model in real time: a UDP relay between real sockets, or a tunnel between namespaces.
 //!
 //! The problem: a result measured over an emulated link is worth what the emulator's timing is
 //! worth. Timers that fire 4 ms late, or a thread that was not scheduled for 20 ms, look exactly
@@ -15,11 +15,13 @@
 
 mod clock;
 mod command;
+mod config;
 mod engine;
 mod flows;
 mod lane;
 mod lanes;
 mod member;
+pub mod netns;
 #[cfg(target_os = "linux")]
 mod priority;
 mod relay;
@@ -33,6 +35,7 @@ mod tests;
 mod tunnel;
 
 pub use command::{LinkCommand, Side};
+pub use config::{LinkEnds, RelayConfig};
 pub use report::{Lateness, RelayReport, Starved, WayReport};
 pub use tunnel::{TunnelConfig, TunnelEnd};
 
@@ -42,57 +45,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use marline_link::DuplexConfig;
-use marline_time::{Duration, SeedTree};
+use marline_time::Duration;
 
 use engine::{Engine, Order};
-
-/// A link between whoever sends to `listen` and `to`.
-#[derive(Clone, Debug)]
-pub struct RelayConfig {
-    /// What reports call it.
-    pub name: String,
-    /// Where clients send to; port 0 lets the system choose.
-    pub listen: SocketAddr,
-    /// Where their packets go.
-    pub to: SocketAddr,
-    /// The link; `up` is from the client.
-    pub link: DuplexConfig,
-    /// Randomness of the link.
-    pub seeds: SeedTree,
-    /// What happens by itself, so long after the start.
-    pub schedule: Vec<(Duration, LinkCommand)>,
-    /// Client addresses at the same time; the one silent for longest makes room.
-    pub max_flows: usize,
-    /// A client address silent for so long is forgotten.
-    pub idle: Duration,
-}
-
-impl RelayConfig {
-    /// The defaults: 256 client addresses, forgotten after 5 minutes.
-    #[must_use]
-    pub fn new(name: &str, listen: SocketAddr, to: SocketAddr, link: DuplexConfig) -> Self {
-        RelayConfig {
-            name: name.to_owned(),
-            listen,
-            to,
-            link,
-            seeds: SeedTree::new(1),
-            schedule: Vec::new(),
-            max_flows: 256,
-            idle: Duration::from_secs(300),
-        }
-    }
-}
-
-/// A link to emulate, by what is at its ends.
-#[derive(Clone, Debug)]
-pub enum LinkEnds {
-    /// UDP sockets.
-    Relay(RelayConfig),
-    /// Network namespaces.
-    Tunnel(TunnelConfig),
-}
 
 /// How long before a deadline the thread stops sleeping and spins, at most: what a wake-up costs on
 /// a machine that was idle. Where sleeps end earlier it spins less.

@@ -6,37 +6,37 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use marline_time::{Duration, Instant};
 
-use super::LinkEnds;
-use super::clock::Clock;
-use super::command::LinkCommand;
-use super::relay::{Port, Relay};
-use super::report::{RelayReport, Starved};
-use super::socket::ReceiveBuffers;
-use super::tunnel::{End, Tunnel};
+use crate::clock::Clock;
+use crate::command::LinkCommand;
+use crate::config::LinkEnds;
+use crate::relay::{Port, Relay};
+use crate::report::{RelayReport, Starved};
+use crate::socket::ReceiveBuffers;
+use crate::tunnel::{End, Tunnel};
 
 /// One link with its ends.
 #[derive(Debug)]
-pub(super) enum Member {
+pub(crate) enum Member {
     Relay(Box<Relay>),
     Tunnel(Box<Tunnel>),
 }
 
 /// A descriptor of a member that can be read.
 #[derive(Copy, Clone, Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Port(Port),
     End(End),
 }
 
 impl Member {
-    pub(super) fn new(ends: LinkEnds, start: Instant) -> io::Result<Self> {
+    pub(crate) fn new(ends: LinkEnds, start: Instant) -> io::Result<Self> {
         Ok(match ends {
             LinkEnds::Relay(config) => Member::Relay(Box::new(Relay::new(config, start)?)),
             LinkEnds::Tunnel(config) => Member::Tunnel(Box::new(Tunnel::new(config, start)?)),
         })
     }
 
-    pub(super) fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
+    pub(crate) fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Member::Relay(relay) => relay.listen.local_addr().map(Some),
             Member::Tunnel(_) => Ok(None),
@@ -44,7 +44,7 @@ impl Member {
     }
 
     /// Calls `each` with every descriptor to watch.
-    pub(super) fn each_source<'a>(&'a self, mut each: impl FnMut(Source, BorrowedFd<'a>)) {
+    pub(crate) fn each_source<'a>(&'a self, mut each: impl FnMut(Source, BorrowedFd<'a>)) {
         match self {
             Member::Relay(relay) => {
                 each(Source::Port(Port::Listen), relay.listen.as_fd());
@@ -62,7 +62,7 @@ impl Member {
         }
     }
 
-    pub(super) fn receive(&mut self, source: Source, clock: &Clock, buffers: &mut ReceiveBuffers) {
+    pub(crate) fn receive(&mut self, source: Source, clock: &Clock, buffers: &mut ReceiveBuffers) {
         match (self, source) {
             (Member::Relay(relay), Source::Port(port)) => relay.receive(port, clock, buffers),
             (Member::Tunnel(tunnel), Source::End(end)) => tunnel.receive(end, clock),
@@ -71,21 +71,21 @@ impl Member {
         }
     }
 
-    pub(super) fn advance(&mut self, clock: &Clock) {
+    pub(crate) fn advance(&mut self, clock: &Clock) {
         match self {
             Member::Relay(relay) => relay.advance(clock),
             Member::Tunnel(tunnel) => tunnel.advance(clock),
         }
     }
 
-    pub(super) fn next_event(&self) -> Option<Instant> {
+    pub(crate) fn next_event(&self) -> Option<Instant> {
         match self {
             Member::Relay(relay) => relay.next_event(),
             Member::Tunnel(tunnel) => tunnel.next_event(),
         }
     }
 
-    pub(super) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
+    pub(crate) fn apply(&mut self, now: Instant, command: LinkCommand) -> io::Result<()> {
         match self {
             Member::Relay(relay) => relay.apply(now, command),
             Member::Tunnel(tunnel) => {
@@ -96,13 +96,13 @@ impl Member {
     }
 
     /// Forgets who was idle.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         if let Member::Relay(relay) = self {
             relay.expire(now);
         }
     }
 
-    pub(super) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
+    pub(crate) fn report(&self, age: Duration, starved: Starved) -> RelayReport {
         match self {
             Member::Relay(relay) => relay.report(age, starved),
             Member::Tunnel(tunnel) => tunnel.report(age, starved),

@@ -14,7 +14,7 @@ use marline_time::Duration;
 
 /// What is owed to other threads.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(crate) struct Rest {
     debt: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Rest {
     const LONGEST: Duration = Duration::from_micros(300);
 
     /// A round took `round`, of which `slept` was sleep. What is to be slept now, if anything.
-    pub(super) fn after(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
+    pub(crate) fn after(&mut self, round: Duration, slept: Duration) -> Option<Duration> {
         self.debt = (self.debt + round / Self::SHARE).saturating_sub(slept).min(Self::LONGEST);
         (self.debt >= Self::PORTION).then(|| std::mem::take(&mut self.debt))
     }

@@ -1,0 +1,38 @@
+//! The radio that a path goes over, as people name it. What it draws is for an observer to say.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// Which radio.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RadioKind {
+    /// 4G.
+    Lte,
+    /// 3G.
+    Umts,
+    /// A WiFi station.
+    Wifi,
+}
+
+impl fmt::Display for RadioKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RadioKind::Lte => "lte",
+            RadioKind::Umts => "umts",
+            RadioKind::Wifi => "wifi",
+        })
+    }
+}
+
+impl FromStr for RadioKind {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "lte" | "4g" => Ok(RadioKind::Lte),
+            "umts" | "3g" => Ok(RadioKind::Umts),
+            "wifi" => Ok(RadioKind::Wifi),
+            _ => Err("radios are lte, umts and wifi"),
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_lab::figure::{Bars, HeatMap, Plot, TimingDiagram, cdf};
-use marline_lab::papers::{self, Grid, Machine, Reproduction, Row, RunInfo, Table, store};
+use marline_papers::{Grid, Machine, Reproduction, Row, RunInfo, Table, store};
 use marline_testkit::need;
 
 /// A browser that does not answer is not waited for longer.
@@ -73,7 +73,7 @@ fn info() -> RunInfo {
 /// Results of the first key, the page of all, as `marline lab report` writes it.
 fn page(dir: &Path) -> String {
     let out = dir.join("papers");
-    store(&out.join(papers::all()[0].key()), &result(), &info()).expect("results");
+    store(&out.join(marline_papers::all()[0].key()), &result(), &info()).expect("results");
     let file = dir.join("sub").join("report.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
     command.args(["lab", "report", "--out"]).arg(&out).arg("--page").arg(&file);
@@ -81,7 +81,10 @@ fn page(dir: &Path) -> String {
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}");
     let said = String::from_utf8_lossy(&done.stdout);
-    assert!(said.contains(&format!("1 of {} keys have results", papers::all().len())), "{said}");
+    assert!(
+        said.contains(&format!("1 of {} keys have results", marline_papers::all().len())),
+        "{said}"
+    );
     fs::read_to_string(file).expect("the page")
 }
 

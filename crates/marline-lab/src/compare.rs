@@ -17,5 +17,4 @@ mod table;
 pub use contestant::Contestant;
 pub use row::{Extent, Measure, Row, rows};
 pub use session::{Bench, Made, Sample};
-pub use table::{Claim, Pool, Report, report};
-pub(crate) use table::{Pools, pools};
+pub use table::{Claim, Pool, Pools, Report, pools, report};

@@ -4,7 +4,7 @@
 //! links. Chances are drawn by the names of the links, so that a run with one seed loses the same
 //! packets of a link whoever uses it: in virtual time or live, with other links or alone.
 
-pub(crate) mod apps;
+pub mod apps;
 mod end;
 pub mod file;
 mod live;

@@ -14,17 +14,22 @@
 mod axis;
 mod bars;
 mod curve;
+mod drawing;
 mod heat_map;
+mod number;
 mod plot;
 mod segment_log;
-pub(crate) mod svg;
+mod svg;
 mod timing;
 
 pub use bars::Bars;
 pub use curve::{cdf, density, mean_interval};
+pub use drawing::Figure;
 pub use heat_map::HeatMap;
+pub use number::number;
 pub use plot::{Plot, Point};
 pub use segment_log::{Fate, Segment, SegmentLog};
+pub use svg::escape;
 pub use timing::TimingDiagram;
 
 #[cfg(test)]

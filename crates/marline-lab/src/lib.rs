@@ -1,5 +1,5 @@
 //! The lab: scenarios in network namespaces over emulated links, and Marline measured beside the
-//! kernel's own TCP and MPTCP; published measurements, done again in virtual time.
+//! kernel's own TCP and MPTCP; drawings of what came out.
 
 pub mod bound;
 pub mod compare;
@@ -9,9 +9,7 @@ pub mod figure;
 pub mod keep;
 pub mod kernel;
 pub mod net;
-pub mod papers;
 pub mod parallel;
-pub mod report;
 pub mod runs;
 pub mod scenario;
 pub mod walks;

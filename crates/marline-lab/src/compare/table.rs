@@ -34,7 +34,7 @@ pub struct Pool {
 }
 
 /// Rows with what was measured.
-pub(crate) type Pools<'a> = Vec<(&'a Row, BTreeMap<Contestant, Pool>)>;
+pub type Pools<'a> = Vec<(&'a Row, BTreeMap<Contestant, Pool>)>;
 
 impl Pool {
     fn add(&mut self, sample: Sample) {
@@ -97,7 +97,7 @@ pub(super) fn number(value: f64) -> String {
 
 /// What was kept of these rows.
 #[must_use]
-pub(crate) fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
+pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
     let mut pools: Pools<'_> = Vec::new();
     for row in rows {
         let mut by = BTreeMap::new();

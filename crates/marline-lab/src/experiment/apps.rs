@@ -8,7 +8,10 @@ use super::START;
 use crate::workload::{Sizes, Workload};
 
 /// Lets the server of a workload listen, and its client connect over the first path.
-pub(crate) fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()> {
+///
+/// # Errors
+/// The workload has no sizes, or the client cannot connect.
+pub fn begin(paths: &mut Paths, workload: &Workload, seed: u64) -> anyhow::Result<()> {
     let (client, server) = both(workload, seed)?;
     let mut server = Some(server);
     let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };

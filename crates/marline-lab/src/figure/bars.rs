@@ -1,9 +1,9 @@
 //! Bars with intervals, in groups.
 
 use super::axis::{Axis, extent};
+use super::drawing::Figure;
 use super::plot::legend_places;
 use super::svg::{Anchor, SERIES, Svg, text_width};
-use crate::papers::Figure;
 
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 18.0;

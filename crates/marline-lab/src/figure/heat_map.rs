@@ -1,7 +1,8 @@
 //! A number for every pair of two lists, as colours.
 
+use super::drawing::Figure;
+use super::number::number;
 use super::svg::{Anchor, Svg, text_width};
-use crate::papers::{Figure, number};
 
 /// From good to bad, light to dark, one after the other distinguishable also without colours:
 /// five stops of a scale between pale yellow and dark violet.

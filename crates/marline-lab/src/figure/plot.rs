@@ -1,8 +1,8 @@
 //! Curves and points over two axes.
 
 use super::axis::{Axis, extent};
+use super::drawing::Figure;
 use super::svg::{Anchor, SERIES, Svg, stroke, text_width};
-use crate::papers::Figure;
 
 const WIDTH: f64 = 720.0;
 const LEFT: f64 = 64.0;

@@ -75,7 +75,9 @@ fn at(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-pub(crate) fn escape(text: &str) -> String {
+/// Text as it may stand in markup.
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -4,9 +4,9 @@
 use marline_time::Instant;
 
 use super::axis::Axis;
+use super::drawing::Figure;
 use super::segment_log::{Fate, Segment};
 use super::svg::{Anchor, Svg, text_width};
-use crate::papers::Figure;
 
 const LEFT: f64 = 60.0;
 /// Between the two lines of a path.

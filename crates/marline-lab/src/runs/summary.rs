@@ -9,7 +9,7 @@ use super::Job;
 use super::record::{Record, Statistics, csv_field};
 use crate::bound;
 use crate::experiment::Stack;
-use crate::papers::number;
+use crate::figure::number;
 
 /// `sim` and `live` agree if their medians differ by no more than this share ...
 const MEDIAN_TOLERANCE: f64 = 0.10;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
+use marline_lab::figure::number;
 use marline_lab::keep;
-use marline_lab::papers::{
-    self, Context, Machine, Paper, PaperFile, Reproduction, Row, RunInfo, Table, Value,
-};
 use marline_lab::parallel::available;
+use marline_papers::{
+    self as papers, Context, Machine, Paper, PaperFile, Reproduction, Row, RunInfo, Table, Value,
+};
 
 use crate::cmd::monitor::print;
 
@@ -193,7 +194,7 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
         write!(text, "\n{note}\n")?;
     }
     if (info.scale - 1.0).abs() > f64::EPSILON {
-        let share = papers::number(100.0 * info.scale);
+        let share = number(100.0 * info.scale);
         write!(text, "\n{share} % of the full number of runs: for a look, not for a verdict\n")?;
     }
     write!(text, "\n{:.1} s on {} threads; ", info.seconds, info.jobs)?;
@@ -215,7 +216,7 @@ fn table_cells(table: &Table) -> Vec<Vec<String>> {
             "" => row.verdict.word().to_owned(),
             remark => format!("{} ({remark})", row.verdict.word()),
         };
-        let ratio = row.bound_ratio.map_or_else(String::new, papers::number);
+        let ratio = row.bound_ratio.map_or_else(String::new, number);
         let (paper, ours) = (value(&row.paper), value(&row.ours));
         keep(vec![row.what.clone(), paper, ours, ratio, row.requirement.clone(), verdict])
     };

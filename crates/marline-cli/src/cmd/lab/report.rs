@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use marline_lab::report::{Section, html};
-use marline_lab::{keep, papers};
+use marline_lab::keep;
+use marline_papers::report::{Section, html};
 
 use super::paper;
 use crate::cmd::monitor::print;
@@ -30,8 +30,8 @@ pub struct Args {
 /// Results cannot be read, or the page cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut sections = Vec::new();
-    for of in papers::all() {
-        let mut results = papers::load(&args.runs.out.join(of.key()))?;
+    for of in marline_papers::all() {
+        let mut results = marline_papers::load(&args.runs.out.join(of.key()))?;
         if results.is_none() && args.run_missing && of.in_virtual_time() {
             // One that cannot run is shown as not run.
             match paper::reproduce(of, &args.runs) {

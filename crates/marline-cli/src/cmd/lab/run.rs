@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use marline_lab::experiment::Stack;
 use marline_lab::experiment::file::ExperimentFile;
-use marline_lab::papers::number;
+use marline_lab::figure::number;
 use marline_lab::parallel::available;
 use marline_lab::runs::{Agreement, Job, Progress, Record, Series, Store, Summary};
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use marline_lab::experiment::file::ExperimentFile;
-use marline_lab::papers::number;
+use marline_lab::figure::number;
 use marline_lab::runs::{Job, Summary};
 
 use super::paper::aligned;

@@ -1,0 +1,21 @@
+//! Numbers as people read them.
+
+/// A number with the three or four digits that matter; `-` for what is none.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let text = match size {
+        _ if value.is_nan() => return "-".to_owned(),
+        _ if value.is_infinite() => return if value > 0.0 { "∞" } else { "-∞" }.to_owned(),
+        _ if size >= 100.0 => format!("{value:.0}"),
+        _ if size >= 10.0 => format!("{value:.1}"),
+        _ if size >= 0.1 => format!("{value:.2}"),
+        _ if size >= 0.001 => format!("{value:.4}"),
+        _ if size == 0.0 => return "0".to_owned(),
+        _ => format!("{value:.2e}"),
+    };
+    match text.contains('.') && !text.contains('e') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}

@@ -1,0 +1,59 @@
+//! A download as fast as it goes, over links that text cannot describe: for papers that are about
+//! throughput.
+
+use anyhow::Context as _;
+use marline_lab::experiment::Variant;
+use marline_link::{DuplexConfig, DuplexSpec};
+use marline_sim::{Amount, Bulk, Paths, PathsConfig, Report};
+use marline_time::{Duration, Instant, SeedTree};
+
+/// Paths with names, the first first, and how long the server sends.
+#[derive(Clone, Debug)]
+pub(super) struct Download {
+    pub(super) paths: Vec<(&'static str, DuplexConfig)>,
+    pub(super) length: Duration,
+}
+
+impl Download {
+    /// Runs it once; what the client read. A path of one name loses the same with one seed, whoever
+    /// uses it and whatever other paths there are.
+    ///
+    /// # Errors
+    /// A policy is not known, the variant names a path that is not there, or a byte was wrong.
+    pub(super) fn run(&self, variant: &Variant, seed: u64) -> anyhow::Result<Report> {
+        let wanted =
+            |name: &str| variant.paths.is_empty() || variant.paths.iter().any(|p| p == name);
+        let used: Vec<_> = self.paths.iter().filter(|(name, _)| wanted(name)).collect();
+        anyhow::ensure!(!used.is_empty(), "no path of variant `{}`", variant.name);
+        let links = used.iter().map(|(_, link)| link.clone()).collect();
+        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        let mut scene = PathsConfig::new(links, variant.connection()?).with_known_mtu();
+        scene.names = used.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let mut paths = Paths::new(&scene, SeedTree::new(seed));
+        paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Endless, 1, 2))));
+        paths.connect(0, Box::new(Bulk::new(Amount::Nothing, 2, 1))).context("connect")?;
+        paths.world.run_until(Instant::ZERO + self.length);
+        let report = paths.client_report(0).context("the client has no connection")?;
+        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        Ok(report.clone())
+    }
+
+    /// Mean throughput from the first SYN to the end, Mbit/s.
+    ///
+    /// # Errors
+    /// As [`Download::run`].
+    pub(super) fn mbit_per_s(&self, variant: &Variant, seed: u64) -> anyhow::Result<f64> {
+        let report = self.run(variant, seed)?;
+        let rate = report.goodput(Instant::ZERO, Instant::ZERO + self.length);
+        Ok(rate.bits_per_s() as f64 / 1e6)
+    }
+}
+
+/// A link by its description (docs/link.md), without traces.
+///
+/// # Errors
+/// It is no description of a link.
+pub(super) fn link(text: &str) -> anyhow::Result<DuplexConfig> {
+    let spec: DuplexSpec = text.parse().with_context(|| format!("link `{text}`"))?;
+    Ok(spec.resolve(&SeedTree::new(0), &mut |_| None)?)
+}

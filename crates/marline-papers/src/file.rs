@@ -1,0 +1,81 @@
+//! `papers/KEY.toml`: what was published, and what we make of it.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// The file of a paper; `P` is the type of its table `[published]`, which each key defines.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Published {
+///     average_ms: f64,
+/// }
+/// let file = marline_papers::PaperFile::<Published>::parse(
+///     r#"
+///     title = "Echoes over two paths"
+///     citation = "A. Author: Echoes. CONF 2015."
+///     url = "https://example.org/echoes"
+///     command = "marline lab paper example"
+///     accepted = "the average within 15 %"
+///     buffers = ["200 KB said, 400 KB used: Linux doubles what is set"]
+///     assumptions = ["The loss of the paths is independent."]
+///     [published]
+///     average_ms = 42.0
+///     [tolerance]
+///     average = 0.15
+///     "#,
+/// )
+/// .unwrap();
+/// assert_eq!(file.published.average_ms, 42.0);
+/// assert_eq!(file.tolerance("average").unwrap(), 0.15);
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaperFile<P> {
+    /// What it is about, a line.
+    pub title: String,
+    /// Authors, title, where and when.
+    pub citation: String,
+    /// Where to read it.
+    #[serde(default)]
+    pub url: String,
+    /// What does it again.
+    pub command: String,
+    /// When the reproduction counts as one, in words.
+    pub accepted: String,
+    /// The buffers of the study and ours.
+    #[serde(default)]
+    pub buffers: Vec<String>,
+    /// What we took to be so where the paper does not say.
+    #[serde(default)]
+    pub assumptions: Vec<String>,
+    /// The paper's numbers.
+    pub published: P,
+    /// What may differ, by name; shares unless the name says otherwise.
+    #[serde(default)]
+    pub tolerance: BTreeMap<String, f64>,
+}
+
+impl<P: DeserializeOwned> PaperFile<P> {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(text: &str) -> anyhow::Result<PaperFile<P>> {
+        Ok(toml::from_str(text)?)
+    }
+}
+
+impl<P> PaperFile<P> {
+    /// The tolerance of this name.
+    ///
+    /// # Errors
+    /// The file has none of it.
+    pub fn tolerance(&self, name: &str) -> anyhow::Result<f64> {
+        self.tolerance.get(name).copied().with_context(|| format!("no [tolerance] {name}"))
+    }
+}

@@ -1,0 +1,45 @@
+//! MultiMob (De Coninck and Bonaventure): interactive applications on smartphones that leave the
+//! WiFi's range, in virtual time. The assumptions are in `papers/multimob2018.toml`.
+
+mod handover;
+pub(crate) mod loads;
+mod neighbours;
+mod peers;
+mod published;
+mod scene;
+mod silence;
+mod still;
+mod systems;
+mod walks;
+
+use crate::file::PaperFile;
+use crate::paper::{Context, Paper};
+use crate::table::Reproduction;
+use published::Published;
+
+const TEXT: &str = include_str!("../../../papers/multimob2018.toml");
+
+/// The key.
+pub(super) struct MultiMob;
+
+impl Paper for MultiMob {
+    fn key(&self) -> &'static str {
+        "multimob2018"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Published>::parse(TEXT)?;
+        let mut all = Reproduction::default();
+        walks::reproduce(context, &file, &mut all)?;
+        still::reproduce(context, &file, &mut all)?;
+        silence::reproduce(context, &file, &mut all)?;
+        handover::reproduce(context, &file, &mut all)?;
+        neighbours::reproduce(context, &mut all)?;
+        peers::reproduce(context, &mut all)?;
+        Ok(all)
+    }
+}

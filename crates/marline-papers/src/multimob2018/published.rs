@@ -1,0 +1,13 @@
+//! What the paper says in numbers.
+
+use serde::Deserialize;
+
+/// The table `[published]` of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Published {
+    /// The shortest receive timer, ms.
+    pub(super) receive_timer_ms: f64,
+    /// Round trips that data with the SYN saves.
+    pub(super) fast_join_rtts: f64,
+}

@@ -1,0 +1,299 @@
+//! A phone with WiFi and LTE, a server, and what an application sees between them.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use marline_lab::emulation::settings::Settings;
+use marline_lab::experiment::{START, apps};
+use marline_lab::figure::{Segment, SegmentLog};
+use marline_lab::walks::walk;
+use marline_lab::workload::Workload;
+use marline_link::DuplexConfig;
+use marline_link::radio::Energy;
+use marline_sim::{Observer, Paths, PathsConfig, Report, RequestResponse, ResponseServer};
+use marline_time::{Duration, Instant, SeedTree};
+
+use super::systems::System;
+
+/// The numbers of the paths.
+pub(super) const WIFI: usize = 0;
+pub(super) const LTE: usize = 1;
+pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
+/// An interface keeps its address for so long after its signal went (docs/walks.md).
+const GIVEN_UP: Duration = Duration::from_secs(4);
+/// The hole of a handover is looked for so long before and after WiFi falls silent.
+const AROUND: Duration = Duration::from_secs(5);
+/// Bytes of a GET.
+const REQUEST: u64 = 200;
+/// After the last request is due the run goes on for so long, at most.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A download by GET, which WiFi leaves in the middle.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Download {
+    pub(super) bytes: u64,
+    /// Nothing passes WiFi from then on, after the first SYN.
+    pub(super) dead: Duration,
+    /// What has not come by then never comes.
+    pub(super) limit: Instant,
+}
+
+/// A download that came, or was given up.
+pub(super) struct Fetched {
+    pub(super) paths: Paths,
+    /// Of the client.
+    pub(super) report: Report,
+    pub(super) segments: Vec<Segment>,
+    /// All bytes are here.
+    pub(super) came: bool,
+    /// When the last bytes came.
+    pub(super) last: Instant,
+}
+
+/// The links, and what becomes of the WiFi address.
+#[derive(Clone, Debug)]
+pub(super) struct Scene {
+    pub(super) links: [DuplexConfig; 2],
+    /// After the links' start the client loses its WiFi address or gets it back.
+    pub(super) address: Vec<(Duration, bool)>,
+    /// When WiFi falls silent for good or for long, after the links' start.
+    pub(super) silent: Option<Duration>,
+}
+
+impl Scene {
+    /// Over links of these descriptions.
+    ///
+    /// # Errors
+    /// A description is wrong, or a trace is missing.
+    pub(super) fn of(
+        wifi: &str,
+        lte: &str,
+        traces: Option<&Path>,
+        seed: u64,
+    ) -> anyhow::Result<Scene> {
+        let link = |name: &str, text: &str| -> anyhow::Result<DuplexConfig> {
+            let spec = text.parse().with_context(|| format!("link `{text}`"))?;
+            Settings::new(spec, traces, SeedTree::new(seed).branch(name)).first()
+        };
+        Ok(Scene {
+            links: [link(NAMES[WIFI], wifi)?, link(NAMES[LTE], lte)?],
+            address: Vec::new(),
+            silent: None,
+        })
+    }
+
+    /// A walk with LTE from a recorded drive; `leaves`: out of the WiFi's range.
+    ///
+    /// # Errors
+    /// A trace is missing.
+    pub(super) fn walk(traces: &Path, seed: u64, leaves: bool) -> anyhow::Result<Scene> {
+        let walk = walk(seed, leaves, true);
+        let links = walk.links(Some(traces))?;
+        let links = links.try_into().map_err(|_| anyhow::anyhow!("two links"))?;
+        let changes = |(gone, back): (Duration, Option<Duration>)| {
+            [Some((gone, false)), back.map(|back| (back, true))]
+        };
+        let away = if leaves { walk.away()? } else { Vec::new() };
+        let address: Vec<(Duration, bool)> = away.into_iter().flat_map(changes).flatten().collect();
+        let first = address.first().map(|(at, _)| *at);
+        Ok(Scene { links, address, silent: first.map(|at| at.saturating_sub(GIVEN_UP)) })
+    }
+
+    /// Names and links.
+    pub(super) fn named(&self) -> Vec<(&'static str, DuplexConfig)> {
+        NAMES.into_iter().zip(self.links.iter().cloned()).collect()
+    }
+
+    /// How long a run of this takes at most, after the start.
+    pub(super) fn lasts(&self, workload: &Workload, seed: u64) -> Duration {
+        workload.lasts(seed) + last_gap(workload) + PATIENCE
+    }
+
+    /// The world of a run before its first moment, without applications.
+    ///
+    /// # Errors
+    /// A policy is not known.
+    pub(super) fn stage(&self, system: &System, seed: u64) -> anyhow::Result<Paths> {
+        let (client, server) = system.configs()?;
+        let used = if system.cellular { 2 } else { 1 };
+        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        let mut config = PathsConfig::new(self.links[..used].to_vec(), client).with_known_mtu();
+        config.server = server;
+        config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
+        config.backup = vec![false, system.backup];
+        let mut paths = Paths::new(&config, SeedTree::new(seed));
+        system.furnish(&mut paths);
+        for (at, up) in &self.address {
+            paths.at_set_address(Instant::ZERO + *at, WIFI, *up);
+        }
+        Ok(paths)
+    }
+
+    /// Has the workload done with somebody watching, who is asked at its end.
+    ///
+    /// # Errors
+    /// As [`Scene::talk`].
+    pub(super) fn watched<O: Observer + 'static>(
+        &self,
+        system: &System,
+        workload: &Workload,
+        seed: u64,
+        watcher: impl FnOnce(&Paths) -> O,
+        ask: impl FnOnce(&O, Instant),
+    ) -> anyhow::Result<()> {
+        let mut paths = self.stage(system, seed)?;
+        apps::begin(&mut paths, workload, seed)?;
+        let watcher = watcher(&paths);
+        paths.world.observe(Box::new(watcher));
+        let end = START + workload.lasts(seed) + last_gap(workload);
+        paths.world.run_until(end);
+        ask(paths.world.observer::<O>().context("nobody watched")?, end);
+        Ok(())
+    }
+
+    /// Has something downloaded by a system, and WiFi die meanwhile.
+    ///
+    /// # Errors
+    /// As [`Scene::talk`].
+    pub(super) fn fetch(
+        &self,
+        system: &System,
+        download: Download,
+        seed: u64,
+    ) -> anyhow::Result<Fetched> {
+        let Download { bytes, dead, limit } = download;
+        let mut paths = self.stage(system, seed)?;
+        let sizes = (REQUEST, bytes);
+        paths.listen(Box::new(move |_| Box::new(ResponseServer::new(sizes, (6, 5)))));
+        let client = RequestResponse::new(1, sizes, Duration::ZERO, (5, 6));
+        paths.connect(WIFI, Box::new(client)).context("connect")?;
+        paths.at_set_path_up(Instant::ZERO + dead, WIFI, false);
+        let log = SegmentLog::of(&paths);
+        paths.world.observe(Box::new(log));
+        let read = |paths: &Paths| paths.client_report(0).map_or(0, |report| report.read);
+        while read(&paths) < bytes && paths.world.now() < limit {
+            paths.world.run_until(paths.world.now() + Duration::from_millis(100));
+        }
+        let report = paths.client_report(0).context("no connection")?.clone();
+        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        let log = paths.world.observer::<SegmentLog>().context("nobody watched")?;
+        Ok(Fetched {
+            segments: log.segments().to_vec(),
+            came: report.read == bytes,
+            last: report.arrivals.last().map_or(limit, |(at, _)| *at),
+            report,
+            paths,
+        })
+    }
+
+    /// Has the workload done by a system.
+    ///
+    /// # Errors
+    /// A policy is not known, or a byte was wrong.
+    pub(super) fn talk(
+        &self,
+        system: &System,
+        workload: &Workload,
+        seed: u64,
+    ) -> anyhow::Result<Talk> {
+        let mut paths = self.stage(system, seed)?;
+        apps::begin(&mut paths, workload, seed)?;
+        let end = START + workload.lasts(seed) + last_gap(workload);
+        paths.world.run_until(end);
+        let joules = joules(&paths, end);
+        let due = workload.count().unwrap_or(0) as usize;
+        let open = |paths: &Paths| {
+            paths.client_report(0).is_some_and(|r| r.received.len() + (r.skipped as usize) < due)
+        };
+        while open(&paths) && paths.world.now() < end + PATIENCE {
+            paths.world.run_until(paths.world.now() + Duration::from_millis(100));
+        }
+        let report = paths.client_report(0).context("no connection")?;
+        anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+        let over = paths.world.now();
+        let delay = |(index, sent): (usize, &Instant)| {
+            // What never came took at least until the end.
+            let came = report.received.get(index).copied().unwrap_or(over);
+            (ms(sent.since(START)), ms(came.since(*sent)))
+        };
+        Ok(Talk {
+            silent_ms: self.silent.map(|at| ms(at) - ms(START.since(Instant::ZERO))),
+            delays: report.sent.iter().enumerate().map(delay).collect(),
+            unanswered: report.sent.len() - report.received.len(),
+            missed: report.skipped,
+            gap_ms: ms(report.hole_within(START, over).length),
+            opened: opened(&paths, LTE),
+            joules,
+        })
+    }
+}
+
+/// The pause after the last request: the run is so long that the next would be due.
+fn last_gap(workload: &Workload) -> Duration {
+    match workload {
+        Workload::Ask { gap, .. } | Workload::Dialogue { gap, .. } => {
+            Duration::from_nanos((gap.most_ms * 1e6) as u64)
+        }
+        _ => Duration::ZERO,
+    }
+}
+
+pub(super) fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// What an application saw, and what it cost.
+#[derive(Clone, Debug)]
+pub(super) struct Talk {
+    /// When WiFi fell silent, after the start, ms.
+    silent_ms: Option<f64>,
+    /// Of each request when it was sent and how long its answer took, ms.
+    pub(super) delays: Vec<(f64, f64)>,
+    /// Requests without an answer.
+    pub(super) unanswered: usize,
+    /// Requests that were due and not sent, as too much was unanswered.
+    pub(super) missed: u64,
+    /// The longest time between two answers, ms.
+    pub(super) gap_ms: f64,
+    /// Cellular subflows that the client opened.
+    pub(super) opened: usize,
+    /// Energy of WiFi and LTE while the application talked.
+    pub(super) joules: [Energy; 2],
+}
+
+impl Talk {
+    /// The longest delay, ms.
+    pub(super) fn worst_ms(&self) -> f64 {
+        self.delays.iter().map(|(_, delay)| *delay).fold(0.0, f64::max)
+    }
+}
+
+impl Talk {
+    /// The longest delay of a request that was sent around the time at which WiFi fell silent, ms;
+    /// `None` if it did not while the application talked.
+    pub(super) fn hole_ms(&self) -> Option<f64> {
+        let silent = self.silent_ms.filter(|at| *at < self.delays.last().map_or(0.0, |d| d.0))?;
+        let near = |(sent, _): &&(f64, f64)| (sent - silent).abs() <= ms(AROUND);
+        Some(self.delays.iter().filter(near).map(|(_, delay)| *delay).fold(0.0, f64::max))
+    }
+}
+
+/// What the radios of WiFi and LTE drew.
+pub(super) fn joules(paths: &Paths, now: Instant) -> [Energy; 2] {
+    [WIFI, LTE].map(|path| {
+        let radio = paths.up.get(path).and_then(|link| paths.world.link(*link).radio());
+        radio.map_or(Energy::NONE, |radio| radio.energy(now))
+    })
+}
+
+/// Subflows of the client over a path, established at some time, of all its connections.
+pub(super) fn opened(paths: &Paths, path: usize) -> usize {
+    let address = Paths::address(path, 0);
+    let monitor = paths.world.node(paths.client).monitor().iter();
+    monitor
+        .filter(|event| match &event.kind {
+            marline::MonitorKind::SubflowEstablished { path, .. } => path.local.ip() == address,
+            _ => false,
+        })
+        .count()
+}

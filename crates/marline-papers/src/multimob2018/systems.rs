@@ -1,0 +1,165 @@
+//! Who takes part.
+
+use marline::policy::Role;
+use marline::{ConnectionConfig, Extensions, Interactive, interactive};
+use marline_lab::experiment::Variant;
+use marline_sim::Paths;
+
+/// A way to use WiFi and LTE, both ends together.
+#[derive(Clone, Debug)]
+pub(super) struct System {
+    /// What tables call it.
+    pub(super) name: &'static str,
+    client: End,
+    server: End,
+    /// It has a cellular path.
+    pub(super) cellular: bool,
+    /// That path has the backup flag.
+    pub(super) backup: bool,
+    /// It is MultiMob.
+    pub(super) multimob: bool,
+    /// What is asked is asked of it.
+    pub(super) judged: bool,
+    /// Connections of the client have an oracle in common.
+    oracle: bool,
+    /// What the server grants.
+    allowed: Extensions,
+}
+
+/// What runs at one end.
+#[derive(Clone, Debug)]
+enum End {
+    MultiMob(Interactive),
+    Other(Box<Variant>),
+}
+
+impl End {
+    fn connection(&self, role: Role) -> anyhow::Result<ConnectionConfig> {
+        match self {
+            End::Other(variant) => variant.connection(),
+            End::MultiMob(parameters) => {
+                let mut config = Variant::new("").connection()?;
+                interactive(&mut config, role, *parameters);
+                Ok(config)
+            }
+        }
+    }
+}
+
+impl System {
+    fn both(name: &'static str, variant: Variant) -> System {
+        System {
+            name,
+            client: End::Other(Box::new(variant.clone())),
+            server: End::Other(Box::new(variant)),
+            cellular: true,
+            backup: false,
+            multimob: false,
+            judged: false,
+            oracle: false,
+            allowed: Extensions::NONE,
+        }
+    }
+
+    fn multimob(name: &'static str, parameters: Interactive) -> System {
+        System {
+            client: End::MultiMob(parameters),
+            server: End::MultiMob(parameters),
+            backup: true,
+            multimob: true,
+            judged: parameters == Interactive::Prompt,
+            oracle: true,
+            allowed: Extensions::ALL,
+            ..System::both(name, Variant::new(""))
+        }
+    }
+
+    /// Connections of the client and of the server.
+    ///
+    /// # Errors
+    /// A policy is not known.
+    pub(super) fn configs(&self) -> anyhow::Result<(ConnectionConfig, ConnectionConfig)> {
+        let client = self.client.connection(Role::Client)?;
+        let mut server = self.server.connection(Role::Server)?;
+        server.allow_extensions = self.allowed;
+        Ok((client, server))
+    }
+
+    /// What hosts have beside their connections.
+    pub(super) fn furnish(&self, paths: &mut Paths) {
+        let ends = [(&self.client, paths.client), (&self.server, paths.server)];
+        for (end, host) in ends.into_iter().filter(|_| self.oracle) {
+            if let End::MultiMob(parameters) = end {
+                paths.world.node_mut(host).endpoint_mut().set_oracle(parameters.oracle());
+            }
+        }
+    }
+}
+
+/// All of them.
+pub(super) fn all() -> Vec<System> {
+    multipath().into_iter().chain([single()]).collect()
+}
+
+/// Those with two paths.
+pub(super) fn multipath() -> Vec<System> {
+    let others = [vanilla(), vanilla_backup(), kernel_backup()];
+    multimob().into_iter().chain(others).collect()
+}
+
+/// MultiMob with its authors' parameters, and tuned.
+pub(super) fn multimob() -> Vec<System> {
+    vec![System::multimob("MultiMob, authors' parameters", Interactive::Multimob), tuned()]
+}
+
+/// Driven by events.
+pub(super) fn tuned() -> System {
+    System::multimob("MultiMob, tuned", Interactive::Prompt)
+}
+
+/// Every connection for itself.
+pub(super) fn tuned_alone() -> System {
+    System { oracle: false, name: "MultiMob, tuned, no oracle", ..tuned() }
+}
+
+/// Joins as RFC 8684 has them.
+pub(super) fn tuned_with_plain_join() -> System {
+    let allowed = Extensions::IDLE.with(Extensions::RTO).with(Extensions::FOLLOW_CLIENT);
+    System { allowed, name: "MultiMob, tuned, plain JOIN", ..tuned() }
+}
+
+/// To a server that does what a kernel does, and knows no extension.
+pub(super) fn to_stock_server() -> System {
+    System { allowed: Extensions::NONE, server: kernel_backup().server, ..tuned() }
+}
+
+/// A client that does what a kernel does, to a server that would know them all.
+pub(super) fn from_stock_client() -> System {
+    System { allowed: Extensions::ALL, server: tuned().server, ..kernel_backup() }
+}
+
+/// Today's kernel, with the cellular path as backup.
+pub(super) fn kernel_backup() -> System {
+    let variant = Variant { path_manager: Some("backup".to_owned()), ..Variant::new("") };
+    let variant = variant.scheduler("linux");
+    System { backup: true, ..System::both("kernel, backup flag", variant) }
+}
+
+/// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent path
+/// to its retransmission timer; all paths joined at the start.
+pub(super) fn vanilla() -> System {
+    System::both("vanilla, full mesh", Variant::new("").scheduler("lowest-rtt"))
+}
+
+/// The same with the cellular path as backup.
+pub(super) fn vanilla_backup() -> System {
+    let variant = Variant { path_manager: Some("backup".to_owned()), ..Variant::new("") };
+    let variant = variant.scheduler("lowest-rtt");
+    System { backup: true, ..System::both("vanilla, backup flag", variant) }
+}
+
+/// TCP over WiFi.
+pub(super) fn single() -> System {
+    let variant = Variant { plain: true, ..Variant::new("") };
+    System { cellular: false, ..System::both("WiFi alone", variant) }
+}

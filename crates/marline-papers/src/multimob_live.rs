@@ -1,0 +1,53 @@
+//! Key `multimob-live`: MultiMob beside the kernel's TCP and Multipath TCP, with real processes over
+//! emulated links whose radios sleep. Walks out of WiFi's range, runs that never lose it, and a
+//! download whose WiFi dies; seed by seed the same links for everybody.
+
+mod campaign;
+mod rows;
+mod systems;
+
+use marline_lab::keep;
+
+use crate::file::PaperFile;
+use crate::paper::{Context, Paper};
+use crate::table::Reproduction;
+use campaign::{Campaign, Known};
+
+const TEXT: &str = include_str!("../../../papers/multimob-live.toml");
+
+/// The comparison.
+pub(super) struct MultiMobLive;
+
+impl Paper for MultiMobLive {
+    fn key(&self) -> &'static str {
+        "multimob-live"
+    }
+
+    fn text(&self) -> &'static str {
+        TEXT
+    }
+
+    fn in_virtual_time(&self) -> bool {
+        false
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file = PaperFile::<Known>::parse(TEXT)?;
+        let campaign = Campaign::run(context)?;
+        let records = || campaign.all().flat_map(|runs| &runs.records);
+        let doubtful = records().filter(|record| !record.doubts.is_empty()).count();
+        let failed = records().filter(|record| record.error.is_some());
+        let mut notes = vec![format!(
+            "Kernel {}, CUBIC. {} runs, {doubtful} of them doubtful (links late three times).",
+            keep::kernel_release(),
+            records().count(),
+        )];
+        notes.extend(failed.filter_map(|record| record.error.clone()));
+        Ok(Reproduction {
+            tables: rows::tables(&campaign, &file)?,
+            grids: rows::grids(&campaign),
+            figures: vec![rows::figure(&campaign.walks)],
+            notes,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! What is run: walks, runs that stay and downloads, of every system.
+
+use marline_lab::experiment::Experiment;
+use marline_lab::runs::{Job, Record, Series, Store};
+use marline_lab::walks::{self, walk};
+use marline_lab::workload::Workload;
+use marline_sim::quantile;
+
+use super::systems::{self, System};
+use crate::multimob2018::loads::ASSISTANT;
+use crate::paper::Context;
+
+/// After the last request a run waits so long for answers.
+const PATIENCE_S: u64 = 20;
+/// A download: so much at a time, as fast as it is taken, for so long.
+const DOWNLOAD: Workload = Workload::Blocks { bytes: 16_384, lasts_ms: 12_000 };
+/// When WiFi dies during a download.
+const DIES: &str = "1.5s";
+/// Its links: 20 Mbit/s of WiFi until then, and LTE.
+const DOWNLOAD_LINKS: [(&str, &str); 2] = [
+    ("wifi", "rate=20M,delay=10ms,queue=100ms,radio=wifi"),
+    ("lte", "rate=20M,up.rate=8M,delay=30ms,queue=200ms,radio=lte"),
+];
+/// At full scale.
+const WALKS: usize = 60;
+const STATICS: usize = 6;
+const DOWNLOADS: usize = 10;
+
+/// What the file has beside assumptions.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Known {
+    /// Of LTE's link, ms.
+    pub(super) lte_rtt_ms: f64,
+}
+
+/// All runs of a system in one of the three experiments.
+#[derive(Debug)]
+pub(super) struct Runs {
+    pub(super) system: System,
+    pub(super) records: Vec<Record>,
+}
+
+impl Runs {
+    pub(super) fn good(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|record| record.error.is_none())
+    }
+
+    /// The longest delay of each run, ms.
+    pub(super) fn holes_ms(&self) -> Vec<f64> {
+        let over_ms = ASSISTANT.lasts(0).as_secs_f64() * 1e3 + PATIENCE_S as f64 * 1e3;
+        self.good().map(|record| record.worst_ms(over_ms)).collect()
+    }
+
+    pub(super) fn decile_ms(&self, decile: u32) -> f64 {
+        quantile(&self.holes_ms(), f64::from(decile) / 10.0)
+    }
+
+    /// Joules that traffic caused on a path, mean of the runs.
+    pub(super) fn joules(&self, path: &str) -> f64 {
+        let of = |record: &Record| {
+            let path = record.paths.iter().find(|one| one.name == path)?;
+            Some(path.radio.as_ref()?.traffic_j)
+        };
+        let all: Vec<f64> = self.good().filter_map(of).collect();
+        all.iter().sum::<f64>() / all.len() as f64
+    }
+
+    /// Bytes over LTE, all runs together.
+    pub(super) fn lte_bytes(&self) -> u64 {
+        let paths = self.good().flat_map(|record| &record.paths);
+        let lte = paths.filter(|path| path.name == walks::PATHS[1]);
+        lte.map(|path| path.up_bytes + path.down_bytes).sum()
+    }
+}
+
+/// What is run: walks, runs that stay, downloads.
+pub(super) struct Campaign {
+    pub(super) walks: Vec<Runs>,
+    pub(super) statics: Vec<Runs>,
+    pub(super) downloads: Vec<Runs>,
+}
+
+/// A walk (or a stay) and the assistant.
+fn talk(context: &Context<'_>, seed: u64, leaves: bool) -> anyhow::Result<Experiment> {
+    let mut experiment = Experiment::over(&[], ASSISTANT);
+    experiment.scenario.paths = walk(seed, leaves, true).paths();
+    experiment.scenario.seed = seed;
+    experiment.patience = std::time::Duration::from_secs(PATIENCE_S);
+    experiment.trace_dir = Some(context.traces()?.to_path_buf());
+    Ok(experiment)
+}
+
+fn download(seed: u64) -> Experiment {
+    let mut experiment = Experiment::over(&DOWNLOAD_LINKS, DOWNLOAD);
+    experiment.scenario.seed = seed;
+    let (at, path) = (DIES.to_owned(), walks::PATHS[0].to_owned());
+    let event = marline_lab::scenario::Event { at, path, command: "set loss=100%".to_owned() };
+    experiment.scenario.events = vec![event];
+    experiment.patience = std::time::Duration::from_secs(5);
+    experiment
+}
+
+impl Campaign {
+    pub(super) fn run(context: &Context<'_>) -> anyhow::Result<Campaign> {
+        let (mut jobs, mut plan) = (Vec::new(), Vec::new());
+        let mut add = |kind: usize, system: System, experiments: Vec<Experiment>| {
+            let lane = system.lane();
+            let job = |experiment: Experiment| {
+                let seed = experiment.scenario.seed;
+                Job { point: Vec::new(), experiment, lane: lane.clone(), seed }
+            };
+            plan.push((kind, system, experiments.len()));
+            jobs.extend(experiments.into_iter().map(job));
+        };
+        let seeds = |full| (1..=context.runs(full) as u64).collect::<Vec<u64>>();
+        let talks = |full, leaves| -> anyhow::Result<Vec<Experiment>> {
+            seeds(full).into_iter().map(|seed| talk(context, seed, leaves)).collect()
+        };
+        for system in systems::walkers() {
+            add(0, system, talks(WALKS, true)?);
+        }
+        for system in systems::others() {
+            add(1, system, talks(STATICS, false)?);
+        }
+        for system in systems::others() {
+            add(2, system, seeds(DOWNLOADS).into_iter().map(download).collect());
+        }
+        let store = Store::open(&context.results.join("runs"), false)?;
+        let instance = format!("mob-{}", std::process::id());
+        let series = Series { store: &store, jobs: context.jobs, instance };
+        let (done, of) = (std::sync::atomic::AtomicUsize::new(0), series.missing(&jobs).len());
+        let records = series.run(&jobs, &|progress| {
+            let done = 1 + done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            (context.progress)(&progress.job.lane.variant.name, done, of);
+        })?;
+        let mut records = records.into_iter();
+        let mut kinds = [Vec::new(), Vec::new(), Vec::new()];
+        for (kind, system, count) in plan {
+            let records = records.by_ref().take(count).collect();
+            kinds[kind].push(Runs { system, records });
+        }
+        let [walks, statics, downloads] = kinds;
+        Ok(Campaign { walks, statics, downloads })
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Runs> {
+        self.walks.iter().chain(&self.statics).chain(&self.downloads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline::policy::Role;
+
+    use super::*;
+    use crate::file::PaperFile;
+
+    #[test]
+    fn every_system_can_be_run() {
+        PaperFile::<Known>::parse(crate::multimob_live::TEXT).expect("file");
+        for system in systems::walkers().into_iter().chain(systems::others()) {
+            system.lane().variant.end(Role::Client).unwrap_or_else(|e| panic!("{system:?}: {e:#}"));
+            download(1).used(&system.lane().variant).expect("paths");
+        }
+        download(3).check().expect("an experiment");
+    }
+
+    #[test]
+    fn a_hole_counts_what_never_came() {
+        let mut record = Record { unanswered_ms: vec![70_000.0], ..Record::default() };
+        assert_eq!(record.worst_ms(100_000.0), 30_000.0);
+        record.unanswered_ms.clear();
+        assert_eq!(record.worst_ms(100_000.0), 0.0);
+    }
+}

@@ -1,0 +1,183 @@
+//! What is asked, what is shown.
+
+use marline_lab::figure::{Figure, Plot, cdf};
+use marline_lab::walks::PATHS;
+use marline_sim::median;
+
+use super::campaign::{Campaign, Known, Runs};
+use super::systems::{self, System};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::table::{Grid, Table};
+
+fn of<'a>(all: &'a [Runs], system: &System) -> Option<&'a Runs> {
+    all.iter().find(|runs| runs.system.name() == system.name())
+}
+
+/// The tables that are judged.
+pub(super) fn tables(campaign: &Campaign, file: &PaperFile<Known>) -> anyhow::Result<Vec<Table>> {
+    Ok(vec![
+        Table::new("walks", "walks out of WiFi's range", walks(&campaign.walks, file)?),
+        Table::new("statics", "WiFi is never lost", statics(&campaign.statics, file)?),
+        Table::new("downloads", "a download, WiFi dies", downloads(&campaign.downloads, file)),
+    ])
+}
+
+/// The largest of a system's deciles over another's, and which that is.
+fn worst_ratio(ours: &Runs, theirs: &Runs) -> (f64, u32) {
+    let ratio = |decile| (ours.decile_ms(decile) / theirs.decile_ms(decile), decile);
+    (1..=9).map(ratio).fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
+}
+
+fn walks(all: &[Runs], file: &PaperFile<Known>) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let Some(kernel) = of(all, &systems::kernel_backup()) else { return Ok(rows) };
+    for ours in all.iter().filter(|runs| *runs.system.name() != *kernel.system.name()) {
+        let (hole, theirs) = (median(&ours.holes_ms()), median(&kernel.holes_ms()));
+        let name = ours.system.name();
+        if ours.system.is_mixed() {
+            rows.push(answered(ours, kernel));
+            continue;
+        }
+        let row = Row::new(format!("{name}: median hole over kernel MPTCP's with backup flag"))
+            .ours(hole / theirs, "")
+            .remark(format!("{hole:.0} and {theirs:.0} ms"));
+        rows.push(if ours.system.judged { row.at_most(file.tolerance("hole")?) } else { row });
+        if !ours.system.judged {
+            continue;
+        }
+        for other in [systems::vanilla_mesh(), systems::vanilla_backup()] {
+            let Some(other) = of(all, &other) else { continue };
+            let (ratio, decile) = worst_ratio(ours, other);
+            let row = Row::new(format!("{name}: worst decile against {}", other.system.name()))
+                .ours(ratio, "")
+                .at_most(1.0 + file.tolerance("decile")?)
+                .remark(format!(
+                    "the {decile}0 % decile, {:.0} and {:.0} ms",
+                    ours.decile_ms(decile),
+                    other.decile_ms(decile)
+                ));
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+/// Requests that were sent and never answered, and runs that failed.
+fn lost(runs: &Runs) -> usize {
+    let open: usize = runs.good().map(|record| record.unanswered_ms.len()).sum();
+    open + runs.records.len() - runs.good().count()
+}
+
+/// Against a stock server everything that was sent is answered. A stock client sends by its own
+/// lights: when it leaves a request in the send queue of a dead path, no server can help; two kernels
+/// on the same walks say how often it does.
+fn answered(runs: &Runs, kernel: &Runs) -> Row {
+    let asked = if runs.system.is_marline_client() { 0 } else { lost(kernel) };
+    Row::new(format!("{}: unanswered requests and failed runs", runs.system.name()))
+        .ours(lost(runs) as f64, "")
+        .at_most(asked as f64)
+        .remark(format!(
+            "two kernels: {}; median hole {:.0} ms",
+            lost(kernel),
+            median(&runs.holes_ms())
+        ))
+}
+
+fn statics(all: &[Runs], file: &PaperFile<Known>) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let Some(mesh) = of(all, &systems::vanilla_mesh()) else { return Ok(rows) };
+    for ours in all.iter().filter(|runs| runs.system.name() != mesh.system.name()) {
+        let name = ours.system.name();
+        let (joules, theirs) = (ours.joules(PATHS[1]), mesh.joules(PATHS[1]));
+        let row = Row::new(format!("{name}: LTE's energy over that of full mesh"))
+            .ours(joules / theirs, "")
+            .remark(format!("{joules:.2} and {theirs:.2} J a run"));
+        let sent = Row::new(format!("{name}: bytes over LTE")).ours(ours.lte_bytes() as f64, "B");
+        if ours.system.judged {
+            rows.push(row.at_most(file.tolerance("energy")?));
+            rows.push(sent.at_most(0.0));
+        } else {
+            rows.extend([row, sent]);
+        }
+    }
+    Ok(rows)
+}
+
+/// Longest time without a block, ms, of each run.
+fn gaps_ms(runs: &Runs) -> Vec<f64> {
+    let gap = |record: &marline_lab::runs::Record| {
+        let mut read: Vec<f64> =
+            record.messages.iter().map(|message| message.sent_ms + message.latency_ms).collect();
+        read.sort_by(f64::total_cmp);
+        let first = read.first().copied().unwrap_or(f64::INFINITY);
+        read.windows(2).map(|pair| pair[1] - pair[0]).fold(first, f64::max)
+    };
+    runs.good().map(gap).collect()
+}
+
+/// Receive timer at most: its floor, before the server said its RTO.
+const RECEIVE_TIMER_MS: f64 = 500.0;
+const PROMOTION_MS: f64 = 260.1;
+
+fn downloads(all: &[Runs], file: &PaperFile<Known>) -> Vec<Row> {
+    let rtt = file.published.lte_rtt_ms;
+    let most = RECEIVE_TIMER_MS + PROMOTION_MS + 2.0 * rtt;
+    let row = |runs: &Runs| {
+        let row = Row::new(format!("{}: hole of the download, median", runs.system.name()))
+            .ours(median(&gaps_ms(runs)), "ms")
+            .remark(format!("{:.2} Mbit/s in all", median_goodput(runs)));
+        if !runs.system.judged {
+            return row;
+        }
+        row.at_most(most).remark(format!(
+            "receive timer {RECEIVE_TIMER_MS:.0} + promotion {PROMOTION_MS} + 2 x {rtt:.0} ms; \
+             {:.2} Mbit/s in all",
+            median_goodput(runs)
+        ))
+    };
+    all.iter().map(row).collect()
+}
+
+fn median_goodput(runs: &Runs) -> f64 {
+    median(&runs.good().map(|record| record.goodput_mbit_per_s).collect::<Vec<f64>>())
+}
+
+/// Everybody's numbers.
+pub(super) fn grids(campaign: &Campaign) -> Vec<Grid> {
+    const SHARES: [&str; 10] =
+        ["10 %", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %", "80 %", "90 %", "100 %"];
+    let mut columns = vec![("system", ""), ("runs", "")];
+    columns.extend(SHARES.map(|share| (share, "ms")));
+    columns.extend([("missing", "per run"), ("WiFi", "J"), ("LTE", "J")]);
+    let mut holes = Grid::new("holes", "deciles of the longest delay of a walk", &columns);
+    for runs in &campaign.walks {
+        let count = runs.good().count();
+        let missing: u32 = runs.good().map(|record| record.missing).sum();
+        let mut numbers: Vec<f64> = (1..=10).map(|decile| runs.decile_ms(decile)).collect();
+        let joules = PATHS.map(|path| runs.joules(path));
+        numbers.extend([f64::from(missing) / count as f64, joules[0], joules[1]]);
+        holes.push(&[runs.system.name(), &count.to_string()], &numbers);
+    }
+    let columns = [("system", ""), ("runs", ""), ("WiFi", "J"), ("LTE", "J"), ("LTE", "kB")];
+    let mut energy = Grid::new("energy", "WiFi is never lost: energy by traffic, a run", &columns);
+    for runs in &campaign.statics {
+        let count = runs.good().count();
+        let kilobytes = runs.lte_bytes() as f64 / 1e3 / count as f64;
+        let numbers = [runs.joules(PATHS[0]), runs.joules(PATHS[1]), kilobytes];
+        energy.push(&[runs.system.name(), &count.to_string()], &numbers);
+    }
+    vec![holes, energy]
+}
+
+/// The distributions of the holes.
+pub(super) fn figure(walks: &[Runs]) -> Figure {
+    let mut plot =
+        Plot::new("Longest delay of a walk, live", "longest delay (ms)", "share of the walks");
+    for runs in walks {
+        plot = plot.steps(runs.system.name(), &cdf(&runs.holes_ms()));
+    }
+    let caption = "Real processes over emulated links, each system on the same walks. What never \
+                   came counts until the run was over.";
+    plot.log_x().figure("holes", caption)
+}

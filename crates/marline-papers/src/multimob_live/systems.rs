@@ -1,0 +1,110 @@
+//! Who takes part.
+
+use marline_lab::experiment::file::Lane;
+use marline_lab::experiment::{Stack, Variant};
+use marline_lab::walks::PATHS;
+
+/// A way to use WiFi and LTE.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct System {
+    stack: Stack,
+    variant: Variant,
+    /// What is asked is asked of it.
+    pub(super) judged: bool,
+}
+
+impl System {
+    fn new(stack: Stack, variant: Variant) -> System {
+        System { stack, variant, judged: false }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.variant.name
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        Lane { stack: self.stack, variant: self.variant.clone() }
+    }
+
+    /// Requests come from Marline.
+    pub(super) fn is_marline_client(&self) -> bool {
+        matches!(self.stack, Stack::Live | Stack::ToKernel)
+    }
+
+    /// One end is a stock kernel's, the other Marline's.
+    pub(super) fn is_mixed(&self) -> bool {
+        matches!(self.stack, Stack::ToKernel | Stack::FromKernel)
+    }
+}
+
+fn with_backup(variant: Variant) -> Variant {
+    Variant { backup: vec![PATHS[1].to_owned()], ..variant }
+}
+
+/// The kernel's Multipath TCP, LTE as backup: what half is asked of.
+pub(super) fn kernel_backup() -> System {
+    System::new(Stack::Mptcp, with_backup(Variant::new("kernel MPTCP, backup flag")))
+}
+
+/// The same with LTE as any path.
+pub(super) fn kernel_mesh() -> System {
+    System::new(Stack::Mptcp, Variant::new("kernel MPTCP, full mesh"))
+}
+
+fn kernel_wifi() -> System {
+    System::new(Stack::Tcp, Variant::alone("kernel TCP, WiFi", PATHS[0]))
+}
+
+/// Marline with the kernel's scheduler of the time and no reinjection but that of the timer.
+pub(super) fn vanilla_mesh() -> System {
+    System::new(Stack::Live, Variant::new("vanilla, full mesh").scheduler("lowest-rtt"))
+}
+
+pub(super) fn vanilla_backup() -> System {
+    let variant = Variant::new("vanilla, backup flag").scheduler("lowest-rtt");
+    let path_manager = Some("backup".to_owned());
+    System::new(Stack::Live, with_backup(Variant { path_manager, ..variant }))
+}
+
+fn shipped() -> System {
+    System::new(Stack::Live, Variant::new("Marline as shipped"))
+}
+
+/// Both ends MultiMob's. LTE has the backup flag: it is opened when it is needed.
+fn multimob(stack: Stack, name: &str, mode: &str) -> System {
+    System::new(stack, with_backup(Variant::new(name).mode(mode)))
+}
+
+fn seeds() -> System {
+    multimob(Stack::Live, "MultiMob, authors' parameters", "multimob")
+}
+
+fn tuned() -> System {
+    System { judged: true, ..multimob(Stack::Live, "MultiMob, tuned", "interactive") }
+}
+
+/// MultiMob at one end, a stock kernel at the other.
+fn mixed() -> [System; 2] {
+    [
+        multimob(Stack::ToKernel, "MultiMob, tuned, to a kernel", "interactive"),
+        multimob(Stack::FromKernel, "kernel MPTCP to MultiMob's server", "interactive"),
+    ]
+}
+
+/// Who walks.
+pub(super) fn walkers() -> Vec<System> {
+    let others = [
+        kernel_backup(),
+        kernel_mesh(),
+        kernel_wifi(),
+        vanilla_mesh(),
+        vanilla_backup(),
+        shipped(),
+    ];
+    [seeds(), tuned()].into_iter().chain(mixed()).chain(others).collect()
+}
+
+/// Who stays (what LTE costs then), and who downloads.
+pub(super) fn others() -> Vec<System> {
+    vec![seeds(), tuned(), kernel_backup(), kernel_mesh(), vanilla_mesh(), vanilla_backup()]
+}

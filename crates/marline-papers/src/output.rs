@@ -1,0 +1,166 @@
+//! Results on disk: `DIR/KEY/result.json`, a CSV file for each table, an SVG file for each figure,
+//! and `run.json` with what differs from run to run.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use marline_lab::keep;
+use serde::{Deserialize, Serialize};
+
+use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
+
+/// On what a reproduction ran, and how long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// Version of this program.
+    pub version: String,
+    /// What tells this build from others.
+    pub program: String,
+    /// The machine.
+    pub machine: Machine,
+    /// Root of everything random.
+    pub seed: u64,
+    /// Share of the full number of runs.
+    pub scale: f64,
+    /// Threads.
+    pub jobs: usize,
+    /// Wall clock, seconds.
+    pub seconds: f64,
+    /// Hash over all packets, times and bytes read of the simulated runs, in hexadecimal: equal where
+    /// nothing behaved differently. Empty where nothing was simulated.
+    #[serde(default)]
+    pub digest: String,
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The kernel's version.
+    pub kernel: String,
+    /// The processor's name.
+    pub processor: String,
+    /// How many this process may use.
+    pub processors: usize,
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn here() -> Machine {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
+        let processor = name.unwrap_or_default().trim_start_matches(['\t', ' ', ':']);
+        Machine {
+            kernel: keep::kernel_release(),
+            processor: if processor.is_empty() { "unknown" } else { processor }.to_owned(),
+            processors: marline_lab::parallel::available(),
+        }
+    }
+}
+
+/// Writes a result into `directory` and removes what an earlier one left there.
+///
+/// # Errors
+/// A file cannot be written, or two tables or figures have the same name or one that is none.
+pub fn store(directory: &Path, result: &Reproduction, run: &RunInfo) -> anyhow::Result<()> {
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    for entry in fs::read_dir(directory)?.flatten() {
+        let path = entry.path();
+        let ours = path.extension().is_some_and(|ending| ending == "csv" || ending == "svg");
+        if ours && path.is_file() {
+            fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    let tables = result.tables.iter().map(|table| (&table.name, "csv", table_csv(table)));
+    let grids = result.grids.iter().map(|grid| (&grid.name, "csv", grid_csv(grid)));
+    let figures = result.figures.iter().map(|figure| (&figure.name, "svg", figure.svg.clone()));
+    let mut seen = std::collections::BTreeSet::new();
+    for (name, ending, text) in tables.chain(grids).chain(figures) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        ensure!(!name.is_empty() && name.chars().all(plain), "`{name}` is no name of a file");
+        ensure!(seen.insert((name, ending)), "two results are called {name}.{ending}");
+        write(&directory.join(format!("{name}.{ending}")), &text)?;
+    }
+    write(&directory.join("result.json"), &serde_json::to_string_pretty(result)?)?;
+    write(&directory.join("run.json"), &serde_json::to_string_pretty(run)?)
+}
+
+/// What [`store`] wrote into `directory`; `None`: nothing.
+///
+/// # Errors
+/// It cannot be read.
+pub fn load(directory: &Path) -> anyhow::Result<Option<(Reproduction, RunInfo)>> {
+    let (result, run) = (directory.join("result.json"), directory.join("run.json"));
+    if !result.is_file() || !run.is_file() {
+        return Ok(None);
+    }
+    let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
+    let of = |path: &Path| format!("{}: written by another version?", path.display());
+    let reproduction = serde_json::from_str(&read(&result)?).with_context(|| of(&result))?;
+    let info = serde_json::from_str(&read(&run)?).with_context(|| of(&run))?;
+    Ok(Some((reproduction, info)))
+}
+
+/// Whole or not at all: a result half written would be read as one.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let named = || path.display().to_string();
+    let beside = path.with_extension("part");
+    fs::write(&beside, text.trim_end().to_owned() + "\n").with_context(named)?;
+    fs::rename(&beside, path).with_context(named)
+}
+
+/// A field as RFC 4180 has it.
+fn field(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn line(fields: &[String]) -> String {
+    fields.iter().map(|text| field(text)).collect::<Vec<_>>().join(",") + "\n"
+}
+
+/// Value, lower and upper end, unit.
+fn cells(value: Option<&Value>) -> [String; 4] {
+    let exact = |value: f64| if value.is_nan() { String::new() } else { value.to_string() };
+    match value {
+        None => Default::default(),
+        Some(Value::Text(text)) => [text.clone(), String::new(), String::new(), String::new()],
+        Some(Value::Number { value, interval, unit }) => {
+            let end =
+                |pick: fn((f64, f64)) -> f64| interval.map(pick).map_or_else(String::new, exact);
+            [exact(*value), end(|ends| ends.0), end(|ends| ends.1), unit.clone()]
+        }
+    }
+}
+
+fn table_csv(table: &Table) -> String {
+    let head = "what,paper,paper_low,paper_high,paper_unit,ours,ours_low,ours_high,ours_unit,\
+                bound_ratio,requirement,verdict,remark\n";
+    let mut text = head.to_owned();
+    for row in &table.rows {
+        let mut fields = vec![row.what.clone()];
+        fields.extend(cells(row.paper.as_ref()));
+        fields.extend(cells(row.ours.as_ref()));
+        fields.push(row.bound_ratio.map_or_else(String::new, |ratio| ratio.to_string()));
+        fields.extend([row.requirement.clone(), row.verdict.word().to_owned(), row.remark.clone()]);
+        text.push_str(&line(&fields));
+    }
+    text
+}
+
+fn grid_csv(grid: &Grid) -> String {
+    let head = grid.columns.iter().map(|column| match column.unit.as_str() {
+        "" => column.name.clone(),
+        unit => format!("{} ({unit})", column.name),
+    });
+    let mut text = line(&head.collect::<Vec<_>>());
+    for row in &grid.rows {
+        let fields: Vec<String> = row.iter().map(|value| cells(Some(value))[0].clone()).collect();
+        text.push_str(&line(&fields));
+    }
+    text
+}

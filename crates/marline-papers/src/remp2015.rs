@@ -1,0 +1,40 @@
+//! `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path and
+//! redundantly on both; flow completion times by degree of redundancy; and redundancy that is
+//! only used when it pays. The assumptions are in `papers/remp2015.toml`.
+
+mod coding;
+mod detection;
+mod echo;
+mod links;
+mod measure;
+mod published;
+mod sizes;
+
+use crate::file::PaperFile;
+use crate::paper::{Context, Paper};
+use crate::table::Reproduction;
+use published::Published;
+
+/// The key.
+#[derive(Debug)]
+pub(super) struct Remp2015;
+
+impl Paper for Remp2015 {
+    fn key(&self) -> &'static str {
+        "remp2015"
+    }
+
+    fn text(&self) -> &'static str {
+        include_str!("../../../papers/remp2015.toml")
+    }
+
+    fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
+        let file: PaperFile<Published> = PaperFile::parse(self.text())?;
+        let mut result = Reproduction::default();
+        echo::run(context, &file, &mut result)?;
+        detection::run(context, &file, &mut result)?;
+        sizes::run(context, &mut result)?;
+        coding::run(context, &mut result)?;
+        Ok(result)
+    }
+}

@@ -1,0 +1,30 @@
+//! What the paper says in numbers.
+
+use serde::Deserialize;
+
+/// Average, worst and standard deviation of round trips, ms.
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RoundTrips {
+    pub(super) average: f64,
+    pub(super) worst: f64,
+    pub(super) sigma: f64,
+}
+
+/// The table `[published]` of the file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Published {
+    pub(super) wifi: RoundTrips,
+    pub(super) lte: RoundTrips,
+    pub(super) remp: RoundTrips,
+    pub(super) train_lte1: RoundTrips,
+    pub(super) train_lte2: RoundTrips,
+    pub(super) train_remp: RoundTrips,
+    /// Of the average, percent.
+    pub(super) cut_against_wifi: f64,
+    /// Of the better path's average in the train, percent.
+    pub(super) train_share_left: f64,
+    /// As its text has it.
+    pub(super) train_sigma_factor_said: f64,
+}

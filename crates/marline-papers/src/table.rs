@@ -1,0 +1,99 @@
+//! What a reproduction gives: tables, grids, figures, notes.
+
+use marline_lab::figure::Figure;
+use serde::{Deserialize, Serialize};
+
+use crate::judge::{Row, Verdict};
+use crate::value::Value;
+
+/// Rows that are judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// Name of its file: letters, digits, `-`.
+    pub name: String,
+    /// What it shows, and what intervals there are.
+    pub title: String,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+impl Table {
+    /// A table of these rows.
+    #[must_use]
+    pub fn new(name: &str, title: impl Into<String>, rows: Vec<Row>) -> Table {
+        Table { name: name.to_owned(), title: title.into(), rows }
+    }
+
+    /// Whether no row fails.
+    #[must_use]
+    pub fn accepted(&self) -> bool {
+        self.rows.iter().all(|row| row.verdict != Verdict::NotAccepted)
+    }
+}
+
+/// A column of a [`Grid`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// What it holds.
+    pub name: String,
+    /// The unit of its numbers, `""` without.
+    pub unit: String,
+}
+
+/// Measurements without a counterpart in the paper: any columns, nothing is judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Grid {
+    /// Name of its file: letters, digits, `-`.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The columns.
+    pub columns: Vec<Column>,
+    /// The rows: a cell for each column; numbers in the column's unit (their own is ignored).
+    pub rows: Vec<Vec<Value>>,
+}
+
+impl Grid {
+    /// An empty grid with columns of these names and units.
+    #[must_use]
+    pub fn new(name: &str, title: impl Into<String>, columns: &[(&str, &str)]) -> Grid {
+        let column = |(name, unit): &(&str, &str)| Column {
+            name: (*name).to_owned(),
+            unit: (*unit).to_owned(),
+        };
+        let columns = columns.iter().map(column).collect();
+        Grid { name: name.to_owned(), title: title.into(), columns, rows: Vec::new() }
+    }
+
+    /// Adds a row that begins with words and goes on with numbers.
+    ///
+    /// # Panics
+    /// When it has not one cell for each column.
+    pub fn push(&mut self, words: &[&str], numbers: &[f64]) {
+        assert_eq!(words.len() + numbers.len(), self.columns.len(), "cells of a row of {self:?}");
+        let words = words.iter().map(|word| Value::Text((*word).to_owned()));
+        let numbers = numbers.iter().map(|value| Value::new(*value, ""));
+        self.rows.push(words.chain(numbers).collect());
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reproduction {
+    /// What is judged.
+    pub tables: Vec<Table>,
+    /// What is only shown.
+    pub grids: Vec<Grid>,
+    /// Drawings.
+    pub figures: Vec<Figure>,
+    /// What else is to be said, a paragraph each.
+    pub notes: Vec<String>,
+}
+
+impl Reproduction {
+    /// Whether no row of any table fails.
+    #[must_use]
+    pub fn accepted(&self) -> bool {
+        self.tables.iter().all(Table::accepted)
+    }
+}

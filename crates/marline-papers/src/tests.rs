@@ -1,0 +1,155 @@
+use std::collections::BTreeSet;
+
+use marline_lab::figure::{Figure, number};
+
+use super::*;
+
+fn context(run: impl FnOnce(&Context<'_>)) {
+    let directory = tempfile::tempdir().unwrap();
+    let progress = |_: &str, _: usize, _: usize| {};
+    run(&Context {
+        seed: 1,
+        scale: 1.0,
+        jobs: 2,
+        results: directory.path(),
+        traces: None,
+        progress: &progress,
+    });
+}
+
+#[test]
+fn every_paper_has_a_file_that_can_be_read_and_a_name_of_its_own() {
+    let mut seen = BTreeSet::new();
+    for paper in all() {
+        let file = PaperFile::<toml::Table>::parse(paper.text());
+        let file = file.unwrap_or_else(|error| panic!("papers/{}.toml: {error:#}", paper.key()));
+        let command = format!("marline lab paper {}", paper.key());
+        assert!(file.command.starts_with(&command), "{}: {}", paper.key(), file.command);
+        assert!(seen.insert(paper.key()), "two papers are called {}", paper.key());
+    }
+    assert_eq!(find("cs244").unwrap().key(), "raiciu2012");
+    assert!(find("no-such-paper").is_err_and(|e| e.to_string().starts_with("no paper `no-such")));
+}
+
+#[test]
+fn a_requirement_that_is_not_met_cannot_be_made_good_by_another() {
+    let row = || Row::new("x").paper(100.0, "ms").ours(120.0, "ms");
+    assert_eq!(row().verdict, Verdict::Shown);
+    assert_eq!(row().within(0.20).verdict, Verdict::Accepted);
+    assert_eq!(row().within(0.19).verdict, Verdict::NotAccepted);
+    assert_eq!(row().within(0.19).at_most(1e9).verdict, Verdict::NotAccepted);
+    assert_eq!(row().at_most(120.0).at_least(120.0).verdict, Verdict::Accepted);
+    assert_eq!(row().at_most(119.9).verdict, Verdict::NotAccepted);
+    assert_eq!(row().at_least(120.1).verdict, Verdict::NotAccepted);
+    assert_eq!(row().within_of(0.1, 110.0, "y").requirement, "within 10 % of y (110)");
+    assert_eq!(row().within_of(0.05, 110.0, "y").verdict, Verdict::NotAccepted);
+}
+
+#[test]
+fn what_was_not_measured_meets_nothing() {
+    let none = Row::new("x").paper(1.0, "ms").ours(f64::NAN, "ms");
+    assert_eq!(none.clone().within(9.0).verdict, Verdict::NotAccepted);
+    assert_eq!(none.clone().at_most(9.0).verdict, Verdict::NotAccepted);
+    assert_eq!(none.at_least(0.0).verdict, Verdict::NotAccepted);
+    assert_eq!(Row::new("x").at_most(1.0).verdict, Verdict::NotAccepted);
+    let order = |values: &[(&str, f64)]| Row::new("order").rising(values, "ms");
+    assert_eq!(order(&[("a", 1.0), ("b", f64::NAN)]).verdict, Verdict::NotAccepted);
+    assert_eq!(order(&[]).verdict, Verdict::NotAccepted);
+    let good = order(&[("a", 1.0), ("b", 2.0), ("c", 2.5)]);
+    assert_eq!((good.verdict, good.requirement.as_str()), (Verdict::Accepted, "a < b < c"));
+    assert_eq!(good.ours, Some(Value::Text("a 1 ms; b 2 ms; c 2.5 ms".to_owned())));
+    assert_eq!(order(&[("a", 2.0), ("b", 2.0)]).verdict, Verdict::NotAccepted);
+}
+
+#[test]
+fn numbers_have_the_digits_that_matter() {
+    let told = [1234.5, 12.34, 1.234, 0.0999, 0.0, -3.0, 1e-5].map(number);
+    assert_eq!(told, ["1234", "12.3", "1.23", "0.0999", "0", "-3", "1.00e-5"]);
+    assert_eq!(number(f64::NAN), "-");
+    assert_eq!(Value::between(10.0, (9.0, 11.0), "ms").to_string(), "10 [9, 11] ms");
+}
+
+fn result() -> Reproduction {
+    let row = Row::new("with, comma").paper(2.0, "s").ours(f64::NAN, "s").at_most(3.0);
+    let mut grid = Grid::new("grid", "A grid", &[("who", ""), ("p99", "ms")]);
+    grid.push(&["min-\"rtt\""], &[12.5]);
+    Reproduction {
+        tables: vec![Table::new("main", "A table", vec![row.remark("why")])],
+        grids: vec![grid],
+        figures: vec![Figure {
+            name: "curve".into(),
+            title: "A curve".into(),
+            caption: String::new(),
+            svg: "<svg/>".into(),
+        }],
+        notes: vec!["A note.".into()],
+    }
+}
+
+fn info() -> RunInfo {
+    let machine = Machine::here();
+    let (version, program) = ("0".to_owned(), "p".to_owned());
+    RunInfo {
+        version,
+        program,
+        machine,
+        seed: 1,
+        scale: 1.0,
+        jobs: 2,
+        seconds: 0.5,
+        digest: String::new(),
+    }
+}
+
+#[test]
+fn results_come_back_from_disk_and_old_ones_go() {
+    context(|context| {
+        let directory = context.results;
+        assert!(load(directory).unwrap().is_none());
+        std::fs::write(directory.join("old.csv"), "old").unwrap();
+        store(directory, &result(), &info()).unwrap();
+        assert!(!directory.join("old.csv").exists());
+        let (back, run) = load(directory).unwrap().expect("written");
+        assert_eq!(run, info());
+        // NaN is not equal to itself; everything else is.
+        assert_eq!(format!("{back:?}"), format!("{:?}", result()));
+        assert!(!back.accepted());
+        let main = std::fs::read_to_string(directory.join("main.csv")).unwrap();
+        let row = main.lines().nth(1).unwrap();
+        assert_eq!(row, "\"with, comma\",2,,,s,,,,s,,at most 3 s,not accepted,why");
+        let grid = std::fs::read_to_string(directory.join("grid.csv")).unwrap();
+        assert_eq!(grid, "who,p99 (ms)\n\"min-\"\"rtt\"\"\",12.5\n");
+        let mut twice = result();
+        twice.grids[0].name = "main".into();
+        let error = store(directory, &twice, &info()).unwrap_err();
+        assert_eq!(error.to_string(), "two results are called main.csv");
+    });
+}
+
+#[test]
+fn a_context_runs_in_parallel_and_tells_how_far_it_is() {
+    context(|context| {
+        let told = std::sync::Mutex::new(Vec::new());
+        let progress = |what: &str, done: usize, of: usize| {
+            told.lock().unwrap().push(format!("{what} {done}/{of}"));
+        };
+        let context = Context { progress: &progress, scale: 0.1, ..*context };
+        assert_eq!((context.runs(30), context.runs(2)), (3, 1));
+        let doubled = context.parallel("runs", &[1, 2, 3], |n| Ok(n * 2)).unwrap();
+        assert_eq!(doubled, [2, 4, 6]);
+        let mut told = told.lock().unwrap().clone();
+        told.sort();
+        assert_eq!(told, ["runs 1/3", "runs 2/3", "runs 3/3"]);
+        let fails = context.parallel("runs", &[1, 2], |n| match n {
+            1 => Ok(()),
+            _ => anyhow::bail!("run {n}"),
+        });
+        assert_eq!(fails.unwrap_err().to_string(), "run 2");
+        let panics = context.parallel("runs", &[1, 2], |n| {
+            assert!(*n != 2, "number {n} breaks");
+            Ok(())
+        });
+        assert_eq!(panics.unwrap_err().to_string(), "runs: number 2 breaks");
+        assert!(context.traces().is_err());
+    });
+}

@@ -1,0 +1,118 @@
+//! The timing diagrams of the paper (figures 5 and 8), drawn from packets that were sent.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use marline_lab::experiment::{START, Variant};
+use marline_lab::figure::{Segment, SegmentLog, TimingDiagram};
+use marline_time::Instant;
+
+use super::contestants::{multipath, standard};
+use super::run::scene;
+use super::traffic::{App, Repetition, Trace, WLAN};
+use crate::table::Reproduction;
+
+/// Bursts before the one that is drawn.
+const BEFORE: u32 = 15;
+/// WLAN dies so long before the burst is written, or after it for large ones.
+const EARLY: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_millis(9);
+
+struct Scene {
+    name: &'static str,
+    title: &'static str,
+    figure: &'static str,
+    bytes: u64,
+    /// WLAN dies within the burst.
+    within: bool,
+    /// The end of the drawing, ms after the burst was written.
+    until_ms: f64,
+}
+
+const SCENES: [Scene; 2] = [
+    Scene {
+        name: "short",
+        title: "a burst of one packet (Docs)",
+        figure: "5",
+        bytes: 400,
+        within: false,
+        until_ms: 520.0,
+    },
+    Scene {
+        name: "large",
+        title: "a large burst (Netflix, 600 kB)",
+        figure: "8",
+        bytes: 600_000,
+        within: true,
+        until_ms: 420.0,
+    },
+];
+
+pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
+    for scene in &SCENES {
+        for variant in [standard(), multipath()] {
+            all.figures.push(diagram(scene, &variant)?);
+        }
+    }
+    Ok(())
+}
+
+fn diagram(drawn: &Scene, variant: &Variant) -> anyhow::Result<marline_lab::figure::Figure> {
+    let begins = Duration::from_secs(1) * (BEFORE + 1);
+    let bursts = (1..=BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
+    let trace = Trace { app: App::Docs, number: 0, bursts, rtts_ms: (13.0, 85.0) };
+    let dies = if drawn.within { begins + LATE } else { begins - EARLY };
+    let mut paths = scene(&trace, &Repetition { seed: 5, dies }, variant)?;
+    let log = SegmentLog::of(&paths);
+    paths.world.observe(Box::new(log));
+    paths.world.run_until(START + begins + Duration::from_secs(2));
+    let log = paths.world.observer::<SegmentLog>().context("nobody watched")?;
+    let zero = START + begins;
+    let dead_ms = (dies.as_secs_f64() - begins.as_secs_f64()) * 1e3;
+    let from_ms = dead_ms.min(0.0);
+    let title = format!("{}: {} when WLAN dies", variant.name, drawn.title);
+    let before = drawn.bytes * u64::from(BEFORE);
+    let mut diagram = TimingDiagram::new(&title, &["WLAN", "4G"], (from_ms, drawn.until_ms))
+        .height(640.0)
+        .segments(log.segments(), zero, |segment| Some(label(segment, before)))
+        .span(WLAN, (dead_ms, drawn.until_ms), "dead");
+    // On a dead path the first repeat is the probe, the second that of the timer.
+    for (at, timer) in repeats(log.segments(), before).into_iter().zip(["PTO", "RTO"]) {
+        let at_ms = at.since(zero).as_secs_f64() * 1e3;
+        diagram = diagram.note(WLAN, false, at_ms, timer);
+    }
+    let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
+    let caption = format!(
+        "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. Segments \
+         are counted from the beginning of the burst, and so is what a DATA_ACK covers.",
+        drawn.figure
+    );
+    Ok(diagram.figure(&name, &caption))
+}
+
+/// Bytes of payload of a full segment.
+const SEGMENT: u64 = 1_428;
+
+/// Segments of the burst, and how much of it is acknowledged.
+fn label(segment: &Segment, before: u64) -> String {
+    match (segment.stream_offset, segment.data_acked) {
+        (Some(at), _) if at >= before => format!("#{}", 1 + (at - before) / SEGMENT),
+        (_, Some(acked)) if acked >= before => {
+            format!("DATA_ACK {}", (acked - before).div_ceil(SEGMENT))
+        }
+        _ => segment.describe(),
+    }
+}
+
+/// When data of the burst went on WLAN again.
+fn repeats(segments: &[Segment], before: u64) -> Vec<Instant> {
+    let mut seen = BTreeSet::new();
+    let of_burst = segments.iter().filter(|segment| segment.path == WLAN && !segment.from_client);
+    of_burst
+        .filter_map(|segment| {
+            let at = segment.stream_offset.filter(|at| *at >= before)?;
+            (!seen.insert(at)).then_some(segment.sent)
+        })
+        .collect()
+}

@@ -1,0 +1,156 @@
+//! One run: a trace until the burst that the failure hits is there.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use marline_lab::bound::Bound;
+use marline_lab::experiment::{START, Variant};
+use marline_sim::{App, Pace, Paths, PathsConfig, Units};
+use marline_time::{Instant, SeedTree};
+
+use super::traffic::{LTE, Repetition, Trace, WLAN};
+use super::watch::Watch;
+
+/// After the burst that is hit has come, a run goes on for so long.
+const AFTER: Duration = Duration::from_secs(3);
+/// Watching begins so long before the last burst before the failure.
+const BEFORE: Duration = Duration::from_millis(20);
+/// A burst that has not come by then never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a client takes from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme 2008).
+pub(super) const RECONNECT: Duration = Duration::from_secs(3);
+
+/// What became of the burst that the failure hit.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Hit {
+    /// From its writing until all of it was read, ms.
+    pub(super) completion_ms: f64,
+    /// The least that could be, ms.
+    pub(super) bound_ms: f64,
+    /// Where in it the first loss was, as a share; 1 if it was hit before anything was sent.
+    pub(super) position: f64,
+    /// Payload of it that the server put on 4G, repeats on 4G included, bytes.
+    pub(super) lte_bytes: u64,
+    /// Its length.
+    pub(super) bytes: u64,
+    /// Payload that came to the client twice after the failure, bytes.
+    pub(super) duplicate_bytes: u64,
+    /// WLAN lost data of it; else only an ACK of the burst before was lost.
+    pub(super) lost: bool,
+}
+
+/// Paths and applications of a trace.
+pub(super) fn scene(
+    trace: &Trace,
+    repetition: &Repetition,
+    variant: &Variant,
+) -> anyhow::Result<Paths> {
+    let seeds = SeedTree::new(repetition.seed);
+    let experiment = trace.experiment(repetition.dies);
+    let mut links = Vec::new();
+    let mut names = Vec::new();
+    for path in experiment.used(variant)? {
+        links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
+        names.push(path.name.clone());
+    }
+    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+    let mut config = PathsConfig::new(links, variant.connection()?).with_known_mtu();
+    config.names = names;
+    let mut paths = Paths::new(&config, seeds);
+    let units = trace.bursts.iter().map(|(at, bytes)| (START + *at, *bytes)).collect();
+    let sizes: Vec<u64> = trace.bursts.iter().map(|(_, bytes)| *bytes).collect();
+    let mut server: Option<Box<dyn App>> =
+        Some(Box::new(Units::new(Pace::Sized { units }, 1, (7, 8))));
+    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };
+    paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
+    paths.connect(WLAN, Box::new(Units::new(Pace::Never, 1, (8, 7)).reading(&sizes)))?;
+    paths.at_set_path_up(START + repetition.dies, WLAN, false);
+    Ok(paths)
+}
+
+/// Runs a repetition of a trace.
+pub(super) fn run(
+    trace: &Trace,
+    repetition: &Repetition,
+    variant: &Variant,
+) -> anyhow::Result<Hit> {
+    let mut paths = scene(trace, repetition, variant)?;
+    let dies = START + repetition.dies;
+    let begun = trace.bursts.partition_point(|(at, _)| START + *at < dies);
+    let last = begun.checked_sub(1).context("WLAN dies before the first burst")?;
+    paths.world.run_until(START + trace.bursts[last].0 - BEFORE);
+    let watch = Watch::of(&paths);
+    paths.world.observe(Box::new(watch));
+    paths.world.run_until(dies);
+    let twice_before = duplicates(&paths);
+    // The burst that is under way, or else the next.
+    let hit = paths.client_report(0).context("no connection")?.received.len();
+    let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
+    let read = |paths: &Paths| paths.client_report(0).and_then(|r| r.received.get(hit).copied());
+    let limit = dies.max(START + at) + PATIENCE;
+    while read(&paths).is_none() && paths.world.now() < limit {
+        paths.world.run_until(paths.world.now() + Duration::from_millis(100));
+    }
+    let read = read(&paths).context("the burst that was hit never came")?;
+    paths.world.run_until(read + AFTER);
+    let report = paths.client_report(0).context("no connection")?;
+    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+    let watch = paths.world.observer::<Watch>().context("nobody watched")?;
+    let before: u64 = trace.bursts[last..hit].iter().map(|(_, bytes)| *bytes).sum();
+    let of_hit = watch.of_burst(before, bytes);
+    Ok(Hit {
+        completion_ms: read.since(START + at).as_secs_f64() * 1e3,
+        bound_ms: bound_ms(trace, repetition, (at, bytes))?,
+        position: if START + at >= dies { 1.0 } else { of_hit.first_lost as f64 / bytes as f64 },
+        lte_bytes: of_hit.lte_bytes,
+        bytes,
+        duplicate_bytes: duplicates(&paths) - twice_before,
+        lost: of_hit.first_lost < bytes,
+    })
+}
+
+/// The least that a burst could take.
+fn bound_ms(trace: &Trace, repetition: &Repetition, burst: (Duration, u64)) -> anyhow::Result<f64> {
+    let (at, bytes) = burst;
+    let mut experiment = trace.experiment(repetition.dies);
+    if at >= repetition.dies {
+        // It need not look for better times of a path that is gone for good.
+        experiment.faults.clear();
+        experiment.scenario.paths.remove(WLAN);
+    }
+    let bound = Bound::of(&experiment, repetition.seed)?;
+    Ok(bound.latency_ms(at.as_secs_f64() * 1e3, u32::try_from(bytes)?))
+}
+
+pub(super) fn duplicates(paths: &Paths) -> u64 {
+    let host = paths.world.node(paths.client);
+    let infos = host.connections().filter_map(|(id, _)| host.endpoint().info(id));
+    let subflows = infos.flat_map(|info| info.subflows.into_iter().chain(info.gone));
+    subflows.map(|subflow| subflow.bytes_duplicate).sum()
+}
+
+/// One path at a time: WLAN dies, three seconds later the client has a connection over 4G and asks for
+/// the burst again.
+pub(super) fn reconnect(
+    trace: &Trace,
+    repetition: &Repetition,
+    variant: &Variant,
+) -> anyhow::Result<f64> {
+    let mut paths = scene(trace, repetition, variant)?;
+    let dies = START + repetition.dies;
+    paths.world.run_until(dies);
+    let hit = paths.client_report(0).context("no connection")?.received.len();
+    let (at, bytes) = *trace.bursts.get(hit).context("no burst after the failure")?;
+    let again = dies + RECONNECT;
+    paths.world.run_until(again);
+    let units = vec![(Instant::max(again, START + at), bytes)];
+    let mut server: Option<Box<dyn App>> =
+        Some(Box::new(Units::new(Pace::Sized { units }, 1, (7, 8))));
+    let silent = || -> Box<dyn App> { Box::new(Units::new(Pace::Never, 1, (7, 8))) };
+    paths.listen(Box::new(move |_| server.take().unwrap_or_else(silent)));
+    paths.connect(LTE, Box::new(Units::new(Pace::Never, bytes, (8, 7))))?;
+    paths.world.run_until(again.max(START + at) + PATIENCE);
+    let report = paths.client_report(1).context("no second connection")?;
+    let read = report.received.first().context("the burst never came")?;
+    Ok(read.since(START + at).as_secs_f64() * 1e3)
+}

@@ -1,0 +1,62 @@
+//! A cell of a table: a number with its unit, or words.
+
+use std::fmt;
+
+use marline_lab::figure::number;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Value {
+    /// A number.
+    Number {
+        /// The number; NaN: it could not be measured.
+        #[serde(deserialize_with = "nan_of_null")]
+        value: f64,
+        /// Where it lies with the confidence that the table's title names.
+        interval: Option<(f64, f64)>,
+        /// Its unit, `""` without.
+        unit: String,
+    },
+    /// Words.
+    Text(String),
+}
+
+/// JSON has no NaN and writes `null`.
+fn nan_of_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+impl Value {
+    /// A number with its unit.
+    #[must_use]
+    pub fn new(value: f64, unit: &str) -> Value {
+        Value::Number { value, interval: None, unit: unit.to_owned() }
+    }
+
+    /// A number with an interval and its unit. An interval that is not one of numbers is left out.
+    #[must_use]
+    pub fn between(value: f64, interval: (f64, f64), unit: &str) -> Value {
+        let real = interval.0.is_finite() && interval.1.is_finite();
+        Value::Number { value, interval: real.then_some(interval), unit: unit.to_owned() }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Text(text) => f.write_str(text),
+            Value::Number { value, interval, unit } => {
+                f.write_str(&number(*value))?;
+                if let Some((from, to)) = interval {
+                    write!(f, " [{}, {}]", number(*from), number(*to))?;
+                }
+                if !unit.is_empty() {
+                    write!(f, " {unit}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

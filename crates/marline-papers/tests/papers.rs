@@ -1,0 +1,63 @@
+//! Every paper that runs in virtual time, at its smallest: it runs, one seed is one result whatever the
+//! number of threads, and its tables say what is measured and what is asked.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use marline_papers::{Context, Paper, Reproduction, Verdict, all};
+use marline_testkit::need;
+
+/// One run where there are many, and short ones: for whether it works, not for what comes out.
+const SCALE: f64 = 0.001;
+
+fn run(paper: &dyn Paper, jobs: usize, traces: &Path) -> Reproduction {
+    let directory = tempfile::tempdir().expect("a directory");
+    let context = Context {
+        seed: 1,
+        scale: SCALE,
+        jobs,
+        results: directory.path(),
+        traces: Some(traces),
+        progress: &|_, _, _| {},
+    };
+    paper.run(&context).unwrap_or_else(|error| panic!("{}: {error:#}", paper.key()))
+}
+
+fn check(key: &str, result: &Reproduction) {
+    assert!(!result.tables.is_empty(), "{key}: nothing is judged");
+    let mut judged = 0;
+    let mut files = BTreeSet::new();
+    for table in &result.tables {
+        assert!(files.insert(table.name.clone()), "{key}: two files `{}`", table.name);
+        for row in &table.rows {
+            assert!(!row.what.is_empty(), "{key}: a row without a name in {}", table.name);
+            let asked = !row.requirement.is_empty();
+            assert_eq!(asked, row.verdict != Verdict::Shown, "{key}: {row:?}");
+            judged += usize::from(asked);
+        }
+    }
+    assert!(judged > 0, "{key}: nothing is asked");
+    for name in result.grids.iter().map(|g| &g.name).chain(result.figures.iter().map(|f| &f.name)) {
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        assert!(plain && !name.is_empty(), "{key}: `{name}` names a file");
+    }
+    for figure in &result.figures {
+        assert!(figure.svg.starts_with("<svg"), "{key}: {}", figure.name);
+    }
+}
+
+#[test]
+fn every_paper_runs_and_one_seed_is_one_result() {
+    let Some(traces) = need::trace_dir() else { return };
+    for paper in all().into_iter().filter(|paper| paper.in_virtual_time()) {
+        let start = std::time::Instant::now();
+        let text = |jobs| {
+            let result = run(paper, jobs, &traces);
+            check(paper.key(), &result);
+            serde_json::to_string(&result).expect("JSON")
+        };
+        let (alone, together) = (text(2), text(3));
+        assert_eq!(alone, together, "{}: the number of threads matters", paper.key());
+        println!("{}: twice in {:.1} s", paper.key(), start.elapsed().as_secs_f64());
+    }
+}

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cmd;
+pub mod config;
 pub mod control;
 pub mod demo;
 pub mod doctor;
@@ -12,7 +13,6 @@ pub mod metrics_http;
 pub mod native;
 pub mod oracle_table;
 pub mod path_table;
-pub mod proxy;
 pub mod radio_meter;
 
 use std::pin::Pin;
@@ -20,10 +20,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{ArgAction, Parser, Subcommand};
+use marline_proxy::secret::hide;
+use marline_proxy::signals;
 
 use crate::log::LogLevel;
-use crate::proxy::secret::hide;
-use crate::proxy::signals;
 
 /// The exit status that clap has for a wrong command line.
 const USAGE_ERROR: u8 = 2;

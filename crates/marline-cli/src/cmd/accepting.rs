@@ -8,7 +8,7 @@ use anyhow::Context;
 use marline::{Listener, Stream};
 use tokio::task::JoinSet;
 
-use crate::proxy::shutdown::Stop;
+use marline_proxy::shutdown::Stop;
 
 /// Serves everyone who connects until the drain, and those it has until they end.
 ///

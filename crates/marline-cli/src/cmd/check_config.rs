@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::{client, serve, server};
-use crate::proxy::config::server::ServerOptions;
+use crate::config::server::ServerOptions;
 
 /// Arguments of `marline check-config`.
 #[derive(Debug, clap::Args)]

@@ -5,22 +5,22 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use marline_proxy::client::current::Current;
+use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::direct::Direct;
+use marline_proxy::client::front::{Front, Service, bind};
+use marline_proxy::client::open::Open;
+use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::invite::Invite;
+use marline_proxy::shutdown::Stopper;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::settings::{Live, Settings};
 use super::watched::watched;
+use crate::config::client::{ClientOptions, ClientPlan, Route};
 use crate::control::ClientHandle;
 use crate::native::raise_file_limit;
-use crate::proxy::client::current::Current;
-use crate::proxy::client::dialer::Dialer;
-use crate::proxy::client::direct::Direct;
-use crate::proxy::client::front::{Front, Service, bind};
-use crate::proxy::client::open::Open;
-use crate::proxy::client::tunnel::{Patience, Tunnel};
-use crate::proxy::config::client::{ClientOptions, ClientPlan, Route};
-use crate::proxy::invite::Invite;
-use crate::proxy::shutdown::Stopper;
 use crate::radio_meter::RadioMeter;
 
 /// At the end of a process, closing connections get this long to say so to the peer.

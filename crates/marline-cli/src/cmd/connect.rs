@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use anyhow::Context;
 use marline::PathSpec;
+use marline_proxy::client::dialer::Dialer;
+use marline_proxy::client::direct::Direct;
+use marline_proxy::client::open::Open;
+use marline_proxy::client::tunnel::{Patience, Tunnel};
+use marline_proxy::socks;
+use marline_proxy::target::{Host, Target};
+use marline_proxy::transport::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, stdin, stdout};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::client::FAREWELL;
+use crate::config::Word;
+use crate::config::client::{ClientOptions, ClientPlan, Route};
+use crate::config::policies::Mode;
 use crate::native::CarrierChoice;
-use crate::proxy::client::dialer::Dialer;
-use crate::proxy::client::direct::Direct;
-use crate::proxy::client::open::Open;
-use crate::proxy::client::tunnel::{Patience, Tunnel};
-use crate::proxy::config::Word;
-use crate::proxy::config::client::{ClientOptions, ClientPlan, Route};
-use crate::proxy::config::policies::Mode;
-use crate::proxy::socks;
-use crate::proxy::target::{Host, Target};
-use crate::proxy::transport::Transport;
 
 /// Bytes read ahead per direction.
 const BUFFER_LEN: usize = 32 * 1_024;

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use marline::PathSpec;
+use marline_proxy::target::Target;
 
 use super::monitor::print;
+use crate::config::client::ClientOptions;
 use crate::doctor::{Finding, Verdict, examine, invite, path};
-use crate::proxy::config::client::ClientOptions;
-use crate::proxy::target::Target;
 
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use marline::{Listener, Stream};
+use marline_proxy::serve::ServiceFront;
+use marline_proxy::shutdown::Stopper;
 
 use super::accepting::accept;
 use super::client::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched;
+use crate::config::serve::{ServeOptions, ServePlan};
 use crate::control::ServerHandle;
-use crate::proxy::config::serve::{ServeOptions, ServePlan};
-use crate::proxy::serve::ServiceFront;
-use crate::proxy::shutdown::Stopper;
 
 /// Arguments of `marline serve`.
 #[derive(Debug, clap::Args)]

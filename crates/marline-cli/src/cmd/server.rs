@@ -1,25 +1,27 @@
 //! `marline server`: the proxy's far end.
 
+mod setup;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use marline::{Listener, ResetSeed};
+use marline_proxy::credentials::Store;
+use marline_proxy::invite::place::Place;
+use marline_proxy::private_file;
+use marline_proxy::server::Server;
+use marline_proxy::shutdown::Stopper;
+use marline_proxy::tls::ServerKey;
 use tokio::sync::Notify;
 
 use super::accepting::accept;
 use super::client::FAREWELL;
 use super::settings::{Live, Settings};
 use super::watched::watched;
+use crate::config::server::{ServerOptions, ServerPlan};
 use crate::control::ServerHandle;
 use crate::native::raise_file_limit;
-use crate::proxy::config::server::{ServerOptions, ServerPlan};
-use crate::proxy::credentials::Store;
-use crate::proxy::invite::place::Place;
-use crate::proxy::private_file;
-use crate::proxy::server::{Server, setup};
-use crate::proxy::shutdown::Stopper;
-use crate::proxy::tls::ServerKey;
 
 /// Arguments of `marline server`.
 #[derive(Debug, clap::Args)]

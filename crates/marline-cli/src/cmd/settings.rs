@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use marline_proxy::secret::hide;
+use marline_proxy::shutdown::Reload;
+
+use crate::config::client::{ClientOptions, ClientPlan};
+use crate::config::serve::{ServeOptions, ServePlan};
+use crate::config::server::{ServerOptions, ServerPlan};
+use crate::config::shared::Conduct;
 use crate::log;
-use crate::proxy::config::client::{ClientOptions, ClientPlan};
-use crate::proxy::config::serve::{ServeOptions, ServePlan};
-use crate::proxy::config::server::{ServerOptions, ServerPlan};
-use crate::proxy::config::shared::Conduct;
-use crate::proxy::secret::hide;
-use crate::proxy::shutdown::Reload;
 
 /// Options of a program that runs on.
 pub(super) trait Options {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use marline_proxy::ebb;
 use tokio::task::JoinSet;
 
-use crate::proxy::config::shared::Conduct;
-use crate::proxy::ebb;
+use crate::config::shared::Conduct;
 use crate::{control, metrics_http};
 
 /// What a running program shows of itself, as long as this lives.

@@ -11,16 +11,16 @@ use marline::{
     Client, ClientConfig, CloseReason, ConnectionConfig, PathSpec, Reach, default_policies,
 };
 use marline_io::Interfaces;
+use marline_proxy::invite::Invite;
+use marline_proxy::message::Message;
+use marline_proxy::secret::Secret;
+use marline_proxy::target::Target;
+use marline_proxy::tls;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Finding;
-use crate::proxy::invite::Invite;
-use crate::proxy::message::Message;
-use crate::proxy::secret::Secret;
-use crate::proxy::target::Target;
-use crate::proxy::tls;
 
 const NAME: &str = "name";
 const CARRIER: &str = "UDP";

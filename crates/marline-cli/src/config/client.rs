@@ -1,0 +1,245 @@
+//! The client's configuration.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use marline::{ConnectionConfig, Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
+use marline_algos::Registry;
+use marline_proxy::invite::Invite;
+use marline_proxy::private_file;
+
+use super::policies::{Choice, Side};
+use super::shared::{Conduct, connections, options, seconds};
+use super::{Forward, InviteWord, Span, Watch, Word, beside};
+use crate::native::{CarrierChoice, CarrierPlan};
+
+options! {
+    /// Flags of `marline client`, and keys of its file.
+    pub struct ClientOptions {
+        /// The invite (other users of this machine can see arguments: prefer --invite-file)
+        #[arg(long, value_name = "WORD")]
+        pub invite: Option<Word<InviteWord>>,
+        /// A file with the invite, mode 0600
+        #[arg(long, value_name = "FILE", conflicts_with = "invite")]
+        pub invite_file: Option<PathBuf>,
+        /// No server: connect straight to targets, which may be any Multipath TCP or TCP servers
+        #[arg(long, conflicts_with_all = ["invite", "invite_file"])]
+        pub direct: bool,
+        /// A path: INTERFACE or ADDRESS, `=ADDRESS:PORT` of the server on it, `,backup`; again for more
+        /// [default: every interface with a default route]
+        #[arg(long, value_name = "LOCAL")]
+        pub path: Vec<Word<PathSpec>>,
+        /// Accept applications here [default: 127.0.0.1:1080 if there is no -L]
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub socks5: Vec<SocketAddr>,
+        /// Carry connections to a local port to one target, as ssh's -L
+        #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
+        pub local_forward: Vec<Word<Forward>>,
+        /// Accept applications of other machines too: everyone who reaches the port can use the proxy
+        #[arg(long)]
+        pub share: bool,
+        /// The path manager, instead of the mode's
+        #[arg(long, value_name = "SPEC")]
+        pub path_manager: Option<String>,
+        /// Connections that wait ready, 0 to 32 [default: 2]
+        #[arg(long, value_name = "N")]
+        pub warm: Option<usize>,
+        /// Applications' connections at the same time [default: 1024]
+        #[arg(long, value_name = "N")]
+        pub max_connections: Option<usize>,
+        /// Keep a path's UDP mapping alive this often, at most 20s [default: 15s]
+        #[arg(long, value_name = "TIME")]
+        pub keepalive: Option<Word<Span>>,
+        /// Notice a dead download path by its silence, while another path is unused: probing or multimob,
+        /// perhaps with parameters (docs/spec/experimental.md), or off [default: the mode's]
+        #[arg(long, value_name = "SPEC")]
+        pub receive_timer: Option<Word<Watch<ReceiveTimer>>>,
+        /// Ask the only path of an idle connection for a sign of life, while another one is unused:
+        /// idle=10s,interval=1s,count=2, or off [default: in mode interactive these, else off]
+        #[arg(long, value_name = "SPEC")]
+        pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
+    }
+}
+
+/// How a client gets to targets.
+#[derive(Clone, Debug)]
+pub enum Route {
+    /// Straight.
+    Direct,
+    /// Through the server that this leads to.
+    Through(Invite),
+}
+
+/// What a client runs with.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// The way to targets.
+    pub route: Route,
+    /// How segments travel.
+    pub carrier: CarrierPlan,
+    /// The multipath side; its carrier is still to be opened.
+    pub network: marline::ClientConfig,
+    /// SOCKS5 ports.
+    pub socks5: Vec<SocketAddr>,
+    /// Forwards.
+    pub forwards: Vec<Forward>,
+    /// Connections that wait ready.
+    pub warm: usize,
+    /// Bound on applications' connections.
+    pub max_connections: usize,
+    /// How it is watched and ended.
+    pub conduct: Conduct,
+}
+
+impl ClientOptions {
+    /// File and flags together.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and where.
+    pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ClientOptions> {
+        let Some(file) = file else { return Ok(self) };
+        let mut lower: ClientOptions = super::load(file)?;
+        for path in [&mut lower.invite_file, &mut lower.pcap, &mut lower.control] {
+            *path = path.take().map(|path| beside(file, &path));
+        }
+        if lower.invite.is_some() {
+            private_file::check_mode(file).context("the file holds the invite")?;
+        }
+        Ok(self.over(lower))
+    }
+
+    /// These options above `lower`.
+    #[must_use]
+    pub fn over(self, mut lower: ClientOptions) -> ClientOptions {
+        // Either way of giving the invite replaces both.
+        if self.invite.is_some() || self.invite_file.is_some() {
+            (lower.invite, lower.invite_file, lower.direct) = (None, None, false);
+        }
+        if self.direct {
+            (lower.invite, lower.invite_file) = (None, None);
+        }
+        self.layered(lower)
+    }
+
+    /// These options with the defaults filled in.
+    #[must_use]
+    pub fn effective(mut self) -> ClientOptions {
+        if self.socks5.is_empty() && self.local_forward.is_empty() {
+            self.socks5 = vec![SocketAddr::from(([127, 0, 0, 1], 1080))];
+        }
+        let native = if self.direct { CarrierChoice::Raw } else { CarrierChoice::Udp };
+        let shared = self.shared().effective(native, Side::Client);
+        let [_, path_manager, ..] = self.choice().names(Side::Client);
+        self.path_manager = Some(path_manager);
+        self.set_shared(shared);
+        self.warm.get_or_insert(2);
+        self.max_connections.get_or_insert(1_024);
+        self.keepalive.get_or_insert(seconds(15));
+        self
+    }
+
+    fn choice(&self) -> Choice {
+        self.shared().choice(self.path_manager.clone())
+    }
+
+    /// The invite, wherever it is.
+    ///
+    /// # Errors
+    /// There is none, or it is wrong.
+    pub fn read_invite(&self) -> anyhow::Result<Invite> {
+        if let Some(Word(InviteWord(invite))) = &self.invite {
+            return Ok(invite.clone());
+        }
+        let Some(file) = &self.invite_file else {
+            bail!(
+                "no invite: give --invite-file FILE (the server's `--init` prints the word), or \
+                 --direct to do without a server"
+            );
+        };
+        private_file::check_mode(file)?;
+        let shown = file.display();
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
+        text.parse().with_context(|| format!("in {shown}"))
+    }
+
+    fn route(&self) -> anyhow::Result<Route> {
+        if !self.direct {
+            return self.read_invite().map(Route::Through);
+        }
+        if self.invite.is_some() || self.invite_file.is_some() {
+            bail!("`direct` does without a server: take the invite out, or `direct`");
+        }
+        if self.carrier == Some(CarrierChoice::Udp) {
+            bail!("--direct speaks to servers that do not know Marline: they need --carrier raw");
+        }
+        Ok(Route::Direct)
+    }
+
+    /// What to run with.
+    ///
+    /// # Errors
+    /// What does not fit together.
+    pub fn plan(self) -> anyhow::Result<ClientPlan> {
+        let route = self.route()?;
+        let options = self.effective();
+        let forwards: Vec<Forward> = options.local_forward.iter().map(|w| w.0.clone()).collect();
+        let listening = options.socks5.iter().chain(forwards.iter().map(|f| &f.listen));
+        for address in listening {
+            if !address.ip().is_loopback() && !options.share {
+                bail!("{address} is open to other machines: add --share if that is meant");
+            }
+        }
+        let warm = options.warm.unwrap_or_default();
+        if warm > 32 {
+            bail!("--warm {warm}: at most 32");
+        }
+        Ok(ClientPlan {
+            route,
+            carrier: options.shared().carrier()?,
+            network: options.network()?,
+            socks5: options.socks5.clone(),
+            forwards,
+            warm,
+            max_connections: connections(options.max_connections)?,
+            conduct: options.shared().conduct(),
+        })
+    }
+
+    /// With what was said of silence on top of the mode's.
+    fn watching(&self, mut connection: ConnectionConfig) -> ConnectionConfig {
+        if let Some(Word(Watch(timer))) = self.receive_timer {
+            connection.receive_timer = timer;
+            if timer.is_some() {
+                let help = Extensions::IDLE.with(Extensions::RTO);
+                connection.extensions = connection.extensions.with(help);
+            }
+        }
+        if let Some(Word(Watch(keepalive))) = self.lone_keepalive {
+            connection.lone_keepalive = keepalive;
+        }
+        connection
+    }
+
+    fn network(&self) -> anyhow::Result<marline::ClientConfig> {
+        let connection = self.choice().connection(&Registry::default(), Side::Client)?;
+        let mut connection = self.watching(connection);
+        // Through a server each connection begins with what the client says: TLS, or a session's request.
+        connection.speaks_first = !self.direct;
+        let mut config = marline::ClientConfig::new(connection);
+        config.paths = self.path.iter().map(|word| word.0.clone()).collect();
+        config.capture_dir = self.shared().capture_dir()?;
+        config.capture_secrets = self.pcap_secrets;
+        config.monitor = true;
+        config.oracle = self.shared().oracle();
+        if let Some(Word(Span(keepalive))) = self.keepalive {
+            let longest = marline::LONGEST_KEEPALIVE;
+            let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
+            if keepalive > longest || keepalive < marline::Duration::from_secs(1) {
+                bail!("--keepalive must be 1s to 20s: NATs forget UDP mappings after 30s");
+            }
+            config.keepalive = keepalive;
+        }
+        Ok(config)
+    }
+}

@@ -1,0 +1,174 @@
+//! The configuration of a front for a service.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::bail;
+use marline_algos::Registry;
+use marline_proxy::serve::{Backend, FrontLimits, HeaderVersion};
+use serde::{Deserialize, Serialize};
+
+use super::policies::Side;
+use super::shared::{Conduct, connections, options, seconds};
+use super::{Signal, Span, Word, beside};
+use crate::native::{CarrierChoice, CarrierPlan};
+
+options! {
+    /// Flags of `marline serve`, and keys of its file.
+    pub struct ServeOptions {
+        /// Accept connections here; again for more (`[::]:443` is every address of both families)
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub listen: Vec<SocketAddr>,
+        /// The service: HOST:PORT or unix:PATH
+        #[arg(long, value_name = "SERVICE")]
+        pub to: Option<Word<Backend>>,
+        /// Tell clients of this address too, `=PUBLIC` to tell them another one (behind NAT),
+        /// `,backup` to have it used last; again for more
+        #[arg(long, value_name = "ADDR[:PORT]")]
+        pub signal: Vec<Word<Signal>>,
+        /// Tell the service the client's address in a PROXY protocol header
+        #[arg(long, value_enum, value_name = "VERSION")]
+        pub proxy_protocol: Option<ProxyProtocol>,
+        /// Connections at the same time; further ones are reset [default: 4096]
+        #[arg(long, value_name = "N")]
+        pub max_connections: Option<usize>,
+        /// The same from one source: an IPv4 address or IPv6 /64 [default: 256]
+        #[arg(long, value_name = "N")]
+        pub max_per_source: Option<usize>,
+        /// End connections that carried nothing for so long [default: never]
+        #[arg(long, value_name = "TIME")]
+        pub idle_timeout: Option<Word<Span>>,
+        /// How long the service may take to accept [default: 10s]
+        #[arg(long, value_name = "TIME")]
+        pub connect_timeout: Option<Word<Span>>,
+        /// Ask silent clients this often whether they are there [default: 2m]
+        #[arg(long, value_name = "TIME")]
+        pub keepalive: Option<Word<Span>>,
+    }
+}
+
+/// Which header tells a service of its client, as users choose it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyProtocol {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+impl From<ProxyProtocol> for HeaderVersion {
+    fn from(chosen: ProxyProtocol) -> HeaderVersion {
+        match chosen {
+            ProxyProtocol::V1 => HeaderVersion::V1,
+            ProxyProtocol::V2 => HeaderVersion::V2,
+        }
+    }
+}
+
+/// What a front runs with.
+#[derive(Clone, Debug)]
+pub struct ServePlan {
+    /// The multipath side; its carrier is still to be opened.
+    pub network: marline::ServerConfig,
+    /// How segments travel.
+    pub carrier: CarrierPlan,
+    /// The service.
+    pub backend: Backend,
+    /// What it is told of the client.
+    pub header: Option<HeaderVersion>,
+    /// Bounds.
+    pub limits: FrontLimits,
+    /// How it is watched and ended.
+    pub conduct: Conduct,
+}
+
+impl ServeOptions {
+    /// File and flags together.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and where.
+    pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ServeOptions> {
+        let Some(file) = file else { return Ok(self) };
+        let mut lower: ServeOptions = super::load(file)?;
+        let here = |path: &mut Option<PathBuf>| *path = path.take().map(|path| beside(file, &path));
+        here(&mut lower.pcap);
+        here(&mut lower.control);
+        Ok(self.layered(lower))
+    }
+
+    /// These options with the defaults filled in.
+    #[must_use]
+    pub fn effective(mut self) -> ServeOptions {
+        let shared = self.shared().effective(CarrierChoice::Raw, Side::Server);
+        self.set_shared(shared);
+        let limits = FrontLimits::default();
+        self.max_connections.get_or_insert(limits.total);
+        self.max_per_source.get_or_insert(limits.per_source);
+        self.connect_timeout.get_or_insert(Word(Span(limits.connect)));
+        self.keepalive.get_or_insert(seconds(120));
+        self
+    }
+
+    /// What to run with.
+    ///
+    /// # Errors
+    /// What does not fit together.
+    pub fn plan(self) -> anyhow::Result<ServePlan> {
+        let options = self.effective();
+        if options.listen.is_empty() {
+            bail!("no address to listen on: give --listen ADDR:PORT");
+        }
+        let Some(Word(backend)) = options.to.clone() else {
+            bail!("no service to serve: give --to HOST:PORT or --to unix:PATH");
+        };
+        let total = connections(options.max_connections)?;
+        let per_source = options.max_per_source.unwrap_or_default();
+        if !(1..=65_536).contains(&per_source) {
+            bail!("--max-per-source {per_source}: 1 to 65536");
+        }
+        let time = |word: &Option<Word<Span>>| word.as_ref().map(|word| word.0.0);
+        if time(&options.idle_timeout).is_some_and(|idle| idle < Duration::from_secs(1)) {
+            bail!("--idle-timeout must be 1s at least");
+        }
+        if time(&options.connect_timeout).is_some_and(|connect| connect.is_zero()) {
+            bail!("--connect-timeout must be longer than 0s");
+        }
+        let shared = options.shared();
+        let limits = FrontLimits {
+            total,
+            per_source,
+            idle: time(&options.idle_timeout),
+            connect: time(&options.connect_timeout).unwrap_or_default(),
+        };
+        Ok(ServePlan {
+            network: options.network()?,
+            carrier: shared.carrier()?,
+            backend,
+            header: options.proxy_protocol.map(HeaderVersion::from),
+            limits,
+            conduct: shared.conduct(),
+        })
+    }
+
+    fn network(&self) -> anyhow::Result<marline::ServerConfig> {
+        let shared = self.shared();
+        // A server opens no subflows of its own: its clients are behind NATs.
+        let mut connection = shared.choice(None).connection(&Registry::default(), Side::Server)?;
+        if let Some(Word(Span(keepalive))) = self.keepalive {
+            if keepalive < Duration::from_secs(1) {
+                bail!("--keepalive must be 1s at least");
+            }
+            let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
+            connection.keepalive = Some(keepalive);
+        }
+        let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
+        config.addresses = self.signal.iter().map(|word| word.0.0).collect();
+        config.capture_dir = shared.capture_dir()?;
+        config.capture_secrets = self.pcap_secrets;
+        config.monitor = true;
+        config.oracle = self.shared().oracle();
+        Ok(config)
+    }
+}

@@ -1,0 +1,181 @@
+//! The server's configuration.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use marline_algos::Registry;
+use marline_proxy::rules::{Cidr, Rules};
+use marline_proxy::server::ServerLimits;
+use marline_proxy::target::Target;
+
+use super::policies::Side;
+use super::shared::{Conduct, connections, options};
+use super::{Word, beside};
+use crate::native::{CarrierChoice, CarrierPlan};
+
+options! {
+    /// Flags of `marline server`, and keys of its file.
+    pub struct ServerOptions {
+        /// Answer clients on this address (UDP, or TCP as --carrier has it), `[::]:7777` for all; again
+        /// for more
+        #[arg(long, value_name = "ADDR:PORT")]
+        pub listen: Vec<SocketAddr>,
+        /// Where clients reach it, for invites; again for more [default: the listening address]
+        #[arg(long, value_name = "HOST:PORT")]
+        pub public: Vec<Word<Target>>,
+        /// The server's key [default: beside the configuration]
+        #[arg(long, value_name = "FILE")]
+        pub key_file: Option<PathBuf>,
+        /// Its clients [default: beside the configuration]
+        #[arg(long, value_name = "FILE")]
+        pub credentials_file: Option<PathBuf>,
+        /// Let clients reach these addresses although they are not public
+        #[arg(long, value_name = "CIDR")]
+        pub allow: Vec<Word<Cidr>>,
+        /// Never let clients reach these
+        #[arg(long, value_name = "CIDR")]
+        pub deny: Vec<Word<Cidr>>,
+        /// Share the port among this many threads: 1, 2, 4 .. 128 [default: 1]
+        #[arg(long, value_name = "N")]
+        pub shards: Option<usize>,
+        /// Connections of one client at the same time [default: 4096]
+        #[arg(long, value_name = "N")]
+        pub max_connections: Option<usize>,
+    }
+}
+
+/// What a server runs with.
+#[derive(Clone, Debug)]
+pub struct ServerPlan {
+    /// How segments travel.
+    pub carrier: CarrierPlan,
+    /// The multipath side; its carrier is still to be opened.
+    pub network: marline::ServerConfig,
+    /// The key's file.
+    pub key_file: PathBuf,
+    /// The clients' file.
+    pub credentials_file: PathBuf,
+    /// Destinations.
+    pub rules: Rules,
+    /// Bounds.
+    pub limits: ServerLimits,
+    /// How it is watched and ended.
+    pub conduct: Conduct,
+}
+
+impl ServerOptions {
+    /// The options of a file.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and where.
+    pub fn from_file(file: &Path) -> anyhow::Result<ServerOptions> {
+        let mut options: ServerOptions = super::load(file)?;
+        for path in [
+            &mut options.key_file,
+            &mut options.credentials_file,
+            &mut options.pcap,
+            &mut options.control,
+        ] {
+            *path = path.take().map(|path| beside(file, &path));
+        }
+        Ok(options)
+    }
+
+    /// These options above `lower`.
+    #[must_use]
+    pub fn over(self, lower: ServerOptions) -> ServerOptions {
+        self.layered(lower)
+    }
+
+    /// These options with the defaults filled in; `file` is where they come from.
+    #[must_use]
+    pub fn effective(mut self, file: &Path) -> ServerOptions {
+        let shared = self.shared().effective(CarrierChoice::Udp, Side::Server);
+        self.set_shared(shared);
+        self.shards.get_or_insert(1);
+        self.max_connections.get_or_insert(ServerLimits::default().per_client);
+        self.key_file.get_or_insert_with(|| file.with_extension("key"));
+        self.credentials_file.get_or_insert_with(|| file.with_extension("clients"));
+        self
+    }
+
+    /// What invites name: `public`, or the listening addresses if clients can use them.
+    ///
+    /// # Errors
+    /// A listening address that means nothing to a client, and no public name.
+    pub fn public_names(&self) -> anyhow::Result<Vec<Target>> {
+        if !self.public.is_empty() {
+            return Ok(self.public.iter().map(|word| word.0.clone()).collect());
+        }
+        if self.listen.is_empty() {
+            bail!("no address to listen on: give --listen ADDR:PORT");
+        }
+        for address in &self.listen {
+            let why = match address.ip().to_canonical() {
+                _ if address.port() == 0 => "has no fixed port",
+                ip if ip.is_unspecified() => "stands for every address of this machine",
+                ip if is_private(ip) => "is private: clients elsewhere cannot reach it",
+                _ => continue,
+            };
+            bail!("{address} {why}; say where clients reach the server: --public HOST:PORT");
+        }
+        Ok(self.listen.iter().copied().map(Target::from).collect())
+    }
+
+    /// What to run with.
+    ///
+    /// # Errors
+    /// What does not fit together.
+    pub fn plan(self, file: &Path) -> anyhow::Result<ServerPlan> {
+        let options = self.effective(file);
+        if options.listen.is_empty() {
+            bail!("no address to listen on: give --listen ADDR:PORT, or `listen` in the file");
+        }
+        let per_client = connections(options.max_connections)?;
+        Ok(ServerPlan {
+            carrier: options.shared().carrier()?,
+            network: options.network()?,
+            rules: options.rules(),
+            limits: ServerLimits { per_client, ..ServerLimits::default() },
+            conduct: options.shared().conduct(),
+            key_file: options.key_file.unwrap_or_default(),
+            credentials_file: options.credentials_file.unwrap_or_default(),
+        })
+    }
+
+    fn rules(&self) -> Rules {
+        let blocks = |list: &[Word<Cidr>]| list.iter().map(|word| word.0).collect();
+        Rules { allow: blocks(&self.allow), deny: blocks(&self.deny) }
+    }
+
+    fn network(&self) -> anyhow::Result<marline::ServerConfig> {
+        // A server opens no subflows of its own: its clients are behind NATs.
+        let connection =
+            self.shared().choice(None).connection(&Registry::default(), Side::Server)?;
+        let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
+        let shards = self.shards.unwrap_or(1);
+        if !shards.is_power_of_two() || shards > 128 {
+            bail!("--shards {shards}: a power of two up to 128");
+        }
+        if shards > 1 && self.carrier != Some(CarrierChoice::Udp) {
+            bail!("--shards {shards}: native TCP has one");
+        }
+        config.shards = shards;
+        config.capture_dir = self.shared().capture_dir()?;
+        config.capture_secrets = self.pcap_secrets;
+        config.monitor = true;
+        config.oracle = self.shared().oracle();
+        Ok(config)
+    }
+}
+
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let carrier_grade = v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64;
+            v4.is_private() || v4.is_link_local() || carrier_grade
+        }
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,292 @@
+//! What all long-running commands can be told, and laying flags over files.
+//!
+//! serde can either flatten a shared struct or refuse unknown keys and say where a file is wrong, not
+//! both; so the macro `options!` writes the shared fields into each command's struct, and
+//! [`Shared`] is those fields by themselves, with what is done to them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use marline::Oracle;
+use marline::policy::OracleConfig;
+
+use super::policies::{Choice, Mode, Side};
+use super::{Span, Tun, Watch, Word};
+use crate::log::LogLevel;
+use crate::native::{CarrierChoice, CarrierPlan};
+
+/// A field that flags or a file can leave out.
+pub trait Layer: Sized {
+    /// Nothing was said.
+    fn is_unset(&self) -> bool;
+
+    /// This value, or if nothing was said the lower one.
+    #[must_use]
+    fn over(self, lower: Self) -> Self {
+        if self.is_unset() { lower } else { self }
+    }
+}
+
+impl<T> Layer for Option<T> {
+    fn is_unset(&self) -> bool {
+        self.is_none()
+    }
+}
+
+impl<T> Layer for Vec<T> {
+    fn is_unset(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Layer for bool {
+    fn is_unset(&self) -> bool {
+        !self
+    }
+}
+
+/// The oracle's parameters, or `off`.
+pub type OracleWord = Word<Watch<OracleConfig>>;
+
+/// A command's options: its own fields, and after them the shared ones.
+macro_rules! options {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$own_meta:meta])* pub $own:ident: $own_type:ty,)*
+        }
+    ) => {
+        $crate::config::shared::options! {
+            @whole $(#[$meta])* $name {
+                $($(#[$own_meta])* $own: $own_type,)*
+            } {
+                /// What the paths are for [default: balanced]
+                #[arg(long, value_enum)]
+                mode: Option<$crate::config::policies::Mode>,
+                /// The scheduler, instead of the mode's: a name, perhaps with parameters and
+                /// wrappers (`marline policies` lists them)
+                #[arg(long, value_name = "SPEC")]
+                scheduler: Option<String>,
+                /// Congestion control [default: cubic]
+                #[arg(long, value_name = "SPEC")]
+                congestion: Option<String>,
+                /// Loss recovery [default: rack-tlp]
+                #[arg(long, value_name = "SPEC")]
+                recovery: Option<String>,
+                /// What connections learn of each other's paths: prompt or multimob, perhaps with
+                /// parameters (docs/oracle.md), or off [default: prompt in mode interactive]
+                #[arg(long, value_name = "SPEC")]
+                oracle: Option<$crate::config::shared::OracleWord>,
+                /// Keep connections without any path this long [default: 1h]
+                #[arg(long, value_name = "TIME")]
+                linger: Option<$crate::config::Word<$crate::config::Span>>,
+                /// How segments travel [default: udp, for serve and --direct raw]
+                #[arg(long, value_enum)]
+                carrier: Option<$crate::native::CarrierChoice>,
+                /// A TUN interface for --carrier tun and the address of the host behind it, which is
+                /// Marline; again for more
+                #[arg(long, value_name = "INTERFACE=ADDRESS")]
+                tun: Vec<$crate::config::Word<$crate::config::Tun>>,
+                /// Protect data with DSS checksums as well (TLS notices damage too, but ends the
+                /// connection)
+                #[arg(long)]
+                dss_checksum: bool,
+                /// Time for running connections to finish when stopped [default: 10s]
+                #[arg(long, value_name = "TIME")]
+                drain: Option<$crate::config::Word<$crate::config::Span>>,
+                /// Write what goes over each path into pcapng files in this directory
+                #[arg(long, value_name = "DIR")]
+                pcap: Option<std::path::PathBuf>,
+                /// Leave MPTCP keys in them: who reads one can disturb the connection
+                #[arg(long)]
+                pcap_secrets: bool,
+                /// Serve Prometheus metrics here
+                #[arg(long, value_name = "ADDR:PORT")]
+                metrics: Option<std::net::SocketAddr>,
+                /// The control socket (for `marline monitor`) [default: in the user's runtime
+                /// directory]
+                #[arg(long, value_name = "FILE")]
+                control: Option<std::path::PathBuf>,
+                /// How much the log says; -v and -q have the last word [default: info]
+                #[arg(long, value_enum, value_name = "LEVEL")]
+                log: Option<$crate::log::LogLevel>,
+            }
+        }
+    };
+    (
+        @whole $(#[$meta:meta])* $name:ident {
+            $($(#[$own_meta:meta])* $own:ident: $own_type:ty,)*
+        } {
+            $($(#[$shared_meta:meta])* $shared:ident: $shared_type:ty,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, clap::Args, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+        pub struct $name {
+            $(
+                $(#[$own_meta])*
+                #[serde(skip_serializing_if = "crate::config::shared::Layer::is_unset")]
+                pub $own: $own_type,
+            )*
+            $(
+                $(#[$shared_meta])*
+                #[serde(skip_serializing_if = "crate::config::shared::Layer::is_unset")]
+                pub $shared: $shared_type,
+            )*
+        }
+
+        impl $name {
+            /// These options above `lower`, field by field.
+            fn layered(self, lower: $name) -> $name {
+                use $crate::config::shared::Layer;
+                $name {
+                    $($own: Layer::over(self.$own, lower.$own),)*
+                    $($shared: Layer::over(self.$shared, lower.$shared),)*
+                }
+            }
+
+            /// The shared fields by themselves.
+            fn shared(&self) -> $crate::config::shared::Shared {
+                $crate::config::shared::Shared { $($shared: self.$shared.clone(),)* }
+            }
+
+            /// Puts them back.
+            fn set_shared(&mut self, shared: $crate::config::shared::Shared) {
+                $(self.$shared = shared.$shared;)*
+            }
+        }
+    };
+}
+pub(super) use options;
+
+/// The shared fields; their meaning is in `options!`.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "the macro above documents them for the users of the flags")]
+pub struct Shared {
+    pub mode: Option<Mode>,
+    pub scheduler: Option<String>,
+    pub congestion: Option<String>,
+    pub recovery: Option<String>,
+    pub oracle: Option<OracleWord>,
+    pub linger: Option<Word<Span>>,
+    pub carrier: Option<CarrierChoice>,
+    pub tun: Vec<Word<Tun>>,
+    pub dss_checksum: bool,
+    pub drain: Option<Word<Span>>,
+    pub pcap: Option<PathBuf>,
+    pub pcap_secrets: bool,
+    pub metrics: Option<SocketAddr>,
+    pub control: Option<PathBuf>,
+    pub log: Option<LogLevel>,
+}
+
+/// How a running program is watched and ended.
+#[derive(Clone, Debug)]
+pub struct Conduct {
+    /// Patience when stopped.
+    pub drain: Duration,
+    /// Prometheus.
+    pub metrics: Option<SocketAddr>,
+    /// Control socket.
+    pub control: Option<PathBuf>,
+    /// How much the log says.
+    pub log: LogLevel,
+}
+
+impl Shared {
+    /// What is chosen for connections.
+    #[must_use]
+    pub fn choice(&self, path_manager: Option<String>) -> Choice {
+        Choice {
+            mode: self.mode.unwrap_or_default(),
+            scheduler: self.scheduler.clone(),
+            path_manager,
+            congestion: self.congestion.clone(),
+            recovery: self.recovery.clone(),
+            linger: self.linger.as_ref().map(|word| word.0),
+            dss_checksum: self.dss_checksum,
+        }
+    }
+
+    /// The oracle of the program.
+    #[must_use]
+    pub fn oracle(&self) -> Option<Oracle> {
+        let mode = self.mode.unwrap_or_default();
+        let config = self.oracle.as_ref().map_or_else(|| mode.oracle(), |word| word.0.0);
+        config.map(Oracle::new)
+    }
+
+    /// Fills in the defaults.
+    #[must_use]
+    pub fn effective(mut self, carrier: CarrierChoice, side: Side) -> Shared {
+        self.carrier.get_or_insert(carrier);
+        let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
+        let mode = *self.mode.get_or_insert_default();
+        self.oracle.get_or_insert(Word(Watch(mode.oracle())));
+        self.scheduler = Some(scheduler);
+        self.congestion = Some(congestion);
+        self.recovery = Some(recovery);
+        self.linger.get_or_insert(Word(super::policies::DEFAULT_LINGER));
+        self.drain.get_or_insert(seconds(10));
+        self.log.get_or_insert_default();
+        self
+    }
+
+    /// How segments are to travel; the defaults must be filled in.
+    ///
+    /// # Errors
+    /// Interfaces without --carrier tun, or the other way round.
+    pub fn carrier(&self) -> anyhow::Result<CarrierPlan> {
+        let choice = self.carrier.unwrap_or(CarrierChoice::Udp);
+        match (choice, self.tun.is_empty()) {
+            (CarrierChoice::Udp, true) => Ok(CarrierPlan::Udp),
+            (CarrierChoice::Raw, true) => Ok(CarrierPlan::Raw),
+            (CarrierChoice::Tun, false) => {
+                Ok(CarrierPlan::Tun(self.tun.iter().map(|word| word.0.0.clone()).collect()))
+            }
+            (CarrierChoice::Tun, true) => {
+                bail!("--carrier tun needs an interface: --tun INTERFACE=ADDRESS")
+            }
+            (_, false) => bail!("--tun is for --carrier tun"),
+        }
+    }
+
+    /// Makes the directory for captures, if there are to be any.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn capture_dir(&self) -> anyhow::Result<Option<PathBuf>> {
+        if let Some(pcap) = &self.pcap {
+            std::fs::create_dir_all(pcap)
+                .with_context(|| format!("cannot make the directory {}", pcap.display()))?;
+        }
+        Ok(self.pcap.clone())
+    }
+
+    /// What the running program is to be like.
+    #[must_use]
+    pub fn conduct(&self) -> Conduct {
+        Conduct {
+            drain: self.drain.as_ref().map(|word| word.0.0).unwrap_or_default(),
+            metrics: self.metrics,
+            control: self.control.clone(),
+            log: self.log.unwrap_or_default(),
+        }
+    }
+}
+
+/// A word for so many seconds.
+pub(super) fn seconds(count: u64) -> Word<Span> {
+    Word(Span(Duration::from_secs(count)))
+}
+
+/// The bound on connections, if it is one.
+pub(super) fn connections(count: Option<usize>) -> anyhow::Result<usize> {
+    match count.unwrap_or_default() {
+        count @ 1..=65_536 => Ok(count),
+        count => bail!("--max-connections {count}: 1 to 65536"),
+    }
+}

@@ -1,0 +1,412 @@
+use std::path::Path;
+
+use marline_proxy::invite::Invite;
+use marline_proxy::private_file;
+use marline_proxy::secret::Secret;
+use marline_proxy::serve::HeaderVersion;
+
+use super::client::{ClientOptions, Route};
+use super::policies::{Mode, Side};
+use super::serve::ServeOptions;
+use super::server::ServerOptions;
+use super::*;
+use crate::native::{CarrierChoice, CarrierPlan};
+
+fn invite() -> Invite {
+    let servers = vec!["server.example:7777".parse().unwrap()];
+    Invite::new(servers, [1; 32], Secret::from_bytes([2; 32])).unwrap()
+}
+
+fn error_of<T>(result: anyhow::Result<T>) -> String {
+    format!("{:#}", result.err().unwrap())
+}
+
+#[test]
+fn spans() {
+    for (text, millis) in
+        [("500ms", 500), ("20s", 20_000), ("10m", 600_000), ("1h", 3_600_000), ("2d", 172_800_000)]
+    {
+        let span: Span = text.parse().unwrap();
+        assert_eq!(span.0.as_millis(), millis);
+        assert_eq!(span.to_string(), text);
+    }
+    for (text, shown) in [("15min", "15m"), ("0h", "0s"), ("3650d", "3650d")] {
+        assert_eq!(text.parse::<Span>().unwrap().to_string(), shown);
+    }
+    for bad in [
+        "",
+        "5",
+        "s",
+        "1.5s",
+        "-1s",
+        "5 s",
+        "99999999999999999999s",
+        "9999999999999999999d",
+        "3651d",
+    ] {
+        assert!(bad.parse::<Span>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn forwards() {
+    for (text, shown) in [
+        ("8080:example.org:80", "127.0.0.1:8080:example.org:80"),
+        ("localhost:8080:192.0.2.1:80", "127.0.0.1:8080:192.0.2.1:80"),
+        ("*:22:[2001:db8::1]:22", "0.0.0.0:22:[2001:db8::1]:22"),
+        ("[::1]:22:host:22", "[::1]:22:host:22"),
+    ] {
+        assert_eq!(text.parse::<Forward>().unwrap().to_string(), shown);
+    }
+    for bad in ["", "80", "80:host", "80:host:0", "x:host:80", "a:b:c:d:e", "1:2001:db8::1:80"] {
+        assert!(bad.parse::<Forward>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_file_has_the_flags_names_and_flags_win() {
+    let file: ClientOptions = parse(
+        r#"
+        invite-file = "invite"
+        path = ["wlan0", "wwan0,backup", "127.0.0.1=127.0.0.1:7001"]
+        socks5 = ["127.0.0.1:9999"]
+        local-forward = ["8080:example.org:80"]
+        mode = "redundant"
+        linger = "10m"
+        warm = 3
+        pcap-secrets = true
+        "#,
+    )
+    .unwrap();
+    assert_eq!(file.path.len(), 3);
+    let flags = ClientOptions {
+        socks5: vec!["127.0.0.1:1".parse().unwrap()],
+        mode: Some(Mode::Handover),
+        ..ClientOptions::default()
+    };
+    let both = flags.over(file).effective();
+    assert_eq!(both.socks5, ["127.0.0.1:1".parse().unwrap()]);
+    assert_eq!(both.mode, Some(Mode::Handover));
+    assert_eq!(both.scheduler.as_deref(), Some("min-rtt"));
+    assert_eq!(both.path_manager.as_deref(), Some("backup"));
+    assert_eq!(both.warm, Some(3));
+    assert!(both.pcap_secrets);
+    assert_eq!(both.linger, Some("10m".parse().unwrap()));
+}
+
+#[test]
+fn what_check_config_prints_can_be_read_again() {
+    let options = ClientOptions { mode: Some(Mode::Redundant), ..ClientOptions::default() };
+    let printed = toml::to_string(&options.effective()).unwrap();
+    let again: ClientOptions = parse(&printed).unwrap();
+    assert_eq!(toml::to_string(&again.effective()).unwrap(), printed);
+    assert!(printed.contains("scheduler = \"redundant\""), "{printed}");
+    assert!(printed.contains("socks5 = [\"127.0.0.1:1080\"]"), "{printed}");
+}
+
+#[test]
+fn a_printed_configuration_shows_no_secret() {
+    let word = invite().to_word();
+    let options: ClientOptions = parse(&format!("invite = \"{word}\"")).unwrap();
+    for shown in [toml::to_string(&options).unwrap(), format!("{options:?}")] {
+        assert!(!shown.contains(&word[8..40]), "{shown}");
+        assert!(shown.contains("server.example:7777"), "{shown}");
+    }
+}
+
+#[test]
+fn errors_name_the_place() {
+    for (text, says) in [
+        ("\nsock5 = []\n", &["line 2", "sock5"][..]),
+        ("path = [\"wlan0\", \"wwan0,primary\"]", &["line 1", "backup"]),
+        ("linger = \"soon\"", &["line 1", "soon", "10m"]),
+        ("mode = \"fast\"", &["line 1", "fast", "interactive"]),
+        ("socks5 = [\"localhost\"]", &["line 1"]),
+        ("local-forward = [\"80:host\"]", &["line 1", "80:host"]),
+        ("invite = \"marline1abc\"", &["line 1", "cut short"]),
+        ("warm = -1", &["line 1"]),
+        ("\noracle = \"delphi\"", &["line 2", "delphi", "prompt", "multimob"]),
+        ("oracle = \"prompt,loss=0.4\"", &["line 1", "loss=25%"]),
+        ("warm = ", &["line 1"]),
+    ] {
+        let error = error_of(parse::<ClientOptions>(text));
+        assert!(says.iter().all(|part| error.contains(part)), "{text:?}: {error}");
+    }
+    for (text, says) in [
+        ("allow = [\"10.1.2.3/8\"]", &["line 1", "10.0.0.0/8"][..]),
+        ("public = [\"host\"]", &["line 1", "HOST:PORT"]),
+        ("listen = [\"7777\"]", &["line 1"]),
+        ("token = \"x\"", &["line 1", "token"]),
+    ] {
+        let error = error_of(parse::<ServerOptions>(text));
+        assert!(says.iter().all(|part| error.contains(part)), "{text:?}: {error}");
+    }
+}
+
+fn with_invite() -> ClientOptions {
+    ClientOptions { invite: Some(Word(InviteWord(invite()))), ..ClientOptions::default() }
+}
+
+#[test]
+fn plans_refuse_what_does_not_fit() {
+    assert!(error_of(ClientOptions::default().plan()).contains("--invite-file"));
+    let open = ClientOptions { socks5: vec!["0.0.0.0:1080".parse().unwrap()], ..with_invite() };
+    assert!(error_of(open.clone().plan()).contains("--share"));
+    ClientOptions { share: true, ..open }.plan().unwrap();
+    let forward = vec!["*:80:host:80".parse().unwrap()];
+    let open = ClientOptions { local_forward: forward, ..with_invite() };
+    assert!(error_of(open.plan()).contains("--share"));
+    let name = ClientOptions { scheduler: Some("psychic".into()), ..with_invite() };
+    let error = error_of(name.plan());
+    assert!(error.contains("psychic") && error.contains("min-rtt"), "{error}");
+    let long = ClientOptions { keepalive: Some("30s".parse().unwrap()), ..with_invite() };
+    assert!(error_of(long.plan()).contains("20s"));
+    let warm = ClientOptions { warm: Some(33), ..with_invite() };
+    assert!(error_of(warm.plan()).contains("32"));
+}
+
+#[test]
+fn a_client_watches_for_silence_if_it_is_told_to() {
+    let quiet = with_invite().plan().unwrap().network.connection;
+    assert_eq!((quiet.receive_timer, quiet.lone_keepalive), (None, None));
+    let told = ClientOptions {
+        receive_timer: Some("probing,count=2".parse().unwrap()),
+        lone_keepalive: Some("idle=5s".parse().unwrap()),
+        ..with_invite()
+    };
+    let printed = toml::to_string(&told.clone().effective()).unwrap();
+    let line = printed.lines().find(|line| line.starts_with("receive-timer = ")).unwrap();
+    assert_eq!(parse::<ClientOptions>(line).unwrap().receive_timer, told.receive_timer);
+    let connection = told.plan().unwrap().network.connection;
+    let count = connection.receive_timer.and_then(|timer| timer.probing).map(|p| p.count);
+    assert_eq!(count, Some(2));
+    assert!(
+        connection.extensions.contains(marline::Extensions::IDLE.with(marline::Extensions::RTO))
+    );
+    assert!(connection.lone_keepalive.is_some());
+    let off = ClientOptions { receive_timer: Some("off".parse().unwrap()), ..with_invite() };
+    assert_eq!(off.plan().unwrap().network.connection.receive_timer, None);
+    let error = error_of(parse::<ClientOptions>("receive-timer = \"psychic\""));
+    assert!(error.contains("psychic") && error.contains("probing"), "{error}");
+}
+
+#[test]
+fn every_mode_has_policies_that_exist() {
+    for mode in
+        [Mode::Handover, Mode::Balanced, Mode::Interactive, Mode::Aggregate, Mode::Redundant]
+    {
+        let options = ClientOptions { mode: Some(mode), ..with_invite() };
+        let plan = options.plan().unwrap();
+        assert_eq!(
+            plan.network.connection.policies.scheduler.name(),
+            mode.policies(Side::Client).0
+        );
+    }
+}
+
+#[test]
+fn interactive_is_multimob_on_both_sides() {
+    let interactive = || ClientOptions { mode: Some(Mode::Interactive), ..with_invite() };
+    let plan = interactive().plan().unwrap();
+    let connection = &plan.network.connection;
+    assert_eq!(connection.policies.path_manager.name(), "break-before-make");
+    assert!(connection.extensions.contains(marline::Extensions::FOLLOW_CLIENT));
+    assert!(connection.receive_timer.is_some() && plan.network.oracle.is_some());
+    let own = ClientOptions { path_manager: Some("backup".into()), ..interactive() };
+    let plan = own.plan().unwrap();
+    assert_eq!(plan.network.connection.policies.path_manager.name(), "backup", "a name holds");
+    let off = ClientOptions { oracle: Some("off".parse().unwrap()), ..interactive() };
+    assert!(off.plan().unwrap().network.oracle.is_none());
+
+    let server = ServerOptions {
+        listen: vec!["192.0.2.1:7777".parse().unwrap()],
+        mode: Some(Mode::Interactive),
+        ..ServerOptions::default()
+    };
+    let plan = server.plan(Path::new("marline.toml")).unwrap();
+    let connection = &plan.network.connection;
+    assert_eq!(connection.policies.scheduler.name(), "follow-client");
+    assert!(connection.follow_client.is_some() && plan.network.oracle.is_some());
+
+    let shipped = with_invite().plan().unwrap();
+    assert!(shipped.network.oracle.is_none() && shipped.network.connection.extensions.is_empty());
+    let names = &shipped.network.connection.policies;
+    assert_eq!((names.scheduler.name(), names.path_manager.name()), ("min-rtt", "full-mesh"));
+}
+
+#[test]
+fn the_oracle_in_force_is_printed_so_that_it_can_be_read() {
+    let told = ClientOptions { oracle: Some("prompt,clean=5s".parse().unwrap()), ..with_invite() };
+    for options in
+        [told, ClientOptions { mode: Some(Mode::Interactive), ..with_invite() }, with_invite()]
+    {
+        let effective = options.effective();
+        let printed = toml::to_string(&effective).unwrap();
+        let line = printed.lines().find(|line| line.starts_with("oracle = ")).unwrap();
+        assert_eq!(parse::<ClientOptions>(line).unwrap().oracle, effective.oracle, "{line}");
+    }
+}
+
+#[test]
+fn policies_are_chosen_by_spec() {
+    let specs = ["min-rtt+orp,penalise=paper", "cubic+cap,ratio=3", "rack-tlp,ack-delay=200ms"];
+    let [scheduler, congestion, recovery] = specs.map(|spec| Some(spec.to_owned()));
+    let plan = ClientOptions { scheduler, congestion, recovery, ..with_invite() }.plan().unwrap();
+    let policies = &plan.network.connection.policies;
+    let names = [policies.scheduler.name(), policies.congestion.name(), policies.recovery.name()];
+    assert_eq!(names, specs);
+    let wrong = Some("min-rtt+orp,penalize=paper".to_owned());
+    let error = error_of(ClientOptions { scheduler: wrong, ..with_invite() }.plan());
+    assert!(error.contains("`penalize`") && error.contains("penalise"), "{error}");
+}
+
+#[test]
+fn invite_files_must_be_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("invite");
+    private_file::create(&file, format!("{}\n", invite().to_word()).as_bytes()).unwrap();
+    let config = dir.path().join("client.toml");
+    std::fs::write(&config, "invite-file = \"invite\"\n").unwrap();
+    let options = ClientOptions::default().with_file(Some(&config)).unwrap();
+    assert_eq!(options.read_invite().unwrap(), invite());
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(error_of(options.read_invite()).contains("chmod 600"));
+    std::fs::write(&config, format!("invite = \"{}\"\n", invite().to_word())).unwrap();
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let error = error_of(ClientOptions::default().with_file(Some(&config)));
+    assert!(error.contains("holds the invite") && error.contains("chmod 600"), "{error}");
+}
+
+#[test]
+fn public_names_are_demanded_where_the_address_means_nothing() {
+    let listening = |address: &str| ServerOptions {
+        listen: vec![address.parse().unwrap()],
+        ..ServerOptions::default()
+    };
+    for address in [
+        "0.0.0.0:7777",
+        "[::]:7777",
+        "10.0.0.1:7777",
+        "192.168.1.1:1",
+        "100.64.0.1:1",
+        "[fd00::1]:1",
+    ] {
+        let error = error_of(listening(address).public_names());
+        assert!(error.contains("--public"), "{address}: {error}");
+    }
+    assert!(error_of(listening("127.0.0.1:0").public_names()).contains("port"));
+    for address in ["127.0.0.1:7777", "[::1]:7777", "8.8.8.8:53"] {
+        assert_eq!(listening(address).public_names().unwrap()[0].to_string(), address);
+    }
+    let named = ServerOptions {
+        public: vec!["vpn.example:443".parse().unwrap()],
+        ..listening("0.0.0.0:1")
+    };
+    assert_eq!(named.public_names().unwrap()[0].to_string(), "vpn.example:443");
+}
+
+#[test]
+fn a_servers_files_lie_beside_its_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("server.toml");
+    std::fs::write(&file, "listen = [\"127.0.0.1:7777\"]\nkey-file = \"sub/k\"\n").unwrap();
+    let plan = ServerOptions::from_file(&file).unwrap().plan(&file).unwrap();
+    assert_eq!(plan.key_file, dir.path().join("sub/k"));
+    assert_eq!(plan.credentials_file, dir.path().join("server.clients"));
+    assert!(error_of(ServerOptions::default().plan(Path::new("x.toml"))).contains("--listen"));
+    let shards = ServerOptions { shards: Some(3), ..ServerOptions::from_file(&file).unwrap() };
+    assert!(error_of(shards.plan(&file)).contains("power of two"));
+}
+
+#[test]
+fn signals() {
+    for text in [
+        "192.0.2.1",
+        "192.0.2.1:8443",
+        "10.0.0.5=203.0.113.5",
+        "10.0.0.5:80=203.0.113.5:8080,backup",
+        "2001:db8::1,backup",
+        "[2001:db8::1]:443",
+    ] {
+        assert_eq!(text.parse::<Signal>().unwrap().to_string(), text);
+    }
+    let bare: Signal = "[2001:db8::1]".parse().unwrap();
+    assert_eq!((bare.to_string().as_str(), bare.0.address.port()), ("2001:db8::1", 0));
+    for bad in ["", "wlan0", "0.0.0.0", "224.0.0.1", "192.0.2.1,primary", "192.0.2.1=2001:db8::1"] {
+        assert!(bad.parse::<Signal>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn tun_interfaces_and_their_carrier_need_each_other() {
+    let words = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let options = ClientOptions {
+        direct: true,
+        carrier: Some(CarrierChoice::Tun),
+        tun: words(&["tun0=10.9.0.2", "tun1=2001:db8::2"]),
+        ..ClientOptions::default()
+    };
+    assert!(
+        matches!(options.clone().plan().unwrap().carrier, CarrierPlan::Tun(paths) if paths.len() == 2)
+    );
+    let raw = ClientOptions { carrier: None, ..options.clone() };
+    assert!(error_of(raw.plan()).contains("--carrier tun"));
+    let none = ClientOptions { tun: Vec::new(), ..options };
+    assert!(error_of(none.plan()).contains("--tun"));
+    for bad in ["", "tun0", "=10.0.0.1", "tun0=host", "a-name-that-is-too-long=10.0.0.1"] {
+        assert!(bad.parse::<Tun>().is_err(), "{bad}");
+    }
+}
+
+fn front(text: &str) -> ServeOptions {
+    parse(text).unwrap()
+}
+
+#[test]
+fn a_front_needs_an_address_and_a_service() {
+    let fine = "listen = [\"0.0.0.0:80\", \"[::]:80\"]\nto = \"127.0.0.1:8080\"\n";
+    let plan = front(fine).plan().unwrap();
+    assert_eq!(plan.carrier, CarrierPlan::Raw);
+    assert_eq!(plan.network.listen.len(), 2);
+    assert_eq!(plan.network.connection.keepalive, Some(marline::Duration::from_secs(120)));
+    assert!(error_of(front("to = \"127.0.0.1:80\"").plan()).contains("--listen"));
+    assert!(error_of(front("listen = [\"0.0.0.0:80\"]").plan()).contains("--to"));
+    for (more, says) in [
+        ("max-connections = 0", "--max-connections"),
+        ("max-per-source = 70000", "--max-per-source"),
+        ("idle-timeout = \"10ms\"", "--idle-timeout"),
+        ("connect-timeout = \"0s\"", "--connect-timeout"),
+        ("keepalive = \"10ms\"", "--keepalive"),
+        ("scheduler = \"psychic\"", "psychic"),
+    ] {
+        let error = error_of(front(&format!("{fine}{more}")).plan());
+        assert!(error.contains(says), "{more}: {error}");
+    }
+    let more =
+        "signal = [\"10.0.0.5=203.0.113.5,backup\"]\nproxy-protocol = \"v2\"\nlinger = \"5m\"";
+    let options = front(&format!("{fine}{more}"));
+    let printed = toml::to_string(&options.clone().effective()).unwrap();
+    let again = toml::to_string(&front(&printed).effective()).unwrap();
+    assert_eq!(again, printed);
+    let plan = options.plan().unwrap();
+    assert!(plan.network.addresses[0].backup && plan.network.addresses[0].signal);
+    assert_eq!(plan.header, Some(HeaderVersion::V2));
+}
+
+#[test]
+fn direct_and_an_invite_exclude_each_other() {
+    let direct = ClientOptions { direct: true, ..ClientOptions::default() };
+    let plan = direct.clone().plan().unwrap();
+    assert!(matches!(plan.route, Route::Direct) && plan.carrier == CarrierPlan::Raw);
+    let both = ClientOptions { direct: true, ..with_invite() };
+    assert!(error_of(both.plan()).contains("direct"));
+    let udp = ClientOptions { carrier: Some(CarrierChoice::Udp), ..direct.clone() };
+    assert!(error_of(udp.plan()).contains("--carrier raw"));
+    // A flag replaces what the file says.
+    assert!(direct.over(with_invite()).plan().is_ok());
+    let file = ClientOptions { direct: true, ..ClientOptions::default() };
+    assert!(matches!(with_invite().over(file).plan().unwrap().route, Route::Through(_)));
+    let plan = with_invite().plan().unwrap();
+    assert_eq!(plan.carrier, CarrierPlan::Udp);
+}

@@ -1,0 +1,258 @@
+//! Values that configuration speaks of, as text.
+
+use std::fmt::{self, Display};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use marline::{ServerAddress, TunPath};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use marline_proxy::invite::{BadInvite, Invite};
+use marline_proxy::target::{BadTarget, Target};
+
+/// A value that is one string in TOML and on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word<T>(pub T);
+
+impl<T: FromStr> FromStr for Word<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        text.parse().map(Word)
+    }
+}
+
+impl<'de, T> Deserialize<'de> for Word<T>
+where
+    T: FromStr,
+    T::Err: Display,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Word).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<T: Display> Serialize for Word<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A length of time: `500ms`, `20s`, `10m`, `1h`, `2d`; ten years at most, so that sums of times fit.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+/// Ten years.
+const LONGEST_MS: u64 = 3_650 * 86_400_000;
+/// The last that fits is printed. Minutes go by either name: `min` is what links and experiments say.
+const UNITS: [(&str, u64); 6] =
+    [("ms", 1), ("s", 1_000), ("min", 60_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Span, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is no length of time (write 500ms, 20s, 10m, 1h or 2d; ten years at most)"
+            )
+        };
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
+        let millis = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
+        let millis = millis.filter(|millis| *millis <= LONGEST_MS);
+        millis.map(|millis| Span(Duration::from_millis(millis))).ok_or_else(wrong)
+    }
+}
+
+impl Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis() as u64;
+        if millis == 0 {
+            return f.write_str("0s");
+        }
+        let fits = |(_, factor): &&(&str, u64)| millis.is_multiple_of(*factor);
+        let (name, factor) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
+        write!(f, "{}{name}", millis / factor)
+    }
+}
+
+/// Something with parameters, or `off`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Watch<T>(pub Option<T>);
+
+impl<T: FromStr> FromStr for Watch<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "off" { Ok(Watch(None)) } else { text.parse().map(|some| Watch(Some(some))) }
+    }
+}
+
+impl<T: Display> Display for Watch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(some) => some.fmt(f),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+/// An invite that prints as where it leads, not as what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InviteWord(pub Invite);
+
+impl FromStr for InviteWord {
+    type Err = BadInvite;
+
+    fn from_str(text: &str) -> Result<Self, BadInvite> {
+        text.parse().map(InviteWord)
+    }
+}
+
+impl Display for InviteWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.servers.iter().map(Target::to_string).collect();
+        write!(f, "(hidden: leads to {})", names.join(" "))
+    }
+}
+
+/// `[ADDRESS:]PORT:HOST:PORT`, as ssh's -L.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where applications connect.
+    pub listen: SocketAddr,
+    /// Where they get.
+    pub target: Target,
+}
+
+impl FromStr for Forward {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Forward, String> {
+        let wrong = |why: String| {
+            format!("forward {text:?}: {why} (write [ADDRESS:]PORT:HOST:PORT, IPv6 in brackets)")
+        };
+        let parts = split_outside_brackets(text);
+        let (address, port, target) = match parts[..] {
+            [port, host, target_port] => ("127.0.0.1", port, (host, target_port)),
+            [address, port, host, target_port] => (address, port, (host, target_port)),
+            _ => return Err(wrong(format!("3 or 4 parts are needed, not {}", parts.len()))),
+        };
+        let port: u16 = port.parse().map_err(|_| wrong(format!("{port:?} is no port")))?;
+        let address = match address {
+            "localhost" => Ipv4Addr::LOCALHOST.into(),
+            "*" => Ipv4Addr::UNSPECIFIED.into(),
+            other => {
+                let bare = other.trim_start_matches('[').trim_end_matches(']');
+                bare.parse().map_err(|_| wrong(format!("{other:?} is no address")))?
+            }
+        };
+        let target = format!("{}:{}", target.0, target.1);
+        let target = target.parse().map_err(|error: BadTarget| wrong(error.to_string()))?;
+        Ok(Forward { listen: SocketAddr::new(address, port), target })
+    }
+}
+
+impl Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.listen, self.target)
+    }
+}
+
+/// `ADDRESS[:PORT][=PUBLIC[:PORT]][,backup]`: an address of a server that clients are told of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Signal(pub ServerAddress);
+
+impl FromStr for Signal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Signal, String> {
+        let wrong = |why: &str| {
+            format!(
+                "signal {text:?}: {why} (write ADDRESS[:PORT][=PUBLIC[:PORT]][,backup], IPv6 with a \
+                 port in brackets)"
+            )
+        };
+        let (ends, backup) = match text.split_once(',') {
+            None => (text, false),
+            Some((ends, "backup")) => (ends, true),
+            Some((_, other)) => return Err(wrong(&format!("{other:?} is not `backup`"))),
+        };
+        let (local, public) = match ends.split_once('=') {
+            None => (ends, None),
+            Some((local, public)) => (local, Some(public)),
+        };
+        let address = |text: &str| {
+            let found =
+                address_and_port(text).ok_or_else(|| wrong(&format!("{text:?} is no address")))?;
+            match found.ip().is_unspecified() || found.ip().is_multicast() {
+                true => Err(wrong(&format!("{} is no address of one machine", found.ip()))),
+                false => Ok(found),
+            }
+        };
+        let (local, advertised) = (address(local)?, public.map(address).transpose()?);
+        if advertised.is_some_and(|public| public.is_ipv4() != local.is_ipv4()) {
+            return Err(wrong("both must be IPv4 or both IPv6"));
+        }
+        Ok(Signal(ServerAddress { address: local, signal: true, backup, advertised }))
+    }
+}
+
+impl Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |address: SocketAddr| match address.port() {
+            0 => address.ip().to_string(),
+            _ => address.to_string(),
+        };
+        f.write_str(&show(self.0.address))?;
+        if let Some(public) = self.0.advertised {
+            write!(f, "={}", show(public))?;
+        }
+        f.write_str(if self.0.backup { ",backup" } else { "" })
+    }
+}
+
+/// `INTERFACE=ADDRESS`: a TUN interface and the address of the host behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tun(pub TunPath);
+
+impl FromStr for Tun {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tun, String> {
+        let wrong = || format!("tun {text:?}: write INTERFACE=ADDRESS");
+        let (interface, address) = text.split_once('=').ok_or_else(wrong)?;
+        // Linux: IFNAMSIZ, one byte of which ends the name.
+        if interface.is_empty() || interface.len() > 15 || interface.contains('/') {
+            return Err(format!("tun {text:?}: {interface:?} is no interface's name"));
+        }
+        let address = address.parse().map_err(|_| wrong())?;
+        Ok(Tun(TunPath { interface: interface.to_owned(), address }))
+    }
+}
+
+impl Display for Tun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.0.interface, self.0.address)
+    }
+}
+
+/// An address with a port, or without (port 0).
+fn address_and_port(text: &str) -> Option<SocketAddr> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let alone = bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));
+    alone.or_else(|| text.parse().ok())
+}
+
+fn split_outside_brackets(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.split(|c| {
+        inside = (inside || c == '[') && c != ']';
+        c == ':' && !inside
+    })
+    .collect()
+}

@@ -1,0 +1,128 @@
+//! The encrypted stream between client and server: TLS, or the records of a session.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsStream;
+
+use crate::record::Sized;
+use crate::session::sealed::Sealed;
+use crate::transport::Transport;
+
+/// An encrypted stream, of either side.
+pub enum Channel<T> {
+    /// Authenticated in full on this connection. Boxed, for it takes several times the room of the other.
+    Tls(Box<Sized<TlsStream<T>>>),
+    /// Authenticated by a session.
+    Session(Box<Sealed<T>>),
+}
+
+impl<T> fmt::Debug for Channel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Channel::Tls(_) => "Channel::Tls",
+            Channel::Session(_) => "Channel::Session",
+        })
+    }
+}
+
+impl<T> Channel<T> {
+    /// A stream after its TLS handshake.
+    pub fn tls(stream: impl Into<TlsStream<T>>) -> Channel<T> {
+        Channel::Tls(Box::new(Sized::new(stream.into())))
+    }
+
+    /// The client's TLS connection, if this is one.
+    pub fn client_tls(&self) -> Option<&rustls::ClientConnection> {
+        match self {
+            Channel::Tls(stream) => match stream.get_ref() {
+                TlsStream::Client(stream) => Some(stream.get_ref().1),
+                TlsStream::Server(_) => None,
+            },
+            Channel::Session(_) => None,
+        }
+    }
+
+    /// Lets the connection outlive what it carries now, if it can ([`Sealed::keep`]): that of a session
+    /// can, TLS ends with its streams.
+    pub fn keep(&mut self) {
+        if let Channel::Session(stream) = self {
+            stream.keep();
+        }
+    }
+
+    /// Whether it can carry something else now, all having ended; if so, it is ready for it ([`Sealed::renew`]).
+    pub fn renew(&mut self) -> bool {
+        match self {
+            Channel::Tls(_) => false,
+            Channel::Session(stream) => stream.renew(),
+        }
+    }
+
+    /// A stream of a session.
+    pub fn session(stream: Sealed<T>) -> Channel<T> {
+        Channel::Session(Box::new(stream))
+    }
+}
+
+impl<T: Transport> Transport for Channel<T> {
+    fn abort(self) {
+        match self {
+            Channel::Tls(stream) => match stream.into_inner() {
+                TlsStream::Client(stream) => stream.into_inner().0.abort(),
+                TlsStream::Server(stream) => stream.into_inner().0.abort(),
+            },
+            Channel::Session(stream) => stream.into_inner().abort(),
+        }
+    }
+
+    fn know_peer(&self) {
+        match self {
+            Channel::Tls(stream) => stream.get_ref().get_ref().0.know_peer(),
+            Channel::Session(stream) => stream.get_ref().know_peer(),
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Channel<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Channel::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Channel::Session(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Channel<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Channel::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Channel::Session(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Channel::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Channel::Session(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Channel::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Channel::Session(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! How the server is met: with a session, or as a stranger, and then not by all requests at once.
+//!
+//! A server bounds its strangers, and who has a session is none. So the first request makes the TLS handshake,
+//! and all others wait for the session that comes of it. If it takes long (it may be on a path that
+//! died) a few more try. Against a server that gives no sessions requests go on as strangers, so many at a time
+//! as it lets in. The session is renewed by one such handshake before it ends.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::session::{LIFETIME, Session, SessionId};
+
+/// Handshakes under way at a time: a server lets 16 of a source in, and others may share our address.
+const MOST: usize = 8;
+/// While a session may still come of the first handshake, the next one starts after this long.
+const HEDGE: Duration = Duration::from_secs(1);
+
+/// What a request goes with.
+#[derive(Debug)]
+pub(super) enum Admitted {
+    /// A session.
+    Session(Arc<Session>),
+    /// Leave to make a handshake.
+    Stranger(Turn),
+}
+
+#[derive(Debug)]
+struct Current {
+    session: Arc<Session>,
+    renew_at: Instant,
+    ends_at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    current: Option<Current>,
+    /// The server speaks, and gives none.
+    gives_none: bool,
+    /// Somebody renews the session.
+    renewing: bool,
+    shaking: usize,
+    last_begun: Option<Instant>,
+}
+
+/// What all requests share.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+}
+
+/// A handshake under way. Dropping it lets the next one start.
+#[derive(Debug)]
+pub(super) struct Turn {
+    state: Arc<Mutex<State>>,
+    changed: Arc<Notify>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.state).shaking -= 1;
+        self.changed.notify_one();
+    }
+}
+
+impl State {
+    /// The session that is in force.
+    fn session(&mut self, now: Instant) -> Option<Arc<Session>> {
+        if self.current.as_ref().is_some_and(|current| current.ends_at <= now) {
+            self.current = None;
+        }
+        self.current.as_ref().map(|current| Arc::clone(&current.session))
+    }
+
+    /// When the next handshake may start; `None`: when one ends.
+    fn next_turn(&self, now: Instant, alone: bool) -> Option<Instant> {
+        match (self.shaking, self.last_begun) {
+            (0, _) | (_, None) => Some(now),
+            (shaking, _) if shaking >= MOST => None,
+            (_, Some(_)) if alone => Some(now),
+            (_, Some(begun)) => Some(begun + HEDGE),
+        }
+    }
+}
+
+impl Admission {
+    fn begin(&self, state: &mut State, now: Instant) -> Turn {
+        state.shaking += 1;
+        state.last_begun = Some(now);
+        Turn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
+    }
+
+    /// Waits for a session, or for leave to be a stranger. `alone`: no session will do.
+    async fn wait(&self, alone: bool) -> Admitted {
+        loop {
+            let changed = self.changed.notified();
+            let next = {
+                let now = Instant::now();
+                let mut state = lock(&self.state);
+                if !alone && let Some(session) = state.session(now) {
+                    return Admitted::Session(session);
+                }
+                let next = state.next_turn(now, alone || state.gives_none);
+                if next.is_some_and(|at| at <= now) {
+                    return Admitted::Stranger(self.begin(&mut state, now));
+                }
+                next
+            };
+            let turn = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = turn => {}
+            }
+        }
+    }
+
+    /// Waits for a session, or for leave to be a stranger.
+    pub(super) async fn enter(&self) -> Admitted {
+        self.wait(false).await
+    }
+
+    /// Waits for leave to be a stranger: the connection can have no session.
+    pub(super) async fn enter_alone(&self) -> Turn {
+        loop {
+            if let Admitted::Stranger(turn) = self.wait(true).await {
+                return turn;
+            }
+        }
+    }
+
+    /// Leave to be a stranger, if it is to be had now.
+    pub(super) fn try_enter(&self) -> Option<Turn> {
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        let free = state.next_turn(now, state.gives_none).is_some_and(|at| at <= now);
+        (free && state.session(now).is_none()).then(|| self.begin(&mut state, now))
+    }
+
+    /// A handshake began this session, which the server keeps for `lifetime`.
+    pub(super) fn begun(&self, session: Session, lifetime: Duration) {
+        let now = Instant::now();
+        let lifetime = lifetime.min(LIFETIME);
+        let mut state = lock(&self.state);
+        // Ours must be the earlier end, and what renews it may take a while.
+        let (renew_at, ends_at) = (now + lifetime * 3 / 4, now + lifetime * 19 / 20);
+        state.current = Some(Current { session: Arc::new(session), renew_at, ends_at });
+        (state.gives_none, state.renewing) = (false, false);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// A handshake was made with a server that gives no sessions.
+    pub(super) fn none_given(&self) {
+        let mut state = lock(&self.state);
+        if !std::mem::replace(&mut state.gives_none, true) {
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The server does not know this session (any more).
+    pub(super) fn forgotten(&self, id: SessionId) {
+        let mut state = lock(&self.state);
+        if state.current.as_ref().is_some_and(|current| current.session.id() == id) {
+            state.current = None;
+        }
+    }
+
+    /// Whether it is time for the caller, and for nobody else, to renew the session.
+    pub(super) fn is_to_renew(&self) -> bool {
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        let due = state.current.as_ref().is_some_and(|current| current.renew_at <= now);
+        due && !std::mem::replace(&mut state.renewing, true)
+    }
+
+    /// Renewing failed; the next request may try again.
+    pub(super) fn not_renewed(&self) {
+        lock(&self.state).renewing = false;
+    }
+
+    /// Ends the session here, and its secret with the last connection that is being opened.
+    pub(super) fn close(&self) {
+        lock(&self.state).current = None;
+    }
+}

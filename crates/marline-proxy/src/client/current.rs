@@ -1,0 +1,40 @@
+//! A way to targets that can be replaced by another one: new connections take the new one, those that
+//! run go on.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::open::{Open, OpenError};
+use crate::target::Target;
+
+/// The way that is taken now.
+#[derive(Debug)]
+pub struct Current<O>(RwLock<Arc<O>>);
+
+impl<O> Current<O> {
+    /// Takes this `way`.
+    #[must_use]
+    pub const fn new(way: Arc<O>) -> Current<O> {
+        Current(RwLock::new(way))
+    }
+
+    /// The way that is taken now.
+    #[must_use]
+    pub fn now(&self) -> Arc<O> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes another one from now on; gives the old one.
+    pub fn replace(&self, way: Arc<O>) -> Arc<O> {
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut now, way)
+    }
+}
+
+impl<O: Open> Open for Current<O> {
+    type Stream = O::Stream;
+
+    async fn open(&self, target: &Target) -> Result<O::Stream, OpenError> {
+        let way = self.now();
+        way.open(target).await
+    }
+}

@@ -1,0 +1,126 @@
+//! Multipath connections to the servers that an invite names.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use marline::Client;
+use tokio::time::timeout;
+
+use super::tunnel::Connect;
+use crate::target::Target;
+
+/// Answers of the resolver are used this long, and for ever while it gives none: the network that
+/// answers may be the one that just went away.
+const FRESH: Duration = Duration::from_secs(60);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server that has not answered on any path within this time does not.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Connects over all paths.
+#[derive(Debug)]
+pub struct Dialer {
+    client: Client,
+    servers: Vec<Target>,
+    /// What firewalls call the carrier.
+    transport: &'static str,
+    known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
+}
+
+impl Dialer {
+    /// Connects with `client`, whose packets firewalls know as `transport`, to `servers`.
+    #[must_use]
+    pub fn new(client: Client, servers: Vec<Target>, transport: &'static str) -> Dialer {
+        Dialer { client, servers, transport, known: Mutex::new(None) }
+    }
+
+    /// The paths that were tried, in words.
+    fn paths(&self) -> String {
+        let word = |path: marline::PathStatus| match (path.up, path.error) {
+            (_, Some(error)) => format!("{}: {error}", path.spec),
+            (true, None) => format!("{}: no answer", path.spec),
+            (false, None) => format!("{}: down", path.spec),
+        };
+        self.client.paths().into_iter().map(word).collect::<Vec<_>>().join("; ")
+    }
+
+    async fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, addresses)) = &known
+            && at.elapsed() < FRESH
+        {
+            return Ok(addresses.clone());
+        }
+        match self.resolve().await {
+            Ok(addresses) => {
+                let answer = Some((Instant::now(), addresses.clone()));
+                *self.known.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+                Ok(addresses)
+            }
+            Err(error) => match known {
+                Some((_, addresses)) => Ok(addresses),
+                None => Err(error),
+            },
+        }
+    }
+
+    async fn resolve(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let mut addresses = Vec::new();
+        let mut failure = None;
+        for server in &self.servers {
+            let host = match server.host.as_name() {
+                Ok(name) => name,
+                Err(address) => {
+                    addresses.push((address, server.port).into());
+                    continue;
+                }
+            };
+            let lookup = tokio::net::lookup_host((host, server.port));
+            match timeout(RESOLVE_TIMEOUT, lookup).await {
+                Ok(Ok(found)) => addresses.extend(found),
+                Ok(Err(error)) => failure = Some(format!("{host} does not resolve: {error}")),
+                Err(_) => failure = Some(format!("{host} does not resolve: no answer")),
+            }
+        }
+        match (addresses.is_empty(), failure) {
+            (true, Some(failure)) => Err(anyhow::anyhow!(failure)),
+            _ => Ok(addresses),
+        }
+    }
+}
+
+impl Connect for Dialer {
+    type Stream = marline::Stream;
+
+    async fn connect(&self) -> anyhow::Result<marline::Stream> {
+        let addresses = self.addresses().await?;
+        let result = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses)).await;
+        let tried = match result {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(marline::Error::Unreachable { attempts })) => attempts.join("; "),
+            Ok(Err(error)) => {
+                let names = names(&self.servers);
+                return Err(error).with_context(|| format!("cannot connect to {names}"));
+            }
+            Err(_) => self.paths(),
+        };
+        Err(unanswered(&self.servers, self.transport, &tried))
+    }
+}
+
+fn names(servers: &[Target]) -> String {
+    servers.iter().map(Target::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn unanswered(servers: &[Target], transport: &str, tried: &str) -> anyhow::Error {
+    let ports: Vec<String> = servers.iter().map(|server| server.port.to_string()).collect();
+    anyhow::anyhow!(
+        "the server {} does not answer over {transport} (tried {tried}): is `marline server` running \
+         there with the same --carrier, is {transport} port {} open in its firewall and its \
+         provider's, and does this network let {transport} out?",
+        names(servers),
+        ports.join(", ")
+    )
+}

@@ -1,0 +1,89 @@
+//! Straight to the target, over all paths: any server that speaks Multipath TCP, and any that speaks
+//! TCP, to which the connection falls back.
+//!
+//! Names are resolved here, by this machine's resolver. Addresses are then tried over all paths, a
+//! stagger apart (RFC 8305), until the first handshake completes. Nothing is encrypted that the
+//! application does not encrypt itself.
+
+use std::time::Duration;
+
+use marline::{Client, CloseReason, Error};
+use tokio::time::timeout;
+
+use super::open::{Open, OpenError};
+use crate::message::{ErrorCode, Failure};
+use crate::resolve::resolve;
+use crate::target::Target;
+
+/// A target that has not answered on any path within this time does not.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The way without a server of ours.
+#[derive(Debug)]
+pub struct Direct {
+    client: Client,
+}
+
+impl Direct {
+    /// Connects with `client`, whose carrier must be a native one.
+    #[must_use]
+    pub fn new(client: Client) -> Direct {
+        Direct { client }
+    }
+}
+
+impl Open for Direct {
+    type Stream = marline::Stream;
+
+    async fn open(&self, target: &Target) -> Result<marline::Stream, OpenError> {
+        let addresses = resolve(target).await.map_err(OpenError::Refused)?;
+        let connect = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses));
+        let failed = |error: Error| OpenError::Refused(failure(target, error));
+        let stream = match connect.await {
+            Ok(connected) => connected.map_err(failed)?,
+            Err(_) => {
+                let text = format!("{target}: no answer within {} s", CONNECT_TIMEOUT.as_secs());
+                let failure = Failure::new(ErrorCode::DestinationUnreachable, text);
+                return Err(OpenError::Refused(failure));
+            }
+        };
+        let address = stream.peer_addr();
+        match stream.fallback() {
+            None => tracing::info!(%target, %address, "connected by Multipath TCP"),
+            Some(why) => tracing::info!(%target, %address, "connected by plain TCP ({why})"),
+        }
+        Ok(stream)
+    }
+}
+
+fn failure(target: &Target, error: Error) -> Failure {
+    let code = match &error {
+        Error::Closed(CloseReason::Refused) => ErrorCode::ConnectionReset,
+        Error::NoRoute { .. } | Error::NoPath => ErrorCode::NetworkFailure,
+        Error::Connect(_) | Error::Bind { .. } | Error::Io { .. } => ErrorCode::ResourceExceeded,
+        _ => ErrorCode::DestinationUnreachable,
+    };
+    Failure::new(code, format!("{target}: {:#}", anyhow::Error::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_have_the_codes_that_applications_understand() {
+        let target: Target = "example.org:80".parse().unwrap();
+        let refused = failure(&target, Error::Closed(CloseReason::Refused));
+        assert_eq!(refused.code, ErrorCode::ConnectionReset);
+        assert!(
+            refused.text.contains("example.org:80: connection ended: refused"),
+            "{}",
+            refused.text
+        );
+        assert_eq!(failure(&target, Error::NoPath).code, ErrorCode::NetworkFailure);
+        let attempts = vec!["path wlan0 to 192.0.2.1:80: no answer".to_owned()];
+        let silent = failure(&target, Error::Unreachable { attempts });
+        assert_eq!(silent.code, ErrorCode::DestinationUnreachable);
+        assert!(silent.text.contains("wlan0"), "{}", silent.text);
+    }
+}

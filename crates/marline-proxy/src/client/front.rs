@@ -1,0 +1,173 @@
+//! Where applications come in: SOCKS5 ports and forwards.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use socket2::{Domain, Socket, Type};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::open::{Open, OpenError};
+use crate::relay::{Traffic, relay};
+use crate::shutdown::Stop;
+use crate::socks::{self, Reply};
+use crate::target::Target;
+use crate::transport::Transport;
+
+/// An application that does not say where to within this time is let go.
+const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Applications that the kernel queues for us. Beyond, it drops their SYNs, and they wait for a second: what a
+/// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
+const BACKLOG: i32 = 4_096;
+
+/// What all listening ports share.
+pub struct Front<O> {
+    way: Arc<O>,
+    places: Arc<Semaphore>,
+    /// How many those are.
+    bound: Mutex<usize>,
+    stop: Stop,
+    /// Bytes from and to all applications.
+    pub traffic: Traffic,
+}
+
+/// What a listening port does with a connection.
+#[derive(Clone, Debug)]
+pub enum Service {
+    /// Asks where to.
+    Socks5,
+    /// Knows.
+    Forward(Target),
+}
+
+/// Binds a port for applications; it is served once there is a runtime.
+///
+/// # Errors
+/// It is taken or not allowed.
+pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+    let bound = listening(address);
+    Ok(bound.with_context(|| format!("cannot listen on TCP {address}"))?.into())
+}
+
+fn listening(address: SocketAddr) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
+
+impl<O: Open> Front<O> {
+    /// Applications take this `way`, at most `places` at the same time.
+    #[must_use]
+    pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<Front<O>> {
+        let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
+        Arc::new(Front { way, places, bound, stop, traffic: Traffic::default() })
+    }
+
+    /// Changes how many applications may be there at the same time. Who is there stays; the bound is
+    /// reached as they go. Needs a runtime.
+    pub fn bound(&self, places: usize) {
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        if places > *bound {
+            self.places.add_permits(places - *bound);
+        }
+        if let Some(fewer @ 1..) = bound.checked_sub(places) {
+            let places = Arc::clone(&self.places);
+            // Waits in front of the applications that come from now on.
+            tokio::spawn(async move {
+                let fewer = u32::try_from(fewer).unwrap_or(u32::MAX);
+                if let Ok(permits) = places.acquire_many_owned(fewer).await {
+                    permits.forget();
+                }
+            });
+        }
+        *bound = places;
+    }
+
+    /// Serves one listening port until the drain, and what it accepted until that ends.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, service: Service) {
+        let mut running = JoinSet::new();
+        loop {
+            let next = tokio::select! {
+                next = self.accept(&listener) => next,
+                // Reaps those that ended.
+                Some(_) = running.join_next(), if !running.is_empty() => continue,
+                () = self.stop.draining() => break,
+            };
+            let (front, service) = (Arc::clone(&self), service.clone());
+            running.spawn(async move {
+                let (socket, place) = next;
+                front.application(socket, service).await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        while running.join_next().await.is_some() {}
+    }
+
+    /// The next application. Without a free place nobody is accepted: they queue in the kernel.
+    async fn accept(&self, listener: &TcpListener) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => return (socket, place),
+                Err(error) => {
+                    // Out of descriptors, or the application gave up while queued.
+                    tracing::warn!("accept: {error}");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn application(&self, mut socket: TcpStream, service: Service) {
+        // An interactive application's bytes must not wait for each other.
+        let _ = socket.set_nodelay(true);
+        let (target, asked) = match service {
+            Service::Forward(target) => (target, false),
+            Service::Socks5 => match timeout(SOCKS_TIMEOUT, socks::accept(&mut socket)).await {
+                Ok(Ok(target)) => (target, true),
+                Ok(Err(error)) => return tracing::info!("{error}"),
+                Err(_) => return tracing::info!("an application did not say where to in time"),
+            },
+        };
+        // Boxed, for handshakes take several times the room that a relay takes for hours.
+        let opened = tokio::select! {
+            opened = Box::pin(self.way.open(&target)) => opened,
+            () = self.stop.over() => return socket.abort(),
+        };
+        let stream = match opened {
+            Ok(stream) => stream,
+            Err(error) => return refuse(socket, asked, &target, &error).await,
+        };
+        if asked && socks::reply(&mut socket, Reply::Succeeded).await.is_err() {
+            return stream.abort();
+        }
+        tracing::debug!(%target, "connected");
+        match relay(socket, stream, &self.traffic, self.stop.over()).await {
+            Ok(stream) => {
+                tracing::debug!(%target, "done");
+                stream.finish();
+            }
+            Err(error) => tracing::debug!(%target, "broken: {error}"),
+        }
+    }
+}
+
+async fn refuse(mut socket: TcpStream, asked: bool, target: &Target, error: &OpenError) {
+    tracing::warn!(%target, "{error}");
+    if !asked {
+        return socket.abort();
+    }
+    // The application may be gone already.
+    let _ = socks::reply(&mut socket, error.code().into()).await;
+    let _ = socket.shutdown().await;
+}

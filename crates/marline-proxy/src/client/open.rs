@@ -1,0 +1,55 @@
+//! Ways to a target: through a server, or straight.
+
+use std::fmt;
+
+use crate::message::{ErrorCode, Failure};
+use crate::target::Target;
+use crate::transport::Transport;
+
+/// A way to targets.
+pub trait Open: Send + Sync + 'static {
+    /// What it opens.
+    type Stream: Transport;
+
+    /// A stream whose bytes are the target's.
+    fn open(&self, target: &Target)
+    -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
+}
+
+/// Why a target was not reached.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The server said no.
+    Refused(Failure),
+    /// The server has another key than the invite's.
+    Pin,
+    /// The server was not reached, or went away.
+    Server(anyhow::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Refused(failure) => f.write_str(&failure.text),
+            OpenError::Pin => f.write_str(
+                "the server has another key than the invite names: it was set up anew, or somebody \
+                 sits in between (nothing secret was sent); ask the server's owner for a new invite",
+            ),
+            OpenError::Server(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl OpenError {
+    /// RFC 8803's code for it.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            OpenError::Refused(failure) => failure.code,
+            OpenError::Pin => ErrorCode::ResourceExceeded,
+            OpenError::Server(_) => ErrorCode::NetworkFailure,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Sessions between a client and a server in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::leased::Leased;
+use super::open::Open;
+use super::tunnel::{Connect, Patience, Tunnel};
+use crate::message::ErrorCode;
+use crate::server::ServerLimits;
+use crate::server::gate::GateLimits;
+use crate::target::Target;
+use crate::testing::{Bench, Bound, Pipe, ToBench, echo_target};
+use crate::transport::Transport;
+
+type Way = Arc<Tunnel<Bound>>;
+
+fn tunnel_to(bench: &Arc<Bench>) -> (Way, Arc<AtomicUsize>) {
+    let connects = Arc::new(AtomicUsize::new(0));
+    let connect = Bound { bench: Arc::clone(bench), connects: Arc::clone(&connects) };
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    (Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap(), connects)
+}
+
+async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C> {
+    let mut stream = way.open(target).await.unwrap();
+    stream.write_all(b"around").await.unwrap();
+    stream.flush().await.unwrap();
+    let mut back = [0; 6];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"around");
+    stream
+}
+
+/// Says all there is to say, and gives the connection back.
+async fn finish<C: Connect>(mut stream: Leased<C>) {
+    stream.shutdown().await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
+    stream.finish();
+}
+
+#[tokio::test]
+async fn the_first_connection_is_tls_and_the_others_are_its_session() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    assert!(!echo(&way, &target).await.is_session());
+    for _ in 0..3 {
+        let mut stream = echo(&way, &target).await;
+        assert!(stream.is_session());
+        stream.shutdown().await.unwrap();
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
+    }
+    assert_eq!(connects.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn what_ended_in_good_order_carries_the_next_request() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    finish(echo(&way, &target).await).await;
+    for _ in 0..10 {
+        finish(echo(&way, &target).await).await;
+    }
+    // TLS ends with what it carried; the session's first connection carries all else, and other targets.
+    assert_eq!(connects.load(Ordering::Relaxed), 2);
+    let (other, another) = (echo_target().await, echo_target().await);
+    let (one, two) = (echo(&way, &other).await, echo(&way, &another).await);
+    assert_eq!(connects.load(Ordering::Relaxed), 3, "one thing at a time each");
+    finish(one).await;
+    finish(two).await;
+    assert_eq!(bench.server.authenticated(), 2);
+}
+
+#[tokio::test]
+async fn what_ended_otherwise_carries_nothing_more() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    // Only one direction has ended, or none: it is given back all the same.
+    let mut half = echo(&way, &target).await;
+    half.shutdown().await.unwrap();
+    half.finish();
+    echo(&way, &target).await.finish();
+    echo(&way, &target).await.abort();
+    drop(echo(&way, &target).await);
+    assert_eq!(connects.load(Ordering::Relaxed), 5);
+}
+
+#[tokio::test]
+async fn a_used_connection_that_the_server_ended_is_not_asked() {
+    let idle = Duration::from_millis(50);
+    let bench = Arc::new(Bench::new(ServerLimits { idle, ..ServerLimits::default() }));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    for _ in 0..2 {
+        finish(echo(&way, &target).await).await;
+    }
+    while bench.server.authenticated() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    finish(echo(&way, &target).await).await;
+    assert_eq!(connects.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_tunnel_that_is_closed_takes_nothing_back() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    let (kept, running) = (echo(&way, &target).await, echo(&way, &target).await);
+    finish(kept).await;
+    way.close();
+    finish(running).await;
+    while bench.server.authenticated() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Several times what a stranger's source may have, with room for one: one handshake, and nobody is refused.
+#[tokio::test]
+async fn five_hundred_at_once_wait_for_one_handshake() {
+    let gate = GateLimits { per_source: 1, waiting_per_source: 0, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    let one = || {
+        let (way, target) = (Arc::clone(&way), target.clone());
+        tokio::spawn(async move { echo(&way, &target).await.is_session() })
+    };
+    let all: Vec<_> = (0..500).map(|_| one()).collect();
+    let mut by_session = 0;
+    for each in all {
+        by_session += usize::from(each.await.unwrap());
+    }
+    assert_eq!((by_session, connects.load(Ordering::Relaxed)), (499, 500));
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connection() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let other = Bench::new(ServerLimits::default());
+    let (way, connects) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    // As after a restart: nothing known but the credentials.
+    bench.server.forget_sessions();
+    let stream = echo(&way, &target).await;
+    assert!(!stream.is_session());
+    assert_eq!(connects.load(Ordering::Relaxed), 2);
+    assert!(echo(&way, &target).await.is_session());
+    drop(other);
+}
+
+#[tokio::test]
+async fn many_requests_after_a_restart_make_one_handshake() {
+    let gate = GateLimits { per_source: 1, waiting_per_source: 0, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    bench.server.forget_sessions();
+    let all: Vec<_> = (0..100)
+        .map(|_| {
+            let (way, target) = (Arc::clone(&way), target.clone());
+            tokio::spawn(async move { echo(&way, &target).await.is_session() })
+        })
+        .collect();
+    let mut by_session = 0;
+    for each in all {
+        by_session += usize::from(each.await.unwrap());
+    }
+    assert_eq!(by_session, 99);
+}
+
+#[tokio::test]
+async fn a_revoked_credential_ends_its_sessions() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    drop(echo(&way, &target).await);
+    let mut running = echo(&way, &target).await;
+    assert_eq!(bench.server.sessions_known(), 1);
+    bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
+    assert!(running.read(&mut [0]).await.is_err(), "broken, not finished");
+    let error = way.open(&target).await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotAuthorized, "{error}");
+    assert_eq!(bench.server.sessions_known(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_end_with_their_hour_and_are_renewed_before() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (way, connects) = tunnel_to(&bench);
+    // Refused by the rules: an answer of the server without a socket, which knows no paused time.
+    let ask = || async { way.open(&"10.0.0.1:80".parse().unwrap()).await.unwrap_err().code() };
+    assert_eq!(ask().await, ErrorCode::NotAuthorized);
+    tokio::time::sleep(Duration::from_secs(2_800)).await;
+    assert_eq!(ask().await, ErrorCode::NotAuthorized);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(connects.load(Ordering::Relaxed), 3, "the request, and a handshake beside it");
+    assert_eq!(bench.server.sessions_known(), 2);
+    tokio::time::sleep(Duration::from_secs(1_000)).await;
+    assert_eq!(bench.server.sessions_known(), 1, "the first one's hour is over");
+    assert_eq!(ask().await, ErrorCode::NotAuthorized);
+    assert_eq!(connects.load(Ordering::Relaxed), 4, "by the second one");
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(bench.server.sessions_known(), 0, "without anybody's asking");
+}
+
+/// The server does not see the keys that the client sees, as when a box took an option off.
+struct Unequal(Arc<Bench>);
+
+impl Connect for Unequal {
+    type Stream = Pipe;
+
+    async fn connect(&self) -> anyhow::Result<Pipe> {
+        Ok(self.0.dial_bound("192.0.2.1", Some([1; 32]), Some([2; 32])))
+    }
+}
+
+#[tokio::test]
+async fn an_opening_that_does_not_authenticate_goes_on_as_a_strangers() {
+    let bench = Arc::new(Bench::new(ServerLimits::default()));
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let unequal = Unequal(Arc::clone(&bench));
+    let way = Tunnel::new(unequal, pin, token, Patience::default(), 0).unwrap();
+    let target = echo_target().await;
+    for _ in 0..3 {
+        assert!(!echo(&way, &target).await.is_session());
+    }
+}
+
+#[tokio::test]
+async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
+    let gate = GateLimits { per_source: 8, waiting_per_source: 0, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let connect = ToBench { bench: Arc::clone(&bench), connects: Arc::default() };
+    let (pin, token) = (bench.key.pin(), bench.token.clone());
+    let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
+    let target = echo_target().await;
+    let all: Vec<_> = (0..60)
+        .map(|_| {
+            let (way, target) = (Arc::clone(&way), target.clone());
+            tokio::spawn(async move { echo(&way, &target).await.is_session() })
+        })
+        .collect();
+    for each in all {
+        assert!(!each.await.unwrap());
+    }
+}
+
+/// Clients behind one address, each with its own invite's worth of requests: the gate is narrower than
+/// their number, and all get in.
+#[tokio::test]
+async fn many_clients_behind_one_address_all_get_in() {
+    let gate = GateLimits { per_source: 2, waiting_per_source: 4, ..GateLimits::default() };
+    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let target = echo_target().await;
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let (way, target) = (tunnel_to(&bench).0, target.clone());
+            tokio::spawn(async move { drop(echo(&way, &target).await) })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_beyond_its_number_of_connections_waits_for_one_to_end() {
+    let bench = Arc::new(Bench::new(ServerLimits { per_client: 2, ..ServerLimits::default() }));
+    let (way, _) = tunnel_to(&bench);
+    let target = echo_target().await;
+    let (first, second) = (echo(&way, &target).await, echo(&way, &target).await);
+    let third = tokio::spawn({
+        let (way, target) = (Arc::clone(&way), target.clone());
+        async move { drop(echo(&way, &target).await) }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!third.is_finished());
+    drop(first);
+    third.await.unwrap();
+    drop(second);
+}

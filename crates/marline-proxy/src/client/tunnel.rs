@@ -1,0 +1,451 @@
+//! The client's way to a target: a connection that was used before or a warm one if there is one, else a
+//! fresh one.
+//!
+//! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer
+//! is there two round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one.
+//! What a server refuses because it has too much to do is asked for again, as long as the request has
+//! patience: no byte of the application went before.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::admission::{Admission, Admitted, Turn};
+use super::backoff::Backoff;
+use super::leased::Leased;
+use super::open::{Open, OpenError};
+use super::pool::Pool;
+use super::used::Used;
+use crate::channel::Channel;
+use crate::message::{ErrorCode, Message, Offer};
+use crate::secret::Secret;
+use crate::session::sealed::Sealed;
+use crate::session::{ANSWER_LEN, Answer, Binding, Session};
+use crate::target::Target;
+use crate::tls;
+use crate::transport::{self, Transport};
+
+/// Opens the streams below TLS.
+pub trait Connect: Send + Sync + 'static {
+    /// What it opens.
+    type Stream: Transport;
+
+    /// Opens one to the server.
+    fn connect(&self) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
+}
+
+/// How long to wait for what.
+#[derive(Copy, Clone, Debug)]
+pub struct Patience {
+    /// For the stream below TLS.
+    pub connect: Duration,
+    /// For TLS and the server's Welcome.
+    pub handshake: Duration,
+    /// For a warm connection's `Working`; it costs one round trip and no work.
+    pub warm: Duration,
+    /// For the target; the server gives up before.
+    pub target: Duration,
+    /// For a server that has too much to do, in all attempts together.
+    pub busy: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            connect: Duration::from_secs(30),
+            handshake: Duration::from_secs(20),
+            warm: Duration::from_secs(3),
+            target: Duration::from_secs(45),
+            busy: Duration::from_secs(30),
+        }
+    }
+}
+
+/// An attempt that did not succeed.
+enum Failed {
+    /// For good.
+    Finally(OpenError),
+    /// The server has too much to do: it said so, or let go before it said anything.
+    Busy(OpenError),
+    /// The server has forgotten the session, and it is others' turn to make a new one.
+    Forgotten,
+}
+
+impl From<OpenError> for Failed {
+    fn from(error: OpenError) -> Failed {
+        match &error {
+            OpenError::Refused(failure) if failure.code == ErrorCode::ResourceExceeded => {
+                Failed::Busy(error)
+            }
+            _ => Failed::Finally(error),
+        }
+    }
+}
+
+impl Failed {
+    /// What went wrong while the server had not let us in yet.
+    fn at_the_door(what: &str, error: io::Error) -> Failed {
+        let reset = transport::is_reset(&error);
+        let error = OpenError::from_io(what, error);
+        if reset { Failed::Busy(error) } else { error.into() }
+    }
+}
+
+impl OpenError {
+    fn from_io(what: &str, error: io::Error) -> OpenError {
+        if tls::is_pin_mismatch(&error) {
+            return OpenError::Pin;
+        }
+        OpenError::Server(anyhow::Error::new(error).context(what.to_owned()))
+    }
+
+    fn late(what: &str, patience: Duration) -> OpenError {
+        let patience_s = patience.as_secs();
+        OpenError::Server(anyhow::anyhow!("{what}: no answer within {patience_s} s"))
+    }
+}
+
+/// One server, as its invite describes it.
+pub struct Tunnel<C: Connect> {
+    connect: C,
+    tls: TlsConnector,
+    token: Secret,
+    patience: Patience,
+    admission: Admission,
+    pool: Pool<Channel<C::Stream>>,
+    used: Used<Channel<C::Stream>>,
+    /// For tasks that must not keep it.
+    me: Weak<Tunnel<C>>,
+}
+
+/// An authenticated connection, and how long it may be unused.
+type Fresh<T> = (Channel<T>, Duration);
+
+impl<C: Connect> Tunnel<C> {
+    /// A tunnel to the server with this key, as this client, with `warm` connections in waiting.
+    ///
+    /// # Errors
+    /// TLS cannot be set up.
+    pub fn new(
+        connect: C,
+        pin: [u8; 32],
+        token: Secret,
+        patience: Patience,
+        warm: usize,
+    ) -> anyhow::Result<Arc<Tunnel<C>>> {
+        let tls = tls::connector(pin)?;
+        let (admission, pool) = (Admission::default(), Pool::new(warm));
+        let tunnel = Arc::new_cyclic(|me| {
+            let me = Weak::clone(me);
+            let used = Used::default();
+            Tunnel { connect, tls, token, patience, admission, pool, used, me }
+        });
+        if warm > 0 {
+            tokio::spawn(keep_warm(Arc::downgrade(&tunnel)));
+        }
+        Ok(tunnel)
+    }
+
+    /// Lets the waiting connections and the session go; no others take their place.
+    pub fn close(&self) {
+        self.pool.close();
+        self.used.close();
+        self.admission.close();
+    }
+
+    /// Keeps a connection that has carried something in good order for the next request.
+    pub(super) fn take_back(&self, channel: Channel<C::Stream>) {
+        self.used.put(channel);
+    }
+
+    /// A connection that waits for a request.
+    async fn waiting(&self) -> Option<Channel<C::Stream>> {
+        match self.used.take() {
+            Some(stream) => Some(stream),
+            None => self.pool.take().await,
+        }
+    }
+
+    async fn on_warm(
+        &self,
+        mut stream: Channel<C::Stream>,
+        target: &Target,
+    ) -> Result<Channel<C::Stream>, OpenError> {
+        let ask = async {
+            send(&mut stream, &Message::Connect(target.clone()).to_bytes()).await?;
+            self.expect(&mut stream, self.patience.warm, working).await
+        };
+        let asked = timeout(self.patience.warm, ask).await;
+        if let Err(error) =
+            asked.unwrap_or_else(|_| Err(OpenError::late("a warm connection", self.patience.warm)))
+        {
+            stream.abort();
+            return Err(error);
+        }
+        self.connected(stream).await
+    }
+
+    async fn connected(
+        &self,
+        mut stream: Channel<C::Stream>,
+    ) -> Result<Channel<C::Stream>, OpenError> {
+        let connected = |message: &Message| matches!(message, Message::Connected).then_some(());
+        self.expect(&mut stream, self.patience.target, connected).await?;
+        Ok(stream)
+    }
+
+    async fn below(&self) -> Result<C::Stream, OpenError> {
+        timeout(self.patience.connect, self.connect.connect())
+            .await
+            .map_err(|_| OpenError::late("connecting to the server", self.patience.connect))?
+            .map_err(OpenError::Server)
+    }
+
+    /// An authenticated connection. Without a target the server's Welcome was read and only that;
+    /// with one the request is on its way too. A server that has too much to do is asked again.
+    async fn fresh(&self, target: Option<&Target>) -> Result<Fresh<C::Stream>, OpenError> {
+        let mut backoff = Backoff::new(self.patience.busy);
+        loop {
+            let attempt = match self.admission.enter().await {
+                Admitted::Session(session) => self.attempt_known(&session, target).await,
+                Admitted::Stranger(turn) => self.attempt_unknown(turn, target).await,
+            };
+            match attempt {
+                Ok(fresh) => return Ok(fresh),
+                Err(Failed::Forgotten) => {}
+                Err(Failed::Finally(error)) => return Err(error),
+                Err(Failed::Busy(error)) => {
+                    tracing::debug!("the server is busy ({error}): waiting");
+                    if !backoff.wait().await {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn attempt_known(
+        &self,
+        session: &Session,
+        target: Option<&Target>,
+    ) -> Result<Fresh<C::Stream>, Failed> {
+        let stream = self.below().await?;
+        let Some(binding) = stream.binding() else {
+            // Plain TCP: nothing that a session could be bound to.
+            let turn = self.admission.enter_alone().await;
+            return self.as_stranger(stream, &turn, target).await;
+        };
+        let opening = self.by_session(stream, session, &binding, target);
+        let opened = timeout(self.patience.handshake, opening).await;
+        let late = |_| OpenError::late("the server", self.patience.handshake);
+        match opened.map_err(late)?? {
+            Ok(fresh) => Ok(fresh),
+            Err(stream) => {
+                self.admission.forgotten(session.id());
+                match self.admission.try_enter() {
+                    Some(turn) => self.as_stranger(stream, &turn, target).await,
+                    None => {
+                        stream.abort();
+                        Err(Failed::Forgotten)
+                    }
+                }
+            }
+        }
+    }
+
+    async fn attempt_unknown(
+        &self,
+        turn: Turn,
+        target: Option<&Target>,
+    ) -> Result<Fresh<C::Stream>, Failed> {
+        let stream = self.below().await?;
+        self.as_stranger(stream, &turn, target).await
+    }
+
+    /// Opens `stream` with the session, or gives it back: the server does not know it.
+    async fn by_session(
+        &self,
+        mut stream: C::Stream,
+        session: &Session,
+        binding: &Binding,
+        target: Option<&Target>,
+    ) -> Result<Result<Fresh<C::Stream>, C::Stream>, Failed> {
+        const DOOR: &str = "opening a connection to the server";
+        let request = target.map(|target| Message::Connect(target.clone()).to_bytes());
+        let opened = session.open(binding, &request.unwrap_or_default());
+        let (opening, keys) = opened.map_err(OpenError::Server)?;
+        let answer = async {
+            stream.write_all(&opening).await?;
+            stream.flush().await?;
+            let mut answer = [0; ANSWER_LEN];
+            stream.read_exact(&mut answer).await?;
+            Answer::parse(answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        };
+        let answer = answer.await.map_err(|error| Failed::at_the_door(DOOR, error))?;
+        if answer == Answer::Unknown {
+            return Ok(Err(stream));
+        }
+        let mut stream = Channel::session(Sealed::new(stream, keys, Vec::new()));
+        let (limit, _) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
+        Ok(Ok((stream, limit)))
+    }
+
+    /// TLS, and a session out of it if the server gives one.
+    async fn as_stranger(
+        &self,
+        stream: C::Stream,
+        _turn: &Turn,
+        target: Option<&Target>,
+    ) -> Result<Fresh<C::Stream>, Failed> {
+        let handshake = async {
+            let handshake = self.tls.connect(tls::server_name(), stream).await;
+            let stream = handshake.map_err(|e| Failed::at_the_door("TLS with the server", e))?;
+            let version = tls::version(stream.get_ref().1);
+            // The pin is verified: now, and only now, the token.
+            let mut bytes = Message::Hello { version, token: self.token.clone() }.to_bytes();
+            if let Some(target) = target {
+                Message::Connect(target.clone()).encode(&mut bytes);
+            }
+            let mut stream = Channel::tls(stream);
+            send(&mut stream, &bytes).await?;
+            let (limit, offer) = self.expect(&mut stream, self.patience.handshake, welcome).await?;
+            self.remember(&stream, offer)?;
+            Ok((stream, limit))
+        };
+        timeout(self.patience.handshake, handshake)
+            .await
+            .map_err(|_| OpenError::late("TLS with the server", self.patience.handshake))?
+    }
+
+    fn remember(&self, stream: &Channel<C::Stream>, offer: Option<Offer>) -> Result<(), OpenError> {
+        match (offer, stream.client_tls()) {
+            (Some(Offer { id, lifetime_s }), Some(tls)) => {
+                let session = Session::from_tls(id, tls).map_err(OpenError::Server)?;
+                self.admission.begun(session, Duration::from_secs(lifetime_s.into()));
+            }
+            _ => self.admission.none_given(),
+        }
+        Ok(())
+    }
+
+    fn renew_in_time(&self) {
+        if self.admission.is_to_renew()
+            && let Some(tunnel) = self.me.upgrade()
+        {
+            tokio::spawn(async move { tunnel.renew().await });
+        }
+    }
+
+    /// Makes a new session before the old one ends, on a connection of its own that ends at once.
+    async fn renew(&self) {
+        let turn = self.admission.enter_alone().await;
+        match self.attempt_unknown(turn, None).await {
+            Ok((mut stream, _)) => drop(timeout(self.patience.warm, stream.shutdown()).await),
+            Err(Failed::Busy(error) | Failed::Finally(error)) => {
+                tracing::debug!("the session is not renewed yet: {error}");
+                self.admission.not_renewed();
+            }
+            Err(Failed::Forgotten) => self.admission.not_renewed(),
+        }
+    }
+
+    /// Reads one message, which must be the one that `pick` takes.
+    async fn expect<T>(
+        &self,
+        stream: &mut Channel<C::Stream>,
+        patience: Duration,
+        pick: impl Fn(&Message) -> Option<T>,
+    ) -> Result<T, OpenError> {
+        let read = timeout(patience, Message::read(stream)).await;
+        match read.map_err(|_| OpenError::late("the server", patience))? {
+            Ok(Message::Failed(failure)) => Err(OpenError::Refused(failure)),
+            Ok(message) => pick(&message).ok_or_else(|| {
+                OpenError::Server(anyhow::anyhow!("the server said {message} out of turn"))
+            }),
+            Err(error) => Err(OpenError::from_io("the server ended the connection", error)),
+        }
+    }
+}
+
+impl<C: Connect> Open for Tunnel<C> {
+    type Stream = Leased<C>;
+
+    async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
+        self.renew_in_time();
+        let lend = |stream| Leased::new(stream, Weak::clone(&self.me));
+        if let Some(stream) = self.waiting().await {
+            match self.on_warm(stream, target).await {
+                Err(OpenError::Server(error)) => {
+                    tracing::debug!("a warm connection was dead ({error:#}): a fresh one");
+                    self.pool.clear();
+                    self.used.clear();
+                }
+                result => return result.map(lend),
+            }
+        }
+        let (mut stream, _) = self.fresh(Some(target)).await?;
+        self.expect(&mut stream, self.patience.handshake, working).await?;
+        self.connected(stream).await.map(lend)
+    }
+}
+
+fn working(message: &Message) -> Option<()> {
+    matches!(message, Message::Working).then_some(())
+}
+
+fn welcome(message: &Message) -> Option<(Duration, Option<Offer>)> {
+    match message {
+        Message::Welcome { idle_limit_s, session } => {
+            Some((Duration::from_secs((*idle_limit_s).into()), *session))
+        }
+        _ => None,
+    }
+}
+
+async fn send(stream: &mut impl Transport, bytes: &[u8]) -> Result<(), OpenError> {
+    let written = async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    };
+    written.await.map_err(|error| OpenError::from_io("sending to the server", error))
+}
+
+/// Fills the pool until the tunnel is gone.
+async fn keep_warm<C: Connect>(tunnel: Weak<Tunnel<C>>) {
+    const FIRST_PAUSE: Duration = Duration::from_secs(1);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+    /// `changed` cannot be awaited for ever: the tunnel must be able to end.
+    const LOOK_EVERY: Duration = Duration::from_secs(5);
+    let mut pause = FIRST_PAUSE;
+    while let Some(tunnel) = tunnel.upgrade() {
+        if tunnel.pool.wanted() == 0 {
+            let _ = timeout(LOOK_EVERY, tunnel.pool.changed()).await;
+            continue;
+        }
+        match tunnel.fresh(None).await {
+            Ok((stream, limit)) => {
+                if pause > FIRST_PAUSE {
+                    tracing::info!("the server answers again");
+                }
+                // Ours must be the earlier end: the server's could meet a request on its way.
+                tunnel.pool.put(stream, limit * 4 / 5);
+                pause = FIRST_PAUSE;
+            }
+            Err(error) => {
+                drop(tunnel);
+                // Once per outage for people; repeats are for those who look closer.
+                match pause == FIRST_PAUSE {
+                    true => tracing::warn!("{error}"),
+                    false => tracing::debug!("still: {error}"),
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Connections that have carried something and can carry more: a request on one costs no handshake, and it
+//! starts on all paths, with what their congestion controllers know.
+//!
+//! They wait for a few seconds, which is where most further requests come (the files of a page, the next
+//! call of a program), and are fewer than a page needs. Nobody waits on them: one is looked at when it is taken.
+//! If it died unnoticed the server does not say `Working`, and the request is made again on another.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::transport::Transport;
+
+/// How many wait at most. The oldest makes room for another.
+const MOST: usize = 64;
+/// How long one waits: less than the inactivity timers of cellular radios, so that its end does not wake one.
+const LIFE: Duration = Duration::from_secs(5);
+/// How often the old ones are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long an orderly end may take.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Those that wait, the oldest first.
+#[derive(Debug)]
+struct Waiting<S> {
+    streams: Vec<(S, Instant)>,
+    /// Somebody looks for the old ones.
+    watched: bool,
+    /// No more are wanted.
+    closed: bool,
+}
+
+/// Used connections in waiting.
+#[derive(Debug)]
+pub(super) struct Used<S>(Arc<Mutex<Waiting<S>>>);
+
+impl<S> Default for Used<S> {
+    fn default() -> Self {
+        Used(Arc::new(Mutex::new(Waiting { streams: Vec::new(), watched: false, closed: false })))
+    }
+}
+
+fn lock<S>(waiting: &Mutex<Waiting<S>>) -> MutexGuard<'_, Waiting<S>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Transport> Used<S> {
+    /// Takes the one that was used last and is still good.
+    pub(super) fn take(&self) -> Option<S> {
+        loop {
+            let (mut stream, _) = lock(&self.0).streams.pop()?;
+            if is_silent(&mut stream) {
+                return Some(stream);
+            }
+            bid_farewell(stream);
+        }
+    }
+
+    /// Has one wait. Needs a runtime.
+    pub(super) fn put(&self, stream: S) {
+        let mut waiting = lock(&self.0);
+        if waiting.closed {
+            return bid_farewell(stream);
+        }
+        if waiting.streams.len() == MOST {
+            bid_farewell(waiting.streams.remove(0).0);
+        }
+        waiting.streams.push((stream, Instant::now()));
+        if !std::mem::replace(&mut waiting.watched, true) {
+            tokio::spawn(watch(Arc::clone(&self.0)));
+        }
+    }
+
+    /// Lets all go: one proved dead, so the others are suspect.
+    pub(super) fn clear(&self) {
+        let streams = std::mem::take(&mut lock(&self.0).streams);
+        streams.into_iter().for_each(|(stream, _)| bid_farewell(stream));
+    }
+
+    /// Lets all go and wants no more.
+    pub(super) fn close(&self) {
+        lock(&self.0).closed = true;
+        self.clear();
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        lock(&self.0).streams.len()
+    }
+}
+
+/// Between requests the server has nothing to say: a byte, an end or an error means that it is no good.
+fn is_silent(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut byte = [0];
+    let mut cx = Context::from_waker(Waker::noop());
+    Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+}
+
+/// Ends one in good order.
+fn bid_farewell<S: Transport>(mut stream: S) {
+    tokio::spawn(async move { timeout(FAREWELL, stream.shutdown()).await });
+}
+
+/// Ends the old ones until none are left.
+async fn watch<S: Transport>(waiting: Arc<Mutex<Waiting<S>>>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        let mut now = lock(&waiting);
+        let old = now.streams.partition_point(|(_, since)| since.elapsed() >= LIFE);
+        now.streams.drain(..old).for_each(|(stream, _)| bid_farewell(stream));
+        if now.streams.is_empty() {
+            now.streams = Vec::new();
+            now.watched = false;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn put(used: &Used<DuplexStream>) -> DuplexStream {
+        let (near, far) = duplex(64);
+        used.put(near);
+        far
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_used_is_taken_first_and_the_dead_never() {
+        let used = Used::default();
+        let (mut first, dead, mut last) = (put(&used), put(&used), put(&used));
+        drop(dead);
+        for far in [&mut last, &mut first] {
+            let mut near = used.take().unwrap();
+            near.write_all(b"x").await.unwrap();
+            assert_eq!(far.read_u8().await.unwrap(), b'x');
+        }
+        assert!(used.take().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn they_wait_for_seconds_only_and_end_in_good_order() {
+        let used = Used::default();
+        let mut old = put(&used);
+        sleep(Duration::from_secs(3)).await;
+        let _young = put(&used);
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!((used.count(), old.read(&mut [0]).await.unwrap()), (1, 0));
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(used.count(), 0);
+        // Whoever looked for the old ones has gone, and comes again.
+        let mut late = put(&used);
+        assert_eq!(late.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_makes_room_and_a_closed_store_takes_none() {
+        let used = Used::default();
+        let mut far: Vec<_> = (0..=MOST).map(|_| put(&used)).collect();
+        assert_eq!((used.count(), far[0].read(&mut [0]).await.unwrap()), (MOST, 0));
+        used.close();
+        let mut refused = put(&used);
+        assert_eq!((used.count(), refused.read(&mut [0]).await.unwrap()), (0, 0));
+    }
+}

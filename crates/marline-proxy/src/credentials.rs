@@ -1,0 +1,245 @@
+//! Who may use the server: one credential per client, by name, stored as the SHA-256 of its token.
+//!
+//! The file is TOML, mode 0600, and belongs to the program (`marline server credential add | list |
+//! revoke`). A running server reads it again when it changes: a new client can connect within a
+//! second, a revoked one is thrown out within a second.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+
+use crate::private_file;
+use crate::secret::{Digest, Secret};
+
+/// Credentials that one file may hold.
+pub const MAX_CREDENTIALS: usize = 10_000;
+const RELOAD_EVERY: Duration = Duration::from_secs(1);
+const HEAD: &str = "# Clients of this Marline server; kept by `marline server credential`.\n\n";
+
+/// One client.
+#[derive(Clone, Debug)]
+pub struct Credential {
+    /// Its name, unique; letters, digits, `-`, `_`, `.`.
+    pub name: Arc<str>,
+    /// SHA-256 of its token.
+    pub token_sha256: Digest,
+    /// Seconds since 1970 when it was made.
+    pub created_unix_s: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Row {
+    name: String,
+    token_sha256: String,
+    created_unix_s: u64,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    credential: Vec<Row>,
+}
+
+/// All clients.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    list: Vec<Credential>,
+}
+
+impl Credentials {
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// Where it is wrong.
+    pub fn parse(text: &str) -> anyhow::Result<Credentials> {
+        let table: Table = toml::from_str(text)?;
+        let mut credentials = Credentials::default();
+        for row in table.credential {
+            let token_sha256 = Digest::from_hex(&row.token_sha256).with_context(|| {
+                format!("credential {:?}: token-sha256 must be 64 hexadecimal digits", row.name)
+            })?;
+            credentials.insert(&row.name, token_sha256, row.created_unix_s)?;
+        }
+        Ok(credentials)
+    }
+
+    fn to_text(&self) -> anyhow::Result<String> {
+        let row = |c: &Credential| Row {
+            name: c.name.to_string(),
+            token_sha256: c.token_sha256.to_hex(),
+            created_unix_s: c.created_unix_s,
+        };
+        let table = Table { credential: self.list.iter().map(row).collect() };
+        Ok(HEAD.to_owned() + &toml::to_string(&table)?)
+    }
+
+    fn insert(&mut self, name: &str, digest: Digest, created_unix_s: u64) -> anyhow::Result<()> {
+        let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(fine) {
+            bail!("{name:?} is no name: 1 to 64 letters, digits, '-', '_' or '.'");
+        }
+        if self.list.iter().any(|c| &*c.name == name) {
+            bail!("the credential {name:?} exists already");
+        }
+        if self.list.len() >= MAX_CREDENTIALS {
+            bail!("there are {MAX_CREDENTIALS} credentials already");
+        }
+        let name = Arc::from(name);
+        self.list.push(Credential { name, token_sha256: digest, created_unix_s });
+        Ok(())
+    }
+
+    /// Makes a client and its token. The token exists nowhere but in the answer.
+    ///
+    /// # Errors
+    /// A bad or used name, or no randomness.
+    pub fn add(&mut self, name: &str) -> anyhow::Result<Secret> {
+        let token = Secret::random()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.insert(name, token.digest(), now.as_secs())?;
+        Ok(token)
+    }
+
+    /// Takes a client away.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn revoke(&mut self, name: &str) -> anyhow::Result<()> {
+        let before = self.list.len();
+        self.list.retain(|c| &*c.name != name);
+        if self.list.len() == before {
+            bail!("there is no credential {name:?}");
+        }
+        Ok(())
+    }
+
+    /// Whose token this is. All credentials are compared, each in constant time.
+    #[must_use]
+    pub fn find(&self, digest: &Digest) -> Option<&Credential> {
+        // No early return: the time taken does not tell which one matched.
+        let mut found = None;
+        for credential in &self.list {
+            if credential.token_sha256.matches(digest) {
+                found = Some(credential);
+            }
+        }
+        found
+    }
+
+    /// All of them, in the order they were made.
+    #[must_use]
+    pub fn list(&self) -> &[Credential] {
+        &self.list
+    }
+}
+
+/// The file that holds them.
+#[derive(Clone, Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The store in this file.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Store {
+        Store { path }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the file, empty; it must not exist.
+    ///
+    /// # Errors
+    /// It exists or cannot be written.
+    pub fn create(&self) -> anyhow::Result<()> {
+        private_file::create(&self.path, HEAD.as_bytes())
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is not there, readable by others, or wrong.
+    pub fn load(&self) -> anyhow::Result<Credentials> {
+        let shown = self.path.display();
+        private_file::check_mode(&self.path)?;
+        let text =
+            std::fs::read_to_string(&self.path).with_context(|| format!("cannot read {shown}"))?;
+        Credentials::parse(&text).with_context(|| format!("in {shown}"))
+    }
+
+    /// Changes it; others who change it at the same time wait.
+    ///
+    /// # Errors
+    /// What reading, `change` or writing give.
+    pub fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Credentials) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let _lock = self.lock()?;
+        let mut credentials = self.load()?;
+        let result = change(&mut credentials)?;
+        private_file::replace(&self.path, credentials.to_text()?.as_bytes())?;
+        Ok(result)
+    }
+
+    fn lock(&self) -> anyhow::Result<File> {
+        let path = private_file::with_suffix(&self.path, ".lock");
+        let shown = path.display();
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.with_context(|| format!("cannot open {shown}"))?;
+        file.lock().with_context(|| format!("cannot lock {shown}"))?;
+        Ok(file)
+    }
+
+    /// What tells one version of the file from the next.
+    fn stamp(&self) -> Option<(u64, i64, i64, u64)> {
+        let meta = std::fs::metadata(&self.path).ok()?;
+        Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
+    }
+
+    /// The credentials, kept up to date until all receivers are gone: read again when the file changes,
+    /// and when `again` says so. A file that became wrong is reported and the last good version stays in
+    /// force.
+    ///
+    /// # Errors
+    /// What [`load`](Self::load) gives now.
+    pub fn follow(self, again: Arc<Notify>) -> anyhow::Result<watch::Receiver<Arc<Credentials>>> {
+        let mut stamp = self.stamp();
+        let (sender, receiver) = watch::channel(Arc::new(self.load()?));
+        tokio::spawn(async move {
+            while !sender.is_closed() {
+                let told = tokio::time::timeout(RELOAD_EVERY, again.notified()).await.is_ok();
+                let now = self.stamp();
+                if now == stamp && !told {
+                    continue;
+                }
+                stamp = now;
+                match self.load() {
+                    Ok(credentials) => {
+                        tracing::info!(clients = credentials.list.len(), "credentials read again");
+                        sender.send_replace(Arc::new(credentials));
+                    }
+                    Err(error) => tracing::error!("old credentials stay in force: {error:#}"),
+                }
+            }
+        });
+        Ok(receiver)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Memory after a flood of connections.
+//!
+//! A connection costs some 25 kB in hundreds of pieces, and those of ten thousand lie mixed with what
+//! outlives them (TIME-WAIT, tables). glibc gives back to the system what is free at the end of an arena
+//! only; the rest stays with the process for ever, resident and idle: after 10,000 connections some hundred
+//! megabytes. It has a call that gives back all free pages, so that is made when a flood is over: many
+//! connections ended, and now hardly any do; and once more when their TIME-WAIT is over as well. While they
+//! come and go at a steady rate that is a rare event, as what is given back would be asked for again at once.
+//!
+//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of a C library more in every
+//! build and of its own ways under load; with what a connection costs now the call is enough. docs/endurance.md has
+//! the figures.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections that this process has carried to their end.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Fewer connections than this leave nothing worth the call behind.
+const FLOOD: u64 = 256;
+/// How often to look.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Looks until what a flood left to TIME-WAIT, or to ends that were late, is gone as well: 65 s.
+const AFTERMATH: u32 = 13;
+
+/// Counts a connection's end, when it is dropped.
+#[derive(Debug)]
+pub(super) struct Carried;
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        ENDED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Notices when a flood is over, from how many connections have ended by each look.
+#[derive(Debug, Default)]
+struct Ebb {
+    last: u64,
+    /// By when memory was given back.
+    settled: u64,
+    /// Looks until it is given back once more.
+    aftermath: u32,
+}
+
+impl Ebb {
+    /// Whether it is time to give memory back: since the last time many connections ended, and of them
+    /// not one in twenty since the last look; or that was so [`AFTERMATH`] ago.
+    fn look(&mut self, ended: u64) -> bool {
+        let (new, since) = (ended - self.last, ended - self.settled);
+        self.last = ended;
+        let over = since >= FLOOD && new * 20 <= since;
+        if over {
+            (self.settled, self.aftermath) = (ended, AFTERMATH);
+            return true;
+        }
+        // The next one is under way, and has an end of its own.
+        if since >= FLOOD {
+            self.aftermath = 0;
+        }
+        let waits = self.aftermath > 0;
+        self.aftermath = self.aftermath.saturating_sub(1);
+        waits && self.aftermath == 0
+    }
+}
+
+/// Gives memory back after floods, for ever.
+pub async fn give_back() {
+    let mut ebb = Ebb::default();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if !ebb.look(ENDED.load(Ordering::Relaxed)) {
+            continue;
+        }
+        let begin = Instant::now();
+        // It may take a while, in which nothing may wait for this thread.
+        let given = tokio::task::spawn_blocking(marline_io::release_free_memory).await;
+        let took_ms = begin.elapsed().as_millis();
+        tracing::debug!(given = given.unwrap_or(false), took_ms, "free memory given back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said at each look, for so many connections ended in the time before it.
+    fn looks(ended: &[u64]) -> Vec<bool> {
+        let (mut ebb, mut all) = (Ebb::default(), 0);
+        let mut look = |new: &u64| {
+            all += new;
+            ebb.look(all)
+        };
+        ended.iter().map(&mut look).collect()
+    }
+
+    #[test]
+    fn a_flood_is_over_once_when_hardly_any_end() {
+        assert_eq!(
+            looks(&[0, 4_000, 6_000, 600, 100, 0, 0]),
+            [false, false, false, false, true, false, false]
+        );
+        assert_eq!(looks(&[300, 0, 300, 0]), [false, true, false, true]);
+    }
+
+    #[test]
+    fn what_it_left_to_time_wait_is_given_back_a_minute_later_and_once() {
+        let mut ended = [0; 40];
+        ended[0] = 400;
+        let mut expected = [false; 40];
+        (expected[1], expected[1 + AFTERMATH as usize]) = (true, true);
+        assert_eq!(looks(&ended), expected);
+    }
+
+    #[test]
+    fn few_and_steady_ones_are_left_alone() {
+        assert!(looks(&[10; 20]).iter().all(|now| !now));
+        // A steady rate is looked after once in twenty times, at most.
+        let steady = looks(&[15_000; 100]).iter().filter(|now| **now).count();
+        assert!(steady <= 5, "{steady}");
+    }
+}

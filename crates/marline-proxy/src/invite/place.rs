@@ -1,0 +1,108 @@
+//! Where a new invite goes: into a file that only its owner reads, or to standard output. It exists
+//! nowhere else, so the file is made before the client is.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use super::Invite;
+use crate::private_file;
+
+/// A place for an invite.
+#[derive(Debug)]
+pub enum Place {
+    /// Standard output, the word alone, so that it can be piped.
+    Output,
+    /// A file, made and still empty.
+    File(File, PathBuf),
+}
+
+impl Place {
+    /// A new file, or without one standard output.
+    ///
+    /// # Errors
+    /// The file exists, or cannot be made.
+    pub fn at(file: Option<PathBuf>) -> anyhow::Result<Place> {
+        let Some(path) = file else { return Ok(Place::Output) };
+        Ok(Place::File(private_file::reserve(&path)?, path))
+    }
+
+    /// Passes `result` on; after a failure no empty file is left.
+    ///
+    /// # Errors
+    /// That of `result`.
+    pub fn unless_failed<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+        if let (Err(_), Place::File(_, path)) = (&result, self) {
+            // It is empty.
+            let _ = std::fs::remove_file(path);
+        }
+        result
+    }
+
+    /// Puts the invite of `client` there and says so on standard error.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn put(self, invite: &Invite, client: &str) -> anyhow::Result<()> {
+        let word = invite.to_word();
+        match self {
+            Place::File(mut file, path) => {
+                let shown = path.display();
+                let written = writeln!(file, "{word}").and_then(|()| file.sync_all());
+                written.with_context(|| format!("cannot write {shown}"))?;
+                eprintln!(
+                    "the invite of the client {client:?} is in {shown} (secret: whoever has it is \
+                     that client)"
+                );
+            }
+            Place::Output => {
+                eprintln!(
+                    "the invite of the client {client:?} (secret: whoever has it is that client):"
+                );
+                println!("{word}");
+                if output_is_read_by_others() {
+                    eprintln!(
+                        "others can read the file that it went into: chmod 600 it (a client refuses it \
+                         else), or let --invite-out FILE make one"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether standard output is a file that others may read.
+fn output_is_read_by_others() -> bool {
+    let file = std::io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let meta = file.and_then(|file| file.metadata());
+    meta.is_ok_and(|meta| meta.is_file() && meta.mode() & 0o077 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_private_there_is_one_or_none_and_none_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("invite");
+        let place = Place::at(Some(path.clone())).unwrap();
+        let failed = place.unless_failed::<()>(Err(anyhow::anyhow!("no server"))).unwrap_err();
+        assert_eq!(failed.to_string(), "no server");
+        assert!(!path.exists());
+
+        let token = crate::secret::Secret::random().unwrap();
+        let invite = Invite::new(vec!["a.example:1".parse().unwrap()], [1; 32], token).unwrap();
+        Place::at(Some(path.clone())).unwrap().put(&invite, "first").unwrap();
+        private_file::check_mode(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.parse::<Invite>().is_ok_and(|read| read == invite));
+        assert!(Place::at(Some(path.clone())).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+}

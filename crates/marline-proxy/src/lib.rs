@@ -1,0 +1,34 @@
+//! The proxy: what client and server have in common, and the two of them.
+//!
+//! An application's connection goes: SOCKS5 or forward -> tunnel (one multipath stream of its
+//! own) -> TLS, or a session's keys -> request -> server's rules -> TCP to the target. Everything here is
+//! generic over the [`Transport`](transport::Transport) below TLS, so that tests run over pipes.
+
+#![forbid(unsafe_code)]
+
+pub mod channel;
+pub mod client;
+pub mod credentials;
+pub mod ebb;
+pub mod invite;
+pub mod message;
+pub mod private_file;
+pub mod record;
+pub mod relay;
+pub mod resolve;
+pub mod rewound;
+pub mod rules;
+pub mod secret;
+pub mod serve;
+pub mod server;
+pub mod session;
+pub mod shutdown;
+pub mod signals;
+pub mod socks;
+pub mod target;
+#[cfg(test)]
+mod testing;
+pub mod tls;
+pub mod transport;
+#[cfg(test)]
+mod version_one;

@@ -1,0 +1,335 @@
+//! What client and server say to each other inside TLS before the application's bytes flow.
+//!
+//! ```text
+//! type u8 | length u16 | body
+//!  1 Hello      version u8, token 32            client: who I am
+//!  2 Welcome    idle limit u16 (s), session     server: unused, this connection is kept that long
+//!  3 Connect    port u16, kind u8, address      client: take me there (kind 1 IPv4, 3 name, 4 IPv6)
+//!  4 Working                                    server: heard, connecting now
+//!  5 Connected                                  server: from here on, bytes are the target's
+//!  6 Failed     code u8, text                   server: no; the codes are RFC 8803 section 6.2.8's
+//! ```
+//! All numbers are in network order. RFC 8803's own framing was not taken: it carries no names (the
+//! server must resolve them, or the client's network would see and answer them), no credentials and
+//! no text for people. Its error codes were, so that a converter can be offered later without a
+//! second list. `Working` costs nothing and tells a warm connection that died unnoticed from a
+//! target that is slow. docs/spec/proxy-protocol.md is the specification.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::secret::Secret;
+use crate::session::SessionId;
+use crate::target::{BadTarget, Host, Target};
+
+/// The last version, which [`Message::Hello`] names if TLS agreed on it.
+pub const VERSION: u8 = 2;
+/// Longest body: `Failed` with 255 bytes of text, `Connect` with a name of 255.
+pub const MAX_BODY: usize = 2 + 1 + 1 + 255;
+const HEADER_LEN: usize = 3;
+const MAX_TEXT: usize = 255;
+
+/// RFC 8803's error codes (section 6.2.8).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ErrorCode {
+    /// 0: this version is not spoken here.
+    UnsupportedVersion,
+    /// 1: the message makes no sense.
+    Malformed,
+    /// 2: a message that has no place here.
+    UnsupportedMessage,
+    /// 32: unknown credential, or a destination that is not allowed.
+    NotAuthorized,
+    /// 64: the server has no resources for one more.
+    ResourceExceeded,
+    /// 65: the server's network fails.
+    NetworkFailure,
+    /// 96: the destination refused or reset the connection.
+    ConnectionReset,
+    /// 97: the destination does not answer, or its name has no address.
+    DestinationUnreachable,
+    /// A code this program does not know.
+    Other(u8),
+}
+
+impl ErrorCode {
+    const KNOWN: [(u8, ErrorCode); 8] = [
+        (0, ErrorCode::UnsupportedVersion),
+        (1, ErrorCode::Malformed),
+        (2, ErrorCode::UnsupportedMessage),
+        (32, ErrorCode::NotAuthorized),
+        (64, ErrorCode::ResourceExceeded),
+        (65, ErrorCode::NetworkFailure),
+        (96, ErrorCode::ConnectionReset),
+        (97, ErrorCode::DestinationUnreachable),
+    ];
+
+    /// The number on the wire.
+    #[must_use]
+    pub fn to_u8(self) -> u8 {
+        match self {
+            ErrorCode::Other(code) => code,
+            known => Self::KNOWN.iter().find(|(_, c)| *c == known).map_or(1, |(number, _)| *number),
+        }
+    }
+
+    /// The code with this number.
+    #[must_use]
+    pub fn from_u8(number: u8) -> ErrorCode {
+        let known = Self::KNOWN.iter().find(|(n, _)| *n == number);
+        known.map_or(ErrorCode::Other(number), |(_, code)| *code)
+    }
+}
+
+/// A refusal, with words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text} (code {})", code.to_u8())]
+pub struct Failure {
+    /// What kind.
+    pub code: ErrorCode,
+    /// Why; at most 255 bytes go over the wire.
+    pub text: String,
+}
+
+impl Failure {
+    /// A refusal.
+    #[must_use]
+    pub fn new(code: ErrorCode, text: impl Into<String>) -> Failure {
+        Failure { code, text: text.into() }
+    }
+}
+
+/// A session to open further connections with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Its name.
+    pub id: SessionId,
+    /// It ends after this long.
+    pub lifetime_s: u32,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The client's credential.
+    Hello {
+        /// What is spoken: the version that TLS agreed on.
+        version: u8,
+        /// Its secret.
+        token: Secret,
+    },
+    /// The credential is good.
+    Welcome {
+        /// An unused connection is closed after this long.
+        idle_limit_s: u16,
+        /// The session that this connection's handshake began, in version 2.
+        session: Option<Offer>,
+    },
+    /// The client's wish.
+    Connect(Target),
+    /// The wish was heard.
+    Working,
+    /// The application's bytes follow.
+    Connected,
+    /// The end.
+    Failed(Failure),
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    /// No such type.
+    #[error("message type {0} is unknown")]
+    Type(u8),
+    /// A body that no message has.
+    #[error("a body of {length} bytes does not fit message type {kind}")]
+    Length {
+        /// The type.
+        kind: u8,
+        /// The announced or found length.
+        length: usize,
+    },
+    /// An address kind that is not 1, 3 or 4.
+    #[error("address kind {0} is unknown")]
+    AddressKind(u8),
+    /// A destination that is none.
+    #[error("bad destination: {0}")]
+    Target(#[from] BadTarget),
+}
+
+impl Message {
+    fn kind(&self) -> u8 {
+        match self {
+            Message::Hello { .. } => 1,
+            Message::Welcome { .. } => 2,
+            Message::Connect(_) => 3,
+            Message::Working => 4,
+            Message::Connected => 5,
+            Message::Failed(_) => 6,
+        }
+    }
+
+    /// Appends the message's bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[self.kind(), 0, 0]);
+        match self {
+            Message::Hello { version, token } => {
+                out.push(*version);
+                out.extend_from_slice(token.expose());
+            }
+            Message::Welcome { idle_limit_s, session } => {
+                out.extend_from_slice(&idle_limit_s.to_be_bytes());
+                if let Some(Offer { id, lifetime_s }) = session {
+                    out.extend_from_slice(id.as_bytes());
+                    out.extend_from_slice(&lifetime_s.to_be_bytes());
+                }
+            }
+            Message::Connect(target) => encode_target(target, out),
+            Message::Working | Message::Connected => {}
+            Message::Failed(failure) => {
+                out.push(failure.code.to_u8());
+                out.extend_from_slice(head_of(&failure.text, MAX_TEXT).as_bytes());
+            }
+        }
+        let length = (out.len() - start - HEADER_LEN) as u16;
+        out[start + 1..start + HEADER_LEN].copy_from_slice(&length.to_be_bytes());
+    }
+
+    /// The message's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        self.encode(&mut out);
+        out
+    }
+
+    /// The message with this type and body.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn decode(kind: u8, body: &[u8]) -> Result<Message, BadMessage> {
+        let misfit = BadMessage::Length { kind, length: body.len() };
+        match (kind, body) {
+            (1, [version, token @ ..]) => {
+                let token = token.try_into().map_err(|_| misfit)?;
+                Ok(Message::Hello { version: *version, token: Secret::from_bytes(token) })
+            }
+            (2, [high, low, session @ ..]) => {
+                let idle_limit_s = u16::from_be_bytes([*high, *low]);
+                let session = decode_offer(session).ok_or(misfit)?;
+                Ok(Message::Welcome { idle_limit_s, session })
+            }
+            (3, [high, low, address_kind, address @ ..]) => {
+                let host = decode_host(*address_kind, address)?;
+                Ok(Message::Connect(Target::new(host, u16::from_be_bytes([*high, *low]))?))
+            }
+            (4, []) => Ok(Message::Working),
+            (5, []) => Ok(Message::Connected),
+            (6, [code, text @ ..]) if text.len() <= MAX_TEXT => {
+                Ok(Message::Failed(Failure::new(ErrorCode::from_u8(*code), printable(text))))
+            }
+            (1..=6, _) => Err(misfit),
+            _ => Err(BadMessage::Type(kind)),
+        }
+    }
+
+    /// Reads one message and not a byte more.
+    ///
+    /// # Errors
+    /// What reading gives; `InvalidData` around a [`BadMessage`]; `UnexpectedEof` at the end.
+    pub async fn read(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {
+        let mut header = [0; HEADER_LEN];
+        input.read_exact(&mut header).await?;
+        let [kind, high, low] = header;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if length > MAX_BODY {
+            return Err(invalid(BadMessage::Length { kind, length }));
+        }
+        let mut body = [0; MAX_BODY];
+        input.read_exact(&mut body[..length]).await?;
+        Message::decode(kind, &body[..length]).map_err(invalid)
+    }
+}
+
+fn invalid(error: BadMessage) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn encode_target(target: &Target, out: &mut Vec<u8>) {
+    out.extend_from_slice(&target.port.to_be_bytes());
+    match &target.host {
+        Host::V4(address) => {
+            out.push(1);
+            out.extend_from_slice(&address.octets());
+        }
+        Host::Name(name) => {
+            out.push(3);
+            out.extend_from_slice(name.as_bytes());
+        }
+        Host::V6(address) => {
+            out.push(4);
+            out.extend_from_slice(&address.octets());
+        }
+    }
+}
+
+/// `None` for what is neither an offer nor nothing.
+fn decode_offer(bytes: &[u8]) -> Option<Option<Offer>> {
+    if bytes.is_empty() {
+        return Some(None);
+    }
+    let (id, lifetime) = bytes.split_first_chunk()?;
+    let lifetime_s = u32::from_be_bytes(lifetime.try_into().ok()?);
+    Some(Some(Offer { id: SessionId::from_bytes(*id), lifetime_s }))
+}
+
+fn decode_host(kind: u8, address: &[u8]) -> Result<Host, BadMessage> {
+    let misfit = BadMessage::Length { kind: 3, length: address.len() + 3 };
+    match kind {
+        1 => {
+            let octets: [u8; 4] = address.try_into().map_err(|_| misfit)?;
+            Ok(Host::V4(Ipv4Addr::from(octets)))
+        }
+        3 => Ok(Host::name(&String::from_utf8_lossy(address))?),
+        4 => {
+            let octets: [u8; 16] = address.try_into().map_err(|_| misfit)?;
+            Ok(Host::V6(Ipv6Addr::from(octets)))
+        }
+        _ => Err(BadMessage::AddressKind(kind)),
+    }
+}
+
+/// The longest head of `text` of at most `limit` bytes.
+fn head_of(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// A peer's text reaches terminals and logs: nothing but printable ASCII gets through.
+fn printable(text: &[u8]) -> String {
+    text.iter().map(|&b| if (0x20..0x7f).contains(&b) { b as char } else { '?' }).collect()
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Message::Hello { .. } => "Hello",
+            Message::Welcome { .. } => "Welcome",
+            Message::Connect(_) => "Connect",
+            Message::Working => "Working",
+            Message::Connected => "Connected",
+            Message::Failed(_) => "Failed",
+        };
+        f.write_str(name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! A stream of which some bytes were read to see what it is, with those bytes in front again.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::session::Binding;
+use crate::transport::Transport;
+
+/// A stream and what was read of it.
+#[derive(Debug)]
+pub struct Rewound<T> {
+    head: Vec<u8>,
+    given: usize,
+    inner: T,
+}
+
+impl<T> Rewound<T> {
+    /// `head` comes first again, then the rest of `inner`.
+    pub fn new(head: Vec<u8>, inner: T) -> Rewound<T> {
+        Rewound { head, given: 0, inner }
+    }
+}
+
+impl<T: Transport> Transport for Rewound<T> {
+    fn abort(self) {
+        self.inner.abort();
+    }
+
+    fn know_peer(&self) {
+        self.inner.know_peer();
+    }
+
+    fn binding(&self) -> Option<Binding> {
+        self.inner.binding()
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let rest = &this.head[this.given..];
+        if rest.is_empty() {
+            return Pin::new(&mut this.inner).poll_read(cx, buf);
+        }
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        this.given += count;
+        if this.given == this.head.len() {
+            // It is kept as long as the connection otherwise.
+            (this.head, this.given) = (Vec::new(), 0);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Rewound<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,176 @@
+//! A front for a service that knows nothing of Multipath TCP: clients connect to Marline, over
+//! several paths or as plain TCP, and each connection goes on to the service.
+//!
+//! What one side does, the other sees: an end of a direction is passed on as such, a reset as a
+//! reset (MP_FASTCLOSE towards multipath clients), a reader that is slow makes the other side's writer
+//! wait. Between the two lie one buffer per direction and the connection's own send and receive
+//! buffers, all of them bounded.
+
+mod backend;
+mod header;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::{sleep, timeout};
+
+pub use backend::Backend;
+use backend::Connected;
+pub use header::HeaderVersion;
+
+use crate::relay::{Traffic, relay};
+use crate::server::gate::{Full, Quota, source_of};
+use crate::shutdown::Stop;
+use crate::transport::Transport;
+
+/// Bounds of a front.
+#[derive(Copy, Clone, Debug)]
+pub struct FrontLimits {
+    /// Connections in all.
+    pub total: usize,
+    /// Connections of one source.
+    pub per_source: usize,
+    /// Silence after which a connection is ended.
+    pub idle: Option<Duration>,
+    /// Time for the service to accept.
+    pub connect: Duration,
+}
+
+impl Default for FrontLimits {
+    fn default() -> Self {
+        let connect = Duration::from_secs(10);
+        FrontLimits { total: 4_096, per_source: 256, idle: None, connect }
+    }
+}
+
+/// What serves connections.
+#[derive(Debug)]
+pub struct ServiceFront {
+    service: RwLock<Arc<Service>>,
+    places: Quota<IpAddr>,
+    stop: Stop,
+}
+
+/// What a connection is served by, from its start to its end.
+#[derive(Debug)]
+struct Service {
+    backend: Backend,
+    header: Option<HeaderVersion>,
+    limits: FrontLimits,
+}
+
+impl ServiceFront {
+    /// A front for `backend`.
+    #[must_use]
+    pub fn new(
+        backend: Backend,
+        header: Option<HeaderVersion>,
+        limits: FrontLimits,
+        stop: Stop,
+    ) -> ServiceFront {
+        let places = Quota::new(limits.per_source, limits.total);
+        let service = RwLock::new(Arc::new(Service { backend, header, limits }));
+        ServiceFront { service, places, stop }
+    }
+
+    /// Serves new connections so from now on. Those that run go on as they began.
+    pub fn change(&self, backend: Backend, header: Option<HeaderVersion>, limits: FrontLimits) {
+        let service = Arc::new(Service { backend, header, limits });
+        *self.service.write().unwrap_or_else(PoisonError::into_inner) = service;
+        self.places.bound(limits.per_source, limits.total);
+    }
+
+    fn service(&self) -> Arc<Service> {
+        Arc::clone(&self.service.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Connections that are served now.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.places.count()
+    }
+
+    /// Serves one connection, which `peer` opened to our address `local`, to its end.
+    pub async fn serve<T: Transport>(&self, stream: T, peer: SocketAddr, local: SocketAddr) {
+        let _place = match self.places.enter(source_of(peer.ip())) {
+            Ok(place) => place,
+            Err(full) => {
+                let scope = if full == Full::Key { "from this source" } else { "in all" };
+                tracing::warn!(%peer, "too many connections {scope}: reset");
+                return stream.abort();
+            }
+        };
+        let service = self.service();
+        let connect = timeout(service.limits.connect, service.backend.connect());
+        let connected = tokio::select! {
+            connected = connect => connected,
+            () = self.stop.over() => return stream.abort(),
+        };
+        match connected {
+            Ok(Ok(Connected::Tcp(socket))) => {
+                self.carry((socket, &service), stream, peer, local).await;
+            }
+            Ok(Ok(Connected::Unix(socket))) => {
+                self.carry((socket, &service), stream, peer, local).await;
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%peer, service = %service.backend, "the service: {error}");
+                stream.abort();
+            }
+            Err(_) => {
+                tracing::warn!(%peer, service = %service.backend, "the service does not accept");
+                stream.abort();
+            }
+        }
+    }
+
+    async fn carry<L: Transport, R: Transport>(
+        &self,
+        (mut socket, service): (L, &Service),
+        stream: R,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) {
+        if let Some(version) = service.header {
+            // A fresh socket has room for it.
+            if let Err(error) = socket.write_all(&version.header(peer, local)).await {
+                tracing::warn!(%peer, service = %service.backend, "the service: {error}");
+                return stream.abort();
+            }
+        }
+        tracing::debug!(%peer, %local, "connected");
+        let traffic = Arc::new(Traffic::default());
+        let cancel = async {
+            tokio::select! {
+                () = self.stop.over() => {}
+                () = silence(&traffic, service.limits.idle) => {
+                    tracing::info!(%peer, "ended after silence");
+                }
+            }
+        };
+        let result = relay(socket, stream, &traffic, cancel).await;
+        let (up_bytes, down_bytes) = traffic.counts();
+        match result {
+            Ok(_) => tracing::debug!(%peer, up_bytes, down_bytes, "done"),
+            Err(error) => tracing::debug!(%peer, up_bytes, down_bytes, "broken: {error}"),
+        }
+    }
+}
+
+/// Resolves when nothing was carried for `limit`, at most an eighth later.
+async fn silence(traffic: &Traffic, limit: Option<Duration>) {
+    const LOOKS: u32 = 8;
+    let Some(limit) = limit else { return std::future::pending().await };
+    let (mut seen, mut same) = (traffic.counts(), 0);
+    while same < LOOKS {
+        sleep(limit / LOOKS).await;
+        let now = traffic.counts();
+        same = if now == seen { same + 1 } else { 0 };
+        seen = now;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! How a connection shows whose it is.
+//!
+//! Its first byte tells: an opening of a session is looked up and checked, which takes microseconds and no
+//! place among strangers; TLS waits for its turn at the gate. A session that is not known here (any
+//! more), and an opening that does not authenticate, are answered so that the client goes on with TLS on
+//! the same connection.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::gate::{Full, Guest, Place};
+use super::{Client, Server, refuse};
+use crate::channel::Channel;
+use crate::message::{ErrorCode, Failure, Message, Offer};
+use crate::rewound::Rewound;
+use crate::secret::Secret;
+use crate::session::sealed::Sealed;
+use crate::session::{Answer, MAGIC, OPENING_LEN, Opening, Session, SessionId};
+use crate::tls;
+use crate::transport::Transport;
+
+/// An authenticated connection.
+pub(super) struct Arrived<T> {
+    pub(super) stream: Channel<Rewound<T>>,
+    pub(super) client: Client,
+    /// A session for more like it.
+    pub(super) offer: Option<Offer>,
+    /// Its request came with it: the greeting can wait for the answer.
+    pub(super) asks_at_once: bool,
+    pub(super) _place: Place<Arc<str>>,
+}
+
+/// What the first bytes were.
+enum First<T> {
+    Known(Channel<Rewound<T>>, Client, bool),
+    Stranger(Rewound<T>),
+}
+
+/// What a stranger said.
+struct Greeting<T> {
+    stream: Channel<Rewound<T>>,
+    token: Result<Secret, Failure>,
+    session: Option<Session>,
+}
+
+impl Server {
+    /// Lets one in who can show whose it is. Who cannot has been dealt with.
+    pub(super) async fn arrive<T: Transport>(&self, stream: T, peer: IpAddr) -> Option<Arrived<T>> {
+        let guest = self.lobby.enter(peer);
+        match self.first(stream, peer, guest).await? {
+            First::Known(stream, client, asks_at_once) => {
+                tracing::debug!(%peer, client = %client.name, "known by its session");
+                self.seat(stream, client, None, asks_at_once).await
+            }
+            // Boxed, for a handshake takes several times the room that a relay takes for hours.
+            First::Stranger(stream) => Box::pin(self.stranger(stream, peer)).await,
+        }
+    }
+
+    async fn first<T: Transport>(
+        &self,
+        stream: T,
+        peer: IpAddr,
+        mut guest: Guest,
+    ) -> Option<First<T>> {
+        let looked_at = tokio::select! {
+            looked_at = timeout(self.limits.authentication, self.look_at(stream)) => looked_at,
+            () = guest.shown_out() => {
+                tracing::debug!(%peer, "silent, and others want in: ended");
+                return None;
+            }
+        };
+        match looked_at {
+            Ok(Ok(first)) => Some(first),
+            Ok(Err(why)) => {
+                tracing::info!(%peer, "not a client of ours: {why}");
+                None
+            }
+            Err(_) => {
+                tracing::info!(%peer, "said nothing in time");
+                None
+            }
+        }
+    }
+
+    /// Reads the first bytes, and what else belongs to an opening.
+    async fn look_at<T: Transport>(&self, mut stream: T) -> io::Result<First<T>> {
+        let mut head = [0; OPENING_LEN];
+        let mut filled = stream.read(&mut head).await?;
+        if filled == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if head[0] != MAGIC {
+            return Ok(First::Stranger(Rewound::new(head[..filled].to_vec(), stream)));
+        }
+        while filled < OPENING_LEN {
+            match stream.read(&mut head[filled..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => filled += count,
+            }
+        }
+        let opening = Opening::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
+        let flight = opening.flight();
+        let known = self.sessions.find(opening.session());
+        let keys = known.zip(stream.binding()).and_then(|((session, client), binding)| {
+            session.accept(&binding, &opening).map(|keys| (keys, client))
+        });
+        if let Some((keys, client)) = keys {
+            let stream = Rewound::new(Vec::new(), stream);
+            let sealed = Sealed::new(stream, keys, Answer::Known.to_bytes().to_vec());
+            return Ok(First::Known(Channel::session(sealed), client, flight > 0));
+        }
+        // What came with the opening cannot be read by anybody now.
+        let mut unread = (&mut stream).take(flight as u64);
+        tokio::io::copy(&mut unread, &mut tokio::io::sink()).await?;
+        stream.write_all(&Answer::Unknown.to_bytes()).await?;
+        stream.flush().await?;
+        let count = stream.read(&mut head).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(First::Stranger(Rewound::new(head[..count].to_vec(), stream)))
+    }
+
+    /// TLS and the client's greeting, in turn.
+    async fn stranger<T: Transport>(&self, stream: Rewound<T>, peer: IpAddr) -> Option<Arrived<T>> {
+        let ticket = match timeout(self.limits.authentication, self.gate.enter(peer)).await {
+            Ok(Ok(ticket)) => ticket,
+            Ok(Err(full)) => {
+                let scope = if full == Full::Key { "from this source" } else { "in all" };
+                tracing::warn!(%peer, "too many unauthenticated connections {scope}: refused");
+                stream.abort();
+                return None;
+            }
+            Err(_) => {
+                tracing::info!(%peer, "its turn to authenticate did not come in time");
+                stream.abort();
+                return None;
+            }
+        };
+        let greeting = match timeout(self.limits.authentication, self.hello(stream)).await {
+            Ok(Ok(heard)) => heard,
+            Ok(Err(why)) => {
+                tracing::info!(%peer, "not a client of ours: {why}");
+                return None;
+            }
+            Err(_) => {
+                tracing::info!(%peer, "did not authenticate in time");
+                return None;
+            }
+        };
+        let client = match self.authenticate(greeting.token) {
+            Ok(client) => client,
+            Err(failure) => {
+                tracing::warn!(%peer, "refused: {}", failure.text);
+                refuse(greeting.stream, failure).await;
+                return None;
+            }
+        };
+        // Only here: until the refusal above is over, it counts as unauthenticated.
+        drop(ticket);
+        tracing::debug!(%peer, client = %client.name, "authenticated");
+        let offer = greeting.session.map(|session| {
+            let lifetime_s = self.sessions.lifetime().as_secs() as u32;
+            let offer = Offer { id: session.id(), lifetime_s };
+            self.sessions.begin(session, &client);
+            offer
+        });
+        self.seat(greeting.stream, client, offer, false).await
+    }
+
+    /// Gives an authenticated connection its place among its client's.
+    async fn seat<T: Transport>(
+        &self,
+        stream: Channel<Rewound<T>>,
+        client: Client,
+        offer: Option<Offer>,
+        asks_at_once: bool,
+    ) -> Option<Arrived<T>> {
+        let Ok(place) = self.clients.enter(Arc::clone(&client.name)) else {
+            tracing::warn!(client = %client.name, "too many connections: refused");
+            let text = "this client has too many connections";
+            refuse(stream, Failure::new(ErrorCode::ResourceExceeded, text)).await;
+            return None;
+        };
+        stream.know_peer();
+        Some(Arrived { stream, client, offer, asks_at_once, _place: place })
+    }
+
+    async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {
+        let stream = self.acceptor.0.accept(stream).await?;
+        let agreed = tls::version(stream.get_ref().1);
+        let session = (agreed >= 2)
+            .then(|| Session::from_tls(SessionId::random()?, stream.get_ref().1))
+            .transpose()
+            .map_err(io::Error::other)?;
+        let mut stream = Channel::tls(stream);
+        let token = match Message::read(&mut stream).await? {
+            Message::Hello { version, token } if version == agreed => Ok(token),
+            Message::Hello { version, .. } => {
+                let text = format!("version {version} is not spoken here, {agreed} is");
+                Err(Failure::new(ErrorCode::UnsupportedVersion, text))
+            }
+            other => {
+                let text = format!("expected Hello, not {other}");
+                Err(Failure::new(ErrorCode::UnsupportedMessage, text))
+            }
+        };
+        Ok(Greeting { stream, token, session })
+    }
+
+    fn authenticate(&self, token: Result<Secret, Failure>) -> Result<Client, Failure> {
+        let digest = token?.digest();
+        let credentials = self.credentials.borrow();
+        let found = credentials.find(&digest);
+        let name = found.map(|credential| Arc::clone(&credential.name));
+        match name {
+            Some(name) => Ok(Client { name, digest }),
+            None => {
+                let text =
+                    "this credential is unknown here (was it revoked?): ask for a new invite";
+                Err(Failure::new(ErrorCode::NotAuthorized, text))
+            }
+        }
+    }
+}

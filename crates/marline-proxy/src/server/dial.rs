@@ -1,0 +1,167 @@
+//! From a request to a connected TCP socket.
+//!
+//! A name is resolved here, once; every address it has is judged by the rules; those that pass are
+//! tried in turn, families alternating, the next one starting when the last one failed or has not
+//! answered for 250 ms (RFC 8305, simplified: resolution is not raced).
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::message::{ErrorCode, Failure};
+use crate::resolve::resolve;
+use crate::rules::Rules;
+use crate::target::Target;
+
+/// A target that does not answer within this time is unreachable.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+const STAGGER: Duration = Duration::from_millis(250);
+
+/// Connects to where a client wants to go, if it may.
+///
+/// # Errors
+/// A refusal or failure with its code and words for the client.
+pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Failure> {
+    let addresses = resolve(target).await?;
+    let allowed = filter(rules, target, &addresses)?;
+    let attempt = timeout(CONNECT_TIMEOUT, race(&allowed));
+    let stream = match attempt.await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err(failure_of(target, &error)),
+        Err(_) => return Err(failure_of(target, &io::ErrorKind::TimedOut.into())),
+    };
+    // Small writes of interactive sessions must not wait for an ACK.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+fn filter(
+    rules: &Rules,
+    target: &Target,
+    addresses: &[SocketAddr],
+) -> Result<Vec<SocketAddr>, Failure> {
+    let mut refusal = None;
+    let mut allowed = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        match rules.check(address.ip()) {
+            Ok(()) => allowed.push(SocketAddr::new(address.ip().to_canonical(), address.port())),
+            Err(refused) => refusal = refusal.or(Some(refused)),
+        }
+    }
+    if !allowed.is_empty() {
+        return Ok(allowed);
+    }
+    Err(match refusal {
+        Some(refused) => Failure::new(ErrorCode::NotAuthorized, refused.to_string()),
+        None => Failure::new(
+            ErrorCode::DestinationUnreachable,
+            format!("{} has no address", target.host),
+        ),
+    })
+}
+
+async fn race(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    let mut waiting = addresses.iter().copied();
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        let started = waiting.next().map(|address| attempts.spawn(TcpStream::connect(address)));
+        if started.is_none() && attempts.is_empty() {
+            return Err(last);
+        }
+        let patience = if started.is_some() { STAGGER } else { CONNECT_TIMEOUT };
+        match timeout(patience, attempts.join_next()).await {
+            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
+            Ok(Some(Ok(Err(error)))) => last = error,
+            Ok(Some(Err(error))) => last = io::Error::other(error),
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+fn failure_of(target: &Target, error: &io::Error) -> Failure {
+    use io::ErrorKind as Kind;
+    // EMFILE and ENFILE have no kind of their own.
+    let out_of_files = matches!(error.raw_os_error(), Some(23 | 24));
+    let (code, why) = match error.kind() {
+        _ if out_of_files => (ErrorCode::ResourceExceeded, "the server has no free sockets"),
+        Kind::ConnectionRefused => (ErrorCode::ConnectionReset, "connection refused"),
+        Kind::ConnectionReset => (ErrorCode::ConnectionReset, "connection reset"),
+        Kind::TimedOut => (ErrorCode::DestinationUnreachable, "no answer"),
+        Kind::HostUnreachable => (ErrorCode::DestinationUnreachable, "host unreachable"),
+        Kind::NetworkUnreachable => (ErrorCode::NetworkFailure, "the server has no route to it"),
+        _ => (ErrorCode::NetworkFailure, "the server cannot connect"),
+    };
+    Failure::new(code, format!("{target}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn rules(allow: &str) -> Arc<Rules> {
+        Arc::new(Rules { allow: vec![allow.parse().unwrap()], deny: Vec::new() })
+    }
+
+    fn target(text: &str) -> Target {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn names_and_addresses_reach_an_allowed_loopback() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"] {
+            let stream = dial(&rules("127.0.0.0/8"), &target(&format!("{host}:{port}"))).await;
+            assert_eq!(
+                stream.unwrap().peer_addr().unwrap().ip().to_canonical().to_string(),
+                "127.0.0.1"
+            );
+            listener.accept().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_resolves_to_loopback_is_refused_without_a_packet() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for host in ["localhost", "127.0.0.1", "[::ffff:127.0.0.1]"] {
+            let error =
+                dial(&Arc::default(), &target(&format!("{host}:{port}"))).await.unwrap_err();
+            assert_eq!(error.code, ErrorCode::NotAuthorized);
+            assert!(error.text.contains("--allow"), "{}", error.text);
+        }
+        let nobody = timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(nobody.is_err(), "somebody connected");
+    }
+
+    #[tokio::test]
+    async fn failures_have_their_codes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = listener.local_addr().unwrap();
+        drop(listener);
+        let error = dial(&rules("127.0.0.0/8"), &closed.into()).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::ConnectionReset);
+        let error = dial(&Arc::default(), &target("no-such-name.invalid:80")).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::DestinationUnreachable);
+    }
+
+    #[tokio::test]
+    async fn the_race_goes_on_after_a_refusal() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let open = listener.local_addr().unwrap();
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = gone.local_addr().unwrap();
+        drop(gone);
+        let stream = race(&[closed, open]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open);
+        assert_eq!(race(&[closed]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,316 @@
+//! The far end of the proxy: authenticates clients and connects to their targets.
+//!
+//! A connection's life: the lobby -> a known session's opening, or the gate, TLS and Hello (each within
+//! ten seconds) -> Welcome -> it waits, warm, for Connect -> the rules -> the target -> bytes. One multipath
+//! connection carries one application connection: nothing waits behind somebody else's loss, and each can
+//! have its own scheduler.
+
+mod arrival;
+pub mod dial;
+pub mod gate;
+mod sessions;
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use arrival::Arrived;
+use gate::{Gate, GateLimits, Lobby, Quota};
+use sessions::Sessions;
+
+use crate::channel::Channel;
+use crate::credentials::Credentials;
+use crate::message::{ErrorCode, Failure, Message};
+use crate::relay::{Traffic, relay};
+use crate::rules::Rules;
+use crate::secret::Digest;
+use crate::session::LIFETIME;
+use crate::shutdown::Stop;
+use crate::target::Target;
+use crate::transport::Transport;
+
+/// Bounds of a server.
+#[derive(Copy, Clone, Debug)]
+pub struct ServerLimits {
+    /// On unauthenticated connections.
+    pub gate: GateLimits,
+    /// Time to say something, then to wait for one's turn, and then to authenticate.
+    pub authentication: Duration,
+    /// Time that a session lasts, an hour at most.
+    pub session: Duration,
+    /// Time an authenticated connection may wait for its request.
+    pub idle: Duration,
+    /// Connections per credential.
+    pub per_client: usize,
+    /// Authenticated connections in all.
+    pub clients_total: usize,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits {
+            gate: GateLimits::default(),
+            authentication: Duration::from_secs(10),
+            session: LIFETIME,
+            idle: Duration::from_secs(600),
+            per_client: 4_096,
+            clients_total: 16_384,
+        }
+    }
+}
+
+/// What serves connections.
+#[derive(Debug)]
+pub struct Server {
+    acceptor: Acceptor,
+    credentials: watch::Receiver<Arc<Credentials>>,
+    rules: RwLock<Arc<Rules>>,
+    limits: ServerLimits,
+    lobby: Lobby,
+    gate: Gate,
+    sessions: Sessions,
+    clients: Quota<Arc<str>>,
+    stop: Stop,
+    /// Bytes from and to all targets.
+    pub traffic: Traffic,
+}
+
+struct Acceptor(TlsAcceptor);
+
+impl std::fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Acceptor")
+    }
+}
+
+/// A target that is connected to so soon is told of together with Working, which tells a slow one from a
+/// connection that is dead.
+const WORKING_AFTER: Duration = Duration::from_millis(20);
+
+/// An authenticated connection's owner.
+#[derive(Clone, Debug)]
+struct Client {
+    name: Arc<str>,
+    digest: Digest,
+}
+
+impl Server {
+    /// A server with this key (in `acceptor`), these clients and rules.
+    #[must_use]
+    pub fn new(
+        acceptor: TlsAcceptor,
+        credentials: watch::Receiver<Arc<Credentials>>,
+        rules: Rules,
+        limits: ServerLimits,
+        stop: Stop,
+    ) -> Server {
+        let sessions = Sessions::new(credentials.clone(), limits.session);
+        Server {
+            acceptor: Acceptor(acceptor),
+            credentials,
+            rules: RwLock::new(Arc::new(rules)),
+            lobby: Lobby::new(limits.gate),
+            gate: Gate::new(limits.gate),
+            sessions,
+            clients: Quota::new(limits.per_client, limits.clients_total),
+            limits,
+            stop,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// New requests are judged by these rules from now on, and a client may have so many connections.
+    /// Those that run go on.
+    pub fn change(&self, rules: Rules, per_client: usize) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.clients.bound(per_client, self.limits.clients_total);
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Connections that have not authenticated yet.
+    #[must_use]
+    pub fn unauthenticated(&self) -> usize {
+        self.lobby.count() + self.gate.count()
+    }
+
+    /// Connections that have.
+    #[must_use]
+    pub fn authenticated(&self) -> usize {
+        self.clients.count()
+    }
+
+    /// Sessions that it knows.
+    #[cfg(test)]
+    pub(crate) fn sessions_known(&self) -> usize {
+        self.sessions.count()
+    }
+
+    /// What a restart does to them.
+    #[cfg(test)]
+    pub(crate) fn forget_sessions(&self) {
+        self.sessions.clear();
+    }
+
+    /// Serves one connection from `peer` to its end.
+    pub async fn serve<T: Transport>(&self, stream: T, peer: IpAddr) {
+        let Some(arrived) = self.arrive(stream, peer).await else { return };
+        let Arrived { mut stream, client, offer, mut asks_at_once, _place } = arrived;
+        let idle_limit_s = self.limits.idle.as_secs().min(u64::from(u16::MAX)) as u16;
+        let welcome = Message::Welcome { idle_limit_s, session: offer };
+        let mut unsaid = Unsaid::default();
+        unsaid.add(&welcome);
+        loop {
+            let target = tokio::select! {
+                target = self.request(&mut stream, &mut unsaid, asks_at_once) => target,
+                () = self.stop.draining() => None,
+                () = self.revoked(&client) => return stream.abort(),
+            };
+            let carried = match target {
+                Some(Ok(target)) => self.carry(stream, unsaid, &client, &target).await,
+                Some(Err(failure)) => return unsaid.refuse(stream, failure).await,
+                // Unused to its end: good order on both sides.
+                None => return drop(stream.shutdown().await),
+            };
+            match carried {
+                Some(again) => (stream, unsaid, asks_at_once) = (again, Unsaid::default(), true),
+                None => return,
+            }
+        }
+    }
+
+    /// Greets, and waits for the client's wish; `None` is an end without one. The greeting stays unsaid
+    /// if the wish is on its way already: what is said next follows at once.
+    async fn request<S: Transport>(
+        &self,
+        stream: &mut S,
+        unsaid: &mut Unsaid,
+        asks_at_once: bool,
+    ) -> Option<Result<Target, Failure>> {
+        if !asks_at_once {
+            unsaid.say(stream).await.ok()?;
+        }
+        match timeout(self.limits.idle, Message::read(stream)).await.ok()? {
+            Ok(Message::Connect(target)) => Some(Ok(target)),
+            Ok(other) => {
+                let text = format!("expected Connect, not {other}");
+                Some(Err(Failure::new(ErrorCode::UnsupportedMessage, text)))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Some(Err(Failure::new(ErrorCode::Malformed, error.to_string())))
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Does what was asked for, to its end. Gives the connection back if it can be asked for more.
+    async fn carry<T: Transport>(
+        &self,
+        mut stream: Channel<T>,
+        mut unsaid: Unsaid,
+        client: &Client,
+        target: &Target,
+    ) -> Option<Channel<T>> {
+        let name = &client.name;
+        unsaid.add(&Message::Working);
+        let rules = self.rules();
+        let mut dialing = Box::pin(dial::dial(&rules, target));
+        let dialed = match timeout(WORKING_AFTER, &mut dialing).await {
+            Ok(dialed) => dialed,
+            Err(_) => {
+                if unsaid.say(&mut stream).await.is_err() {
+                    stream.abort();
+                    return None;
+                }
+                dialing.await
+            }
+        };
+        let socket = match dialed {
+            Ok(socket) => socket,
+            Err(failure) => {
+                tracing::warn!(client = %name, %target, "{}", failure.text);
+                unsaid.refuse(stream, failure).await;
+                return None;
+            }
+        };
+        unsaid.add(&Message::Connected);
+        if unsaid.say(&mut stream).await.is_err() {
+            socket.abort();
+            stream.abort();
+            return None;
+        }
+        tracing::debug!(client = %name, %target, "connected");
+        let cancel = async {
+            tokio::select! {
+                () = self.stop.over() => {}
+                () = self.revoked(client) => {}
+            }
+        };
+        stream.keep();
+        match relay(socket, stream, &self.traffic, cancel).await {
+            Ok(mut stream) => {
+                tracing::debug!(client = %name, %target, "done");
+                stream.renew().then_some(stream)
+            }
+            Err(error) => {
+                tracing::debug!(client = %name, %target, "broken: {error}");
+                None
+            }
+        }
+    }
+
+    /// Resolves when the client's credential is taken away.
+    async fn revoked(&self, client: &Client) {
+        let mut credentials = self.credentials.clone();
+        let gone = credentials.wait_for(|now| now.find(&client.digest).is_none()).await.is_ok();
+        if !gone {
+            // Nobody follows the file any more: what is in force stays.
+            std::future::pending::<()>().await;
+        }
+        tracing::info!(client = %client.name, "credential revoked: connection ended");
+    }
+}
+
+/// Messages that wait for the next one, to leave in one record with it.
+#[derive(Debug, Default)]
+struct Unsaid(Vec<u8>);
+
+impl Unsaid {
+    fn add(&mut self, message: &Message) {
+        message.encode(&mut self.0);
+    }
+
+    async fn say(&mut self, stream: &mut impl Transport) -> std::io::Result<()> {
+        let bytes = std::mem::take(&mut self.0);
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    }
+
+    /// Tells the client why not, and ends so that it can read it: what it sent ahead is read, or closing
+    /// would reset the connection and the answer with it.
+    async fn refuse(mut self, mut stream: impl Transport, failure: Failure) {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        const MOST: u64 = 256 * 1_024;
+        self.add(&Message::Failed(failure));
+        let _ = timeout(PATIENCE, async {
+            self.say(&mut stream).await?;
+            stream.shutdown().await?;
+            tokio::io::copy(&mut (&mut stream).take(MOST), &mut tokio::io::sink()).await
+        })
+        .await;
+    }
+}
+
+async fn refuse(stream: impl Transport, failure: Failure) {
+    Unsaid::default().refuse(stream, failure).await;
+}
+
+#[cfg(test)]
+mod tests;

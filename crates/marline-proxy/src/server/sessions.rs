@@ -1,0 +1,176 @@
+//! The sessions that a server knows: by id, few per credential, an hour at most.
+//!
+//! They live in memory only and are forgotten, their secrets overwritten, when their time is up, when their
+//! credential is taken away, when newer ones need the room, and at the server's end. Nothing depends
+//! on one: whoever names one that is not known is asked for TLS.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::credentials::Credentials;
+use crate::server::Client;
+use crate::session::{LIFETIME, Session, SessionId};
+
+/// Sessions of one credential; beyond, its oldest goes. One is enough for a program, and a credential may be
+/// used by several.
+const PER_CLIENT: usize = 64;
+/// Sessions in all; beyond, the oldest goes.
+const TOTAL: usize = 16_384;
+
+/// A known session.
+#[derive(Clone, Debug)]
+struct Known {
+    session: Arc<Session>,
+    client: Client,
+    ends: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    known: BTreeMap<SessionId, Known>,
+    /// In the order in which they began, which is that in which they end. Some are gone already.
+    order: VecDeque<SessionId>,
+    /// By credential name, in the same order.
+    by_client: BTreeMap<Arc<str>, VecDeque<SessionId>>,
+    /// The credentials against which all were checked.
+    checked: Option<Arc<Credentials>>,
+    /// A task waits for the next end.
+    watched: bool,
+}
+
+impl Table {
+    fn remove(&mut self, id: SessionId) {
+        let Some(gone) = self.known.remove(&id) else { return };
+        if let Some(ids) = self.by_client.get_mut(&gone.client.name) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_client.remove(&gone.client.name);
+            }
+        }
+    }
+
+    /// Takes out those whose time is up, or whose credential is gone.
+    fn sweep(&mut self, now: Instant, credentials: &Arc<Credentials>) {
+        while let Some(id) = self.order.front().copied() {
+            if self.known.get(&id).is_some_and(|known| known.ends > now) {
+                break;
+            }
+            self.order.pop_front();
+            self.remove(id);
+        }
+        if self.checked.as_ref().is_some_and(|checked| Arc::ptr_eq(checked, credentials)) {
+            return;
+        }
+        self.checked = Some(Arc::clone(credentials));
+        let revoked = |known: &&Known| credentials.find(&known.client.digest).is_none();
+        let gone: Vec<_> = self.known.values().filter(revoked).map(|k| k.session.id()).collect();
+        gone.into_iter().for_each(|id| self.remove(id));
+    }
+
+    fn make_room(&mut self, name: &Arc<str>) {
+        let of_client = self.by_client.get(name);
+        let oldest = of_client.filter(|ids| ids.len() >= PER_CLIENT).and_then(VecDeque::front);
+        if let Some(id) = oldest.copied() {
+            self.remove(id);
+        }
+        while self.known.len() >= TOTAL {
+            let Some(id) = self.order.pop_front() else { return };
+            self.remove(id);
+        }
+        // What is gone stays in the order until it comes to its front: not for ever.
+        if self.order.len() >= 2 * TOTAL {
+            let known = &self.known;
+            self.order.retain(|id| known.contains_key(id));
+        }
+    }
+}
+
+/// The sessions of a server.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    table: Arc<Mutex<Table>>,
+    credentials: watch::Receiver<Arc<Credentials>>,
+    lifetime: Duration,
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sessions {
+    /// None yet. They last `lifetime`, an hour at most.
+    pub(super) fn new(
+        credentials: watch::Receiver<Arc<Credentials>>,
+        lifetime: Duration,
+    ) -> Sessions {
+        Sessions { table: Arc::default(), credentials, lifetime: lifetime.min(LIFETIME) }
+    }
+
+    /// How long one lasts.
+    pub(super) fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    /// The session with this id, and whose it is.
+    pub(super) fn find(&self, id: SessionId) -> Option<(Arc<Session>, Client)> {
+        let mut table = lock(&self.table);
+        table.sweep(Instant::now(), &self.credentials.borrow());
+        table.known.get(&id).map(|known| (Arc::clone(&known.session), known.client.clone()))
+    }
+
+    /// From now on `session` is `client`'s.
+    pub(super) fn begin(&self, session: Session, client: &Client) {
+        let now = Instant::now();
+        let mut table = lock(&self.table);
+        table.sweep(now, &self.credentials.borrow());
+        table.make_room(&client.name);
+        let id = session.id();
+        let (session, client) = (Arc::new(session), client.clone());
+        table.order.push_back(id);
+        table.by_client.entry(Arc::clone(&client.name)).or_default().push_back(id);
+        table.known.insert(id, Known { session, client, ends: now + self.lifetime });
+        if !std::mem::replace(&mut table.watched, true) {
+            tokio::spawn(forget(Arc::downgrade(&self.table), self.credentials.clone()));
+        }
+    }
+
+    /// Forgets all.
+    #[cfg(test)]
+    pub(super) fn clear(&self) {
+        let mut table = lock(&self.table);
+        let ids: Vec<_> = table.known.keys().copied().collect();
+        ids.into_iter().for_each(|id| table.remove(id));
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        lock(&self.table).known.len()
+    }
+}
+
+/// Takes sessions out when their time is up or a credential is gone, as long as there are any.
+async fn forget(table: Weak<Mutex<Table>>, mut credentials: watch::Receiver<Arc<Credentials>>) {
+    let mut followed = true;
+    while let Some(table) = table.upgrade() {
+        let next = {
+            let mut table = lock(&table);
+            let now_known = Arc::clone(&credentials.borrow_and_update());
+            table.sweep(Instant::now(), &now_known);
+            let next = table.order.front().and_then(|id| table.known.get(id));
+            let next = next.map(|known| known.ends);
+            table.watched = next.is_some();
+            next
+        };
+        drop(table);
+        let Some(next) = next else { return };
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            changed = credentials.changed(), if followed => followed = changed.is_ok(),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+use std::sync::atomic::Ordering;
+
+use tokio::io::DuplexStream;
+
+use super::*;
+use crate::channel::Channel;
+use crate::message::VERSION;
+use crate::secret::Secret;
+use crate::testing::{Bench, echo_target};
+
+type Stream = Channel<DuplexStream>;
+
+async fn say(stream: &mut Stream, message: &Message) {
+    stream.write_all(&message.to_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+}
+
+async fn hear(stream: &mut Stream) -> Message {
+    Message::read(stream).await.unwrap()
+}
+
+async fn failure(stream: &mut Stream) -> Failure {
+    match hear(stream).await {
+        Message::Failed(failure) => failure,
+        other => panic!("expected Failed, not {other}"),
+    }
+}
+
+fn hello(token: &Secret) -> Message {
+    Message::Hello { version: VERSION, token: token.clone() }
+}
+
+async fn welcomed(bench: &Bench) -> Stream {
+    let mut stream = bench.dial_tls().await;
+    say(&mut stream, &hello(&bench.token)).await;
+    assert!(matches!(
+        hear(&mut stream).await,
+        Message::Welcome { idle_limit_s: 600, session: Some(_) }
+    ));
+    stream
+}
+
+async fn connected(bench: &Bench) -> Stream {
+    let mut stream = welcomed(bench).await;
+    say(&mut stream, &Message::Connect(echo_target().await)).await;
+    assert_eq!(hear(&mut stream).await, Message::Working);
+    assert_eq!(hear(&mut stream).await, Message::Connected);
+    stream
+}
+
+async fn echo(stream: &mut Stream, text: &[u8]) {
+    stream.write_all(text).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut back = vec![0; text.len()];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(back, text);
+}
+
+#[tokio::test]
+async fn a_client_reaches_its_target_and_both_ends_close() {
+    let bench = Bench::new(ServerLimits::default());
+    let mut stream = connected(&bench).await;
+    echo(&mut stream, b"hello over there").await;
+    assert_eq!((bench.server.unauthenticated(), bench.server.authenticated()), (0, 1));
+    stream.shutdown().await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_refused_and_reads_why_even_with_a_request_behind_it() {
+    let bench = Bench::new(ServerLimits::default());
+    let mut stream = bench.dial_tls().await;
+    let mut bytes = hello(&Secret::random().unwrap()).to_bytes();
+    Message::Connect(echo_target().await).encode(&mut bytes);
+    stream.write_all(&bytes).await.unwrap();
+    stream.flush().await.unwrap();
+    let failure = failure(&mut stream).await;
+    assert_eq!(failure.code, ErrorCode::NotAuthorized);
+    assert!(failure.text.contains("unknown"), "{failure}");
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    assert_eq!(bench.server.authenticated(), 0);
+}
+
+#[tokio::test]
+async fn messages_out_of_turn_are_named() {
+    let bench = Bench::new(ServerLimits::default());
+    let mut stream = bench.dial_tls().await;
+    say(&mut stream, &Message::Connect(echo_target().await)).await;
+    assert_eq!(failure(&mut stream).await.code, ErrorCode::UnsupportedMessage);
+
+    let mut stream = bench.dial_tls().await;
+    say(&mut stream, &Message::Hello { version: 9, token: bench.token.clone() }).await;
+    assert_eq!(failure(&mut stream).await.code, ErrorCode::UnsupportedVersion);
+
+    let mut stream = welcomed(&bench).await;
+    say(&mut stream, &Message::Working).await;
+    assert_eq!(failure(&mut stream).await.code, ErrorCode::UnsupportedMessage);
+
+    let mut stream = welcomed(&bench).await;
+    stream.write_all(&[3, 0, 4, 0, 80, 9, 9]).await.unwrap();
+    stream.flush().await.unwrap();
+    assert_eq!(failure(&mut stream).await.code, ErrorCode::Malformed);
+}
+
+#[tokio::test]
+async fn a_private_target_is_refused_with_the_flag_that_allows_it() {
+    let bench = Bench::new(ServerLimits::default());
+    let mut stream = welcomed(&bench).await;
+    say(&mut stream, &Message::Connect("10.1.2.3:22".parse().unwrap())).await;
+    assert_eq!(hear(&mut stream).await, Message::Working);
+    let failure = failure(&mut stream).await;
+    assert_eq!(failure.code, ErrorCode::NotAuthorized);
+    assert!(failure.text.contains("--allow 10.1.2.3"), "{failure}");
+}
+
+/// Until then a RST ends the wait for another path within a minute.
+#[tokio::test]
+async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
+    for (right, known) in [(true, true), (false, false)] {
+        let bench = Bench::new(ServerLimits::default());
+        let near = bench.dial_bound("192.0.2.1", None, None);
+        let noted = Arc::clone(&near.peer_known);
+        let mut stream = bench.tls_over(near.inner).await;
+        assert!(!noted.load(Ordering::Relaxed), "TLS alone shows nothing");
+        let token = if right { bench.token.clone() } else { Secret::random().unwrap() };
+        say(&mut stream, &hello(&token)).await;
+        hear(&mut stream).await;
+        assert_eq!(noted.load(Ordering::Relaxed), known);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lingering_without_authentication_is_bounded_in_number_and_time() {
+    let gate = GateLimits { silent_per_source: 4, silent_total: 6, ..GateLimits::default() };
+    let bench = Bench::new(ServerLimits { gate, ..ServerLimits::default() });
+    let mut lingering: Vec<DuplexStream> = (0..20).map(|_| bench.dial_from("192.0.2.9")).collect();
+    lingering.extend((0..20).map(|n| bench.dial_from(&format!("198.51.100.{n}"))));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.server.unauthenticated(), 6);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(bench.server.unauthenticated(), 0);
+    for mut stream in lingering {
+        let ended = matches!(stream.read(&mut [0; 16]).await, Ok(0) | Err(_));
+        assert!(ended, "the server must have let go");
+    }
+    // Room again for those who have a credential.
+    welcomed(&bench).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lingering_after_tls_and_in_the_middle_of_hello_ends_too() {
+    let bench = Bench::new(ServerLimits::default());
+    let silent = bench.dial_tls().await;
+    let mut half = bench.dial_tls().await;
+    half.write_all(&hello(&bench.token).to_bytes()[..20]).await.unwrap();
+    half.flush().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert_eq!(bench.server.unauthenticated(), 2);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(bench.server.unauthenticated(), 0);
+    drop((silent, half));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unused_connection_is_closed_in_good_order_after_its_limit() {
+    let bench = Bench::new(ServerLimits::default());
+    let mut stream = welcomed(&bench).await;
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    drop(stream);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.server.authenticated(), 0);
+}
+
+#[tokio::test]
+async fn revoking_ends_running_and_waiting_connections() {
+    let bench = Bench::new(ServerLimits::default());
+    let (mut running, mut waiting) = (connected(&bench).await, welcomed(&bench).await);
+    echo(&mut running, b"still here").await;
+    bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("laptop").unwrap());
+    assert!(running.read(&mut [0]).await.is_err(), "broken, not finished");
+    assert!(waiting.read(&mut [0]).await.is_err());
+}
+
+#[tokio::test]
+async fn other_clients_do_not_notice_a_revocation() {
+    let bench = Bench::new(ServerLimits::default());
+    bench.credentials.send_modify(|all| {
+        Arc::make_mut(all).add("phone").unwrap();
+    });
+    let mut running = connected(&bench).await;
+    bench.credentials.send_modify(|all| Arc::make_mut(all).revoke("phone").unwrap());
+    echo(&mut running, b"undisturbed").await;
+}
+
+#[tokio::test]
+async fn a_client_has_a_bounded_number_of_connections() {
+    let bench = Bench::new(ServerLimits { per_client: 2, ..ServerLimits::default() });
+    let first = welcomed(&bench).await;
+    let _second = welcomed(&bench).await;
+    let mut third = bench.dial_tls().await;
+    say(&mut third, &hello(&bench.token)).await;
+    assert_eq!(failure(&mut third).await.code, ErrorCode::ResourceExceeded);
+    drop(first);
+    while bench.server.authenticated() == 2 {
+        tokio::task::yield_now().await;
+    }
+    welcomed(&bench).await;
+}
+
+#[tokio::test]
+async fn draining_spares_what_runs_and_the_end_does_not() {
+    let bench = Bench::new(ServerLimits::default());
+    let (mut running, mut waiting) = (connected(&bench).await, welcomed(&bench).await);
+    bench.stopper.drain();
+    assert_eq!(waiting.read(&mut [0]).await.unwrap(), 0);
+    echo(&mut running, b"finishing").await;
+    bench.stopper.end();
+    assert!(running.read(&mut [0]).await.is_err());
+}

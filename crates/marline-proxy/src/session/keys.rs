@@ -1,0 +1,206 @@
+//! Keys of one connection of a session, and the records that they seal.
+//!
+//! ```text
+//! record    length u16 | AEAD of at most 16,384 bytes, with its tag of 16
+//! ```
+//! `length` counts what follows it and is the associated data. An empty record is the end of its
+//! direction, as close_notify is in TLS: bytes that end without it were cut. The nonce is the record's
+//! number, exclusive-or'd with the direction's IV, as in TLS 1.3; after 2^20 records a direction derives its
+//! next key from the last.
+
+use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use zeroize::Zeroizing;
+
+use crate::record::LARGE;
+
+/// Bytes of the AEAD's tag.
+pub const TAG_LEN: usize = 16;
+/// Bytes of a record's length field.
+pub const LENGTH_LEN: usize = 2;
+/// The longest record, with its length field.
+pub const MAX_RECORD: usize = record_len(LARGE);
+/// A key seals so many records: with the longest, 2^34 bytes, below every AEAD's bound (RFC 9001
+/// appendix B).
+const RECORDS_PER_KEY: u64 = 1 << 20;
+
+/// Bytes of a record of so much plaintext.
+#[must_use]
+pub const fn record_len(plaintext: usize) -> usize {
+    LENGTH_LEN + plaintext + TAG_LEN
+}
+
+/// How records are sealed: the AEAD of the session's TLS handshake.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    fn algorithm(self) -> &'static aead::Algorithm {
+        match self {
+            Cipher::Aes128Gcm => &aead::AES_128_GCM,
+            Cipher::Aes256Gcm => &aead::AES_256_GCM,
+            Cipher::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+        }
+    }
+}
+
+/// Both directions of a connection.
+pub struct Keys {
+    /// What we send.
+    pub(super) seal: Direction,
+    /// What we receive.
+    pub(super) open: Direction,
+}
+
+/// One direction.
+pub(super) struct Direction {
+    cipher: Cipher,
+    secret: Zeroizing<[u8; 32]>,
+    key: LessSafeKey,
+    iv: [u8; aead::NONCE_LEN],
+    /// Records sealed or opened.
+    count: u64,
+}
+
+/// So many bytes of HKDF's output.
+struct Length(usize);
+
+impl KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+fn expand(prk: &Prk, info: &[&[u8]], out: &mut [u8]) {
+    let okm = prk.expand(info, Length(out.len()));
+    // HKDF gives up to 8,160 bytes, and a buffer of the length that was asked for is filled.
+    okm.and_then(|okm| okm.fill(out)).unwrap_or_else(|_| unreachable!("short outputs"));
+}
+
+impl Direction {
+    /// The direction with this label of the connection with this binding and opening.
+    pub(super) fn new(
+        cipher: Cipher,
+        session: &[u8; 32],
+        binding: &[u8; 32],
+        opening: &[u8],
+        label: &[u8],
+    ) -> Direction {
+        let prk = Salt::new(HKDF_SHA256, binding).extract(session);
+        let mut secret = Zeroizing::new([0; 32]);
+        expand(&prk, &[b"marline session 1 ", label, opening], secret.as_mut());
+        Direction::from_secret(cipher, secret)
+    }
+
+    fn from_secret(cipher: Cipher, secret: Zeroizing<[u8; 32]>) -> Direction {
+        let prk = Prk::new_less_safe(HKDF_SHA256, secret.as_ref());
+        let algorithm = cipher.algorithm();
+        let mut bytes = Zeroizing::new([0; 32]);
+        let bytes = &mut bytes[..algorithm.key_len()];
+        expand(&prk, &[b"key"], bytes);
+        let mut iv = [0; aead::NONCE_LEN];
+        expand(&prk, &[b"iv"], &mut iv);
+        let key = UnboundKey::new(algorithm, bytes).unwrap_or_else(|_| unreachable!("its length"));
+        Direction { cipher, secret, key: LessSafeKey::new(key), iv, count: 0 }
+    }
+
+    fn next_nonce(&mut self) -> Nonce {
+        if self.count >= RECORDS_PER_KEY {
+            let prk = Prk::new_less_safe(HKDF_SHA256, self.secret.as_ref());
+            let mut next = Zeroizing::new([0; 32]);
+            expand(&prk, &[b"next"], next.as_mut());
+            *self = Direction::from_secret(self.cipher, next);
+        }
+        let mut nonce = self.iv;
+        let number = self.count.to_be_bytes();
+        nonce[4..].iter_mut().zip(number).for_each(|(byte, bits)| *byte ^= bits);
+        self.count += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// The tag over `header`, which stays in clear.
+    pub(super) fn authenticate(&mut self, header: &[u8]) -> [u8; TAG_LEN] {
+        let nonce = self.next_nonce();
+        let sealed = self.key.seal_in_place_separate_tag(nonce, Aad::from(header), &mut []);
+        let tag = sealed.unwrap_or_else(|_| unreachable!("nothing is not too long"));
+        let mut out = [0; TAG_LEN];
+        out.copy_from_slice(tag.as_ref());
+        out
+    }
+
+    /// Whether `tag` is that of `header`.
+    pub(super) fn verify(&mut self, header: &[u8], mut tag: [u8; TAG_LEN]) -> bool {
+        let nonce = self.next_nonce();
+        self.key.open_in_place(nonce, Aad::from(header), &mut tag).is_ok()
+    }
+
+    /// Appends a record of `plaintext`, which is no longer than [`LARGE`].
+    pub(super) fn seal_record(&mut self, plaintext: &[u8], out: &mut Vec<u8>) {
+        debug_assert!(plaintext.len() <= LARGE);
+        let length = ((plaintext.len() + TAG_LEN) as u16).to_be_bytes();
+        out.extend_from_slice(&length);
+        let start = out.len();
+        out.extend_from_slice(plaintext);
+        let nonce = self.next_nonce();
+        let sealed =
+            self.key.seal_in_place_separate_tag(nonce, Aad::from(length), &mut out[start..]);
+        let tag = sealed.unwrap_or_else(|_| unreachable!("a record is not too long"));
+        out.extend_from_slice(tag.as_ref());
+    }
+
+    /// Opens what follows a record's length field, in place; the plaintext is at the front. `None`: this
+    /// was not sealed by the peer, or not as its next record.
+    pub(super) fn open_record<'a>(&mut self, sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        let length = (sealed.len() as u16).to_be_bytes();
+        let nonce = self.next_nonce();
+        self.key.open_in_place(nonce, Aad::from(length), sealed).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_direction_goes_on_with_its_next_key_and_never_with_the_old_one() {
+        for cipher in [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
+            let new = || Direction::new(cipher, &[1; 32], &[2; 32], b"opening", b"there");
+            let (mut seal, mut open, mut stuck) = (new(), new(), new());
+            seal.count = RECORDS_PER_KEY - 1;
+            open.count = seal.count;
+            let mut sealed = Vec::new();
+            for text in [b"last", b"next", b"more"] {
+                let from = sealed.len() + LENGTH_LEN;
+                seal.seal_record(text, &mut sealed);
+                let mut record = sealed[from..].to_vec();
+                assert_eq!(open.open_record(&mut record).unwrap(), text);
+            }
+            // The record after the change is the first of its key.
+            assert_eq!(seal.count, 2);
+            let mut record = sealed[record_len(4) + LENGTH_LEN..][..4 + TAG_LEN].to_vec();
+            assert!(stuck.open_record(&mut record).is_none());
+        }
+    }
+
+    #[test]
+    fn directions_and_connections_have_keys_of_their_own() {
+        let sealed = |binding: u8, label: &[u8]| {
+            let mut out = Vec::new();
+            let session = [1; 32];
+            let cipher = Cipher::Aes256Gcm;
+            Direction::new(cipher, &session, &[binding; 32], b"", label)
+                .seal_record(b"x", &mut out);
+            out
+        };
+        assert_eq!(sealed(2, b"there"), sealed(2, b"there"));
+        assert_ne!(sealed(2, b"there"), sealed(2, b"back"));
+        assert_ne!(sealed(2, b"there"), sealed(3, b"there"));
+    }
+}

@@ -1,0 +1,292 @@
+//! A stream of sealed records on a multipath stream.
+//!
+//! As with TLS, a write becomes one record of the size that fits what is going on (`record.rs`), and bytes that
+//! end without the peer's end of direction are an error. Buffers are borrowed from the thread and given back as soon
+//! as nothing is in them: a connection that waits has none.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::LIFETIME;
+use super::keys::{Keys, LENGTH_LEN, MAX_RECORD, TAG_LEN};
+use crate::record::RecordSizer;
+
+/// Ciphertext that waits for a flush, to leave together: an answer with its end, the small records of a
+/// beginning. More goes at once.
+const HELD: usize = 8 * 1_024;
+/// Ciphertext read ahead.
+const BUFFER_LEN: usize = 2 * MAX_RECORD;
+
+thread_local! {
+    /// The buffers of this thread, while nobody has them.
+    static SPARE_IN: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+    static SPARE_OUT: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
+}
+
+/// What was received and not read.
+#[derive(Default)]
+struct Incoming {
+    /// Only while something is in it.
+    buffer: Option<Box<[u8]>>,
+    /// Of the buffer: what is opened and not read yet, ...
+    plain: (usize, usize),
+    /// ... and what is still sealed.
+    sealed: (usize, usize),
+    /// The peer's end of direction came.
+    ended: bool,
+}
+
+impl Incoming {
+    /// Opens the next record, if all of it is there. An empty one is the end.
+    fn open(&mut self, buffer: &mut [u8], keys: &mut Keys) -> io::Result<bool> {
+        let (start, end) = self.sealed;
+        let Some([high, low]) = buffer[start..end].first_chunk::<LENGTH_LEN>() else {
+            return Ok(false);
+        };
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if !(TAG_LEN..=MAX_RECORD - LENGTH_LEN).contains(&length) {
+            return Err(damaged("a record of a length that none has"));
+        }
+        let (from, to) = (start + LENGTH_LEN, start + LENGTH_LEN + length);
+        if to > end {
+            return Ok(false);
+        }
+        let opened = keys.open.open_record(&mut buffer[from..to]);
+        let plain = opened.ok_or_else(|| damaged("a record that the peer did not seal"))?.len();
+        self.ended = plain == 0;
+        self.plain = (from, from + plain);
+        self.sealed.0 = to;
+        Ok(true)
+    }
+
+    /// Gives what is opened.
+    fn give(&mut self, buffer: &[u8], out: &mut ReadBuf<'_>) {
+        let (start, end) = self.plain;
+        let count = out.remaining().min(end - start);
+        out.put_slice(&buffer[start..start + count]);
+        self.plain.0 += count;
+    }
+
+    /// Makes room behind what is still sealed. Only asked for when nothing opened waits.
+    fn make_room(&mut self, buffer: &mut [u8]) {
+        let (start, end) = self.sealed;
+        if buffer.len() - start < MAX_RECORD {
+            buffer.copy_within(start..end, 0);
+            self.sealed = (0, end - start);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.plain.0 == self.plain.1 && self.sealed.0 == self.sealed.1
+    }
+}
+
+fn damaged(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// A stream whose both directions are sealed.
+pub struct Sealed<T> {
+    inner: T,
+    keys: Keys,
+    sizer: RecordSizer,
+    incoming: Incoming,
+    /// Sealed, and waiting for a flush or for the stream below.
+    outgoing: Vec<u8>,
+    /// Our end of direction is sealed.
+    ending: bool,
+    /// The stream below goes on after both ends of direction.
+    kept: bool,
+    begun: Instant,
+}
+
+impl<T> Sealed<T> {
+    /// Seals what is written to `inner`. `preface` goes out in front of the first record.
+    pub fn new(inner: T, keys: Keys, preface: Vec<u8>) -> Sealed<T> {
+        Sealed {
+            inner,
+            keys,
+            sizer: RecordSizer::default(),
+            incoming: Incoming::default(),
+            outgoing: preface,
+            ending: false,
+            kept: false,
+            begun: Instant::now(),
+        }
+    }
+
+    /// From now on an end of direction leaves the stream below open, for the connection to be used again
+    /// after [`Sealed::renew`]; unless it is as old as the oldest session.
+    pub fn keep(&mut self) {
+        self.kept = self.begun.elapsed() < LIFETIME;
+    }
+
+    /// After both directions have ended: makes it a stream on which nothing was said yet, whose ends are those of
+    /// the stream below. `false`, and nothing changes: a direction has not ended, or it was not kept.
+    pub fn renew(&mut self) -> bool {
+        let over = self.ending && self.outgoing.is_empty() && self.incoming.ended;
+        let renewed = over && self.kept;
+        if renewed {
+            (self.ending, self.incoming.ended, self.kept) = (false, false, false);
+        }
+        renewed
+    }
+
+    /// The stream below.
+    pub fn get_ref(&self) -> &T {
+        &self.inner
+    }
+
+    /// The stream below. What was read ahead is lost: before the first read there is none.
+    pub fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Sealed<T> {
+    /// Seals a record behind what waits.
+    fn seal(&mut self, plaintext: &[u8]) {
+        if self.outgoing.is_empty() {
+            self.outgoing = SPARE_OUT.take().unwrap_or_default();
+        }
+        self.keys.seal.seal_record(plaintext, &mut self.outgoing);
+    }
+
+    /// Writes as much of `bytes` as the stream below takes; what it does not take now is kept.
+    fn push(&mut self, cx: &mut Context<'_>, mut bytes: Vec<u8>) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match Pin::new(&mut self.inner).poll_write(cx, &bytes[written..]) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(count)) => written += count,
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => break,
+            }
+        }
+        bytes.drain(..written);
+        if bytes.is_empty() {
+            SPARE_OUT.set(Some(bytes));
+        } else {
+            self.outgoing = bytes;
+        }
+        Ok(())
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.outgoing.is_empty() {
+            let bytes = std::mem::take(&mut self.outgoing);
+            self.push(cx, bytes)?;
+        }
+        if self.outgoing.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+}
+
+impl<T: AsyncRead + Unpin> Sealed<T> {
+    /// Fills `out` with what can be opened without waiting; waits if that is nothing.
+    fn poll_records(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let begun = out.filled().len();
+        loop {
+            self.incoming.give(buffer, out);
+            if out.remaining() == 0 || self.incoming.ended {
+                return Poll::Ready(Ok(()));
+            }
+            if self.incoming.open(buffer, &mut self.keys)? {
+                continue;
+            }
+            if out.filled().len() > begun {
+                return Poll::Ready(Ok(()));
+            }
+            self.incoming.make_room(buffer);
+            let end = self.incoming.sealed.1;
+            let mut free = ReadBuf::new(&mut buffer[end..]);
+            ready!(Pin::new(&mut self.inner).poll_read(cx, &mut free))?;
+            let count = free.filled().len();
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.incoming.sealed.1 += count;
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Sealed<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.incoming.ended || out.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let held = this.incoming.buffer.take().or_else(|| SPARE_IN.take());
+        let mut buffer = held.unwrap_or_else(|| vec![0; BUFFER_LEN].into_boxed_slice());
+        let result = this.poll_records(cx, &mut buffer, out);
+        if this.incoming.is_empty() {
+            (this.incoming.plain, this.incoming.sealed) = ((0, 0), (0, 0));
+            SPARE_IN.set(Some(buffer));
+        } else {
+            this.incoming.buffer = Some(buffer);
+        }
+        result
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Sealed<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.ending {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if this.outgoing.len() >= HELD {
+            ready!(this.poll_drain(cx))?;
+        }
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let now = Instant::now();
+        let count = bytes.len().min(this.sizer.next(now));
+        this.seal(&bytes[..count]);
+        this.sizer.wrote(count, now);
+        if this.outgoing.len() >= HELD {
+            // What is not taken now is the next call's matter.
+            let _ = this.poll_drain(cx)?;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(cx))?;
+        Pin::new(&mut this.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !std::mem::replace(&mut this.ending, true) {
+            this.seal(&[]);
+        }
+        ready!(this.poll_drain(cx))?;
+        match this.kept {
+            true => Pin::new(&mut this.inner).poll_flush(cx),
+            false => Pin::new(&mut this.inner).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

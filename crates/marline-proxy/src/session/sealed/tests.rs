@@ -1,0 +1,141 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+use super::super::tests::both;
+use super::super::{OPENING_LEN, Opening, SessionId};
+use super::*;
+use crate::record::LARGE;
+
+/// Two ends of a session's connection, over a pipe that takes `room` bytes.
+async fn pair(room: usize) -> (Sealed<DuplexStream>, Sealed<DuplexStream>) {
+    let (client, server) = both(SessionId::from_bytes([3; 16])).await;
+    let (opening, keys) = client.open(&[5; 32], b"").unwrap();
+    let (near, far) = duplex(room);
+    let near = Sealed::new(near, keys, Vec::new());
+    let opening = Opening::parse(opening[..OPENING_LEN].try_into().unwrap()).unwrap();
+    let far = Sealed::new(far, server.accept(&[5; 32], &opening).unwrap(), Vec::new());
+    (near, far)
+}
+
+#[tokio::test]
+async fn bytes_come_through_in_order_however_narrow_the_pipe() {
+    let sent: Vec<u8> = (0..700_001).map(|at| (at % 251) as u8).collect();
+    for room in [1, 19, 1_400, 1 << 20] {
+        let sent = &sent[..if room == 1 { 3_000 } else { sent.len() }];
+        let (mut near, mut far) = pair(room).await;
+        let write = async {
+            near.write_all(sent).await.unwrap();
+            near.shutdown().await.unwrap();
+        };
+        let mut got = Vec::new();
+        let (_, read) = tokio::join!(write, far.read_to_end(&mut got));
+        read.unwrap();
+        assert!(got == sent, "room {room}: {} of {}", got.len(), sent.len());
+        assert!(far.incoming.buffer.is_none() && near.outgoing.is_empty(), "nothing is held");
+    }
+}
+
+/// What the next one is told may come in one piece with the end of what was before.
+#[tokio::test]
+async fn a_kept_stream_begins_anew_after_both_ends() {
+    let (mut near, mut far) = pair(1 << 16).await;
+    for round in 0..3 {
+        near.keep();
+        far.keep();
+        assert!(!near.renew() && !far.renew(), "nothing has ended");
+        far.write_all(b"answer").await.unwrap();
+        far.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        near.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"answer", "round {round}");
+        assert!(!near.renew(), "one direction has not ended");
+        near.write_all(b"question").await.unwrap();
+        near.shutdown().await.unwrap();
+        assert!(near.renew() && !near.renew());
+        near.write_all(b"and then").await.unwrap();
+        near.flush().await.unwrap();
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"question", "round {round}");
+        assert!(far.renew());
+        let mut next = [0; 8];
+        far.read_exact(&mut next).await.unwrap();
+        assert_eq!(&next, b"and then");
+    }
+    drop(near);
+    let error = far.read(&mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "nothing ended this one");
+}
+
+#[tokio::test]
+async fn reads_of_a_byte_lose_nothing() {
+    let (mut near, mut far) = pair(1 << 16).await;
+    near.write_all(b"hello").await.unwrap();
+    near.write_all(b" there").await.unwrap();
+    near.flush().await.unwrap();
+    for expected in b"hello there" {
+        assert_eq!(far.read_u8().await.unwrap(), *expected);
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_sealed_is_an_error() {
+    let (mut near, mut far) = pair(1 << 16).await;
+    near.write_all(b"half of it").await.unwrap();
+    near.flush().await.unwrap();
+    drop(near);
+    let mut got = Vec::new();
+    let error = far.read_to_end(&mut got).await.unwrap_err();
+    assert_eq!((error.kind(), got.as_slice()), (io::ErrorKind::UnexpectedEof, &b"half of it"[..]));
+}
+
+#[tokio::test]
+async fn an_end_is_an_end_for_good_and_the_other_direction_goes_on() {
+    let (mut near, mut far) = pair(1 << 16).await;
+    near.shutdown().await.unwrap();
+    assert_eq!(far.read(&mut [0; 9]).await.unwrap(), 0);
+    assert_eq!(far.read(&mut [0; 9]).await.unwrap(), 0);
+    assert!(near.write(b"more").await.is_err());
+    far.write_all(b"still").await.unwrap();
+    far.shutdown().await.unwrap();
+    let mut got = Vec::new();
+    near.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"still");
+}
+
+/// Bytes of a first record on the wire.
+async fn record(text: &[u8]) -> (Vec<u8>, Sealed<DuplexStream>, DuplexStream) {
+    let (mut near, far) = pair(1 << 16).await;
+    near.write_all(text).await.unwrap();
+    near.flush().await.unwrap();
+    let Sealed { inner: mut wire, keys, .. } = far;
+    let mut bytes = vec![0; crate::session::keys::record_len(text.len())];
+    wire.read_exact(&mut bytes).await.unwrap();
+    let (again, reader) = duplex(1 << 16);
+    (bytes, Sealed::new(reader, keys, Vec::new()), again)
+}
+
+#[tokio::test]
+async fn damage_anywhere_in_a_record_is_an_error() {
+    let length = record(b"text").await.0.len();
+    for at in 0..length {
+        let (mut bytes, mut far, mut wire) = record(b"text").await;
+        bytes[at] ^= 0x10;
+        // Enough behind it that a longer length is not waited for.
+        bytes.resize(2 * LARGE, 0);
+        wire.write_all(&bytes).await.unwrap();
+        drop(wire);
+        assert!(far.read(&mut [0; 64]).await.is_err(), "byte {at}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_is_accepted_once() {
+    let (bytes, mut far, mut wire) = record(b"text").await;
+    wire.write_all(&bytes).await.unwrap();
+    wire.write_all(&bytes).await.unwrap();
+    let mut got = [0; 4];
+    far.read_exact(&mut got).await.unwrap();
+    assert_eq!(&got, b"text");
+    let error = far.read(&mut got).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}

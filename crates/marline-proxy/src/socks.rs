@@ -1,0 +1,231 @@
+//! SOCKS version 5 (RFC 1928), the part a local proxy needs: no authentication, CONNECT.
+//!
+//! ```text
+//! client  5, n, methods[n]               server  5, 0 (no authentication) or 5, 0xff
+//! client  5, command, 0, kind, address, port     server  5, reply, 0, kind, address, port
+//! ```
+//! UDP ASSOCIATE and BIND are answered with "command not supported". The parser is our own: it is
+//! short, must not read a byte beyond the request, and the replies must come from RFC 8803's codes.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::message::ErrorCode;
+use crate::target::{BadTarget, Host, Target};
+
+const VERSION: u8 = 5;
+const NO_AUTHENTICATION: u8 = 0;
+const NO_METHOD: u8 = 0xff;
+const CONNECT: u8 = 1;
+
+/// Reply codes (RFC 1928 section 6).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// 0
+    Succeeded = 0,
+    /// 1
+    GeneralFailure = 1,
+    /// 2
+    NotAllowed = 2,
+    /// 3
+    NetworkUnreachable = 3,
+    /// 4
+    HostUnreachable = 4,
+    /// 5
+    ConnectionRefused = 5,
+    /// 6
+    TtlExpired = 6,
+    /// 7
+    CommandNotSupported = 7,
+    /// 8
+    AddressTypeNotSupported = 8,
+}
+
+impl From<ErrorCode> for Reply {
+    fn from(code: ErrorCode) -> Reply {
+        match code {
+            ErrorCode::NotAuthorized => Reply::NotAllowed,
+            ErrorCode::NetworkFailure => Reply::NetworkUnreachable,
+            ErrorCode::DestinationUnreachable => Reply::HostUnreachable,
+            ErrorCode::ConnectionReset => Reply::ConnectionRefused,
+            _ => Reply::GeneralFailure,
+        }
+    }
+}
+
+/// Why there is no request.
+#[derive(Debug, thiserror::Error)]
+pub enum SocksError {
+    /// Something else speaks to this port.
+    #[error("{}", not_socks(*.0))]
+    Version(u8),
+    /// Only methods with authentication were offered.
+    #[error("the application offers no SOCKS method without authentication")]
+    Method,
+    /// BIND, UDP ASSOCIATE or nonsense.
+    #[error("SOCKS command {0} is not supported (TCP only: CONNECT)")]
+    Command(u8),
+    /// Not 1, 3 or 4.
+    #[error("SOCKS address type {0} is unknown")]
+    AddressType(u8),
+    /// A destination that is none.
+    #[error("bad SOCKS destination: {0}")]
+    Target(#[from] BadTarget),
+    /// The socket failed.
+    #[error("SOCKS: {0}")]
+    Io(#[from] io::Error),
+}
+
+fn not_socks(first: u8) -> String {
+    let guess = match first {
+        4 => " (SOCKS4: configure SOCKS5)",
+        b'A'..=b'Z' => " (looks like HTTP: this is a SOCKS5 port, not an HTTP proxy)",
+        0x16 => " (looks like TLS: this is a SOCKS5 port)",
+        _ => "",
+    };
+    format!("the application does not speak SOCKS5: first byte {first}{guess}")
+}
+
+impl SocksError {
+    fn reply(&self) -> Option<Reply> {
+        match self {
+            SocksError::Command(_) => Some(Reply::CommandNotSupported),
+            SocksError::AddressType(_) => Some(Reply::AddressTypeNotSupported),
+            SocksError::Target(_) => Some(Reply::GeneralFailure),
+            SocksError::Version(_) | SocksError::Method | SocksError::Io(_) => None,
+        }
+    }
+}
+
+/// Speaks SOCKS until the destination is known; refusals are answered here.
+///
+/// # Errors
+/// There is no destination.
+pub async fn accept(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> Result<Target, SocksError> {
+    negotiate(stream).await?;
+    let result = read_request(stream).await;
+    if let Some(code) = result.as_ref().err().and_then(SocksError::reply) {
+        reply(stream, code).await?;
+        stream.shutdown().await?;
+    }
+    result
+}
+
+async fn negotiate(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<(), SocksError> {
+    let version = stream.read_u8().await?;
+    if version != VERSION {
+        return Err(SocksError::Version(version));
+    }
+    let count = stream.read_u8().await?;
+    let mut methods = [0; 255];
+    let methods = &mut methods[..usize::from(count)];
+    stream.read_exact(methods).await?;
+    if !methods.contains(&NO_AUTHENTICATION) {
+        stream.write_all(&[VERSION, NO_METHOD]).await?;
+        stream.shutdown().await?;
+        return Err(SocksError::Method);
+    }
+    stream.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
+    Ok(stream.flush().await?)
+}
+
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Target, SocksError> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).await?;
+    let [version, command, _, kind] = head;
+    if version != VERSION {
+        return Err(SocksError::Version(version));
+    }
+    let host = match kind {
+        1 => Ok(Host::V4(Ipv4Addr::from(stream.read_u32().await?))),
+        3 => {
+            let length = stream.read_u8().await?;
+            let mut name = [0; 255];
+            let name = &mut name[..usize::from(length)];
+            stream.read_exact(name).await?;
+            Host::parse(&String::from_utf8_lossy(name))
+        }
+        4 => Ok(Host::V6(Ipv6Addr::from(stream.read_u128().await?))),
+        _ => return Err(SocksError::AddressType(kind)),
+    };
+    let port = stream.read_u16().await?;
+    // Only now: a refused command's address is read, or closing would reset the reply away.
+    if command != CONNECT {
+        return Err(SocksError::Command(command));
+    }
+    Ok(Target::new(host?, port)?)
+}
+
+/// Answers the request. The bound address is 0.0.0.0:0: the server's is nobody's business here.
+///
+/// # Errors
+/// What writing gives.
+pub async fn reply(stream: &mut (impl AsyncWrite + Unpin), code: Reply) -> io::Result<()> {
+    stream.write_all(&[VERSION, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await?;
+    stream.flush().await
+}
+
+/// The other end of it: asks a SOCKS5 port for a target.
+///
+/// # Errors
+/// It does not speak SOCKS5, or refuses.
+pub async fn ask(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    target: &Target,
+) -> io::Result<()> {
+    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    stream.write_all(&[VERSION, 1, NO_AUTHENTICATION]).await?;
+    let mut chosen = [0; 2];
+    stream.read_exact(&mut chosen).await?;
+    if chosen != [VERSION, NO_AUTHENTICATION] {
+        return Err(wrong(format!("no SOCKS5 port, or it wants a password: {chosen:?}")));
+    }
+    let mut request = vec![VERSION, CONNECT, 0];
+    match &target.host {
+        Host::V4(v4) => {
+            request.push(1);
+            request.extend(v4.octets());
+        }
+        Host::V6(v6) => {
+            request.push(4);
+            request.extend(v6.octets());
+        }
+        Host::Name(name) => {
+            // A name has 255 bytes at most.
+            request.extend([3, name.len() as u8]);
+            request.extend(name.as_bytes());
+        }
+    }
+    request.extend(target.port.to_be_bytes());
+    stream.write_all(&request).await?;
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).await?;
+    let bound_len = match head {
+        [VERSION, 0, _, 1] => 4,
+        [VERSION, 0, _, 4] => 16,
+        [VERSION, 0, _, 3] => usize::from(stream.read_u8().await?),
+        [VERSION, code, ..] if code != 0 => return Err(refusal(code)),
+        _ => return Err(wrong(format!("no answer of SOCKS5: {head:?}"))),
+    };
+    // The bound address and port say nothing that we need.
+    stream.read_exact(&mut vec![0; bound_len + 2]).await?;
+    Ok(())
+}
+
+fn refusal(code: u8) -> io::Error {
+    let (kind, text) = match code {
+        2 => (io::ErrorKind::PermissionDenied, "not allowed"),
+        3 => (io::ErrorKind::NetworkUnreachable, "network unreachable"),
+        4 => (io::ErrorKind::HostUnreachable, "no answer"),
+        5 => (io::ErrorKind::ConnectionRefused, "connection refused"),
+        _ => (io::ErrorKind::Other, "refused"),
+    };
+    io::Error::new(kind, format!("{text} (SOCKS reply {code})"))
+}
+
+#[cfg(test)]
+mod tests;

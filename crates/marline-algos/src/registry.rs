@@ -4,6 +4,7 @@ mod built_in;
 mod kind;
 mod named;
 mod parameters;
+mod probes;
 mod spec;
 mod table;
 

@@ -10,6 +10,7 @@ pub mod keep;
 pub mod kernel;
 pub mod net;
 pub mod parallel;
+pub mod policies;
 pub mod runs;
 pub mod scenario;
 pub mod walks;

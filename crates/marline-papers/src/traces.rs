@@ -6,7 +6,7 @@ mod cell;
 mod pairs;
 mod setup;
 
-use marline_algos::{PolicyKind, Registry};
+use marline_algos::PolicyKind;
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, HeatMap, number};
 
@@ -91,7 +91,7 @@ impl Measured {
 }
 
 fn measure(context: &Context<'_>, setup: &Setup, pairs: Vec<Pair>) -> anyhow::Result<Measured> {
-    let registry = Registry::default();
+    let registry = marline_lab::policies::registry();
     let all = registry.names(PolicyKind::Scheduler);
     let all = all.into_iter().map(|name| Variant::new(name).scheduler(name));
     let more = setup.more.iter().map(|more| Variant {

@@ -3,7 +3,6 @@
 mod cases;
 
 use cases::{link, parallel};
-use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, median};
 use marline_time::{Duration, Instant, SeedTree};
@@ -13,7 +12,8 @@ const LENGTH: Duration = Duration::from_secs(90);
 const BOTTLENECK: &str = "rate=20M,delay=20ms,queue=40ms,jitter=1ms";
 
 fn connection(congestion: &str) -> ConnectionConfig {
-    let set = Registry::default().policy_set("min-rtt", "full-mesh", congestion, "rack-tlp");
+    let set =
+        marline_research::registry().policy_set("min-rtt", "full-mesh", congestion, "rack-tlp");
     ConnectionConfig::new(set.expect("built-in names"))
 }
 

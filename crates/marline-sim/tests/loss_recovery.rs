@@ -8,7 +8,6 @@ mod cases;
 use core::any::Any;
 
 use cases::link;
-use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
@@ -78,8 +77,12 @@ impl Script {
     }
 
     fn stage(&self) -> Paths {
-        let set =
-            Registry::default().policy_set("min-rtt", "full-mesh", self.congestion, self.recovery);
+        let set = marline_research::registry().policy_set(
+            "min-rtt",
+            "full-mesh",
+            self.congestion,
+            self.recovery,
+        );
         let mut connection = ConnectionConfig::new(set.expect("specs"));
         (connection.mptcp, connection.pacing) = (false, false);
         connection.initial_window = self.window;

@@ -4,7 +4,6 @@
 mod cases;
 
 use cases::{link, parallel};
-use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};
 use marline_time::{Instant, SeedTree};
@@ -17,7 +16,7 @@ const NEAR: &str = "rate=50M,delay=25ms,queue=50ms";
 const FAR: &str = "rate=50M,delay=75ms,queue=100ms";
 
 fn scene(links: &[&str], scheduler: &str, buffer: u64) -> Paths {
-    let set = Registry::default().policy_set(scheduler, "full-mesh", "bbr", "rack-tlp");
+    let set = marline_research::registry().policy_set(scheduler, "full-mesh", "bbr", "rack-tlp");
     let mut config = ConnectionConfig::new(set.expect("built-in names"));
     (config.send_buffer, config.receive_buffer) = (buffer, buffer);
     let links = links.iter().map(|text| link(text)).collect();

@@ -4,7 +4,6 @@
 mod cases;
 
 use cases::link;
-use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{Amount, Bulk, Echo, EchoServer, Paths, PathsConfig, Samples};
 use marline_time::{Duration, Instant, SeedTree};
@@ -22,7 +21,7 @@ const fn at(secs: u64) -> Instant {
 /// Two hosts with these links between them; both sides run these policies.
 fn scene(links: &[&str], backup: &[bool], policies: [&str; 2], seed: u64) -> Paths {
     let [scheduler, path_manager] = policies;
-    let set = Registry::default().policy_set(scheduler, path_manager, "cubic", "rack-tlp");
+    let set = marline_research::registry().policy_set(scheduler, path_manager, "cubic", "rack-tlp");
     let connection = ConnectionConfig::new(set.expect("built-in names"));
     let mut config = PathsConfig::new(links.iter().map(|spec| link(spec)).collect(), connection);
     config.backup = backup.to_vec();
@@ -73,7 +72,8 @@ fn on_one_path_redundant_and_round_robin_are_as_fast_as_min_rtt() {
 #[test]
 fn segments_given_out_one_by_one_follow_each_other_at_once() {
     let time = |scheduler: &str, mptcp: bool, base_segment: u16| {
-        let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+        let set =
+            marline_research::registry().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
         let connection =
             ConnectionConfig { mptcp, ..ConnectionConfig::new(set.expect("built-in names")) };
         let mut config =
@@ -203,7 +203,7 @@ fn the_scheduler_changes_while_data_flows() {
     let mut paths = scene(&links, &[], ["min-rtt", "full-mesh"], 9);
     upload(&mut paths, 24 * MBYTE);
     let client = paths.client;
-    let registry = Registry::default();
+    let registry = marline_research::registry();
     for (secs, name) in [(4, "redundant"), (8, "round-robin"), (12, "min-rtt")] {
         let factory = registry.scheduler(name).expect("built in");
         paths.world.at(at(secs), move |world| {

@@ -8,7 +8,6 @@ mod cases;
 use core::any::Any;
 
 use cases::link;
-use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::{NodeId, Observer, Pace, Packet, Paths, PathsConfig, Sighting, Units};
 use marline_time::{Duration, Instant, SeedTree};
@@ -80,7 +79,7 @@ impl Scene {
     }
 
     fn over(links: [&str; 2], scheduler: &str, recovery: &str, bytes: u64, bursts: usize) -> Scene {
-        let set = Registry::default().policy_set(scheduler, "full-mesh", "reno", recovery);
+        let set = marline_research::registry().policy_set(scheduler, "full-mesh", "reno", recovery);
         let mut connection = ConnectionConfig::new(set.expect("specs"));
         connection.initial_window = 40;
         let config = PathsConfig::new(links.map(link).to_vec(), connection).with_known_mtu();

@@ -5,7 +5,8 @@
 //! remembers numbers and keys of one subflow, so that a test says only what matters to it;
 //! [`timeline`] reads plain TCP as words. [`Pair`]
 //! connects two endpoints over links that drop, delay, repeat and forge, and [`hostile`] turns any
-//! bytes into such a run: for random tests and for fuzzing.
+//! bytes into such a run: for random tests and for fuzzing. [`views`] and [`sender`] are what unit tests of
+//! policies show them.
 #![forbid(unsafe_code)]
 
 mod expect;
@@ -17,7 +18,9 @@ mod peer;
 pub mod scene;
 mod script;
 mod seg;
+pub mod sender;
 pub mod timeline;
+pub mod views;
 pub mod wiretap;
 
 pub use expect::Expect;

@@ -26,14 +26,22 @@ const MIN_SSTHRESH_SEGMENTS: f64 = 2.0;
 
 /// What a signal did.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub(super) enum Change {
+pub enum Change {
     /// Nothing that the curve need know.
     None,
     /// The window was cut; a new point to undo to exists if `undoable`.
-    Reduced { undoable: bool, before: f64 },
+    Reduced {
+        /// A reduction that may turn out to have been spurious.
+        undoable: bool,
+        /// The window before, bytes.
+        before: f64,
+    },
     /// The window is one segment; a new point to undo to exists. `before` is what it was, unless
     /// ssthresh was reduced for the same episode already.
-    TimedOut { before: Option<f64> },
+    TimedOut {
+        /// The window before, bytes.
+        before: Option<f64>,
+    },
     /// The last reduction was taken back.
     Undone,
     /// The window moved for reasons other than congestion.
@@ -42,7 +50,7 @@ pub(super) enum Change {
 
 /// Window and ssthresh of one subflow, in bytes with fractions.
 #[derive(Debug)]
-pub(super) struct Window {
+pub struct Window {
     mss: f64,
     cwnd: f64,
     /// Infinite while unknown.
@@ -56,7 +64,9 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
+    /// A window that starts with so many bytes, in slow start.
+    #[must_use]
+    pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         let mss = f64::from(mss.max(1));
         let initial = (initial_window as f64).max(mss);
         Window {
@@ -70,44 +80,55 @@ impl Window {
         }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    /// The window, whole bytes; a segment at least.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         (self.cwnd.max(self.mss) + 0.5) as u64
     }
 
-    /// The conversion saturates: infinity becomes `u64::MAX`.
-    pub(super) fn ssthresh_bytes(&self) -> u64 {
+    /// ssthresh, whole bytes; `u64::MAX` while it is unknown.
+    #[must_use]
+    pub fn ssthresh_bytes(&self) -> u64 {
+        // The conversion saturates: infinity becomes `u64::MAX`.
         (self.ssthresh + 0.5) as u64
     }
 
-    pub(super) const fn mss(&self) -> f64 {
+    /// The MSS, bytes.
+    #[must_use]
+    pub const fn mss(&self) -> f64 {
         self.mss
     }
 
-    pub(super) const fn cwnd(&self) -> f64 {
+    /// The window, bytes.
+    #[must_use]
+    pub const fn cwnd(&self) -> f64 {
         self.cwnd
     }
 
     /// Growth of congestion avoidance. Never shrinks the window.
-    pub(super) fn raise_to(&mut self, bytes: f64) {
+    pub fn raise_to(&mut self, bytes: f64) {
         self.cwnd = self.cwnd.max(bytes);
     }
 
     /// Change of congestion avoidance of a controller that may give back (OLIA); one segment stays.
-    pub(super) fn set(&mut self, bytes: f64) {
+    pub fn set(&mut self, bytes: f64) {
         self.cwnd = bytes.max(self.mss);
     }
 
-    pub(super) fn in_slow_start(&self) -> bool {
+    /// The window is below ssthresh.
+    #[must_use]
+    pub fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
     /// Whether the window is what holds the sender back, so that growing it makes sense.
-    pub(super) fn is_limit(&self, ack: &AckSample) -> bool {
+    #[must_use]
+    pub fn is_limit(&self, ack: &AckSample) -> bool {
         ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)
     }
 
     /// Slow start's part of an ACK. Returns the delivered bytes left for congestion avoidance.
-    pub(super) fn slow_start(&mut self, ack: &AckSample) -> f64 {
+    pub fn slow_start(&mut self, ack: &AckSample) -> f64 {
         let delivered = ack.delivered as f64;
         if !self.in_slow_start() {
             return delivered;
@@ -132,7 +153,7 @@ impl Window {
     }
 
     /// Applies a signal; `beta` is what a reduction leaves of the window.
-    pub(super) fn on_signal(&mut self, signal: CongestionSignal, beta: f64) -> Change {
+    pub fn on_signal(&mut self, signal: CongestionSignal, beta: f64) -> Change {
         let before = self.cwnd;
         match signal {
             CongestionSignal::Loss { .. } => {
@@ -174,7 +195,8 @@ impl Window {
         }
     }
 
-    pub(super) fn on_mss_change(&mut self, mss: u32) {
+    /// Segments have another size: everything that is counted in them is scaled.
+    pub fn on_mss_change(&mut self, mss: u32) {
         let mss = f64::from(mss.max(1));
         let scale = mss / self.mss;
         self.mss = mss;

@@ -6,9 +6,8 @@ use marline_policy::{
     AddressId, LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
     SubflowId, SubflowPath, SubflowView,
 };
+use marline_testkit::views::view;
 use marline_time::{Duration, Instant};
-
-use crate::testing::view;
 
 pub(super) fn addr(text: &str) -> SocketAddr {
     text.parse().expect("a socket address")

@@ -5,28 +5,34 @@
 use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 
 /// Duplicate ACKs that mean loss (RFC 5681 section 3.2).
-pub(super) const DUP_THRESH: u32 = 3;
+pub const DUP_THRESH: u32 = 3;
 
+/// What a sender counts where there is no SACK.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NoSack {
+pub struct NoSack {
     duplicates: u32,
 }
 
 impl NoSack {
-    pub(super) const fn new() -> Self {
+    /// No duplicate ACK so far.
+    #[must_use]
+    pub const fn new() -> Self {
         NoSack { duplicates: 0 }
     }
 
     /// Duplicate ACKs since SND.UNA last moved.
-    pub(super) const fn duplicates(&self) -> u32 {
+    #[must_use]
+    pub const fn duplicates(&self) -> u32 {
         self.duplicates
     }
 
-    pub(super) const fn restart(&mut self) {
+    /// Counts anew.
+    pub const fn restart(&mut self) {
         self.duplicates = 0;
     }
 
-    pub(super) fn on_ack(
+    /// An ACK came: what it shows to be lost is appended to `lost`. So many duplicates (`threshold`) mean loss.
+    pub fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,

@@ -135,7 +135,7 @@ impl Default for ProbeConfig {
 
 /// The probe timer and the verdict on the last probe.
 #[derive(Clone, Debug)]
-pub(super) struct Tlp {
+pub struct Tlp {
     config: ProbeConfig,
     pto_at: Option<Instant>,
     episode: Option<Episode>,
@@ -169,12 +169,15 @@ impl LoneAcks {
 }
 
 impl Tlp {
-    pub(super) const fn new(config: ProbeConfig) -> Self {
+    /// No probe so far.
+    #[must_use]
+    pub const fn new(config: ProbeConfig) -> Self {
         let lone = LoneAcks { waiting: None, samples: 0, excess: Duration::ZERO };
         Tlp { config, pto_at: None, episode: None, lone, samples_at_probe: 0 }
     }
 
-    pub(super) const fn set_peer_ack_delay(&mut self, delay: Duration) {
+    /// The peer is expected to delay the ACK of a lone segment by so much at most.
+    pub const fn set_peer_ack_delay(&mut self, delay: Duration) {
         self.config.peer_ack_delay = delay;
     }
 
@@ -182,12 +185,14 @@ impl Tlp {
         self.config.formula == Some(PtoFormula::Variation)
     }
 
-    pub(super) const fn timeout(&self) -> Option<Instant> {
+    /// When a probe may be due.
+    #[must_use]
+    pub const fn timeout(&self) -> Option<Instant> {
         self.pto_at
     }
 
     /// Sets the timer anew if a probe may be sent (section 7.2), else clears it.
-    pub(super) fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
+    pub fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
         let pto = self.config.formula.filter(|_| self.may_probe(cx, phase));
         self.pto_at = pto.map(|formula| {
             let at = cx.now + self.pto(formula, cx);
@@ -196,7 +201,7 @@ impl Tlp {
     }
 
     /// Something went out.
-    pub(super) fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
+    pub fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>) {
         match sent.kind {
             SentKind::New => self.on_new(sent.start, cx),
             SentKind::Retransmission => self.on_repeat(cx),
@@ -265,13 +270,13 @@ impl Tlp {
     }
 
     /// Recovery or a timeout takes over: the probe's verdict no longer matters.
-    pub(super) const fn end_episode(&mut self) {
+    pub const fn end_episode(&mut self) {
         self.pto_at = None;
         self.episode = None;
     }
 
     /// Whether the timer has run out and a probe is due.
-    pub(super) fn fires(&mut self, cx: &RecoveryContext<'_>) -> bool {
+    pub fn fires(&mut self, cx: &RecoveryContext<'_>) -> bool {
         if self.pto_at.is_none_or(|at| at > cx.now) {
             return false;
         }
@@ -293,7 +298,7 @@ impl Tlp {
     }
 
     /// An ACK came, by which losses were found or not: the verdict on the probe, and the timer anew.
-    pub(super) fn on_ack(
+    pub fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,

@@ -21,8 +21,9 @@ pub(super) fn one_way(view: &SubflowView, under_way: u64) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use marline_testkit::views::{ms, view};
+
     use super::*;
-    use crate::testing::{ms, view};
 
     #[test]
     fn what_waits_counts_up_to_two_round_trips_and_an_idle_path_has_no_past() {

@@ -46,10 +46,10 @@ fn rate(view: &SubflowView) -> Rate {
 
 #[cfg(test)]
 mod tests {
+    use marline_testkit::views::{MSS, Stream, full, view};
     use marline_time::Duration;
 
     use super::*;
-    use crate::testing::{MSS, Stream, full, view};
 
     /// 8 Mbit/s at 20 ms beside 2 Mbit/s at 150 ms.
     fn pair() -> [SubflowView; 2] {

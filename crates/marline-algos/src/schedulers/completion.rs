@@ -76,10 +76,10 @@ fn brings_by(view: &SubflowView, left: u64, limit: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use marline_testkit::views::{MSS, Stream, full, view};
     use marline_time::Rate;
 
     use super::*;
-    use crate::testing::{MSS, Stream, full, view};
 
     /// 13 ms, starting with ten segments, beside 85 ms at 20 Mbit/s.
     fn pair() -> [SubflowView; 2] {

@@ -13,6 +13,8 @@
 //!   get none while a healthy subflow exists: what is put on a dead path must be delivered on it when
 //!   it returns, before anything newer.
 //! - A subflow carries data once. The core sees to it that nothing acknowledged is repeated.
+//!
+//! The functions are public, so that redundant schedulers outside this tree need not invent them again.
 
 use core::fmt::Debug;
 
@@ -97,23 +99,27 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
 /// What the degrees of redundancy stand on: `min-rtt`, but what a fast path has no room for goes out on
 /// a slow one at once. Latency is bought with bytes here, and a window that is shut by a loss does
 /// not open after a round trip.
-pub(super) fn base() -> MinRtt {
+#[must_use]
+pub fn base() -> MinRtt {
     MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })
 }
 
 /// The class whose members carry copies: the best one, unless it is one of backups.
-pub(super) fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
+#[must_use]
+pub fn copying_class(subflows: &[SubflowView]) -> Option<Class> {
     let class = classes::best_class(subflows)?;
     matches!(class, Class::Regular | Class::Suspect).then_some(class)
 }
 
 /// Everything that was written is under way.
-pub(super) fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
+#[must_use]
+pub fn queue_is_empty(cx: &SchedulerContext<'_>) -> bool {
     cx.unsent.is_empty() && cx.unsent.start >= cx.written
 }
 
 /// The first data at or after `from` that this subflow did not carry and the peer does not have.
-pub(super) fn not_on(id: SubflowId, from: Dsn, cx: &SchedulerContext<'_>) -> Option<DataRange> {
+#[must_use]
+pub fn not_on(id: SubflowId, from: Dsn, cx: &SchedulerContext<'_>) -> Option<DataRange> {
     let from = from.max(cx.data_una);
     let mapping = cx.mappings.next_not_on(id, from)?;
     let range = DataRange::new(mapping.range.start.max(from), mapping.range.end);
@@ -122,7 +128,8 @@ pub(super) fn not_on(id: SubflowId, from: Dsn, cx: &SchedulerContext<'_>) -> Opt
 
 /// A copy of the oldest data at or after `from` that some subflow with room did not carry, on the
 /// fastest such subflow.
-pub(super) fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) -> Option<Decision> {
+#[must_use]
+pub fn oldest_copy(class: Class, from: Dsn, cx: &SchedulerContext<'_>) -> Option<Decision> {
     classes::members(cx.subflows, class)
         .filter(|view| view.is_ready())
         .filter_map(|view| Some((view, not_on(view.id, from, cx)?)))

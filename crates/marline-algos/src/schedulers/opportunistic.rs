@@ -108,7 +108,7 @@ impl OpportunisticRules {
 
 /// The state of both mechanisms, one per connection.
 #[derive(Clone, Debug)]
-pub(super) struct Opportunistic {
+pub struct Opportunistic {
     rules: OpportunisticRules,
     /// By subflow: when it last had others penalised (`kernel`; its first RTT is free of it), or was
     /// penalised itself (`paper`).
@@ -116,11 +116,14 @@ pub(super) struct Opportunistic {
 }
 
 impl Opportunistic {
-    pub(super) const fn new(rules: OpportunisticRules) -> Self {
+    /// Nothing has been held up yet.
+    #[must_use]
+    pub const fn new(rules: OpportunisticRules) -> Self {
         Opportunistic { rules, last_penalty: [None; SubflowSet::CAPACITY as usize] }
     }
 
-    pub(super) fn on_event(
+    /// To be told of every event; what it wants done is appended to `out`.
+    pub fn on_event(
         &mut self,
         event: SchedulerEvent,
         cx: &SchedulerContext<'_>,

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use marline_algos::{PolicyKind, Registry};
+use marline_algos::PolicyKind;
 use serde_json::json;
 
 use super::monitor::print;
+use crate::config::policies::registry;
 
 /// Arguments of `marline policies`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +33,7 @@ const KINDS: [(PolicyKind, &str); 6] = [
 /// # Errors
 /// The result cannot be put into words.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let registry = Registry::default();
+    let registry = registry();
     let (mut text, mut list) = (String::new(), Vec::new());
     for (kind, spec) in KINDS {
         let wanted = |name: &&str| args.name.as_deref().is_none_or(|wanted| wanted == *name);

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use marline::{ConnectionConfig, Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
-use marline_algos::Registry;
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
-use super::policies::{Choice, Side};
+use super::policies::{Choice, Side, registry};
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Forward, InviteWord, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -222,11 +222,13 @@ impl ClientOptions {
     }
 
     fn network(&self) -> anyhow::Result<marline::ClientConfig> {
-        let connection = self.choice().connection(&Registry::default(), Side::Client)?;
+        let registry = registry();
+        let connection = self.choice().connection(&registry, Side::Client)?;
         let mut connection = self.watching(connection);
         // Through a server each connection begins with what the client says: TLS, or a session's request.
         connection.speaks_first = !self.direct;
         let mut config = marline::ClientConfig::new(connection);
+        config.registry = Arc::new(registry);
         config.paths = self.path.iter().map(|word| word.0.clone()).collect();
         config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Span;
 
+/// What can be chosen by name: the built-in policies and those of the literature.
+#[must_use]
+pub fn registry() -> Registry {
+    marline_research::registry()
+}
+
 /// What the paths are for; the names are Apple's, `redundant` is ours.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use marline_algos::Registry;
 use marline_proxy::serve::{Backend, FrontLimits, HeaderVersion};
 use serde::{Deserialize, Serialize};
 
-use super::policies::Side;
+use super::policies::{Side, registry};
 use super::shared::{Conduct, connections, options, seconds};
 use super::{Signal, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -155,7 +155,8 @@ impl ServeOptions {
     fn network(&self) -> anyhow::Result<marline::ServerConfig> {
         let shared = self.shared();
         // A server opens no subflows of its own: its clients are behind NATs.
-        let mut connection = shared.choice(None).connection(&Registry::default(), Side::Server)?;
+        let registry = registry();
+        let mut connection = shared.choice(None).connection(&registry, Side::Server)?;
         if let Some(Word(Span(keepalive))) = self.keepalive {
             if keepalive < Duration::from_secs(1) {
                 bail!("--keepalive must be 1s at least");
@@ -164,6 +165,7 @@ impl ServeOptions {
             connection.keepalive = Some(keepalive);
         }
         let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
+        config.registry = Arc::new(registry);
         config.addresses = self.signal.iter().map(|word| word.0.0).collect();
         config.capture_dir = shared.capture_dir()?;
         config.capture_secrets = self.pcap_secrets;

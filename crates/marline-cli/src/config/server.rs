@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::bail;
-use marline_algos::Registry;
 use marline_proxy::rules::{Cidr, Rules};
 use marline_proxy::server::ServerLimits;
 use marline_proxy::target::Target;
 
-use super::policies::Side;
+use super::policies::{Side, registry};
 use super::shared::{Conduct, connections, options};
 use super::{Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
@@ -151,9 +151,10 @@ impl ServerOptions {
 
     fn network(&self) -> anyhow::Result<marline::ServerConfig> {
         // A server opens no subflows of its own: its clients are behind NATs.
-        let connection =
-            self.shared().choice(None).connection(&Registry::default(), Side::Server)?;
+        let registry = registry();
+        let connection = self.shared().choice(None).connection(&registry, Side::Server)?;
         let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
+        config.registry = Arc::new(registry);
         let shards = self.shards.unwrap_or(1);
         if !shards.is_power_of_two() || shards > 128 {
             bail!("--shards {shards}: a power of two up to 128");

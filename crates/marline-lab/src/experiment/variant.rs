@@ -1,10 +1,10 @@
 //! Who takes part: policies, paths and buffers.
 
 use marline::policy::{PolicySet, Role};
-use marline::{
-    BufferTuning, ConnectionConfig, Extensions, Interactive, Registry, default_policies,
-};
+use marline::{BufferTuning, ConnectionConfig, Extensions, Interactive, default_policies};
 use serde::{Deserialize, Serialize};
+
+use crate::policies;
 
 /// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ impl Variant {
     /// # Errors
     /// A name is not known.
     pub fn policies(&self) -> anyhow::Result<PolicySet> {
-        let (registry, mut set) = (Registry::default(), default_policies());
+        let (registry, mut set) = (policies::registry(), default_policies());
         if let Some(spec) = &self.scheduler {
             set.scheduler = registry.scheduler(spec)?;
         }

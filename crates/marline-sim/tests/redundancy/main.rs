@@ -11,14 +11,13 @@ mod log;
 
 use cases::bursts::{START, latencies, ms, offered_by};
 use log::{Log, Sent};
-use marline_algos::Registry;
 use marline_core::ConnectionConfig;
 use marline_sim::Paths;
 use marline_time::Duration;
 
 /// Two hosts with these links between them; both sides run this scheduler.
 fn scene(links: &[&str], scheduler: &str, seed: u64) -> Paths {
-    let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+    let set = marline_research::registry().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
     cases::scene(links, ConnectionConfig::new(set.expect("built-in names")), seed)
 }
 

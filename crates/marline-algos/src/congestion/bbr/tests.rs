@@ -1,9 +1,9 @@
 //! BBR against a pipe of known rate and RTT.
 
 use marline_policy::Penalty;
+use marline_testkit::views::{MSS, ack, ms};
 
 use super::*;
-use crate::testing::{MSS, ack, ms};
 
 const INITIAL: u64 = 10 * MSS as u64;
 /// 80 Mbit/s at 50 ms: 500 segments of 1,000 bytes.

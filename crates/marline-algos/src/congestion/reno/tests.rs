@@ -1,7 +1,7 @@
 use marline_policy::Penalty;
+use marline_testkit::views::{Bulk, MSS, ack, ms};
 
 use super::*;
-use crate::testing::{Bulk, MSS, ack, ms};
 
 const SEGMENT: u64 = MSS as u64;
 const ME: SubflowId = SubflowId(0);

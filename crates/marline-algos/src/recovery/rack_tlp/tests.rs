@@ -1,26 +1,24 @@
 use marline_policy::{DeliveredSegment, RttConfig, RttEstimator, SentKind};
+use marline_testkit::sender::{self, SEGMENT, numbers, seq};
+use marline_testkit::views::ms;
 
 use super::*;
-use crate::recovery::testing::{self, SEGMENT, numbers, seq};
 use crate::recovery::{DEFAULT_PEER_ACK_DELAY, MIN_PTO};
-use crate::testing::ms;
 
 mod no_sack;
 mod rack;
 mod tlp;
 
-type Sender = testing::Sender<RackTlp>;
+type Sender = sender::Sender<RackTlp>;
 
-impl Sender {
-    /// A sender by the RFC's own probe rules, but for the peer's ACK delay, whose path has had this RTT
-    /// for long.
-    fn new(rtt_ms: u64) -> Self {
-        Self::with_rule(PtoFormula::Rfc8985, rtt_ms)
-    }
+/// A sender by the RFC's own probe rules, but for the peer's ACK delay, whose path has had this RTT
+/// for long.
+fn by_rfc(rtt_ms: u64) -> Sender {
+    by_rule(PtoFormula::Rfc8985, rtt_ms)
+}
 
-    fn with_rule(formula: PtoFormula, rtt_ms: u64) -> Self {
-        let probes =
-            ProbeConfig { peer_ack_delay: DEFAULT_PEER_ACK_DELAY, ..ProbeConfig::new(formula) };
-        Self::with_recovery(Box::new(RackTlp::new(probes)), rtt_ms)
-    }
+fn by_rule(formula: PtoFormula, rtt_ms: u64) -> Sender {
+    let probes =
+        ProbeConfig { peer_ack_delay: DEFAULT_PEER_ACK_DELAY, ..ProbeConfig::new(formula) };
+    Sender::with_recovery(Box::new(RackTlp::new(probes)), rtt_ms)
 }

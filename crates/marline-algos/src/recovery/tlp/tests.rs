@@ -1,11 +1,11 @@
-//! When each formula probes, with RACK and without.
+//! When each formula probes.
 
 use marline_policy::{LossRecovery, Phase, RttConfig, RttEstimator, SentKind, TimeoutAction};
+use marline_testkit::sender::Sender;
+use marline_testkit::views::ms;
 
 use super::*;
-use crate::recovery::testing::Sender;
-use crate::recovery::{RackTlp, Rfc6675, Rfc6675Config};
-use crate::testing::ms;
+use crate::recovery::RackTlp;
 
 const fn micros(n: u64) -> Duration {
     Duration::from_micros(n)
@@ -19,19 +19,10 @@ fn with_probes(probes: ProbeConfig) -> Box<dyn LossRecovery> {
     Box::new(RackTlp::new(probes))
 }
 
-fn with_counting(formula: PtoFormula) -> Box<dyn LossRecovery> {
-    let probes = ProbeConfig::new(formula);
-    Box::new(Rfc6675::new(Rfc6675Config { probes, ..Rfc6675Config::default() }))
-}
-
 /// Probe timeouts after a lone segment and after two, at an SRTT.
-fn timeouts(
-    make: fn(PtoFormula) -> Box<dyn LossRecovery>,
-    formula: PtoFormula,
-    rtt_ms: u64,
-) -> (Duration, Duration) {
+fn timeouts(formula: PtoFormula, rtt_ms: u64) -> (Duration, Duration) {
     let after = |segments| {
-        let mut sender = Sender::with_recovery(make(formula), rtt_ms);
+        let mut sender = Sender::with_recovery(with_rack(formula), rtt_ms);
         sender.send(segments);
         sender.timeout_in().expect("the probe timer runs")
     };
@@ -40,23 +31,21 @@ fn timeouts(
 
 #[test]
 fn each_formula_probes_when_its_source_says() {
-    for make in [with_rack, with_counting] {
-        for (formula, rtt_ms, lone, several) in [
-            (PtoFormula::Dukkipati, 13, micros(219_500), ms(26)),
-            (PtoFormula::Dukkipati, 500, ms(1_000), ms(1_000)),
-            (PtoFormula::Dukkipati, 3, micros(204_500), ms(10)),
-            (PtoFormula::Linux310, 13, micros(219_500), ms(26)),
-            (PtoFormula::Linux310, 3, micros(204_500), ms(10)),
-            (PtoFormula::Linux, 13, ms(226), ms(28)),
-            (PtoFormula::Linux, 3, ms(206), ms(8)),
-            (PtoFormula::Rfc8985, 13, ms(226), ms(26)),
-            (PtoFormula::NoAllowance, 13, ms(28), ms(28)),
-            // A quarter of a round trip, and what a lone ACK may take: here half a round trip, at most.
-            (PtoFormula::Variation, 100, ms(165), ms(125)),
-        ] {
-            let found = timeouts(make, formula, rtt_ms);
-            assert_eq!(found, (lone, several), "{formula:?} at {rtt_ms} ms");
-        }
+    for (formula, rtt_ms, lone, several) in [
+        (PtoFormula::Dukkipati, 13, micros(219_500), ms(26)),
+        (PtoFormula::Dukkipati, 500, ms(1_000), ms(1_000)),
+        (PtoFormula::Dukkipati, 3, micros(204_500), ms(10)),
+        (PtoFormula::Linux310, 13, micros(219_500), ms(26)),
+        (PtoFormula::Linux310, 3, micros(204_500), ms(10)),
+        (PtoFormula::Linux, 13, ms(226), ms(28)),
+        (PtoFormula::Linux, 3, ms(206), ms(8)),
+        (PtoFormula::Rfc8985, 13, ms(226), ms(26)),
+        (PtoFormula::NoAllowance, 13, ms(28), ms(28)),
+        // A quarter of a round trip, and what a lone ACK may take: here half a round trip, at most.
+        (PtoFormula::Variation, 100, ms(165), ms(125)),
+    ] {
+        let found = timeouts(formula, rtt_ms);
+        assert_eq!(found, (lone, several), "{formula:?} at {rtt_ms} ms");
     }
 }
 
@@ -86,7 +75,7 @@ fn off_never_probes() {
 #[test]
 fn only_our_own_formula_probes_in_recovery() {
     for (name, formula) in PtoFormula::ALL {
-        let mut sender = Sender::with_recovery(with_counting(formula), 13);
+        let mut sender = Sender::with_recovery(with_rack(formula), 13);
         sender.phase = Phase::Recovery;
         sender.send(3);
         let expected = formula == PtoFormula::Variation;

@@ -1,9 +1,9 @@
-//! The schedulers that others are compared with, and OR&P around any.
+//! The schedulers that carry each byte once.
 
 use super::{RegisterError, Registry};
 use crate::schedulers::{
-    Blest, BlestConfig, Ecf, EcfConfig, FollowClient, FollowClientConfig, Linux, MinRtt,
-    MinRttConfig, OpportunisticRules, Orp, Penalise, Retransmit, RoundRobin, RoundRobinConfig,
+    FollowClient, FollowClientConfig, Linux, MinRtt, MinRttConfig, OpportunisticRules, RoundRobin,
+    RoundRobinConfig,
 };
 use crate::{NamedScheduler, Parameters};
 
@@ -23,22 +23,10 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
         };
         move || Box::new(RoundRobin::new(config))
     })?;
-    registry.register_scheduler_with("blest", |parameters| {
-        let config = blest(parameters);
-        move || Box::new(Blest::new(config))
-    })?;
-    registry.register_scheduler_with("ecf", |parameters| {
-        let config = EcfConfig { beta: parameters.number("beta", 0.25, 0.0..=10.0) };
-        move || Box::new(Ecf::new(config))
-    })?;
     registry.register_scheduler(NamedScheduler::new("linux", || Box::<Linux>::default()))?;
     registry.register_scheduler_with("follow-client", |parameters| {
         let config = follow_client(parameters);
         move || Box::new(FollowClient::new(config))
-    })?;
-    registry.register_scheduler_wrapper("orp", |parameters| {
-        let rules = orp(parameters);
-        move |inner| Box::new(Orp::new(inner, rules))
     })
 }
 
@@ -73,46 +61,4 @@ fn follow_client(parameters: &mut Parameters<'_>) -> FollowClientConfig {
             &[("probe", true), ("rto", false)],
         ),
     }
-}
-
-fn blest(parameters: &mut Parameters<'_>) -> BlestConfig {
-    let defaults = BlestConfig::default();
-    let config = BlestConfig {
-        lambda: parameters.number("lambda", defaults.lambda, 0.0..=10.0),
-        bounds: (
-            parameters.number("least", defaults.bounds.0, 0.0..=10.0),
-            parameters.number("most", defaults.bounds.1, 0.0..=10.0),
-        ),
-        up: parameters.number("up", defaults.up, 0.0..=1.0),
-        down: parameters.number("down", defaults.down, 0.0..=1.0),
-        adapts: parameters.on_off("adapt", defaults.adapts),
-    };
-    if config.bounds.0 > config.bounds.1 {
-        parameters.refuse("least", "not more than `most`");
-        return defaults;
-    }
-    config
-}
-
-fn orp(parameters: &mut Parameters<'_>) -> OpportunisticRules {
-    let retransmit = [
-        ("off", Retransmit::Off),
-        ("on", Retransmit::Kernel),
-        ("paper", Retransmit::Paper),
-        ("kernel", Retransmit::Kernel),
-        ("wide", Retransmit::Wide),
-    ];
-    let penalise = [
-        ("off", Penalise::Off),
-        ("on", Penalise::Kernel),
-        ("paper", Penalise::Paper),
-        ("kernel", Penalise::Kernel),
-    ];
-    let for_send_buffer =
-        [("off", (false, false)), ("retransmit", (true, false)), ("both", (true, true))];
-    let retransmit = parameters.word("retransmit", "kernel", &retransmit);
-    let penalise = parameters.word("penalise", "kernel", &penalise);
-    let (for_send_buffer, penalise_for_send_buffer) =
-        parameters.word("send-buffer", "both", &for_send_buffer);
-    OpportunisticRules { retransmit, penalise, for_send_buffer, penalise_for_send_buffer }
 }

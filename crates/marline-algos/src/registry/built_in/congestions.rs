@@ -1,10 +1,8 @@
-//! Congestion controls and their wrappers.
+//! Congestion controls.
 
 use super::{RegisterError, Registry};
 use crate::NamedCongestion;
-use crate::congestion::{
-    Balia, Bbr, BbrConfig, Capped, Cubic, KeepWindow, Lia, Olia, Reno, RenoEstimate,
-};
+use crate::congestion::{Bbr, BbrConfig, Cubic, Reno, RenoEstimate};
 use crate::slow_start::SlowStartKind;
 
 pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
@@ -24,7 +22,6 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             Box::new(Reno::new(mss, window, slow_start))
         }))?;
     }
-    add_coupled(registry)?;
     registry.register_congestion_with("bbr", |parameters| {
         let default = BbrConfig::default();
         let config = BbrConfig {
@@ -35,24 +32,5 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
             window_gain: parameters.number("window-gain", default.window_gain, 1.0..=10.0),
         };
         move |mss, window, now| Box::new(Bbr::new(mss, window, now, config))
-    })?;
-    registry.register_congestion_wrapper("keep-window", |_| {
-        |inner, _| Box::new(KeepWindow::new(inner))
-    })?;
-    registry.register_congestion_wrapper("cap", |parameters| {
-        let ratio = parameters.number("ratio", 2.0, 1.1..=100.0);
-        move |inner, mss| Box::new(Capped::new(inner, ratio, mss))
     })
-}
-
-fn add_coupled(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_congestion(NamedCongestion::new("lia", |mss, window, _| {
-        Box::new(Lia::new(mss, window))
-    }))?;
-    registry.register_congestion(NamedCongestion::new("olia", |mss, window, _| {
-        Box::new(Olia::new(mss, window))
-    }))?;
-    registry.register_congestion(NamedCongestion::new("balia", |mss, window, _| {
-        Box::new(Balia::new(mss, window))
-    }))
 }

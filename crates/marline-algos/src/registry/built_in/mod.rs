@@ -5,7 +5,6 @@ mod congestions;
 mod path_managers;
 mod recoveries;
 mod schedulers;
-mod tail_probes;
 
 use super::{RegisterError, Registry};
 

@@ -1,10 +1,9 @@
 //! Schedulers and their wrappers.
 
-use super::{RegisterError, Registry, baselines, tail_probes};
+use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{
     AutoRedundant, AutoRedundantConfig, BurstEnd, BurstEndConfig, Coded, CodedConfig, Hedged,
-    HedgedConfig, OpportunisticRedundant, Papd, PapdConfig, Probing, ProbingConfig, Redundant,
-    RedundantIdle, RiskConfig, Without,
+    HedgedConfig, Probing, ProbingConfig, Redundant, RedundantIdle, RiskConfig, Without,
 };
 use crate::{NamedScheduler, Parameters};
 
@@ -12,16 +11,11 @@ pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
     baselines::add(registry)?;
     registry
         .register_scheduler(NamedScheduler::new("redundant", || Box::<Redundant>::default()))?;
-    add_papd(registry)?;
-    tail_probes::add(registry)?;
     add_degrees_of_redundancy(registry)
 }
 
 /// Each as a scheduler over `min-rtt`, and those that only add copies also as wrappers.
 fn add_degrees_of_redundancy(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_scheduler(NamedScheduler::new("opportunistic-redundant", || {
-        Box::<OpportunisticRedundant>::default()
-    }))?;
     registry.register_scheduler(NamedScheduler::new("redundant-idle", || {
         Box::<RedundantIdle>::default()
     }))?;
@@ -111,38 +105,4 @@ fn probing(parameters: &mut Parameters<'_>) -> ProbingConfig {
     let default = ProbingConfig::default();
     let idle_rtts = parameters.count("idle", default.idle_rtts.into(), 1..=1_000);
     ProbingConfig { idle_rtts: idle_rtts as u32 }
-}
-
-/// Over `min-rtt`, and as a wrapper over any scheduler as its multipath mode.
-fn add_papd(registry: &mut Registry) -> Result<(), RegisterError> {
-    registry.register_scheduler_with("papd", |parameters| {
-        let config = papd(parameters);
-        move || Box::new(Papd::new(config))
-    })?;
-    registry.register_scheduler_wrapper("papd", |parameters| {
-        let config = papd(parameters);
-        move |inner| Box::new(Papd::around(inner, config))
-    })
-}
-
-fn papd(parameters: &mut Parameters<'_>) -> PapdConfig {
-    let default = PapdConfig::default();
-    let config = PapdConfig {
-        window_rtts: parameters.number("window", default.window_rtts, 1.0..=1_000.0),
-        least_window: parameters.duration("least-window", default.least_window),
-        most_window: parameters.duration("most-window", default.most_window),
-        share: parameters.number("share", default.share, 0.001..=0.5),
-        discard_rtts: parameters.number("discard", default.discard_rtts, 0.0..=1_000.0),
-        hysteresis: parameters.number("hysteresis", default.hysteresis, 0.0..=10.0),
-        start_rtts: parameters.count("start", default.start_rtts.into(), 1..=100_000) as u32,
-        best_path_only: parameters.on_off("best-path", default.best_path_only),
-        by_rule: parameters.on_off("rule", default.by_rule),
-    };
-    if config.least_window > config.most_window {
-        parameters.refuse("least-window", "no more than `most-window`");
-    }
-    if config.least_window.is_zero() {
-        parameters.refuse("least-window", "more than zero");
-    }
-    config
 }

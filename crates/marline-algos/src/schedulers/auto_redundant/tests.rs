@@ -1,8 +1,8 @@
 use marline_policy::{SubflowId, SubflowView};
+use marline_testkit::views::{Stream, ms, view};
 use marline_time::{Duration, Instant};
 
 use super::*;
-use crate::testing::{Stream, ms, view};
 
 const GAP: Duration = ms(100);
 

@@ -1,5 +1,6 @@
+use marline_testkit::views::{Stream, drain, gone, view};
+
 use super::*;
-use crate::testing::{Stream, drain, gone, view};
 
 #[test]
 fn of_a_burst_the_last_segment_is_on_both_paths() {

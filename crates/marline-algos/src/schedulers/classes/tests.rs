@@ -1,8 +1,10 @@
 use marline_policy::SubflowId;
+use marline_testkit::views::{
+    Stream, backup, full, gone, paced, range, send as sends, set, suspect, view,
+};
 use marline_time::Instant;
 
 use super::*;
-use crate::testing::{Stream, backup, full, gone, paced, range, send as sends, set, suspect, view};
 
 const fn bad(view: SubflowView) -> SubflowView {
     SubflowView { bad_netpath: true, ..view }

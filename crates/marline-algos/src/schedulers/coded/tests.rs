@@ -1,5 +1,6 @@
+use marline_testkit::views::{Stream, drain, full, range, view};
+
 use super::*;
-use crate::testing::{Stream, drain, full, range, view};
 
 /// A repair: on which path, over what.
 type Sum = (u8, DataRange);

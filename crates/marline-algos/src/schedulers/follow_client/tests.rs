@@ -1,8 +1,8 @@
 use marline_policy::{SubflowId, SubflowSet};
+use marline_testkit::views::{Stream, backup, full, gone, paced, range, send, set, suspect, view};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Stream, backup, full, gone, paced, range, send, set, suspect, view};
 
 /// A subflow that last brought news at this time.
 fn news(view: SubflowView, ms: u64) -> SubflowView {
@@ -108,7 +108,7 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
             potentially_failed: failed,
             bad_netpath: is_bad,
             last_heard_at: Instant::from_millis(heard),
-            ..news(crate::testing::view(id, 10), new)
+            ..news(marline_testkit::views::view(id, 10), new)
         };
         match room {
             0 => gone(view),

@@ -1,5 +1,6 @@
+use marline_testkit::views::{MSS, Stream, backup, full, ms, range, send, view};
+
 use super::*;
-use crate::testing::{MSS, Stream, backup, full, ms, range, send, view};
 
 /// A scheduler with its stream, at a time of its own.
 struct Scene<S> {

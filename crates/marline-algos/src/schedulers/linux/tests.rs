@@ -1,7 +1,8 @@
-use super::*;
-use crate::testing::{Stream, backup, range, send, view};
+use marline_testkit::views::{Stream, backup, range, send, view};
 
-const MSS: u64 = crate::testing::MSS as u64;
+use super::*;
+
+const MSS: u64 = marline_testkit::views::MSS as u64;
 
 /// WiFi, and LTE as its backup; WiFi holds what it carried.
 fn paths(stream: &Stream, heard_ms: u64) -> Vec<SubflowView> {
@@ -121,7 +122,7 @@ fn what_waits_for_a_window_that_is_shut_counts_as_handed_over() {
     phone.stream.written = 2 * MSS;
     let ask = |phone: &mut Phone, at_ms: u64| {
         let mut paths = paths(&phone.stream, 0);
-        paths[0] = crate::testing::full(paths[0]);
+        paths[0] = marline_testkit::views::full(paths[0]);
         paths[0].bytes_in_flight = MSS;
         let now = Instant::from_millis(at_ms);
         phone.scheduler.next_send(&SchedulerContext { now, ..phone.stream.context(&paths) })

@@ -1,8 +1,8 @@
 use marline_policy::{SubflowId, SubflowView};
+use marline_testkit::views::{Stream, backup, full, gone, paced, send, suspect, view};
 use marline_time::Instant;
 
 use super::*;
-use crate::testing::{Stream, backup, full, gone, paced, send, suspect, view};
 
 /// On a bad netpath, and heard at this time.
 fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {

@@ -1,5 +1,6 @@
+use marline_testkit::views::{MSS, Stream, backup, ms, range, view};
+
 use super::*;
-use crate::testing::{MSS, Stream, backup, ms, range, view};
 
 const FAST: SubflowId = SubflowId(0);
 const SLOW: SubflowId = SubflowId(1);

@@ -1,5 +1,6 @@
+use marline_testkit::views::{Stream, drain, view};
+
 use super::*;
-use crate::testing::{Stream, drain, view};
 
 /// A path that last sent something so many milliseconds ago; the present is second 1.
 fn sent_ago(id: u8, srtt_ms: u64, ago_ms: u64) -> SubflowView {

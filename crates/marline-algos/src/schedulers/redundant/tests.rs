@@ -1,7 +1,7 @@
+use marline_testkit::views::{Stream, backup, drain, full, gone, paced, range, set, suspect, view};
 use marline_time::Instant;
 
 use super::*;
-use crate::testing::{Stream, backup, drain, full, gone, paced, range, set, suspect, view};
 
 fn bytes_on(sent: &[(u8, u64, u64)], id: u8) -> u64 {
     sent.iter().filter(|(on, ..)| *on == id).map(|(_, start, end)| end - start).sum()

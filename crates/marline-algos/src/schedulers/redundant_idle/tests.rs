@@ -1,5 +1,6 @@
+use marline_testkit::views::{Stream, backup, drain, full, suspect, view};
+
 use super::*;
-use crate::testing::{Stream, backup, drain, full, suspect, view};
 
 #[test]
 fn a_message_is_on_both_paths_at_once() {

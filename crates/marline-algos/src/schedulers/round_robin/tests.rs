@@ -1,5 +1,6 @@
+use marline_testkit::views::{Stream, backup, full, gone, suspect, view};
+
 use super::*;
-use crate::testing::{Stream, backup, full, gone, suspect, view};
 
 /// Which subflows take the next segments.
 fn turns(subflows: &[SubflowView], count: usize) -> Vec<u8> {

@@ -1,5 +1,6 @@
+use marline_testkit::views::{MSS, ack, ms};
+
 use super::*;
-use crate::testing::{MSS, ack, ms};
 use marline_time::Instant;
 
 /// Feeds rounds of `samples` ACKs with a constant window of as many segments.

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
-use marline::{LoneKeepalive, ReceiveTimer, Registry};
+use marline::{LoneKeepalive, ReceiveTimer};
 
 use super::complaint::{Complaint, Place};
 use super::values::{Bytes, Span, Time};
 use super::{Contestant, ExperimentFile, Raw, RawFault, RawVariant, RawWorkload};
 use crate::emulation::script::{self, Order};
 use crate::experiment::{Experiment, Fault, Moment, Stack, Variant, can_be_restored};
+use crate::policies;
 use crate::scenario::{Event, Path, Scenario, check_name, path_number};
 use crate::workload::{Gap, Workload};
 
@@ -389,7 +390,7 @@ fn buffers(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant) {
 }
 
 fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: &[Stack]) {
-    let registry = Registry::default();
+    let registry = policies::registry();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
         let why = format!("stack `{stack}` is the kernel's: it has a congestion control only");
         checker.refuse(place, "mode", &why, raw.mode.as_ref());

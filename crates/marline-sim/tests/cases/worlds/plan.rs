@@ -1,6 +1,5 @@
 //! What a world is like: drawn from its seed.
 
-use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Extensions};
 use marline_link::{
     DuplexConfig, GilbertElliott, Jitter, LinkConfig, MiddleboxConfig, QueueLimit, RateConfig,
@@ -139,7 +138,12 @@ impl Plan {
         if family == Family::Coded {
             let mut rng = SeedTree::new(seed).stream("policies");
             let scheduler = CODED[rng.below(CODED.len() as u64) as usize];
-            let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+            let set = marline_research::registry().policy_set(
+                scheduler,
+                "full-mesh",
+                "cubic",
+                "rack-tlp",
+            );
             let checksum = rng.chance(0.5);
             for side in [&mut plan.paths.client, &mut plan.paths.server] {
                 side.policies = set.clone().expect("built-in specs");
@@ -152,7 +156,12 @@ impl Plan {
             let mut rng = SeedTree::new(seed).stream("policies");
             let mut pick = |of: &[&'static str]| of[rng.below(of.len() as u64) as usize];
             let [scheduler, congestion, recovery] = ANY.map(&mut pick);
-            let set = Registry::default().policy_set(scheduler, "full-mesh", congestion, recovery);
+            let set = marline_research::registry().policy_set(
+                scheduler,
+                "full-mesh",
+                congestion,
+                recovery,
+            );
             let set = set.expect("built-in specs");
             plan.paths.client.policies = set.clone();
             plan.paths.server.policies = set;

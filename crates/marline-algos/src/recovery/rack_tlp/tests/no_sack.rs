@@ -1,7 +1,7 @@
 use super::*;
 
 fn sender(segments: u64) -> Sender {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.sack = false;
     s.send(segments);
     s.wait(100);

@@ -11,7 +11,7 @@ fn spaced(sender: &mut Sender, segments: u64) {
 
 #[test]
 fn a_hole_is_lost_a_quarter_rtt_after_a_later_segment_arrived() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 3);
     let (lost, _) = s.ack(1, &[2]);
     assert!(lost.is_empty(), "reordering may still explain it");
@@ -23,7 +23,7 @@ fn a_hole_is_lost_a_quarter_rtt_after_a_later_segment_arrived() {
 
 #[test]
 fn reordering_within_the_window_marks_nothing() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 3);
     assert!(s.ack(1, &[2]).0.is_empty());
     s.wait(5);
@@ -35,13 +35,13 @@ fn reordering_within_the_window_marks_nothing() {
 
 #[test]
 fn the_third_sack_ends_patience_unless_reordering_was_seen() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 5);
     assert!(s.ack(1, &[2]).0.is_empty());
     assert!(s.ack(1, &[3]).0.is_empty());
     assert_eq!(s.ack(1, &[4]).0, vec![1]);
 
-    let mut reordering = Sender::new(100);
+    let mut reordering = by_rfc(100);
     spaced(&mut reordering, 8);
     reordering.ack(1, &[3]);
     reordering.ack(1, &[2]);
@@ -51,7 +51,7 @@ fn the_third_sack_ends_patience_unless_reordering_was_seen() {
 
 #[test]
 fn small_segments_count_as_segments() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 5);
     s.ack(1, &[2, 3, 4]);
     assert_eq!(s.board.segments_sacked(), 3);
@@ -60,7 +60,7 @@ fn small_segments_count_as_segments() {
 
 #[test]
 fn a_lost_retransmission_is_found_by_time() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 5);
     assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1]);
     s.enter(Phase::Recovery);
@@ -73,7 +73,7 @@ fn a_lost_retransmission_is_found_by_time() {
 
 #[test]
 fn a_delivery_owed_to_the_original_teaches_nothing() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 4);
     s.ack(1, &[2, 3, 4]);
     s.enter(Phase::Recovery);
@@ -86,7 +86,7 @@ fn a_delivery_owed_to_the_original_teaches_nothing() {
     assert!(lost.is_empty());
     assert_eq!(s.recovery.rack.newest_delivered.map(|n| n.0 < resent_at), Some(true));
     // The same by timestamps, where time alone would not tell.
-    let mut t = Sender::new(100);
+    let mut t = by_rfc(100);
     spaced(&mut t, 4);
     t.ack(1, &[2, 3, 4]);
     t.enter(Phase::Recovery);
@@ -99,7 +99,7 @@ fn a_delivery_owed_to_the_original_teaches_nothing() {
 
 #[test]
 fn dsack_widens_the_window_once_per_round_and_sixteen_clean_recoveries_narrow_it() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.recovery.rack.reordering_seen = true;
     let window = |s: &mut Sender| s.with(|r, cx| r.rack.reordering_window(cx));
     assert_eq!(window(&mut s), ms(25));
@@ -129,7 +129,7 @@ fn dsack_widens_the_window_once_per_round_and_sixteen_clean_recoveries_narrow_it
 
 #[test]
 fn a_timeout_marks_the_first_and_the_overdue_only() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 1);
     s.ack(2, &[]);
     s.send(2);
@@ -142,7 +142,7 @@ fn a_timeout_marks_the_first_and_the_overdue_only() {
 
 #[test]
 fn without_loss_the_order_of_transmission_stays_as_short_as_the_board() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.send(100);
     for una in 2..2_000 {
         s.wait(1);
@@ -154,7 +154,7 @@ fn without_loss_the_order_of_transmission_stays_as_short_as_the_board() {
 
 #[test]
 fn marks_taken_back_are_judged_again() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 5);
     assert_eq!(s.ack(1, &[2, 3, 4]).0, vec![1]);
     s.enter(Phase::Recovery);
@@ -165,7 +165,7 @@ fn marks_taken_back_are_judged_again() {
 
 #[test]
 fn a_segment_split_since_is_judged_in_both_parts() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     spaced(&mut s, 5);
     s.board.split(0, Ssn(400));
     let mut lost = Vec::new();

@@ -2,28 +2,28 @@ use super::*;
 
 #[test]
 fn probe_timeouts() {
-    let mut lone = Sender::new(100);
+    let mut lone = by_rfc(100);
     lone.send(1);
     assert_eq!(lone.timeout_in(), Some(ms(240)), "two RTTs and the peer's ACK delay");
-    let mut several = Sender::new(100);
+    let mut several = by_rfc(100);
     several.send(2);
     assert_eq!(several.timeout_in(), Some(ms(200)));
-    let mut rfc = Sender::new(100);
+    let mut rfc = by_rfc(100);
     *rfc.recovery = RackTlp::rfc8985();
     rfc.send(1);
     assert_eq!(rfc.timeout_in(), Some(ms(400)));
-    let mut known = Sender::new(100);
+    let mut known = by_rfc(100);
     known.recovery.set_peer_ack_delay(ms(5));
     known.send(1);
     assert_eq!(known.timeout_in(), Some(ms(205)));
-    let mut short = Sender::new(1);
+    let mut short = by_rfc(1);
     short.send(2);
     assert_eq!(short.timeout_in(), Some(MIN_PTO));
-    let mut unknown = Sender::new(100);
+    let mut unknown = by_rfc(100);
     unknown.rtt = RttEstimator::new(RttConfig::default());
     unknown.send(1);
     assert_eq!(unknown.timeout_in(), Some(ms(1_000)));
-    let mut clamped = Sender::new(100);
+    let mut clamped = by_rfc(100);
     clamped.rto_at = Some(clamped.now + ms(150));
     clamped.send(1);
     assert_eq!(clamped.timeout_in(), Some(ms(150)), "never after the retransmission timer");
@@ -31,7 +31,7 @@ fn probe_timeouts() {
 
 #[test]
 fn every_sign_of_life_starts_the_timer_anew() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.send(3);
     s.wait(100);
     s.ack(3, &[]);
@@ -43,7 +43,7 @@ fn every_sign_of_life_starts_the_timer_anew() {
 
 #[test]
 fn one_probe_per_episode_and_none_in_recovery_or_with_sacks() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.send(3);
     assert_eq!(s.fire(), (vec![], TimeoutAction::SendProbe));
     s.send_one(SentKind::ProbeNew);
@@ -57,19 +57,19 @@ fn one_probe_per_episode_and_none_in_recovery_or_with_sacks() {
     s.ack(5, &[]);
     assert!(s.recovery.next_timeout().is_some(), "the next episode may begin");
 
-    let mut sacked = Sender::new(100);
+    let mut sacked = by_rfc(100);
     sacked.send(3);
     sacked.ack(1, &[2]);
     assert!(sacked.timeout_in().is_some_and(|t| t < ms(100)), "only the reordering timer runs");
     assert!(!matches!(sacked.fire().1, TimeoutAction::SendProbe));
-    let mut recovering = Sender::new(100);
+    let mut recovering = by_rfc(100);
     recovering.phase = Phase::Recovery;
     recovering.send(3);
     assert_eq!(recovering.recovery.next_timeout(), None);
 }
 
 fn probed_by_repetition() -> Sender {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.send(2);
     assert_eq!(s.fire().1, TimeoutAction::SendProbe);
     s.resend(2, SentKind::ProbeRepeat);
@@ -111,7 +111,7 @@ fn a_dsack_or_a_plain_duplicate_says_that_both_arrived() {
 
 #[test]
 fn a_probe_uncovers_the_loss_of_what_was_before_it() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.send(3);
     s.fire();
     s.resend(3, SentKind::ProbeRepeat);
@@ -126,7 +126,7 @@ fn a_probe_uncovers_the_loss_of_what_was_before_it() {
 
 #[test]
 fn leaving_recovery_starts_the_probe_timer() {
-    let mut s = Sender::new(100);
+    let mut s = by_rfc(100);
     s.send(2);
     s.enter(Phase::Recovery);
     assert_eq!(s.recovery.next_timeout(), None);
@@ -150,7 +150,7 @@ fn a_second_probe_needs_an_rtt_sample_since_the_first() {
 fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
     let timeouts = |rule: PtoFormula, samples: &[u64]| {
         [1, 2].map(|segments| {
-            let mut s = Sender::with_rule(rule, samples[0]);
+            let mut s = by_rule(rule, samples[0]);
             samples.iter().for_each(|rtt| s.rtt.on_sample(ms(*rtt), Instant::ZERO));
             s.send(segments);
             s.recovery.next_timeout().expect("a probe").since(s.now)
@@ -166,7 +166,7 @@ fn an_eager_prober_follows_the_variation_but_is_never_later_than_the_rfc() {
 
 #[test]
 fn an_eager_prober_watches_over_repairs_too() {
-    let mut s = Sender::with_rule(PtoFormula::Variation, 100);
+    let mut s = by_rule(PtoFormula::Variation, 100);
     s.send(1);
     s.send(1);
     s.phase = Phase::Recovery;
@@ -179,7 +179,7 @@ fn an_eager_prober_watches_over_repairs_too() {
 
 #[test]
 fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
-    let mut s = Sender::with_rule(PtoFormula::Variation, 100);
+    let mut s = by_rule(PtoFormula::Variation, 100);
     let mut probe_after = |late_ms: u64, rounds: u64| {
         let mut left = Duration::ZERO;
         for _ in 0..rounds {
@@ -201,7 +201,7 @@ fn an_eager_prober_learns_how_soon_lone_segments_are_acknowledged() {
 #[test]
 fn writing_on_does_not_put_off_an_eager_prober() {
     for (rule, due) in [(PtoFormula::Variation, ms(85)), (PtoFormula::Rfc8985, ms(200))] {
-        let mut s = Sender::with_rule(rule, 100);
+        let mut s = by_rule(rule, 100);
         s.send(2);
         s.wait(40);
         s.send(1);

@@ -1,0 +1,195 @@
+//! `+cap`: windows that do not fill a deep buffer (NSDI 2012, mechanism M4), around any congestion
+//! control.
+//!
+//! *Problem.* Some links, cellular ones above all, have buffers of seconds. A loss-based controller
+//! fills them, and then whatever is sent there comes seconds late: a multipath connection has it all
+//! in its reassembly buffer, a message on that path simply waits.
+//!
+//! *How.* A queue shows in the RTT: while the smoothed RTT is more than `ratio` times the smallest one
+//! (2 in the paper), half the window or more stands in queues. Then the window is capped at what would
+//! make it exactly that much: `window * ratio * base / srtt`. The cap is set anew at most once per
+//! smoothed RTT, as the RTT answers one round trip later. While the RTT is below the bound it
+//! rises by the same rule, a quarter per round trip at most, and is gone when it no longer holds
+//! anything back: dropped at once, the window would fall back into the same queue. While it is in force
+//! the inner controller is told that its window is not the limit, so that it does not grow behind the
+//! cap; it hears of losses as always.
+//!
+//! *Source.* Raiciu et al., NSDI 2012, names the mechanism and its condition; no code of it was found in
+//! either Linux implementation.
+//!
+//! *Left open, and chosen.* What the window is capped to: the paper's word allows to freeze it, which
+//! leaves a full queue full. *Where it lives:* here, not in the scheduler. The window and both RTTs
+//! are at hand with every ACK, it works for a single path too, and a scheduler could only halve
+//! (penalise). The base is the core's smallest RTT of the last minutes. A link whose delay varies by
+//! itself without a queue (jitter above half the mean) is capped without need: that is the price of the
+//! paper's condition, and `ratio` is a parameter.
+
+use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};
+use marline_time::{Instant, Rate};
+
+/// Segments that a cap leaves at least.
+const LEAST_SEGMENTS: u64 = 4;
+/// A cap rises by this factor per round trip at most.
+const FASTEST_RISE: f64 = 1.25;
+
+/// Caps the window of the controller inside.
+#[derive(Debug)]
+pub struct Capped {
+    inner: Box<dyn CongestionController>,
+    /// Smoothed RTT over smallest RTT from which on it caps.
+    ratio: f64,
+    mss: u64,
+    /// The cap in force.
+    cap: Option<u64>,
+    /// Before then the cap is not set anew.
+    next_at: Instant,
+}
+
+impl Capped {
+    /// Around this controller; `ratio` is more than 1.
+    #[must_use]
+    pub fn new(inner: Box<dyn CongestionController>, ratio: f64, mss: u32) -> Self {
+        let mss = u64::from(mss.max(1));
+        Capped { inner, ratio, mss, cap: None, next_at: Instant::ZERO }
+    }
+
+    fn judge(&mut self, ack: &AckSample) {
+        let (Some(srtt), Some(base)) = (ack.srtt, ack.min_rtt) else { return };
+        let share = base.as_secs_f64() * self.ratio / srtt.as_secs_f64().max(1e-9);
+        if ack.now < self.next_at || (self.cap.is_none() && share >= 1.0) {
+            return;
+        }
+        let window = (self.window() as f64 * share.min(FASTEST_RISE)) as u64;
+        self.cap = Some(window.max(LEAST_SEGMENTS * self.mss));
+        self.cap = self.cap.filter(|cap| *cap < self.inner.window());
+        self.next_at = ack.now + srtt;
+    }
+}
+
+impl CongestionController for Capped {
+    fn on_sent(&mut self, bytes: u64, now: Instant) {
+        self.inner.on_sent(bytes, now);
+    }
+
+    fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]) {
+        self.judge(ack);
+        if self.cap.is_some_and(|cap| cap < self.inner.window()) {
+            // As for an application that sends little: neither curve nor slow start goes on.
+            let idle = AckSample { cwnd_limited: false, prior_in_flight: 0, ..*ack };
+            self.inner.on_ack(&idle, me, group);
+        } else {
+            self.inner.on_ack(ack, me, group);
+        }
+    }
+
+    fn on_signal(
+        &mut self,
+        signal: CongestionSignal,
+        now: Instant,
+        me: SubflowId,
+        group: &[SubflowView],
+    ) {
+        self.inner.on_signal(signal, now, me, group);
+    }
+
+    fn window(&self) -> u64 {
+        let inner = self.inner.window();
+        self.cap.map_or(inner, |cap| cap.min(inner))
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.inner.ssthresh()
+    }
+
+    fn pacing_rate(&self) -> Option<Rate> {
+        self.inner.pacing_rate()
+    }
+
+    fn on_mss_change(&mut self, mss: u32) {
+        self.mss = u64::from(mss.max(1));
+        self.inner.on_mss_change(mss);
+    }
+
+    fn wants_group(&self) -> bool {
+        self.inner.wants_group()
+    }
+
+    fn holds_window_in_recovery(&self) -> bool {
+        self.inner.holds_window_in_recovery()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_algos::congestion::Reno;
+    use marline_algos::slow_start::SlowStartKind;
+    use marline_testkit::views::{MSS, ack, ms};
+    use marline_time::Duration;
+
+    use super::*;
+
+    const SEGMENT: u64 = MSS as u64;
+    const ME: SubflowId = SubflowId(0);
+
+    /// 100 segments, in congestion avoidance.
+    fn capped() -> Capped {
+        let mut inner = Reno::new(MSS, 200 * SEGMENT, SlowStartKind::Classic);
+        let loss = CongestionSignal::Loss { bytes_in_flight: 0 };
+        inner.on_signal(loss, Instant::ZERO, ME, &[]);
+        inner.on_signal(CongestionSignal::RecoveryDone, Instant::ZERO, ME, &[]);
+        Capped::new(Box::new(inner), 2.0, MSS)
+    }
+
+    fn deliver(cc: &mut Capped, at_ms: u64, srtt: Duration, bytes: u64) {
+        let mut sample = ack(Instant::from_millis(at_ms), bytes, cc.window(), srtt);
+        sample.min_rtt = Some(ms(100));
+        cc.on_ack(&sample, ME, &[]);
+    }
+
+    #[test]
+    fn below_the_bound_nothing_changes() {
+        let mut cc = capped();
+        deliver(&mut cc, 1_000, ms(200), SEGMENT);
+        assert_eq!(cc.window(), 100 * SEGMENT);
+        deliver(&mut cc, 1_100, ms(200), 100 * SEGMENT);
+        assert_eq!(cc.window(), 101 * SEGMENT, "it grows as before");
+    }
+
+    #[test]
+    fn a_queue_is_capped_once_per_round_trip() {
+        let mut cc = capped();
+        deliver(&mut cc, 1_000, ms(400), SEGMENT);
+        assert_eq!(cc.window(), 50 * SEGMENT, "twice the base instead of four times");
+        deliver(&mut cc, 1_399, ms(400), 200 * SEGMENT);
+        assert_eq!(cc.window(), 50 * SEGMENT, "the RTT cannot have answered yet");
+        deliver(&mut cc, 1_400, ms(400), SEGMENT);
+        assert_eq!(cc.window(), 25 * SEGMENT, "it answers, and there is still a queue");
+        for at in 0..20 {
+            deliver(&mut cc, 2_000 + at * 1_000, ms(1_000), SEGMENT);
+        }
+        assert_eq!(cc.window(), LEAST_SEGMENTS * SEGMENT, "never nothing");
+    }
+
+    #[test]
+    fn when_the_queue_is_gone_the_cap_rises_until_it_holds_nothing_back() {
+        let mut cc = capped();
+        deliver(&mut cc, 1_000, ms(400), SEGMENT);
+        let windows: Vec<u64> = (0..5)
+            .map(|round| {
+                deliver(&mut cc, 2_000 + round * 100, ms(100), SEGMENT);
+                cc.window()
+            })
+            .collect();
+        assert_eq!(windows, [62_500, 78_125, 97_656, 100_000, 100_000]);
+        assert_eq!(cc.cap, None, "the inner one did not grow behind it, and goes on now");
+    }
+
+    #[test]
+    fn losses_reach_the_inner_one() {
+        let mut cc = capped();
+        deliver(&mut cc, 1_000, ms(400), SEGMENT);
+        let loss = CongestionSignal::Loss { bytes_in_flight: 0 };
+        cc.on_signal(loss, Instant::from_secs(2), ME, &[]);
+        assert_eq!((cc.ssthresh(), cc.window()), (50 * SEGMENT, 50 * SEGMENT));
+    }
+}

@@ -1,0 +1,239 @@
+//! What coupled controllers share: the picture of all subflows they compute with, and the parts that
+//! are those of any loss-based TCP.
+//!
+//! *Problem.* Each subflow with a TCP of its own takes a TCP's share; several through one bottleneck
+//! take several shares. A coupled controller sees its siblings and grows each subflow less, so that
+//! all together are no more aggressive than one TCP where they meet, and get at least what the best
+//! path alone would give.
+//!
+//! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA
+//! couples the decrease too). Slow start, loss detection, timeouts and undo are each subflow's own
+//! and are those of Reno (`marline_algos::congestion::window`). A window grows only while it is the limit.
+//!
+//! *Windows and RTTs.* Windows are counted in segments of each subflow and RTTs in seconds, as in the
+//! formulas. While a subflow repairs losses its window is what it will have after (ssthresh), as
+//! what it has meanwhile means nothing. The own window is the controller's, not that of the picture,
+//! which was taken before the ACK. Suspects do not count: nothing flows there, and what is not a
+//! competitor must not slow the others down. A subflow without RTT sample does not count either.
+
+mod balia;
+mod lia;
+mod olia;
+
+pub use balia::Balia;
+use core::fmt::Debug;
+pub use lia::Lia;
+pub use olia::Olia;
+
+use marline_algos::congestion::window::Window;
+use marline_algos::slow_start::SlowStartKind;
+use marline_policy::{
+    AckSample, CongestionController, CongestionSignal, Phase, SubflowId, SubflowView,
+};
+use marline_time::Instant;
+
+/// One subflow as the formulas see it.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) struct Member {
+    /// Window, segments.
+    window: f64,
+    /// Smoothed RTT, seconds.
+    rtt: f64,
+    /// Bytes between losses: the larger of the last two counts.
+    between_losses: f64,
+    /// The subflow that asks.
+    is_me: bool,
+}
+
+impl Member {
+    /// Segments per second.
+    fn rate(&self) -> f64 {
+        self.window / self.rtt
+    }
+
+    fn of(view: &SubflowView) -> Option<Member> {
+        let rtt = view.srtt?.as_nanos() as f64 / 1e9;
+        let repairing = view.phase != Phase::Open && view.ssthresh != u64::MAX;
+        let bytes = if repairing { view.ssthresh } else { view.cwnd };
+        (view.is_usable() && !view.potentially_failed && rtt > 0.0).then(|| Member {
+            window: (bytes as f64 / f64::from(view.mss.max(1))).max(1.0),
+            rtt,
+            between_losses: view.bytes_since_loss.max(view.bytes_between_losses) as f64,
+            is_me: false,
+        })
+    }
+}
+
+/// All subflows that count, and which of them asks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    members: Vec<Member>,
+}
+
+impl Group {
+    /// Reads the views; `window` is the asking subflow's in segments.
+    fn read(&mut self, views: &[SubflowView], me: SubflowId, window: f64) {
+        self.members.clear();
+        for view in views {
+            if let Some(mut member) = Member::of(view) {
+                if view.id == me {
+                    member.window = window;
+                    member.is_me = true;
+                }
+                self.members.push(member);
+            }
+        }
+    }
+
+    fn me(&self) -> Option<&Member> {
+        self.members.iter().find(|member| member.is_me)
+    }
+
+    /// Whether there is anybody to couple with.
+    fn is_alone(&self) -> bool {
+        self.members.len() < 2 || self.me().is_none()
+    }
+
+    /// Segments per second of all.
+    fn total_rate(&self) -> f64 {
+        self.members.iter().map(Member::rate).sum()
+    }
+}
+
+/// A rule that couples.
+pub(crate) trait Coupling: Debug + Send + Default {
+    /// Segments by which the window changes per segment acknowledged in congestion avoidance.
+    fn increase(group: &Group) -> f64;
+
+    /// What a loss leaves of the window.
+    fn keeps(_group: &Group) -> f64 {
+        0.5
+    }
+}
+
+/// A coupled controller of one subflow, by its rule.
+#[derive(Debug)]
+pub(crate) struct Coupled<C> {
+    window: Window,
+    group: Group,
+    rule: core::marker::PhantomData<C>,
+}
+
+impl<C: Coupling> Coupled<C> {
+    fn new(mss: u32, initial_window: u64) -> Self {
+        Coupled {
+            window: Window::new(mss, initial_window, SlowStartKind::Classic),
+            group: Group::default(),
+            rule: core::marker::PhantomData,
+        }
+    }
+
+    fn look(&mut self, views: &[SubflowView], me: SubflowId) {
+        let segments = self.window.cwnd() / self.window.mss();
+        self.group.read(views, me, segments);
+    }
+}
+
+impl<C: Coupling> CongestionController for Coupled<C> {
+    fn on_ack(&mut self, ack: &AckSample, me: SubflowId, views: &[SubflowView]) {
+        if ack.in_recovery {
+            return;
+        }
+        let rest = self.window.slow_start(ack);
+        if rest <= 0.0 || !self.window.is_limit(ack) {
+            return;
+        }
+        self.look(views, me);
+        let (cwnd, mss) = (self.window.cwnd(), self.window.mss());
+        let acked = rest / mss;
+        let per_segment = if self.group.is_alone() { mss / cwnd } else { C::increase(&self.group) };
+        // Never more than the window again, however much one ACK brings.
+        self.window.set(cwnd + (per_segment * acked * mss).min(rest));
+    }
+
+    fn on_signal(
+        &mut self,
+        signal: CongestionSignal,
+        _now: Instant,
+        me: SubflowId,
+        views: &[SubflowView],
+    ) {
+        self.look(views, me);
+        let keeps = if self.group.is_alone() { 0.5 } else { C::keeps(&self.group) };
+        self.window.on_signal(signal, keeps);
+    }
+
+    fn window(&self) -> u64 {
+        self.window.bytes()
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.window.ssthresh_bytes()
+    }
+
+    fn on_mss_change(&mut self, mss: u32) {
+        self.window.on_mss_change(mss);
+    }
+
+    fn wants_group(&self) -> bool {
+        true
+    }
+}
+
+/// Defines a public controller of a rule.
+macro_rules! controller {
+    ($(#[$doc:meta])* $name:ident, $rule:ty) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(super::Coupled<$rule>);
+
+        impl $name {
+            /// A controller that starts with `initial_window` bytes.
+            #[must_use]
+            pub fn new(mss: u32, initial_window: u64) -> Self {
+                $name(super::Coupled::new(mss, initial_window))
+            }
+        }
+
+        impl marline_policy::CongestionController for $name {
+            fn on_ack(
+                &mut self,
+                ack: &marline_policy::AckSample,
+                me: marline_policy::SubflowId,
+                group: &[marline_policy::SubflowView],
+            ) {
+                self.0.on_ack(ack, me, group);
+            }
+
+            fn on_signal(
+                &mut self,
+                signal: marline_policy::CongestionSignal,
+                now: marline_time::Instant,
+                me: marline_policy::SubflowId,
+                group: &[marline_policy::SubflowView],
+            ) {
+                self.0.on_signal(signal, now, me, group);
+            }
+
+            fn window(&self) -> u64 {
+                self.0.window()
+            }
+
+            fn ssthresh(&self) -> u64 {
+                self.0.ssthresh()
+            }
+
+            fn on_mss_change(&mut self, mss: u32) {
+                self.0.on_mss_change(mss);
+            }
+
+            fn wants_group(&self) -> bool {
+                self.0.wants_group()
+            }
+        }
+    };
+}
+use controller;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Congestion controls that couple subflows, and what is put around any.
+
+mod capped;
+mod coupled;
+mod keep_window;
+
+pub use capped::Capped;
+pub use coupled::{Balia, Lia, Olia};
+pub use keep_window::KeepWindow;

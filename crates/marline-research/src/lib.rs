@@ -1,0 +1,53 @@
+//! The policies of the literature: what papers measured, and what Marline is measured against.
+//!
+//! They are registered through the same public door as anybody's own (docs/policies.md), and stand on the
+//! rules that `marline-algos` shares ([`classes`](marline_algos::schedulers::classes),
+//! [`copies`](marline_algos::schedulers::copies), [`window`](marline_algos::congestion::window)). The program
+//! and the lab know them; a program with the library alone asks for them:
+//!
+//! ```
+//! let mut registry = marline_algos::Registry::default();
+//! marline_research::register(&mut registry)?;
+//! let scheduler = registry.scheduler("lowest-rtt+orp,penalise=paper").expect("known now");
+//! assert_eq!(scheduler.name(), "lowest-rtt+orp,penalise=paper");
+//! # Ok::<(), marline_algos::RegisterError>(())
+//! ```
+//!
+//! | kind | names |
+//! |---|---|
+//! | scheduler | `blest`, `ecf`, `opportunistic-redundant`, `papd` |
+//! | around a scheduler | `orp`, `papd`, `tlp-std`, `tlp-mp` |
+//! | congestion control | `lia`, `olia`, `balia` |
+//! | around a congestion control | `cap`, `keep-window` |
+//! | loss recovery | `rfc6675` |
+//!
+//! Parameters and defaults are in docs/policy-list.md.
+
+#![forbid(unsafe_code)]
+
+pub mod congestion;
+pub mod recovery;
+mod register;
+pub mod schedulers;
+
+#[cfg(test)]
+mod properties;
+
+use marline_algos::{RegisterError, Registry};
+
+/// Adds all of them to a registry.
+///
+/// # Errors
+/// Another policy has one of the names.
+pub fn register(registry: &mut Registry) -> Result<(), RegisterError> {
+    register::add(registry)
+}
+
+/// A registry that knows the built-in policies and these.
+#[must_use]
+pub fn registry() -> Registry {
+    let mut registry = Registry::default();
+    let added = register(&mut registry);
+    debug_assert!(added.is_ok(), "a built-in policy has the name of one of these: {added:?}");
+    registry
+}

@@ -1,0 +1,172 @@
+//! Of every scheduler there is, here and built in: whatever the picture, decisions are valid: a
+//! subflow that has room, data that is new or not acknowledged and not carried by that subflow, and no
+//! backup while a regular one is healthy.
+
+use marline_algos::schedulers::classes::{Class, best_class};
+use marline_algos::schedulers::{
+    AutoRedundant, BurstEnd, Coded, Hedged, MinRtt, MinRttConfig, OpportunisticRules, Probing,
+    Redundant, RedundantIdle, RoundRobin,
+};
+use marline_policy::{
+    Decision, Eligibility, Reinjection, ReinjectionCause, Scheduler, SubflowView,
+};
+use marline_testkit::views::{MSS, Stream, set, view};
+use marline_time::{Duration, Instant};
+use proptest::prelude::*;
+
+use crate::schedulers::{
+    After, Blest, Ecf, OpportunisticRedundant, Orp, Papd, PapdConfig, TailProbes,
+};
+
+fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
+    let eligibility = prop_oneof![
+        4 => (1..20_000u64).prop_map(|room| Eligibility::Ready { room }),
+        2 => Just(Eligibility::CwndLimited),
+        1 => (0..99u64).prop_map(|at| Eligibility::PacingLimited(Instant::from_millis(at))),
+        1 => Just(Eligibility::NotUsable),
+    ];
+    let srtt = proptest::option::weighted(0.9, (1..500u64).prop_map(Duration::from_millis));
+    (eligibility, srtt, any::<bool>(), proptest::bool::weighted(0.3), 0..99u64).prop_map(
+        move |(eligibility, srtt, backup, potentially_failed, heard)| SubflowView {
+            eligibility,
+            srtt,
+            backup,
+            potentially_failed,
+            last_heard_at: Instant::from_millis(heard),
+            ..view(id, 1)
+        },
+    )
+}
+
+/// What may happen between two questions.
+#[derive(Clone, Debug)]
+enum Step {
+    Write(u64),
+    Ack(u64),
+    Paths(Vec<SubflowView>),
+    Ask,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let paths = (any_view(0), any_view(1), any_view(2)).prop_map(|(a, b, c)| vec![a, b, c]);
+    prop_oneof![
+        2 => (1..9_000u64).prop_map(Step::Write),
+        2 => (1..6_000u64).prop_map(Step::Ack),
+        2 => paths.prop_map(Step::Paths),
+        6 => Just(Step::Ask),
+    ]
+}
+
+fn schedulers() -> Vec<Box<dyn Scheduler>> {
+    vec![
+        Box::<MinRtt>::default(),
+        Box::new(MinRtt::new(MinRttConfig::BARE)),
+        Box::<RoundRobin>::default(),
+        Box::<Redundant>::default(),
+        Box::<OpportunisticRedundant>::default(),
+        Box::<RedundantIdle>::default(),
+        Box::<BurstEnd>::default(),
+        Box::<Coded>::default(),
+        Box::<Probing>::default(),
+        Box::new(Papd::new(PapdConfig::default())),
+        Box::<Blest>::default(),
+        Box::<Ecf>::default(),
+        Box::new(Orp::new(Box::<Ecf>::default(), OpportunisticRules::KERNEL)),
+        Box::<Hedged>::default(),
+        Box::<AutoRedundant>::default(),
+        Box::new(TailProbes::across(Box::<MinRtt>::default(), After::Reinject)),
+    ]
+}
+
+fn check(subflows: &[SubflowView], decision: Decision) {
+    let Decision::Send { subflow, .. } = decision else { return };
+    let chosen = subflows.iter().find(|v| v.id == subflow).expect("a subflow that exists");
+    assert!(chosen.is_ready(), "{chosen:?} has no room");
+    assert_eq!(Class::of(chosen), best_class(subflows), "a worse class than need be");
+}
+
+fn play(scheduler: &mut dyn Scheduler, steps: &[Step]) {
+    let mut stream = Stream::new(0);
+    let mut subflows: Vec<SubflowView> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Write(bytes) => stream.written += bytes,
+            Step::Ack(bytes) => stream.ack(stream.data_una + bytes),
+            Step::Paths(views) => subflows.clone_from(views),
+            Step::Ask => {
+                let decision = scheduler.next_send(&stream.context(&subflows));
+                check(&subflows, decision);
+                if let Decision::Send { subflow, range } = decision {
+                    // Panics if the data is neither new nor open to this subflow.
+                    stream.apply(subflow, range);
+                }
+            }
+        }
+    }
+}
+
+/// Pieces of specs.
+const SPEC: &str =
+    "[a-z]{0,3}|min-rtt|orp|papd|reno|cap|rfc6675|pto|=|,|\\+|after|ratio|[0-9.%]{0,4}|ms|é";
+
+proptest! {
+    #[test]
+    fn decisions_are_valid(steps in proptest::collection::vec(any_step(), 1..200)) {
+        for mut scheduler in schedulers() {
+            play(&mut *scheduler, &steps);
+        }
+    }
+
+    #[test]
+    fn reinjections_avoid_who_carried_the_data(
+        views in (any_view(0), any_view(1), any_view(2)),
+        carried in proptest::collection::vec(0..3u8, 0..3),
+        again in any::<bool>(),
+    ) {
+        let subflows = [views.0, views.1, views.2];
+        let cause = if again { ReinjectionCause::DataRto } else { ReinjectionCause::SubflowRto };
+        let range = marline_testkit::views::range(0, u64::from(MSS));
+        let item =
+            Reinjection { range, carried_by: set(&carried), cause, since: Instant::ZERO };
+        let stream = Stream::new(0);
+        for mut scheduler in schedulers() {
+            let decision = scheduler.next_reinjection(&item, &stream.context(&subflows));
+            let Decision::Send { subflow, range } = decision else { continue };
+            prop_assert_eq!(range, item.range);
+            let chosen = &subflows[usize::from(subflow.0)];
+            prop_assert!(chosen.is_ready());
+            prop_assert!(again || !item.carried_by.contains(subflow));
+            let healthy_regular = subflows.iter().any(|v| Class::of(v) == Some(Class::Regular));
+            prop_assert!(!healthy_regular || !chosen.backup, "a backup although a regular lives");
+        }
+    }
+
+    #[test]
+    fn nothing_stays_behind(writes in proptest::collection::vec(1..9_000u64, 1..20)) {
+        for mut scheduler in schedulers() {
+            let mut stream = Stream::new(0);
+            let subflows = [view(0, 20), view(1, 60)];
+            for bytes in &writes {
+                stream.written += bytes;
+                while let Decision::Send { subflow, range } =
+                    scheduler.next_send(&stream.context(&subflows))
+                {
+                    stream.apply(subflow, range);
+                }
+            }
+            prop_assert!(stream.unsent().is_empty());
+        }
+    }
+
+    /// Specs come from files and sockets: whatever the text, there is an answer.
+    #[test]
+    fn any_text_has_an_answer(words in proptest::collection::vec(SPEC, 0..12)) {
+        let (registry, text) = (crate::registry(), words.concat());
+        let _ = registry.congestion(&text).map(|made| made.build(MSS, 10_000, Instant::ZERO));
+        let _ = registry.recovery(&text).map(|made| made.build());
+        if let Ok(made) = registry.scheduler(&text) {
+            prop_assert_eq!(made.name(), text.as_str());
+            made.build();
+        }
+    }
+}

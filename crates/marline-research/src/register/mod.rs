@@ -1,0 +1,15 @@
+//! What the names of this crate stand for.
+
+mod congestions;
+mod recoveries;
+mod schedulers;
+mod tail_probes;
+
+use marline_algos::{RegisterError, Registry};
+
+pub(crate) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
+    schedulers::add(registry)?;
+    tail_probes::add(registry)?;
+    congestions::add(registry)?;
+    recoveries::add(registry)
+}

@@ -1,0 +1,15 @@
+//! What follows a tail loss probe, around any scheduler.
+
+use marline_algos::{RegisterError, Registry};
+
+use crate::schedulers::{After, TailProbes};
+
+pub(super) fn add(registry: &mut Registry) -> Result<(), RegisterError> {
+    registry
+        .register_scheduler_wrapper("tlp-std", |_| |base| Box::new(TailProbes::standard(base)))?;
+    registry.register_scheduler_wrapper("tlp-mp", |parameters| {
+        let words = [("reinject", After::Reinject), ("rto", After::Rto)];
+        let after = parameters.word("after", "reinject", &words);
+        move |base| Box::new(TailProbes::across(base, after))
+    })
+}

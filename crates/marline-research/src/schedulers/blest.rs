@@ -1,0 +1,194 @@
+//! BLEST: blocking estimation (Ferlin, Alay, Mehani and Boreli, IFIP Networking 2016).
+//!
+//! *Problem.* What a slow subflow takes blocks the shared receive window until it arrives. Repeating it
+//! afterwards (OR&P) costs bytes and comes late; better is not to give it away in the first place.
+//!
+//! *How.* F is the fastest subflow, full or not; S the one that lowest-RTT would take. If S is not F,
+//! estimate what F would send until a segment put on S now is acknowledged: n round trips of F, its
+//! window growing (doubling in slow start, a segment per round trip after). If that, times lambda, does
+//! not fit into the window beside what S holds, nothing is sent now: the segment waits for F. Lambda
+//! learns: it grows when the window blocked nevertheless, and shrinks slowly otherwise.
+//!
+//! *Source.* The scheduler of the out-of-tree Linux implementation in its last version, which is more
+//! than the paper: its time on S interpolates between the shortest and longest RTT seen, by how full S
+//! is. The numbers (1.2 in 1.0 to 1.3, +0.04, -0.01, at most once per shortest RTT of S) are its own.
+//! Written anew from a description.
+//!
+//! *Left open, and chosen.*
+//! - F comes from the class that S is in (`classes.rs`): the kernel takes any subflow that can send, also
+//!   a backup, and may then wait for one that it never uses.
+//! - The kernel learns when OR&P acted; here when the window blocked, whether OR&P is put around it
+//!   (`blest+orp`, which is the kernel's BLEST) or not.
+//! - A subflow whose congestion window is full counts its next segment too, as the kernel does.
+
+use marline_algos::schedulers::classes;
+use marline_policy::{
+    Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent, SubflowId,
+    SubflowSet, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+/// Slow start doubles no further than this in the estimate.
+const MAX_DOUBLINGS: u32 = 16;
+
+/// How lambda moves.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct BlestConfig {
+    /// Where it starts.
+    pub lambda: f64,
+    /// It stays between these.
+    pub bounds: (f64, f64),
+    /// Added when the window blocked.
+    pub up: f64,
+    /// Taken off when it did not.
+    pub down: f64,
+    /// It moves at all.
+    pub adapts: bool,
+}
+
+impl Default for BlestConfig {
+    fn default() -> Self {
+        BlestConfig { lambda: 1.2, bounds: (1.0, 1.3), up: 0.04, down: 0.01, adapts: true }
+    }
+}
+
+/// Smallest and largest smoothed RTT seen.
+#[derive(Copy, Clone, Debug)]
+struct Seen {
+    min: Duration,
+    max: Duration,
+}
+
+/// Waits for the fast subflow rather than block it.
+#[derive(Clone, Debug)]
+pub struct Blest {
+    config: BlestConfig,
+    lambda: f64,
+    seen: [Option<Seen>; SubflowSet::CAPACITY as usize],
+    /// The window blocked since lambda last moved.
+    was_blocked: bool,
+    moved_at: Option<Instant>,
+}
+
+impl Blest {
+    /// With these parameters.
+    #[must_use]
+    pub const fn new(config: BlestConfig) -> Self {
+        let seen = [None; SubflowSet::CAPACITY as usize];
+        Blest { config, lambda: config.lambda, seen, was_blocked: false, moved_at: None }
+    }
+
+    fn slot(&mut self, id: SubflowId) -> &mut Option<Seen> {
+        &mut self.seen[usize::from(id.0 % SubflowSet::CAPACITY)]
+    }
+
+    /// Takes note of the RTTs.
+    fn observe(&mut self, subflows: &[SubflowView]) {
+        for view in subflows {
+            if let Some(srtt) = view.srtt {
+                let seen = self.slot(view.id).get_or_insert(Seen { min: srtt, max: srtt });
+                *seen = Seen { min: seen.min.min(srtt), max: seen.max.max(srtt) };
+            }
+        }
+    }
+
+    fn adapt(&mut self, now: Instant, slow_min: Duration) {
+        let due = self.moved_at.is_none_or(|at| now.since(at) >= slow_min);
+        if !self.config.adapts || !due {
+            return;
+        }
+        let step = if self.was_blocked { self.config.up } else { -self.config.down };
+        self.lambda = (self.lambda + step).clamp(self.config.bounds.0, self.config.bounds.1);
+        self.was_blocked = false;
+        self.moved_at = Some(now);
+    }
+
+    /// Whether a segment on `slow` would block what `fast` could send meanwhile.
+    fn would_block(
+        &mut self,
+        fast: &SubflowView,
+        slow: &SubflowView,
+        cx: &SchedulerContext<'_>,
+    ) -> bool {
+        let (Some(fast_seen), Some(slow_seen)) = (*self.slot(fast.id), *self.slot(slow.id)) else {
+            return false;
+        };
+        self.adapt(cx.now, slow_seen.min);
+        let fast_rtt = ((fast_seen.min + fast_seen.max) / 2).max(Duration::from_nanos(1));
+        let rounds = linger(slow, slow_seen).as_nanos() / fast_rtt.as_nanos() + 1;
+        let could_send = segments_in(fast, rounds.min(1 << 20) as u32) * f64::from(fast.mss);
+        let held = slow.bytes_in_flight + slow.bytes_queued + u64::from(slow.mss);
+        let room = cx.window_end.since(cx.data_una).saturating_sub(held);
+        could_send * self.lambda > room as f64
+    }
+}
+
+/// How long a segment given to this subflow now stays out: from its shortest RTT when it is empty to
+/// its longest when it is full, never less than what it is now.
+fn linger(view: &SubflowView, seen: Seen) -> Duration {
+    let mss = u64::from(view.mss.max(1));
+    let (in_flight, window) = (view.bytes_in_flight.div_ceil(mss) + 1, (view.cwnd / mss).max(1));
+    let expected = if in_flight >= window {
+        seen.max
+    } else {
+        seen.min + (seen.max - seen.min).mul_f64(in_flight as f64 / window as f64)
+    };
+    view.srtt.map_or(expected, |srtt| expected.max(srtt))
+}
+
+/// Segments that a subflow sends in so many round trips if nothing holds it back.
+fn segments_in(view: &SubflowView, rounds: u32) -> f64 {
+    let mss = f64::from(view.mss.max(1));
+    let window = (view.cwnd as f64 / mss).max(1.0);
+    if view.ssthresh == u64::MAX {
+        let doublings = rounds.min(MAX_DOUBLINGS);
+        return window * (f64::from(1u32 << doublings) - 1.0);
+    }
+    let window = window.max(view.ssthresh as f64 / mss + 1.0);
+    (window + f64::from((rounds - 1) / 2)) * f64::from(rounds)
+}
+
+impl Default for Blest {
+    fn default() -> Self {
+        Blest::new(BlestConfig::default())
+    }
+}
+
+impl Scheduler for Blest {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        self.observe(cx.subflows);
+        if cx.unsent.is_empty() {
+            return Decision::Wait;
+        }
+        let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+        let members = || classes::members(cx.subflows, class);
+        let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
+        let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
+        if !class.is_suspect() && fastest.id != picked.id && self.would_block(fastest, picked, cx) {
+            return classes::wait(members());
+        }
+        Decision::Send { subflow: picked.id, range: cx.unsent }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        classes::reinject(item, cx)
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        _cx: &SchedulerContext<'_>,
+        _out: &mut Vec<SchedulerAction>,
+    ) {
+        match event {
+            SchedulerEvent::SubflowUp(id) | SchedulerEvent::SubflowDown(id) => {
+                *self.slot(id) = None;
+            }
+            SchedulerEvent::PeerWindowBlocked { .. } => self.was_blocked = true,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

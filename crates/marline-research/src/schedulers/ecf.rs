@@ -1,0 +1,101 @@
+//! ECF: earliest completion first (Lim, Nahum, Towsley and Gibbens, CoNEXT 2017).
+//!
+//! *Problem.* At the end of a burst the fast subflow is full for a moment, so lowest-RTT gives the last
+//! segments to a slow one; then the fast one is idle, and all wait for the slow one.
+//!
+//! *How.* F is the fastest subflow, full or not; S the one that lowest-RTT would take. If S is not F,
+//! compare: with k bytes not yet sent, F needs about srtt_F * (1 + k / cwnd_F) for all of them, waiting
+//! one round trip for room included. If S would need longer than that for even its first window
+//! (srtt_S, and a margin for the variation of both), and also for its own share, nothing is sent on S:
+//! the data waits for F. Once it waits, it waits a little longer (beta): the choice does not flip
+//! with every ACK.
+//!
+//! *Source.* The scheduler of the out-of-tree Linux implementation, in the form of its inequalities
+//! without divisions: beta is 1/4, the margin is the larger RTT variation, k is at least F's window.
+//! Written anew from a description.
+//!
+//! *Left open, and chosen.* F comes from the class that S is in (`classes.rs`); a subflow without an RTT
+//! sample is never worth waiting for, and none is refused for want of one. The kernel's ECF has OR&P
+//! built in: that is `ecf+orp` here.
+
+use marline_algos::schedulers::classes;
+use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, SubflowView};
+use marline_time::Duration;
+
+/// How reluctantly waiting ends.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct EcfConfig {
+    /// The share by which S must be better to be used once data waits.
+    pub beta: f64,
+}
+
+impl Default for EcfConfig {
+    fn default() -> Self {
+        EcfConfig { beta: 0.25 }
+    }
+}
+
+/// Waits for the fast subflow if it would be done earlier.
+#[derive(Clone, Debug, Default)]
+pub struct Ecf {
+    config: EcfConfig,
+    /// Data waits for the fast subflow.
+    waiting: bool,
+}
+
+impl Ecf {
+    /// With these parameters.
+    #[must_use]
+    pub const fn new(config: EcfConfig) -> Self {
+        Ecf { config, waiting: false }
+    }
+
+    /// Whether `unsent` bytes are done earlier if they wait for `fast` than if `slow` takes of them.
+    fn waits(&mut self, fast: &SubflowView, slow: &SubflowView, unsent: u64) -> bool {
+        let (Some(fast_srtt), Some(slow_srtt)) = (fast.srtt, slow.srtt) else { return false };
+        let (fast_cwnd, slow_cwnd) = (fast.cwnd as f64, slow.cwnd as f64);
+        let on_fast = (unsent as f64).max(fast_cwnd);
+        let on_slow = (unsent as f64).max(slow_cwnd);
+        let margin = seconds(fast.rttvar.max(slow.rttvar));
+        let (fast_srtt, slow_srtt) = (seconds(fast_srtt), seconds(slow_srtt));
+        let reluctance = if self.waiting { 1.0 + self.config.beta } else { 1.0 };
+        if fast_srtt * (on_fast + fast_cwnd) >= reluctance * fast_cwnd * (slow_srtt + margin) {
+            self.waiting = false;
+            return false;
+        }
+        if slow_srtt * on_slow >= slow_cwnd * 2.0f64.mul_add(fast_srtt, margin) {
+            self.waiting = true;
+            return true;
+        }
+        false
+    }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+impl Scheduler for Ecf {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        if cx.unsent.is_empty() {
+            return Decision::Wait;
+        }
+        let Some(class) = classes::best_class(cx.subflows) else { return Decision::Wait };
+        let members = || classes::members(cx.subflows, class);
+        let Some(picked) = classes::pick(members(), class) else { return classes::wait(members()) };
+        let fastest = members().min_by_key(|view| classes::rank(view)).unwrap_or(picked);
+        // The window does not matter here: what the application has written has to get done.
+        let unsent = cx.written.since(cx.unsent.start);
+        if !class.is_suspect() && fastest.id != picked.id && self.waits(fastest, picked, unsent) {
+            return classes::wait(members());
+        }
+        Decision::Send { subflow: picked.id, range: cx.unsent }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        classes::reinject(item, cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;

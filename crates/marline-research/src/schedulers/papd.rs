@@ -1,0 +1,312 @@
+//! PAPD: measure whether using several paths pays, and use the best one alone if it does not.
+//!
+//! *Problem.* With a buffer B and paths of unequal RTT, a connection that spreads its data gets
+//! at most B / RTT_max: what the slow path carries holds up all the rest. If B is smaller than RTT_max
+//! times the best path's rate, the best path alone is faster. Opportunistic retransmission and
+//! penalisation react when that has happened, and then go on spreading.
+//!
+//! *How.* Two modes. In the *redundant* mode all paths carry the same data, so each path's rate is
+//! measured while the connection runs at that of the best; in the *multipath* mode a scheduler spreads
+//! the data. A connection starts redundant, as nothing is known of the paths, until each has found
+//! its rate; from then on the mode that delivered more in its last windows runs, and the other one
+//! is measured for a share of the time (`papd/modes.rs`). Within the redundant mode the best
+//! path, once found, can carry the data alone: the others get copies again in the first window of
+//! each period, and as soon as the best one brings less than it should.
+//!
+//! *Source.* Zuo et al., "A Proactive Approach to Avoid Performance Degradation of MPTCP", IETF 100
+//! (2017), slides to draft-zuo-mptcp-degradation-00. They name the rule, the two stages, and BBR on
+//! each subflow as what makes rates measurable under loss.
+//!
+//! *The rule* saves measurements (`rule`): while the buffer per longest RTT is less than what the
+//! redundant mode delivers, spreading cannot win and is not tried; and spreading ends at once when it
+//! brings less in a window than the best path's own rate.
+//!
+//! *Left open there, chosen here.* Window, period and hysteresis (`PapdConfig`; that the losing mode
+//! has 10 % of the time follows from the published throughputs); when the start is over (each path's
+//! congestion control has left slow start, or so many RTTs have passed); what a path is worth: its
+//! delivery rate, but no more than the buffer per RTT, or a long path of equal rate would be chosen to
+//! carry alone what it cannot.
+//!
+//! *Beyond it.* Windows in which the application had little to send count for nothing, so interactive
+//! connections stay redundant, which is what is best for their latency.
+
+mod modes;
+
+use marline_algos::schedulers::{MinRtt, Redundant, classes};
+use marline_policy::{
+    Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,
+    SubflowId, SubflowView,
+};
+use marline_time::{Duration, Instant, Rate};
+
+use modes::{Mode, Modes, Reading};
+
+/// The numbers of PAPD.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct PapdConfig {
+    /// A measurement window in multiples of the longest RTT in use.
+    pub window_rtts: f64,
+    /// It is at least this long.
+    pub least_window: Duration,
+    /// And at most this.
+    pub most_window: Duration,
+    /// Share of the time that the losing mode gets, above 0, at most 1/2.
+    pub share: f64,
+    /// Beginning of a window that does not count, in multiples of the longest RTT.
+    pub discard_rtts: f64,
+    /// How much better the other mode must be to win, as a share.
+    pub hysteresis: f64,
+    /// The start ends after so many of the longest RTT at the latest.
+    pub start_rtts: u32,
+    /// In the redundant mode the best path carries the data alone outside of measurements.
+    pub best_path_only: bool,
+    /// What is known beforehand is not measured: the multipath mode is not tried while the buffer per
+    /// longest RTT is less than the redundant mode delivers, and is left as soon as it delivers less in
+    /// a window than the best path's own rate.
+    pub by_rule: bool,
+}
+
+impl Default for PapdConfig {
+    fn default() -> Self {
+        PapdConfig {
+            window_rtts: 4.0,
+            least_window: Duration::from_millis(200),
+            most_window: Duration::from_secs(2),
+            share: 0.1,
+            discard_rtts: 1.0,
+            hysteresis: 0.05,
+            start_rtts: 20,
+            best_path_only: true,
+            by_rule: true,
+        }
+    }
+}
+
+impl PapdConfig {
+    fn window(&self, longest_rtt: Duration) -> Duration {
+        longest_rtt.mul_f64(self.window_rtts).clamp(self.least_window, self.most_window)
+    }
+}
+
+/// The best path carries less than this share of what it was chosen for: then the others are asked
+/// again.
+const FALLEN: f64 = 0.75;
+
+/// Who carries the data in the redundant mode.
+#[derive(Copy, Clone, Debug)]
+enum Carriers {
+    /// All.
+    All,
+    /// One, which is expected to bring so many bytes per second.
+    Best { path: SubflowId, rate: f64 },
+}
+
+/// A window in the redundant mode, after which it is judged who shall carry.
+#[derive(Copy, Clone, Debug)]
+struct Look {
+    since: Instant,
+    delivered: Dsn,
+    /// At some time in it the application had too little to send.
+    void: bool,
+}
+
+/// Redundant or spread, whichever delivers more.
+#[derive(Debug)]
+pub struct Papd {
+    config: PapdConfig,
+    modes: Modes,
+    carriers: Carriers,
+    look: Option<Look>,
+    redundant: Redundant,
+    multipath: Box<dyn Scheduler>,
+    /// The views of one question, without the paths that are left out.
+    views: Vec<SubflowView>,
+}
+
+impl Papd {
+    /// With `min-rtt` as the multipath mode.
+    #[must_use]
+    pub fn new(config: PapdConfig) -> Self {
+        Self::around(Box::<MinRtt>::default(), config)
+    }
+
+    /// With this scheduler as the multipath mode.
+    #[must_use]
+    pub fn around(multipath: Box<dyn Scheduler>, config: PapdConfig) -> Self {
+        Papd {
+            config,
+            modes: Modes::new(config),
+            carriers: Carriers::All,
+            look: None,
+            redundant: Redundant::default(),
+            multipath,
+            views: Vec::new(),
+        }
+    }
+
+    fn read(&mut self, cx: &SchedulerContext<'_>) {
+        let Some(class) = classes::best_class(cx.subflows) else { return };
+        let members = || classes::members(cx.subflows, class);
+        let longest_rtt = members().filter_map(|view| view.srtt).max().unwrap_or_default();
+        let (spread_limit, alone) = match self.config.by_rule {
+            true => (
+                Rate::over(buffer(cx), longest_rtt).bytes_per_s() as f64,
+                best_path(cx).map_or(0.0, |(_, rate)| rate),
+            ),
+            false => (f64::INFINITY, 0.0),
+        };
+        let reading = Reading {
+            now: cx.now,
+            data_una: cx.data_una,
+            longest_rtt,
+            spread_limit,
+            alone,
+            rates_are_known: members().all(|view| view.ssthresh != u64::MAX),
+            void: members().nth(1).is_none() || application_is_slow(cx),
+        };
+        // A single path has nothing to be compared with.
+        if members().nth(1).is_none() && !self.modes.has_started() {
+            return;
+        }
+        let changed = self.modes.on_reading(&reading);
+        if self.modes.mode() == Mode::Redundant {
+            self.choose_carriers(changed, &reading, cx);
+        }
+    }
+
+    /// Measures all paths for a window, then leaves the data to the best one as long as it brings what
+    /// it should.
+    fn choose_carriers(&mut self, anew: bool, reading: &Reading, cx: &SchedulerContext<'_>) {
+        if !self.config.best_path_only || !self.modes.has_started() {
+            return;
+        }
+        let from_here = Look { since: cx.now, delivered: cx.data_una, void: false };
+        if anew {
+            (self.carriers, self.look) = (Carriers::All, None);
+        }
+        let look = self.look.get_or_insert(from_here);
+        look.void |= reading.void;
+        let length = cx.now.since(look.since);
+        if length < self.config.window(reading.longest_rtt) {
+            return;
+        }
+        let brought = cx.data_una.since(look.delivered) as f64 * 1e9 / length.as_nanos() as f64;
+        self.carriers = match self.carriers {
+            _ if look.void => Carriers::All,
+            Carriers::All => {
+                best_path(cx).map_or(Carriers::All, |(path, rate)| Carriers::Best { path, rate })
+            }
+            Carriers::Best { rate, .. } if brought < rate * FALLEN => Carriers::All,
+            best @ Carriers::Best { .. } => best,
+        };
+        self.look = Some(from_here);
+    }
+
+    /// The scheduler of the mode that runs now.
+    fn running(&mut self) -> &mut dyn Scheduler {
+        match self.modes.mode() {
+            Mode::Multipath => &mut *self.multipath,
+            Mode::Redundant => &mut self.redundant,
+        }
+    }
+
+    /// The path that carries alone, while it is as good as any.
+    fn alone(&self, cx: &SchedulerContext<'_>) -> Option<SubflowId> {
+        let Carriers::Best { path, .. } = self.carriers else { return None };
+        let class = classes::best_class(cx.subflows)?;
+        classes::members(cx.subflows, class).any(|view| view.id == path).then_some(path)
+    }
+}
+
+/// Bytes that may be under way at once.
+fn buffer(cx: &SchedulerContext<'_>) -> u64 {
+    cx.send_limit.min(cx.window_end.since(cx.data_una))
+}
+
+/// Whether the application leaves the buffer half empty. (What it may write at a time is an eighth.)
+fn application_is_slow(cx: &SchedulerContext<'_>) -> bool {
+    cx.unsent.start >= cx.written && cx.written.since(cx.data_una) < buffer(cx) / 2
+}
+
+/// The path that would deliver most on its own, and how many bytes per second.
+fn best_path(cx: &SchedulerContext<'_>) -> Option<(SubflowId, f64)> {
+    let class = classes::best_class(cx.subflows)?;
+    let bound = buffer(cx);
+    let worth = |view: &SubflowView| {
+        let rate = view.delivery_rate?;
+        let by_buffer = Rate::over(bound, view.srtt?);
+        Some((view.id, rate.min(by_buffer).bytes_per_s() as f64))
+    };
+    // Of equals the one with the shorter RTT.
+    let mut members: Vec<&SubflowView> = classes::members(cx.subflows, class).collect();
+    members.sort_by_key(|view| classes::rank(view));
+    let worths = members.into_iter().filter_map(worth);
+    worths.reduce(|best, next| if next.1 > best.1 * 1.05 { next } else { best })
+}
+
+impl Scheduler for Papd {
+    fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
+        self.read(cx);
+        let decision = match (self.modes.mode(), self.alone(cx)) {
+            (Mode::Multipath, _) => self.multipath.next_send(cx),
+            (Mode::Redundant, None) => self.redundant.next_send(cx),
+            (Mode::Redundant, Some(path)) => {
+                let mut views = core::mem::take(&mut self.views);
+                views.clear();
+                views.extend(cx.subflow(path));
+                let one = SchedulerContext { subflows: &views, ..*cx };
+                let decision = self.redundant.next_send(&one);
+                self.views = views;
+                decision
+            }
+        };
+        // A mode that waits must not wait beyond its end. (An end that has passed is no time to wait for:
+        // with one path left nothing is compared, and nothing ends.)
+        let change = self.modes.next_change().filter(|change| *change > cx.now);
+        match (decision, change) {
+            (Decision::WaitUntil(at), Some(change)) => Decision::WaitUntil(at.min(change)),
+            (Decision::Wait, Some(change)) if cx.written > cx.data_una => {
+                Decision::WaitUntil(change)
+            }
+            (decision, _) => decision,
+        }
+    }
+
+    fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision {
+        self.running().next_reinjection(item, cx)
+    }
+
+    fn on_event(
+        &mut self,
+        event: SchedulerEvent,
+        cx: &SchedulerContext<'_>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        match event {
+            SchedulerEvent::SubflowUp(_) | SchedulerEvent::SubflowDown(_) => {
+                self.modes.restart();
+                (self.carriers, self.look) = (Carriers::All, None);
+                self.redundant.on_event(event, cx, out);
+                self.multipath.on_event(event, cx, out);
+            }
+            _ => self.running().on_event(event, cx, out),
+        }
+    }
+
+    fn probe_patience(&self) -> Option<Duration> {
+        match self.modes.mode() {
+            Mode::Multipath => self.multipath.probe_patience(),
+            Mode::Redundant => self.redundant.probe_patience(),
+        }
+    }
+
+    fn watches_acks(&self) -> bool {
+        match self.modes.mode() {
+            Mode::Multipath => self.multipath.watches_acks(),
+            Mode::Redundant => self.redundant.watches_acks(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Hand-built pictures for unit tests of policies: views, mappings, ACKs. Virtual time only.
+
+use marline_policy::{
+    AckSample, AddressId, DataRange, Decision, Dsn, Eligibility, Mapping, MappingIndex, Phase,
+    SchedulerContext, SubflowId, SubflowSet, SubflowView,
+};
+use marline_time::{Duration, Instant};
+
+/// The MSS of every subflow here, bytes.
+pub const MSS: u32 = 1_000;
+
+/// So many milliseconds.
+#[must_use]
+pub const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A healthy regular subflow with plenty of room.
+#[must_use]
+pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
+    SubflowView {
+        id: SubflowId(id),
+        local_id: AddressId(id),
+        remote_id: AddressId(0),
+        backup: false,
+        potentially_failed: false,
+        phase: Phase::Open,
+        eligibility: Eligibility::Ready { room: 100 * u64::from(MSS) },
+        mss: MSS,
+        cwnd: 100 * u64::from(MSS),
+        ssthresh: u64::MAX,
+        bytes_in_flight: 0,
+        bytes_queued: 0,
+        srtt: Some(ms(srtt_ms)),
+        rttvar: ms(1),
+        min_rtt: Some(ms(srtt_ms)),
+        delivery_rate: None,
+        bytes_since_loss: 0,
+        bytes_between_losses: 0,
+        last_sent_at: Instant::ZERO,
+        last_heard_at: Instant::ZERO,
+        last_new_at: Instant::ZERO,
+        bad_netpath: false,
+    }
+}
+
+/// The same with a full window.
+#[must_use]
+pub fn full(view: SubflowView) -> SubflowView {
+    SubflowView { eligibility: Eligibility::CwndLimited, ..view }
+}
+
+/// The same while the pacer holds it back.
+#[must_use]
+pub fn paced(view: SubflowView, until_ms: u64) -> SubflowView {
+    let until = Instant::from_millis(until_ms);
+    SubflowView { eligibility: Eligibility::PacingLimited(until), ..view }
+}
+
+/// The same when it cannot carry data any more.
+#[must_use]
+pub fn gone(view: SubflowView) -> SubflowView {
+    SubflowView { eligibility: Eligibility::NotUsable, ..view }
+}
+
+/// The same as a backup.
+#[must_use]
+pub fn backup(view: SubflowView) -> SubflowView {
+    SubflowView { backup: true, ..view }
+}
+
+/// The same under suspicion; last heard at this time.
+#[must_use]
+pub fn suspect(view: SubflowView, heard_ms: u64) -> SubflowView {
+    let last_heard_at = Instant::from_millis(heard_ms);
+    SubflowView { potentially_failed: true, last_heard_at, ..view }
+}
+
+/// Data from `start` on, up to `end`.
+#[must_use]
+pub fn range(start: u64, end: u64) -> DataRange {
+    DataRange::new(Dsn(start), Dsn(end))
+}
+
+/// The subflows of these numbers.
+#[must_use]
+pub fn set(ids: &[u8]) -> SubflowSet {
+    let mut set = SubflowSet::EMPTY;
+    ids.iter().for_each(|id| set.insert(SubflowId(*id)));
+    set
+}
+
+/// The decision to send this range there.
+#[must_use]
+pub fn send(id: u8, start: u64, end: u64) -> Decision {
+    Decision::Send { subflow: SubflowId(id), range: range(start, end) }
+}
+
+/// The stream as a connection keeps it: what was written, what is acknowledged, who carried what.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    /// Who carried what is under way.
+    pub mappings: Vec<Mapping>,
+    /// Everything below is acknowledged.
+    pub data_una: u64,
+    /// Everything below was written by the application.
+    pub written: u64,
+    /// The peer's window and the send buffer.
+    pub window: u64,
+    /// The peer understands repairs.
+    pub repairs: bool,
+}
+
+impl Stream {
+    /// A stream of so many bytes, none of which was sent yet.
+    #[must_use]
+    pub fn new(written: u64) -> Self {
+        Stream { written, window: 100 << 20, ..Stream::default() }
+    }
+
+    /// Everything below was sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.mappings.last().map_or(self.data_una, |m| m.range.end.0)
+    }
+
+    /// What may be sent for the first time.
+    #[must_use]
+    pub fn unsent(&self) -> DataRange {
+        range(self.sent(), self.written.min(self.data_una + self.window))
+    }
+
+    /// What a scheduler is shown of it.
+    #[must_use]
+    pub fn context<'a>(&'a self, subflows: &'a [SubflowView]) -> SchedulerContext<'a> {
+        SchedulerContext {
+            now: Instant::from_secs(1),
+            subflows,
+            unsent: self.unsent(),
+            written: Dsn(self.written),
+            data_una: Dsn(self.data_una),
+            window_end: Dsn(self.data_una + self.window),
+            send_limit: self.window,
+            repairs: self.repairs,
+            mappings: self,
+        }
+    }
+
+    /// DATA_ACK up to `una`.
+    pub fn ack(&mut self, una: u64) {
+        self.data_una = self.data_una.max(una.min(self.sent()));
+        self.mappings.retain(|m| m.range.end.0 > self.data_una);
+        if let Some(first) = self.mappings.first_mut() {
+            first.range.start = Dsn(first.range.start.0.max(self.data_una));
+        }
+    }
+
+    /// Checks a decision as the core does and applies one segment of it. Returns the bytes sent.
+    ///
+    /// # Panics
+    /// A decision that the core would refuse.
+    pub fn apply(&mut self, id: SubflowId, wanted: DataRange) -> DataRange {
+        assert!(!wanted.is_empty(), "an empty range");
+        if wanted.start == self.unsent().start {
+            let cut = wanted.intersection(&self.unsent()).prefix(u64::from(MSS));
+            self.mappings.push(Mapping { range: cut, carried_by: SubflowSet::of(id) });
+            return cut;
+        }
+        assert!(wanted.start.0 >= self.data_una, "acknowledged data: {wanted:?}");
+        let index = self.mappings.iter().position(|m| m.range.end > wanted.start);
+        let index = index.expect("neither new nor sent data");
+        let mapping = self.mappings[index];
+        assert!(!mapping.carried_by.contains(id), "{id:?} carried {wanted:?} already");
+        let cut = wanted.intersection(&mapping.range).prefix(u64::from(MSS));
+        let (head, tail) = (
+            DataRange::new(mapping.range.start, cut.start),
+            DataRange::new(cut.end, mapping.range.end),
+        );
+        let mut carried_by = mapping.carried_by;
+        carried_by.insert(id);
+        let parts = [
+            Mapping { range: head, ..mapping },
+            Mapping { range: cut, carried_by },
+            Mapping { range: tail, ..mapping },
+        ];
+        let parts = parts.into_iter().filter(|part| !part.range.is_empty());
+        self.mappings.splice(index..=index, parts);
+        cut
+    }
+}
+
+impl MappingIndex for Stream {
+    fn oldest(&self) -> Option<Mapping> {
+        self.mappings.first().copied()
+    }
+
+    fn at(&self, at: Dsn) -> Option<Mapping> {
+        let mapping = self.mappings.iter().find(|m| m.range.start <= at && at < m.range.end)?;
+        Some(Mapping { range: DataRange::new(at, mapping.range.end), ..*mapping })
+    }
+
+    fn next_not_on(&self, subflow: SubflowId, from: Dsn) -> Option<Mapping> {
+        let mapping =
+            self.mappings.iter().find(|m| m.range.end > from && !m.carried_by.contains(subflow))?;
+        let start = mapping.range.start.max(from);
+        Some(Mapping { range: DataRange::new(start, mapping.range.end), ..*mapping })
+    }
+
+    fn newest(&self) -> Option<Mapping> {
+        self.mappings.last().copied()
+    }
+}
+
+/// Asks until the scheduler waits; which subflow sent what, in order.
+///
+/// # Panics
+/// A scheduler that never waits, or whose decision the core would refuse.
+pub fn drain(
+    scheduler: &mut dyn marline_policy::Scheduler,
+    stream: &mut Stream,
+    subflows: &[SubflowView],
+) -> Vec<(u8, u64, u64)> {
+    let mut sent = Vec::new();
+    while let Decision::Send { subflow, range } = scheduler.next_send(&stream.context(subflows)) {
+        let cut = stream.apply(subflow, range);
+        sent.push((subflow.0, cut.start.0, cut.end.0));
+        assert!(sent.len() < 10_000, "it never waits");
+    }
+    sent
+}
+
+/// An ACK of `delivered` bytes for a sender whose window is the limit.
+#[must_use]
+pub fn ack(now: Instant, delivered: u64, in_flight: u64, rtt: Duration) -> AckSample {
+    AckSample {
+        now,
+        delivered,
+        total_delivered: 0,
+        lost: 0,
+        prior_in_flight: in_flight + delivered,
+        bytes_in_flight: in_flight,
+        rtt: Some(rtt),
+        srtt: Some(rtt),
+        min_rtt: Some(rtt),
+        rate: None,
+        cwnd_limited: true,
+        in_recovery: false,
+    }
+}
+
+/// A sender that always fills its window: each round trip, one ACK per segment.
+#[derive(Debug)]
+pub struct Bulk {
+    /// Virtual time: that of the latest ACK.
+    pub now: Instant,
+    /// The round trip time.
+    pub rtt: Duration,
+    /// Bytes delivered so far.
+    pub total: u64,
+}
+
+impl Bulk {
+    /// A sender whose round trips take so long.
+    #[must_use]
+    pub fn new(rtt_ms: u64) -> Self {
+        Bulk { now: Instant::from_secs(1), rtt: ms(rtt_ms), total: 0 }
+    }
+
+    /// One round trip at the window that `cc` has at its beginning.
+    pub fn round(&mut self, cc: &mut dyn marline_policy::CongestionController) {
+        let window = cc.window();
+        let segments = (window / u64::from(MSS)).max(1);
+        for _ in 0..segments {
+            self.now += self.rtt / segments as u32;
+            self.total += u64::from(MSS);
+            let mut sample = ack(self.now, u64::from(MSS), window - u64::from(MSS), self.rtt);
+            sample.total_delivered = self.total;
+            cc.on_ack(&sample, SubflowId(0), &[]);
+        }
+    }
+}

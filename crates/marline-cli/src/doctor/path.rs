@@ -23,13 +23,12 @@ use marline::{Carrier, Client, ClientConfig, ConnectionConfig, PathSpec, default
 use marline_io::{SegmentLog, Tapped};
 use tokio::time::timeout;
 
-use self::diagnosis::{Behaviour, diagnose};
+use self::diagnosis::{Behaviour, WHAT, diagnose};
 use self::exchange::{Exchanged, exchange, fetch_report};
 use super::invite::usable_paths;
 use super::{Finding, Verdict};
 pub use responder::respond;
 
-const WHAT: &str = "native TCP";
 /// Segments noted per connection.
 const LOG: usize = 8_192;
 /// How long everything on one path may take.

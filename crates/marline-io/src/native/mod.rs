@@ -5,6 +5,7 @@
 //! `sys`. The answer is in docs/spec/native-carrier.md: guards reserve ports, a filter lets only
 //! these through, and what comes is checked before the core sees it.
 
+mod arrived;
 mod filter;
 mod guard;
 mod icmp;
@@ -20,10 +21,10 @@ use std::sync::{Mutex, PoisonError};
 use marline_core::{Capabilities, ChecksumScope, Ecn, Transmit};
 use marline_wire::{IPV6_HEADER_LEN, PROTOCOL_TCP, emit_ip, ip_header_len};
 
+pub(crate) use self::arrived::{Arrived, ecn_of_bits, tcp_of};
 use self::guard::Guard;
 pub(crate) use self::icmp::error_of;
 use self::ports::PortSet;
-pub(crate) use self::receive::{Arrived, tcp_of};
 use crate::carrier::CarrierCounters;
 use crate::sys::{filter as socket_filter, raw};
 
@@ -268,16 +269,6 @@ pub(crate) const fn ecn_bits(ecn: Ecn) -> u8 {
         Ecn::Ect1 => 1,
         Ecn::Ect0 => 2,
         Ecn::Ce => 3,
-    }
-}
-
-/// The other way round; of a TOS or traffic class, the two lowest bits.
-pub(crate) const fn ecn_of_bits(class: u8) -> Ecn {
-    match class & 3 {
-        0 => Ecn::NotEct,
-        1 => Ecn::Ect1,
-        2 => Ecn::Ect0,
-        _ => Ecn::Ce,
     }
 }
 

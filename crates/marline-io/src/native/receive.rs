@@ -8,21 +8,11 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use marline_core::{Ecn, FourTuple, PacketMeta};
-use marline_wire::{PROTOCOL_TCP, TCP_HEADER_LEN, tcp_pseudo_header, verify_tcp_checksum};
+use marline_core::{FourTuple, PacketMeta};
+use marline_wire::{TCP_HEADER_LEN, tcp_pseudo_header, verify_tcp_checksum};
 
 use super::NativeCarrier;
-
-/// A TCP segment as it arrived, with what its IP header said.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Arrived<'a> {
-    /// Where from; the port is not used.
-    pub(crate) source: SocketAddr,
-    /// Where to.
-    pub(crate) destination: IpAddr,
-    pub(crate) ecn: Ecn,
-    pub(crate) segment: &'a [u8],
-}
+use super::arrived::Arrived;
 
 impl NativeCarrier {
     /// Counts what is no TCP packet at all.
@@ -86,23 +76,13 @@ pub(crate) fn is_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// The TCP segment of an IP packet, as raw IPv4 sockets and TUN devices hand it over. Options and
-/// extension headers are skipped; fragments are nothing to us.
-pub(crate) fn tcp_of(packet: &[u8]) -> Option<Arrived<'_>> {
-    let ip = marline_wire::IpPacket::parse(packet).ok()?;
-    if ip.fragment || ip.protocol != PROTOCOL_TCP {
-        return None;
-    }
-    let source = SocketAddr::new(ip.src, 0);
-    let ecn = super::ecn_of_bits(ip.ecn);
-    Some(Arrived { source, destination: ip.dst, ecn, segment: ip.payload })
-}
-
 #[cfg(test)]
 mod tests {
-    use marline_wire::{Ipv4Header, emit_ip, fill_tcp_checksum};
+    use marline_core::Ecn;
+    use marline_wire::{Ipv4Header, PROTOCOL_TCP, emit_ip, fill_tcp_checksum};
 
     use super::*;
+    use crate::native::tcp_of;
 
     const US: &str = "192.0.2.1:80";
     const THEM: &str = "198.51.100.7:40000";

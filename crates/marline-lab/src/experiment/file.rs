@@ -5,6 +5,8 @@
 
 mod check;
 mod complaint;
+mod document;
+mod raw;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -13,154 +15,14 @@ mod values;
 use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use marline::BufferTuning;
-use serde::Deserialize;
 
 use self::complaint::{Complaint, Place, told};
-use self::values::{Bytes, Span, Time};
-use super::{Experiment, Stack, Variant};
-use crate::scenario::{Event, Host, Path, Scenario};
+use self::raw::Raw;
+use super::{Stack, Variant};
+use crate::scenario::{Path, Scenario};
 
+pub use self::document::{Contestant, ExperimentFile, Lane};
 pub use self::sweep::Point;
-
-/// A file that has been read and checked.
-#[derive(Clone, Debug)]
-pub struct ExperimentFile {
-    /// What it is about, in a few words.
-    pub title: String,
-    /// Links, what is done, what happens.
-    pub experiment: Experiment,
-    /// Who does it.
-    pub contestants: Vec<Contestant>,
-    name: String,
-    text: String,
-    axes: Vec<sweep::Axis>,
-}
-
-/// A variant and where it takes part.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Contestant {
-    /// Policies, paths, buffers.
-    pub variant: Variant,
-    /// On which stacks.
-    pub stacks: Vec<Stack>,
-}
-
-/// One line of the results: a variant on a stack.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lane {
-    /// Whose TCP.
-    pub stack: Stack,
-    /// With what. Kernel TCP has one path.
-    pub variant: Variant,
-}
-
-/// The file as serde sees it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Raw {
-    title: Option<String>,
-    seed: Option<u64>,
-    warm_up: Option<Time>,
-    patience: Option<Time>,
-    #[serde(default, rename = "path")]
-    paths: Vec<Path>,
-    #[serde(default)]
-    client: Host,
-    #[serde(default)]
-    server: Host,
-    #[serde(default, rename = "event")]
-    events: Vec<Event>,
-    #[serde(default, rename = "fault")]
-    faults: Vec<RawFault>,
-    workload: RawWorkload,
-    #[serde(default, rename = "variant")]
-    variants: Vec<RawVariant>,
-    /// Read by itself.
-    #[serde(default, rename = "sweep")]
-    _sweep: toml::Table,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawWorkload {
-    kind: String,
-    bytes: Option<Span<Bytes>>,
-    request: Option<Bytes>,
-    answer: Option<Bytes>,
-    pieces: Option<Span<Bytes>>,
-    unanswered: Option<Bytes>,
-    gap: Option<Span<Time>>,
-    count: Option<u32>,
-    lasts: Option<Time>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFault {
-    path: String,
-    #[serde(default = "down")]
-    command: String,
-    /// In this burst ...
-    burst: Option<usize>,
-    /// ... so long after its beginning.
-    after: Option<Span<Time>>,
-    /// Somewhere between the beginning of this burst and the next's.
-    around_burst: Option<usize>,
-    /// Between these times after the start.
-    between: Option<Span<Time>>,
-    lasts: Option<Time>,
-}
-
-fn down() -> String {
-    "down".to_owned()
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawVariant {
-    name: String,
-    #[serde(default)]
-    paths: Vec<String>,
-    #[serde(default)]
-    backup: Vec<String>,
-    #[serde(default)]
-    plain: bool,
-    scheduler: Option<String>,
-    path_manager: Option<String>,
-    congestion: Option<String>,
-    recovery: Option<String>,
-    send_buffer: Option<Bytes>,
-    receive_buffer: Option<Bytes>,
-    buffer_tuning: Option<RawTuning>,
-    #[serde(default)]
-    unpaced: bool,
-    mode: Option<String>,
-    receive_timer: Option<String>,
-    lone_keepalive: Option<String>,
-    #[serde(default)]
-    repair: bool,
-    stacks: Option<Vec<Stack>>,
-}
-
-/// Words of [`BufferTuning`].
-#[derive(Copy, Clone, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum RawTuning {
-    Fixed,
-    Windows,
-    Rates,
-}
-
-impl From<RawTuning> for BufferTuning {
-    fn from(raw: RawTuning) -> Self {
-        match raw {
-            RawTuning::Fixed => BufferTuning::Fixed,
-            RawTuning::Windows => BufferTuning::Windows,
-            RawTuning::Rates => BufferTuning::Rates,
-        }
-    }
-}
 
 /// The hosts of a scenario file, or of an experiment: it is one with more in it.
 ///

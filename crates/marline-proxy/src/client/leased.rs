@@ -2,30 +2,31 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Weak;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::tunnel::{Connect, Tunnel};
 use crate::channel::Channel;
 use crate::transport::Transport;
 
-/// A connection to a target, and the tunnel that it is of.
-pub struct Leased<C: Connect> {
-    channel: Channel<C::Stream>,
-    home: Weak<Tunnel<C>>,
+/// Takes back a connection that has carried something in good order.
+type Home<S> = Box<dyn FnOnce(Channel<S>) + Send>;
+
+/// A connection to a target, and who takes it back.
+pub struct Leased<S: Transport> {
+    channel: Channel<S>,
+    home: Home<S>,
 }
 
-impl<C: Connect> std::fmt::Debug for Leased<C> {
+impl<S: Transport> std::fmt::Debug for Leased<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leased").field("channel", &self.channel).finish_non_exhaustive()
     }
 }
 
-impl<C: Connect> Leased<C> {
+impl<S: Transport> Leased<S> {
     /// Lends `channel`, which has just been connected to a target.
-    pub(super) fn new(mut channel: Channel<C::Stream>, home: Weak<Tunnel<C>>) -> Leased<C> {
+    pub(super) fn new(mut channel: Channel<S>, home: Home<S>) -> Leased<S> {
         channel.keep();
         Leased { channel, home }
     }
@@ -37,7 +38,7 @@ impl<C: Connect> Leased<C> {
     }
 }
 
-impl<C: Connect> Transport for Leased<C> {
+impl<S: Transport> Transport for Leased<S> {
     fn abort(self) {
         self.channel.abort();
     }
@@ -47,16 +48,13 @@ impl<C: Connect> Transport for Leased<C> {
     }
 
     fn finish(mut self) {
-        // Without a tunnel nobody will ask for anything: dropped, it ends in good order.
-        if self.channel.renew()
-            && let Some(home) = self.home.upgrade()
-        {
-            home.take_back(self.channel);
+        if self.channel.renew() {
+            (self.home)(self.channel);
         }
     }
 }
 
-impl<C: Connect> AsyncRead for Leased<C> {
+impl<S: Transport> AsyncRead for Leased<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -66,7 +64,7 @@ impl<C: Connect> AsyncRead for Leased<C> {
     }
 }
 
-impl<C: Connect> AsyncWrite for Leased<C> {
+impl<S: Transport> AsyncWrite for Leased<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -25,7 +25,7 @@ fn tunnel_to(bench: &Arc<Bench>) -> (Way, Arc<AtomicUsize>) {
     (Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap(), connects)
 }
 
-async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C> {
+async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C::Stream> {
     let mut stream = way.open(target).await.unwrap();
     stream.write_all(b"around").await.unwrap();
     stream.flush().await.unwrap();
@@ -36,7 +36,7 @@ async fn echo<C: Connect>(way: &Tunnel<C>, target: &Target) -> Leased<C> {
 }
 
 /// Says all there is to say, and gives the connection back.
-async fn finish<C: Connect>(mut stream: Leased<C>) {
+async fn finish<S: Transport>(mut stream: Leased<S>) {
     stream.shutdown().await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "an orderly end");
     stream.finish();

@@ -158,9 +158,17 @@ impl<C: Connect> Tunnel<C> {
         self.admission.close();
     }
 
-    /// Keeps a connection that has carried something in good order for the next request.
-    pub(super) fn take_back(&self, channel: Channel<C::Stream>) {
-        self.used.put(channel);
+    /// Lends a connection that has just been connected to a target. Used in good order, it is kept for the
+    /// next request.
+    fn lend(&self, channel: Channel<C::Stream>) -> Leased<C::Stream> {
+        let me = Weak::clone(&self.me);
+        let take_back = move |channel| {
+            // Without a tunnel nobody will ask for anything: dropped, it ends in good order.
+            if let Some(tunnel) = me.upgrade() {
+                tunnel.used.put(channel);
+            }
+        };
+        Leased::new(channel, Box::new(take_back))
     }
 
     /// A connection that waits for a request.
@@ -373,11 +381,11 @@ impl<C: Connect> Tunnel<C> {
 }
 
 impl<C: Connect> Open for Tunnel<C> {
-    type Stream = Leased<C>;
+    type Stream = Leased<C::Stream>;
 
     async fn open(&self, target: &Target) -> Result<Self::Stream, OpenError> {
         self.renew_in_time();
-        let lend = |stream| Leased::new(stream, Weak::clone(&self.me));
+        let lend = |stream| self.lend(stream);
         if let Some(stream) = self.waiting().await {
             match self.on_warm(stream, target).await {
                 Err(OpenError::Server(error)) => {

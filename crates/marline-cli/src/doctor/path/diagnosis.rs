@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use marline_io::Tapped;
 
 use super::super::Finding;
-use super::WHAT;
 use super::seen::Seen;
+
+/// What findings are about.
+pub(super) const WHAT: &str = "native TCP";
 
 /// Something on the way does this.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use marline::{LoneKeepalive, ReceiveTimer};
 
 use super::complaint::{Complaint, Place};
+use super::document::{Contestant, ExperimentFile};
+use super::raw::{Raw, RawFault, RawVariant, RawWorkload};
 use super::values::{Bytes, Span, Time};
-use super::{Contestant, ExperimentFile, Raw, RawFault, RawVariant, RawWorkload};
 use crate::emulation::script::{self, Order};
 use crate::experiment::{Experiment, Fault, Moment, Stack, Variant, can_be_restored};
 use crate::policies;

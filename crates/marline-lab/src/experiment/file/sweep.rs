@@ -13,8 +13,10 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::check;
 use super::complaint::{Complaint, Place};
-use super::{ExperimentFile, Raw, check};
+use super::document::{Axis, ExperimentFile};
+use super::raw::Raw;
 
 /// Most values of one key.
 const VALUES_MAX: usize = 1_000;
@@ -22,13 +24,6 @@ const VALUES_MAX: usize = 1_000;
 const POINTS_MAX: usize = 100_000;
 /// Items of a path that are not its link's.
 const PATH_KEYS: [&str; 5] = ["name", "link", "mtu", "client", "server"];
-
-/// A key and its values.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Axis {
-    pub(super) key: String,
-    pub(super) values: Vec<Value>,
-}
 
 /// A combination.
 #[derive(Clone, Debug)]

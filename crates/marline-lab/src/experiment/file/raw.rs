@@ -1,0 +1,115 @@
+//! An experiment's file as serde sees it.
+
+use marline::BufferTuning;
+use serde::Deserialize;
+
+use super::values::{Bytes, Span, Time};
+use crate::experiment::Stack;
+use crate::scenario::{Event, Host, Path};
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    pub(super) title: Option<String>,
+    pub(super) seed: Option<u64>,
+    pub(super) warm_up: Option<Time>,
+    pub(super) patience: Option<Time>,
+    #[serde(default, rename = "path")]
+    pub(super) paths: Vec<Path>,
+    #[serde(default)]
+    pub(super) client: Host,
+    #[serde(default)]
+    pub(super) server: Host,
+    #[serde(default, rename = "event")]
+    pub(super) events: Vec<Event>,
+    #[serde(default, rename = "fault")]
+    pub(super) faults: Vec<RawFault>,
+    pub(super) workload: RawWorkload,
+    #[serde(default, rename = "variant")]
+    pub(super) variants: Vec<RawVariant>,
+    /// Read by itself.
+    #[serde(default, rename = "sweep")]
+    pub(super) _sweep: toml::Table,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawWorkload {
+    pub(super) kind: String,
+    pub(super) bytes: Option<Span<Bytes>>,
+    pub(super) request: Option<Bytes>,
+    pub(super) answer: Option<Bytes>,
+    pub(super) pieces: Option<Span<Bytes>>,
+    pub(super) unanswered: Option<Bytes>,
+    pub(super) gap: Option<Span<Time>>,
+    pub(super) count: Option<u32>,
+    pub(super) lasts: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFault {
+    pub(super) path: String,
+    #[serde(default = "down")]
+    pub(super) command: String,
+    /// In this burst ...
+    pub(super) burst: Option<usize>,
+    /// ... so long after its beginning.
+    pub(super) after: Option<Span<Time>>,
+    /// Somewhere between the beginning of this burst and the next's.
+    pub(super) around_burst: Option<usize>,
+    /// Between these times after the start.
+    pub(super) between: Option<Span<Time>>,
+    pub(super) lasts: Option<Time>,
+}
+
+fn down() -> String {
+    "down".to_owned()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawVariant {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) paths: Vec<String>,
+    #[serde(default)]
+    pub(super) backup: Vec<String>,
+    #[serde(default)]
+    pub(super) plain: bool,
+    pub(super) scheduler: Option<String>,
+    pub(super) path_manager: Option<String>,
+    pub(super) congestion: Option<String>,
+    pub(super) recovery: Option<String>,
+    pub(super) send_buffer: Option<Bytes>,
+    pub(super) receive_buffer: Option<Bytes>,
+    pub(super) buffer_tuning: Option<RawTuning>,
+    #[serde(default)]
+    pub(super) unpaced: bool,
+    pub(super) mode: Option<String>,
+    pub(super) receive_timer: Option<String>,
+    pub(super) lone_keepalive: Option<String>,
+    #[serde(default)]
+    pub(super) repair: bool,
+    pub(super) stacks: Option<Vec<Stack>>,
+}
+
+/// Words of [`BufferTuning`].
+#[derive(Copy, Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawTuning {
+    Fixed,
+    Windows,
+    Rates,
+}
+
+impl From<RawTuning> for BufferTuning {
+    fn from(raw: RawTuning) -> Self {
+        match raw {
+            RawTuning::Fixed => BufferTuning::Fixed,
+            RawTuning::Windows => BufferTuning::Windows,
+            RawTuning::Rates => BufferTuning::Rates,
+        }
+    }
+}

@@ -10,7 +10,7 @@ pub use spec::BadSilenceSpec;
 ///
 /// It runs only while the connection has an address up that no subflow starts at: otherwise there
 /// would be nothing to do about it. [`multimob`](Self::multimob) and [`probing`](Self::probing) are
-/// two sets of parameters; the essay in `connection/receive_timer.rs` argues for both.
+/// two sets of parameters; the essay in `connection/receive_clock.rs` argues for both.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveTimer {
     /// The wait as long as the peer has not told its retransmission timeout.
@@ -65,7 +65,7 @@ impl ReceiveTimer {
 }
 
 /// Questions of a client that only waits, to learn of a peer that is gone: the essay in
-/// `connection/vigil.rs` argues for them. An hour of silence costs some 35 empty segments each way.
+/// `connection/receive_probes.rs` argues for them. An hour of silence costs some 35 empty segments each way.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveProbes {
     /// Silence before the first, from when data moved last.

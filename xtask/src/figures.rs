@@ -23,7 +23,7 @@ const ROWS: &[(&str, &str)] = &[
     ("echo", "run --release -q -p marline --example echo"),
     ("connections", "bench -q -p marline-cli --bench connections"),
     ("links", "bench -q -p marline-emulator --bench tunnel"),
-    ("captures", "test --release -q -p marline-sim --test capture -- --nocapture"),
+    ("captures", "test --release -q -p marline-sim --test it capture:: -- --nocapture"),
     ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),
 ];
 

@@ -8,7 +8,7 @@
     reason = "this program measures what simulating costs; the simulation itself sees no clock"
 )]
 
-#[path = "../tests/cases/mod.rs"]
+#[path = "../tests/it/cases/mod.rs"]
 mod cases;
 
 use std::env;

@@ -1,0 +1,187 @@
+//! Resets that may come from a box on the way: what they end, and what they do not.
+
+use marline_core::{CloseReason, ConnectionConfig};
+use marline_policy::LocalAddress;
+use marline_testkit::{Side, config};
+use marline_wire::TcpFlags;
+
+use crate::two_hosts::{Packet, TwoHosts, Verdict, bytes, local_address, two_paths};
+
+/// How a path is.
+type Way = fn(&mut Packet<'_>) -> Verdict;
+
+const PASS: Way = |_| Verdict::Pass;
+const RESET: Way = |_| Verdict::Refuse;
+const SWALLOW: Way = |_| Verdict::Drop;
+
+/// A client with two addresses. Until `from_ms` both paths pass everything; from then on each is as it is
+/// in `later`.
+fn hosts_whose_paths_turn(from_ms: u64, later: [Way; 2]) -> TwoHosts {
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), PASS, 1);
+    hosts.run_ms(from_ms);
+    hosts.middlebox = Box::new(move |packet| later[packet.path](packet));
+    hosts
+}
+
+fn second(up: bool) -> LocalAddress {
+    LocalAddress { up, ..local_address(2, "10.1.0.1") }
+}
+
+fn set_second(hosts: &mut TwoHosts, up: bool) {
+    let (now, id) = (hosts.pair.now(), hosts.id(Side::A));
+    hosts.pair.endpoint(Side::A).set_local_address(now, Some(id), second(up));
+}
+
+/// Both sides' bytes get through.
+#[track_caller]
+fn carries_on(hosts: &mut TwoHosts) {
+    let had = [hosts.ends[0].received.len(), hosts.ends[1].received.len()];
+    hosts.write(Side::A, &bytes(50_000, 3));
+    hosts.write(Side::B, &bytes(50_000, 4));
+    hosts.run_ms(10_000);
+    for (side, had, salt) in [(Side::A, had[0], 4), (Side::B, had[1], 3)] {
+        let end = hosts.end(side);
+        assert_eq!(end.closed, None, "{side:?}");
+        assert!(end.received[had..] == bytes(50_000, salt), "{side:?}");
+    }
+}
+
+/// When the client's connection ended, in seconds from now, and why.
+fn end_of_client(hosts: &mut TwoHosts, within_s: u64) -> Option<(u64, CloseReason)> {
+    (1..=within_s).find_map(|second| {
+        hosts.run_ms(1_000);
+        hosts.ends[0].closed.map(|why| (second, why))
+    })
+}
+
+#[test]
+fn resets_of_the_only_path_and_of_its_joins_leave_time_for_another_path() {
+    let mut hosts = hosts_whose_paths_turn(500, [RESET, PASS]);
+    set_second(&mut hosts, false);
+    hosts.write(Side::A, b"into the box");
+    hosts.run_ms(12_000);
+    let refused = hosts.sent_to(Side::B, 0).filter(|s| s.header.flags == TcpFlags::SYN).count();
+    assert!(refused >= 4, "{refused} SYNs: the box was asked again and again");
+    assert_eq!(hosts.ends[0].closed, None);
+    set_second(&mut hosts, true);
+    hosts.run_ms(1_000);
+    assert_eq!(hosts.ends[1].received, b"into the box");
+    hosts.ends[1].received.clear();
+    carries_on(&mut hosts);
+}
+
+#[test]
+fn a_box_that_resets_for_a_while_is_outlived_on_the_same_path() {
+    let mut hosts = hosts_whose_paths_turn(500, [RESET, PASS]);
+    set_second(&mut hosts, false);
+    hosts.write(Side::A, b"into the box");
+    hosts.run_ms(10_000);
+    hosts.middlebox = Box::new(PASS);
+    hosts.run_ms(3_000);
+    assert_eq!(hosts.ends[1].received, b"into the box");
+}
+
+#[test]
+fn resets_of_every_join_end_the_connection_in_bounded_time() {
+    let mut hosts = hosts_whose_paths_turn(500, [RESET, RESET]);
+    hosts.write(Side::A, b"into the boxes");
+    let (after_s, why) = end_of_client(&mut hosts, 120).expect("an end");
+    assert_eq!(why, CloseReason::Refused);
+    assert!((30..=33).contains(&after_s), "after {after_s} s");
+}
+
+/// A captive portal on one path says nothing of the other, on which the phone is in a tunnel.
+#[test]
+fn resets_on_one_path_do_not_cut_the_wait_for_one_that_is_silent() {
+    let mut hosts = hosts_whose_paths_turn(500, [RESET, SWALLOW]);
+    set_second(&mut hosts, false);
+    hosts.run_ms(100);
+    set_second(&mut hosts, true);
+    hosts.write(Side::A, b"into the box");
+    hosts.run_ms(45_000);
+    assert_eq!(hosts.ends[0].closed, None);
+    hosts.middlebox =
+        Box::new(|packet| if packet.path == 1 { PASS(packet) } else { RESET(packet) });
+    hosts.run_ms(10_000);
+    assert_eq!(hosts.ends[1].received, b"into the box");
+}
+
+/// The application was killed, and the RST says nothing of MP_FASTCLOSE: the first join shows that nobody
+/// knows the connection any more, and that is the peer's own word (MP_TCPRST).
+#[test]
+fn a_peer_that_aborted_without_fastclose_ends_the_connection_at_the_first_join() {
+    let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);
+    set_second(&mut hosts, false);
+    let mut bare = 1;
+    hosts.middlebox = Box::new(move |packet| {
+        if packet.to == Side::A && packet.seg.header.flags.contains(TcpFlags::RST) && bare > 0 {
+            bare -= 1;
+            packet.strip();
+        }
+        Verdict::Pass
+    });
+    let (now, id) = (hosts.pair.now(), hosts.id(Side::B));
+    hosts.pair.endpoint(Side::B).abort(now, id);
+    hosts.pair.endpoint(Side::B).release(now, id);
+    let (after_s, why) = end_of_client(&mut hosts, 120).expect("an end");
+    assert_eq!(why, CloseReason::Refused);
+    assert!(after_s <= 2, "after {after_s} s");
+}
+
+#[test]
+fn a_reset_ends_plain_tcp_at_once() {
+    let mut hosts = TwoHosts::new(
+        two_paths(config()),
+        config(),
+        |packet| {
+            packet.strip();
+            Verdict::Pass
+        },
+        1,
+    );
+    hosts.run_ms(500);
+    hosts.middlebox = Box::new(RESET);
+    hosts.write(Side::A, b"into the box");
+    let (after_s, why) = end_of_client(&mut hosts, 120).expect("an end");
+    assert_eq!((after_s, why), (1, CloseReason::PeerReset));
+}
+
+/// It knows nothing of MP_JOIN's subflows, and resets each as soon as it carries data.
+#[test]
+fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bounded_time() {
+    let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);
+    hosts.middlebox =
+        Box::new(
+            |packet| {
+                if packet.seg.payload.is_empty() { Verdict::Pass } else { Verdict::Refuse }
+            },
+        );
+    hosts.write(Side::A, b"into the boxes");
+    let (after_s, why) = end_of_client(&mut hosts, 300).expect("an end");
+    // The server, which hears of none of this, soon has no room for more subflows.
+    assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why:?}");
+    assert!((30..=60).contains(&after_s), "after {after_s} s");
+}
+
+/// What belongs to no connection that it knows it neither passes nor answers: the only path looks dead, and
+/// other ports would pass.
+#[test]
+fn a_translator_that_forgets_and_swallows_is_passed_on_other_ports() {
+    let only = vec![local_address(1, "10.0.0.1")];
+    let client = ConnectionConfig { local_addresses: only, ..config() };
+    let mut hosts = TwoHosts::new(client, config(), PASS, 1);
+    hosts.write(Side::A, b"before");
+    hosts.run_ms(500);
+    let port = hosts.info(Side::A).subflows[0].path.local.port();
+    hosts.middlebox = Box::new(move |packet| {
+        let ports = [packet.seg.header.src_port, packet.seg.header.dst_port];
+        if ports.contains(&port) { Verdict::Drop } else { Verdict::Pass }
+    });
+    hosts.write(Side::A, b" and after");
+    hosts.write(Side::B, b"down, too");
+    hosts.run_ms(3_000);
+    assert_eq!(hosts.ends[1].received, b"before and after");
+    assert_eq!(hosts.ends[0].received, b"down, too");
+    hosts.run_ms(120_000);
+    assert_eq!(hosts.info(Side::A).subflows.len(), 1, "the stuck one was given up");
+}

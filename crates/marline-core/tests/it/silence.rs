@@ -1,0 +1,316 @@
+//! A client that notices a dead path by its silence, without any help of the peer: the receive timer's
+//! probes, and the keepalives of a lone subflow.
+
+use crate::two_hosts;
+use std::time::Duration;
+
+use crate::two_hosts::{TwoHosts, Verdict, bytes, second_unused, two_paths};
+use marline_core::{
+    CloseReason, ConnectionConfig, EndpointConfig, Event, Linger, LoneKeepalive, MonitorKind,
+    ReceiveProbes, ReceiveTimer,
+};
+use marline_policy::{SilenceCause, SubflowId};
+use marline_testkit::scene::{calling, listening, served};
+use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
+use marline_time::Instant;
+use marline_wire::mptcp::MptcpOption;
+
+const FIRST: SubflowId = SubflowId(0);
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn with_timer(timer: ReceiveTimer) -> ConnectionConfig {
+    ConnectionConfig { receive_timer: Some(timer), ..second_unused(config()) }
+}
+
+fn with_keepalive() -> ConnectionConfig {
+    ConnectionConfig { lone_keepalive: Some(LoneKeepalive::default()), ..second_unused(config()) }
+}
+
+/// A client that is connected to a scripted server.
+fn client(config: ConnectionConfig) -> (Script, Peer) {
+    let endpoint = EndpointConfig { monitor: true, ..endpoint_config(None) };
+    let (mut script, mut peer, _) = calling(endpoint, config);
+    peer.acknowledge(&mut script);
+    script.advance(ms(100));
+    peer.hear_all(&mut script);
+    script.take_events();
+    (script, peer)
+}
+
+/// When the path manager heard of silence, and why.
+fn silences(script: &mut Script) -> Vec<(Instant, SubflowId, SilenceCause)> {
+    let told = script.take_events().into_iter().filter_map(|event| match event {
+        Event::Monitor(event) => match event.kind {
+            MonitorKind::SubflowSilent { id, cause } => Some((event.at, id, cause)),
+            _ => None,
+        },
+        _ => None,
+    });
+    told.collect()
+}
+
+/// When probes went out: empty segments one before what is next, which every TCP answers.
+fn probes(script: &mut Script, peer: &Peer) -> Vec<Instant> {
+    let probe = |seg: &Seg| seg.is_empty() && seg.header.seq.add(1) == peer.expected;
+    let sent = script.take_sent();
+    sent.iter().filter(|sent| probe(&sent.seg)).map(|sent| sent.at).collect()
+}
+
+/// A burst of data, as a server sends it.
+fn burst(script: &mut Script, peer: &mut Peer) -> Instant {
+    for n in 0..10 {
+        peer.send_data(script, &bytes(1_400, n));
+        script.advance(ms(1));
+    }
+    script.advance(ms(60));
+    peer.hear_all(script);
+    script.now() - ms(61)
+}
+
+fn since(start: Instant, times: &[Instant]) -> Vec<u64> {
+    times.iter().map(|at| at.since(start).as_millis() as u64).collect()
+}
+
+/// 1.5 s of silence are worth a question to a peer that does not tell when it is done; one round trip
+/// (10 ms, and four times half of it) is worth waiting for the answer, 50 ms at least.
+#[test]
+fn a_stock_peers_silence_is_questioned_and_three_times_no_answer_is_one() {
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
+    let last = burst(&mut script, &mut peer);
+    script.advance(ms(60_000));
+    let sent = probes(&mut script, &peer);
+    assert_eq!(since(last, &sent), [1_500, 1_550, 1_600]);
+    let silent = silences(&mut script);
+    let cause = SilenceCause::UnansweredProbes;
+    assert_eq!(silent, [(last + ms(1_650), FIRST, cause)]);
+    let counters = script.endpoint.counters();
+    assert_eq!((counters.receive_timer_probes, counters.receive_timer_expired), (3, 1));
+}
+
+#[test]
+fn an_answer_settles_it_until_data_comes_again() {
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
+    for _ in 0..3 {
+        let last = burst(&mut script, &mut peer);
+        script.advance(ms(1_470));
+        assert_eq!(since(last, &probes(&mut script, &peer)), [1_500]);
+        peer.acknowledge(&mut script);
+        script.advance(ms(60_000));
+        assert_eq!(probes(&mut script, &peer), [], "an idle line stays idle");
+    }
+    assert_eq!(silences(&mut script), []);
+}
+
+/// The seed's own parameters judge by silence alone: without MP_IDLE that would condemn every pause.
+#[test]
+fn without_probes_a_stock_peer_is_never_judged() {
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::multimob()));
+    burst(&mut script, &mut peer);
+    script.advance(ms(60_000));
+    assert_eq!(probes(&mut script, &peer), []);
+    assert_eq!(silences(&mut script), []);
+}
+
+#[test]
+fn who_has_no_other_path_does_not_ask() {
+    let timer = with_timer(ReceiveTimer::probing());
+    let lone = with_keepalive();
+    for mut config in [timer, lone] {
+        config.local_addresses.truncate(1);
+        let (mut script, mut peer) = client(config);
+        burst(&mut script, &mut peer);
+        script.advance(ms(60_000));
+        assert_eq!(probes(&mut script, &peer), []);
+    }
+}
+
+#[test]
+fn a_window_that_we_shut_ourselves_is_no_silence() {
+    let config = ConnectionConfig {
+        receive_buffer: 14_000,
+        buffer_tuning: marline_core::BufferTuning::Fixed,
+        ..with_timer(ReceiveTimer::probing())
+    };
+    let (mut script, mut peer) = client(config);
+    burst(&mut script, &mut peer);
+    script.advance(ms(20_000));
+    assert_eq!(probes(&mut script, &peer), [], "the application reads nothing");
+    let id = script.endpoint.connections()[0];
+    script.read_all(id);
+    peer.hear_all(&mut script);
+    script.advance(ms(4_000));
+    assert_eq!(probes(&mut script, &peer).len(), 3, "the window is open, and nothing comes");
+    assert_eq!(silences(&mut script).len(), 1);
+}
+
+#[test]
+fn the_end_of_the_stream_ends_the_wait() {
+    let (mut script, mut peer) = client(with_timer(ReceiveTimer::probing()));
+    burst(&mut script, &mut peer);
+    let fin = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
+    peer.send(&mut script, fin);
+    peer.hear_all(&mut script);
+    script.advance(ms(5_000));
+    assert_eq!(probes(&mut script, &peer), []);
+}
+
+/// MultiMob's rule: two unanswered keepalives on an idle connection's only subflow.
+#[test]
+fn two_unanswered_keepalives_on_the_only_subflow_are_a_verdict() {
+    let (mut script, mut peer) = client(with_keepalive());
+    let last = burst(&mut script, &mut peer);
+    script.advance(ms(13_000));
+    let heard = last.max(last + ms(1));
+    let sent = probes(&mut script, &peer);
+    assert_eq!(sent.len(), 2);
+    assert_eq!(sent[1].since(sent[0]).as_millis(), 1_000);
+    assert!(sent[0].since(heard) <= marline_time::Duration::from_millis(10_050));
+    let silent = silences(&mut script);
+    assert_eq!(silent, [(sent[1] + ms(1_000), FIRST, SilenceCause::UnansweredKeepalives)]);
+    // Nobody opened anything: the next verdict needs another silence as long.
+    script.advance(ms(12_500));
+    assert_eq!(silences(&mut script).len(), 1);
+    assert_eq!(probes(&mut script, &peer).len(), 2);
+}
+
+#[test]
+fn an_answered_keepalive_is_repeated_after_the_next_idle_time() {
+    let (mut script, mut peer) = client(with_keepalive());
+    burst(&mut script, &mut peer);
+    for _ in 0..5 {
+        assert!(script.advance_to_send(ms(10_100)));
+        assert_eq!(probes(&mut script, &peer).len(), 1);
+        script.advance(ms(20));
+        peer.acknowledge(&mut script);
+        script.take_sent();
+    }
+    assert_eq!(silences(&mut script), []);
+}
+
+/// A cellular radio would never sleep, and there is nothing better to go to.
+#[test]
+fn a_path_that_is_the_reserve_is_not_kept_awake() {
+    let mut config = with_keepalive();
+    config.local_addresses[0].backup = true;
+    let (mut script, mut peer) = client(config);
+    script.advance(ms(3_600_000));
+    assert_eq!(peer.hear_all(&mut script).len(), 0);
+}
+
+/// A client with one address that asks whether the peer is there.
+fn with_probes(linger_s: u64) -> ConnectionConfig {
+    ConnectionConfig {
+        receive_probes: Some(ReceiveProbes::default()),
+        linger: Linger::new(Duration::from_secs(linger_s)),
+        ..config()
+    }
+}
+
+/// The price of an hour without a word: the questions get rarer, answered or not.
+#[test]
+fn a_receiver_asks_ever_more_rarely() {
+    let (mut script, mut peer) = client(with_probes(7_200));
+    let last = burst(&mut script, &mut peer);
+    let mut sent = Vec::new();
+    for _ in 0..3_600 {
+        script.advance(ms(1_000));
+        let asked = probes(&mut script, &peer);
+        if !asked.is_empty() {
+            peer.acknowledge(&mut script);
+        }
+        sent.extend(since(last, &asked));
+    }
+    let seconds: Vec<u64> = sent.iter().map(|at| (at + 500) / 1_000).collect();
+    assert_eq!(seconds[..8], [2, 4, 8, 16, 32, 64, 128, 248]);
+    assert!((30..=40).contains(&seconds.len()), "{} questions in an hour", seconds.len());
+    // Data has them start again.
+    let last = burst(&mut script, &mut peer);
+    script.advance(ms(2_500));
+    assert_eq!(since(last, &probes(&mut script, &peer)).len(), 1);
+}
+
+/// A cellular radio may sleep, once it is clear that nobody was killed in mid-download.
+#[test]
+fn a_receiver_on_the_reserve_asks_for_seconds_only() {
+    let mut config = with_probes(7_200);
+    config.local_addresses = second_unused(self::config()).local_addresses;
+    config.local_addresses[0].backup = true;
+    let (mut script, mut peer) = client(config);
+    for _ in 0..2 {
+        let last = burst(&mut script, &mut peer);
+        script.advance(ms(3_600_000));
+        let asked = since(last, &probes(&mut script, &peer));
+        assert!(asked.len() == 3 && asked[2] < 10_000, "{asked:?}");
+        peer.acknowledge(&mut script);
+    }
+}
+
+/// A server that died in mid-download without a word, and is back a second later: what became of the
+/// client's connection, and after how many milliseconds. Nothing of the client's is under way.
+fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
+    let mut hosts = TwoHosts::new(client, config(), |_| Verdict::Pass, 1);
+    hosts.run_ms(500);
+    hosts.write(Side::B, &bytes(50_000, 3));
+    hosts.run_ms(500);
+    hosts.middlebox = Box::new(|_| Verdict::Drop);
+    let (now, id) = (hosts.pair.now(), hosts.id(Side::B));
+    hosts.pair.endpoint(Side::B).abort(now, id);
+    hosts.pair.endpoint(Side::B).release(now, id);
+    hosts.run_ms(1_000);
+    hosts.middlebox = Box::new(|packet| {
+        let word = |option| matches!(option, MptcpOption::Fastclose(_));
+        if packet.seg.options.mptcp.iter().any(word) {
+            // Who was killed remembers no key.
+            packet.strip();
+        }
+        Verdict::Pass
+    });
+    (11..=600).find_map(|tenth| {
+        hosts.run_ms(100);
+        hosts.ends[0].closed.map(|why| (tenth * 100, why))
+    })
+}
+
+/// It answers a question with a reset, and the next attempt with the word that it knows no such
+/// connection: the application hears of it within ten seconds, on one path and on two.
+#[test]
+fn a_receiver_learns_within_ten_seconds_that_its_peer_knows_nothing_any_more() {
+    for config in [with_probes(3_600), two_paths(with_probes(3_600))] {
+        let (after_ms, why) = forgotten(config).expect("nobody told the application");
+        println!("{why} after {after_ms} ms");
+        assert!(matches!(why, CloseReason::PeerReset | CloseReason::Refused), "{why}");
+        assert!(after_ms <= 10_000, "after {after_ms} ms");
+    }
+    // And without a question nobody would: the test can fail.
+    assert_eq!(forgotten(ConnectionConfig { receive_probes: None, ..with_probes(3_600) }), None);
+}
+
+/// A peer that is gone without a word is given up after the time that a connection is kept.
+#[test]
+fn a_receiver_gives_a_silent_peer_up_in_its_time() {
+    let (mut script, mut peer) = client(with_probes(60));
+    burst(&mut script, &mut peer);
+    let ended = (0..600).find_map(|second| {
+        script.advance(ms(1_000));
+        two_hosts::closed(&mut script).map(|why| (second, why))
+    });
+    let (after_s, why) = ended.expect("it waits for ever");
+    assert_eq!(why, CloseReason::TimedOut);
+    assert!((60..=100).contains(&after_s), "after {after_s} s");
+}
+
+/// A server does not ask: its clients' radios may sleep.
+#[test]
+fn who_accepted_a_connection_does_not_ask() {
+    let mut endpoint = listening();
+    if let Some(accept) = &mut endpoint.accept {
+        accept.receive_probes = Some(ReceiveProbes::default());
+    }
+    let (mut script, mut peer, _) = served(endpoint, 1);
+    burst(&mut script, &mut peer);
+    script.advance(ms(600_000));
+    assert_eq!(probes(&mut script, &peer), []);
+}

@@ -1,0 +1,232 @@
+//! A peer whose application never reads, and one of our own that does not.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::two_hosts::{Packet, TwoHosts, Verdict, bytes, two_paths};
+use marline_core::{ConnectionConfig, ConnectionId, Event};
+use marline_testkit::scene::{listening, served};
+use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
+use marline_wire::TcpSegment;
+
+const BUFFERS: u64 = (6 << 20) + (4 << 20) + (1 << 20);
+
+struct Stalled {
+    pair: Pair,
+    writer: ConnectionId,
+    reader: ConnectionId,
+    written: u64,
+    read: u64,
+}
+
+fn byte(position: u64) -> u8 {
+    (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+impl Stalled {
+    fn new(mptcp: bool, checksums: bool, scheduler: &str) -> Self {
+        let mut ours: ConnectionConfig = config();
+        (ours.mptcp, ours.dss_checksum) = (mptcp, checksums);
+        let registry = marline_algos::Registry::default();
+        ours.policies.scheduler = registry.scheduler(scheduler).expect("a scheduler");
+        let theirs = endpoint_config(Some(ours.clone()));
+        let mut pair = Pair::new(endpoint_config(None), theirs, 1);
+        let now = pair.now();
+        let local = "10.0.0.1:0".parse().expect("an address");
+        let remote = "10.0.0.2:443".parse().expect("an address");
+        let writer = pair.endpoint(Side::A).connect(now, ours, local, remote).expect("room");
+        let mut stalled = Stalled { pair, writer, reader: ConnectionId(0), written: 0, read: 0 };
+        let (_, events) = stalled.run(Duration::from_secs(1));
+        let incoming = events.iter().find_map(|(side, event)| match event {
+            Event::Incoming(id) if *side == Side::B => Some(*id),
+            _ => None,
+        });
+        stalled.reader = incoming.expect("a connection");
+        stalled
+    }
+
+    /// Lets time pass, 10 ms each way. The payload bytes of each segment that went out, and events.
+    fn run(&mut self, time: Duration) -> (Vec<usize>, Vec<(Side, Event)>) {
+        let (mut sent, mut events) = (Vec::new(), Vec::new());
+        let end = self.pair.now() + time;
+        loop {
+            events.extend(self.pair.gather(&mut |flight| {
+                let payload = TcpSegment::parse(&flight.bytes).expect("a segment").payload.len();
+                sent.push(payload);
+                Fate::Arrive(Duration::from_millis(10))
+            }));
+            if !self.pair.step(end) {
+                return (sent, events);
+            }
+        }
+    }
+
+    fn write_all_that_fits(&mut self) {
+        loop {
+            let bytes: Vec<u8> = (0..65_536).map(|i| byte(self.written + i)).collect();
+            let now = self.pair.now();
+            match self.pair.endpoint(Side::A).write(now, self.writer, &bytes) {
+                Ok(taken) => self.written += taken as u64,
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn read_all(&mut self) {
+        let mut out = vec![0; 65_536];
+        let now = self.pair.now();
+        while let Ok(len @ 1..) = self.pair.endpoint(Side::B).read(now, self.reader, &mut out) {
+            for b in &out[..len] {
+                assert_eq!(*b, byte(self.read), "byte {}", self.read);
+                self.read += 1;
+            }
+        }
+    }
+
+    fn buffered(&mut self) -> (u64, u64) {
+        let held = |endpoint: &mut marline_core::Endpoint, id| {
+            endpoint.info(id).expect("the connection lives").buffered
+        };
+        let (writer, reader) = (self.writer, self.reader);
+        (held(self.pair.endpoint(Side::A), writer), held(self.pair.endpoint(Side::B), reader))
+    }
+}
+
+fn stall_and_resume(mptcp: bool, checksums: bool, scheduler: &str) {
+    let mut stalled = Stalled::new(mptcp, checksums, scheduler);
+    for _ in 0..60 {
+        stalled.write_all_that_fits();
+        stalled.run(Duration::from_secs(1));
+    }
+    let before = stalled.written;
+    let (sent, _) = stalled.run(Duration::from_secs(600));
+    stalled.write_all_that_fits();
+    assert_eq!(stalled.written, before, "a full buffer takes no more");
+    let held = stalled.buffered();
+    let payload: usize = sent.iter().sum();
+    println!(
+        "{scheduler}, mptcp {mptcp}, checksums {checksums}: {} bytes written, {held:?} bytes held; \
+         {} segments with {payload} bytes in ten minutes of silence",
+        stalled.written,
+        sent.len()
+    );
+    assert!(held.0 <= BUFFERS && held.1 <= BUFFERS, "{held:?}");
+    // Ten minutes, probes at most a minute apart at the end: some, but few.
+    assert!((10..100).contains(&sent.len()), "{} segments", sent.len());
+    assert!(payload < 100_000);
+    let subflows = stalled.pair.endpoint(Side::A).info(stalled.writer).expect("it lives").subflows;
+    assert_eq!(subflows.len(), 1, "a shut window is no reason to end a subflow");
+    // The application wakes up: everything arrives, the first of it at once.
+    stalled.read_all();
+    stalled.run(Duration::from_secs(1));
+    let at_first = stalled.read;
+    stalled.read_all();
+    assert!(stalled.read > at_first, "the window update started the sender");
+    for _ in 0..60 {
+        stalled.run(Duration::from_millis(100));
+        stalled.read_all();
+    }
+    assert_eq!(stalled.read, stalled.written);
+}
+
+#[test]
+fn a_reader_that_sleeps_stops_the_writer_and_nothing_else() {
+    stall_and_resume(true, false, "min-rtt");
+}
+
+#[test]
+fn a_reader_that_sleeps_with_checksums() {
+    stall_and_resume(true, true, "min-rtt");
+}
+
+#[test]
+fn a_reader_that_sleeps_under_other_schedulers() {
+    stall_and_resume(true, false, "redundant");
+    stall_and_resume(true, false, "round-robin");
+}
+
+#[test]
+fn a_reader_that_sleeps_on_plain_tcp() {
+    stall_and_resume(false, false, "min-rtt");
+}
+
+/// The window update itself may be lost: the probes find out.
+#[test]
+fn a_lost_window_update_is_found_by_a_probe() {
+    let mut stalled = Stalled::new(true, false, "min-rtt");
+    for _ in 0..20 {
+        stalled.write_all_that_fits();
+        stalled.run(Duration::from_secs(1));
+    }
+    stalled.read_all();
+    let _ = stalled.pair.gather(&mut |_| Fate::Lose);
+    for _ in 0..130 {
+        stalled.run(Duration::from_secs(1));
+        stalled.read_all();
+    }
+    assert_eq!(stalled.read, stalled.written);
+}
+
+/// The path on which the window update goes has died, and nobody knows, since nothing is in flight on it: the
+/// writer's probe there brings nothing, and the next ones go on both.
+#[test]
+fn a_window_update_that_dies_with_its_path_is_asked_for_on_the_other() {
+    const ALL: usize = 16 << 20;
+    let (dead, on_second) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    let (died, counted) = (Rc::clone(&dead), Rc::clone(&on_second));
+    let middle = move |packet: &mut Packet<'_>| {
+        counted.set(counted.get() + packet.path);
+        if packet.path == 0 && died.get() { Verdict::Drop } else { Verdict::Pass }
+    };
+    let mut hosts = TwoHosts::new(two_paths(config()), config(), middle, 1);
+    hosts.run_ms(1_000);
+    assert_eq!(hosts.info(Side::A).subflows.len(), 2);
+    hosts.end(Side::B).sleeps = true;
+    hosts.write(Side::A, &bytes(ALL, 1));
+    hosts.run_ms(3_000);
+    on_second.set(0);
+    hosts.run_ms(3_000);
+    assert_eq!(on_second.get(), 0, "while answers come, the other path may sleep");
+    dead.set(true);
+    hosts.end(Side::B).sleeps = false;
+    hosts.run_ms(6_000);
+    let received = hosts.end(Side::B).received.len();
+    assert_eq!(received, ALL, "the window opened six seconds ago");
+}
+
+#[test]
+fn probes_of_a_shut_window_back_off() {
+    let (mut script, mut peer, id) = served(listening(), 1);
+    // The peer shuts its window. What was announced before cannot be taken back, so fill it.
+    let shut = |peer: &marline_testkit::Peer| Seg::ack().data_ack(peer.expected_dsn).window(0);
+    let bytes = vec![7; 1 << 20];
+    let mut quiet = 0;
+    while quiet < 3 {
+        let wrote = script.run(|e, now| e.write(now, id, &bytes)).unwrap_or(0);
+        script.advance(Duration::from_millis(20));
+        let sent = peer.hear_all(&mut script);
+        quiet = if wrote == 0 && sent.is_empty() { quiet + 1 } else { 0 };
+        peer.send(&mut script, shut(&peer));
+    }
+    let mut at = Vec::new();
+    for _ in 0..14 {
+        assert!(script.advance_to_send(Duration::from_secs(61)), "probes go on");
+        at.push(script.now());
+        let sent = peer.hear_all(&mut script);
+        assert_eq!(sent.len(), 1, "one probe at a time: {sent:#?}");
+        peer.send(&mut script, shut(&peer));
+    }
+    let gaps: Vec<f64> = at.windows(2).map(|w| w[1].since(w[0]).as_secs_f64()).collect();
+    println!("seconds between probes: {gaps:.1?}");
+    for pair in gaps.windows(2) {
+        assert!(pair[1] >= pair[0] * 1.9 || pair[1] >= 50.0, "{gaps:.1?}");
+    }
+    let acked = script.endpoint.info(id).expect("it lives").bytes_acked;
+    // The window opens: at once there is data again.
+    let open = Seg::ack().data_ack(peer.expected_dsn).window(1_000);
+    peer.send(&mut script, open);
+    script.advance(Duration::from_millis(1));
+    assert!(script.take_sent().iter().any(|s| !s.seg.payload.is_empty()));
+    assert_eq!(script.endpoint.info(id).expect("it lives").bytes_acked, acked);
+}

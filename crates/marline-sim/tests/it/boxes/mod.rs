@@ -1,0 +1,216 @@
+//! Boxes on the way, as the field has them. Whatever they do: the bytes are right, or both applications
+//! get an error; nothing hangs; and nothing is worse than plain TCP through the same box, but where the
+//! table says why.
+
+mod memory;
+mod reshape;
+mod world;
+
+use marline_core::FallbackReason;
+use marline_time::Duration;
+use world::{Outcome, Run, run, seconds};
+
+/// How a connection through a box must come out.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Multipath TCP to the end.
+    Multipath,
+    /// Falls back to plain TCP, and all bytes arrive.
+    Plain,
+    /// All bytes arrive; which way is the box's chance.
+    Arrives,
+    /// An error on both sides.
+    Error,
+    /// No worse than plain TCP, which does not get through either.
+    AsPlain,
+}
+
+use Fate::{Arrives, AsPlain, Error, Multipath, Plain};
+
+/// A box, and what becomes of a connection whose only path it is on, and of one that has another.
+struct Case {
+    name: &'static str,
+    boxes: &'static str,
+    alone: Fate,
+    beside: Fate,
+    /// How much later than plain TCP the end may be, ms: timers that show that options do not pass.
+    later_ms: u64,
+}
+
+const fn case(
+    name: &'static str,
+    boxes: &'static str,
+    (alone, beside): (Fate, Fate),
+    later_ms: u64,
+) -> Case {
+    Case { name, boxes, alone, beside, later_ms }
+}
+
+/// SYNs with the option at 0, 1 and 3 s, without it at 7 s.
+const SYN_RETRIES_MS: u64 = 7_100;
+/// Two timeouts of the first data, the first of a second.
+const FIRST_DATA_MS: u64 = 4_000;
+
+const BOXES: &[Case] = &[
+    case("no box", "", (Multipath, Multipath), 0),
+    case("options stripped from the SYN", "up.strip=mptcp:syn", (Plain, Plain), 0),
+    case("options stripped from the SYN/ACK", "down.strip=mptcp:synack", (Plain, Plain), 0),
+    case("options stripped after the handshake", "strip=mptcp:rest", (Plain, Plain), 0),
+    case("the same towards the server", "up.strip=mptcp:rest", (Plain, Plain), 0),
+    case("the same towards the client", "down.strip=mptcp:rest", (Plain, Plain), 0),
+    // RFC 8684 section 3.7: in mid-stream no fallback can be signalled, the subflow is broken; plain TCP
+    // would go on. Guessing that the bytes go on where they did might be wrong.
+    case("options stripped in mid-stream", "strip=mptcp:rest@1s", (Error, Multipath), 0),
+    case("the same towards the server", "up.strip=mptcp:rest@1s", (Error, Multipath), 0),
+    case("the same towards the client", "down.strip=mptcp:rest@1s", (Error, Multipath), 0),
+    case("DSS stripped in mid-stream", "strip=dss:rest@1s", (Error, Multipath), 0),
+    case(
+        "all options but MSS stripped",
+        "strip=mptcp+sack_permitted+sack+timestamps+window_scale",
+        (Plain, Plain),
+        0,
+    ),
+    case("SYN with options dropped", "up.block=mptcp:syn", (Plain, Plain), SYN_RETRIES_MS),
+    case("SYN/ACK with options dropped", "down.block=mptcp:synack", (Plain, Plain), SYN_RETRIES_MS),
+    case("segments with options dropped", "block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
+    case("the same towards the client", "down.block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
+    case("the same towards the server", "up.block=mptcp:rest", (Plain, Plain), FIRST_DATA_MS),
+    // Nothing tells this from a path that died.
+    case("the same in mid-stream", "block=mptcp:rest@1s", (Error, Multipath), 0),
+    case("sequence numbers rewritten", "renumber=yes", (Multipath, Multipath), 0),
+    case(
+        "but not in SACK, with losses",
+        "renumber=not-sack,loss=0.5%",
+        (Multipath, Multipath),
+        500,
+    ),
+    case("segments split", "split=500B", (Multipath, Multipath), 0),
+    case("options on the first piece", "split=500B:first", (Multipath, Multipath), 0),
+    case("segments split into crumbs", "split=90B:first", (Multipath, Multipath), 0),
+    case("split and coalesced", "split=700B,coalesce=2ms", (Multipath, Multipath), 0),
+    case("the first piece's", "split=700B:first,coalesce=2ms", (Multipath, Multipath), 0),
+    case("segments coalesced", "coalesce=2ms", (Multipath, Multipath), 0),
+    case("ACKs thinned", "thin=8", (Multipath, Multipath), 0),
+    case("ACKs thinned, with losses", "thin=8,loss=1%", (Multipath, Multipath), 4_000),
+    // The reset of the old subflow tells; the new one has a translation.
+    case("NAT rebinding", "rebind=1s", (Multipath, Multipath), 0),
+    // The hole in the subflow cannot be filled: it must go, and another one come.
+    case("data swallowed", "swallow=0.3%", (Arrives, Multipath), 0),
+    case("data swallowed towards the server", "up.swallow=0.3%", (Arrives, Multipath), 0),
+    case("all data swallowed", "swallow=100%", (AsPlain, AsPlain), 0),
+];
+
+impl Case {
+    /// What is wrong with an outcome.
+    fn judge(&self, fate: Fate, outcome: &Outcome, plain: &Outcome) -> Result<(), String> {
+        let fell_back = outcome.fallback.iter().any(Option::is_some);
+        match fate {
+            AsPlain => {
+                // The server of both accepted and never heard a word: only the client can know.
+                let told = outcome.closed[0].is_some() || plain.closed[0].is_none();
+                return if told { Ok(()) } else { Err("the client waits for ever".to_owned()) };
+            }
+            Error if outcome.complete.is_none() => return outcome.is_clear(),
+            _ => {}
+        }
+        outcome.is_clear()?;
+        let Some(took) = outcome.complete else { return Err("an error".to_owned()) };
+        if fate == Multipath && fell_back || fate == Plain && !fell_back {
+            return Err(format!("{:?}", outcome.fallback));
+        }
+        let allowed = |plain: Duration| plain * 5 / 4 + Duration::from_millis(self.later_ms);
+        match plain.complete {
+            Some(plain) if took > allowed(plain) => {
+                Err(format!("took {took:?}, plain TCP {plain:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn no_box_breaks_a_connection_or_makes_it_hang() {
+    let mut complaints = Vec::new();
+    for case in BOXES {
+        let both = [case.boxes, ""];
+        let plain = |seed| run(&Run { mptcp: false, seed, ..Run::new(&both[..1]) });
+        let mut plains = [1, 2, 3].map(|seed| (seed, plain(seed)));
+        if case.boxes.contains("loss=") {
+            // What is lost is not the same for both: one seed's plain TCP may be lucky.
+            let slowest = plains.iter().filter_map(|(_, plain)| plain.complete).max();
+            plains.iter_mut().for_each(|(_, plain)| plain.complete = slowest);
+        }
+        for (seed, plain) in plains {
+            for (paths, checksum) in [(1, false), (1, true), (2, false), (2, true)] {
+                let outcome = run(&Run { checksum, seed, ..Run::new(&both[..paths]) });
+                assert!(case.boxes.is_empty() || outcome.faults > 0 || outcome.moved, "no box");
+                let fate = if paths == 1 { case.alone } else { case.beside };
+                if let Err(words) = case.judge(fate, &outcome, &plain) {
+                    let what = format!("{} ({paths} paths, checksum {checksum})", case.name);
+                    complaints.push(format!("{what}, seed {seed}: not {fate:?}: {words}"));
+                }
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// A box that changes bytes and mends TCP's checksum. With another path its subflow is reset and the
+/// bytes come by the other; alone, MP_FAIL leads to plain TCP, which cannot notice any more.
+#[test]
+fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
+    let failed = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
+    let says = |reason: &Option<_>| reason.is_some_and(|reason| failed.contains(&reason));
+    for boxes in ["rewrite=0.3%", "up.rewrite=0.3%", "down.rewrite=0.3%"] {
+        for seed in 1..=5 {
+            let both = [boxes, ""];
+            let beside = run(&Run { checksum: true, seed, ..Run::new(&both) });
+            assert!(beside.complete.is_some(), "{boxes}, seed {seed}: {beside:?}");
+            let noticed = !beside.lost.is_empty() || beside.fallback.iter().all(says);
+            assert!(noticed || beside.rewritten == 0, "{boxes}, seed {seed}: {beside:?}");
+            let alone = run(&Run { checksum: true, seed, ..Run::new(&both[..1]) });
+            assert!(alone.fallback.iter().all(says), "{boxes}, seed {seed}: {alone:?}");
+            assert!(alone.ended(), "{boxes}, seed {seed}: {alone:?}");
+        }
+    }
+}
+
+/// Small messages, which boxes put together far more often than full segments: mappings are lost, and
+/// plain TCP is what is left of a path where that happens from the start.
+#[test]
+fn small_messages_through_boxes_that_reshape() {
+    let through = BOXES.iter().filter(|case| matches!(case.alone, Multipath | Plain));
+    let through = through.map(|case| (case.boxes, case.later_ms));
+    let hard = ["coalesce=5ms", "split=40B:first", "split=60B:first,coalesce=5ms", "thin=16"];
+    for (boxes, later_ms) in through.chain(hard.map(|boxes| (boxes, 0))) {
+        for checksum in [false, true] {
+            // Every other message comes alone: what is lost with two of them put together is missed soon.
+            for pairs in [false, true] {
+                let worst = Duration::from_millis(1_500 + later_ms);
+                let outcome = world::messages(boxes, checksum, pairs, worst);
+                assert_eq!(outcome, Ok(()), "{boxes}, checksum {checksum}, pairs {pairs}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "a table to look at: cargo test -p marline-sim --test it boxes -- --ignored --nocapture"]
+fn table() {
+    println!("| box | plain TCP, s | one path, s | | with another path, s | |");
+    println!("|---|---|---|---|---|---|");
+    for case in BOXES {
+        let both = [case.boxes, ""];
+        let plain = run(&Run { mptcp: false, ..Run::new(&both[..1]) });
+        let cells = [1, 2].map(|paths| {
+            let outcome = run(&Run::new(&both[..paths]));
+            let how = match (outcome.complete, outcome.fallback[0].or(outcome.fallback[1])) {
+                (Some(_), Some(reason)) => format!("plain TCP: {reason}"),
+                (Some(_), None) => "Multipath TCP".to_owned(),
+                (None, _) => outcome.ends(),
+            };
+            format!("{} | {how}", seconds(outcome.complete))
+        });
+        println!("| {} | {} | {} |", case.name, seconds(plain.complete), cells.join(" | "));
+    }
+}

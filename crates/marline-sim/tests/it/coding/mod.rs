@@ -1,0 +1,36 @@
+//! Repair by coding, segment by segment and end to end: what is lost on one path is computed from the
+//! rest of its burst and a sum that came by the other.
+
+mod bursts;
+mod faults;
+
+use crate::cases::bursts::{START, latencies, ms, offered_by};
+use crate::cases::scene;
+use marline_algos::Registry;
+use marline_core::{ConnectionConfig, Counters, Extensions};
+use marline_sim::Paths;
+use marline_time::Duration;
+
+/// Both sides with this scheduler.
+fn config(scheduler: &str) -> ConnectionConfig {
+    let set = Registry::default().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+    let mut connection = ConnectionConfig::new(set.expect("built-in names"));
+    connection.extensions = Extensions::REPAIR;
+    // A burst leaves at once: then times say what happened.
+    connection.pacing = false;
+    connection
+}
+
+/// What came of bursts from the server.
+struct Bursts {
+    /// From each burst's writing to its being read.
+    latencies: Vec<Duration>,
+    server: Counters,
+    client: Counters,
+}
+
+fn bursts(paths: &mut Paths, bytes: u64, at_ms: &[u64]) -> Bursts {
+    let latencies = latencies(paths, bytes, at_ms);
+    let counters = |node| paths.world.node(node).endpoint().counters();
+    Bursts { latencies, server: counters(paths.server), client: counters(paths.client) }
+}

@@ -1,0 +1,102 @@
+//! 20 MB from the server, whose only path loses everything from 1.5 s on. The server cannot open
+//! another one, the client is not sending anything: only silence tells it.
+
+use crate::cases::dead_download::{Hole, Setting, false_alarms, run};
+use marline_core::ReceiveTimer;
+use marline_policy::SilenceCause;
+use marline_time::{Duration, Instant};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+/// LTE of the case: its radio's promotion, and its round trip.
+const PROMOTION: Duration = Duration::from_micros(260_100);
+const LTE_RTT: Duration = Duration::from_millis(60);
+/// Serialization of a few full segments.
+const SLACK: Duration = Duration::from_millis(5);
+
+fn holes(setting: Setting) -> Vec<Hole> {
+    let mut holes = Vec::new();
+    for (seed, dies_ms) in [(1, 1_500), (2, 1_503), (3, 1_511)] {
+        let hole = run(setting, Instant::from_millis(dies_ms), seed);
+        println!(
+            "WiFi dies at {dies_ms} ms ({}{}{}): hole {} = notice {} ({}) + open {} + resume {} ms; 20 MB at {} ms",
+            if setting.timer.probing.is_some() { "probing" } else { "multimob" },
+            if setting.helped { "" } else { ", no help" },
+            if setting.fast { ", Fast JOIN" } else { "" },
+            hole.total.as_millis(),
+            hole.notice.as_millis(),
+            hole.cause,
+            hole.open.as_millis(),
+            hole.resume.as_millis(),
+            hole.finished.as_millis(),
+        );
+        holes.push(hole);
+    }
+    holes
+}
+
+/// The hole is what the timer waits, the promotion and so many round trips of LTE: two with Fast JOIN
+/// (SYN with the DATA_ACK and SYN/ACK; its ACK and what was missing). MP_JOIN needs three: the third ACK
+/// has no room for a DATA_ACK, so the server first repeats a window of data that arrived long ago and
+/// whose DATA_ACKs died with WiFi.
+#[track_caller]
+fn check(setting: Setting, timer: Duration, cause: SilenceCause) {
+    let round_trips = if setting.fast { 2 } else { 3 };
+    for hole in holes(setting) {
+        assert_eq!(hole.cause, cause);
+        assert!(hole.notice <= timer + SLACK, "notice {:?}, timer {timer:?}", hole.notice);
+        let after = hole.total - hole.notice;
+        let allowed = PROMOTION + LTE_RTT * round_trips + SLACK;
+        assert!(after <= allowed, "{after:?} after the verdict, {allowed:?} allowed");
+    }
+}
+
+/// The seed's parameters: the server's timeout (200 ms and its RTT) is below the floor of 500 ms.
+#[test]
+fn multimobs_receive_timer_opens_lte() {
+    for fast in [false, true] {
+        let setting = Setting { timer: ReceiveTimer::multimob(), helped: true, fast };
+        check(setting, MS(500), SilenceCause::ReceiveTimer);
+    }
+}
+
+/// Three probes prove it sooner: the silence that is worth a question, and three waits, each as long as
+/// the client believes a round trip to be.
+#[test]
+fn probes_open_lte_sooner() {
+    for fast in [false, true] {
+        let setting = Setting { timer: ReceiveTimer::probing(), helped: true, fast };
+        check(setting, MS(350), SilenceCause::UnansweredProbes);
+    }
+}
+
+/// A server that knows no extension: its silence is questioned after 1.5 s.
+#[test]
+fn a_server_without_extensions_costs_a_second_more() {
+    let setting = Setting { timer: ReceiveTimer::probing(), helped: false, fast: false };
+    check(setting, MS(1_800), SilenceCause::UnansweredProbes);
+}
+
+/// A path that loses, delays at random, or stands still for a tenth of a second now and then is no dead
+/// one: LTE sleeps on.
+#[test]
+fn a_bad_wifi_is_not_a_dead_one() {
+    let links = [
+        "rate=20M,delay=10ms,queue=50ms,loss=2%",
+        "rate=20M,delay=10ms,queue=300ms,jitter=20ms",
+        "rate=6M,delay=10ms,queue=50ms,flap=2s:30ms,outage=suspend",
+        "rate=20M,delay=10ms,queue=50ms,loss=8%",
+    ];
+    let mut alarms = Vec::new();
+    for timer in [ReceiveTimer::multimob(), ReceiveTimer::probing()] {
+        // The last is beyond what silence alone can tell from death.
+        for wifi in &links[..if timer.probing.is_some() { 4 } else { 3 }] {
+            for seed in 1..=5 {
+                let setting = Setting { timer, helped: true, fast: false };
+                for (at, cause) in false_alarms(setting, wifi, seed) {
+                    alarms.push(format!("{timer}: {wifi}, seed {seed}: at {at:?}, {cause}"));
+                }
+            }
+        }
+    }
+    assert!(alarms.is_empty(), "{alarms:#?}");
+}

@@ -1,0 +1,67 @@
+//! What a host sent: time, path, place in the stream.
+
+use core::any::Any;
+
+use marline_sim::{LinkId, NodeId, Observer, Packet, Sighting};
+use marline_time::{Duration, Instant};
+use marline_wire::TcpSegment;
+use marline_wire::mptcp::WireDsn;
+
+use super::START;
+
+/// A segment with data.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// After the start.
+    pub(crate) at: Duration,
+    /// Which path.
+    pub(crate) path: usize,
+    /// First byte of the stream.
+    pub(crate) start: u64,
+    /// One past the last.
+    pub(crate) end: u64,
+}
+
+/// Notes every data segment that a host offers to its links.
+#[derive(Debug)]
+pub(crate) struct Log {
+    node: NodeId,
+    links: Vec<LinkId>,
+    /// Low half of the first DSN.
+    first: Option<u32>,
+    sent: Vec<Sent>,
+}
+
+impl Log {
+    pub(crate) fn of(node: NodeId, links: &[LinkId]) -> Self {
+        Log { node, links: links.to_vec(), first: None, sent: Vec::new() }
+    }
+
+    pub(crate) fn sent(&self) -> Vec<Sent> {
+        self.sent.clone()
+    }
+}
+
+impl Observer for Log {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+        let Sighting::Sent { node, link: Some(link) } = sighting else { return };
+        let Some(path) = self.links.iter().position(|id| *id == link) else { return };
+        let segment = TcpSegment::parse(&packet.segment).expect("a segment");
+        let mapping = segment.options.dss.and_then(|dss| dss.mapping);
+        let (Some(mapping), true) = (mapping, node == self.node && !segment.payload.is_empty())
+        else {
+            return;
+        };
+        let dsn = match mapping.dsn {
+            WireDsn::Short(low) => low,
+            WireDsn::Long(all) => all as u32,
+        };
+        let start = u64::from(dsn.wrapping_sub(*self.first.get_or_insert(dsn)));
+        let end = start + segment.payload.len() as u64;
+        self.sent.push(Sent { at: now.since(START), path, start, end });
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,37 @@
+//! Redundant schedulers, segment by segment: what is sent on which path at which time, and that none
+//! of the faults is here that users report of other implementations: half the goodput on a single
+//! path (multipath-tcp/mptcp issues 435 and 467), 1 of 90 Mbit/s and a hundred times the bytes on two
+//! (474), copies only in the beginning (476), the last segment not copied (246).
+
+mod faults;
+mod hedging;
+mod log;
+
+use crate::cases;
+use crate::cases::bursts::{START, latencies, ms, offered_by};
+use log::{Log, Sent};
+use marline_core::ConnectionConfig;
+use marline_sim::Paths;
+use marline_time::Duration;
+
+/// Two hosts with these links between them; both sides run this scheduler.
+fn scene(links: &[&str], scheduler: &str, seed: u64) -> Paths {
+    let set = marline_research::registry().policy_set(scheduler, "full-mesh", "cubic", "rack-tlp");
+    cases::scene(links, ConnectionConfig::new(set.expect("built-in names")), seed)
+}
+
+/// What came of bursts from the server.
+struct Bursts {
+    /// From each burst's writing to its being read.
+    latencies: Vec<Duration>,
+    /// Data the server sent.
+    sent: Vec<Sent>,
+}
+
+fn bursts(paths: &mut Paths, bytes: u64, at_ms: &[u64]) -> Bursts {
+    let log = Log::of(paths.server, &paths.down);
+    paths.world.observe(Box::new(log));
+    let latencies = latencies(paths, bytes, at_ms);
+    let log = paths.world.observer::<Log>().expect("ours");
+    Bursts { latencies, sent: log.sent() }
+}

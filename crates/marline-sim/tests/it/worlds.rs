@@ -1,0 +1,82 @@
+//! Random worlds: `SEED=n` replays one, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` runs so many.
+
+use marline_time::Duration;
+
+use crate::cases::worlds::Family;
+use crate::cases::{parallel, worlds};
+
+/// Worlds beyond the first ones that once went wrong.
+fn once_wrong(family: Family) -> Vec<u64> {
+    match family {
+        // A DATA_ACK with another segment's window, an outage taken for a round trip, a DATA_FIN that was
+        // overtaken; one that took the place of SACK blocks, one that was lost twice, and data without options
+        // before a hole.
+        Family::Shipped | Family::Any => {
+            let first = [8_787, 10_047, 16_767, 7_849, 8_448, 6_938, 4_229, 13_694];
+            first.into_iter().chain([15_794, 13_503, 4_654]).collect()
+        }
+        // An oracle that did not know the window of a repair, repairs that overtook the answer that agrees to
+        // them, a recovery of one segment for each round trip, and a DATA_FIN that was lost on one subflow
+        // after the other.
+        Family::Coded => vec![7_033, 6_696, 7_542, 2_169],
+        // An idle path waited for among paths in doubt, and data sent twice to a server that had gone over to
+        // plain TCP; judges that did not know what a client can know; a piece of a segment taken for a sign of plain
+        // TCP, and a DATA_FIN sent again and again where no options pass.
+        Family::Mobile => {
+            vec![1_919, 2_213, 2_348, 3_670, 10_640, 17_152, 19_624, 9_992, 10_949, 18_817]
+        }
+    }
+}
+
+#[test]
+fn random_worlds_end_well_and_twice_alike() {
+    end_well(Family::Shipped, 2_000);
+}
+
+#[test]
+fn random_worlds_with_any_policies_end_well() {
+    end_well(Family::Any, 1_000);
+}
+
+/// With and without checksums; of corrupted packets only those pass that TCP's checksum does not notice.
+#[test]
+fn random_worlds_with_repairs_end_well() {
+    end_well(Family::Coded, 1_000);
+}
+
+/// MultiMob's parts, alone and together (`cases/worlds/mobile.rs`).
+#[test]
+fn random_walks_end_well() {
+    end_well(Family::Mobile, 500);
+}
+
+fn end_well(family: Family, count: u64) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect(name));
+    let seeds: Vec<u64> = match number("SEED") {
+        Some(seed) => {
+            println!("{}", worlds::describe(seed, family));
+            if let Some(file) = std::env::var_os("CAPTURE") {
+                let bytes = worlds::capture(seed, family, Duration::from_secs(30));
+                std::fs::write(file, bytes).expect("the capture");
+            }
+            vec![seed]
+        }
+        None => (1..=number("MARLINE_WORLDS").unwrap_or(count)).chain(once_wrong(family)).collect(),
+    };
+    let outcomes =
+        parallel(&seeds, |seed| (worlds::run(*seed, family), worlds::run(*seed, family).digest));
+    let mut failures = Vec::new();
+    for (outcome, again) in &outcomes {
+        let seed = outcome.seed;
+        if let Some(words) = &outcome.complaint {
+            failures.push(format!("SEED={seed} ({}): {words}", outcome.plan));
+        } else if outcome.digest != *again {
+            failures.push(format!("SEED={seed} ({}): a second run differs", outcome.plan));
+        }
+    }
+    let stall = outcomes.iter().map(|(outcome, _)| outcome.stall).max().unwrap_or_default();
+    let cut = outcomes.iter().filter(|(outcome, _)| outcome.cut).count();
+    let (worlds, failed) = (seeds.len(), failures.len());
+    println!("{worlds} worlds, {failed} failed, {cut} cut by a box, longest stall {stall:?}");
+    assert!(failures.is_empty(), "{failures:#?}");
+}

@@ -3184,7 +3184,7 @@ impl Connection {
             return None;
         }
         self.scheduling.void_all();
-        let choice = Choice { subflow: id, range, kind: Kind::New };
+        let choice = Choice::once(id, range, Kind::New);
         let (size, ecn) = self.emit_data(cx, &choice, Place::FIRST, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
@@ -3545,6 +3545,9 @@ impl Connection {
         }
         let range = choice.range.prefix(len as u64);
         self.sender.carry(id, ssn, range, choice.kind == Kind::Repeat);
+        if let Some(rest) = choice.rest(self.sender.sent()) {
+            self.scheduling.defer(rest);
+        }
         let mut options = TcpOptions::default();
         self.mapping_options(id, &sent, &mut options);
         if options.dss.is_none() && self.session.is_multipath() {

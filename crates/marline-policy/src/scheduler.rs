@@ -82,6 +82,16 @@ pub enum Decision {
         /// The data.
         range: DataRange,
     },
+    /// Send this new data on this subflow, in as many segments as it takes: a run. The core does not ask again
+    /// before all of it is sent, as long as the subflow takes data at once, nobody suspects it and nothing waits to be
+    /// sent again; else the rest is forgotten and the next question comes as ever. For policies that would
+    /// answer the same for each segment: a question costs more than a segment's copy.
+    SendRun {
+        /// The subflow.
+        subflow: SubflowId,
+        /// The data, from `unsent.start` on.
+        range: DataRange,
+    },
     /// Send a repair over this data on this subflow: a sum from which the peer computes what it misses
     /// of it, one lost segment for each repair. Only data sent before and not DATA_ACKed, and only
     /// if the [peer understands](SchedulerContext::repairs) it; a `Wait` otherwise. The core cuts the range

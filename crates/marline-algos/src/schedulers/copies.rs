@@ -55,7 +55,11 @@ impl<R> WithCopies<R> {
 
 impl<R: CopyRule> Scheduler for WithCopies<R> {
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision {
-        let decision = self.base.next_send(cx);
+        let decision = match self.base.next_send(cx) {
+            // A copy is thought of segment by segment.
+            Decision::SendRun { subflow, range } => Decision::Send { subflow, range },
+            decision => decision,
+        };
         if let Decision::Send { subflow, range } = decision {
             if let Some(view) = cx.subflow(subflow) {
                 self.rule.on_new(view, range.start, cx);
@@ -69,7 +73,9 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
                 Decision::WaitUntil(opens) => Decision::WaitUntil(at.min(opens)),
                 _ => Decision::WaitUntil(at),
             },
-            copy @ (Decision::Send { .. } | Decision::Repair { .. }) => copy,
+            copy @ (Decision::Send { .. } | Decision::SendRun { .. } | Decision::Repair { .. }) => {
+                copy
+            }
         }
     }
 

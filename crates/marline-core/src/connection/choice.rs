@@ -1,15 +1,29 @@
 //! Decisions of a scheduler, checked, and the terms on which it makes them.
 
-use marline_policy::{DataRange, SubflowId};
+use marline_policy::{DataRange, Dsn, SubflowId};
 use marline_time::Instant;
 
-/// A checked decision: this data goes on this subflow next. The range may be longer than a segment: it is a run
-/// of segments then, and holds for as many of them as fit the batch.
+/// A checked decision: this data goes on this subflow next.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) subflow: SubflowId,
     pub(super) range: DataRange,
     pub(super) kind: Kind,
+    /// It holds for as many segments as the range takes, not for the first alone.
+    pub(super) run: bool,
+}
+
+impl Choice {
+    /// A decision for one segment.
+    pub(super) const fn once(subflow: SubflowId, range: DataRange, kind: Kind) -> Self {
+        Choice { subflow, range, kind, run: false }
+    }
+
+    /// What is left of a run after all before `sent` went out.
+    pub(super) fn rest(&self, sent: Dsn) -> Option<Choice> {
+        let range = DataRange::new(sent.max(self.range.start), self.range.end.max(sent));
+        (self.run && !range.is_empty()).then_some(Choice { range, ..*self })
+    }
 }
 
 /// What a decision puts on the wire.

@@ -136,7 +136,10 @@ impl Scheduling {
 
     fn still_holds(&self, choice: &Choice, terms: Terms, sender: &Sender) -> bool {
         let fresh = match choice.kind {
-            Kind::New => choice.range.start == sender.sent(),
+            Kind::New => {
+                let first = !choice.run || sender.reinjections().is_empty();
+                choice.range.start == sender.sent() && first
+            }
             Kind::Repeat => choice.range.start >= sender.una(),
             Kind::Repair => choice.range.start >= sender.una() && terms.repairs,
         };
@@ -157,7 +160,7 @@ impl Scheduling {
         let named = self.views.iter().find(|view| Some(view.id) == queued.on);
         // If the one that was named cannot, it is anybody's: another one may be waiting for the data.
         if let Some(on) = named.filter(|view| view.is_ready() || fit(view)) {
-            let choice = Choice { subflow: on.id, range: queued.range, kind: Kind::Repeat };
+            let choice = Choice::once(on.id, queued.range, Kind::Repeat);
             return on.is_ready().then_some(choice);
         }
         let part = sender.mappings().run(queued.range)?;
@@ -174,7 +177,7 @@ impl Scheduling {
         let range = range.intersection(&part.range);
         let allowed = self.is_ready(subflow) && !range.is_empty();
         debug_assert!(allowed, "{decision:?} for {item:?}");
-        allowed.then_some(Choice { subflow, range, kind: Kind::Repeat })
+        allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
     }
 
     fn choose_by_scheduler(&mut self, terms: Terms, sender: &Sender) -> Option<Choice> {
@@ -186,6 +189,14 @@ impl Scheduling {
                 None
             }
             Decision::Send { subflow, range } => self.check(subflow, range, terms, sender),
+            Decision::SendRun { subflow, range } if range.start == sender.sent() => {
+                let choice = self.check(subflow, range, terms, sender)?;
+                Some(Choice { run: true, ..choice })
+            }
+            Decision::SendRun { .. } => {
+                debug_assert!(false, "a run is of new data");
+                None
+            }
             Decision::Repair { subflow, range } => self.check_repair(subflow, range, terms, sender),
         }
     }
@@ -203,14 +214,14 @@ impl Scheduling {
             let range = range.intersection(&sender.unsent());
             let allowed = ready && !range.is_empty();
             debug_assert!(allowed, "{subflow} {range:?}");
-            return allowed.then_some(Choice { subflow, range, kind: Kind::New });
+            return allowed.then_some(Choice::once(subflow, range, Kind::New));
         }
         let sent = DataRange::new(sender.una(), next);
         let part = sender.mappings().next_not_on(subflow, range.start)?;
         let range = range.intersection(&sent).intersection(&part.range);
         let allowed = ready && !range.is_empty() && terms.repeats;
         debug_assert!(allowed, "{subflow} {range:?}");
-        allowed.then_some(Choice { subflow, range, kind: Kind::Repeat })
+        allowed.then_some(Choice::once(subflow, range, Kind::Repeat))
     }
 
     fn check_repair(
@@ -224,7 +235,7 @@ impl Scheduling {
         let range = range.intersection(&sent);
         let allowed = self.is_ready(subflow) && !range.is_empty() && terms.repairs;
         debug_assert!(allowed, "a repair of {range:?} on {subflow}");
-        allowed.then_some(Choice { subflow, range, kind: Kind::Repair })
+        allowed.then_some(Choice::once(subflow, range, Kind::Repair))
     }
 
     /// Tells the scheduler. What it asks for and is not its own affair is for the caller to do.

@@ -24,6 +24,7 @@ use crate::CloseReason;
 const REFUSED_PATIENCE: Duration = Duration::from_secs(30);
 /// What is heard for less than this, without bringing the stream on, does not end a wait.
 const BRIEFLY: Duration = Duration::from_secs(10);
+
 /// A wait for a path, and what came of the attempts to find one.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Wait {

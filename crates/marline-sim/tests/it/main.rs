@@ -22,6 +22,7 @@ mod papd;
 mod policies;
 mod redundancy;
 mod rows;
+mod runs;
 mod sleep;
 mod speed;
 mod tail_probes;

@@ -6,7 +6,7 @@ use marline_policy::{LocalAddress, PolicySet, RttConfig, SchedulerFactory};
 use marline_time::Duration;
 use marline_wire::mptcp::Extensions;
 
-use crate::{Conduct, FourTuple, LoneKeepalive, ReceiveProbes, ReceiveTimer};
+use crate::{FourTuple, LinuxCompat, LoneKeepalive, ReceiveProbes, ReceiveTimer};
 
 /// Over what the TCP checksum is computed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub struct Linger {
     /// Without progress for this long, the connection ends.
     pub timeout: Duration,
     /// A server's: the same once a RST took the last subflow, unless the application knows who the peer is
-    /// ([`Setting::KnownPeer`](crate::Setting)). Such connections count among [`Limits::lingering`]. `None`: all are
+    /// ([`SocketOption::KnownPeer`](crate::SocketOption)). Such connections count among [`Limits::lingering`]. `None`: all are
     /// treated alike.
     pub stranger: Option<Duration>,
 }
@@ -241,7 +241,7 @@ pub struct ConnectionConfig {
     /// Largest segment payload to announce and to send, bytes of MSS; `None`: what the carrier passes.
     pub max_segment_size: Option<u16>,
     /// Where the RFCs leave a choice.
-    pub conduct: Conduct,
+    pub linux_compat: LinuxCompat,
 }
 
 impl ConnectionConfig {
@@ -281,7 +281,7 @@ impl ConnectionConfig {
             follow_client: None,
             timestamps: true,
             max_segment_size: None,
-            conduct: Conduct::default(),
+            linux_compat: LinuxCompat::default(),
         }
     }
 }

@@ -85,7 +85,7 @@ use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
 use crate::{
     ChecksumScope, CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, Ecn, Event,
-    FallbackReason, FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, Setting,
+    FallbackReason, FourTuple, LoneKeepalive, MonitorKind, NetworkError, ReadError, SocketOption,
     SubflowState, Transmit, TransmitBuf, WriteError,
 };
 
@@ -223,7 +223,7 @@ impl Connection {
         Connection {
             id: origin.id,
             slot: origin.slot,
-            session: Session::new(role, mode, origin.key, config.conduct.long_dsn),
+            session: Session::new(role, mode, origin.key, config.linux_compat.long_dsn),
             paths: PathSet::new(&config, origin.path),
             sender: Sender::new(&config, cx.pool.clone()),
             receiver: Receiver::new(&config, &cx.config.limits, cx.pool.clone()),
@@ -550,18 +550,18 @@ impl Connection {
     }
 
     /// Changes something of the running connection.
-    pub(crate) fn set(&mut self, now: Instant, setting: Setting) {
-        match setting {
-            Setting::Nagle(on) => self.sender.set_nagle(on),
-            Setting::Hold(hold) => self.sender.set_hold(hold),
-            Setting::NotSentLowat(bytes) => self.sender.set_lowat(bytes),
-            Setting::UserTimeout(timeout) => {
+    pub(crate) fn set(&mut self, now: Instant, option: SocketOption) {
+        match option {
+            SocketOption::Nagle(on) => self.sender.set_nagle(on),
+            SocketOption::Hold(hold) => self.sender.set_hold(hold),
+            SocketOption::NotSentLowat(bytes) => self.sender.set_lowat(bytes),
+            SocketOption::UserTimeout(timeout) => {
                 self.sender.set_user_timeout(timeout);
                 self.watch_progress(now);
             }
-            Setting::SendBuffer(bytes) => self.sender.resize(bytes),
-            Setting::KnownPeer => self.closing.vouch_for_peer(),
-            Setting::Keepalive(times) => self.paths.set_keepalive(times),
+            SocketOption::SendBuffer(bytes) => self.sender.resize(bytes),
+            SocketOption::KnownPeer => self.closing.vouch_for_peer(),
+            SocketOption::Keepalive(times) => self.paths.set_keepalive(times),
         }
     }
 
@@ -845,7 +845,7 @@ impl Connection {
             self.receiver.discard();
             if data {
                 self.closing.note_late_data();
-                if self.session.is_plain() && self.config.conduct.reset_late_data_at_once {
+                if self.session.is_plain() && self.config.linux_compat.reset_late_data_at_once {
                     self.refuse_late_data(cx, id, segment);
                     return;
                 }
@@ -1107,7 +1107,7 @@ impl Connection {
             cx.out.counters.dss_not_matching += 1;
         }
         if lone {
-            let everywhere = self.config.conduct.data_fin_acked_everywhere;
+            let everywhere = self.config.linux_compat.data_fin_acked_everywhere;
             for on in self.paths.ids() {
                 let subflow = self.paths.get_mut(on);
                 let acks = |s: &SubflowContext| on == id || everywhere && s.is_usable();
@@ -1567,7 +1567,7 @@ impl Connection {
         if self.session.is_server() {
             // The client may join its other paths as soon as it knows that we speak MPTCP. If data came
             // along, which wants an ACK too, an answer may be as soon.
-            let answers = self.session.is_multipath() && !self.config.conduct.silent_third_ack;
+            let answers = self.session.is_multipath() && !self.config.linux_compat.silent_third_ack;
             if answers && tcp.owes_ack() {
                 tcp.ack_soon(cx.now);
             } else if answers {
@@ -1587,7 +1587,7 @@ impl Connection {
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Established(path));
         self.subflow_is_up(cx, id);
-        let at_once = self.config.conduct.announce_at_once;
+        let at_once = self.config.linux_compat.announce_at_once;
         if self.session.is_server() && self.session.is_multipath() && at_once {
             self.path_event(cx, PathEvent::Established);
         }
@@ -1596,7 +1596,7 @@ impl Connection {
     /// The peer showed that it speaks MPTCP: joins are possible from now on.
     fn confirm(&mut self, cx: &mut Context<'_>) {
         if self.session.confirm() {
-            let told = self.session.is_server() && self.config.conduct.announce_at_once;
+            let told = self.session.is_server() && self.config.linux_compat.announce_at_once;
             if !told {
                 self.path_event(cx, PathEvent::Established);
             }
@@ -2327,7 +2327,7 @@ impl Connection {
         for id in self.paths.those(SubflowContext::is_initial).iter() {
             self.receive_plain(cx, id, (Ssn(1), Dsn(0)));
         }
-        if self.config.conduct.plain_counts_full_segments {
+        if self.config.linux_compat.plain_counts_full_segments {
             self.paths.iter_mut().for_each(|subflow| subflow.tcp_mut().count_full_segments());
         }
         cx.out.monitor(cx.now, self.id, MonitorKind::Fallback(reason));
@@ -3062,7 +3062,7 @@ impl Connection {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         self.suspect_accused(cx);
-        let lone = self.config.conduct.lone_add_addr;
+        let lone = self.config.linux_compat.lone_add_addr;
         let signals_first = lone || self.paths.addresses().owes_mp_fail();
         if signals_first && let Some(transmit) = self.emit_signal(cx, buf) {
             return Some(transmit);
@@ -3089,7 +3089,8 @@ impl Connection {
             let id = self.paths.turn();
             let owes = self.paths.get(id).is_some_and(|s| s.tcp().owes_more_than_ack());
             let room = if owes { self.repeat_room(id) } else { 0 };
-            let ack_first = self.config.conduct.lone_last_data_ack && self.session.is_multipath();
+            let ack_first =
+                self.config.linux_compat.lone_last_data_ack && self.session.is_multipath();
             let egress = self.paths.get_mut(id).filter(|_| owes).and_then(|subflow| {
                 let tcp = subflow.tcp_mut();
                 let first = if ack_first { tcp.next_ack_before_fin() } else { None };
@@ -3256,7 +3257,7 @@ impl Connection {
 
     /// The DATA_FIN went out wherever it was to go.
     fn rearm_fin(&mut self, now: Instant) {
-        let (rto, early) = (self.largest_rto(), self.config.conduct.data_fin_twice);
+        let (rto, early) = (self.largest_rto(), self.config.linux_compat.data_fin_twice);
         let silent = self.closing.rearm_fin(now, rto, early, self.paths.last_heard_at());
         self.closing.note_silence(now, silent);
     }
@@ -3580,7 +3581,7 @@ impl Connection {
         let released = !is_last || self.sender.take_release();
         let ends_message = ends_record || is_last && released;
         let takes_fin = is_last && self.takes_fin(choice);
-        let bursts = self.config.conduct.push_bursts > 0;
+        let bursts = self.config.linux_compat.push_bursts > 0;
         let end = sent.dsn.plus(sent.payload_len());
         let another = self.sender.written().since(end) >= room as u64;
         let Some(subflow) = self.paths.get_mut(id) else { return sent };
@@ -3599,7 +3600,7 @@ impl Connection {
     /// Whether the stream's last data takes the FIN along.
     const fn takes_fin(&self, choice: &Choice) -> bool {
         let last = self.session.is_plain() && self.closing.is_shut_down();
-        last && !matches!(choice.kind, Kind::Repeat) && self.config.conduct.fin_with_data
+        last && !matches!(choice.kind, Kind::Repeat) && self.config.linux_compat.fin_with_data
     }
 
     /// What a segment is made of that the choice fills, and the choice as long as that is. Who gives a subflow a
@@ -3791,7 +3792,7 @@ impl Connection {
                     options.mptcp.push(option);
                 }
                 // An option that leaves no room beside a DATA_ACK stands alone.
-                let lone = self.config.conduct.lone_add_addr
+                let lone = self.config.linux_compat.lone_add_addr
                     && matches!(signal, Some(MptcpOption::AddAddr(_)));
                 if lone || signal.is_some() && options.encoded_len() + 12 > 40 {
                     options.dss = None;
@@ -3840,7 +3841,7 @@ impl Connection {
                 let (nonce, peer_nonce) = joined.nonces();
                 let Some(hmac) = self.session.keys().join_hmac(nonce, peer_nonce) else { return };
                 options.mptcp.push(MptcpOption::Join(MpJoin::SynAck {
-                    backup: here || self.config.conduct.echo_backup && there,
+                    backup: here || self.config.linux_compat.echo_backup && there,
                     address_id: self.paths.addresses().wire_id(subflow.local_id()),
                     hmac: left_64(&hmac),
                     nonce,
@@ -4316,7 +4317,7 @@ impl Connection {
         let (header, _) = subflow.tcp_mut().fill_header(now, what, 0, &mut options);
         let data_ack = Some(self.session.data_ack(self.receiver.data_ack()));
         let dss = Dss { data_ack, mapping: None, data_fin: false };
-        let tells_dss = self.session.is_multipath() && !self.config.conduct.lone_last_data_ack;
+        let tells_dss = self.session.is_multipath() && !self.config.linux_compat.lone_last_data_ack;
         let key = self.session.keys().remote().filter(|_| fastclosed);
         let ended = Ended {
             key: subflow.key(),

@@ -11,7 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-mod conduct;
 mod config;
 mod connection;
 mod crypto;
@@ -19,15 +18,15 @@ mod endpoint;
 mod error;
 mod event;
 mod fec;
+mod linux_compat;
 mod liveness;
 mod oracle;
-mod setting;
+mod socket_option;
 mod stats;
 mod subflow;
 mod tables;
 mod transmit;
 
-pub use conduct::Conduct;
 pub use config::{
     BufferTuning, Capabilities, ChecksumScope, ConnectionConfig, EndpointConfig, Limits, Linger,
     Shard,
@@ -35,9 +34,10 @@ pub use config::{
 pub use endpoint::Endpoint;
 pub use error::{CloseReason, ConnectError, FallbackReason, ReadError, WriteError};
 pub use event::{ConnectionId, Event, MonitorEvent, MonitorKind};
+pub use linux_compat::LinuxCompat;
 pub use liveness::{BadSilenceSpec, LoneKeepalive, Probing, ReceiveProbes, ReceiveTimer};
 pub use marline_wire::mptcp::Extensions;
 pub use oracle::{NetpathFault, NetpathInfo, Oracle, Verdict};
-pub use setting::{Hold, Keepalive, Setting};
+pub use socket_option::{Hold, Keepalive, SocketOption};
 pub use stats::{ConnectionInfo, Counters, SubflowInfo, SubflowState, TcpDetail};
 pub use transmit::{Ecn, FourTuple, NetworkError, PacketMeta, Transmit, TransmitBuf};

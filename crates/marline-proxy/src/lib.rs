@@ -9,8 +9,8 @@
 pub mod channel;
 pub mod client;
 pub mod credentials;
-pub mod ebb;
 pub mod invite;
+pub mod memory_trim;
 pub mod message;
 pub mod private_file;
 pub mod record;

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::pump::Pump;
-use crate::ebb::Carried;
+use crate::memory_trim::Carried;
 use crate::transport::Transport;
 
 /// Bytes that went through, for metrics.

@@ -9,9 +9,9 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
+use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, verdict};
 use crate::health::{Lookout, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
-use crate::race::{Grid, Race, verdict};
 use crate::routes::Routes;
 use crate::{
     Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, PolicyError, Registry, Stream, native,
@@ -149,14 +149,14 @@ impl Client {
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
         let is_bad = |oracle: &Oracle, c: &Candidate| oracle.is_bad(c.end.address, c.remote.ip());
-        let grid = match &self.inner.config.oracle {
-            None => Grid::staggered(candidates, stagger),
-            Some(oracle) => Grid::judged(candidates, stagger, |c| is_bad(oracle, c)),
+        let schedule = match &self.inner.config.oracle {
+            None => AttemptSchedule::staggered(candidates, stagger),
+            Some(oracle) => AttemptSchedule::judged(candidates, stagger, |c| is_bad(oracle, c)),
         };
         let patience = self.inner.config.patience;
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
-        let race = Race { shard, config: &config, routes, transport, patience };
-        let outcome = race.run(grid).await;
+        let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience };
+        let outcome = attempts.run(schedule).await;
         for failure in &outcome.failures {
             // What lasts is the lookout's to tell, once.
             tracing::debug!("{failure}");

@@ -49,12 +49,12 @@
 mod client;
 mod config;
 mod error;
+mod happy_eyeballs;
 mod health;
 mod listener;
 mod multimob;
 mod native;
 mod path_table;
-mod race;
 mod routes;
 mod stream;
 

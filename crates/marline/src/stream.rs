@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
 
-use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, Setting};
+use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, SocketOption};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{PolicyError, Registry};
@@ -65,7 +65,7 @@ impl Stream {
     /// The peer has shown who it is: if its last path ends, it is waited for as long as any
     /// ([`Linger::stranger`](crate::Linger)).
     pub fn know_peer(&self) {
-        self.inner.command(|endpoint, now, id| endpoint.set(now, id, Setting::KnownPeer));
+        self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
     }
 
     /// Changes the scheduler.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use marline_algos::Registry;
-use marline_core::{BufferTuning, Conduct, ConnectionConfig, Counters};
+use marline_core::{BufferTuning, ConnectionConfig, Counters, LinuxCompat};
 use marline_policy::{AddressId, CongestionFactory, LocalAddress, PolicySet};
 use marline_time::Duration;
 
@@ -112,7 +112,8 @@ impl Mirror {
         config.local_addresses = self.endpoints.iter().copied().filter(|e| e.up).collect();
         if !self.shipped {
             let burst = sysctl("net/ipv4/tcp_min_tso_segs", 0).unwrap_or(2);
-            config.conduct = Conduct { push_bursts: burst.min(255) as u8, ..Conduct::LINUX };
+            config.linux_compat =
+                LinuxCompat { push_bursts: burst.min(255) as u8, ..LinuxCompat::LINUX };
         }
         config.pacing = self.state_dir.as_ref().is_some_and(|dir| dir.join("paced").exists());
         config.timestamps = sysctl("net/ipv4/tcp_timestamps", 0) != Some(0);

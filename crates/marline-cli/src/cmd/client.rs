@@ -8,8 +8,8 @@ use anyhow::Context;
 use marline_proxy::client::current::Current;
 use marline_proxy::client::dialer::Dialer;
 use marline_proxy::client::direct::Direct;
-use marline_proxy::client::front::{Front, Service, bind};
 use marline_proxy::client::open::Open;
+use marline_proxy::client::socks_listener::{Service, SocksListener, bind};
 use marline_proxy::client::tunnel::{Patience, Tunnel};
 use marline_proxy::invite::Invite;
 use marline_proxy::shutdown::Stopper;
@@ -69,7 +69,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     network.observers.push(radios.observer());
     let client = marline::Client::bind(network).await?;
     let handle = Arc::new(ClientHandle { client: client.clone(), radios });
-    let _watched = watched(&plan.conduct, handle).await?;
+    let _watched = watched(&plan.runtime, handle).await?;
     match plan.route.clone() {
         Route::Direct => {
             let way = Arc::new(Direct::new(client.clone()));
@@ -118,7 +118,7 @@ async fn serve<O: Open>(
     mut renew: impl FnMut(&ClientPlan) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let stopper = Stopper::default();
-    let front = Front::new(way, plan.max_connections, stopper.listen());
+    let front = SocksListener::new(way, plan.max_connections, stopper.listen());
     let mut serving = JoinSet::new();
     for (listener, service) in ports {
         let listener = TcpListener::from_std(listener)?;

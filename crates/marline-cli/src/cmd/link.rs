@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use marline_lab::scenario::Path;
 
-use super::conduct::{ConductArgs, Conductor, Named};
+use super::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
 use relay::Relay;
 
 /// Arguments of `marline link`.
@@ -64,7 +64,7 @@ pub struct Args {
     pub max_clients: u32,
     /// How it is told what to do.
     #[command(flatten)]
-    pub conduct: ConductArgs,
+    pub supervisor: SupervisorArgs,
 }
 
 /// Runs the link until it is interrupted, told to quit or its time is over, and prints what it did.
@@ -73,16 +73,16 @@ pub struct Args {
 /// The description cannot be understood, a trace is missing, a socket cannot be bound or an
 /// interface not made.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let conductor = Conductor::new(&args.conduct)?;
+    let supervisor = LinkSupervisor::new(&args.supervisor)?;
     if let [client, server] = &args.between[..] {
         let links = between::start(&args, [client, server])?;
         eprintln!("link between {client} and {server}: {}", between::names(&links));
-        conductor.run(Arc::new(Named(links)), &args.conduct).await?;
+        supervisor.run(Arc::new(Named(links)), &args.supervisor).await?;
     } else {
         let (listen, to) = args.listen.zip(args.to).context("--listen and --to are missing")?;
         let relay = Relay::start(&args, listen, to)?;
         eprintln!("link {} listening on {}, to {to}", args.name, relay.local_addr()?);
-        conductor.run(Arc::new(relay), &args.conduct).await?;
+        supervisor.run(Arc::new(relay), &args.supervisor).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

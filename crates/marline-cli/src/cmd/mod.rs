@@ -3,12 +3,12 @@
 mod accepting;
 pub mod check_config;
 pub mod client;
-pub mod conduct;
 pub mod connect;
 pub mod demo;
 pub mod doctor;
 pub mod lab;
 pub mod link;
+pub mod link_supervisor;
 pub mod monitor;
 pub mod path;
 pub mod policies;

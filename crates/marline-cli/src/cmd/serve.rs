@@ -53,7 +53,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = Listener::bind(plan.network).await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve" });
-    let _watched = watched(&plan.conduct, handle).await?;
+    let _watched = watched(&plan.runtime, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }

@@ -167,7 +167,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     let listener = Listener::bind(network).await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
-    let _watched = watched(&plan.conduct, handle).await?;
+    let _watched = watched(&plan.runtime, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }

@@ -13,7 +13,7 @@ use marline_proxy::shutdown::Reload;
 use crate::config::client::{ClientOptions, ClientPlan};
 use crate::config::serve::{ServeOptions, ServePlan};
 use crate::config::server::{ServerOptions, ServerPlan};
-use crate::config::shared::Conduct;
+use crate::config::shared::RuntimeOptions;
 use crate::log;
 
 /// Options of a program that runs on.
@@ -27,7 +27,7 @@ pub(super) trait Options {
     fn read(&self, file: Option<&Path>) -> anyhow::Result<(Self::Plan, toml::Table)>;
 
     /// How it is watched and ended.
-    fn conduct(plan: &Self::Plan) -> &Conduct;
+    fn runtime(plan: &Self::Plan) -> &RuntimeOptions;
 }
 
 impl Options for ClientOptions {
@@ -41,8 +41,8 @@ impl Options for ClientOptions {
         Ok((options.plan()?, in_force))
     }
 
-    fn conduct(plan: &ClientPlan) -> &Conduct {
-        &plan.conduct
+    fn runtime(plan: &ClientPlan) -> &RuntimeOptions {
+        &plan.runtime
     }
 }
 
@@ -57,8 +57,8 @@ impl Options for ServerOptions {
         Ok((options.plan(file)?, in_force))
     }
 
-    fn conduct(plan: &ServerPlan) -> &Conduct {
-        &plan.conduct
+    fn runtime(plan: &ServerPlan) -> &RuntimeOptions {
+        &plan.runtime
     }
 }
 
@@ -81,8 +81,8 @@ impl Options for ServeOptions {
         Ok((options.plan()?, in_force))
     }
 
-    fn conduct(plan: &ServePlan) -> &Conduct {
-        &plan.conduct
+    fn runtime(plan: &ServePlan) -> &RuntimeOptions {
+        &plan.runtime
     }
 }
 
@@ -119,9 +119,9 @@ impl<O: Options> Settings<O> {
     /// What is wrong with it, and where.
     pub(super) fn read(flags: O, file: Option<PathBuf>) -> anyhow::Result<(Self, O::Plan)> {
         let (plan, in_force) = flags.read(file.as_deref())?;
-        let conduct = O::conduct(&plan);
-        log::set_level(conduct.log);
-        let drain = conduct.drain;
+        let runtime = O::runtime(&plan);
+        log::set_level(runtime.log);
+        let drain = runtime.drain;
         Ok((Settings { flags, file, in_force, drain }, plan))
     }
 
@@ -130,9 +130,9 @@ impl<O: Options> Settings<O> {
         let read = self.flags.read(self.file.as_deref());
         match read.and_then(|(plan, wanted)| apply(&plan).map(|()| (plan, wanted))) {
             Ok((plan, wanted)) => {
-                let conduct = O::conduct(&plan);
-                log::set_level(conduct.log);
-                self.drain = conduct.drain;
+                let runtime = O::runtime(&plan);
+                log::set_level(runtime.log);
+                self.drain = runtime.drain;
                 self.take_over(wanted);
             }
             Err(error) => {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use marline_proxy::ebb;
+use marline_proxy::memory_trim;
 use tokio::task::JoinSet;
 
-use crate::config::shared::Conduct;
+use crate::config::shared::RuntimeOptions;
 use crate::{control, metrics_http};
 
 /// What a running program shows of itself, as long as this lives.
@@ -19,10 +19,10 @@ pub(super) struct Watched {
 
 /// Serves the control socket and, if wanted, metrics; looks after the memory that connections leave behind.
 pub(super) async fn watched(
-    conduct: &Conduct,
+    runtime: &RuntimeOptions,
     handle: Arc<dyn control::Handle>,
 ) -> anyhow::Result<Watched> {
-    let metrics = match conduct.metrics {
+    let metrics = match runtime.metrics {
         None => None,
         Some(address) => {
             let server = metrics_http::serve(address, Arc::clone(&handle))
@@ -32,9 +32,9 @@ pub(super) async fn watched(
             Some(server)
         }
     };
-    let control = serve_control(conduct.control.clone(), handle)?;
+    let control = serve_control(runtime.control.clone(), handle)?;
     let mut memory = JoinSet::new();
-    memory.spawn(ebb::give_back());
+    memory.spawn(memory_trim::give_back());
     Ok(Watched { _control: control, _metrics: metrics, _memory: memory })
 }
 

@@ -10,7 +10,7 @@ use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
 use super::policies::{Choice, Side, registry};
-use super::shared::{Conduct, connections, options, seconds};
+use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::{Forward, InviteWord, Span, Watch, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -89,7 +89,7 @@ pub struct ClientPlan {
     /// Bound on applications' connections.
     pub max_connections: usize,
     /// How it is watched and ended.
-    pub conduct: Conduct,
+    pub runtime: RuntimeOptions,
 }
 
 impl ClientOptions {
@@ -202,7 +202,7 @@ impl ClientOptions {
             forwards,
             warm,
             max_connections: connections(options.max_connections)?,
-            conduct: options.shared().conduct(),
+            runtime: options.shared().runtime(),
         })
     }
 

@@ -10,7 +10,7 @@ use marline_proxy::serve::{Backend, FrontLimits, HeaderVersion};
 use serde::{Deserialize, Serialize};
 
 use super::policies::{Side, registry};
-use super::shared::{Conduct, connections, options, seconds};
+use super::shared::{RuntimeOptions, connections, options, seconds};
 use super::{Signal, Span, Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -81,7 +81,7 @@ pub struct ServePlan {
     /// Bounds.
     pub limits: FrontLimits,
     /// How it is watched and ended.
-    pub conduct: Conduct,
+    pub runtime: RuntimeOptions,
 }
 
 impl ServeOptions {
@@ -148,7 +148,7 @@ impl ServeOptions {
             backend,
             header: options.proxy_protocol.map(HeaderVersion::from),
             limits,
-            conduct: shared.conduct(),
+            runtime: shared.runtime(),
         })
     }
 

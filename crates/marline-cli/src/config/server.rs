@@ -10,7 +10,7 @@ use marline_proxy::server::ServerLimits;
 use marline_proxy::target::Target;
 
 use super::policies::{Side, registry};
-use super::shared::{Conduct, connections, options};
+use super::shared::{RuntimeOptions, connections, options};
 use super::{Word, beside};
 use crate::native::{CarrierChoice, CarrierPlan};
 
@@ -61,7 +61,7 @@ pub struct ServerPlan {
     /// Bounds.
     pub limits: ServerLimits,
     /// How it is watched and ended.
-    pub conduct: Conduct,
+    pub runtime: RuntimeOptions,
 }
 
 impl ServerOptions {
@@ -138,7 +138,7 @@ impl ServerOptions {
             network: options.network()?,
             rules: options.rules(),
             limits: ServerLimits { per_client, ..ServerLimits::default() },
-            conduct: options.shared().conduct(),
+            runtime: options.shared().runtime(),
             key_file: options.key_file.unwrap_or_default(),
             credentials_file: options.credentials_file.unwrap_or_default(),
         })

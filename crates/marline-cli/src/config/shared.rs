@@ -185,7 +185,7 @@ pub struct Shared {
 
 /// How a running program is watched and ended.
 #[derive(Clone, Debug)]
-pub struct Conduct {
+pub struct RuntimeOptions {
     /// Patience when stopped.
     pub drain: Duration,
     /// Prometheus.
@@ -268,8 +268,8 @@ impl Shared {
 
     /// What the running program is to be like.
     #[must_use]
-    pub fn conduct(&self) -> Conduct {
-        Conduct {
+    pub fn runtime(&self) -> RuntimeOptions {
+        RuntimeOptions {
             drain: self.drain.as_ref().map(|word| word.0.0).unwrap_or_default(),
             metrics: self.metrics,
             control: self.control.clone(),

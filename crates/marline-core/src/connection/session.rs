@@ -278,7 +278,7 @@ impl Session {
         data_fin: bool,
     ) {
         let long = matches!(wire.dsn, WireDsn::Long(_));
-        if !config.conduct.data_ack_like_data {
+        if !config.linux_compat.data_ack_like_data {
             self.peer_uses_long_dsn |= long;
         } else if !(data_fin && wire.length == 1) {
             self.peer_uses_long_dsn = long;
@@ -287,7 +287,7 @@ impl Session {
 
     /// Data came with MP_CAPABLE, whose DATA_ACK is that of a long DSN for those who do as Linux.
     pub(super) const fn note_capable_data(&mut self, config: &ConnectionConfig, in_order: bool) {
-        self.peer_uses_long_dsn |= in_order && config.conduct.data_ack_like_data;
+        self.peer_uses_long_dsn |= in_order && config.linux_compat.data_ack_like_data;
     }
 
     /// Thirty-two bits of DSN are unambiguous while fewer than 2^31 bytes pass within two minutes, the

@@ -11,7 +11,7 @@ use super::Endpoint;
 use crate::connection::{Connection, Origin};
 use crate::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, FourTuple, NetworkError,
-    ReadError, Setting, WriteError,
+    ReadError, SocketOption, WriteError,
 };
 
 impl Endpoint {
@@ -114,8 +114,8 @@ impl Endpoint {
     }
 
     /// Changes something of a running connection.
-    pub fn set(&mut self, now: Instant, id: ConnectionId, setting: Setting) {
-        self.with(now, id, |c, _| c.set(now, setting));
+    pub fn set(&mut self, now: Instant, id: ConnectionId, option: SocketOption) {
+        self.with(now, id, |c, _| c.set(now, option));
     }
 
     /// What was written so far ends here (`MSG_EOR`): no segment will have bytes from before and after, so

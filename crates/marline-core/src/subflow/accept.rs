@@ -195,7 +195,7 @@ impl Subflow {
                 // RFC 7323 section 3.2 would drop it, but the longest ADD_ADDR leaves no room for
                 // timestamps beside it. It moves no data.
                 None if place.start == place.end && segment.options.has_mptcp() => {}
-                None if self.config.conduct.forgive_missing_timestamps => {}
+                None if self.config.linux_compat.forgive_missing_timestamps => {}
                 None => return Check::Drop,
                 Some(timestamps) if self.timestamps.is_old(now, timestamps.value) => {
                     // To TCP a pure ACK that others overtook says nothing. What Multipath TCP puts on it
@@ -246,7 +246,7 @@ impl Subflow {
             };
         }
         match ack {
-            Some(ack) if ack > self.tx.nxt && self.config.conduct.ignore_early_ack => {
+            Some(ack) if ack > self.tx.nxt && self.config.linux_compat.ignore_early_ack => {
                 Err(Check::Drop)
             }
             Some(ack) if ack > self.tx.nxt => Err(Check::Challenge),

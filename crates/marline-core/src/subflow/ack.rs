@@ -153,7 +153,7 @@ impl Subflow {
             self.count_delivered(input.duplicate, (tally.delivered, tally.cumulative > 0));
         if tally.delivered > 0 || lost > 0 {
             // Without SACK: what duplicates stood for has had its turn.
-            let by_ack = self.config.conduct.grow_by_cumulative_acks;
+            let by_ack = self.config.linux_compat.grow_by_cumulative_acks;
             let delivered = if by_ack { counted } else { tally.delivered };
             let outcome = Outcome { delivered, prior_in_flight, lost, rtt, rate };
             self.control(now, tally.cumulative > 0, outcome);
@@ -373,7 +373,7 @@ impl Subflow {
         let in_flight = self.tx.board.bytes_in_flight();
         let (window, ssthresh) = (self.congestion.window(), self.congestion.ssthresh());
         self.tx.losses.since_last += outcome.delivered;
-        let may_grow = moved || !self.config.conduct.grow_by_cumulative_acks;
+        let may_grow = moved || !self.config.linux_compat.grow_by_cumulative_acks;
         let sample = AckSample {
             now,
             delivered: outcome.delivered,

@@ -5,7 +5,7 @@ use marline_time::Duration;
 
 use super::pacer::{Credit, Pacer};
 use super::segment::HEADER;
-use crate::{Capabilities, Conduct, ConnectionConfig, Keepalive, Limits};
+use crate::{Capabilities, ConnectionConfig, Keepalive, Limits, LinuxCompat};
 
 /// Keepalives after the first are at most this far apart (Linux: 75 s).
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
@@ -57,7 +57,7 @@ pub(crate) struct SubflowConfig {
     /// Full segments have a DSS.
     pub(crate) dss_room: bool,
     /// Where the RFCs leave a choice.
-    pub(crate) conduct: Conduct,
+    pub(crate) linux_compat: LinuxCompat,
     /// Added to our timestamp clock, so that it does not tell the host's uptime.
     pub(crate) ts_offset: u32,
 }
@@ -94,15 +94,15 @@ impl SubflowConfig {
             out_of_order_ranges: limits.out_of_order_ranges.max(1),
             outstanding_segments: entries_for(connection.send_buffer),
             timestamps: connection.timestamps,
-            dss_room: connection.mptcp || !connection.conduct.plain_counts_full_segments,
-            conduct: connection.conduct,
+            dss_room: connection.mptcp || !connection.linux_compat.plain_counts_full_segments,
+            linux_compat: connection.linux_compat,
             ts_offset,
         }
     }
 
     /// The pacer of a subflow whose first `free` bytes are not paced.
     pub(super) fn pacer(&self, free: u64) -> Pacer {
-        let half = self.conduct.half_burst_credit;
+        let half = self.linux_compat.half_burst_credit;
         let credit = if half { Credit::HalfBurst } else { Credit::TwoBursts };
         Pacer::new(self.pacing, free, credit)
     }

@@ -187,7 +187,7 @@ impl Subflow {
         let board = &self.tx.board;
         let mss = u64::from(self.tx.mss.max(1));
         let mut window = self.send_window();
-        if self.config.conduct.whole_segments {
+        if self.config.linux_compat.whole_segments {
             window -= window % mss;
         }
         let taken = board.bytes_in_flight() + board.bytes_lost();
@@ -290,7 +290,7 @@ impl Subflow {
         });
         let half_milliseconds = tx.rtt.min().map_or(0, |rtt| rtt.as_micros() >> 9);
         let for_short_path = LARGEST >> half_milliseconds.min(63);
-        let least = u64::from(self.config.conduct.push_bursts);
+        let least = u64::from(self.config.linux_compat.push_bursts);
         let wanted = ((in_a_millisecond + for_short_path) / mss).max(least);
         let goal = (tx.max_window / 2).min(LARGEST) / mss;
         wanted.min(cwnd / mss / 2).min(goal).max(1)

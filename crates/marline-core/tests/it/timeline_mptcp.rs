@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use marline_core::{Conduct, ConnectionConfig};
+use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_policy::{AddressId, LocalAddress};
 use marline_testkit::scene::{calling, path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, keys};
@@ -12,7 +12,7 @@ use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpFastclose, MptcpOption, WireDsn};
 
 fn linux() -> ConnectionConfig {
-    ConnectionConfig { conduct: Conduct::LINUX, pacing: false, ..config() }
+    ConnectionConfig { linux_compat: LinuxCompat::LINUX, pacing: false, ..config() }
 }
 
 fn options(sent: &[Sent]) -> Vec<MptcpOption> {

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use marline_core::{
-    CloseReason, Conduct, ConnectionConfig, Event, FallbackReason, Hold, Keepalive, Setting,
-    WriteError,
+    CloseReason, ConnectionConfig, Event, FallbackReason, Hold, Keepalive, LinuxCompat,
+    SocketOption, WriteError,
 };
 use marline_testkit::Seg;
 use marline_testkit::timeline::{MSS, Timeline, plain};
 use marline_wire::TcpFlags;
 
 fn linux() -> ConnectionConfig {
-    ConnectionConfig { conduct: Conduct::LINUX, ..plain() }
+    ConnectionConfig { linux_compat: LinuxCompat::LINUX, ..plain() }
 }
 
 fn served() -> Timeline {
@@ -222,7 +222,7 @@ fn no_segment_has_bytes_of_two_records() {
 fn what_is_held_leaves_full_or_when_it_may_or_after_a_timeout() {
     let mut line = served();
     let id = line.id();
-    let hold = |hold| Setting::Hold(hold);
+    let hold = |hold| SocketOption::Hold(hold);
     line.script.run(|e, now| e.set(now, id, hold(Hold::Corked)));
     line.write(400);
     assert_eq!(line.sent(), [""; 0]);
@@ -242,7 +242,7 @@ fn what_is_held_leaves_full_or_when_it_may_or_after_a_timeout() {
 fn a_writer_may_bound_what_lies_unsent() {
     let mut line = served();
     let id = line.id();
-    line.script.run(|e, now| e.set(now, id, Setting::NotSentLowat(Some(4_000))));
+    line.script.run(|e, now| e.set(now, id, SocketOption::NotSentLowat(Some(4_000))));
     let mut taken = 0;
     while let Ok(len) = line.script.run(|e, now| e.write(now, id, &[b'x'; 3_000])) {
         taken += len;
@@ -262,7 +262,7 @@ fn data_that_nobody_acknowledges_ends_the_connection_if_a_user_says_so() {
     let mut line = served();
     let id = line.id();
     let timeout = Duration::from_secs(3);
-    line.script.run(|e, now| e.set(now, id, Setting::UserTimeout(Some(timeout))));
+    line.script.run(|e, now| e.set(now, id, SocketOption::UserTimeout(Some(timeout))));
     line.wait(10_000);
     assert_eq!(closed(&mut line), None, "silence is not the matter");
     line.write(100);
@@ -280,7 +280,7 @@ fn keepalives_come_when_the_application_wants_them() {
     let id = line.id();
     let seconds = Duration::from_secs;
     let times = Keepalive { idle: seconds(20), interval: seconds(5), probes: 2 };
-    line.script.run(|e, now| e.set(now, id, Setting::Keepalive(Some(times))));
+    line.script.run(|e, now| e.set(now, id, SocketOption::Keepalive(Some(times))));
     let mut gaps = Vec::new();
     for _ in 0..2 {
         gaps.extend(line.wait_for_send(60_000));

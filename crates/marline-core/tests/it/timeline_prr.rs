@@ -1,17 +1,17 @@
 //! What goes out during recovery, segment by segment: Proportional Rate Reduction (RFC 9937, with the one rule
 //! in place of RFC 6937's two). The window is 10 segments of 1,000 bytes, CUBIC leaves 7 of them.
 
-use marline_core::{Conduct, ConnectionConfig};
+use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_testkit::timeline::{Timeline, full, plain};
 
 /// Windows in full segments that grow by cumulative ACKs, so that numbers are round.
 fn flight(sack: bool, segments: usize) -> Timeline {
-    let conduct = Conduct {
+    let linux_compat = LinuxCompat {
         plain_counts_full_segments: true,
         grow_by_cumulative_acks: true,
-        ..Conduct::default()
+        ..LinuxCompat::default()
     };
-    let config = ConnectionConfig { conduct, ..plain() };
+    let config = ConnectionConfig { linux_compat, ..plain() };
     let mut line = Timeline::served(config, sack, 100);
     line.write(segments * 1_000);
     assert_eq!(line.sent(), full(1, 10.min(segments as u32)));

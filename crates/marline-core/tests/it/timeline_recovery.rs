@@ -1,7 +1,7 @@
 //! Loss recovery on plain TCP, segment by segment: what is repeated, when, and what goes with it. The peer's
 //! segments are full at 1,000 bytes, the round trip takes 100 ms.
 
-use marline_core::{Conduct, ConnectionConfig};
+use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_testkit::timeline::{Timeline, full, plain};
 
 fn flight(sack: bool, bytes: usize) -> Timeline {
@@ -153,24 +153,25 @@ fn an_ack_that_was_overtaken_still_tells_what_it_sacks() {
 
 #[test]
 fn as_linux_the_window_grows_by_cumulative_acks_only() {
-    let out = |conduct: Conduct| {
+    let out = |linux_compat: LinuxCompat| {
         let mut line =
-            Timeline::served(marline_core::ConnectionConfig { conduct, ..plain() }, true, 100);
+            Timeline::served(marline_core::ConnectionConfig { linux_compat, ..plain() }, true, 100);
         line.write(30_000);
         let _ = line.sent();
         line.wait(100);
         line.ack_sack(1, &[(1_001, 2_001)]);
         line.sent()
     };
-    assert_eq!(out(Conduct::LINUX), ["10001:11001"], "one left, one goes");
-    assert_eq!(out(Conduct::default()), ["10001:11001", "11001:12001"]);
+    assert_eq!(out(LinuxCompat::LINUX), ["10001:11001"], "one left, one goes");
+    assert_eq!(out(LinuxCompat::default()), ["10001:11001", "11001:12001"]);
 }
 
 #[test]
 fn a_window_of_which_half_was_used_does_not_grow() {
     for (segments, grows) in [(5, 0), (6, 2_000)] {
-        let conduct = Conduct { plain_counts_full_segments: true, ..Conduct::default() };
-        let mut line = Timeline::served(ConnectionConfig { conduct, ..plain() }, true, 100);
+        let linux_compat =
+            LinuxCompat { plain_counts_full_segments: true, ..LinuxCompat::default() };
+        let mut line = Timeline::served(ConnectionConfig { linux_compat, ..plain() }, true, 100);
         let cwnd = |line: &Timeline| {
             line.script.endpoint.info(line.id()).expect("it is there").subflows[0].cwnd
         };

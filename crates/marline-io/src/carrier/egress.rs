@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use marline_core::{FourTuple, Transmit};
 use marline_time::Instant;
 
-use super::flow::{Flow, ebb};
+use super::flow::{Flow, trim};
 use super::frame::{self, ControlFrame, HandshakeHeader, Introduction, More, Version};
 use super::{CONTROL_CAPACITY, Framed, Outer, SHORT_HEADER, SWEEP_INTERVAL, UdpCarrier};
 
@@ -202,8 +202,8 @@ impl UdpCarrier {
         if self.by_peer.get(&flow.peer_flow) == Some(&id) {
             self.by_peer.remove(&flow.peer_flow);
         }
-        ebb(&mut self.flows);
-        ebb(&mut self.by_peer);
+        trim(&mut self.flows);
+        trim(&mut self.by_peer);
     }
 
     fn keep_open_fewer(&mut self, flows: usize) {

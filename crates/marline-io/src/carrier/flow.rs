@@ -174,7 +174,7 @@ pub(super) const SMALL_TABLE: usize = 1_024;
 
 /// Gives back what a flood made a table grow to, once seven eighths of it are empty; entries then have room for as
 /// many again, so that one is moved for several that went.
-pub(super) fn ebb<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+pub(super) fn trim<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > 2 * SMALL_TABLE && table.len() < table.capacity() / 8 {
         table.shrink_to(SMALL_TABLE.max(2 * table.len()));
     }

@@ -5,16 +5,16 @@ mod backoff;
 pub mod current;
 pub mod dialer;
 pub mod direct;
-pub mod front;
 mod leased;
 pub mod open;
 pub mod pool;
+pub mod socks_listener;
 pub mod tunnel;
 mod used;
 
 #[cfg(test)]
-mod front_tests;
-#[cfg(test)]
 mod session_tests;
+#[cfg(test)]
+mod socks_listener_tests;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use super::open::Open;
 use super::tunnel::{Connect, Patience, Tunnel};
 use crate::message::ErrorCode;
 use crate::server::ServerLimits;
-use crate::server::gate::GateLimits;
+use crate::server::admission::AdmissionLimits;
 use crate::target::Target;
 use crate::testing::{Bench, Bound, Pipe, ToBench, echo_target};
 use crate::transport::Transport;
@@ -126,7 +126,8 @@ async fn a_tunnel_that_is_closed_takes_nothing_back() {
 /// Several times what a stranger's source may have, with room for one: one handshake, and nobody is refused.
 #[tokio::test]
 async fn five_hundred_at_once_wait_for_one_handshake() {
-    let gate = GateLimits { per_source: 1, waiting_per_source: 0, ..GateLimits::default() };
+    let gate =
+        AdmissionLimits { per_source: 1, waiting_per_source: 0, ..AdmissionLimits::default() };
     let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
@@ -160,7 +161,8 @@ async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connec
 
 #[tokio::test]
 async fn many_requests_after_a_restart_make_one_handshake() {
-    let gate = GateLimits { per_source: 1, waiting_per_source: 0, ..GateLimits::default() };
+    let gate =
+        AdmissionLimits { per_source: 1, waiting_per_source: 0, ..AdmissionLimits::default() };
     let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
     let (way, _) = tunnel_to(&bench);
     let target = echo_target().await;
@@ -239,7 +241,8 @@ async fn an_opening_that_does_not_authenticate_goes_on_as_a_strangers() {
 
 #[tokio::test]
 async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
-    let gate = GateLimits { per_source: 8, waiting_per_source: 0, ..GateLimits::default() };
+    let gate =
+        AdmissionLimits { per_source: 8, waiting_per_source: 0, ..AdmissionLimits::default() };
     let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
     let connect = ToBench { bench: Arc::clone(&bench), connects: Arc::default() };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
@@ -260,7 +263,8 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
 /// their number, and all get in.
 #[tokio::test]
 async fn many_clients_behind_one_address_all_get_in() {
-    let gate = GateLimits { per_source: 2, waiting_per_source: 4, ..GateLimits::default() };
+    let gate =
+        AdmissionLimits { per_source: 2, waiting_per_source: 4, ..AdmissionLimits::default() };
     let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
     let target = echo_target().await;
     let clients: Vec<_> = (0..40)

@@ -21,7 +21,7 @@ use backend::Connected;
 pub use header::HeaderVersion;
 
 use crate::relay::{Traffic, relay};
-use crate::server::gate::{Full, Quota, source_of};
+use crate::server::admission::{Full, Quota, source_of};
 use crate::shutdown::Stop;
 use crate::transport::Transport;
 

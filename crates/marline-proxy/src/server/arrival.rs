@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::gate::{Full, Guest, Place};
+use super::admission::{Full, Guest, Place};
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer};

@@ -5,9 +5,9 @@
 //! connection carries one application connection: nothing waits behind somebody else's loss, and each can
 //! have its own scheduler.
 
+pub mod admission;
 mod arrival;
 pub mod dial;
-pub mod gate;
 mod sessions;
 
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use admission::{AdmissionLimits, HandshakeQueue, Quota, SilentHandshakes};
 use arrival::Arrived;
-use gate::{Gate, GateLimits, Lobby, Quota};
 use sessions::Sessions;
 
 use crate::channel::Channel;
@@ -38,7 +38,7 @@ use crate::transport::Transport;
 #[derive(Copy, Clone, Debug)]
 pub struct ServerLimits {
     /// On unauthenticated connections.
-    pub gate: GateLimits,
+    pub gate: AdmissionLimits,
     /// Time to say something, then to wait for one's turn, and then to authenticate.
     pub authentication: Duration,
     /// Time that a session lasts, an hour at most.
@@ -54,7 +54,7 @@ pub struct ServerLimits {
 impl Default for ServerLimits {
     fn default() -> Self {
         ServerLimits {
-            gate: GateLimits::default(),
+            gate: AdmissionLimits::default(),
             authentication: Duration::from_secs(10),
             session: LIFETIME,
             idle: Duration::from_secs(600),
@@ -71,8 +71,8 @@ pub struct Server {
     credentials: watch::Receiver<Arc<Credentials>>,
     rules: RwLock<Arc<Rules>>,
     limits: ServerLimits,
-    lobby: Lobby,
-    gate: Gate,
+    lobby: SilentHandshakes,
+    gate: HandshakeQueue,
     sessions: Sessions,
     clients: Quota<Arc<str>>,
     stop: Stop,
@@ -114,8 +114,8 @@ impl Server {
             acceptor: Acceptor(acceptor),
             credentials,
             rules: RwLock::new(Arc::new(rules)),
-            lobby: Lobby::new(limits.gate),
-            gate: Gate::new(limits.gate),
+            lobby: SilentHandshakes::new(limits.gate),
+            gate: HandshakeQueue::new(limits.gate),
             sessions,
             clients: Quota::new(limits.per_client, limits.clients_total),
             limits,

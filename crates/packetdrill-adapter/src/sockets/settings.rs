@@ -1,7 +1,7 @@
 //! `setsockopt`, `getsockopt` and `fcntl`.
 
 use libc::c_int;
-use marline_core::{ConnectionId, Hold, Setting, SubflowInfo};
+use marline_core::{ConnectionId, Hold, SocketOption, SubflowInfo};
 use marline_time::Duration;
 
 use super::Kind;
@@ -161,7 +161,7 @@ impl State {
                 (life.tos, life.hops) = marks;
             }
             if push {
-                self.endpoint.set(self.now, id, Setting::Nagle(false));
+                self.endpoint.set(self.now, id, SocketOption::Nagle(false));
                 self.gather();
             }
             self.tell_settings(fd, id);
@@ -181,13 +181,13 @@ impl State {
         };
         let hold = if options.cork { Hold::Corked } else { Hold::No };
         let mut settings = vec![
-            Setting::Nagle(!options.no_delay),
-            Setting::Hold(hold),
-            Setting::UserTimeout(options.user_timeout),
-            Setting::NotSentLowat(Some(lowat).filter(|bytes| *bytes < u64::from(u32::MAX))),
+            SocketOption::Nagle(!options.no_delay),
+            SocketOption::Hold(hold),
+            SocketOption::UserTimeout(options.user_timeout),
+            SocketOption::NotSentLowat(Some(lowat).filter(|bytes| *bytes < u64::from(u32::MAX))),
         ];
-        settings.extend(options.send_buffer.map(Setting::SendBuffer));
-        settings.push(Setting::Keepalive(options.keepalive()));
+        settings.extend(options.send_buffer.map(SocketOption::SendBuffer));
+        settings.push(SocketOption::Keepalive(options.keepalive()));
         for setting in settings {
             self.endpoint.set(self.now, id, setting);
         }

@@ -1,7 +1,7 @@
 //! Reading and writing.
 
 use libc::c_int;
-use marline_core::{ConnectionId, Hold, ReadError, Setting, WriteError};
+use marline_core::{ConnectionId, Hold, ReadError, SocketOption, WriteError};
 use marline_time::Instant;
 
 use super::{Kind, write_errno};
@@ -120,7 +120,7 @@ impl State {
             (false, false) => Hold::No,
         };
         if open {
-            self.endpoint.set(now, id, Setting::Hold(hold));
+            self.endpoint.set(now, id, SocketOption::Hold(hold));
         }
         while open && writing.done < writing.bytes.len() {
             match self.endpoint.write(now, id, &writing.bytes[writing.done..]) {

@@ -10,7 +10,7 @@ use marline_lab::net::{Net, Options, Owner, claims, release, sweep};
 use marline_lab::scenario::Side;
 use serde_json::json;
 
-use crate::cmd::conduct::{ConductArgs, Conductor, Named};
+use crate::cmd::link_supervisor::{LinkSupervisor, Named, SupervisorArgs};
 use crate::cmd::monitor::print;
 
 /// Arguments of `marline lab net`.
@@ -55,7 +55,7 @@ pub struct Up {
     pub trace_dir: Option<PathBuf>,
     /// How it is told what to do: `down wifi`, `up wifi`, `set wifi rate=5M`, `stats`, `quit`.
     #[command(flatten)]
-    pub conduct: ConductArgs,
+    pub supervisor: SupervisorArgs,
 }
 
 /// Runs the subcommand.
@@ -106,12 +106,12 @@ async fn stand(args: Up) -> anyhow::Result<()> {
     };
     let mut options = Options::new(&name);
     options.trace_dir.clone_from(&args.trace_dir);
-    options.spin = Duration::from_micros(args.conduct.spin_us);
+    options.spin = Duration::from_micros(args.supervisor.spin_us);
     // Before the net stands: a signal at any later time takes it down in order.
-    let conductor = Conductor::new(&args.conduct)?;
+    let supervisor = LinkSupervisor::new(&args.supervisor)?;
     let net = Net::up(&scenario, &options)?;
     eprint!("{}", welcome(&net));
-    conductor.run(Arc::new(Named(net)), &args.conduct).await
+    supervisor.run(Arc::new(Named(net)), &args.supervisor).await
 }
 
 /// How to enter the hosts, and what there is.

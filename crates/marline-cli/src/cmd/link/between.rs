@@ -13,7 +13,7 @@ pub(super) fn start(args: &Args, namespaces: [&str; 2]) -> anyhow::Result<Links>
     let options = LinkOptions {
         seed: args.seed,
         trace_dir: args.trace_dir.clone(),
-        spin: Duration::from_micros(args.conduct.spin_us),
+        spin: Duration::from_micros(args.supervisor.spin_us),
     };
     let scheduled = |text: &String| {
         let (at, path, order) = line_at(text)?;

@@ -10,7 +10,7 @@ use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 
 use super::Args;
-use crate::cmd::conduct::{Answer, Conducted, Stats};
+use crate::cmd::link_supervisor::{Answer, Stats, Supervised};
 use crate::emulation::script::{self, Order};
 use crate::emulation::settings::Settings;
 
@@ -39,7 +39,7 @@ impl Relay {
         config.schedule = settings.schedule(orders).context("--at")?;
         config.seeds = seeds;
         config.max_flows = args.max_clients as usize;
-        let spin = Duration::from_micros(args.conduct.spin_us);
+        let spin = Duration::from_micros(args.supervisor.spin_us);
         let emulator = Emulator::start(vec![config], spin)?;
         Ok(Relay { emulator, started: Instant::now(), settings: Mutex::new(settings) })
     }
@@ -53,7 +53,7 @@ impl Relay {
     }
 }
 
-impl Conducted for Relay {
+impl Supervised for Relay {
     fn obey(&self, line: &str) -> anyhow::Result<Answer> {
         let order = match line.parse()? {
             Order::Stats => return self.stats().map(Answer::Stats),

@@ -135,7 +135,7 @@ pub(super) fn config() -> SubflowConfig {
         outstanding_segments: 65_536,
         timestamps: true,
         dss_room: true,
-        conduct: crate::Conduct::default(),
+        linux_compat: crate::LinuxCompat::default(),
         ts_offset: 12_345,
     }
 }

@@ -1,6 +1,8 @@
 //! Connections that a server keeps for peers it knows nothing of.
 
-use marline_core::{CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, Setting};
+use marline_core::{
+    CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, SocketOption,
+};
 use marline_core::{Limits, Linger};
 use marline_testkit::scene::{path, serve};
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
@@ -37,7 +39,7 @@ fn a_stranger_that_sent_a_reset_is_not_waited_for_long_and_a_known_peer_is() {
     let mut script = Script::new(patient(100), 1);
     let (mut stranger, unknown) = another(&mut script, 1);
     let (mut friend, known) = another(&mut script, 2);
-    script.run(|e, now| e.set(now, known, Setting::KnownPeer));
+    script.run(|e, now| e.set(now, known, SocketOption::KnownPeer));
     stranger.send(&mut script, Seg::rst());
     friend.send(&mut script, Seg::rst());
     script.advance(S(29));
@@ -55,7 +57,7 @@ fn a_stranger_that_sent_a_reset_is_not_waited_for_long_and_a_known_peer_is() {
 fn who_becomes_known_while_it_is_waited_for_is_waited_for() {
     let mut script = Script::new(patient(0), 2);
     let (mut peer, known) = another(&mut script, 1);
-    script.run(|e, now| e.set(now, known, Setting::KnownPeer));
+    script.run(|e, now| e.set(now, known, SocketOption::KnownPeer));
     peer.send(&mut script, Seg::rst());
     script.advance(S(600));
     assert_eq!(ended(&mut script), []);
@@ -78,7 +80,7 @@ fn strangers_without_a_subflow_are_bounded_in_number_and_the_oldest_goes_first()
     let mut script = Script::new(patient(3), 4);
     let all: Vec<_> = (0..5).map(|n| another(&mut script, n)).collect();
     let (mut friend, known) = another(&mut script, 9);
-    script.run(|e, now| e.set(now, known, Setting::KnownPeer));
+    script.run(|e, now| e.set(now, known, SocketOption::KnownPeer));
     friend.send(&mut script, Seg::rst());
     let ids: Vec<_> = all.iter().map(|(_, id)| *id).collect();
     for (mut peer, _) in all {

@@ -4,7 +4,7 @@ use marline_time::Duration;
 
 /// One change, for [`Endpoint::set`](crate::Endpoint::set).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum SocketOption {
     /// Wait to fill a segment while data is in flight. To turn it off also lets go what is held.
     Nagle(bool),
     /// Whether the end of what was written waits for more.

@@ -27,7 +27,7 @@ const MAX_PEERS: usize = 8;
 
 /// How links are told what to do, and when to end.
 #[derive(Clone, Debug, clap::Args)]
-pub struct ConductArgs {
+pub struct SupervisorArgs {
     /// Take commands here too: a unix socket, one command a line, one JSON object back.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -74,7 +74,7 @@ impl Stats {
 }
 
 /// Links that run.
-pub(super) trait Conducted: Send + Sync + 'static {
+pub(super) trait Supervised: Send + Sync + 'static {
     /// Does what a line says.
     fn obey(&self, line: &str) -> anyhow::Result<Answer>;
 
@@ -86,7 +86,7 @@ pub(super) trait Conducted: Send + Sync + 'static {
 #[derive(Debug)]
 pub(super) struct Named<T>(pub(super) T);
 
-impl<T: AsRef<Links> + Send + Sync + 'static> Conducted for Named<T> {
+impl<T: AsRef<Links> + Send + Sync + 'static> Supervised for Named<T> {
     fn obey(&self, line: &str) -> anyhow::Result<Answer> {
         match line.parse()? {
             Line::Path(path, order) => self.0.as_ref().order(&path, &order)?,
@@ -103,16 +103,16 @@ impl<T: AsRef<Links> + Send + Sync + 'static> Conducted for Named<T> {
 
 /// Ready to catch the signals that end links: to be made before there is something to clean up.
 #[derive(Debug)]
-pub(super) struct Conductor {
+pub(super) struct LinkSupervisor {
     terminated: Signal,
     interrupted: Signal,
     time: Option<Duration>,
 }
 
-impl Conductor {
-    pub(super) fn new(args: &ConductArgs) -> anyhow::Result<Conductor> {
+impl LinkSupervisor {
+    pub(super) fn new(args: &SupervisorArgs) -> anyhow::Result<LinkSupervisor> {
         let time = args.seconds.map(Duration::try_from_secs_f64).transpose();
-        Ok(Conductor {
+        Ok(LinkSupervisor {
             terminated: signal(SignalKind::terminate())?,
             interrupted: signal(SignalKind::interrupt())?,
             time: time.context("--for")?,
@@ -122,8 +122,8 @@ impl Conductor {
     /// Lets the links run until somebody or the time ends them; prints what they did.
     pub(super) async fn run(
         mut self,
-        running: Arc<impl Conducted>,
-        args: &ConductArgs,
+        running: Arc<impl Supervised>,
+        args: &SupervisorArgs,
     ) -> anyhow::Result<()> {
         let quit = Arc::new(Notify::new());
         let _control = match &args.control {
@@ -152,7 +152,7 @@ impl Conductor {
 }
 
 /// Obeys commands on standard input; returns at `quit`. At its end the links go on.
-async fn obey_standard_input(running: &impl Conducted) {
+async fn obey_standard_input(running: &impl Supervised) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if line.trim().is_empty() {
@@ -184,14 +184,14 @@ impl Drop for Control {
 }
 
 /// Takes orders at a unix socket.
-fn serve(path: &Path, running: Arc<impl Conducted>, quit: Arc<Notify>) -> anyhow::Result<Control> {
+fn serve(path: &Path, running: Arc<impl Supervised>, quit: Arc<Notify>) -> anyhow::Result<Control> {
     let listener = control::listen(path)
         .with_context(|| format!("cannot listen at --control {}", path.display()))?;
     let task = tokio::spawn(accept(listener, running, quit));
     Ok(Control { path: path.to_path_buf(), task })
 }
 
-async fn accept(listener: UnixListener, running: Arc<impl Conducted>, quit: Arc<Notify>) {
+async fn accept(listener: UnixListener, running: Arc<impl Supervised>, quit: Arc<Notify>) {
     let places = Arc::new(Semaphore::new(MAX_PEERS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -213,7 +213,7 @@ async fn accept(listener: UnixListener, running: Arc<impl Conducted>, quit: Arc<
 
 async fn converse(
     stream: UnixStream,
-    running: &impl Conducted,
+    running: &impl Supervised,
     quit: &Notify,
 ) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();

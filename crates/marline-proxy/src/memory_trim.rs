@@ -36,7 +36,7 @@ impl Drop for Carried {
 
 /// Notices when a flood is over, from how many connections have ended by each look.
 #[derive(Debug, Default)]
-struct Ebb {
+struct FloodWatch {
     last: u64,
     /// By when memory was given back.
     settled: u64,
@@ -44,7 +44,7 @@ struct Ebb {
     aftermath: u32,
 }
 
-impl Ebb {
+impl FloodWatch {
     /// Whether it is time to give memory back: since the last time many connections ended, and of them
     /// not one in twenty since the last look; or that was so [`AFTERMATH`] ago.
     fn look(&mut self, ended: u64) -> bool {
@@ -67,10 +67,10 @@ impl Ebb {
 
 /// Gives memory back after floods, for ever.
 pub async fn give_back() {
-    let mut ebb = Ebb::default();
+    let mut watch = FloodWatch::default();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if !ebb.look(ENDED.load(Ordering::Relaxed)) {
+        if !watch.look(ENDED.load(Ordering::Relaxed)) {
             continue;
         }
         let begin = Instant::now();
@@ -87,10 +87,10 @@ mod tests {
 
     /// What is said at each look, for so many connections ended in the time before it.
     fn looks(ended: &[u64]) -> Vec<bool> {
-        let (mut ebb, mut all) = (Ebb::default(), 0);
+        let (mut watch, mut all) = (FloodWatch::default(), 0);
         let mut look = |new: &u64| {
             all += new;
-            ebb.look(all)
+            watch.look(all)
         };
         ended.iter().map(&mut look).collect()
     }

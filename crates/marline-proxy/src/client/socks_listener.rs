@@ -27,7 +27,7 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 4_096;
 
 /// What all listening ports share.
-pub struct Front<O> {
+pub struct SocksListener<O> {
     way: Arc<O>,
     places: Arc<Semaphore>,
     /// How many those are.
@@ -64,12 +64,12 @@ fn listening(address: SocketAddr) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-impl<O: Open> Front<O> {
+impl<O: Open> SocksListener<O> {
     /// Applications take this `way`, at most `places` at the same time.
     #[must_use]
-    pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<Front<O>> {
+    pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
-        Arc::new(Front { way, places, bound, stop, traffic: Traffic::default() })
+        Arc::new(SocksListener { way, places, bound, stop, traffic: Traffic::default() })
     }
 
     /// Changes how many applications may be there at the same time. Who is there stays; the bound is

@@ -1,9 +1,9 @@
 //! The first SYN races over the paths (after RFC 8305, "happy eyeballs"): a path may be dead
 //! without anybody knowing, so the next attempt starts a stagger after the one before, or at once
 //! when that one fails. The first handshake that completes wins; the others are closed quietly. Who
-//! starts when is the grid's (`grid.rs`).
+//! starts when is the schedule's (`schedule.rs`).
 
-mod grid;
+mod schedule;
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
@@ -18,10 +18,10 @@ use crate::Error;
 use crate::health::{self, Reach};
 use crate::path_table::Candidate;
 use crate::routes::Routes;
-pub(crate) use grid::Grid;
+pub(crate) use schedule::AttemptSchedule;
 
 /// What a race runs with.
-pub(crate) struct Race<'a> {
+pub(crate) struct HappyEyeballs<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) config: &'a ConnectionConfig,
     pub(crate) routes: &'a Routes,
@@ -79,18 +79,18 @@ pub(crate) struct Outcome {
     pub(crate) failures: Vec<Failure>,
 }
 
-impl Race<'_> {
+impl HappyEyeballs<'_> {
     /// Runs the race to its end.
-    pub(crate) async fn run(&self, mut grid: Grid) -> Outcome {
+    pub(crate) async fn run(&self, mut schedule: AttemptSchedule) -> Outcome {
         let begun = Instant::now();
         let mut running: Vec<(Candidate, Stream)> = Vec::new();
         let mut failures = Vec::new();
         loop {
-            while let Some(candidate) = grid.take(begun.elapsed(), running.is_empty()) {
+            while let Some(candidate) = schedule.take(begun.elapsed(), running.is_empty()) {
                 match self.start(&candidate) {
                     Ok(stream) => running.push((candidate, stream)),
                     Err(why) => {
-                        grid.failed(begun.elapsed(), &candidate);
+                        schedule.failed(begun.elapsed(), &candidate);
                         failures.push(self.failure(candidate, why));
                     }
                 }
@@ -99,7 +99,7 @@ impl Race<'_> {
                 return Outcome { winner: None, failures };
             }
             let over = begun + self.patience;
-            let next = grid.due().map_or(over, |due| over.min(begun + due));
+            let next = schedule.due().map_or(over, |due| over.min(begun + due));
             match first(&running, next).await {
                 None if Instant::now() >= over => {
                     for (candidate, stream) in running {
@@ -119,7 +119,7 @@ impl Race<'_> {
                 }
                 Some((at, Err(reason))) => {
                     let (candidate, _) = running.swap_remove(at);
-                    grid.failed(begun.elapsed(), &candidate);
+                    schedule.failed(begun.elapsed(), &candidate);
                     failures.push(self.failure(candidate, FailureKind::Closed(reason)));
                 }
             }

@@ -1,9 +1,9 @@
 //! Where the RFCs leave a choice, and Marline does not choose as Linux does.
 
 /// Choices that the RFCs leave open and that Marline makes in favour of latency, each to be made otherwise.
-/// All are off by default. [`Conduct::LINUX`] is what Linux does, for comparisons segment by segment.
+/// All are off by default. [`LinuxCompat::LINUX`] is what Linux does, for comparisons segment by segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conduct {
+pub struct LinuxCompat {
     /// A server does not answer the third ACK: the client may join other paths only once there was data.
     pub silent_third_ack: bool,
     /// DSNs have 8 bytes always, not only on connections that are fast.
@@ -52,9 +52,9 @@ pub struct Conduct {
     pub whole_segments: bool,
 }
 
-impl Conduct {
+impl LinuxCompat {
     /// As Linux.
-    pub const LINUX: Conduct = Conduct {
+    pub const LINUX: LinuxCompat = LinuxCompat {
         silent_third_ack: true,
         long_dsn: true,
         data_ack_like_data: true,

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// The bounds.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct GateLimits {
+pub struct AdmissionLimits {
     /// Unauthenticated connections per source in their TLS handshake.
     pub per_source: usize,
     /// Unauthenticated connections in all in their TLS handshake.
@@ -33,9 +33,9 @@ pub struct GateLimits {
     pub silent_total: usize,
 }
 
-impl Default for GateLimits {
+impl Default for AdmissionLimits {
     fn default() -> Self {
-        GateLimits {
+        AdmissionLimits {
             per_source: 16,
             total: 512,
             waiting_per_source: 512,
@@ -135,8 +135,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The bound on TLS handshakes, by source and in all, and on those that wait for theirs.
 #[derive(Debug)]
-pub struct Gate {
-    limits: GateLimits,
+pub struct HandshakeQueue {
+    limits: AdmissionLimits,
     /// Inside or waiting.
     queue: Quota<IpAddr>,
     /// Places per source, where somebody is inside or waits.
@@ -153,12 +153,12 @@ pub struct Ticket {
     _counted: Place<IpAddr>,
 }
 
-impl Gate {
+impl HandshakeQueue {
     /// A gate with these bounds.
     #[must_use]
-    pub fn new(limits: GateLimits) -> Gate {
+    pub fn new(limits: AdmissionLimits) -> HandshakeQueue {
         let per_source = limits.per_source + limits.waiting_per_source;
-        Gate {
+        HandshakeQueue {
             limits,
             queue: Quota::new(per_source, limits.total + limits.waiting_total),
             sources: Mutex::default(),
@@ -197,8 +197,8 @@ impl Gate {
 
 /// Those that have said nothing yet, the oldest first.
 #[derive(Debug)]
-pub struct Lobby {
-    limits: GateLimits,
+pub struct SilentHandshakes {
+    limits: AdmissionLimits,
     guests: Arc<Mutex<Guests>>,
 }
 
@@ -238,11 +238,11 @@ impl Drop for Guest {
     }
 }
 
-impl Lobby {
+impl SilentHandshakes {
     /// A lobby with these bounds.
     #[must_use]
-    pub fn new(limits: GateLimits) -> Lobby {
-        Lobby { limits, guests: Arc::default() }
+    pub fn new(limits: AdmissionLimits) -> SilentHandshakes {
+        SilentHandshakes { limits, guests: Arc::default() }
     }
 
     /// Lets one in; where there is no room, the longest silent has to go.
@@ -295,7 +295,7 @@ mod tests {
 
     use super::*;
 
-    const SMALL: GateLimits = GateLimits {
+    const SMALL: AdmissionLimits = AdmissionLimits {
         per_source: 2,
         total: 3,
         waiting_per_source: 1,
@@ -325,7 +325,7 @@ mod tests {
 
     #[tokio::test]
     async fn both_bounds_hold_and_leaving_lets_the_next_one_in() {
-        let gate = Gate::new(SMALL);
+        let gate = HandshakeQueue::new(SMALL);
         let first = gate.enter(address("192.0.2.1")).await.unwrap();
         let _second = gate.enter(address("::ffff:192.0.2.1")).await.unwrap();
         let mut waiting = Box::pin(gate.enter(address("192.0.2.1")));
@@ -348,7 +348,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_ipv6_network_is_one_source_and_nothing_is_left_behind() {
-        let gate = Gate::new(GateLimits { per_source: 1, waiting_per_source: 0, ..SMALL });
+        let gate =
+            HandshakeQueue::new(AdmissionLimits { per_source: 1, waiting_per_source: 0, ..SMALL });
         let ticket = gate.enter(address("2001:db8:0:1::1")).await.unwrap();
         assert!(gate.enter(address("2001:db8:0:1:ffff::2")).await.is_err());
         let _other = gate.enter(address("2001:db8:0:2::1")).await.unwrap();
@@ -362,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_gives_up_waiting_leaves_its_place() {
-        let gate = Gate::new(GateLimits { per_source: 1, ..SMALL });
+        let gate = HandshakeQueue::new(AdmissionLimits { per_source: 1, ..SMALL });
         let ticket = gate.enter(address("192.0.2.1")).await.unwrap();
         for _ in 0..5 {
             let waiting = gate.enter(address("192.0.2.1"));
@@ -375,7 +376,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_lobby_shows_the_longest_silent_out() {
-        let lobby = Lobby::new(SMALL);
+        let lobby = SilentHandshakes::new(SMALL);
         let mut first = lobby.enter(address("192.0.2.1"));
         let mut second = lobby.enter(address("192.0.2.2"));
         let third = lobby.enter(address("192.0.2.1"));

@@ -24,21 +24,21 @@ fn lte() -> Candidate {
 }
 
 /// Runs a race in which an attempt on path `p` fails after `fails(p)` ms, if it does: who starts when, ms.
-fn run(mut grid: Grid, fails: impl Fn(u32) -> Option<u64>) -> Vec<(u128, String)> {
+fn run(mut schedule: AttemptSchedule, fails: impl Fn(u32) -> Option<u64>) -> Vec<(u128, String)> {
     let mut running: Vec<(Duration, Candidate)> = Vec::new();
     let (mut now, mut starts) = (Duration::ZERO, Vec::new());
     loop {
-        while let Some(candidate) = grid.take(now, running.is_empty()) {
+        while let Some(candidate) = schedule.take(now, running.is_empty()) {
             starts.push((now.as_millis(), candidate.path.clone()));
             let fails = fails(candidate.end.interface.1).map(Duration::from_millis);
             running.push((fails.map_or(Duration::MAX, |after| now + after), candidate));
         }
-        let next = running.iter().map(|(at, _)| *at).chain(grid.due()).min();
+        let next = running.iter().map(|(at, _)| *at).chain(schedule.due()).min();
         let Some(at) = next.filter(|at| *at < Duration::MAX) else { return starts };
         now = at;
         if let Some(loser) = running.iter().position(|(fails, _)| *fails <= now) {
             let (_, candidate) = running.remove(loser);
-            grid.failed(now, &candidate);
+            schedule.failed(now, &candidate);
         }
     }
 }
@@ -53,7 +53,8 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 
 #[test]
 fn without_an_oracle_all_start_a_stagger_apart_and_at_once_when_one_fails() {
-    let all = || Grid::staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER);
+    let all =
+        || AttemptSchedule::staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER);
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));
     let refused = run(all(), |path| (path == 1).then_some(20));
     assert_eq!(refused, names(&[(0, "if1"), (20, "if2"), (120, "if3")]));
@@ -62,47 +63,47 @@ fn without_an_oracle_all_start_a_stagger_apart_and_at_once_when_one_fails() {
 #[test]
 fn a_backup_path_sleeps_until_a_regular_one_was_asked_twice() {
     // However the last race ended.
-    let grid = Grid::judged(vec![lte(), wifi()], STAGGER, |_| false);
-    assert_eq!(run(grid, never), names(&[(0, "if1"), (250, "if1"), (500, "if2")]));
+    let schedule = AttemptSchedule::judged(vec![lte(), wifi()], STAGGER, |_| false);
+    assert_eq!(run(schedule, never), names(&[(0, "if1"), (250, "if1"), (500, "if2")]));
 }
 
 #[test]
 fn without_a_backup_path_nobody_is_asked_twice() {
-    let grid = Grid::judged(vec![wifi(), way(3, false)], STAGGER, |_| false);
-    assert_eq!(run(grid, never), names(&[(0, "if1"), (100, "if3")]));
+    let schedule = AttemptSchedule::judged(vec![wifi(), way(3, false)], STAGGER, |_| false);
+    assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if3")]));
 }
 
 #[test]
 fn a_bad_netpath_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
-    let grid = Grid::judged(vec![wifi(), lte()], STAGGER, on_wifi);
-    assert_eq!(run(grid, never), names(&[(0, "if2"), (1_000, "if1")]));
+    let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, on_wifi);
+    assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
     // Not a moment earlier as long as one of the others may still be answered, ...
-    let grid = Grid::judged(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
-    let starts = run(grid, |path| (path == 2).then_some(50));
+    let schedule = AttemptSchedule::judged(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
+    let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
     // ... and at once if none can.
-    let grid = Grid::judged(vec![wifi(), lte()], STAGGER, on_wifi);
-    let starts = run(grid, |path| (path == 2).then_some(50));
+    let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, on_wifi);
+    let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if1")]));
 }
 
 #[test]
 fn where_all_is_bad_somebody_starts_at_once() {
-    let grid = Grid::judged(vec![lte(), wifi()], STAGGER, |_| true);
-    assert_eq!(run(grid, never), names(&[(0, "if1"), (100, "if2")]));
+    let schedule = AttemptSchedule::judged(vec![lte(), wifi()], STAGGER, |_| true);
+    assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if2")]));
 }
 
 #[test]
 fn who_was_refused_is_not_asked_again() {
-    let grid = Grid::judged(vec![wifi(), lte()], STAGGER, |_| false);
-    let starts = run(grid, |path| (path == 1).then_some(20));
+    let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, |_| false);
+    let starts = run(schedule, |path| (path == 1).then_some(20));
     assert_eq!(starts, names(&[(0, "if1"), (20, "if2")]));
 }
 
 #[test]
 fn nobody_starts_in_an_empty_race() {
-    let mut grid = Grid::judged(Vec::new(), STAGGER, |_| true);
-    assert_eq!((grid.take(Duration::ZERO, true), grid.due()), (None, None));
-    assert!(grid.is_empty());
+    let mut schedule = AttemptSchedule::judged(Vec::new(), STAGGER, |_| true);
+    assert_eq!((schedule.take(Duration::ZERO, true), schedule.due()), (None, None));
+    assert!(schedule.is_empty());
 }

@@ -41,17 +41,20 @@ struct Entrant {
 
 /// Those who have not started.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grid {
+pub(crate) struct AttemptSchedule {
     waiting: VecDeque<Entrant>,
     /// When the first of them starts, since the race began.
     due: Duration,
 }
 
-impl Grid {
+impl AttemptSchedule {
     /// One after the other in this order, a stagger apart.
-    pub(crate) fn staggered(candidates: Vec<Candidate>, stagger: Duration) -> Grid {
+    pub(crate) fn staggered(candidates: Vec<Candidate>, stagger: Duration) -> AttemptSchedule {
         let entrant = |candidate| Entrant { candidate, wait: stagger, held: false };
-        Grid { waiting: candidates.into_iter().map(entrant).collect(), due: Duration::ZERO }
+        AttemptSchedule {
+            waiting: candidates.into_iter().map(entrant).collect(),
+            due: Duration::ZERO,
+        }
     }
 
     /// As an oracle advises that knows which netpaths are bad.
@@ -59,18 +62,18 @@ impl Grid {
         mut candidates: Vec<Candidate>,
         stagger: Duration,
         is_bad: impl Fn(&Candidate) -> bool,
-    ) -> Grid {
+    ) -> AttemptSchedule {
         // Stable: among equals the order is that of before.
         candidates.sort_by_key(|candidate| candidate.backup);
         let (bad, good): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_bad);
         let (reserve, regular): (Vec<_>, Vec<_>) = good.into_iter().partition(|c| c.backup);
         let again = regular.first().filter(|_| !reserve.is_empty()).cloned();
-        let mut grid = Grid::staggered(regular, stagger);
+        let mut schedule = AttemptSchedule::staggered(regular, stagger);
         for late in [again.into_iter().collect(), reserve] {
-            grid.append(late, RESERVE_WAIT, stagger);
+            schedule.append(late, RESERVE_WAIT, stagger);
         }
-        grid.append(bad, BAD_WAIT, stagger);
-        grid
+        schedule.append(bad, BAD_WAIT, stagger);
+        schedule
     }
 
     /// Behind those who are there: the first after `wait`, the rest a stagger apart.

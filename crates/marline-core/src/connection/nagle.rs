@@ -3,8 +3,8 @@
 //! By default whatever the application wrote leaves at once, in as few segments as it takes. Three wishes
 //! change that: to wait for more ([`Hold`]), to keep records apart (no segment has bytes of two, so that a lost
 //! one delays no other), and to have little in the buffer that was never sent
-//! ([`SocketOption::NotSentLowat`](crate::SocketOption::NotSentLowat)). And one ends it: data that nobody acknowledged for
-//! too long ([`SocketOption::UserTimeout`](crate::SocketOption::UserTimeout)).
+//! ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). And one ends it: data that nobody acknowledged for too long
+//! ([`UserTimeout`](crate::SocketOption::UserTimeout)).
 
 use std::collections::VecDeque;
 

@@ -138,7 +138,8 @@ pub struct Linger {
     /// Without progress for this long, the connection ends.
     pub timeout: Duration,
     /// A server's: the same once a RST took the last subflow, unless the application knows who the peer is
-    /// ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections count among [`Limits::lingering`]. `None`: all are
+    /// ([`KnownPeer`](crate::SocketOption::KnownPeer)).
+    /// Such connections count among [`Limits::lingering`]. `None`: all are
     /// treated alike.
     pub stranger: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! The algorithms Marline comes with, one file each, and the registry they are chosen from.
+//! Marline's built-in algorithms, one file each, and the registry they are chosen from.
 //!
 //! Everything here is a policy in the sense of `marline-policy`: it reads what the core measured
 //! and answers with a decision. Nothing here knows a packet, a socket or a clock, and the core

@@ -1,4 +1,4 @@
-//! Policies by spec: the built-in ones and everybody's own, on the same footing.
+//! Policy registry: factories by spec, with built-in and user-defined policies on the same footing.
 
 mod built_in;
 mod kind;

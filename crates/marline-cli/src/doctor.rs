@@ -1,4 +1,4 @@
-//! What works on this machine, found out by doing it.
+//! Diagnosis of this machine by active checks.
 //!
 //! Each check tries the thing itself where that can be done without touching anything else: native TCP
 //! is judged by a connection over loopback between this process and the kernel's own TCP, once

@@ -1,4 +1,4 @@
-//! The `marline` program: one file per subcommand in [`cmd`], what they share beside it.
+//! The `marline` program: one file per subcommand in [`cmd`], and the modules they share.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The log: on standard error, for standard output belongs to invites, bytes and reports. Its level is
-//! that of `-v` and `-q`; without them that of the configuration, which may change while the program
-//! runs.
+//! Log output on standard error; standard output is reserved for invites, data and reports. The
+//! level is that of `-v` and `-q`, or else that of the configuration, which may change while the
+//! program runs.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;

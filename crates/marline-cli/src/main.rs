@@ -1,4 +1,4 @@
-//! The `marline` program. Everything happens in the library beside it, so that tests reach it.
+//! The `marline` program. All its code is in the library, so that tests can use it.
 
 use std::process::ExitCode;
 

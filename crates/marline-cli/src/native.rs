@@ -1,5 +1,5 @@
-//! Native TCP without more privileges than it takes: sockets first, then the capabilities go, then
-//! threads and bytes of strangers.
+//! Native TCP with minimal privileges: sockets are opened first, then the capabilities are dropped,
+//! and only then threads start and untrusted bytes are read.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! The oracle's table as people read it: netpaths, who is on them, and what is thought of them.
+//! Table of the path health monitor: address pairs, the connections that use them, and their
+//! verdicts.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The live per-path table: one row per subflow, in units people read.
+//! Live per-path table: one row per subflow, in human-readable units.
 
 use crate::control::protocol::{Connection, Path, Radio, Subflow};
 

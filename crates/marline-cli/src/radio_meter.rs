@@ -1,4 +1,5 @@
-//! What the radios of a client's paths draw, by the packets that the client sends and receives.
+//! Radio energy meter: estimated consumption of the radios of a client's paths, from the packets
+//! that the client sends and receives.
 //!
 //! The machine is [`marline_link::radio`]'s; here it runs with the clock and delays nothing. It knows
 //! of this process' packets only: a radio that others keep awake is counted as if they did not.

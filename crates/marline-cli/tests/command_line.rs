@@ -1,4 +1,4 @@
-//! The program's commands that need no network: set-up, credentials, configuration, errors.
+//! Tests of the commands that need no network: setup, credentials, configuration, errors.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! 20 MB through a client and a server of ours, WiFi and a sleeping LTE radio between them. WiFi loses
-//! everything after 1.5 s; the client, which only receives, opens LTE because it hears nothing. Prints
-//! the hole and its parts. Needs root.
+//! Test of a 20 MB download through `marline client` and `marline server`, over WiFi and a sleeping
+//! LTE radio. WiFi loses everything after 1.5 s; the client, which only receives, opens LTE because
+//! it hears nothing. Prints the length of the stall and its parts. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test dead_download -- --nocapture

@@ -1,4 +1,4 @@
-//! The demo as a user runs it, only shorter: the whole product end to end.
+//! End-to-end test of the demo, shortened.
 
 use std::process::Command;
 

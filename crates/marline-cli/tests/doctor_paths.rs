@@ -1,5 +1,6 @@
-//! `marline doctor --server` against boxes between two namespaces: it says in plain words what each does,
-//! and the connection through it brings right bytes or an error. Native TCP; needs root.
+//! Tests of `marline doctor --server` against middleboxes between two namespaces: it names what
+//! each does, and a connection through it delivers the right bytes or an error. Native TCP; needs
+//! root.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

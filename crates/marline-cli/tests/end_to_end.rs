@@ -1,4 +1,5 @@
-//! The whole proxy as processes: curl -> SOCKS5 -> client -> two emulated links -> server -> HTTP.
+//! End-to-end tests of the proxy as processes: curl -> SOCKS5 -> client -> two emulated links ->
+//! server -> HTTP.
 //!
 //! `MARLINE_HEAVY=1` moves 256 MiB each way instead of 12.
 

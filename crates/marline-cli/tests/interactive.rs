@@ -1,6 +1,7 @@
-//! `--mode interactive` between namespaces, over native TCP: WiFi falls silent and comes back while keys
-//! are echoed. LTE sleeps until then, carries everything meanwhile, new connections included, and sleeps
-//! again afterwards. Once with our server, once with the kernel's Multipath TCP. Needs root.
+//! Test of `--mode interactive` between namespaces, over native TCP: WiFi falls silent and comes
+//! back while keystrokes are echoed. LTE sleeps until then, carries everything meanwhile, including
+//! new connections, and sleeps again afterwards. Once with `marline server`, once with the kernel's
+//! Multipath TCP. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test interactive -- --nocapture

@@ -1,5 +1,6 @@
-//! `marline lab compare` as a process: every contestant runs, the table is made, and an interrupted one
-//! goes on. What the figures are is not judged here: this machine may be busy.
+//! Test of `marline lab compare` as a process: every contestant runs, the table is made, and an
+//! interrupted run is resumed. The figures themselves are not checked, since the machine may be
+//! busy.
 
 use std::process::{Command, Output};
 

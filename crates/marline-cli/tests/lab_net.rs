@@ -1,5 +1,5 @@
-//! `marline lab net` and `marline link --between` as processes: traffic passes, commands count, and
-//! nothing stays, even after SIGKILL.
+//! Tests of `marline lab net` and `marline link --between` as processes: traffic passes, commands
+//! take effect, and nothing is left behind, even after SIGKILL.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;

@@ -1,5 +1,5 @@
-//! `marline lab report` in a real browser: the page is whole, shows what it must, and needs nothing
-//! but itself.
+//! Test of `marline lab report` in a real browser: the page is complete, shows the expected
+//! content, and loads nothing else.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `marline lab run` and `sweep` as a process: the documentation's first experiment, as a reader does it.
+//! Test of `marline lab run` and `sweep` as processes: the first experiment of the documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! `marline link` as a process: commands on its socket, statistics at its end.
+//! Tests of `marline link` as a process: commands on its socket, statistics at its end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};

@@ -1,6 +1,6 @@
-//! A translator that forgets its translations while connections go over it, as one that was switched off and
-//! on does: the kernel's own, between namespaces. Over UDP connections outlive it unnoticed; native ones go
-//! on by a new subflow. Needs root.
+//! Tests with a NAT that loses its translations while connections pass it, as after a power cycle:
+//! the kernel's own NAT, between namespaces. Connections over UDP survive unnoticed; native ones
+//! continue on a new subflow. Needs root.
 
 mod path_health;
 mod support;

@@ -1,5 +1,5 @@
-//! `marline client --direct` to real servers: a kernel's Multipath TCP (by `mptcpize`), and plain TCP
-//! by fallback, over two networks between namespaces. Needs root.
+//! Tests of `marline client --direct` with real servers: a kernel's Multipath TCP (by `mptcpize`),
+//! and plain TCP by fallback, over two networks between namespaces. Needs root.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! What the native carrier needs of the system, and what it keeps: CAP_NET_RAW to start, nothing while
-//! it runs. The sandbox of the units in `packaging/` as far as it goes without systemd. Needs root.
+//! Tests of the native carrier's privileges: CAP_NET_RAW at start, none while it runs. Includes the
+//! sandbox of the units in `packaging/`, as far as it works without systemd. Needs root.
 
 mod support;
 

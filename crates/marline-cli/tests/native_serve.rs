@@ -1,5 +1,5 @@
-//! `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (by
-//! `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
+//! Tests of `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP
+//! (by `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Executes docs/quickstart.md, word for word.
+//! Test that executes docs/quickstart.md literally.
 //!
 //! The page's blocks say in their info strings who runs them (`role=`), whether they stay running
 //! (`background ready=".."`), what is typed (`stdin=`, `type=`), what must appear (`expect=`) and what

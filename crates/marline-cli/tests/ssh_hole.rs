@@ -1,6 +1,6 @@
-//! A real `ssh` session through a client and a server of ours, WiFi and a sleeping LTE radio between
-//! them: keys are typed, WiFi dies, and the echo goes on. Prints the hole; docs/quickstart.md has it.
-//! Needs root.
+//! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a
+//! sleeping LTE radio: keys are typed, WiFi dies, and the echo continues. Prints the length of the
+//! gap, which docs/quickstart.md quotes. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test ssh_hole -- --nocapture

@@ -1,5 +1,5 @@
-//! The units of `packaging/`, started by systemd itself with all that they forbid: a machine in namespaces
-//! of its own. Needs root, systemd and a cgroup to make.
+//! Tests of the units of `packaging/`, started by systemd itself with all their restrictions: a
+//! machine in its own namespaces. Needs root, systemd and permission to create a cgroup.
 
 mod support;
 

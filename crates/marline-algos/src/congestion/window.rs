@@ -1,6 +1,6 @@
-//! What loss-based controllers share: the window itself, its slow start, and what happens to both
-//! when something goes wrong. What differs (the curve of congestion avoidance and how far a loss
-//! throws it back) is the controllers' own.
+//! Congestion window shared by the loss-based controllers: the window itself, its slow start, and
+//! its reduction on congestion signals. The growth curve of congestion avoidance and the reduction
+//! factor belong to each controller.
 //!
 //! Points where the RFCs leave a choice, and what was chosen:
 //! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes the

@@ -1,4 +1,4 @@
-//! Backup: one path carries, the others stand by.
+//! Backup path manager: one path carries data, the others are opened as backups.
 //!
 //! *Problem.* The second path costs money or battery, yet the session must survive the first.
 //!

@@ -1,4 +1,5 @@
-//! Break before make: the cellular subflow is not opened until it is needed. MultiMob's path manager.
+//! Break-before-make path manager (MultiMob): the cellular subflow is opened only when it is
+//! needed.
 //!
 //! *Problem.* A subflow that only stands by costs energy: on LTE a join alone wakes the radio for some
 //! twelve seconds, about as much as all that a voice assistant says in a minute. `backup` opens it all the

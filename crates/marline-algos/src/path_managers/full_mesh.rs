@@ -1,4 +1,4 @@
-//! Full mesh: a subflow from every local address to every remote one. The default.
+//! Full-mesh path manager, the default: a subflow from every local address to every remote one.
 //!
 //! *Problem.* Use all there is, notice what comes and goes, and never give up on a path.
 //!

@@ -1,4 +1,4 @@
-//! Manual: nothing happens unless somebody asks for it.
+//! Manual path manager: subflows are opened and closed only on request.
 //!
 //! *Problem.* An application or an experiment wants to decide itself which subflows exist, as with
 //! the kernel's `path_manager=userspace`.

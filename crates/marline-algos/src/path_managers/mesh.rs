@@ -1,5 +1,5 @@
-//! What the managers that keep a mesh of paths share: which pairs of addresses should have a subflow,
-//! which have one, and when a missing one is tried again.
+//! Mesh of address pairs, shared by the path managers that keep one: which pairs should have a
+//! subflow, which have one, and when a missing one is retried.
 //!
 //! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out
 //! and is never rebuilt. Here a pair that should have a subflow and has none is tried for as long as

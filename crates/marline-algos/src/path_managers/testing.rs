@@ -1,4 +1,4 @@
-//! A connection in miniature, as a path manager sees it: addresses, paths and a clock.
+//! Simulated connection for unit tests of path managers: addresses, paths and a clock.
 
 use core::net::SocketAddr;
 

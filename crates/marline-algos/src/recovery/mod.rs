@@ -1,4 +1,4 @@
-//! Loss recovery: what is lost, and when to probe.
+//! Loss recovery: loss detection and probe timeouts.
 
 pub mod no_sack;
 mod rack_tlp;

@@ -1,6 +1,6 @@
-//! Peers without SACK: three duplicate ACKs mean loss (RFC 5681 section 3.2), and a partial ACK
-//! during recovery uncovers the next hole (NewReno, RFC 6582). Time says nothing here: without SACK
-//! it is unknown which of the older segments arrived.
+//! Loss detection for peers without SACK: three duplicate ACKs mean loss (RFC 5681 section 3.2),
+//! and a partial ACK during recovery uncovers the next hole (NewReno, RFC 6582). Time-based
+//! detection does not apply: without SACK it is unknown which of the older segments arrived.
 
 use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 

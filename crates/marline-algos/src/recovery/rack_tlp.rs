@@ -1,4 +1,4 @@
-//! RACK-TLP (RFC 8985): losses are told by time, and a silent tail is probed.
+//! RACK-TLP (RFC 8985): time-based loss detection, and probes for a silent tail.
 //!
 //! *Problem.* Counting duplicate ACKs finds no loss at the end of a burst (nothing follows that
 //! could be acknowledged), takes reordering for loss, and cannot see that a retransmission was lost.

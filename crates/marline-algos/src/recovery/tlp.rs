@@ -1,5 +1,5 @@
-//! TLP: RFC 8985 section 7, with the probe timeouts of its history. One probe per episode (two in a
-//! row if asked for); an episode ends when its verdict is known.
+//! Tail loss probes (RFC 8985 section 7), with the PTO formulas of earlier drafts and of Linux. One
+//! probe per episode (two in a row if configured); an episode ends when its outcome is known.
 //!
 //! *Problem.* When to probe: too early repeats what was only late, too late is no better than the
 //! retransmission timer. The answers differed over time, above all for a lone segment, whose ACK the

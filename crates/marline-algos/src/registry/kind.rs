@@ -1,4 +1,4 @@
-//! The kinds of policy, and what can be wrong with a name.
+//! Policy kinds, and the errors of policy specs.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! Factories made of a name and a closure, so that a policy needs no factory type of its own.
+//! Factories built from a name and a closure, so that a policy needs no factory type of its own.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The parameters of one policy in a spec: `key=value,...`, read once, key by key.
+//! Parameters of one policy in a spec: `key=value,...`, each read at most once.
 //!
 //! *Problem.* A policy's variants must be choosable by text, and a misspelt key or value must not be
 //! ignored: a measurement with the wrong parameter is worse than none.

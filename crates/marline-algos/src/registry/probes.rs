@@ -1,4 +1,4 @@
-//! The parameters of tail loss probes, which every loss recovery with such probes has.
+//! Parameters of tail loss probes, common to every loss recovery that sends them.
 
 use super::Parameters;
 use crate::recovery::{ProbeConfig, PtoFormula};

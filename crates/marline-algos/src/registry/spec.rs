@@ -1,4 +1,4 @@
-//! Specs: the text by which a policy and its parameters are chosen.
+//! Policy specs: the textual form in which a policy and its parameters are chosen.
 //!
 //! ```text
 //! min-rtt                                    a name

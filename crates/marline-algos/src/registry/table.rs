@@ -1,4 +1,4 @@
-//! The policies and wrappers of one kind by name, and how a spec becomes a factory.
+//! Table of the policies and wrappers of one kind, by name, from which specs become factories.
 
 use core::fmt;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! When a segment that a subflow took now would arrive, for the estimates that weigh a slow path
-//! against fast ones (`blocking.rs`, `completion.rs`).
+//! Arrival time estimate of a segment handed to a subflow now, for the schedulers that weigh a slow
+//! path against fast ones (`blocking.rs`, `completion.rs`).
 
 use marline_policy::SubflowView;
 use marline_time::{Duration, Rate};

@@ -1,4 +1,4 @@
-//! Redundancy when it pays: copies at once while the path is risky, hedged ones else.
+//! Adaptive redundancy: immediate copies while the path is risky, hedged ones otherwise.
 //!
 //! *Problem.* Full redundancy has the best tail and costs twice the bytes all the time. What it is good
 //! for happens now and then: a WiFi that loses frames, a handoff, a path that is about to die. The

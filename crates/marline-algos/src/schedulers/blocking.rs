@@ -1,5 +1,5 @@
-//! Head-of-line blocking under a bounded buffer: what a slow subflow takes must not stop the faster
-//! ones.
+//! Head-of-line blocking estimate under a bounded buffer: data on a slow subflow must not stall the
+//! faster ones.
 //!
 //! *Problem.* All subflows share one receive window, and one send buffer holds what is not DATA_ACKed.
 //! What a slow subflow takes comes late; until then everything the faster ones bring waits behind

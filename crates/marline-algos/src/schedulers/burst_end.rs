@@ -1,4 +1,4 @@
-//! Burst end: the last segments of a burst go on all paths, the rest once.
+//! Burst-end redundancy: the last segments of a burst go on all paths, the rest once.
 //!
 //! *Problem.* A segment in the middle of a burst that gets lost is found by the ones behind it,
 //! within a round trip. Behind the last one comes nothing: its loss shows only by silence, after a

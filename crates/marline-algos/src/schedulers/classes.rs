@@ -1,5 +1,5 @@
-//! What every scheduler must respect before it may be clever: usable or not, suspect or not,
-//! regular or backup. Public, so that schedulers outside this tree need not invent it again.
+//! Subflow classes that every scheduler must respect: usable or not, suspect or not, regular or
+//! backup. They are public so that schedulers outside this workspace can use them.
 //!
 //! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular
 //! one is usable. Full is not unusable: data waits for a regular subflow with a full window rather

@@ -1,4 +1,5 @@
-//! Coded: what was sent goes also as a sum, from which the peer computes whatever it lost.
+//! Coded scheduler: sent data is also covered by repair sums, from which the peer recovers lost
+//! bytes.
 //!
 //! *Problem.* A copy repairs one segment, and nobody knows which one will be lost. To be safe all of a burst
 //! must be copied. A sum of all its segments on another path repairs any one of them, two sums any

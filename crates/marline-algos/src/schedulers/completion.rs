@@ -1,4 +1,4 @@
-//! Completion: what a slow subflow takes must not be what everybody waits for in the end.
+//! Completion time estimate: data on a slow subflow must not arrive after everything else has.
 //!
 //! *Problem.* The fast subflow's window is full, a slow one has room. Under load that room is worth
 //! having. But when little is left to send, the fast one is through with all of it before the slow

@@ -1,5 +1,6 @@
-//! A scheduler with copies: new data goes where the scheduler (`min-rtt` unless another is wrapped)
-//! sends it, and a rule says which of it is sent a second time, on which other subflow, and when.
+//! Base of the redundant schedulers: new data goes where the inner scheduler (`min-rtt` unless
+//! another is wrapped) sends it, and a copy rule says which of it is sent a second time, on which
+//! other subflow, and when.
 //!
 //! *Problem.* Full redundancy costs every byte twice. Much of what it wins comes from few of the
 //! copies: the ones of data behind which nothing follows that would reveal its loss, the ones made

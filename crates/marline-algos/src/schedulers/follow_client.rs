@@ -1,4 +1,4 @@
-//! Follow the client: the server sends where the client does. MultiMob's scheduler for servers.
+//! Follow-client scheduler (MultiMob): the server sends on the subflow the client last used.
 //!
 //! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about to be
 //! left. A server that weighs RTTs by itself goes on sending into a WiFi that the client has given up,

@@ -1,4 +1,4 @@
-//! Hedged: the copy waits until the answer should have been there, and is then sent elsewhere.
+//! Hedged redundancy: a copy is sent on another path only when the acknowledgment is overdue.
 //!
 //! *Problem.* Nearly all copies of full redundancy are for nothing: the original arrives first. Each
 //! costs bytes, often on the path that its owner pays for. But a copy made only when the loss is

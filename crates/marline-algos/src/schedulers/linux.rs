@@ -1,4 +1,4 @@
-//! Linux: how Multipath TCP in today's kernel finds out that a path is silent, for comparisons.
+//! Linux-like scheduler, for comparisons: silent paths are detected as in current kernels.
 //!
 //! *Problem.* What users of the kernel know as "the hole" when WiFi goes: it is neither the scheduler
 //! nor TCP, but the time until the connection dares to use another subflow. Comparisons in virtual

@@ -1,4 +1,5 @@
-//! Lowest RTT first: the default of Multipath TCP in Linux from 2011 to its removal there.
+//! Lowest-RTT-first scheduler, the default of Multipath TCP in Linux from 2011 until its removal
+//! there.
 //!
 //! *Problem.* Several subflows have room; which one takes the next segment? The one on which it
 //! arrives first, as far as smoothed RTTs tell.

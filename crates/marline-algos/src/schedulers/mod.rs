@@ -1,4 +1,4 @@
-//! Schedulers: which data goes on which subflow.
+//! Schedulers: the choice of the subflow that carries each piece of data.
 
 mod arrival;
 mod auto_redundant;

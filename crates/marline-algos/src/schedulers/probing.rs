@@ -1,4 +1,4 @@
-//! Probing: the last segment of a burst goes also on paths that have been idle, to learn how they are.
+//! Probing wrapper: the last segment of a burst is also sent on idle paths, to measure them.
 //!
 //! *Problem.* `min-rtt` leaves a slower path alone as long as the faster one has room. Its RTT is then
 //! a memory: the path may have become the better one, or be dead, and the moment when the fast path

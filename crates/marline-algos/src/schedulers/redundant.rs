@@ -1,4 +1,4 @@
-//! Redundant: every byte on every path, as far as each path gets.
+//! Redundant scheduler: every byte on every path, as far as each path keeps up.
 //!
 //! *Problem.* A small message must arrive soon even if one path stalls right now, and nobody can know
 //! which. Sent on all paths, it takes the minimum of their delays, and no path's death delays it.

@@ -1,5 +1,5 @@
-//! Redundant when idle: copies of whatever is not acknowledged, but only while there is nothing new
-//! to send.
+//! Redundant-when-idle scheduler: copies of unacknowledged data, but only while there is nothing
+//! new to send.
 //!
 //! *Problem.* Redundancy halves what two paths can carry together. While there is new data, every
 //! bit of room is worth more for it; only when all of it is under way, room is left over.

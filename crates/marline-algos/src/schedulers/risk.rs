@@ -1,4 +1,5 @@
-//! How likely a path is late: the share of its recent segments whose answer did not come in time.
+//! Lateness estimate of a path: the share of its recent segments that were not acknowledged in
+//! time.
 //!
 //! *Problem.* Whether a copy at once is worth its bytes depends on the chance that the original
 //! does not arrive in time. Neither RTT nor window tell it: a path that loses 3 % and one that loses

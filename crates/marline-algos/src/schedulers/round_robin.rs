@@ -1,4 +1,4 @@
-//! Round robin: the subflows take turns, one segment each.
+//! Round-robin scheduler: the subflows take turns, one segment each.
 //!
 //! *Problem.* None of its own: it is the yardstick against which a scheduler shows that knowing the
 //! paths is worth something, and the quickest way to see that all paths work.

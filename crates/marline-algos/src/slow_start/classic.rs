@@ -1,4 +1,4 @@
-//! Classic slow start: the window grows by what was delivered (RFC 5681 section 3.1).
+//! Classic slow start: the window grows by the bytes delivered (RFC 5681 section 3.1).
 //!
 //! *Problem.* Nothing is known of the path; find its capacity in few round trips.
 //!

@@ -1,4 +1,4 @@
-//! HyStart++ (RFC 9406): leave slow start when the round-trip time rises.
+//! HyStart++ (RFC 9406): slow start that ends when the round-trip time rises.
 //!
 //! *Problem.* Classic slow start ends with a loss, at up to twice the window the path holds: on a
 //! path with a deep queue that is a window's worth of losses and a queue full of delay, which an

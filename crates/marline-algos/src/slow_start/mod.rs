@@ -1,4 +1,4 @@
-//! Slow start, apart from congestion avoidance: how a window grows while its limit is unknown.
+//! Slow start, separate from congestion avoidance: window growth while the capacity is unknown.
 //!
 //! RFC 9406 is written as a part of slow start that any loss-based controller may use, so it is one
 //! here: Reno and CUBIC hold a [`SlowStart`] and ask it about every ACK of the *initial* slow start.

@@ -1,4 +1,5 @@
-//! Many connections at once over two long paths, with and without strangers beside them.
+//! Benchmark of many simultaneous connections over two long paths, with and without a concurrent
+//! SYN flood.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! What a new connection costs, beside direct TCP in the same run, by turns:
-//! `cargo bench -p marline-cli --bench connections` (needs nginx and ab; the second part root and `ip`).
+//! Connection setup benchmark, alternating with direct TCP in the same run: `cargo bench -p
+//! marline-cli --bench connections` (needs nginx and ab; the second part root and `ip`).
 //!
 //! `requests`: HTTP without keep-alive over loopback, through a forward and straight; requests per second.
 //!

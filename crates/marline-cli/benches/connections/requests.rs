@@ -1,4 +1,4 @@
-//! HTTP without keep-alive: a connection per request.
+//! Benchmark of HTTP without keep-alive: one connection per request.
 
 use std::net::TcpStream;
 use std::path::Path;

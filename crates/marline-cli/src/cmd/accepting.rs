@@ -1,4 +1,4 @@
-//! Taking connections in.
+//! Accept loops of the long-running commands.
 
 use std::future::Future;
 use std::net::SocketAddr;

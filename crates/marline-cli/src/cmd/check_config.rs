@@ -1,4 +1,4 @@
-//! `marline check-config`: what is configured.
+//! `marline check-config`: validation and display of the effective configuration.
 
 use std::process::ExitCode;
 

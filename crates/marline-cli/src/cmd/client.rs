@@ -1,4 +1,4 @@
-//! `marline client`: the proxy's near end.
+//! `marline client`: the client side of the proxy.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

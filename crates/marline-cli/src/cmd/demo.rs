@@ -1,4 +1,4 @@
-//! `marline demo`: everything in one command.
+//! `marline demo`: a self-contained demonstration.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

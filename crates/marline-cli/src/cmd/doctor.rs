@@ -1,5 +1,4 @@
-//! `marline doctor`: which ways of running Marline work on this machine, and what lies on the way to a
-//! server.
+//! `marline doctor`: diagnosis of this machine (which carriers work) and of the paths to a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

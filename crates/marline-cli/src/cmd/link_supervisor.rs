@@ -1,4 +1,4 @@
-//! Links that run until they are told to end, and who tells them: signals, a time, standard input,
+//! Supervision of running links until they are stopped by a signal, a time limit, standard input or
 //! a control socket.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! One file per subcommand: its arguments and what it does.
+//! Subcommands, one file each: arguments and implementation.
 
 mod accepting;
 pub mod check_config;

@@ -1,4 +1,4 @@
-//! `marline monitor`: watching a running client or server through its control socket.
+//! `marline monitor`: live view of a running client or server through its control socket.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `marline path`: the paths of a running client, listed or changed.
+//! `marline path`: listing and changing the paths of a running client.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

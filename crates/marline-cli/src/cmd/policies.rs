@@ -1,4 +1,4 @@
-//! `marline policies`: what can be chosen by name, and with which parameters.
+//! `marline policies`: the list of policies and their parameters.
 
 use std::process::ExitCode;
 

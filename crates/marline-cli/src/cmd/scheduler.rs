@@ -1,4 +1,4 @@
-//! `marline scheduler`: another scheduler for running connections.
+//! `marline scheduler`: changing the scheduler of running connections.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

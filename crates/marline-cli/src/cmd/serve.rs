@@ -1,4 +1,4 @@
-//! `marline serve`: a front for a service.
+//! `marline serve`: a Multipath TCP front end for a TCP service.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `marline server`: the proxy's far end.
+//! `marline server`: the server side of the proxy.
 
 mod setup;
 

@@ -1,4 +1,4 @@
-//! The configuration of a running program, and reading it again (SIGHUP).
+//! Configuration of a running program, and its reload on SIGHUP.
 //!
 //! Reading again goes through all that a start goes through; if anything is wrong, nothing changes. What
 //! cannot change in a running program (its ports, its carrier, its key) is named in the log, and stays.

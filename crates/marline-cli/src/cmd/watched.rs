@@ -1,4 +1,4 @@
-//! What running programs show of themselves.
+//! Control socket, metrics and memory upkeep of a running program.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The client's configuration.
+//! Client configuration.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

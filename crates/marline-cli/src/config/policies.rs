@@ -1,4 +1,4 @@
-//! From a mode's name to the policies behind it.
+//! Mapping from a mode's name to its policies.
 
 use marline::policy::{OracleConfig, Role};
 use marline::{ConnectionConfig, Duration, Interactive, Linger, interactive};

@@ -1,4 +1,4 @@
-//! The configuration of a front for a service.
+//! Configuration of `marline serve`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

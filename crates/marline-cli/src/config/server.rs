@@ -1,4 +1,4 @@
-//! The server's configuration.
+//! Server configuration.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What all long-running commands can be told, and laying flags over files.
+//! Options shared by all long-running commands, and the layering of flags over files.
 //!
 //! serde can either flatten a shared struct or refuse unknown keys and say where a file is wrong, not
 //! both; so the macro `options!` writes the shared fields into each command's struct, and

@@ -1,4 +1,4 @@
-//! Values that configuration speaks of, as text.
+//! Textual forms of configuration values.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

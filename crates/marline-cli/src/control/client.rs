@@ -1,4 +1,4 @@
-//! The asking side of the control socket.
+//! Client side of the control socket.
 
 use std::path::Path;
 

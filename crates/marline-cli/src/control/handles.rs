@@ -1,4 +1,4 @@
-//! A running client and a running server as the control socket sees them.
+//! Handles of a running client and a running server for the control socket.
 
 use marline::{
     Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, NetpathInfo, PathEvent,

@@ -1,4 +1,4 @@
-//! Where control sockets lie, and how a tool finds the one that is meant.
+//! Location of control sockets, and their discovery by tools.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,4 +1,4 @@
-//! The serving side of the control socket.
+//! Server side of the control socket.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The library's pictures and events as the control protocol words them.
+//! Conversion of the library's snapshots and events to control protocol messages.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The applications of the demo: they know a SOCKS5 port and nothing of Marline.
+//! Applications of the demo: they use a SOCKS5 port and know nothing of Marline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Processes of this same program: started, waited for until they are ready, ended in good order.
+//! Child processes of this same program: start, wait for readiness, orderly end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

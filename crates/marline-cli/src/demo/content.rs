@@ -1,5 +1,5 @@
-//! The file of the demo: bytes that both ends can make from a seed, so that its hash is known
-//! without having been sent.
+//! File of the demo: bytes that both ends generate from a seed, so that its hash is known without a
+//! transfer.
 
 use marline_time::{PcgRng, Rng, SeedTree};
 use sha2::{Digest, Sha256};

@@ -1,4 +1,4 @@
-//! The far end of the demo: an HTTP server with one file and an echo server, on loopback.
+//! Origin servers of the demo: an HTTP server with one file and an echo server, on loopback.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! What the demo found: a table, a verdict, JSON.
+//! Results of the demo: table, verdict, JSON.
 
 use std::time::Duration;
 

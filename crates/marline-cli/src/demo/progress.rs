@@ -1,4 +1,4 @@
-//! What is seen while the demo runs: bars on a terminal, plain lines elsewhere.
+//! Progress display of the demo: bars on a terminal, plain lines elsewhere.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What is compared over what, for how long.
+//! Setup of the demo: contenders, links and durations.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The performance: everything is started, WiFi dies and returns, everything is ended.
+//! Run of the demo: all processes are started, WiFi dies and returns, all processes are ended.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;

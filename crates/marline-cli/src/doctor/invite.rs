@@ -1,5 +1,5 @@
-//! The way to a server as its invite names it, gone as a client goes it: names, the handshake over each
-//! path, the server's key, the credential, and how large segments may be.
+//! Check of an invite, following the steps of a client: name resolution, the handshake over each
+//! path, the server's key, the credential, and the largest segment size.
 //!
 //! Everything is tried at once and has an end: a line per check and path, each with what to do, within
 //! `PATIENCE`. The connection is closed without a wish; neither the invite nor its token is shown.

@@ -1,4 +1,4 @@
-//! Native TCP, tried out over loopback against this machine's kernel.
+//! Check of native TCP over loopback against this machine's kernel.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};

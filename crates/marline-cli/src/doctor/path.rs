@@ -1,4 +1,5 @@
-//! What lies on the way to a server: each path is tried alone, and what both ends saw is compared.
+//! Path diagnosis: each path to a server is tried alone, and the segments seen at both ends are
+//! compared.
 //!
 //! A box on the way shows in the difference between what one end sent and what the other one got. So the
 //! other end must tell: `marline doctor --listen` is an echo that remembers the segments of its

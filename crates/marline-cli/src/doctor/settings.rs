@@ -1,4 +1,4 @@
-//! Settings of the system that matter, read and judged.
+//! Check of the system settings that affect Marline.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Sums that only grow, made from pictures of connections that come and go.
+//! Monotonic totals computed from snapshots of connections that come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Programs that open many connections at once, through the proxy: none of them may fail.
+//! Tests of applications that open many proxied connections at once; none may fail.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};

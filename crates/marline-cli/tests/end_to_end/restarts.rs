@@ -1,5 +1,5 @@
-//! Servers that end in the middle of a download: what curl is told, and when. The download's length is
-//! not announced, so an end of the stream would make it look whole.
+//! Tests of servers that end in the middle of a download: the error curl reports, and when. The
+//! download's length is not announced, so a clean end of stream would make it look complete.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

@@ -1,4 +1,4 @@
-//! Signals of running programs: what they end, what they change, and what they leave alone.
+//! Tests of signal handling: what signals end, what they change, and what they leave alone.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

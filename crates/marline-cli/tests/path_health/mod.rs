@@ -1,5 +1,6 @@
-//! What a client says of paths over which its server does not answer: a network that drops UDP, a captive
-//! portal that objects, no path at all, a server that is gone. Told once, by name, and taken back.
+//! Tests of a client's warnings about paths over which its server does not answer: a network that
+//! drops UDP, a captive portal that rejects it, no path at all, a server that is gone. Each is
+//! reported once, by name, and withdrawn when it recovers.
 
 use super::support::native::start_nginx;
 use super::support::world::{Until, World};

@@ -1,4 +1,4 @@
-//! Running the program as its users do: as processes.
+//! Test support: running the program as a process.
 
 // Each test file uses its part.
 #![allow(dead_code, reason = "every test binary compiles this file and uses a part of it")]

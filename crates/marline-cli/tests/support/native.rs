@@ -1,4 +1,4 @@
-//! The machines and services that tests of the native carrier need.
+//! Test support for the native carrier: hosts and services.
 
 use std::path::Path;
 

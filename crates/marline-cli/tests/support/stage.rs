@@ -1,4 +1,5 @@
-//! A phone and a server for a test: namespaces with emulated links between them, programs in them.
+//! Test network of a phone and a server: namespaces with emulated links between them, and the
+//! programs in them.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! Network namespaces for a test: what a shell script builds, and running programs in them.
+//! Network namespaces of a test, built by a shell script, and the programs that run in them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
-//! BBR's memory: the largest delivery rate of the last rounds, the smallest RTT of the last seconds,
-//! and the clock of rounds itself.
+//! Filters of BBR: the largest delivery rate of the last rounds, the smallest RTT of the last
+//! seconds, and the round counter.
 
 use marline_policy::RateSample;
 use marline_time::{Duration, Instant, Rate};

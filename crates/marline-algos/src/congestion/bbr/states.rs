@@ -1,4 +1,4 @@
-//! BBR's states: what each sends at, and when it ends.
+//! State machine of BBR: the gains of each state, and the condition that ends it.
 //!
 //! ```text
 //! Startup --(no growth for 3 rounds)--> Drain --(queue gone)--> ProbeBw --+

@@ -1,4 +1,4 @@
-//! BBR against a pipe of known rate and RTT.
+//! Tests of BBR against a pipe of known rate and RTT.
 
 use marline_policy::Penalty;
 use marline_testkit::views::{MSS, ack, ms};

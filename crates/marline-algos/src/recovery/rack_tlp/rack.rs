@@ -1,4 +1,4 @@
-//! RACK: RFC 8985 section 6. Step numbers are those of section 6.2.
+//! RACK loss detection (RFC 8985 section 6). Step numbers are those of section 6.2.
 
 use std::collections::VecDeque;
 

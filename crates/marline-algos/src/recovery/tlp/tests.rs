@@ -1,4 +1,4 @@
-//! When each formula probes.
+//! Tests of the probe timeout formulas.
 
 use marline_policy::{LossRecovery, Phase, RttConfig, RttEstimator, SentKind, TimeoutAction};
 use marline_testkit::sender::Sender;

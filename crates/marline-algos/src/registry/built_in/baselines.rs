@@ -1,4 +1,4 @@
-//! The schedulers that carry each byte once.
+//! Built-in schedulers that send each byte once.
 
 use super::{RegisterError, Registry};
 use crate::schedulers::{

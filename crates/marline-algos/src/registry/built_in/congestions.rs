@@ -1,4 +1,4 @@
-//! Congestion controls.
+//! Built-in congestion controls.
 
 use super::{RegisterError, Registry};
 use crate::NamedCongestion;

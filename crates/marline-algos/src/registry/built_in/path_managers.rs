@@ -1,4 +1,4 @@
-//! Path managers.
+//! Built-in path managers.
 
 use super::{RegisterError, Registry};
 use crate::path_managers::{Backup, BreakBeforeMake, BreakBeforeMakeConfig, FullMesh, Manual};

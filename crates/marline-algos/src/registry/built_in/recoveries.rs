@@ -1,4 +1,4 @@
-//! Loss recoveries.
+//! Built-in loss recoveries.
 
 use super::{RegisterError, Registry};
 use crate::NamedRecovery;

@@ -1,4 +1,4 @@
-//! Schedulers and their wrappers.
+//! Built-in schedulers and scheduler wrappers.
 
 use super::{RegisterError, Registry, baselines};
 use crate::schedulers::{

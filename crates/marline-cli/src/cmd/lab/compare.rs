@@ -1,4 +1,4 @@
-//! `marline lab compare`: Marline beside the kernel's TCP and Multipath TCP.
+//! `marline lab compare`: Marline compared with the kernel's TCP and Multipath TCP.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

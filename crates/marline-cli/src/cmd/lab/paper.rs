@@ -1,4 +1,4 @@
-//! `marline lab paper`: published measurements, done again.
+//! `marline lab paper`: reproductions of published measurements.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;

@@ -1,4 +1,4 @@
-//! `marline lab report`: all results as one page.
+//! `marline lab report`: one HTML page with all results.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! A server's first minute: key, configuration, first client.
+//! First-time setup of a server: key, configuration, first client.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! From what both ends saw to what lies between them.
+//! Inference of middlebox behaviour from the segments seen at both ends.
 //!
 //! Sequence numbers are taken relative to the SYN of the same end, so that a box that moves them does not
 //! hide the rest. Of each direction the sent segments are compared with those that came.

@@ -1,4 +1,4 @@
-//! The client's side: what is sent, and what comes back.
+//! Client side of a path diagnosis: the probes it sends and the replies it records.
 
 use std::io;
 use std::net::SocketAddr;

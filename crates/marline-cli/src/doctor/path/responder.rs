@@ -1,4 +1,4 @@
-//! `marline doctor --listen`: an echo that tells what it saw.
+//! `marline doctor --listen`: an echo server that reports the segments it received.
 //!
 //! Whoever reaches it may use it, so it does little: it sends back what it got, and tells an address only
 //! of segments from and to that address, and only who knows the number that its connection began with.

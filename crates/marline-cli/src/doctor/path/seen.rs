@@ -1,4 +1,4 @@
-//! Segments as both ends tell them, and as a diagnosis looks at them.
+//! Observed segments, as both ends report them and as the diagnosis reads them.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! From what was seen to what is said: every kind of box of docs/middleboxes.md.
+//! Diagnosis tests: one for every kind of middlebox in docs/middleboxes.md.
 
 use marline::FallbackReason;
 

@@ -1,4 +1,5 @@
-//! A conversation as both ends note it, with something between them: what a diagnosis starts from.
+//! Recorded conversation for diagnosis tests: the segments both ends note, with a middlebox between
+//! them.
 //!
 //! Both ends say the same, whatever becomes of it: a handshake, messages to and fro, a burst each way.
 //! What is between them says of each segment what comes out at the other side.

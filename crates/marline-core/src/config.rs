@@ -1,4 +1,4 @@
-//! What can be set, with the defaults and where they come from.
+//! Configuration of endpoints and connections, with defaults and their sources.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Keys and what is derived from them (RFC 8684 sections 3.1 and 3.2): token, initial data sequence
-//! number, and the HMACs that authenticate joins and announced addresses.
+//! Keys and the values derived from them (RFC 8684 sections 3.1 and 3.2): token, initial data
+//! sequence number, and the HMACs that authenticate joins and announced addresses.
 
 use core::fmt;
 use core::net::IpAddr;

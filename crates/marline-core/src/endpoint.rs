@@ -1,4 +1,4 @@
-//! The Endpoint: five calls, and the application's commands.
+//! Endpoint: the five calls of a driver, and the application's commands.
 
 mod commands;
 mod cookie;

@@ -1,4 +1,4 @@
-//! What the core tells its driver.
+//! Events that the core reports to its driver.
 
 use marline_policy::{AddressId, SilenceCause, SubflowId};
 use marline_time::Instant;

@@ -1,4 +1,4 @@
-//! Repair by coding: sums of sent bytes, from which lost ones are computed.
+//! Forward error correction: sums of sent bytes, from which lost ones are recovered.
 //!
 //! Pure, and without any knowledge of segments and subflows: `gf256` is the arithmetic, `code` says what a
 //! repair is, `decoder` solves for what is missing. The sending side is `connection/fec_tx.rs`, the

@@ -1,4 +1,4 @@
-//! Where the RFCs leave a choice, and Marline does not choose as Linux does.
+//! Linux-compatible behaviour where the RFCs leave a choice and Marline's default differs.
 
 /// Choices that the RFCs leave open and that Marline makes in favour of latency, each to be made otherwise.
 /// All are off by default. [`LinuxCompat::LINUX`] is what Linux does, for comparisons segment by segment.

@@ -1,4 +1,4 @@
-//! How a client notices by itself that a path is dead: what can be set.
+//! Configuration of liveness detection, by which a client detects a dead path on its own.
 
 mod spec;
 

@@ -1,4 +1,5 @@
-//! The oracle: how netpaths do, as all connections of a process together see it.
+//! Path health monitor: the state of address pairs as seen by all connections of a process
+//! together.
 //!
 //! *Problem.* Ten connections of a phone use the same WiFi. When it dies, the one that sends something
 //! finds out by its timers; each of the others finds out for itself, later, when its user wants

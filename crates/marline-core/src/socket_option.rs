@@ -1,4 +1,4 @@
-//! What an application may change on a connection that runs.
+//! Options that an application may change on an established connection.
 
 use marline_time::Duration;
 

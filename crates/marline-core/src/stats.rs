@@ -1,4 +1,4 @@
-//! Counters and snapshots for people: per endpoint, per connection, per subflow.
+//! Counters and snapshots for monitoring: per endpoint, per connection, per subflow.
 
 use marline_policy::{Phase, SubflowId};
 use marline_time::{Duration, Instant, Rate};

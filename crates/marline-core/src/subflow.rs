@@ -1,4 +1,4 @@
-//! A Subflow: plain TCP (RFC 9293) that offers option space to its connection.
+//! Subflow: plain TCP (RFC 9293) that offers option space to its connection.
 //!
 //! It knows no MPTCP, no scheduler and no application bytes. Positions are [`Ssn`]s, unwrapped to
 //! 64 bits; the payload of what it sends lies in the connection's send buffer and is named by DSN.

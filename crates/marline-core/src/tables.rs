@@ -1,4 +1,5 @@
-//! Tables of an endpoint that its connections read and write, each with private state and one owner.
+//! Tables of an endpoint that its connections read and write, each with private state and one
+//! owner.
 
 pub(crate) mod chunks;
 pub(crate) mod context;

@@ -1,4 +1,4 @@
-//! What crosses the edge between the core and a carrier.
+//! Types exchanged between the core and a carrier.
 
 use core::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! How precise and how fast the real-time link is: prints one-way delay errors as an outside
-//! observer measures them and the rate at which it still keeps up.
+//! Benchmark of the real-time link: one-way delay errors as an outside observer measures them, and
+//! the highest rate at which it keeps up.
 //!
 //! `cargo bench -p marline-emulator --bench emulator`
 

@@ -1,5 +1,5 @@
-//! How precise and how fast links between namespaces are, as the kernels at their ends see it: one-way
-//! delay errors of UDP packets, and TCP of the kernel over two shaped paths, all on two processors.
+//! Benchmark of links between namespaces, measured by the kernels at their ends: one-way delay
+//! errors of UDP packets, and kernel TCP over two shaped paths, all on two processors.
 //!
 //! `cargo bench -p marline-emulator --bench tunnel` (as root; needs `ip`). `-- --quick` is shorter; other words
 //! choose the links that contain one of them: `-- rate=1G`.

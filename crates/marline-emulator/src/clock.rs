@@ -1,4 +1,4 @@
-//! The emulator's time line.
+//! Clock of the emulator.
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! What can be told to a running link.
+//! Commands to a running link.
 
 use marline_link::DuplexConfig;
 

@@ -1,4 +1,4 @@
-//! Configuration of links: what is at their ends, and what they do by themselves.
+//! Configuration of emulated links: their endpoints and their scheduled changes.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! The thread: sleep until shortly before something is due, spin, move datagrams.
+//! Thread of the emulator: it sleeps until shortly before the next deadline, spins, and moves
+//! datagrams.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! The client addresses of a relay, each with a socket of its own towards the target: bounded,
-//! forgotten when idle.
+//! Client addresses of a relay, each with a socket of its own towards the target: bounded, expired
+//! when idle.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! One direction of a relay: the link model over datagrams that know whose they are.
+//! One direction of a relay: the link model over datagrams that carry their flow.
 
 use marline_link::radio::RadioReading;
 use marline_link::{Link, LinkConfig, Packet};

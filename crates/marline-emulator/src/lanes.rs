@@ -1,4 +1,4 @@
-//! Both directions of a running link, and what is to happen to it when.
+//! Both directions of a running link, and their scheduled changes.
 
 use std::collections::VecDeque;
 

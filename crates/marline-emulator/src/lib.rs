@@ -1,4 +1,4 @@
-//! The link model in real time: a UDP relay between real sockets, or a tunnel between namespaces.
+//! Link model in real time: a UDP relay between real sockets, or a tunnel between namespaces.
 //!
 //! The problem: a result measured over an emulated link is worth what the emulator's timing is
 //! worth. Timers that fire 4 ms late, or a thread that was not scheduled for 20 ms, look exactly

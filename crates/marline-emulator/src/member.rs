@@ -1,4 +1,4 @@
-//! What the emulator's thread hosts: relays between sockets, tunnels between namespaces.
+//! Members of the emulator's thread: relays between sockets, tunnels between namespaces.
 
 use std::io;
 use std::net::SocketAddr;

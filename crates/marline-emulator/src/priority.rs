@@ -1,4 +1,5 @@
-//! A link does not wait for its users: its thread goes ahead of what is measured, if it may.
+//! Real-time priority of the emulator's thread, where permitted: a link must not wait for the
+//! programs it serves.
 
 use std::num::NonZeroU64;
 

@@ -1,4 +1,4 @@
-//! What an emulated link did, and how far its own timing can be believed.
+//! Report of an emulated link: what it did, and how far its own timing can be trusted.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a real-time thread leaves to others, in small portions.
+//! Voluntary rest of a real-time thread, in small portions.
 //!
 //! The kernel lets real-time threads have 95 % of a processor and takes the rest for those that wait,
 //! all of it in one piece: 50 ms of a second. A link that stands still for so long is worse than one

@@ -1,4 +1,4 @@
-//! UDP sockets of the emulator: batches in (recvmmsg, GRO split apart), batches out (GSO).
+//! UDP sockets of the emulator: batched receive (recvmmsg, GRO split apart) and batched send (GSO).
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

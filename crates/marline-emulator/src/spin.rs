@@ -1,4 +1,4 @@
-//! How long before a deadline the emulator stops sleeping and spins.
+//! Spin time before a deadline, adapted to the lateness of sleeps.
 //!
 //! The problem: a sleep ends late, by 5 us or by 100 us, depending on the machine and on what its
 //! processors do. Spinning through that time costs a processor, more with every packet. So the spin

@@ -1,4 +1,4 @@
-//! How long the emulator's thread could run and was not let: others had its processor.
+//! Measurement of the time for which the emulator's thread was runnable but not scheduled.
 //!
 //! A thread that waits for a processor reads packets late without knowing: for an interface there is
 //! no time of arrival to ask for. The kernel counts how long each thread waited, and how often it got a

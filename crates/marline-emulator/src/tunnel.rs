@@ -1,4 +1,4 @@
-//! A link between two network namespaces: a TUN interface in each, the link model between them.
+//! Tunnel between two network namespaces: a TUN interface in each, the link model between them.
 //!
 //! The kernels (or whatever stack) on both sides see an ordinary point-to-point interface. Since the
 //! descriptors carry no offload header, packets come segmented to the MTU and with their checksums

@@ -1,4 +1,4 @@
-//! Links between namespaces, measured by the kernels at their ends. Needs root.
+//! Tests of links between namespaces, measured by the kernels at their ends. Needs root.
 //!
 //! What is judged by time is judged only in runs that the emulator itself does not doubt; a machine on
 //! which it doubts every one of them fails the test.

@@ -1,5 +1,4 @@
-//! The dimensions of the matrix, its cells, and a small set of them that covers every pair of
-//! values.
+//! Dimensions of the matrix, its cells, and a small subset that covers every pair of values.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Bytes that both ends can make: what arrives is compared as it comes, so a prefix can be judged as
-//! well as the whole.
+//! Test content that both ends generate: arriving bytes are compared at once, so a prefix can be
+//! checked as well as the whole.
 
 use std::fmt::Write as _;
 use std::io;

@@ -1,4 +1,4 @@
-//! What the two applications say to each other, written once for every kind of stream.
+//! Dialogue of the two applications, written once for every kind of stream.
 //!
 //! The server speaks first, one byte: a kernel client does not join before it has heard data from
 //! its peer. The client then waits a moment, so that the subflows are there before the bytes flow.

@@ -1,4 +1,4 @@
-//! What must hold in every cell, whatever its combination.
+//! Checks that must hold in every cell, whatever its combination.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The interoperability matrix: Marline against the kernel's Multipath TCP, in both roles, over
-//! emulated links in namespaces. `cargo xtask interop --help`; docs/interop.md.
+//! Interoperability matrix: Marline against the kernel's Multipath TCP, in both roles, over
+//! emulated links in namespaces. See `cargo xtask interop --help` and docs/interop.md.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Both ends on a net that exists, captured, to their end.
+//! Execution of one exchange: both ends on a prepared network, with capture, until they end.
 
 use std::fs::File;
 use std::io;

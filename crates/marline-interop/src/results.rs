@@ -1,4 +1,4 @@
-//! Results on disk, so that a run can be continued, and their summary.
+//! Results on disk, so that a run can be resumed, and their summary.
 
 use std::fmt::Write as _;
 use std::fs;

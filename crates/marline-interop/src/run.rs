@@ -1,4 +1,4 @@
-//! Runs one cell: namespaces, capture, both ends, faults; then judges.
+//! Run of one cell: namespaces, capture, both ends, faults, and then the checks.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

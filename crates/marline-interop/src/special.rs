@@ -1,4 +1,5 @@
-//! Cases that are no cells of the matrix: path management and fallback, each a story of its own.
+//! Special cases outside the matrix: path management and fallback, each with its own sequence of
+//! events.
 //!
 //! Every case moves bytes both ways, which are compared as in the matrix; the captures are checked;
 //! and then the case asks what it is about: the kernel's counters, and which path carried how much

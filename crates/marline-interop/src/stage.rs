@@ -1,4 +1,4 @@
-//! What a cell needs around it: paths, sizes, faults, and how long it may take.
+//! Test network of a cell: paths, sizes, faults, and time limit.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a cell left to be judged, and what came of it.
+//! Evidence that a cell leaves behind, and the verdict on it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Captures: one pcapng file per local address, which Wireshark reads as native Multipath TCP.
+//! Packet captures: one pcapng file per local address, which Wireshark reads as native Multipath
+//! TCP.
 //!
 //! What is written is the segment as the core saw it, under an IP header made up from the addresses
 //! that the core knows. Checksums that were verified, or left to hardware, are written as they should

@@ -1,4 +1,5 @@
-//! The clock of the drivers: nanoseconds since the first one started, from the system's monotonic clock.
+//! Clock of the drivers: nanoseconds since the first one started, from the system's monotonic
+//! clock.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! Contacts: what was asked of which peer by which of our addresses, and what came back.
+//! Contacts: the requests sent to each peer from each local address, and the replies.
 //!
 //! A connection knows its own subflows; whether a *path* leads to a server outlives them. So the driver of
 //! a client notes, per local address and peer, what left that wants an answer, when something last came

@@ -1,4 +1,4 @@
-//! The radio that a path goes over, as people name it. What it draws is for an observer to say.
+//! Radio technology of a path, as configured. Its energy consumption is computed by an observer.
 
 use core::fmt;
 use core::str::FromStr;

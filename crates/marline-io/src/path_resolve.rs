@@ -1,4 +1,4 @@
-//! From a path as people name it to the addresses and interfaces it stands for now.
+//! Resolution of a path spec to the addresses and interfaces it currently denotes.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};

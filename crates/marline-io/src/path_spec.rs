@@ -1,4 +1,5 @@
-//! How a path is named by people: `wlan0`, `192.0.2.7`, `wwan0,backup`, `127.0.0.1=127.0.0.1:7001`.
+//! Path specs, the textual form of a path: `wlan0`, `192.0.2.7`, `wwan0,backup`,
+//! `127.0.0.1=127.0.0.1:7001`.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};

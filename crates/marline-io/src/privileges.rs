@@ -1,4 +1,4 @@
-//! Letting go of capabilities once the sockets are open.
+//! Dropping of capabilities once the sockets are open.
 //!
 //! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so the
 //! time to drop them is after the sockets are open and before the runtime starts its threads. That

@@ -1,4 +1,4 @@
-//! The segments of a driver, remembered for a while: what a diagnosis compares with the other end's.
+//! Segment log of a driver, kept for a while: a diagnosis compares it with the other end's.
 //!
 //! Of each segment the header is kept, and of the payload its length and a sum. Clones share the log.
 

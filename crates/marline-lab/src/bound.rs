@@ -1,5 +1,5 @@
-//! The clairvoyant bound: the earliest time at which each message could have arrived, over any use
-//! of the paths, by a sender that knows everything the links are going to do.
+//! Clairvoyant bound: the earliest time at which each message could have arrived, over any use of
+//! the paths, by a sender that knows all future behaviour of the links.
 //!
 //! Sources: the question is the one the trace studies ask ("the better of the two carriers for each
 //! probe"); the answer here is computed with the very link model that the run met, with its seeds,

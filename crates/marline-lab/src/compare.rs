@@ -1,5 +1,5 @@
-//! Side by side: the kernel's TCP on each path, the kernel's Multipath TCP, and Marline, doing the
-//! same over the same emulated links.
+//! Side-by-side comparison: the kernel's TCP on each path, the kernel's Multipath TCP, and Marline,
+//! with the same workloads over the same emulated links.
 //!
 //! The measures are those that hurt interactive users with stock Multipath TCP: echoes under loss,
 //! blocks of a stream that needs both paths, bursts during which a path dies, a window that is too

@@ -1,4 +1,4 @@
-//! An experiment: paths, something done on them, and the stacks and policies that do it.
+//! Experiment: paths, a workload on them, and the stacks and policies under test.
 //!
 //! The same experiment runs in virtual time ([`simulate`]) and with real processes over emulated
 //! links. Chances are drawn by the names of the links, so that a run with one seed loses the same

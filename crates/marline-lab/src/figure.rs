@@ -1,4 +1,4 @@
-//! Drawings as SVG: the few kinds that measurements of networks need.
+//! Figures as SVG: the few kinds that network measurements need.
 //!
 //! | kind | for |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Results on disk, so that a long run can be continued, and documents that show them.
+//! Results on disk, so that a long run can be resumed, and documents that show them.
 
 use std::fmt::Write as _;
 use std::fs;

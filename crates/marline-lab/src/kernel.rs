@@ -1,4 +1,4 @@
-//! The kernel's stack: ordinary sockets, but for the protocol's number.
+//! Sockets of the kernel's stack, which differ from ordinary ones only in the protocol number.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

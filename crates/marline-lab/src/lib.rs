@@ -1,5 +1,5 @@
-//! The lab: scenarios in network namespaces over emulated links, and Marline measured beside the
-//! kernel's own TCP and MPTCP; drawings of what came out.
+//! Measurement lab: scenarios in network namespaces over emulated links, Marline measured beside
+//! the kernel's own TCP and MPTCP, and figures of the results.
 
 pub mod bound;
 pub mod compare;

@@ -1,4 +1,5 @@
-//! A scenario as namespaces: two hosts, a TUN interface each per path, the link model between them.
+//! Scenario as network namespaces: two hosts, a TUN interface each per path, the link model between
+//! them.
 //!
 //! The names carry the instance (`ml-NAME-client`), so several nets stand side by side. The links
 //! run in this process: however it ends, the interfaces are gone. What may be left (namespaces and

@@ -1,4 +1,4 @@
-//! Many runs of an experiment: who runs when, what is kept, what came out.
+//! Series of runs of an experiment: their order, storage and results.
 //!
 //! A run is known by the hash of everything that makes it what it is: experiment, stack, variant,
 //! seed, and the program (of the kernel's stacks: the kernel). What was run is kept under that name,

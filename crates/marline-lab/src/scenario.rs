@@ -1,4 +1,4 @@
-//! A scenario: two hosts and the paths between them, in one TOML file.
+//! Scenario: two hosts and the paths between them, in one TOML file.
 //!
 //! ```toml
 //! seed = 7

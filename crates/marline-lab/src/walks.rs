@@ -1,4 +1,5 @@
-//! Walks out of WiFi range, with LTE beside: the world of multimob2018 and multimob-live.
+//! WiFi mobility model: walks out of WiFi range with LTE available, as multimob2018 and
+//! multimob-live use them.
 //!
 //! A seed is a walk: who walks how, which losses and pauses WiFi has ([`marline_link::Outing`]), and
 //! which piece of which recorded LTE drive stands beside it. The same seed is the same walk in virtual

@@ -1,4 +1,5 @@
-//! What applications do, written once for every kind of stream, with the time of everything noted.
+//! Workloads of applications, written once for every kind of stream, with the time of every event
+//! recorded.
 //!
 //! Both ends take their times from one schedule that grows from a seed, relative to a start that
 //! they were given: an open loop, where a late answer does not delay the next question. Times are

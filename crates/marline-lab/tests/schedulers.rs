@@ -1,4 +1,4 @@
-//! Schedulers by their segments: what is sent on which path at which time.
+//! Tests of schedulers by their segments: what is sent on which path at which time.
 
 use marline::BufferTuning;
 use marline_lab::experiment::{Experiment, START, Variant, stage};

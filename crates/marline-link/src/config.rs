@@ -1,4 +1,4 @@
-//! What can be set on one direction of a link.
+//! Configuration of one direction of a link.
 
 use std::sync::Arc;
 

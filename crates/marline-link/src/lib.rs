@@ -1,4 +1,4 @@
-//! A link model for virtual and for real time.
+//! Link model for virtual and for real time.
 //!
 //! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a
 //! delay, and the faults that packets meet on the way (reordering, duplication, corruption) until

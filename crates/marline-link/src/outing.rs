@@ -1,5 +1,5 @@
-//! Eighty seconds of a phone on WiFi: one whose owner walks out of the access point's range, perhaps
-//! to come back, and one whose owner stays.
+//! WiFi mobility model: eighty seconds of a phone on WiFi whose owner either walks out of the
+//! access point's range, perhaps to come back, or stays.
 //!
 //! The problem: a link that is cut at a moment is the easy case. Out of range is a way: the rate falls
 //! step by step, frames are sent again and again (which delays what waits behind them, and takes rate),

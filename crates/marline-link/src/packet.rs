@@ -1,4 +1,4 @@
-//! What a link must know of a packet.
+//! Packet properties that a link model depends on.
 
 /// A packet as a link sees it: so many bytes that can be damaged.
 pub trait Packet: Clone {

@@ -1,5 +1,5 @@
-//! Links by name. Numbers are round ones from common experience, not fitted to a measurement; who
-//! wants a recorded link uses a trace.
+//! Named link presets. The numbers are round ones from common experience, not fitted to a
+//! measurement; use a trace for a recorded link.
 
 /// Name and description (in the language of `DuplexSpec`) of each preset.
 pub const PRESETS: [(&str, &str); 4] = [

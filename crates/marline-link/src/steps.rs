@@ -1,4 +1,4 @@
-//! A value that changes at given times, once or again and again.
+//! Step functions of time: a value that changes at given times, once or periodically.
 
 use marline_time::Duration;
 

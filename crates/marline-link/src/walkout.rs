@@ -1,4 +1,4 @@
-//! A walk away from a WiFi access point and back, as rate and loss over time.
+//! Walk out of WiFi range and back, as rate and loss over time.
 //!
 //! A walker stays near the access point for a while, walks away at a steady pace until out of range,
 //! stays there, and walks back; again and again with new numbers, for ten minutes. The radio is a

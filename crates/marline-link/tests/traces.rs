@@ -1,4 +1,4 @@
-//! The recorded traces: all are read, and say what their description says of them.
+//! Test of the recorded traces: all parse, and match their descriptions.
 
 use std::path::Path;
 

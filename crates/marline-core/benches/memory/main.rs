@@ -1,5 +1,6 @@
-//! Two endpoints in memory, on one CPU: what the core alone can carry, and what idle connections
-//! cost. No sockets and no link: a batch that one endpoint sends is handed to the other at once.
+//! Benchmark of two endpoints in memory, on one CPU: the throughput of the core alone, and the
+//! memory of idle connections. No sockets and no link: a batch sent by one endpoint is handed to
+//! the other at once.
 //!
 //! `cargo bench -p marline-core --bench memory` prints
 //! - bulk goodput over one and two subflows (MTU 1500, IPv4, TCP checksums computed and verified),

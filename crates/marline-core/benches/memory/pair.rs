@@ -1,4 +1,4 @@
-//! A client and a server endpoint whose packets reach each other at once.
+//! Client and server endpoint whose packets reach each other at once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! Addresses of both sides, and telling each other of them: ADD_ADDR, its echo, REMOVE_ADDR
-//! (RFC 8684 section 3.4).
+//! Addresses of both sides, and their advertisement: ADD_ADDR, its echo, REMOVE_ADDR (RFC 8684
+//! section 3.4).
 //!
 //! An announcement is repeated until its echo comes. An announced address is believed only with the
 //! right HMAC; a wrong one is ignored, as the RFC asks. Withdrawals need no echo: they are sent on

@@ -1,4 +1,5 @@
-//! Questions that have no timer of their own in TCP: window probes, DATA_FINs, a receiver's probes.
+//! Count of unanswered probes, for those that have no timer of their own in TCP: window probes,
+//! DATA_FINs, a receiver's probes.
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Decisions of a scheduler, checked, and the terms on which it makes them.
+//! Scheduler decisions after validation, and the constraints under which they are made.
 
 use marline_policy::{DataRange, Dsn, SubflowId};
 use marline_time::Instant;

@@ -1,4 +1,4 @@
-//! How far a connection is on its way out: shutdown, DATA_FIN, release, and the wait for a path.
+//! Closing state of a connection: shutdown, DATA_FIN, release, and the wait for a path.
 //!
 //! A DATA_FIN occupies one DSN behind the data. It goes out in a DSS of its own as soon as all data
 //! was handed to subflows, on the best of them, and is repeated by timer on all, since a segment

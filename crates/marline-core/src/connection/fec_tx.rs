@@ -1,4 +1,4 @@
-//! Sending repairs: sums of data that is under way, from which the peer computes what it misses.
+//! Sender of repairs: sums of data in flight, from which the peer recovers losses.
 //!
 //! *Where a repair stands.* It is payload of a subflow, mapped by a REPAIR option instead of a DSS: bytes of
 //! the subflow that are not bytes of the stream. To TCP, and to every box on the way that knows only

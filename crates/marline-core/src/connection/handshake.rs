@@ -1,5 +1,5 @@
-//! Handshake options of a subflow: MP_CAPABLE, MP_JOIN and the message of Fast JOIN, as segments have them
-//! (RFC 8684 sections 3.1 and 3.2).
+//! Handshake options of a subflow: MP_CAPABLE, MP_JOIN and the Fast JOIN message, as they appear in
+//! segments (RFC 8684 sections 3.1 and 3.2).
 //!
 //! ```text
 //! client                                   server

@@ -1,4 +1,5 @@
-//! The keys of a Multipath TCP connection, and what RFC 8684 derives from them: tokens, initial DSNs, HMACs.
+//! Keys of a Multipath TCP connection, and the values RFC 8684 derives from them: tokens, initial
+//! DSNs, HMACs.
 
 use core::net::IpAddr;
 

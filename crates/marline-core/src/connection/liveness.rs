@@ -1,5 +1,5 @@
-//! Liveness of paths on which something is due and nothing comes: the receive timer, the keepalives of a lone
-//! idle subflow, and the probes of a client that waits for data.
+//! Liveness detection for silent paths: the receive timer, the keepalives of a lone idle subflow,
+//! and the probes of a client that waits for data.
 //!
 //! The first two work for the client alone, and only while it has an address up that no subflow starts at: a
 //! verdict is a request to open that one. Which path is opened, and whether at all, is the path

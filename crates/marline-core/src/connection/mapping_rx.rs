@@ -1,4 +1,4 @@
-//! Data sequence mappings as the peer announced them on one subflow (RFC 8684 section 3.3.1).
+//! Data sequence mappings received on one subflow (RFC 8684 section 3.3.1).
 //!
 //! Subflow bytes arrive here in order and leave with their DSN. A mapping may cover many segments,
 //! may be announced again with each of them, and never changes. Mappings that continue each other in

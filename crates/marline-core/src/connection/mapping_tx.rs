@@ -1,6 +1,5 @@
-//! Who carries what: every byte handed to a subflow and not DATA_ACKed, with the set of subflows
-//! that sent it. Schedulers read it as [`MappingIndex`]; it is what redundancy and reinjection are
-//! decided by.
+//! Mappings sent: every byte handed to a subflow and not DATA_ACKed, with the set of subflows that
+//! sent it. Schedulers read it as [`MappingIndex`]; redundancy and reinjection are decided by it.
 
 use std::collections::VecDeque;
 

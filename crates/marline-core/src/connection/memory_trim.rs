@@ -1,4 +1,4 @@
-//! Memory trimming: an idle connection gives back the memory that its lists and queues kept for use.
+//! Memory trimming: an idle connection releases the spare capacity of its lists and queues.
 //!
 //! While data flows nothing is allocated for a segment, because what was needed once is kept. Ten seconds
 //! after data was last sent, taken in or acknowledged, that memory serves nobody. The timer is looked at once

@@ -1,4 +1,5 @@
-//! Nagle and its kin: when less than a full segment leaves, and what it may contain.
+//! Nagle's algorithm and its variants: conditions for sending less than a full segment, and the
+//! limits on its contents.
 //!
 //! By default whatever the application wrote leaves at once, in as few segments as it takes. Three wishes
 //! change that: to wait for more ([`Hold`]), to keep records apart (no segment has bytes of two, so that a lost

@@ -1,4 +1,4 @@
-//! The negotiation of extensions beyond RFC 8684 by HELLO, between two Marline peers.
+//! Negotiation of extensions beyond RFC 8684 by HELLO, between two Marline peers.
 //!
 //! ```text
 //! client                                        server

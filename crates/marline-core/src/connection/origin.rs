@@ -1,4 +1,4 @@
-//! Where connections and subflows come from.
+//! Parameters from which a connection or a subflow is created.
 
 use marline_wire::{SeqNum, TcpSegment};
 

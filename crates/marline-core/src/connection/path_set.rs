@@ -1,4 +1,5 @@
-//! The set of paths: the subflows of a connection, each in a slot, and the addresses between which they run.
+//! Set of paths: the subflows of a connection, each in a slot, and the addresses between which they
+//! run.
 
 use marline_policy::{AddressId, LocalAddress, SubflowId, SubflowPath, SubflowSet, SubflowView};
 use marline_time::{Duration, Instant, Rate};

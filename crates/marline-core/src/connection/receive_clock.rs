@@ -1,4 +1,4 @@
-//! The receive timer: a client notices by itself that its download path is dead.
+//! Receive timer, by which a client detects a dead download path without help of the peer.
 //!
 //! *Problem.* Who only receives has nothing in flight, hence no retransmission timer and no probe. When
 //! the path dies, the sender notices, but it has no other way to send, and the client, which could open

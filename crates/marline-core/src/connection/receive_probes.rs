@@ -1,4 +1,4 @@
-//! Probes of a receiver: a client that waits for data asks whether anybody is left to send it.
+//! Receiver probes: a client that waits for data checks whether its peer is still there.
 //!
 //! *Problem.* Who only receives sends nothing, so it hears nothing of a peer that is gone: a server that
 //! was killed and came back knows no such connection, and would say so (RST; on the UDP carrier RESET) to

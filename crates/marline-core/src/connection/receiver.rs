@@ -1,4 +1,5 @@
-//! The receiver: from bytes in order on subflows to the peer's stream, by mappings, and its window.
+//! Receive side of a connection: in-order bytes of subflows are mapped into the peer's stream, and
+//! the window is announced.
 //!
 //! It owns the reassembly of the stream and, of each subflow, what the peer mapped on it and how far that
 //! was delivered. What is lost it computes from repairs, once both sides agreed on them:

@@ -1,4 +1,5 @@
-//! The queue of data that must go out again on another subflow, and why (RFC 8684 section 3.3.6).
+//! Reinjection queue: data that must be sent again on another subflow, with the cause (RFC 8684
+//! section 3.3.6).
 //!
 //! Ranges are kept in DSN order and never overlap: what blocks the peer's reader longest goes first,
 //! and nothing is queued twice. Reinjections that were only a suspicion (an unanswered probe) are

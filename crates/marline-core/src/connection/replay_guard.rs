@@ -1,4 +1,5 @@
-//! The replay guard of Fast JOIN: which SYNs of the peer were taken before, and how many wrong ones are borne.
+//! Replay guard of Fast JOIN: the SYNs of the peer that were accepted before, and the number of
+//! invalid ones that are tolerated.
 //!
 //! docs/adr/0014 argues each check. In short: everything a SYN says is covered by its HMAC; it counts
 //! once, from whatever address; it is about now; and nobody is sent data before he showed that he is

@@ -1,4 +1,4 @@
-//! Asking the peer for its retransmission timeout, and answering (docs/spec/experimental.md).
+//! Exchange of the retransmission timeout with the peer (docs/spec/experimental.md).
 //!
 //! *Problem.* How long may a download path be silent before it is dead? As long as the *sender* waits
 //! before it repeats; the receiver, which sends little, has no RTT samples of its own to know it from.

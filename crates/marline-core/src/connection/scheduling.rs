@@ -1,4 +1,5 @@
-//! Asking the scheduler, checking its answer, and remembering it until it is applied.
+//! Scheduling step: a decision is requested from the scheduler, validated, and kept until it is
+//! applied.
 //!
 //! The scheduler names a range and a subflow; this file makes sure that the range is data that may
 //! be sent there. A wrong answer is a policy's bug: an assertion in debug builds, a `Wait` otherwise.

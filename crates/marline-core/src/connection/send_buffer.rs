@@ -1,4 +1,4 @@
-//! The send buffer: bytes the application wrote, by DSN, until they are DATA_ACKed.
+//! Send buffer: bytes written by the application, by DSN, until they are DATA_ACKed.
 //!
 //! One copy in (write), one copy out (into the datagram). A subflow must be able to repeat bytes it
 //! sent although another path delivered them, so chunks that a subflow still holds stay pinned; they

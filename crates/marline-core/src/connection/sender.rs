@@ -1,4 +1,5 @@
-//! The sender: the stream from the application's bytes to subflows, and what of it must go out again.
+//! Send side of a connection: the stream from the application's bytes to subflows, and the data
+//! that must be sent again.
 //!
 //! It owns the bytes, who carries which of them (mappings), the queue of reinjections, the peer's window,
 //! and the timers of the data level: retransmission (RFC 8684 section 3.3.6) and window probes.

@@ -1,5 +1,5 @@
-//! The session: what both sides know of each other and agreed on. Mode and keys, checksums, the size of DSNs,
-//! extensions, and the point of a fallback.
+//! Negotiated state of a connection: mode and keys, checksums, the size of DSNs, extensions, and
+//! the point of a fallback.
 
 use marline_policy::{Dsn, Role, SentSegment, Ssn};
 use marline_time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A subflow as its connection knows it: the TCP machine, and all that is beyond plain TCP.
+//! Subflow of a connection: the TCP state machine together with its Multipath TCP state.
 
 use marline_policy::{AddressId, DataRange, Eligibility, SubflowId, SubflowPath, SubflowView};
 use marline_time::{Duration, Instant};

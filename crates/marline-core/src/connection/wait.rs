@@ -1,4 +1,5 @@
-//! The wait for a path: how long a connection that no subflow carries is kept, and what cuts that short.
+//! Wait for a path: how long a connection without a working subflow is kept, and the events that
+//! end the wait early.
 //!
 //! A RST on a subflow ends the subflow, not the connection (RFC 8684 section 3.6), and any box on the way can
 //! send one. So the connection goes on without subflows, the path manager tries all it knows, and the wait

@@ -1,4 +1,4 @@
-//! What applications and drivers ask of an endpoint.
+//! Commands of applications and drivers to an endpoint.
 
 use core::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! SYN cookies: a flood of SYNs must not keep others out (RFC 4987 section 3.6).
+//! SYN cookies, so that a flood of SYNs does not keep others out (RFC 4987 section 3.6).
 //!
 //! When more than half of the half-open connections are taken, a SYN on native TCP is answered and
 //! forgotten: what must be known again stands in the SYN/ACK, and comes back with the third ACK, or with the

@@ -1,5 +1,5 @@
-//! What a carrier that tells flows apart by ids reports of them: resets that it can prove, moves, and SYNs
-//! to repeat.
+//! Reports of a carrier that identifies flows by ids: authenticated resets, address changes, and
+//! SYNs to repeat.
 
 use marline_policy::SubflowId;
 use marline_time::Instant;

@@ -1,4 +1,4 @@
-//! Segments that belong to no subflow: SYNs that open one, late segments, and those of strangers.
+//! Segments that belong to no subflow: SYNs that open one, late segments, and unsolicited ones.
 
 use marline_policy::Token;
 use marline_time::{Instant, Rng};

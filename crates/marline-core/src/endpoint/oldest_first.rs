@@ -1,4 +1,4 @@
-//! Connections of a kind of which only so many are kept: how many there are, and which is the oldest.
+//! Bounded set of connections of one kind, oldest first.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! An endpoint's visits to the oracle: it tells what its connections saw, asks what is due, and passes
-//! changed verdicts on to them.
+//! Exchange between an endpoint and the path health monitor: it reports observations of its
+//! connections, asks for due verdicts, and passes changed ones on.
 //!
 //! A visit looks at every subflow, so it happens once per period while anything is sent, when something
 //! timed out (not more often than every [`TROUBLE_GAP`]: a network that dies takes a thousand timers with

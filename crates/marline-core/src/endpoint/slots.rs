@@ -1,4 +1,4 @@
-//! The connections of an endpoint, each in a slot, and what the endpoint keeps of it there.
+//! Connections of an endpoint, each in a slot with the endpoint's own state for it.
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Alarms of connections: a heap in which nothing is ever moved.
+//! Wakeup times of connections, in a heap with lazy deletion.
 //!
 //! Deadlines move later with nearly every ACK. A connection therefore keeps the earliest alarm it
 //! set and, when that rings for nothing, sets the next one. An alarm that an earlier one replaced,

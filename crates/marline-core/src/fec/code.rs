@@ -1,4 +1,4 @@
-//! What a repair is: a sum over a range of the stream.
+//! Repair code: a linear combination over a range of the stream.
 //!
 //! The stream is laid out in cells of `symbol` bytes, counted from its first byte: byte p lies in cell
 //! p / symbol at column p mod symbol. A repair over a range is `symbol` bytes long, and its column c is

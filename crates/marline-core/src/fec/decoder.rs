@@ -1,4 +1,4 @@
-//! Solving for missing bytes.
+//! Decoder of repairs: the linear system for the missing bytes.
 //!
 //! The decoder holds the repairs that may still be needed; the stream itself stays where it is (the receive
 //! buffer, which keeps the last bytes that were read, too). When bytes or a repair come in, it looks

@@ -1,4 +1,4 @@
-//! The field of 256 elements, and bytes added up in it.
+//! Arithmetic in the field of 256 elements, on single elements and on byte slices.
 //!
 //! Addition is XOR. Multiplication is that of polynomials over one bit modulo x^8 + x^4 + x^3 + x^2 + 1
 //! (0x11d, the one of RAID-6 and of most erasure codes), whose root 2 generates all 255 elements but

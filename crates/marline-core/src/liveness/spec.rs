@@ -1,5 +1,5 @@
-//! The two as text, for configurations and experiments: `multimob`, `probing,after=80ms,count=2`,
-//! `idle=10s,interval=1s,count=2`.
+//! Textual form of the liveness configuration, for configuration files and experiments: `multimob`,
+//! `probing,after=80ms,count=2`, `idle=10s,interval=1s,count=2`.
 
 use core::fmt::{self, Display, Formatter};
 use core::str::FromStr;

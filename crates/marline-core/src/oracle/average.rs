@@ -1,4 +1,4 @@
-//! A share, smoothed with the weight of what it rests on.
+//! Smoothed share, weighted by the number of samples it rests on.
 
 /// An exponentially weighted average of `part / whole` over periods: both are averaged by themselves, so
 /// that a period with few segments counts for little.

@@ -1,4 +1,5 @@
-//! The judgement itself: what is known of each netpath, and what follows from it.
+//! Verdicts of the path health monitor: the evidence for each address pair, and the verdict that
+//! follows from it.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Whether a segment may be believed: RFC 9293 section 3.10.7.4, with the stricter rules of
-//! RFC 5961 against blind attackers and PAWS (RFC 7323).
+//! Acceptability of a segment: RFC 9293 section 3.10.7.4, with the stricter rules of RFC 5961
+//! against blind attackers and PAWS (RFC 7323).
 //!
 //! ```text
 //!    last ACK sent    RCV.NXT                    edge

@@ -1,4 +1,4 @@
-//! What an acceptable ACK does to the sender.
+//! ACK processing of the sender.
 //!
 //! In this order, because each step reads what the one before it wrote: the cumulative and the
 //! selective part go to the scoreboard; RTT and delivery rate are sampled; the timer starts anew; a

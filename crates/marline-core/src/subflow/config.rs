@@ -1,4 +1,4 @@
-//! What a subflow must know of its connection's configuration and of the carrier.
+//! Configuration of a subflow, taken from its connection and the carrier.
 
 use marline_policy::RttConfig;
 use marline_time::Duration;

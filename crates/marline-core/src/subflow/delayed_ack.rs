@@ -1,4 +1,4 @@
-//! When to acknowledge (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+//! Delayed acknowledgments (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
 //!
 //! At once: what comes out of order, fills a gap, was there already, or ends the stream; more than
 //! one full segment since the last ACK; the first [`QUICK_ACKS`] segments of a subflow and after a

@@ -1,4 +1,4 @@
-//! What a subflow wants sent, and what it lets the connection send.
+//! Output of a subflow: the segments it must send, and the data it accepts from the connection.
 //!
 //! Repairs come before new data: a hole on a subflow makes everything after it useless until it is
 //! filled. A pure ACK comes last, because anything else carries it too.

@@ -1,4 +1,4 @@
-//! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7).
+//! Opening handshake: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7).
 
 use marline_policy::{CongestionFactory, RecoveryFactory, Ssn};
 use marline_time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What follows from loss: entering and leaving recovery, and taking a reduction back.
+//! Response to loss: entering and leaving recovery, and undoing a reduction of the window.
 //!
 //! Which segments are lost is the judgement of the `LossRecovery` policy; how much may be sent
 //! while they are repaired is PRR's or the congestion controller's. This file moves between the

@@ -1,5 +1,5 @@
-//! The peer's end of a subflow is somewhere else now: a translator on the way gave it another address (RFC
-//! 9000 section 9.4). Native TCP does not know this; on the UDP carrier it happens.
+//! Migration of the peer's end of a subflow to another address, after a NAT rebinding (RFC 9000
+//! section 9.4). It does not exist in native TCP; on the UDP carrier it happens.
 //!
 //! Another port at the same address is most probably the same path, seen through a translator that forgot
 //! it: what was measured holds. Another address may be another network altogether, slower or thinner than

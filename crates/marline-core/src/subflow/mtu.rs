@@ -1,4 +1,4 @@
-//! How large a segment may be (packetization layer path MTU discovery, RFC 4821).
+//! Packetization layer path MTU discovery (RFC 4821).
 //!
 //! Sending starts at the carrier's base size, which surely passes. Once data flows, one segment of
 //! a larger size is sent as a probe: the largest size the carrier may take first, because it nearly

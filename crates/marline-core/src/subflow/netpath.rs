@@ -1,4 +1,5 @@
-//! What a subflow tells the oracle of its netpath: segments, not bytes, as losses are counted in them.
+//! Report of a subflow to the path health monitor, in segments rather than bytes, since losses are
+//! counted in segments.
 
 use marline_time::Duration;
 

@@ -1,4 +1,4 @@
-//! The pacer: spreads a window over the round trip instead of sending it in a clump.
+//! Pacer: spreads a window over the round trip instead of sending it as a burst.
 //!
 //! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and
 //! 1.2 after (as Linux does; the surplus keeps the window, not the pacer, in charge). Segments leave

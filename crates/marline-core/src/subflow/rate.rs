@@ -1,4 +1,5 @@
-//! The delivery-rate sampler (draft-ietf-ccwg-bbr, formerly draft-cheng-iccrg-delivery-rate-estimation).
+//! Delivery-rate sampler (draft-ietf-ccwg-bbr, formerly
+//! draft-cheng-iccrg-delivery-rate-estimation).
 //!
 //! The problem: how fast does the path deliver? Bytes per time between two ACKs is fooled by ACK
 //! compression, bytes per RTT by an idle sender. So each segment carries a stamp of what had been

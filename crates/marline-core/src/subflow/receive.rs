@@ -1,4 +1,4 @@
-//! The receiving half: payload into order, the peer's FIN, and when to acknowledge.
+//! Receive side of a subflow: reassembly, the peer's FIN, and the decision when to acknowledge.
 
 use marline_policy::Ssn;
 use marline_time::Instant;

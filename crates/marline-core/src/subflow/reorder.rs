@@ -1,4 +1,4 @@
-//! The bytes of a subflow that came before their turn.
+//! Out-of-order queue of a subflow.
 //!
 //! ```text
 //!         RCV.NXT

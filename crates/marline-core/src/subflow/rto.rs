@@ -1,4 +1,4 @@
-//! The retransmission timer (RFC 6298), and what its firing means.
+//! Retransmission timer (RFC 6298), and the response to its expiry.
 //!
 //! The timer runs while anything is unacknowledged, starts anew when SND.UNA moves or a probe is
 //! sent, and doubles on each firing until SND.UNA moves; not while the peer is heard, though

@@ -1,4 +1,4 @@
-//! Building headers: everything of a segment that is TCP's own.
+//! Header construction: all fields of a segment that belong to plain TCP.
 
 use marline_policy::{SentSegment, Ssn};
 use marline_time::Instant;

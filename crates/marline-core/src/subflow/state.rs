@@ -1,4 +1,4 @@
-//! The states of RFC 9293 section 3.3.2 and the only ways between them.
+//! TCP states of RFC 9293 section 3.3.2 and the transitions between them.
 //!
 //! LISTEN does not occur: the endpoint makes a subflow when a SYN comes in. CLOSED is where a
 //! subflow ends; it is never left.

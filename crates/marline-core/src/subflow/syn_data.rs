@@ -1,4 +1,5 @@
-//! Data that goes with the SYN (RFC 9293 section 3.10.7 allows it; RFC 7413 tells what boxes do to it).
+//! Data on the SYN (allowed by RFC 9293 section 3.10.7; RFC 7413 describes what middleboxes do to
+//! it).
 //!
 //! The opener sends it once: a SYN that is repeated goes bare, as the first one may have been dropped
 //! for what it carried. An answerer that takes the data acknowledges it with its SYN/ACK, one that

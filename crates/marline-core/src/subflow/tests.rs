@@ -1,4 +1,4 @@
-//! Two subflows back to back in virtual time.
+//! Unit tests of two subflows connected back to back in virtual time.
 
 mod attacks;
 mod closing;

@@ -1,4 +1,4 @@
-//! All timers of a subflow in one place: when the next is due, and what it means.
+//! Timers of a subflow: the next deadline, and the action due at it.
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Timestamps (RFC 7323): telling transmissions apart, and protection against wrapped sequence
+//! TCP timestamps (RFC 7323): distinguishing transmissions, and protection against wrapped sequence
 //! numbers (PAWS).
 //!
 //! The clock ticks in milliseconds plus an offset of the subflow's own. Finer ticks would wrap

@@ -1,4 +1,4 @@
-//! The sending half of a subflow: positions, scoreboard and what belongs to them.
+//! Send side of a subflow: sequence positions, scoreboard and related state.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What crosses the line between a connection and its subflows.
+//! Types exchanged between a connection and its subflows.
 
 use core::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Evidence that a reduction of the window was not needed, by which it is taken back.
+//! Evidence that a reduction of the window was unnecessary, by which it is undone.
 
 use marline_policy::Ssn;
 

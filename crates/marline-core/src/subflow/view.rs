@@ -1,4 +1,4 @@
-//! Pictures of a subflow, for policies and for people.
+//! Snapshots of a subflow, for policies and for monitoring.
 
 use marline_policy::{AddressId, SentSegment, SubflowId, SubflowView};
 use marline_time::Instant;

@@ -1,4 +1,4 @@
-//! Bytes of a stream, stored in chunks of fixed size and addressed by stream position.
+//! Stream bytes in chunks of fixed size, addressed by stream position.
 //!
 //! Both the send and the receive buffer are windows that slide over an unbounded stream. Chunks
 //! let the window slide without moving bytes, grow without copying, and free memory piecewise. A

@@ -1,4 +1,4 @@
-//! The context of a call: what an endpoint lends one of its connections for the length of it.
+//! Call context: the parts of an endpoint lent to one of its connections for the length of a call.
 
 use marline_policy::SubflowId;
 use marline_time::{Instant, Rng};

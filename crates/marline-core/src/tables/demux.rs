@@ -1,4 +1,4 @@
-//! Finding the connection that a packet belongs to.
+//! Demultiplexing of packets to connections.
 //!
 //! Native TCP is told apart by its four-tuple, subflows on the UDP carrier by the id we chose. A SYN
 //! has no id yet and is told apart by its ends and the id its sender chose, since two clients behind

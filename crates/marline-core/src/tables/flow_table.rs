@@ -1,4 +1,4 @@
-//! The flow table of an endpoint: which ends, ids and tokens are in use, and what is left of flows that ended.
+//! Flow table of an endpoint: the ends, ids and tokens in use, and the remains of flows that ended.
 
 use core::net::SocketAddr;
 

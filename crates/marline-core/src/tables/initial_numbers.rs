@@ -1,4 +1,5 @@
-//! Initial numbers of a subflow, by the clock and a keyed hash of its ends (RFC 6528, RFC 7323 section 7.1).
+//! Initial sequence numbers and timestamp offsets of a subflow, from the clock and a keyed hash of
+//! its ends (RFC 6528, RFC 7323 section 7.1).
 //!
 //! Two connections between the same two ends, one after the other, must not be mistaken for each other: the
 //! second one's sequence numbers and timestamps lie beyond the first one's, so that a peer that still remembers

@@ -1,4 +1,4 @@
-//! What is remembered of networks that do not let Multipath TCP pass.
+//! Memory of networks that do not let Multipath TCP pass.
 //!
 //! A box that drops SYNs with MP_CAPABLE costs every connection the time until its SYNs go without the
 //! option (seven seconds with the usual timers), where plain TCP would have been through at once. RFC

@@ -1,4 +1,4 @@
-//! The outbox of an endpoint: events for the application, counters, and segments without a connection.
+//! Outbox of an endpoint: events for the application, counters, and segments without a connection.
 
 use std::collections::VecDeque;
 

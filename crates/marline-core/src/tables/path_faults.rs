@@ -1,4 +1,5 @@
-//! Faults of paths between an endpoint and its oracle: timeouts to be told, and verdicts.
+//! Path faults passed between an endpoint and its path health monitor: timeouts to report, and
+//! verdicts.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

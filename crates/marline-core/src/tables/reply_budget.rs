@@ -1,4 +1,4 @@
-//! Limits on replies that anybody can provoke (RFC 5961 section 7).
+//! Rate limits on replies that any sender can provoke (RFC 5961 section 7).
 
 use marline_time::{Duration, Instant, Rng};
 

@@ -1,4 +1,4 @@
-//! Stateless replies: segments that no connection sends.
+//! Stateless replies: segments sent without a connection.
 
 use marline_wire::{TcpHeader, TcpOptions};
 

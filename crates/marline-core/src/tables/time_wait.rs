@@ -1,4 +1,4 @@
-//! What is left of subflows that ended: enough to answer late segments (RFC 9293 section 3.6.1).
+//! Remains of subflows that ended: enough state to answer late segments (RFC 9293 section 3.6.1).
 //!
 //! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN; one that was reset
 //! repeats the RST, since a lost RST would leave the peer talking to nobody. Entries are small, end

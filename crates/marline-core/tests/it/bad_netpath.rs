@@ -1,5 +1,5 @@
-//! What a connection does with data that a bad netpath holds, segment by segment: it goes out on the other
-//! subflow, and a sign of life on the bad one takes nothing of that back, but what was acknowledged there.
+//! Tests of data on a bad address pair, segment by segment: it goes out on the other subflow, and a
+//! sign of life on the bad one takes nothing of that back except what was acknowledged there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Attackers who do not see the traffic: RFC 5961, and segments from foreign ends.
+//! Tests of off-path attackers: RFC 5961, and segments from foreign ends.
 
 use std::time::Duration;
 

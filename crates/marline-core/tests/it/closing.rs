@@ -1,4 +1,4 @@
-//! Closing: what goes over the wire when both sides finish, and that nothing is left.
+//! Tests of closing: the segments exchanged when both sides finish, and that no state is left.
 
 use std::time::Duration;
 

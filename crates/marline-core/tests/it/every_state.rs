@@ -1,6 +1,6 @@
-//! Random and mutated segments into every state a subflow can be in. Nothing panics, spins, sends
-//! what does not parse (the script checks each segment) or grows without bound; and after silence
-//! whatever is left ends or rests.
+//! Fuzz-like tests: random and mutated segments into every state a subflow can be in. Nothing
+//! panics, spins, sends what does not parse (the script checks each segment) or grows without
+//! bound; and after silence whatever is left ends or rests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Fast JOIN at the server, segment by segment: both forms, and every SYN that is refused.
+//! Tests of Fast JOIN at the server, segment by segment: both forms, and every SYN that is refused.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Fast JOIN at the client: what goes with the SYN, what the answer must prove, and that whatever
-//! happens to it an ordinary join follows within one retry.
+//! Tests of Fast JOIN at the client: the contents of the SYN, the proof required of the answer, and
+//! the ordinary join that follows any failure within one retry.
 
 use std::time::Duration;
 

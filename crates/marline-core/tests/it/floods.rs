@@ -1,5 +1,6 @@
-//! Floods of SYNs, joins and segments of no subflow: what they make an endpoint hold, and what they do to
-//! the connections that are there. Memory is what the allocator gave out, not what tables say.
+//! Tests of floods of SYNs, joins and segments of no subflow: the state they make an endpoint hold,
+//! and their effect on existing connections. Memory is measured at the allocator, not taken from
+//! table sizes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

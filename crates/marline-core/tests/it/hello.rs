@@ -1,4 +1,5 @@
-//! HELLO: what two Marline peers agree on beyond RFC 8684, and everybody else does not mind.
+//! Tests of HELLO: the extensions two Marline peers agree on beyond RFC 8684, and the indifference
+//! of all other peers to it.
 
 use std::sync::Arc;
 use std::time::Duration;

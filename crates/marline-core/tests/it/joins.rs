@@ -1,4 +1,5 @@
-//! Joins that somebody forged, copied, or opened too early and too often (RFC 8684 section 3.2).
+//! Tests of joins that are forged, replayed, or opened too early and too often (RFC 8684 section
+//! 3.2).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests of the core through its five calls: one program, so that it is linked once.
+//! Integration tests of the core through its five calls, in one program so that it is linked once.
 
 mod bad_netpath;
 mod blind;

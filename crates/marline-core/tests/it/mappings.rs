@@ -1,5 +1,5 @@
-//! Data sequence mappings and acknowledgments of a peer that is broken or hostile
-//! (RFC 8684 sections 3.3.1, 3.3.2 and 3.3.3).
+//! Tests of data sequence mappings and acknowledgments of a broken or hostile peer (RFC 8684
+//! sections 3.3.1, 3.3.2 and 3.3.3).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! ADD_ADDR, its echo, REMOVE_ADDR and MP_PRIO (RFC 8684 sections 3.3.8 and 3.4).
+//! Tests of ADD_ADDR, its echo, REMOVE_ADDR and MP_PRIO (RFC 8684 sections 3.3.8 and 3.4).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! DSS checksums, and what follows when one fails: MP_FAIL, reset, infinite mapping (RFC 8684
-//! sections 3.3.1 and 3.7).
+//! Tests of DSS checksums and of their failure: MP_FAIL, reset, infinite mapping (RFC 8684 sections
+//! 3.3.1 and 3.7).
 
 use std::time::Duration;
 

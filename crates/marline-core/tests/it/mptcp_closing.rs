@@ -1,4 +1,4 @@
-//! Ends of connections: DATA_FIN, subflow FIN, MP_FASTCLOSE (RFC 8684 sections 3.3.3 and 3.5).
+//! Tests of connection ends: DATA_FIN, subflow FIN, MP_FASTCLOSE (RFC 8684 sections 3.3.3 and 3.5).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Retransmission and flow control at the data level (RFC 8684 sections 3.3.4 to 3.3.6).
+//! Tests of retransmission and flow control at the data level (RFC 8684 sections 3.3.4 to 3.3.6).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

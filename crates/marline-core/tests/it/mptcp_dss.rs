@@ -1,5 +1,5 @@
-//! The forms of DSS: sequence numbers of 32 and 64 bits, their wrap, mappings over several segments
-//! (RFC 8684 sections 3.3.1, 3.3.2 and 3.3.6).
+//! Tests of the forms of DSS: sequence numbers of 32 and 64 bits, their wrap, mappings over several
+//! segments (RFC 8684 sections 3.3.1, 3.3.2 and 3.3.6).
 
 use std::time::Duration;
 

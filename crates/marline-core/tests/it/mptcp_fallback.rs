@@ -1,4 +1,5 @@
-//! Fallback to plain TCP where MPTCP options do not pass (RFC 8684 sections 3.1 and 3.7).
+//! Tests of the fallback to plain TCP where MPTCP options do not pass (RFC 8684 sections 3.1 and
+//! 3.7).
 
 use crate::two_hosts;
 use std::time::Duration;

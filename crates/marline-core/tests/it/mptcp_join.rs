@@ -1,4 +1,4 @@
-//! MP_JOIN in both roles, with what may be lost, wrong or refused (RFC 8684 section 3.2).
+//! Tests of MP_JOIN in both roles: loss, errors and refusals (RFC 8684 section 3.2).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Forty bytes of options and no more: what meets in one segment when everything is on.
+//! Tests of the 40-byte option space: the options that meet in one segment when everything is
+//! enabled.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! REPAIR, segment by segment: what a receiver computes and what it refuses, what a sender sends and
-//! repeats, and when it stops (docs/spec/experimental.md).
+//! Tests of REPAIR, segment by segment: recovery and refusal at the receiver, sending, repetition
+//! and end at the sender (docs/spec/experimental.md).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A client that notices a dead path by its silence, without any help of the peer: the receive timer's
-//! probes, and the keepalives of a lone subflow.
+//! Tests of a client that detects a dead path by its silence, without help of the peer: the receive
+//! timer's probes, and the keepalives of a lone subflow.
 
 use crate::two_hosts;
 use std::time::Duration;

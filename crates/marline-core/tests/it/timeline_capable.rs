@@ -1,5 +1,5 @@
-//! MP_CAPABLE segment by segment: each form, each flag, in both roles, and what is lost on the way
-//! (RFC 8684 section 3.1).
+//! Tests of MP_CAPABLE, segment by segment: each form, each flag, in both roles, and losses on the
+//! way (RFC 8684 section 3.1).
 
 use marline_core::{ConnectionConfig, FallbackReason};
 use marline_testkit::Seg;

@@ -1,5 +1,6 @@
-//! Ends of plain TCP, segment by segment: FIN from either side, crossing, with data, ahead of data, lost;
-//! half a connection; RST in and out; TIME-WAIT (RFC 9293 sections 3.6 and 3.10, RFC 5961).
+//! Tests of the end of plain TCP connections, segment by segment: FIN from either side, crossing,
+//! with data, ahead of data, lost; half-closed connections; RST in and out; TIME-WAIT (RFC 9293
+//! sections 3.6 and 3.10, RFC 5961).
 
 use marline_core::{CloseReason, ConnectionConfig, Event, ReadError};
 use marline_testkit::Seg;

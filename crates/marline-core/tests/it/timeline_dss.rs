@@ -1,5 +1,5 @@
-//! DSS segment by segment: every width of DSN and DATA_ACK with and without checksum, mappings that span,
-//! repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
+//! Tests of DSS, segment by segment: every width of DSN and DATA_ACK with and without checksum,
+//! mappings that span, repeat, lack and overlap (RFC 8684 sections 3.3.1 and 3.3.2).
 
 use marline_core::{CloseReason, ConnectionConfig, LinuxCompat};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, sum, syn};

@@ -1,6 +1,6 @@
-//! Ends of Multipath TCP, segment by segment: DATA_FIN from either side, with data and alone, crossing, lost;
-//! half a connection; subflow FINs without; aborts, with data unread and without (RFC 8684 sections 3.3.3
-//! and 3.5).
+//! Tests of the end of Multipath TCP connections, segment by segment: DATA_FIN from either side,
+//! with data and alone, crossing, lost; half-closed connections; subflow FINs without it; aborts,
+//! with and without unread data (RFC 8684 sections 3.3.3 and 3.5).
 
 use marline_core::{CloseReason, ConnectionConfig, ReadError, WriteError};
 use marline_testkit::timeline::multipath::{Subflows, capable, multipath, syn};

@@ -1,5 +1,6 @@
-//! Every way back to plain TCP, segment by segment: options that vanish before, in and after the handshake,
-//! checksums that fail, infinite mappings; and where that way is shut (RFC 8684 section 3.7).
+//! Tests of every fallback to plain TCP, segment by segment: options that vanish before, in and
+//! after the handshake, checksums that fail, infinite mappings; and the cases in which fallback is
+//! not allowed (RFC 8684 section 3.7).
 
 use marline_core::{CloseReason, ConnectionConfig, FallbackReason};
 use marline_testkit::Seg;

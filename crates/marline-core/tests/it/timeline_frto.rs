@@ -1,5 +1,6 @@
-//! Timeouts that were too early, segment by segment, without timestamps: what F-RTO sends, believes and takes
-//! back (RFC 5682 section 3). Round trips take 100 ms, segments are full at 1,000 bytes.
+//! Tests of spurious retransmission timeouts without timestamps, segment by segment: the segments
+//! F-RTO sends, its conclusions and the undo (RFC 5682 section 3). Round trips take 100 ms,
+//! segments are full at 1,000 bytes.
 
 use marline_core::ConnectionConfig;
 use marline_testkit::Seg;

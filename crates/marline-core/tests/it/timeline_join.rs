@@ -1,5 +1,5 @@
-//! MP_JOIN segment by segment: its three forms in both roles, priorities, losses, and every refusal
-//! (RFC 8684 section 3.2).
+//! Tests of MP_JOIN, segment by segment: its three forms in both roles, priorities, losses, and
+//! every refusal (RFC 8684 section 3.2).
 
 use marline_core::{ConnectionConfig, EndpointConfig, Limits};
 use marline_policy::{AddressId, LocalAddress};

@@ -1,5 +1,5 @@
-//! Multipath TCP segment by segment, where scripts of others found faults of ours, and where Linux chooses
-//! otherwise within the RFC.
+//! Tests of Multipath TCP, segment by segment, for faults found by third-party scripts and for
+//! choices in which Linux differs within the RFC.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Opening and closing plain TCP, segment by segment, and what an application may ask of it meanwhile.
+//! Tests of opening and closing plain TCP, segment by segment, with the application's requests
+//! meanwhile.
 
 use std::time::Duration;
 

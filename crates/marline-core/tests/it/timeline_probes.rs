@@ -1,6 +1,6 @@
-//! RACK and tail loss probes, segment by segment: what is probed and when, what a probe costs, repeats that
-//! are lost again, reordering that is learnt (RFC 8985). Round trips take 100 ms, segments are full at 1,000
-//! bytes, there are no timestamps.
+//! Tests of RACK and tail loss probes, segment by segment: what is probed and when, the cost of a
+//! probe, lost retransmissions, reordering that is learned (RFC 8985). Round trips take 100 ms,
+//! segments are full at 1,000 bytes, there are no timestamps.
 
 use marline_testkit::timeline::{Timeline, full, plain};
 

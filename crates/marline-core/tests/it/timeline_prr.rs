@@ -1,5 +1,6 @@
-//! What goes out during recovery, segment by segment: Proportional Rate Reduction (RFC 9937, with the one rule
-//! in place of RFC 6937's two). The window is 10 segments of 1,000 bytes, CUBIC leaves 7 of them.
+//! Tests of sending during recovery, segment by segment: Proportional Rate Reduction (RFC 9937,
+//! with the one rule in place of RFC 6937's two). The window is 10 segments of 1,000 bytes, which
+//! CUBIC reduces to 7.
 
 use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_testkit::timeline::{Timeline, full, plain};

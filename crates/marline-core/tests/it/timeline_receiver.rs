@@ -1,5 +1,5 @@
-//! What a receiver says, segment by segment: SACK blocks and their order, duplicates, windows that are scaled,
-//! shut and probed, segment sizes (RFC 2018, 2883, 7323, 9293).
+//! Tests of a receiver's segments: SACK blocks and their order, duplicates, windows that are
+//! scaled, closed and probed, segment sizes (RFC 2018, 2883, 7323, 9293).
 
 use marline_core::ConnectionConfig;
 use marline_testkit::timeline::{MSS, Timeline, full, plain};

@@ -1,5 +1,5 @@
-//! Loss recovery on plain TCP, segment by segment: what is repeated, when, and what goes with it. The peer's
-//! segments are full at 1,000 bytes, the round trip takes 100 ms.
+//! Tests of loss recovery on plain TCP, segment by segment: what is retransmitted, when, and with
+//! which other data. The peer's segments are full at 1,000 bytes, the round trip takes 100 ms.
 
 use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_testkit::timeline::{Timeline, full, plain};

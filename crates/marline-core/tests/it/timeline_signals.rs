@@ -1,5 +1,5 @@
-//! What subflows tell of addresses, priorities and failures, segment by segment: ADD_ADDR and its echo,
-//! REMOVE_ADDR, MP_PRIO, MP_FAIL, MP_FASTCLOSE, MP_TCPRST (RFC 8684 sections 3.3.8 and 3.4 to 3.7).
+//! Tests of signalling options, segment by segment: ADD_ADDR and its echo, REMOVE_ADDR, MP_PRIO,
+//! MP_FAIL, MP_FASTCLOSE, MP_TCPRST (RFC 8684 sections 3.3.8 and 3.4 to 3.7).
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! A peer whose application never reads, and one of our own that does not.
+//! Tests of a closed window: a peer whose application never reads, and an application of our own
+//! that does not.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! Two namespaces and emulated links between them, for tests and benches. Path number n has the
-//! interface `path<n>` with 10.90.n.2 at the client and 10.90.n.1 at the server.
+//! Test and benchmark network of two namespaces with emulated links between them. Path number n has
+//! the interface `path<n>` with 10.90.n.2 at the client and 10.90.n.1 at the server.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

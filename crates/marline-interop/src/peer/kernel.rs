@@ -1,4 +1,4 @@
-//! A connection of the kernel's as a pipe.
+//! Kernel connection as a [`Pipe`](crate::exchange::Pipe).
 
 use std::io;
 use std::pin::Pin;

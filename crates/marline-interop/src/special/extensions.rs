@@ -1,5 +1,5 @@
-//! What Marline peers agree on beyond RFC 8684, against a kernel that knows nothing of it, and among
-//! themselves: the first path dies, and the client goes over to the one that was asleep.
+//! Special cases of Marline's extensions beyond RFC 8684, with a kernel that does not know them,
+//! and between Marline peers: the first path dies, and the client moves to the one that was asleep.
 
 use marline_lab::scenario::Side;
 

@@ -1,4 +1,5 @@
-//! Joins that find no place, and the same when there is one again (RFC 8684, 3.2).
+//! Special cases of joins beyond the subflow limit, and of joins once there is room again (RFC
+//! 8684, 3.2).
 
 use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};

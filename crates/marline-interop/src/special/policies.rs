@@ -1,5 +1,5 @@
-//! The systems of the lab against a kernel: all they do is the sender's business, so a peer that
-//! knows nothing of them gets every byte once, and the captures show that they did it.
+//! Special cases of the lab's policy sets against a kernel: they concern only the sender, so an
+//! unaware peer gets every byte once, and the captures show that the policies were active.
 //!
 //! Copies are mappings that repeat data of another mapping, on another subflow. The checker of
 //! captures has compared each with the original.

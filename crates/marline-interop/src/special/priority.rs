@@ -1,4 +1,4 @@
-//! Backups, and MP_PRIO both ways (RFC 8684, 3.3.8).
+//! Special cases of backups, and of MP_PRIO both ways (RFC 8684, 3.3.8).
 
 use marline_lab::scenario::EndpointFlag::{Backup, Subflow};
 use marline_lab::scenario::{Scenario, Side};

@@ -1,5 +1,5 @@
-//! What a server does with the addresses it has announced: backups, MP_PRIO, REMOVE_ADDR and the same
-//! address once more (RFC 8684, 3.3.8, 3.4).
+//! Special cases of a server and the addresses it has announced: backups, MP_PRIO, REMOVE_ADDR and
+//! the same address once more (RFC 8684, 3.3.8, 3.4).
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! The core's batches: where they go, under which headers, and whether they may (spec section 3).
+//! Egress of the UDP carrier: destination and headers of the core's batches, and the amplification
+//! limit (spec section 3).
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What the carrier remembers of a flow, of a SYN that TCP has not answered, and of addresses.
+//! State of the UDP carrier per flow, per SYN that TCP has not answered yet, and per address.
 
 use core::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The frames of the UDP carrier (docs/spec/udp-carrier.md section 1): bytes to values and back.
+//! Frames of the UDP carrier (docs/spec/udp-carrier.md section 1): bytes to values and back.
 
 /// Which layout of frames a flow speaks. It stands in the high nibble of a frame's first byte.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! What is in a datagram: frames to segments, and what the carrier answers by itself (spec sections 1, 3
-//! and 6).
+//! Ingress of the UDP carrier: frames to segments, and the carrier's own replies (spec sections 1,
+//! 3 and 6).
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! The keys of version 2: who may move a flow, who may reset it, who may open one under a flood
-//! (spec sections 3, 4 and 6).
+//! Keys of carrier version 2, which authenticate moves and resets of a flow, and openings during a
+//! SYN flood (spec sections 3, 4 and 6).
 //!
 //! An observer sees every datagram. What it cannot compute is a Diffie-Hellman secret, what it cannot
 //! invert is a hash. So a move is proven under a secret agreed on by X25519, and a reset by showing the

@@ -1,4 +1,4 @@
-//! The UDP carrier as a machine without I/O: datagrams in, segments out, and the other way round.
+//! UDP carrier as a state machine without I/O: datagrams in, segments out, and the reverse.
 //!
 //! The problem: one socket serves many subflows, and a translator on the way may change a peer's
 //! address at any time. The answer is in docs/spec/udp-carrier.md: each side names its end of a

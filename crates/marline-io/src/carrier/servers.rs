@@ -1,4 +1,4 @@
-//! What is known of servers: which version of the carrier they speak, and the cookies that they gave us.
+//! Cache of servers: the carrier version each speaks, and the cookies it issued.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;

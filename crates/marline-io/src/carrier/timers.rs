@@ -1,4 +1,4 @@
-//! Keepalives, and the end of what is too old (spec sections 5 and 8).
+//! Timers of the UDP carrier: keepalives and expiry (spec sections 5 and 8).
 
 use core::cmp::Reverse;
 

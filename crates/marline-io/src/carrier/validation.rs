@@ -1,4 +1,4 @@
-//! Has this address proven that it receives? Challenges, responses and moves (spec section 4).
+//! Address validation: challenges, responses and moves (spec section 4).
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Incoming connections that wait for the application.
+//! Queue of incoming connections that wait for the application.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Which carrier a shard has. What differs is asked here; the rest of the driver is the same for
-//! all of them.
+//! Carrier of a shard. Carrier-specific differences are resolved here; the rest of the driver is
+//! the same for all carriers.
 
 use core::net::SocketAddr;
 

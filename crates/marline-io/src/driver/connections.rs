@@ -1,4 +1,4 @@
-//! Who waits for what: wakers and outcomes per connection.
+//! Wakers and outcomes of a shard's connections.
 
 use core::task::{Context, Waker};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What a client's shard notes of its contacts, and who is told.
+//! Contact book of a client's shard, and its subscribers.
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! From the core to the sockets: batches, control frames, and what the kernel answers.
+//! Egress of a shard, from the core to the sockets: batches, control frames, and send errors.
 
 use std::io;
 

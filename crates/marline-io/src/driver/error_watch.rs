@@ -1,5 +1,5 @@
-//! ICMP errors come at any time: a small task per socket waits for them, so that a refused SYN or a
-//! dead path is known at once and not at the next timeout.
+//! ICMP error watch: a small task per socket waits for errors, so that a refused SYN or a dead path
+//! is known at once and not at the next timeout.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! The core's events: who is woken, who is accepted, what the carrier may forget.
+//! Dispatch of the core's events to wakers, the accept queue and the carrier.
 
 use core::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! From the sockets to the core: batches of datagrams, each maybe a run that the kernel coalesced,
-//! or of IP packets.
+//! Ingress of a shard, from the sockets to the core: batches of datagrams, some of them coalesced
+//! by the kernel (GRO), or of IP packets.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io::{self, IoSliceMut};

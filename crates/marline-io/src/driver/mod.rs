@@ -1,4 +1,4 @@
-//! The driver: runs the core's endpoints in real time.
+//! Driver that runs the core's endpoints in real time.
 //!
 //! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard
 //! receives and keeps the timers; streams lock the shard themselves, so that a write leaves in the

@@ -1,4 +1,4 @@
-//! What a shard does for native carriers only: raw sockets, guards, and local ports.
+//! Shard operations for native carriers only: raw sockets, guards, and local ports.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;

@@ -1,4 +1,4 @@
-//! The interface of an observer: what it is shown of the segments that pass, and of the paths they pass on.
+//! Observer interface: notification of passing segments and of the paths they use.
 
 use core::fmt;
 use core::net::IpAddr;

@@ -1,4 +1,5 @@
-//! Observers of a shard's packets: capture files, the segment log, the contact book and the user's own.
+//! Observers of a shard's packets: capture files, the segment log, the contact book and the
+//! application's own.
 //!
 //! Each of them sees every segment once, on its way out before the carrier's header is written and on its
 //! way in after that was taken off; none of them can change or delay it.

@@ -1,4 +1,4 @@
-//! What applications may ask of the observers of a shard.
+//! Application requests to the observers of a shard.
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

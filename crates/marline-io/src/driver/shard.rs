@@ -1,5 +1,5 @@
-//! A shard: endpoint, carrier and sockets behind one mutex, and what happens whenever it was
-//! touched: send, set the timer, tell who waits.
+//! Shard: endpoint, carrier and sockets behind one mutex, with the work due after every access:
+//! send, set the timer, wake waiters.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};

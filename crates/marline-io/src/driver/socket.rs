@@ -1,4 +1,4 @@
-//! A socket of a shard, and what the kernel may say when we send.
+//! Socket of a shard, and the kernel's possible answers to a send.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,4 +1,4 @@
-//! The sockets of a shard: opened and closed while it runs.
+//! Sockets of a shard: opened and closed while it runs.
 
 use core::net::{IpAddr, SocketAddr};
 use std::io;

@@ -1,4 +1,4 @@
-//! The start of a shard: its carrier and endpoint are made, and its task begins.
+//! Start of a shard: its carrier and endpoint are made, and its task begins.
 
 use std::io;
 use std::sync::Arc;

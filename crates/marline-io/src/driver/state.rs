@@ -1,4 +1,4 @@
-//! What a shard's mutex guards.
+//! State of a shard, guarded by its mutex.
 
 use core::task::Waker;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A connection as a byte stream. It locks its shard itself: what is written leaves at once, in
-//! the thread that wrote it.
+//! Connection as a byte stream. It locks its shard itself: written data is sent at once, in the
+//! thread that wrote it.
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The task of a shard: receives, keeps the timer, takes over datagrams of other shards.
+//! Task of a shard: receives, keeps the timer, and takes over datagrams from other shards.
 //!
 //! After a batch that woke an application, acknowledgments are held back for one turn of the
 //! scheduler: the application runs first, and what it writes carries them. Where it writes

@@ -1,4 +1,4 @@
-//! A TCP segment as it arrived in an IP packet.
+//! TCP segment as it arrived in an IP packet.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -1,5 +1,5 @@
-//! The receive filter of the raw sockets: a classic BPF program that lets through TCP segments to a
-//! set of ports and nothing else.
+//! Receive filter of the raw sockets: a classic BPF program that accepts TCP segments to a set of
+//! ports and nothing else.
 //!
 //! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's
 //! traffic to a process that has no use for it would cost more than all the rest, and it is none

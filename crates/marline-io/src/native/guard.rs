@@ -1,4 +1,4 @@
-//! Guards: what keeps the kernel's own TCP away from ports that Marline serves.
+//! Port guards, which keep the kernel's own TCP away from ports that Marline serves.
 //!
 //! The kernel sees every segment that the raw socket sees, and answers those to a port without a
 //! socket with RST. A listening socket on the port gives each segment a home; a filter on it that

@@ -1,5 +1,5 @@
-//! ICMP as a host of its own reads it, behind a TUN interface: destination unreachable and packet too
-//! big (RFC 792, RFC 1191, RFC 4443), as far as they quote a TCP segment of ours.
+//! ICMP input behind a TUN interface: destination unreachable and packet too big (RFC 792, RFC
+//! 1191, RFC 4443), as far as they quote one of our TCP segments.
 
 use core::net::{IpAddr, SocketAddr};
 

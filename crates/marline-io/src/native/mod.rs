@@ -1,4 +1,4 @@
-//! The native carriers as a machine without I/O: TCP segments in IP packets, as the world speaks it.
+//! Native carriers as a state machine without I/O: TCP segments in ordinary IP packets.
 //!
 //! The problem: the kernel of this machine speaks TCP as well. Which ports are Marline's, what of the
 //! traffic reaches us, and that the kernel keeps quiet about it, is decided here; the sockets are in

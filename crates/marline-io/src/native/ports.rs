@@ -1,4 +1,4 @@
-//! Which addresses and ports are ours.
+//! Local addresses and ports owned by Marline.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! From a packet to a segment that the core may see.
+//! Conversion of a received packet to a segment for the core.
 //!
 //! What came over a network has a checksum that is right, or is dropped. What came from this
 //! machine, over veth or loopback, or through a card that joined segments (GRO), may have one that

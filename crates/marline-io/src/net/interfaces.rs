@@ -1,4 +1,4 @@
-//! The interfaces of this machine, and a watcher that says when they change.
+//! Interfaces of this machine, and a watcher that reports their changes.
 
 use core::net::IpAddr;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! What this machine's network looks like: interfaces, addresses, routes, and how they change.
+//! Network configuration of this machine: interfaces, addresses, routes, and their changes.
 
 mod interfaces;
 mod message;

@@ -1,4 +1,4 @@
-//! A netlink socket: ask the kernel, and hear of changes.
+//! Netlink socket: requests to the kernel, and change notifications.
 
 use core::mem;
 use core::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What ICMP said about datagrams we sent: the socket's error queue (ip(7), IP_RECVERR).
+//! Error queue of a socket: ICMP errors about datagrams sent (ip(7), IP_RECVERR).
 //!
 //! Where the datagram was going, by which the core knows subflows, and which host on the way complained,
 //! for people.

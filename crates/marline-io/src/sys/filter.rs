@@ -1,4 +1,4 @@
-//! Classic BPF on sockets (socket(7), SO_ATTACH_FILTER): what the kernel lets through to us.
+//! Classic BPF filters on sockets (socket(7), SO_ATTACH_FILTER).
 
 use core::mem;
 use std::io;

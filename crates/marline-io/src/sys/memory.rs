@@ -1,4 +1,4 @@
-//! Memory that is free, and still with the process.
+//! Return of freed heap memory to the operating system.
 
 /// Gives the pages on which nothing lives any more back to the system, from anywhere in the heap. `false`:
 /// there were none, or this C library has no such call (musl gives pages back by itself, at once).

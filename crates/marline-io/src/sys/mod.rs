@@ -1,6 +1,6 @@
-//! The system calls that no safe crate offers: a timer with nanoseconds, the program that spreads
-//! datagrams over shards, the socket error queue, raw sockets and their filters, the allocator's free
-//! pages. Linux.
+//! System calls that no safe crate offers: a timer with nanosecond resolution, the program that
+//! distributes datagrams over shards, the socket error queue, raw sockets and their filters, the
+//! allocator's free pages. Linux only.
 
 pub(crate) mod error_queue;
 pub(crate) mod filter;

@@ -1,5 +1,5 @@
-//! A timer of nanoseconds on tokio. Tokio's own rounds up to whole milliseconds, which pacing, tail
-//! loss probes and delayed ACKs cannot bear; a timerfd is one more file descriptor in the same
+//! Nanosecond timer on tokio. Tokio's own rounds up to whole milliseconds, which is too coarse for
+//! pacing, tail loss probes and delayed ACKs; a timerfd is one more file descriptor in the same
 //! epoll set and fires within tens of microseconds. It can be set from any thread.
 
 use core::task::{Context, Poll, ready};

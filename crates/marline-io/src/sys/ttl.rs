@@ -1,4 +1,4 @@
-//! Packets that a socket takes by their TTL (ip(7), IP_MINTTL; RFC 5082).
+//! Minimum TTL of received packets (ip(7), IP_MINTTL; RFC 5082).
 
 use std::io;
 use std::os::fd::BorrowedFd;

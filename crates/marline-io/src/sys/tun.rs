@@ -1,4 +1,4 @@
-//! TUN interfaces: whole IP packets through a descriptor, without a header in front. Linux.
+//! TUN interfaces: whole IP packets through a descriptor, without a header in front. Linux only.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

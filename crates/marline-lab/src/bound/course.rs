@@ -1,4 +1,4 @@
-//! One direction of a link as a clairvoyant sender meets it.
+//! One direction of a link as a clairvoyant sender sees it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Who takes part.
+//! Contestants of the comparison.
 
 use std::fmt;
 

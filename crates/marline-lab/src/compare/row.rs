@@ -1,4 +1,4 @@
-//! The rows: links, what is done on them, what is measured.
+//! Rows of the comparison: links, workload and metric.
 
 use std::time::Duration;
 

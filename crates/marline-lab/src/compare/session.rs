@@ -1,4 +1,4 @@
-//! One run, and the files that runs leave.
+//! One run of the comparison, and its result files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

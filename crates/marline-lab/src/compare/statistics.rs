@@ -1,4 +1,4 @@
-//! From what two ends noted to what a row is about.
+//! Statistics of a row from the logs of both ends.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The table: what every contestant showed, and whether Marline did what it must.
+//! Table of the comparison: the results of every contestant, and whether Marline meets its claims.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! What an emulated link did, for people and for programs.
+//! Report of an emulated link, as text and as JSON.
 
 use std::fmt::Write;
 

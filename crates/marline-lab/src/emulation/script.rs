@@ -1,5 +1,5 @@
-//! Commands for a running link in words: `down`, `up uplink`, `set rate=5M`, `rebind`, `stats`; and
-//! at a time: `5s down`.
+//! Textual commands for a running link: `down`, `up uplink`, `set rate=5M`, `rebind`, `stats`; and
+//! with a time: `5s down`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is in force on a link, now and by schedule: `set` names only what changes.
+//! Current settings of a link, now and by schedule: `set` names only what changes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

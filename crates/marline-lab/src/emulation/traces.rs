@@ -1,4 +1,4 @@
-//! Where traces are looked for.
+//! Search path of trace files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The applications of a workload in virtual time.
+//! Applications of a workload in virtual time.
 
 use anyhow::Context as _;
 use marline_sim::{App, Dialogue, Pace, Paths, Request, ResponseServer, Units};

@@ -1,4 +1,4 @@
-//! An experiment with real processes over emulated links.
+//! Live runs: an experiment with real processes over emulated links.
 //!
 //! Both ends are processes of their own in namespaces ([`crate::net`]); Marline's send native TCP
 //! through raw sockets, the kernel's are ordinary sockets. Links draw the chances that they draw in

@@ -1,4 +1,4 @@
-//! What a run showed.
+//! Outcome of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! A process of one end, from outside.
+//! Process of one end, as its parent controls it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};

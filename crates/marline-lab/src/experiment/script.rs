@@ -1,4 +1,4 @@
-//! What happens to the paths during a run: at fixed times, and at random moments relative to bursts.
+//! Fault script of a run: path events at fixed times, and at random moments relative to bursts.
 //!
 //! A path that dies while nothing is under way proves little: what hurts is the burst that is cut in
 //! two. So a fault can be tied to a burst, at a moment that is drawn from the seed; it is the same

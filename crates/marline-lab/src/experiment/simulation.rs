@@ -1,4 +1,4 @@
-//! An experiment in virtual time.
+//! Simulated runs: an experiment in virtual time.
 
 use anyhow::Context;
 use marline::policy::Role;

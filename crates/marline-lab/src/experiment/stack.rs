@@ -1,4 +1,4 @@
-//! Whose TCP it is.
+//! TCP stacks under test.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Who takes part: policies, paths and buffers.
+//! Variants of a contestant: policies, paths and buffers.
 
 use marline::policy::{PolicySet, Role};
 use marline::{BufferTuning, ConnectionConfig, Extensions, Interactive, default_policies};

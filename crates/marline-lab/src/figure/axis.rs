@@ -1,4 +1,4 @@
-//! From values to coordinates, and where the ticks are.
+//! Axes: the scale from values to coordinates, and the ticks.
 
 /// A range of values along a line of pixels.
 #[derive(Copy, Clone, Debug)]

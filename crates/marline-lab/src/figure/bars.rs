@@ -1,4 +1,4 @@
-//! Bars with intervals, in groups.
+//! Grouped bar charts with intervals.
 
 use super::axis::{Axis, extent};
 use super::drawing::Figure;

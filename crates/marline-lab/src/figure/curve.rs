@@ -1,4 +1,4 @@
-//! From samples to curves.
+//! Curves computed from samples.
 
 /// The share of the values that are no larger, over the values: `(value, share)`, to be drawn in
 /// steps. Values that are not numbers count as never reached.

@@ -1,4 +1,4 @@
-//! A drawing with its name and words.
+//! Drawing with its file name and caption.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! A number for every pair of two lists, as colours.
+//! Heat maps: a number for every pair of two lists, as colours.
 
 use super::drawing::Figure;
 use super::number::number;

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Number formatting for labels.
 
 /// A number with the three or four digits that matter; `-` for what is none.
 #[must_use]

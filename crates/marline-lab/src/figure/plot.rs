@@ -1,4 +1,4 @@
-//! Curves and points over two axes.
+//! Plots of curves and points over two axes.
 
 use super::axis::{Axis, extent};
 use super::drawing::Figure;

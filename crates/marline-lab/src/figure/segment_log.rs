@@ -1,4 +1,4 @@
-//! Every segment of a simulated run: over which path, when, what it carried, whether it came.
+//! Segment log of a simulated run: path, time, contents and fate of each segment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher as _;

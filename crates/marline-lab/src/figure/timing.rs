@@ -1,5 +1,5 @@
-//! Who sent what over which path, and when it came: arrows between two vertical lines per path, time
-//! running downwards.
+//! Timing diagrams: segments as arrows between two vertical lines per path, with time running
+//! downwards.
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Who owns which namespaces, so that what a crash left can be told from what is in use.
+//! Ownership of namespaces, by which the remains of a crash are told from namespaces in use.
 //!
 //! A claim is a file that names the owner by process id and start time (ids are used again) and is
 //! written before anything is made. Whoever finds one whose owner is gone may remove what it names.

@@ -1,4 +1,4 @@
-//! What a host's kernel counted and complained about.
+//! Kernel counters and log messages of a host.
 
 use std::collections::BTreeMap;
 use std::fs::File;

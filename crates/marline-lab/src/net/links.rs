@@ -1,4 +1,4 @@
-//! Named links between two namespaces, that take orders while they run.
+//! Named links between two namespaces, which accept commands while they run.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};

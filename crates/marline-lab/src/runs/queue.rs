@@ -1,5 +1,5 @@
-//! Several runs at once, but no more than the machine carries: a run that is late because another
-//! one had the processor says nothing.
+//! Queue of runs, several at once but no more than the machine can carry: a run delayed because
+//! another had the processor proves nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};

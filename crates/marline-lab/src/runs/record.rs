@@ -1,4 +1,4 @@
-//! What is kept of a run.
+//! Stored record of a run.
 
 use marline_link::radio::RadioReading;
 use marline_sim::quantile;

@@ -1,4 +1,4 @@
-//! Runs on disk.
+//! Records of runs on disk.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a series showed: one line per variant and stack, and the files for programs.
+//! Summary of a series: one line per variant and stack, and machine-readable files.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! A path in one line, for command lines: `wifi,10.0.1.2/24,10.0.1.1/24,mtu=1400,rate=8M,delay=10ms`.
+//! One-line description of a path, for command lines:
+//! `wifi,10.0.1.2/24,10.0.1.1/24,mtu=1400,rate=8M,delay=10ms`.
 
 use std::str::FromStr;
 

@@ -1,5 +1,5 @@
-//! A dialogue: what the asking end does. Reading and asking go on beside each other, as what was read
-//! decides whether the next request is asked at all.
+//! Dialogue workload: the requesting end. It reads and writes concurrently, since what was read
+//! decides whether the next request is made at all.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

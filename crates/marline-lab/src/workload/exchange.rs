@@ -1,5 +1,6 @@
-//! An exchange: both ends write the same amount at the same time, and each reads what the other writes. The
-//! server says with a last byte that it has everything: until then the client's end is needed.
+//! Exchange workload: both ends write the same amount at the same time, and each reads what the
+//! other writes. The server confirms with a last byte that it has everything; until then the client
+//! must stay.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A link that is down, by its schedule or by command: what becomes of the packets on it, and how it goes on.
+//! Outages of a link, scheduled or by command: the fate of packets on it, and its recovery.
 
 use marline_time::{Duration, Instant};
 

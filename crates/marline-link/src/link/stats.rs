@@ -1,4 +1,4 @@
-//! What a link counted.
+//! Counters of a link.
 
 use marline_time::Instant;
 

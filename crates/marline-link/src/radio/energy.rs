@@ -1,4 +1,4 @@
-//! Joules, by what they were spent on.
+//! Energy consumed, in joules, by purpose.
 
 use core::ops::AddAssign;
 

@@ -1,4 +1,4 @@
-//! A radio's states over time, and what they draw.
+//! State machine of a radio over time, with its power draw.
 
 use marline_time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Radios: how long a sleeping one takes to wake, and what it draws until it sleeps again.
+//! Radio model: the time a sleeping radio takes to wake, and the power it draws until it sleeps
+//! again.
 //!
 //! The problem: a second path over cellular is not free. An idle LTE radio takes a quarter of a
 //! second until the first packet leaves (promotion), and after the last one it stays awake for eleven

@@ -1,4 +1,4 @@
-//! What a radio draws in which state, and for how long it stays there.
+//! Parameters of a radio: power and dwell time of each state.
 //!
 //! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
 //! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values rest on memory

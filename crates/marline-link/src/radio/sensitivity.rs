@@ -1,4 +1,4 @@
-//! How far the joules depend on numbers that nobody can vouch for.
+//! Sensitivity of the energy figures to uncertain parameters.
 //!
 //! The same packets run through machines of which each has one parameter at 80 or 120 % of its value.
 //! Only energy is asked again: when packets came is taken as given, although a longer promotion would

@@ -1,4 +1,4 @@
-//! A direction of a link at its radio. Both directions share one.
+//! Radio of a link, shared by both directions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! From a `DuplexSpec` back to text that parses to the same.
+//! Formatting of a `DuplexSpec` as text that parses to the same value.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! A link in one line of text: `rate=20M,delay=10ms,queue=80ms,loss=1%,up.rate=5M`.
+//! Link specs: a link in one line of text, `rate=20M,delay=10ms,queue=80ms,loss=1%,up.rate=5M`.
 //!
 //! Items are separated by commas; each sets one property of both directions, or of one with the
 //! prefix `up.` (from the client) or `down.` (to the client). A preset's name may stand first. Units

@@ -1,4 +1,4 @@
-//! From text to a `DuplexSpec`.
+//! Parser of a `DuplexSpec`.
 
 use core::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! From names to values: a description and the traces it names become two link configurations.
+//! Resolution of names: a spec and the traces it names become two link configurations.
 
 use core::fmt;
 use std::sync::Arc;

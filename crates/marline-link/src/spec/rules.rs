@@ -1,4 +1,4 @@
-//! Rules about TCP options in text: `mptcp:syn`, `mp_join`, `sack:rest+timestamps`, `dss@2s`.
+//! Textual rules about TCP options: `mptcp:syn`, `mp_join`, `sack:rest+timestamps`, `dss@2s`.
 
 use core::fmt;
 

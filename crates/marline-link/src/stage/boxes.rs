@@ -1,6 +1,5 @@
-//! Boxes on the way that take TCP for something they may mend: they choose other sequence numbers, cut
-//! segments and put them together, thin out acknowledgments, forget a translation, or answer for the
-//! receiver.
+//! Middleboxes that terminate or rewrite TCP: they choose other sequence numbers, split and merge
+//! segments, thin out acknowledgments, forget a translation, or answer for the receiver.
 //!
 //! The sources are the surveys of what the field does to TCP (Honda et al., "Is it still possible to
 //! extend TCP?", IMC 2011; Detal et al., "Revealing middlebox interference with tracebox", IMC 2013;

@@ -1,4 +1,4 @@
-//! The delay stage: how long a packet is on its way.
+//! Delay stage: one-way delay of each packet.
 
 use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
 

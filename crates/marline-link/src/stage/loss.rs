@@ -1,4 +1,4 @@
-//! The loss stage: which of the packets that left the queue never arrive.
+//! Loss stage: the decision which packets that left the queue never arrive.
 //!
 //! Every cause draws for every packet, even if another cause has taken it already; a packet's number
 //! (or its moment) alone decides, not what happened to others before.

@@ -1,4 +1,4 @@
-//! Boxes on the way that do not like TCP options: they take them out, or drop the segment.
+//! Middleboxes that remove TCP options or drop segments that have them.
 //!
 //! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than
 //! later, and taking out more often than dropping. An option is taken out as those boxes do it: its

@@ -1,4 +1,4 @@
-//! The stages a packet passes, each with the random streams that belong to it alone.
+//! Stages of the link model, each with its own random streams.
 
 pub(crate) mod boxes;
 mod delay;

@@ -1,4 +1,4 @@
-//! When a link is down by itself: at given times, or at random along the time line.
+//! Outage stage: spontaneous outages, at given times or at random.
 
 use marline_time::{Instant, PcgRng, SeedTree};
 

@@ -1,5 +1,5 @@
-//! Distributions by additions and comparisons only, so that every machine draws the same numbers.
-//! Logarithm and cosine of the platform's mathematical library may differ in the last bit.
+//! Random distributions by additions and comparisons only, so that every machine draws the same
+//! numbers. Logarithm and cosine of the platform's mathematical library may differ in the last bit.
 
 use marline_time::{Duration, Rng};
 

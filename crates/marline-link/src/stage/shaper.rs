@@ -1,4 +1,4 @@
-//! The rate stage: when the packet at the head of the queue has left.
+//! Rate stage: the time at which the packet at the head of the queue has been sent.
 //!
 //! A mahimahi trace (Netravali et al., USENIX ATC 2015) lists milliseconds at which 1504 bytes may
 //! leave. What one opportunity does not use goes to the next packet if that waits already, and is

@@ -1,4 +1,4 @@
-//! The fields of a TCP segment as boxes on the way read and change them.
+//! Fields of a TCP segment as middleboxes read and change them.
 
 /// Bytes of a TCP header without options.
 pub(super) const HEADER: usize = 20;

@@ -1,5 +1,5 @@
-//! Arrivals of data segments at a receiver (`t_ms,len_bytes,tcp_seq`): what a path delivered while
-//! somebody's congestion control used it, a lower bound of what it could.
+//! Arrival traces (`t_ms,len_bytes,tcp_seq`): data segments that a path delivered under some
+//! congestion control, a lower bound of its capacity.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Mahimahi packet-delivery traces: one millisecond a line, at each of which 1504 bytes may leave.
+//! Mahimahi packet-delivery traces: one timestamp in milliseconds per line, at each of which 1504
+//! bytes may leave.
 
 use marline_time::{Duration, Rate};
 

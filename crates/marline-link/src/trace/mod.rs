@@ -1,4 +1,4 @@
-//! Recorded links: parsers from the bytes of files to values. Reading files is the caller's.
+//! Trace parsers: from the bytes of recorded files to values. Reading files is left to the caller.
 
 mod arrivals;
 mod mahimahi;

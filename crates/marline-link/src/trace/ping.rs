@@ -1,4 +1,4 @@
-//! Round-trip times and losses of a path over time, as probes measured them
+//! Ping traces: round-trip times and losses of a path over time, as probes measured them
 //! (`carrier,seq,t_send_ms,rtt_ms`; an empty RTT is a lost probe).
 
 use std::collections::BTreeMap;

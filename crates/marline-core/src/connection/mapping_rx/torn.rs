@@ -1,4 +1,4 @@
-//! Parts of a subflow whose mappings a box took away.
+//! Ranges of a subflow whose mappings were removed by a middlebox.
 //!
 //! A box that puts segments together has room for the options of one: the other's bytes arrive, and nothing
 //! says where in the stream they belong. They are told from those of a path that lets no options pass at all:

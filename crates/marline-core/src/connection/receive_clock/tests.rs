@@ -1,4 +1,4 @@
-//! The timer by itself: times and conditions are plain numbers.
+//! Unit tests of the receive timer, with times and conditions as plain numbers.
 
 use super::*;
 

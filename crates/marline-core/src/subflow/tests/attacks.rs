@@ -1,4 +1,4 @@
-//! Blind attackers (RFC 5961), old duplicates (PAWS) and nonsense.
+//! Tests of blind attacks (RFC 5961), old duplicates (PAWS) and malformed segments.
 
 use marline_time::Duration;
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, TcpSegment, Timestamps};

@@ -1,4 +1,4 @@
-//! The simplest policies that make a subflow run: a Reno window and loss by three segments or time.
+//! Minimal policies for tests of subflows: a Reno window, and loss by three segments or by time.
 
 use std::sync::{Arc, Mutex};
 

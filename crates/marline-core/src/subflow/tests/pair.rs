@@ -1,4 +1,4 @@
-//! The bench: two ends, each with a subflow, an application and a wire to the other.
+//! Test bench of two ends, each with a subflow, an application and a wire to the other.
 
 use std::collections::BTreeMap;
 

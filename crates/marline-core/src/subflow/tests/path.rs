@@ -1,4 +1,4 @@
-//! Path MTU, keepalive and the pacer's timer.
+//! Tests of path MTU discovery, keepalive and the pacer's timer.
 
 use marline_time::Duration;
 

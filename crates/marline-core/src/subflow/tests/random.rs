@@ -1,5 +1,5 @@
-//! Random worlds: whatever the wire does for a while, every byte arrives once and in order, both
-//! ends close, and no timer is left behind.
+//! Randomised tests: whatever the wire does for a while, every byte arrives once and in order, both
+//! ends close, and no timer is left armed.
 
 use marline_time::Duration;
 use marline_wire::SeqNum;

@@ -1,4 +1,4 @@
-//! The server marks the last segment of what was written.
+//! Tests of the server's mark on the last segment of what was written.
 
 use marline_core::Extensions;
 use marline_testkit::{Peer, Seg, Sent, config, endpoint_config};

@@ -1,5 +1,5 @@
-//! MP_IDLE and the exchange of the retransmission timeout: what a server marks and answers, and what a
-//! client makes of it (docs/spec/experimental.md).
+//! Tests of MP_IDLE and of the exchange of the retransmission timeout: the marks and answers of a
+//! server, and their use by a client (docs/spec/experimental.md).
 
 mod marking;
 mod timeouts;

@@ -1,4 +1,4 @@
-//! The client asks for the server's retransmission timeout, and the server tells it.
+//! Tests of the retransmission timeout exchange: the client asks, the server answers.
 
 use marline_core::Extensions;
 use marline_testkit::{Peer, Script, Seg, Sent, config};

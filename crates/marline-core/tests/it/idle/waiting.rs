@@ -1,4 +1,4 @@
-//! The client waits for the mark, and judges its path when nothing comes.
+//! Tests of a client that waits for the mark, and suspects its path when nothing comes.
 
 use marline_core::Extensions;
 use marline_testkit::Seg;

@@ -1,4 +1,5 @@
-//! States that an application leaves its connection in, with a peer that is gone: each ends in its time.
+//! Tests of the states in which an application leaves its connection when the peer is gone: each
+//! ends in its time.
 
 use std::time::Duration;
 

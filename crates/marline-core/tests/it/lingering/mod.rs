@@ -1,4 +1,4 @@
-//! Connections that nobody finishes: each ends in its time, and leaves nothing behind.
+//! Tests of connections that nobody finishes: each ends in its time, and leaves nothing behind.
 
 mod ends;
 mod resets;

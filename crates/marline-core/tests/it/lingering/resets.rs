@@ -1,4 +1,4 @@
-//! Resets that may come from a box on the way: what they end, and what they do not.
+//! Tests of resets that may come from a middlebox: what they end, and what they do not.
 
 use marline_core::{CloseReason, ConnectionConfig};
 use marline_policy::LocalAddress;

@@ -1,4 +1,4 @@
-//! Connections that a server keeps for peers it knows nothing of.
+//! Tests of connections that a server keeps for unauthenticated peers.
 
 use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, SocketOption,

@@ -1,4 +1,5 @@
-//! Two hosts with an application each, and a box between them that sees and changes every segment.
+//! Test network of two hosts with an application each, and a middlebox between them that sees and
+//! changes every segment.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::net::SocketAddr;

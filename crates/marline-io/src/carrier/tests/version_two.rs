@@ -1,4 +1,5 @@
-//! Version 2: what an observer of all datagrams can still not do, and what old peers notice of it.
+//! Tests of version 2: the limits of an observer of all datagrams, and compatibility with old
+//! peers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What Marline must do, and whether it did.
+//! Claims that Marline must meet, and their evaluation.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! From what a file says to an experiment, with every mistake that can be found at its place.
+//! Validation of an experiment file, with every detectable mistake reported at its place.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;

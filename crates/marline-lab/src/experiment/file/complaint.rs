@@ -1,4 +1,4 @@
-//! What is wrong with a file, where, and what would be right.
+//! Error in a file: message, place, and suggested correction.
 //!
 //! ```text
 //! echo.toml:12:13: unknown scheduler `min-rt`; known: blest, ecf, min-rtt; did you mean `min-rtt`?

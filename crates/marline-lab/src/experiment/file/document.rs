@@ -1,4 +1,4 @@
-//! What an experiment's file says, once it has been read and checked.
+//! Contents of an experiment file after validation.
 
 use toml::Value;
 

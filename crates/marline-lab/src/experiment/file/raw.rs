@@ -1,4 +1,4 @@
-//! An experiment's file as serde sees it.
+//! Serde schema of an experiment file.
 
 use marline::BufferTuning;
 use serde::Deserialize;

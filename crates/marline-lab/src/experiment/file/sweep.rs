@@ -1,4 +1,4 @@
-//! `[sweep]`: values that replace others, in every combination.
+//! Section `[sweep]`: values that replace others, in every combination.
 //!
 //! ```toml
 //! [sweep]

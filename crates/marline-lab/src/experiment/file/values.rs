@@ -1,4 +1,4 @@
-//! Values as a file writes them: with their unit.
+//! Values with units, as written in experiment files.
 
 use std::time::Duration;
 

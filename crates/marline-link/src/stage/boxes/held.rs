@@ -1,4 +1,4 @@
-//! What a box holds back: at most one segment of each flow, of a bounded number of flows.
+//! Segments held back by a middlebox: at most one of each flow, of a bounded number of flows.
 
 use marline_time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Boxes that cut segments and put them together.
+//! Middleboxes that split and merge segments.
 
 use super::super::tcp::{
     self, ACK, FIN, FLAGS_AT, PSH, RST, SYN, URG, acknowledgment, options_end, ports, sequence,

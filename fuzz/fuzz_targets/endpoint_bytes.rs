@@ -1,4 +1,4 @@
-//! Two endpoints, two applications and a network that does what the input says.
+//! Fuzz target of two endpoints, two applications and a network controlled by the input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

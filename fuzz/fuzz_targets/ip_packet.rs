@@ -1,4 +1,4 @@
-//! Any bytes as an IP packet, what it carries, and what a capture makes of it.
+//! Fuzz target of the IP parsers: any bytes as a packet, its payload, and its capture record.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

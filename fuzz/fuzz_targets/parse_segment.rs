@@ -1,4 +1,4 @@
-//! Any bytes as a TCP segment: no panic, and what was understood can be said again.
+//! Fuzz target of the TCP segment parser: never panics, and what was parsed can be emitted again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

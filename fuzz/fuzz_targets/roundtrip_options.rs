@@ -1,4 +1,5 @@
-//! Options that say anything: they fit and survive the round trip, or are refused.
+//! Fuzz target of TCP options with arbitrary values: they fit and survive the round trip, or are
+//! refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The rules `tidy` applies to one file: each takes the file's text and returns what is wrong.
+//! Rules that `tidy` applies to one file: each takes the file's text and returns its findings.
 
 use crate::source;
 

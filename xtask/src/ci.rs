@@ -1,4 +1,4 @@
-//! What continuous integration runs, so that one can run it before pushing.
+//! Continuous integration steps, for running them locally before pushing.
 
 use std::path::Path;
 use std::process::Command;

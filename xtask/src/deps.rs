@@ -1,4 +1,4 @@
-//! Which crate may depend on which.
+//! Allowed dependencies between crates.
 //!
 //! ```text
 //! wire, time <- policy <- algos <- research        policy <- core <- io        io, algos <- marline <- proxy

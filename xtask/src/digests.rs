@@ -1,4 +1,4 @@
-//! Digests of behaviour: what a rebuilding of the code must leave as it was.
+//! Behaviour digests, which a refactoring must leave unchanged.
 //!
 //! Each covers the packets that were delivered (headers with all options, and through TCP's checksum the
 //! payload), when and over which link, and what applications read and when. No name of a type, no debug text

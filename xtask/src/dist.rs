@@ -1,4 +1,4 @@
-//! The static program that the quickstart copies to a server.
+//! Static build of the program, which the quickstart copies to a server.
 //!
 //! Linked against musl it runs on any Linux of its processor, whatever its C library. The standard
 //! library for that target comes by rustup, musl's own start files with it; the TLS library's C and

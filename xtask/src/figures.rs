@@ -1,4 +1,4 @@
-//! The rows of the README's table, and the command that makes each.
+//! Rows of the README's table of figures, and the command that produces each.
 //!
 //! The figures go to standard output; they are copied into docs/figures.md by a person, together
 //! with the machine they were measured on.

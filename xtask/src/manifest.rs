@@ -1,4 +1,4 @@
-//! What the checks need to know of a crate: its manifest, read once.
+//! Crate manifests as the checks need them, read once.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who may change what: the rooms of a connection, and imports that go in a circle.
+//! Check of state ownership inside a connection, and of circular imports.
 //!
 //! A room is a field of `Connection` whose type is a struct of its own. The compiler keeps others away from
 //! private fields; this makes sure that they are private, that no second file has a way around that, and

@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Execution of other programs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Just enough of Rust's lexical grammar to look at code without its comments and literals.
+//! Minimal Rust lexer that blanks comments and literals.
 //!
 //! A full parser would need the macros expanded to be right about braces; a lexer need only know
 //! where comments, strings and characters begin and end. What it hides it replaces by blanks, so

@@ -1,5 +1,5 @@
-//! The tables of requirements: docs/spec/rfcNNNN.toml say what a document asks for, where that stands in
-//! the code, and which test shows it.
+//! Tables of requirements: docs/spec/rfcNNNN.toml say what a document requires, where the code
+//! implements it, and which test shows it.
 //!
 //! A line counts as covered if code and test are named and are there, and if somebody else than our own
 //! memory witnessed the requirement. A line without them must say why. Where the kernel's source is the

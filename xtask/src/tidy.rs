@@ -1,4 +1,5 @@
-//! Walks the files git knows and applies the rules of `checks`; then those of whole crates.
+//! Repository checks: walks the files git knows and applies the rules of `checks`; then those of
+//! whole crates.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! A download as fast as it goes, over links that text cannot describe: for papers that are about
-//! throughput.
+//! Bulk download over links that a link spec cannot describe, for papers about throughput.
 
 use anyhow::Context as _;
 use marline_lab::experiment::Variant;

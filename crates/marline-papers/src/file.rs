@@ -1,4 +1,4 @@
-//! `papers/KEY.toml`: what was published, and what we make of it.
+//! Paper description `papers/KEY.toml`: published values, and the assumptions of the reproduction.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Two carriers on high-speed rail (SIGCOMM 2018): how often bonding is worse than the better
-//! carrier alone, for the kernel's scheduler, with OR&P, and with PAPD.
+//! Reproduction of two carriers on high-speed rail (SIGCOMM 2018): how often bonding is worse than
+//! the better carrier alone, for the kernel's scheduler, with OR&P, and with PAPD.
 
 mod ride;
 

@@ -1,4 +1,5 @@
-//! Rows: what the paper has, what we have, what is asked, and whether it is met.
+//! Rows of a reproduction: the published value, the measured one, the acceptance criterion, and
+//! whether it is met.
 
 use marline_lab::figure::number;
 use serde::{Deserialize, Serialize};

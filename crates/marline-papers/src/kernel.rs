@@ -1,4 +1,4 @@
-//! Key `kernel`: Marline beside the kernel's TCP and Multipath TCP, in real time.
+//! Key `kernel`: Marline compared with the kernel's TCP and Multipath TCP, in real time.
 //!
 //! The rows are those of [`marline_lab::compare`] that stand for what hurts interactive users with stock
 //! Multipath TCP: echoes under loss, blocks over unequal paths, bursts during which a path dies, a

@@ -1,5 +1,5 @@
-//! Key `live`: what the simulator says is what happens. One experiment of each family runs in virtual
-//! time and with real processes over emulated links, with the same seeds.
+//! Key `live`: validation of the simulator. One experiment of each family runs in virtual time and
+//! with real processes over emulated links, with the same seeds.
 
 use marline_lab::experiment::Stack;
 use marline_lab::experiment::file::{ExperimentFile, Lane};

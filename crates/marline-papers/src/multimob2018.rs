@@ -1,5 +1,5 @@
-//! MultiMob (De Coninck and Bonaventure): interactive applications on smartphones that leave the
-//! WiFi's range, in virtual time. The assumptions are in `papers/multimob2018.toml`.
+//! Reproduction of MultiMob (De Coninck and Bonaventure): interactive applications on smartphones
+//! that leave WiFi range, in virtual time. The assumptions are in `papers/multimob2018.toml`.
 
 mod handover;
 pub(crate) mod loads;

@@ -1,6 +1,6 @@
-//! Key `multimob-live`: MultiMob beside the kernel's TCP and Multipath TCP, with real processes over
-//! emulated links whose radios sleep. Walks out of WiFi's range, runs that never lose it, and a
-//! download whose WiFi dies; seed by seed the same links for everybody.
+//! Key `multimob-live`: MultiMob compared with the kernel's TCP and Multipath TCP, with real
+//! processes over emulated links whose radios sleep. Walks out of WiFi range, runs that never lose
+//! it, and a download whose WiFi dies; for each seed all systems get the same links.
 
 mod campaign;
 mod rows;

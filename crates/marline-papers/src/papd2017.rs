@@ -1,5 +1,6 @@
-//! PAPD (IETF 100, 2017): two tables of throughputs with a large and a small buffer, five mobile
-//! scenarios, and the argument of the slides that bonding cannot win below RTT_max x best rate.
+//! Reproduction of PAPD (IETF 100, 2017): two tables of throughputs with a large and a small
+//! buffer, five mobile scenarios, and the argument of the slides that bonding cannot win below
+//! RTT_max x best rate.
 
 mod cells;
 mod contestants;

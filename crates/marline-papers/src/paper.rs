@@ -1,4 +1,4 @@
-//! A paper: what each key implements, and what it is given when it is run.
+//! Paper: the interface each key implements, and the context of its run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `raiciu2012`: how late a block comes while a slow path holds up a fast one, without and with
+//! Key `raiciu2012`: delay of a block while a slow path holds up a fast one, without and with
 //! opportunistic retransmission and penalisation (NSDI 2012, figure 7; Stanford CS244, 2014).
 
 mod curves;

@@ -1,5 +1,5 @@
-//! `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path and
-//! redundantly on both; flow completion times by degree of redundancy; and redundancy that is
+//! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path
+//! and redundantly on both; flow completion times by degree of redundancy; and redundancy that is
 //! only used when it pays. The assumptions are in `papers/remp2015.toml`.
 
 mod coding;

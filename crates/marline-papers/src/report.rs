@@ -1,5 +1,6 @@
-//! All results as one page: every paper's tables and figures, what was assumed, how it is done again
-//! and on what it ran. HTML without scripts and without anything from elsewhere: it can be mailed.
+//! HTML report of all results: every paper's tables and figures, its assumptions, the commands to
+//! repeat it and the machine it ran on. One page without scripts or external resources, so that it
+//! can be mailed.
 
 use std::fmt::Write as _;
 

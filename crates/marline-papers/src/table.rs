@@ -1,4 +1,4 @@
-//! What a reproduction gives: tables, grids, figures, notes.
+//! Results of a reproduction: tables, grids, figures, notes.
 
 use marline_lab::figure::Figure;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Tail loss probes on the traffic of cloud applications (Yedugundla et al., CLOSER 2019).
+//! Reproduction of tail loss probes on the traffic of cloud applications (Yedugundla et al., CLOSER
+//! 2019).
 //!
 //! A burst is under way, or the next one begins, when WLAN dies; how long until the client has all of
 //! it? TLP-STD finds out by a probe on the dead path and a retransmission timeout after it; TLP-MP

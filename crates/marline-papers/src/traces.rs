@@ -1,6 +1,6 @@
-//! `traces`: every recorded pair of links there is, with every scheduler: latency of echoes and of
-//! bursts, goodput, which path carried it, how far from the clairvoyant bound, and whether a single
-//! path would have been better.
+//! Key `traces`: every recorded pair of links with every scheduler: latency of echoes and of
+//! bursts, goodput, the share of each path, distance from the clairvoyant bound, and whether a
+//! single path would have been better.
 
 mod cell;
 mod pairs;

@@ -1,4 +1,4 @@
-//! A cell of a table: a number with its unit, or words.
+//! Cell of a table: a number with its unit, or text.
 
 use std::fmt;
 

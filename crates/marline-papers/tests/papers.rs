@@ -1,5 +1,5 @@
-//! Every paper that runs in virtual time, at its smallest: it runs, one seed is one result whatever the
-//! number of threads, and its tables say what is measured and what is asked.
+//! Test of every paper that runs in virtual time, at its smallest: it runs, the result of a seed
+//! does not depend on the number of threads, and its tables state the metric and the criterion.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Congestion control: how much a subflow may have in flight.
+//! Congestion control interface: the limit on a subflow's bytes in flight.
 
 use core::fmt::Debug;
 

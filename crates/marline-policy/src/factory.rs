@@ -1,4 +1,4 @@
-//! How policies are made: one factory per kind, chosen by name, built per connection or subflow.
+//! Policy factories: one trait per kind, chosen by name, built per connection or subflow.
 
 use core::fmt::Debug;
 use std::sync::Arc;

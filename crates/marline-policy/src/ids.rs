@@ -1,4 +1,4 @@
-//! Names of things: subflows, addresses, connections.
+//! Identifiers of subflows, addresses and connections.
 
 use core::fmt;
 

@@ -1,4 +1,5 @@
-//! The vocabulary that Marline's policies speak.
+//! Policy interfaces of Marline: the traits that policies implement and the values they exchange
+//! with the core.
 //!
 //! A policy (scheduler, path manager, congestion controller, loss recovery) is a judge, not an
 //! actor: it reads views that the core builds and returns decisions that the core validates and

@@ -1,4 +1,4 @@
-//! The oracle's parameters, and what it judges: netpaths.
+//! Parameters of the path health monitor, and the address pairs it judges.
 
 mod spec;
 

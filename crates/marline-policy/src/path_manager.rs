@@ -1,4 +1,4 @@
-//! The path manager: which subflows exist.
+//! Path manager interface: the decision which subflows exist.
 
 use core::fmt::{self, Debug, Display, Formatter};
 use core::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Loss recovery: what is lost, and when to probe. The retransmission timer itself stays in the core.
+//! Loss recovery interface: loss detection and probe timeouts. The retransmission timer itself
+//! stays in the core.
 
 use core::fmt::Debug;
 

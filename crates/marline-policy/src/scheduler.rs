@@ -1,4 +1,4 @@
-//! The scheduler: which data goes on which subflow.
+//! Scheduler interface: the choice of the subflow that carries each piece of data.
 
 use core::fmt::Debug;
 

@@ -1,5 +1,5 @@
-//! The record of sent segments that are not cumulatively acknowledged (RFC 6675's scoreboard, kept
-//! per segment as RACK needs it).
+//! Scoreboard of sent segments that are not cumulatively acknowledged (RFC 6675, kept per segment
+//! as RACK needs it).
 //!
 //! One entry per transmitted segment, in sequence order. Byte counts of each state are kept as
 //! entries change, so that asking for the bytes in flight costs nothing. The core alone changes it.

@@ -1,4 +1,4 @@
-//! What a policy may see of a subflow.
+//! Read-only view of a subflow for policies.
 
 use marline_time::{Duration, Instant, Rate};
 

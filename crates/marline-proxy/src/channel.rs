@@ -1,4 +1,4 @@
-//! The encrypted stream between client and server: TLS, or the records of a session.
+//! Encrypted stream between client and server: TLS, or the records of a session.
 
 use std::fmt;
 use std::io;

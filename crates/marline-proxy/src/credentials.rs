@@ -1,4 +1,5 @@
-//! Who may use the server: one credential per client, by name, stored as the SHA-256 of its token.
+//! Credentials of the server's clients: one per client, by name, stored as the SHA-256 of its
+//! token.
 //!
 //! The file is TOML, mode 0600, and belongs to the program (`marline server credential add | list |
 //! revoke`). A running server reads it again when it changes: a new client can connect within a

@@ -1,4 +1,4 @@
-//! The invite: all that a client must know of a server, as one word.
+//! Invite: a server's addresses, key and credential, as one string.
 //!
 //! ```text
 //! "marline1" base32( length u16 | names u8 | { length u8, "host:port" }* | pin 32 | token 32 | check 4 )

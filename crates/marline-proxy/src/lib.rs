@@ -1,4 +1,4 @@
-//! The proxy: what client and server have in common, and the two of them.
+//! Proxy over Multipath TCP: client, server, and the protocol between them.
 //!
 //! An application's connection goes: SOCKS5 or forward -> tunnel (one multipath stream of its
 //! own) -> TLS, or a session's keys -> request -> server's rules -> TCP to the target. Everything here is

@@ -1,4 +1,4 @@
-//! Memory after a flood of connections.
+//! Release of memory after a flood of connections.
 //!
 //! A connection costs some 25 kB in hundreds of pieces, and those of ten thousand lie mixed with what
 //! outlives them (TIME-WAIT, tables). glibc gives back to the system what is free at the end of an arena

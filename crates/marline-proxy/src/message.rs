@@ -1,4 +1,4 @@
-//! What client and server say to each other inside TLS before the application's bytes flow.
+//! Messages between client and server inside TLS, before the application's bytes flow.
 //!
 //! ```text
 //! type u8 | length u16 | body

@@ -1,4 +1,4 @@
-//! Files that only their owner reads: keys, credentials, configuration with secrets.
+//! Files that only their owner can read: keys, credentials, configuration with secrets.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;

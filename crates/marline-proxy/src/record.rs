@@ -1,4 +1,4 @@
-//! TLS records that fit what is going on.
+//! TLS record sizes, adapted to the traffic.
 //!
 //! A record can be decrypted only when all of it is there. For a keystroke after a pause, or the
 //! first bytes of an answer, a record that spans several segments makes the reader wait for the

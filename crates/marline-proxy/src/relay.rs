@@ -1,4 +1,4 @@
-//! Bytes both ways between an application's socket and its encrypted stream.
+//! Bidirectional relay between an application's socket and its encrypted stream.
 //!
 //! An end of one direction is passed on as an end of that direction (FIN, close_notify, DATA_FIN are
 //! the same thing here); the other direction goes on. An error ends both directions at once, and

@@ -1,4 +1,4 @@
-//! From names to addresses, in the order in which to try them (RFC 8305).
+//! Name resolution, with the addresses in the order in which to try them (RFC 8305).
 
 use std::net::SocketAddr;
 use std::time::Duration;

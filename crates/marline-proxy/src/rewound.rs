@@ -1,4 +1,4 @@
-//! A stream of which some bytes were read to see what it is, with those bytes in front again.
+//! Stream with some bytes put back in front that were read to detect its protocol.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Which destinations the server connects to.
+//! Access rules for the destinations that the server connects to.
 //!
 //! A proxy that connects wherever it is told lets its clients, and whatever talks through them, reach
 //! what only the server should: its loopback services, its cloud's metadata address, the machines

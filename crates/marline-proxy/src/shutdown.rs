@@ -1,4 +1,4 @@
-//! An orderly end: first nothing new is begun, then what runs may finish, then it is cut off.
+//! Graceful shutdown: nothing new is started, running work may finish, and what remains is aborted.
 
 use std::future::Future;
 use std::time::Duration;

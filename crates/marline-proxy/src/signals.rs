@@ -1,5 +1,5 @@
-//! Signals of a program that runs on: SIGTERM, SIGINT and SIGQUIT end it in good order, SIGHUP has it
-//! read its configuration again, and no other one ends it.
+//! Signals of a long-running program: SIGTERM, SIGINT and SIGQUIT end it gracefully, SIGHUP reloads
+//! its configuration, and no other one ends it.
 //!
 //! What a signal does by itself is to end the process, open connections with it; so a wrong word in a
 //! script (`kill -USR1`), or a terminal that is closed, would cost everybody their streams.

@@ -1,4 +1,4 @@
-//! SOCKS version 5 (RFC 1928), the part a local proxy needs: no authentication, CONNECT.
+//! SOCKS version 5 (RFC 1928), the subset a local proxy needs: no authentication, CONNECT.
 //!
 //! ```text
 //! client  5, n, methods[n]               server  5, 0 (no authentication) or 5, 0xff

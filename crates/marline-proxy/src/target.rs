@@ -1,4 +1,4 @@
-//! Where a client wants to go: an address or a name, and a port.
+//! Target of a client's request: an address or a name, and a port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! A server in memory, for the tests of both ends.
+//! In-memory server for the tests of both ends.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What the proxy needs of a byte stream: tests run over pipes and TCP, the product over Marline.
+//! Byte stream interface of the proxy: tests run over pipes and TCP, the product over Marline.
 
 use std::io;
 

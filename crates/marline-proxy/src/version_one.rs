@@ -1,5 +1,6 @@
-//! Version 1 of the protocol, as the first release speaks it: a client and a server written against the
-//! specification, byte by byte, and frozen. They must get on with the program of today, both ways.
+//! Compatibility tests with version 1 of the protocol, as the first release speaks it: a client and
+//! a server written against the specification, byte by byte, and frozen. They must interoperate
+//! with the current program, both ways.
 //!
 //! Nothing here is to follow a change elsewhere: if this file has to be changed for a test to pass, old
 //! clients and servers would have to be changed, too.

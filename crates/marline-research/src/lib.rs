@@ -1,4 +1,4 @@
-//! The policies of the literature: what papers measured, and what Marline is measured against.
+//! Policies of the literature: those that papers measured, and baselines for Marline's own.
 //!
 //! They are registered through the same public door as anybody's own (docs/policies.md), and stand on the
 //! rules that `marline-algos` shares ([`classes`](marline_algos::schedulers::classes),

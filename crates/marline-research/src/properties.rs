@@ -1,6 +1,6 @@
-//! Of every scheduler there is, here and built in: whatever the picture, decisions are valid: a
-//! subflow that has room, data that is new or not acknowledged and not carried by that subflow, and no
-//! backup while a regular one is healthy.
+//! Property tests of every scheduler, here and built in: whatever the snapshot, decisions are
+//! valid: a subflow that has room, data that is new or not acknowledged and not carried by that
+//! subflow, and no backup while a regular one is healthy.
 
 use marline_algos::schedulers::classes::{Class, best_class};
 use marline_algos::schedulers::{

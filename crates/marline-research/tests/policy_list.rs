@@ -1,5 +1,5 @@
-//! docs/policy-list.md says what the registry knows: each name, key and default, and nothing else; and
-//! which of the names are this crate's.
+//! Test that docs/policy-list.md matches the registry: every name, key and default, nothing else,
+//! and which of the names are this crate's.
 
 use marline_algos::{PolicyKind, Registry};
 

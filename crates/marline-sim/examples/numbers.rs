@@ -1,7 +1,8 @@
-//! The simulator's rows of the table of figures, whole: `cargo run --release -p marline-sim --example
-//! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds, and, if asked for,
-//! digests. `SEED=n` replays one random world, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n`
-//! runs so many; `MARLINE_TRACE_DIR` is where traces lie.
+//! Simulator's rows of the table of figures, in full: `cargo run --release -p marline-sim --example
+//! numbers [ROW ...]`. Rows: speed, cost, clean, loss, death, sleep, pairs, worlds, and, if asked
+//! for, digests. `SEED=n` replays one random world, and `CAPTURE=file` keeps its packets;
+//! `MARLINE_WORLDS=n` sets the number of worlds; `MARLINE_TRACE_DIR` is the directory of the
+//! traces.
 
 #![allow(
     clippy::disallowed_types,

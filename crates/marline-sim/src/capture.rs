@@ -1,5 +1,5 @@
-//! Captures: every packet of a host as pcapng, one interface for each of its addresses, that
-//! Wireshark reads as native TCP.
+//! Packet captures: every packet of a host as pcapng, one interface for each of its addresses,
+//! which Wireshark reads as native TCP.
 
 use core::net::IpAddr;
 

@@ -1,5 +1,4 @@
-//! What applications write, so that each byte can be checked where it arrives: byte `n` of a stream
-//! is a function of `n` and the stream's seed.
+//! Verifiable stream content: byte `n` of a stream is a function of `n` and the stream's seed.
 //!
 //! The bytes come from one random table of prime length, which each stream enters at its own place:
 //! generating and checking are then a copy and a comparison. Bytes moved, lost or repeated by less

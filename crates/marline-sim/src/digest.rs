@@ -1,4 +1,4 @@
-//! A stable hash over everything that happened: equal runs have equal digests.
+//! Stable hash over all events of a run: equal runs have equal digests.
 //!
 //! Each sixteen bytes are folded by a 64 x 64 -> 128 bit multiplication. Not for adversaries.
 

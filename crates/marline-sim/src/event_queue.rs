@@ -1,4 +1,4 @@
-//! What happens next: events in the order of their time and, at equal times, of their making.
+//! Event queue, ordered by time and, at equal times, by insertion.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;

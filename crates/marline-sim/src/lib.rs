@@ -1,4 +1,4 @@
-//! Marline in virtual time.
+//! Simulator that runs Marline in virtual time.
 //!
 //! A [`World`] holds hosts and links. A [`Host`] runs the very [`Endpoint`](marline_core::Endpoint)
 //! that runs behind real sockets, through its five calls, with applications on top that check every

@@ -1,4 +1,4 @@
-//! Figures from samples.
+//! Statistics of samples.
 
 use marline_time::{Duration, Rate};
 

@@ -1,4 +1,4 @@
-//! What a world asks of a host.
+//! Node interface between a world and a host.
 
 use core::net::IpAddr;
 

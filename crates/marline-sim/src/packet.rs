@@ -1,4 +1,4 @@
-//! A packet on its way, a pool of their memory, and those who watch them.
+//! Packet in transit, a pool of packet buffers, and the packet observer interface.
 
 use core::net::IpAddr;
 

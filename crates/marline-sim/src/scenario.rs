@@ -1,4 +1,4 @@
-//! The scene of nearly every test: a client with several addresses, a server with one, and a link
+//! Standard scenario of most tests: a client with several addresses, a server with one, and a link
 //! of its own behind each address of the client.
 
 use core::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Checks captures of one host: `wiretap FILE...` (pcap or pcapng).
+//! Checker of captures of one host: `wiretap FILE...` (pcap or pcapng).
 
 use std::process::ExitCode;
 

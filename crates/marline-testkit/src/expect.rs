@@ -1,4 +1,4 @@
-//! What a test expects of a segment, said in the same words as segments are built with.
+//! Expectations on a segment, written like the segments themselves.
 
 use marline_wire::mptcp::MptcpOption;
 use marline_wire::{SeqNum, TcpFlags};

@@ -1,5 +1,5 @@
-//! Any bytes become a run of two endpoints over a network that may lose, repeat, delay, change and
-//! forge segments, with applications that write, read and close at random.
+//! Byte-driven run of two endpoints over a network that may lose, repeat, delay, change and forge
+//! segments, with applications that write, read and close at random.
 //!
 //! Whatever the bytes say, no endpoint may panic, send without end or wake up without end, and what
 //! it holds in memory stays bounded. As long as the network only loses, repeats, delays or breaks

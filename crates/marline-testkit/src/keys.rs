@@ -1,4 +1,4 @@
-//! What Multipath TCP derives from keys (RFC 8684 sections 3.1 and 3.2), written apart from the
+//! Key derivation of Multipath TCP (RFC 8684 sections 3.1 and 3.2), written independently of the
 //! core so that tests do not check the core against itself.
 
 use hmac::{Hmac, KeyInit, Mac};

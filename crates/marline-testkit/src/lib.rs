@@ -1,4 +1,4 @@
-//! Scripts of segments, random operations and oracles for Marline's own tests.
+//! Scripts of segments, random operations and invariant checks for Marline's own tests.
 //!
 //! [`Script`] drives one [`Endpoint`](marline_core::Endpoint) in virtual time against a test that
 //! plays the peer: it injects segments made with [`Seg`] and takes what the endpoint sent. [`Peer`]

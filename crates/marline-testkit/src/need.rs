@@ -1,4 +1,4 @@
-//! What a test needs from the machine it runs on, and what happens where that is missing.
+//! Requirements of a test on its machine, and the handling of missing ones.
 //!
 //! A test that wants recorded traces or a foreign program asks here first. Where the thing is
 //! missing the test ends early, but never silently: one line goes to standard error past the

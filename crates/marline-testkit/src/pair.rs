@@ -1,4 +1,4 @@
-//! Two endpoints and what flies between them, in virtual time.
+//! Two endpoints and the packets between them, in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

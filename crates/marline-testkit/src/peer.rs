@@ -1,4 +1,4 @@
-//! The other end of one subflow, played by a test: it remembers numbers and keys.
+//! Scripted peer of one subflow, which remembers numbers and keys.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where most tests start from.
+//! Common starting states of tests.
 
 use std::net::SocketAddr;
 use std::time::Duration;

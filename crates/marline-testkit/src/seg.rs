@@ -1,4 +1,4 @@
-//! Segments said in one line.
+//! Segments written in one line.
 
 use marline_wire::mptcp::{DataAck, Dss, MptcpOption, WireDsn, WireMapping};
 use marline_wire::{

@@ -1,4 +1,5 @@
-//! A sender in miniature, for unit tests of loss recoveries: it keeps a scoreboard as the core does and asks.
+//! Miniature sender for unit tests of loss recoveries: it keeps a scoreboard like the core and
+//! consults the policy.
 
 use marline_policy::{
     AckSummary, AckVerdict, DeliveredSegment, Dsn, LossRecovery, Phase, RateStamp, RecoveryContext,

@@ -1,5 +1,5 @@
-//! Plain TCP segment by segment: numbers count from the first byte of each side, and what was sent is read
-//! as words.
+//! Timeline scripts of plain TCP, segment by segment: numbers count from the first byte of each
+//! side, and sent segments are read as text.
 //!
 //! ```text
 //! 1:1001        bytes 1 to 1000            1:1001 P     with PSH

@@ -1,4 +1,4 @@
-//! Hand-built pictures for unit tests of policies: views, mappings, ACKs. Virtual time only.
+//! Hand-built views, mappings and ACKs for unit tests of policies. Virtual time only.
 
 use marline_policy::{
     AckSample, AddressId, DataRange, Decision, Dsn, Eligibility, Mapping, MappingIndex, Phase,

@@ -1,4 +1,4 @@
-//! Checks captures of Multipath TCP between any two stacks: everything that can be computed again
+//! Checker for captures of Multipath TCP between any two stacks: everything that can be recomputed
 //! is, from the packets alone.
 //!
 //! Wireshark knows the options but verifies neither HMACs nor DSS checksums. Here the keys of the

@@ -1,5 +1,5 @@
-//! Seeds for the fuzz targets: one of every kind of segment and a few scripts. They are checked here
-//! and written to `fuzz/corpus` only on demand (`MARLINE_WRITE_CORPUS=1`).
+//! Seeds for the fuzz targets: one of every kind of segment and a few scripts. They are checked
+//! here and written to `fuzz/corpus` only on demand (`MARLINE_WRITE_CORPUS=1`).
 
 use std::fs;
 use std::path::Path;

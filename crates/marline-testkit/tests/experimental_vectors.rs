@@ -1,6 +1,7 @@
-//! The vectors of docs/spec/experimental.md, read from that document: each must be decoded to what the
-//! document says and encoded to the same bytes, and each HMAC, token, checksum and sum must come out.
-//! They were computed elsewhere, so this holds document and program against each other.
+//! Test vectors of docs/spec/experimental.md, read from that document: each must be decoded to what
+//! the document says and encoded to the same bytes, and each HMAC, token, checksum and sum must
+//! come out. They were computed independently, so this checks document and program against each
+//! other.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Random scripts for `hostile`: the same that the fuzzer runs, with seeds instead of coverage.
+//! Random runs of `hostile`: the scripts of the fuzz target, from seeds instead of coverage.
 
 use marline_testkit::hostile::{self, Outcome};
 use marline_time::{Rng, SeedTree};

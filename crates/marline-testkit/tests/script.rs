@@ -1,4 +1,4 @@
-//! The scripted peer against the endpoint: both roles, a join, data both ways.
+//! Tests of the scripted peer against the endpoint: both roles, a join, data both ways.
 
 use std::net::SocketAddr;
 use std::time::Duration;

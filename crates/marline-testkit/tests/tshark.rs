@@ -1,4 +1,4 @@
-//! Wireshark as a witness: a capture with every option must hold no malformed frame, and each
+//! Cross-check with Wireshark: a capture with every option must hold no malformed frame, and each
 //! option must be recognised with the values it was given.
 
 use std::path::PathBuf;

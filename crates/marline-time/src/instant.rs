@@ -1,4 +1,4 @@
-//! A point in time as integer nanoseconds.
+//! Point in time as integer nanoseconds.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};

@@ -1,4 +1,4 @@
-//! The ground that every Marline crate stands on: time, rates and randomness as plain values.
+//! Base types of all Marline crates: time, rates and randomness as plain values.
 //!
 //! Nothing here reads a clock or the operating system's random source. An [`Instant`] is a number
 //! of nanoseconds that somebody else measured (the driver) or invented (the simulator); a [`Rng`]

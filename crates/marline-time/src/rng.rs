@@ -1,4 +1,4 @@
-//! Randomness as an argument: named, independent streams grown from one seed.
+//! Deterministic random numbers: named, independent streams derived from one seed.
 //!
 //! Every part that needs chance gets a stream of its own, named by its place ("link/3/loss",
 //! "host/client/keys"). A policy that draws once more than another then moves nobody else's

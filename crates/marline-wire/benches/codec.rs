@@ -1,4 +1,4 @@
-//! Time to parse, emit and sum what a bulk transfer consists of.
+//! Benchmark of parsing, emitting and checksumming the segments of a bulk transfer.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

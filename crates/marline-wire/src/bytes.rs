@@ -1,5 +1,5 @@
-//! Big-endian reading and writing that cannot panic: a reader says `None` at the end of its bytes,
-//! a writer that ran over its buffer remembers how much it would have needed.
+//! Big-endian reading and writing that never panics: a reader returns `None` at the end of its
+//! bytes, a writer that ran over its buffer remembers how much it would have needed.
 
 /// Takes fixed-size big-endian fields off the front of a slice.
 pub(crate) struct Reader<'a> {

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) and what TCP and Multipath TCP compute with it.
+//! Internet checksum (RFC 1071), and the TCP and Multipath TCP checksums built on it.
 //!
 //! The sum is the hot loop of every segment that is sent or received, so it is computed over 64-bit
 //! words: one's-complement addition is the same in any word size and, but for a swap at the end, in

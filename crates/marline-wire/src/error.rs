@@ -1,4 +1,4 @@
-//! What a parser says of bytes it cannot accept, and an emitter of values it cannot write.
+//! Errors of parsers and emitters.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! An IP packet of either version: what a raw socket, a TUN device or a capture hands over.
+//! IP packet of either version, as from a raw socket, a TUN device or a capture.
 
 use core::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The IPv4 header (RFC 791), with the ECN field of RFC 3168.
+//! IPv4 header (RFC 791), with the ECN field of RFC 3168.
 
 use core::net::Ipv4Addr;
 

@@ -1,4 +1,4 @@
-//! Bytes to values and back, for everything Marline puts on or takes off a wire.
+//! Wire formats: parsers and emitters for everything Marline sends or receives.
 //!
 //! No allocation (but for [`pcapng`]), no I/O, no panic on any input: a parser returns a
 //! [`ParseError`] that says where and why, an emitter an [`EmitError`]. One file per RFC noun; the

@@ -1,4 +1,4 @@
-//! Sequence numbers as they stand in headers: modulo 2^32, without an order of their own.
+//! Sequence numbers as they appear in headers: modulo 2^32, without a total order.
 //!
 //! Inside Marline positions are unwrapped to 64 bits ([`SeqNum::unwrap_near`]) so that ordinary
 //! comparison works; only the edge of a subflow sees these.

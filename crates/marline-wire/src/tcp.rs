@@ -1,4 +1,4 @@
-//! The TCP header (RFC 9293 section 3.1).
+//! TCP header (RFC 9293 section 3.1).
 
 use crate::bytes::{Reader, Writer};
 use crate::error::{ErrorKind, Layer};

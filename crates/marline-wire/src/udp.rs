@@ -1,4 +1,4 @@
-//! The UDP header (RFC 768; over IPv6 RFC 8200 section 8.1).
+//! UDP header (RFC 768; over IPv6 RFC 8200 section 8.1).
 
 use core::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! IP and UDP headers: bytes written by hand from the RFCs, broken lengths, extension headers.
+//! Tests of IP and UDP headers: bytes written by hand from the RFCs, broken lengths, extension
+//! headers.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,7 @@
-//! Packets that a Linux 6.18 kernel sent to another over two links, DSS checksums on: both keys,
-//! a join, an announced address and its echo, first data, DATA_FIN. We must read what the kernel
-//! meant, and say the same with the same bytes. (The TCP checksums were left to offloading.)
+//! Tests with packets that a Linux 6.18 kernel sent to another over two links, DSS checksums on:
+//! both keys, a join, an announced address and its echo, first data, DATA_FIN. The parser must read
+//! what the kernel meant, and the emitter reproduce the same bytes. (The TCP checksums were left to
+//! offloading.)
 
 use marline_wire::mptcp::{
     AddAddr, DataAck, Dss, MpCapable, MpCapableForm, MpJoin, MptcpOption, WireDsn, WireMapping,

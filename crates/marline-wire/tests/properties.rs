@@ -1,4 +1,4 @@
-//! What must hold for any segment and any bytes.
+//! Property tests for arbitrary segments and arbitrary bytes.
 
 mod common;
 

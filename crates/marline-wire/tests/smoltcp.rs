@@ -1,4 +1,4 @@
-//! A second witness: smoltcp reads what we write, and we read what it writes.
+//! Cross-check with smoltcp: it reads what we write, and we read what it writes.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! How fast native Multipath TCP is over a veth cable, beside kernel TCP in the same run:
-//! `cargo bench -p marline --bench native`.
+//! Throughput benchmark of native Multipath TCP over a veth pair, beside kernel TCP in the same
+//! run: `cargo bench -p marline --bench native`.
 //!
 //! An echo keeps both directions busy at once. With default offloads the kernel moves segments of
 //! 64 kB that nobody cuts or sums, which no user-space stack can; the second table is with segments

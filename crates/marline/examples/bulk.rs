@@ -1,4 +1,4 @@
-//! Bulk transfer over loopback between two processes, next to kernel TCP.
+//! Bulk transfer over loopback between two processes, compared with kernel TCP.
 //!
 //! `bulk` runs everything and prints a table; `bulk server KIND` and `bulk client KIND ADDRESS BYTES`
 //! are the two roles it starts as processes of their own. KIND is `marline` or `tcp`.

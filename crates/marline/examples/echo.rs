@@ -1,5 +1,5 @@
-//! A 200-byte echo over loopback between two processes, one request in flight, next to kernel TCP
-//! and QUIC (quinn with ring; it also encrypts).
+//! Echo of 200 bytes over loopback between two processes, one request in flight, compared with
+//! kernel TCP and QUIC (quinn with ring; it also encrypts).
 //!
 //! `echo` runs everything and prints percentiles: with both processes free to run anywhere, and
 //! pinned to one CPU. `echo server KIND` and `echo client KIND ADDRESS COUNT` are the roles it

@@ -1,5 +1,5 @@
-//! A client and a server whose carrier is chosen by a flag: with `raw`, the other end may be any
-//! stack that speaks Multipath TCP, or plain TCP.
+//! Client and server whose carrier is chosen by a flag: with `raw`, the other end may be any stack
+//! that speaks Multipath TCP, or plain TCP.
 //!
 //! ```text
 //! native server [--carrier udp|raw|INTERFACE=ADDRESS]... [--announce ADDRESS[:PORT]]... LISTEN

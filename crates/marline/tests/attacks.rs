@@ -1,4 +1,4 @@
-//! Strangers: floods of SYNs and joins, spoofed sources, noise.
+//! Tests of unauthenticated traffic: floods of SYNs and joins, spoofed sources, noise.
 
 mod support;
 

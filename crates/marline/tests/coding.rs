@@ -1,5 +1,5 @@
-//! Repair by coding in real time: over the UDP carrier through a path that loses packets, over native TCP,
-//! and towards a kernel that knows nothing of it.
+//! Tests of repair by coding in real time: over the UDP carrier through a path that loses packets,
+//! over native TCP, and towards a kernel that does not know it.
 
 #[path = "support/machines.rs"]
 mod machines;

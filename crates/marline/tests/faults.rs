@@ -1,4 +1,4 @@
-//! What goes wrong on the way: dead paths, cut paths, NATs that forget.
+//! Tests of network faults: dead paths, cut paths, NATs that lose their state.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! The client leaves a path for one that was asleep: by Fast JOIN to a Marline server on both
-//! carriers, by an ordinary join to the kernel, which knows nothing of HELLO.
+//! Tests of handover to a sleeping path: by Fast JOIN to a Marline server on both carriers, by an
+//! ordinary join to the kernel, which does not know HELLO.
 
 #[path = "support/machines.rs"]
 mod machines;

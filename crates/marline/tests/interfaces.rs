@@ -1,5 +1,6 @@
-//! Interfaces that come and go, in network namespaces of our own: a client without configured paths
-//! uses every interface with a default route, packets really leave there, and changes are followed.
+//! Tests of interfaces that come and go, in network namespaces of our own: a client without
+//! configured paths uses every interface with a default route, packets really leave there, and
+//! changes are followed.
 //!
 //! The test starts itself again inside `unshare`, first as the client's machine, and from there as
 //! the server's. Needs `unshare`, `nsenter` and `ip`, and a kernel that allows user namespaces.

@@ -1,5 +1,5 @@
-//! Native TCP against the kernel of this machine, in both roles, over veth with its default
-//! offloads: what arrives is what was sent, subflows join, and the kernel sends no RST.
+//! Tests of native TCP against the kernel of this machine, in both roles, over veth with its
+//! default offloads: what arrives is what was sent, subflows join, and the kernel sends no RST.
 
 #[path = "support/machines.rs"]
 mod machines;

@@ -1,5 +1,5 @@
-//! Raw sockets outlive the capabilities they were opened with: a process without any talks to the
-//! kernel, reserves more ports, and uses an interface that was not there when it dropped them.
+//! Tests of raw sockets after the capabilities were dropped: an unprivileged process talks to the
+//! kernel, reserves more ports, and uses an interface that did not exist before the drop.
 //!
 //! Capabilities belong to threads, so this test has a `main` of its own instead of the harness.
 

@@ -1,5 +1,5 @@
-//! Marline as a host of its own behind TUN interfaces, which the kernel of its machine routes for,
-//! against a kernel on another machine, in both roles.
+//! Tests of Marline as a host of its own behind TUN interfaces, routed by the kernel of its
+//! machine, against a kernel on another machine, in both roles.
 
 #[path = "support/machines.rs"]
 mod machines;

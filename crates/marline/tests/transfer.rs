@@ -1,4 +1,4 @@
-//! Bytes over loopback: both ways, over two paths, half closed, aborted, over shards.
+//! Tests of transfers over loopback: both ways, over two paths, half closed, aborted, over shards.
 
 mod support;
 

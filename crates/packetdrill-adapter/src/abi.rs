@@ -1,4 +1,4 @@
-//! The table that packetdrill lets a stack fill in: 33 words, in this order.
+//! Function table that packetdrill has a stack fill in: 33 pointers, in this order.
 //!
 //! Every function gets `userdata` first and answers as the C library does: -1 and `errno` on failure.
 //! A slot left empty is jumped through all the same, so all are filled, if only with a refusal.

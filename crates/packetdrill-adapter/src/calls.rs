@@ -1,4 +1,4 @@
-//! The functions of the table: foreign pointers become slices and values here, and nowhere else.
+//! Functions of the table: foreign pointers become slices and values here, and nowhere else.
 //!
 //! What is relied on, for every block below: packetdrill passes pointers as the C library's functions of
 //! the same names take them. A pointer to a buffer is null or points to as many bytes as the count beside

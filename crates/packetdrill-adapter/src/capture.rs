@@ -1,4 +1,4 @@
-//! What passed, as a pcapng file: checksums and MPTCP's keys can be judged by other programs then.
+//! Packet capture as a pcapng file, so that other programs can check checksums and MPTCP's keys.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Lets an existing packetdrill program drive Marline's core in virtual time.
+//! Adapter with which an existing packetdrill program drives Marline's core in virtual time.
 //!
 //! packetdrill runs scripts of system calls and segments against a stack that it loads as a shared
 //! library (`--so_filename`). That library exports one function, `packetdrill_interface_init`, which fills

@@ -1,4 +1,5 @@
-//! What scripts set in their network namespace, read back: they mean the stack under test.
+//! Mirror of the settings that scripts make in their network namespace, which are meant for the
+//! stack under test.
 //!
 //! Sysctls are read from `/proc/sys`, which shows those of the namespace. `ip mptcp` would change the
 //! kernel's path manager and `nstat` would count its segments: the runner puts programs of its own before

@@ -1,5 +1,5 @@
-//! Socket options: those that mean something to the core, those that are only remembered, and which there
-//! are at all.
+//! Socket options: those with an effect on the core, those that are only remembered, and the list
+//! of known ones.
 //!
 //! What Linux knows and Marline has not is taken and given back, as most of it changes nothing on the wire.
 //! What Linux does not know is refused as Linux does: `ENOPROTOOPT`.

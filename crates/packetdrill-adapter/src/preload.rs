@@ -1,4 +1,5 @@
-//! Calls past the table: packetdrill asks the C library for `TCP_INFO` and its kin, and has it send files.
+//! Preloaded C library functions for calls outside the table: packetdrill asks the C library for
+//! `TCP_INFO` and similar, and has it send files.
 //!
 //! Loaded with `LD_PRELOAD` before the C library, these functions answer for our sockets and hand all
 //! others on to the system.

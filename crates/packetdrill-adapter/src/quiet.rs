@@ -1,4 +1,4 @@
-//! Has every other thread gone to sleep?
+//! Quiescence check: whether every other thread is asleep.
 //!
 //! packetdrill makes calls that may block on a second thread, without a lock: while that thread is on its
 //! way into a call, or back from one, the main thread goes on and lets time pass. In real time that

@@ -1,4 +1,4 @@
-//! What file descriptors stand for, and what system calls do to it.
+//! Sockets behind file descriptors, and the effect of system calls on them.
 //!
 //! Descriptors are real ones, of sockets that nothing ever passes through: packetdrill closes them itself at
 //! the end, and some scripts look for a listener in `/proc/net/tcp`.

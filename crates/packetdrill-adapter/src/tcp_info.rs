@@ -1,4 +1,4 @@
-//! `TCP_INFO`, as far as the core tells.
+//! Contents of `TCP_INFO`, as far as the core provides them.
 
 use libc::c_int;
 use marline_core::{SubflowInfo, SubflowState};

@@ -1,5 +1,5 @@
-//! The machine: one endpoint, its sockets, the packets in between, and a clock that stands still
-//! unless somebody waits.
+//! Simulated machine: one endpoint, its sockets, the packets in between, and a clock that advances
+//! only while a caller waits.
 //!
 //! Time moves when packetdrill sleeps, when it waits for a packet and there is none, and by a microsecond
 //! whenever it looks at the clock: it also waits by looking. On the way every timer of the endpoint and

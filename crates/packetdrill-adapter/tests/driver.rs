@@ -1,4 +1,5 @@
-//! The library as packetdrill uses it: loaded, asked for its table, and driven through it in virtual time.
+//! Test of the library as packetdrill uses it: loaded, asked for its table, and driven through it
+//! in virtual time.
 //!
 //! The table is declared here once more, as 33 words, so that a slip in the order of the library's own
 //! declaration shows.

@@ -1,4 +1,4 @@
-//! A ride: two carriers whose cells change, by handoffs that never hit both at once.
+//! Train ride: two carriers whose cells change, by handoffs that never hit both at once.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! How long a handover takes once it is decided: the WiFi address goes, the client knows, and nothing
-//! but the join stands between the application and LTE. With and without Fast JOIN.
+//! Handover duration once it is decided: the WiFi address goes, the client knows, and only the join
+//! stands between the application and LTE. With and without Fast JOIN.
 
 use anyhow::Context as _;
 use marline_sim::{Pace, Units};

@@ -1,4 +1,4 @@
-//! What the applications of the study say.
+//! Workloads of the study.
 
 use marline_lab::workload::{Gap, Workload};
 

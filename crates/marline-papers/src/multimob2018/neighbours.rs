@@ -1,5 +1,5 @@
-//! Ten connections on one WiFi: one that talks finds out that it is silent; when do the nine that
-//! hardly ever talk move?
+//! Ten connections on one WiFi: when one active connection finds the path silent, how soon the nine
+//! mostly idle ones move.
 
 use anyhow::Context as _;
 use marline::MonitorKind;

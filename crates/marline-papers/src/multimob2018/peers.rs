@@ -1,5 +1,5 @@
-//! Peers without extensions, and boxes that take the extensions away: nothing may break, and what needs
-//! no help from the peer still works.
+//! Peers without extensions, and middleboxes that remove the extensions: nothing may break, and
+//! whatever needs no help from the peer still works.
 
 use marline::MonitorKind;
 use marline_lab::figure::Segment;

@@ -1,4 +1,4 @@
-//! A phone with WiFi and LTE, a server, and what an application sees between them.
+//! Simulated phone with WiFi and LTE, a server, and the delays an application sees between them.
 
 use std::path::Path;
 

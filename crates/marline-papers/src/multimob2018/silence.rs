@@ -1,4 +1,4 @@
-//! A download whose WiFi goes silent: the client finds out by itself and fetches the rest over LTE.
+//! Download whose WiFi goes silent: the client detects it on its own and fetches the rest over LTE.
 
 use marline::MonitorKind;
 use marline_lab::figure::{Fate, Figure, Plot, Point, Segment};

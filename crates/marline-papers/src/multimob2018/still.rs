@@ -1,4 +1,4 @@
-//! Runs that never leave the WiFi: what the cellular radio costs that nobody needed.
+//! Runs that never leave WiFi range: the unnecessary cost of the cellular radio.
 
 use marline_lab::figure::Bars;
 use marline_link::Direction;

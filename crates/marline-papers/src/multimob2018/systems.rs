@@ -1,4 +1,4 @@
-//! Who takes part.
+//! Systems under comparison.
 
 use marline::policy::Role;
 use marline::{ConnectionConfig, Extensions, Interactive, interactive};

@@ -1,4 +1,4 @@
-//! Walks out of the WiFi's range: the longest delay of each.
+//! Walks out of WiFi range: the longest delay of each.
 
 use marline_lab::bound::Bound;
 use marline_lab::experiment::START;

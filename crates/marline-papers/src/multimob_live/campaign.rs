@@ -1,4 +1,4 @@
-//! What is run: walks, runs that stay and downloads, of every system.
+//! Measurement campaign: walks, stationary runs and downloads, of every system.
 
 use marline_lab::experiment::Experiment;
 use marline_lab::runs::{Job, Record, Series, Store};

@@ -1,4 +1,4 @@
-//! What is asked, what is shown.
+//! Rows with acceptance criteria, and tables for information.
 
 use marline_lab::figure::{Figure, Plot, cdf};
 use marline_lab::walks::PATHS;

@@ -1,4 +1,4 @@
-//! Who takes part.
+//! Systems under comparison.
 
 use marline_lab::experiment::file::Lane;
 use marline_lab::experiment::{Stack, Variant};

@@ -1,4 +1,4 @@
-//! The two tables of throughputs.
+//! Throughput tables with a large and a small buffer.
 
 use marline_lab::figure::Bars;
 use marline_time::Duration;

@@ -1,4 +1,4 @@
-//! Who takes part, over which links and buffers, and what comes out of a case.
+//! Contestants, their links and buffers, and the result of a case.
 
 use marline_lab::experiment::Variant;
 

@@ -1,4 +1,4 @@
-//! A phone's download over WiFi and 4G whose RTTs vary.
+//! Phone download over WiFi and 4G with varying RTTs.
 
 use std::sync::Arc;
 

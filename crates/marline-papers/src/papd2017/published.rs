@@ -1,4 +1,4 @@
-//! What the slides say in numbers.
+//! Numbers published on the slides.
 
 use marline_time::Duration;
 use serde::Deserialize;

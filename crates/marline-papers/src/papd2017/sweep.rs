@@ -1,4 +1,4 @@
-//! From which buffer on bonding wins: the slides' argument, measured.
+//! Buffer sweep: the size from which bonding wins, against the slides' argument.
 
 use marline_lab::figure::Plot;
 use marline_time::Duration;

@@ -1,4 +1,4 @@
-//! One curve: a way to use the paths, in one setting, over several runs.
+//! One curve: a configuration of paths and policies, in one setting, over several runs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The four judged curves, beside what was published of them.
+//! The four curves with acceptance criteria, beside their published values.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! What is shown beside what is judged: other rules, other buffers, the links of the paper itself.
+//! Supplementary results without acceptance criteria: other rules, other buffers, the links of the
+//! paper itself.
 
 use marline::BufferTuning;
 

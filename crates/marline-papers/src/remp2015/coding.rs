@@ -1,4 +1,4 @@
-//! Coding against duplication, by size of the message and kind of loss, at equal extra bytes.
+//! Coding compared with duplication, by message size and kind of loss, at equal extra bytes.
 //!
 //! Every scheduler sends the same messages over the same losses. `coded` sends 30 % (and 10 %) of a message's
 //! segments as repairs; `burst-end` is given as many segments to copy, so that the two cost the same

@@ -1,4 +1,4 @@
-//! Redundancy when it pays, against redundancy always.
+//! Adaptive redundancy compared with constant redundancy.
 
 use links::Farewell;
 use marline_lab::experiment::{Experiment, Variant};

@@ -1,4 +1,4 @@
-//! Table 1 and Figure 1.
+//! Table 1 and Figure 1 of the paper.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Plot, cdf};

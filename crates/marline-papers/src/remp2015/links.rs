@@ -1,4 +1,4 @@
-//! The fitted paths.
+//! Fitted link models of the paths.
 //!
 //! *WiFi.* 95 ms. Losses come in bad times of 9 s on average, every 69 s, in which a fifth is lost, and
 //! 0.1 % else: 2.7 % in all, a little below the 3 % of the study that the paper relies on. Both directions

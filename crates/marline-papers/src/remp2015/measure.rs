@@ -1,4 +1,4 @@
-//! Runs of echoes and what they come to.
+//! Echo runs and their statistics.
 
 use std::time::Duration;
 

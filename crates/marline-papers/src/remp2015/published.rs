@@ -1,4 +1,4 @@
-//! What the paper says in numbers.
+//! Numbers published in the paper.
 
 use serde::Deserialize;
 

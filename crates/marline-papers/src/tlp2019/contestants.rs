@@ -1,4 +1,4 @@
-//! Who takes part: the stack of then, with either kind of probe.
+//! Contestants: the stack of the time, with either kind of probe.
 
 use marline_lab::experiment::Variant;
 

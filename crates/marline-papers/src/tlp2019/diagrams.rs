@@ -1,4 +1,4 @@
-//! The timing diagrams of the paper (figures 5 and 8), drawn from packets that were sent.
+//! Timing diagrams of the paper (figures 5 and 8), drawn from simulated packets.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! One burst of which chosen packets are lost on WLAN, after others that went well.
+//! Single burst with chosen losses on WLAN, after bursts without loss.
 
 use std::time::Duration;
 

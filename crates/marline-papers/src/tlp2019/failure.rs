@@ -1,4 +1,5 @@
-//! WLAN dies at 80 s: completion time of the burst that is hit, per trace; where the loss is; what it costs.
+//! WLAN failure at 80 s: completion time of the affected burst, per trace; the position of the
+//! loss; the overhead.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Bars, Plot, cdf, mean_interval};

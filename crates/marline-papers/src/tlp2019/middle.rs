@@ -1,4 +1,5 @@
-//! The study's future work: losses in the middle of a burst, and RACK, beside the stack of then.
+//! Future work of the study: losses in the middle of a burst, and RACK, beside the stack of the
+//! time.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::mean_interval;

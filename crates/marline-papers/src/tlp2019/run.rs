@@ -1,4 +1,4 @@
-//! One run: a trace until the burst that the failure hits is there.
+//! One run: a trace up to the completion of the burst that the failure hits.
 
 use std::time::Duration;
 

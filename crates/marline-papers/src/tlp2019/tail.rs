@@ -1,5 +1,6 @@
-//! What TLP-MP gains against the number of packets lost at the end of a burst (the question of the
-//! study of 2017): lost once, or the path dead from there on; and what its copies cost when the path lives.
+//! Gain of TLP-MP by the number of packets lost at the end of a burst (the question of the study of
+//! 2017): lost once, or the path dead from there on; and the cost of its copies when the path is
+//! alive.
 
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, Plot, Point, mean_interval};

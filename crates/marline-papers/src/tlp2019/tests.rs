@@ -1,4 +1,4 @@
-//! The parts that the table stands on, each by itself.
+//! Unit tests of the components behind the table.
 
 use std::time::Duration;
 

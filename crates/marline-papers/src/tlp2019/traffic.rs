@@ -1,4 +1,5 @@
-//! The synthetic traces: what the three applications write, over which paths, and when WLAN dies.
+//! Synthetic traces: the writes of the three applications, their paths, and the time of the WLAN
+//! failure.
 //!
 //! Sizes and the time of the failure are the paper's; gaps are ours, and so is where in a burst WLAN dies:
 //! the paper found the losses of Netflix in the first tenth of a burst, and those of Maps mostly between

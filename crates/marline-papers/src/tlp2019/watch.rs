@@ -1,4 +1,4 @@
-//! What the server sends of a burst, segment by segment: where the first loss is, what goes on 4G.
+//! Packet observer of the server's bursts: the position of the first loss, and the segments on 4G.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One scheduler on one pair.
+//! One scheduler on one pair of links.
 
 use marline_lab::bound::Bound;
 use marline_lab::experiment::{Experiment, Outcome, Variant, simulate};

@@ -1,4 +1,4 @@
-//! Which pairs of links there are.
+//! Pairs of recorded links.
 
 use std::collections::BTreeMap;
 use std::path::Path;

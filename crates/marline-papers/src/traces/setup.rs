@@ -1,4 +1,4 @@
-//! How links and runs are made: the table `[published]` of the file.
+//! Setup of links and runs: the table `[published]` of the file.
 
 use serde::Deserialize;
 

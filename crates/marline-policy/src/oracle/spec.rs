@@ -1,4 +1,5 @@
-//! The oracle's parameters as text: `prompt`, `multimob`, `prompt,clean=5s,loss=40%`.
+//! Textual form of the path health monitor's parameters: `prompt`, `multimob`,
+//! `prompt,clean=5s,loss=40%`.
 
 use core::fmt::{self, Display, Formatter};
 use core::str::FromStr;

@@ -1,4 +1,5 @@
-//! How the server is met: with a session, or as a stranger, and then not by all requests at once.
+//! Choice between resuming a session and a full TLS handshake, with a limit on simultaneous
+//! handshakes.
 //!
 //! A server bounds its strangers, and who has a session is none. So the first request makes the TLS handshake,
 //! and all others wait for the session that comes of it. If it takes long (it may be on a path that

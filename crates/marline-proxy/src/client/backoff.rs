@@ -1,4 +1,4 @@
-//! Waiting before the next attempt, each time longer, and each client differently long.
+//! Exponential backoff with jitter between attempts.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! A way to targets that can be replaced by another one: new connections take the new one, those that
-//! run go on.
+//! Replaceable way to targets: new connections take the new one, existing ones continue.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

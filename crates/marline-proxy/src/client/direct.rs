@@ -1,5 +1,5 @@
-//! Straight to the target, over all paths: any server that speaks Multipath TCP, and any that speaks
-//! TCP, to which the connection falls back.
+//! Direct connections to the target, over all paths: to any server that speaks Multipath TCP, and
+//! by fallback to any that speaks TCP.
 //!
 //! Names are resolved here, by this machine's resolver. Addresses are then tried over all paths, a
 //! stagger apart (RFC 8305), until the first handshake completes. Nothing is encrypted that the

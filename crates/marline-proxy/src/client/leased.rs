@@ -1,4 +1,4 @@
-//! A connection on loan: whoever is done with it in good order gives it back to its tunnel.
+//! Leased connection, returned to its tunnel when its user ends in good order.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The near end of the proxy: takes applications' connections and opens their targets.
+//! Client side of the proxy: accepts applications' connections and opens their targets.
 
 mod admission;
 mod backoff;

@@ -1,4 +1,4 @@
-//! Ways to a target: through a server, or straight.
+//! Ways to a target: through a server, or direct.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Warm connections: authenticated and waiting, so that a request costs one round trip, not three.
+//! Pool of warm connections: authenticated and idle, so that a request costs one round trip, not
+//! three.
 //!
 //! A keeper holds each one and reads from it: a byte, an end or an error before the request means that it
 //! is no good. It lets go of old ones before the server would. A connection can be dead without

@@ -1,4 +1,4 @@
-//! Sessions between a client and a server in memory.
+//! Tests of sessions between a client and a server in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Where applications come in: SOCKS5 ports and forwards.
+//! Listeners for applications: SOCKS5 ports and forwards.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

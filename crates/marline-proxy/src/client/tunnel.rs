@@ -1,5 +1,5 @@
-//! The client's way to a target: a connection that was used before or a warm one if there is one, else a
-//! fresh one.
+//! Tunnel to a target through a server: over a used or a warm connection if there is one, else over
+//! a new one.
 //!
 //! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer
 //! is there two round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one.

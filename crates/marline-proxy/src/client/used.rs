@@ -1,5 +1,5 @@
-//! Connections that have carried something and can carry more: a request on one costs no handshake, and it
-//! starts on all paths, with what their congestion controllers know.
+//! Reuse of connections that have carried a request: another one costs no handshake, and it starts
+//! on all paths, with the state of their congestion controllers.
 //!
 //! They wait for a few seconds, which is where most further requests come (the files of a page, the next
 //! call of a program), and are fewer than a page needs. Nobody waits on them: one is looked at when it is taken.

@@ -1,5 +1,5 @@
-//! Where a new invite goes: into a file that only its owner reads, or to standard output. It exists
-//! nowhere else, so the file is made before the client is.
+//! Destination of a new invite: a file that only its owner can read, or standard output. The invite
+//! exists nowhere else, so the file is created before the client is.
 
 use std::fs::File;
 use std::io::Write;

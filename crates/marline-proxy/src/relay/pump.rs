@@ -1,4 +1,4 @@
-//! One direction of a relay: what is read goes to the writer, and the end of it, too.
+//! One direction of a relay: what is read is written on, including the end of the stream.
 //!
 //! Most connections are silent most of the time, and a buffer that each keeps for its next bytes would
 //! be most of what it costs: two of 32 KiB at either end of ten thousand silent streams are 1.3 GB. So a

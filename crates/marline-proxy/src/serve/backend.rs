@@ -1,4 +1,4 @@
-//! The service behind a front: where it is, and reaching it.
+//! Backend of a front: its address, and connecting to it.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,5 @@
-//! The PROXY protocol: one header before the first byte, by which a service learns who its client is.
+//! PROXY protocol header, sent before the first byte, by which a service learns the address of its
+//! client.
 //!
 //! After haproxy's "The PROXY protocol, versions 1 & 2", section 2 (the tests let nginx read it).
 //! Version 1 is a line of text, version 2 is binary; nginx, Apache, haproxy, Dovecot, Postfix and many

@@ -1,5 +1,5 @@
-//! A front for a service that knows nothing of Multipath TCP: clients connect to Marline, over
-//! several paths or as plain TCP, and each connection goes on to the service.
+//! Front for a service without Multipath TCP: clients connect to Marline, over several paths or as
+//! plain TCP, and each connection is relayed to the service.
 //!
 //! What one side does, the other sees: an end of a direction is passed on as such, a reset as a
 //! reset (MP_FASTCLOSE towards multipath clients), a reader that is slow makes the other side's writer

@@ -1,4 +1,4 @@
-//! Bounds on connections: per credential, and on those that have not shown one yet.
+//! Limits on connections: per credential, and on unauthenticated ones.
 //!
 //! Until a connection is authenticated it is somebody's whim. What it costs comes in two steps, and each has
 //! a room of its own. In the *lobby* it has said nothing yet: some memory. A client that has a session is

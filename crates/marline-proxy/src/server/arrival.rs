@@ -1,4 +1,4 @@
-//! How a connection shows whose it is.
+//! Authentication of an arriving connection.
 //!
 //! Its first byte tells: an opening of a session is looked up and checked, which takes microseconds and no
 //! place among strangers; TLS waits for its turn at the gate. A session that is not known here (any

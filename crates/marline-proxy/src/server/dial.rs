@@ -1,4 +1,4 @@
-//! From a request to a connected TCP socket.
+//! Outgoing connections of the server: from a request to a connected TCP socket.
 //!
 //! A name is resolved here, once; every address it has is judged by the rules; those that pass are
 //! tried in turn, families alternating, the next one starting when the last one failed or has not

@@ -1,4 +1,4 @@
-//! The far end of the proxy: authenticates clients and connects to their targets.
+//! Server side of the proxy: authenticates clients and connects to their targets.
 //!
 //! A connection's life: the lobby -> a known session's opening, or the gate, TLS and Hello (each within
 //! ten seconds) -> Welcome -> it waits, warm, for Connect -> the rules -> the target -> bytes. One multipath

@@ -1,4 +1,4 @@
-//! The sessions that a server knows: by id, few per credential, an hour at most.
+//! Session table of a server: by id, few per credential, an hour at most.
 //!
 //! They live in memory only and are forgotten, their secrets overwritten, when their time is up, when their
 //! credential is taken away, when newer ones need the room, and at the server's end. Nothing depends

@@ -1,4 +1,4 @@
-//! A session: what one TLS handshake leaves behind, so that further connections need none.
+//! Session: state that one TLS handshake leaves behind, so that further connections need none.
 //!
 //! Both sides take a secret from the handshake's exporter (RFC 8446 section 7.5); it never goes over the
 //! wire. A further connection opens with the session's id and an authenticator, and its keys are derived

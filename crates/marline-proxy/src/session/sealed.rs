@@ -1,4 +1,4 @@
-//! A stream of sealed records on a multipath stream.
+//! Stream of sealed records on a multipath stream.
 //!
 //! As with TLS, a write becomes one record of the size that fits what is going on (`record.rs`), and bytes that
 //! end without the peer's end of direction are an error. Buffers are borrowed from the thread and given back as soon

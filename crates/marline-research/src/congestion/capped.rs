@@ -1,5 +1,5 @@
-//! `+cap`: windows that do not fill a deep buffer (NSDI 2012, mechanism M4), around any congestion
-//! control.
+//! Wrapper `+cap`: a congestion window that does not fill a deep buffer (NSDI 2012, mechanism M4),
+//! around any congestion control.
 //!
 //! *Problem.* Some links, cellular ones above all, have buffers of seconds. A loss-based controller
 //! fills them, and then whatever is sent there comes seconds late: a multipath connection has it all

@@ -1,5 +1,5 @@
-//! What coupled controllers share: the picture of all subflows they compute with, and the parts that
-//! are those of any loss-based TCP.
+//! Common part of the coupled controllers: their snapshot of all subflows, and the behaviour of any
+//! loss-based TCP.
 //!
 //! *Problem.* Each subflow with a TCP of its own takes a TCP's share; several through one bottleneck
 //! take several shares. A coupled controller sees its siblings and grows each subflow less, so that

@@ -1,4 +1,5 @@
-//! `+keep-window`: idle times do not cost the window, around any congestion control.
+//! Wrapper `+keep-window`: a congestion window that idle times do not reduce, around any congestion
+//! control.
 //!
 //! *Problem.* RFC 5681 section 4.1 has a sender start anew after a pause longer than its timeout: what
 //! it knew of the path may be out of date. For traffic in bursts every burst begins with the initial

@@ -1,4 +1,4 @@
-//! Congestion controls that couple subflows, and what is put around any.
+//! Congestion controls that couple subflows, and wrappers around any congestion control.
 
 mod capped;
 mod coupled;

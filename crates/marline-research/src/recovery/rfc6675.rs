@@ -1,4 +1,5 @@
-//! Loss told by counting (RFC 6675), as senders did it before RACK; the stack of the tail-loss studies.
+//! Loss detection by counting SACKed segments (RFC 6675), as senders did it before RACK; the stack
+//! of the tail-loss studies.
 //!
 //! *Problem.* The predecessor is what a new algorithm must be compared with, and it is more than three
 //! duplicate ACKs: limited transmit, early retransmit, forward acknowledgement and tail loss probes each

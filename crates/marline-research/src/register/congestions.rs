@@ -1,4 +1,4 @@
-//! Congestion controls and their wrappers.
+//! Registration of congestion controls and their wrappers.
 
 use marline_algos::{NamedCongestion, RegisterError, Registry};
 

@@ -1,4 +1,4 @@
-//! What the names of this crate stand for.
+//! Registration of this crate's policies by name.
 
 mod congestions;
 mod recoveries;

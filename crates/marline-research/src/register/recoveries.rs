@@ -1,4 +1,4 @@
-//! Loss recoveries.
+//! Registration of loss recoveries.
 
 use marline_algos::{RegisterError, Registry};
 

@@ -1,4 +1,4 @@
-//! Schedulers and their wrappers.
+//! Registration of schedulers and their wrappers.
 
 use marline_algos::schedulers::{OpportunisticRules, Penalise, Retransmit};
 use marline_algos::{NamedScheduler, Parameters, RegisterError, Registry};

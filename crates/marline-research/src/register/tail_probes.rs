@@ -1,4 +1,4 @@
-//! What follows a tail loss probe, around any scheduler.
+//! Registration of the tail loss probe wrappers for schedulers.
 
 use marline_algos::{RegisterError, Registry};
 

@@ -1,4 +1,4 @@
-//! Schedulers, and what is put around them.
+//! Schedulers of the literature, and wrappers around any scheduler.
 
 mod blest;
 mod ecf;

@@ -1,5 +1,5 @@
-//! Opportunistic redundancy: a new segment goes on every path that has room at that moment; a path
-//! that has none misses it for good.
+//! Opportunistic redundant scheduler: a new segment goes on every path that has room at that
+//! moment, and on no other later.
 //!
 //! *Problem.* With `redundant` a path that was full catches up later: it spends its room on copies
 //! that are old by then, in front of newer data that could still profit from a copy. A copy is

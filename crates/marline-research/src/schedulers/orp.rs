@@ -1,4 +1,4 @@
-//! `+orp`: opportunistic retransmission and penalisation around any scheduler.
+//! Wrapper `+orp`: opportunistic retransmission and penalisation around any scheduler.
 //!
 //! *Problem.* Raiciu et al. (NSDI 2012) describe M1 and M2 beside the lowest-RTT scheduler, but neither
 //! has to do with how subflows are chosen: a window that is blocked by a slow subflow is blocked under

@@ -1,4 +1,5 @@
-//! PAPD: measure whether using several paths pays, and use the best one alone if it does not.
+//! PAPD scheduler: measures whether using several paths pays, and otherwise uses the best one
+//! alone.
 //!
 //! *Problem.* With a buffer B and paths of unequal RTT, a connection that spreads its data gets
 //! at most B / RTT_max: what the slow path carries holds up all the rest. If B is smaller than RTT_max

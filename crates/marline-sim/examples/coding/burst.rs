@@ -1,4 +1,4 @@
-//! One burst on its way.
+//! Transmission of one burst with and without repairs.
 
 use marline_link::{DuplexSpec, Link, Packet};
 use marline_time::{Duration, Instant, Rng, SeedTree};

@@ -1,4 +1,4 @@
-//! Bulk transfer: as many bytes as the connection takes, in either direction or both.
+//! Bulk transfer application: as many bytes as the connection takes, in either direction or both.
 
 use marline_time::Instant;
 

@@ -1,6 +1,6 @@
-//! Dialogue: requests at their times, each written in pieces, as a voice assistant sends what it
-//! hears. Who is not answered for long stops asking for a while: a request that is due while too much
-//! is unanswered is left out, and counted.
+//! Dialogue application: requests at given times, each written in pieces, as a voice assistant
+//! sends what it hears. Requests are suspended while too many are unanswered: a request that is due
+//! then is left out, and counted.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Echo: small messages at a steady pace, as a person typing or a game makes them, and the time until
-//! each has come back.
+//! Echo application: small messages at a steady pace, as from a person typing or a game, and the
+//! time until each has come back.
 
 use marline_time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! An application that writes, reads, pauses and closes as its seed says.
+//! Random application, which writes, reads, pauses and closes as its seed says.
 
 use marline_time::{Duration, Instant, PcgRng, Rng};
 

@@ -1,4 +1,4 @@
-//! What an application saw.
+//! Report of an application: the bytes and times it observed.
 
 use marline_core::CloseReason;
 use marline_time::{Duration, Instant, Rate};

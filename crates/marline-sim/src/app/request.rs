@@ -1,4 +1,4 @@
-//! Request and response: one after the other, with a pause to think.
+//! Request-response application: one request after the other, with a think time between them.
 
 use marline_time::{Duration, Instant};
 

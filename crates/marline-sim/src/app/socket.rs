@@ -1,4 +1,4 @@
-//! A connection as its application sees it.
+//! Connection as its application sees it.
 
 use marline_core::{CloseReason, ConnectionId, ConnectionInfo, Endpoint, ReadError, WriteError};
 use marline_time::Instant;

@@ -1,4 +1,5 @@
-//! The two halves that every application has: writing checkable bytes and checking what it reads.
+//! Send and receive half common to all applications: writing verifiable bytes and verifying those
+//! read.
 
 use marline_core::{ReadError, WriteError};
 use marline_time::Instant;

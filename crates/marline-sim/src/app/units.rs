@@ -1,5 +1,5 @@
-//! Units: things of one size, written at times of a schedule or as fast as they are taken, with the
-//! time at which each was written and each of the peer's had been read.
+//! Unit application: messages of one size, written at scheduled times or as fast as they are
+//! accepted, with the times at which each was written and each of the peer's had been read.
 
 use marline_time::Instant;
 

@@ -1,4 +1,4 @@
-//! A host: the real Endpoint behind the `Node` trait, and applications on its connections.
+//! Host: the real endpoint behind the `Node` trait, and applications on its connections.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};

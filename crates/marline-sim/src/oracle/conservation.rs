@@ -1,5 +1,5 @@
-//! Nothing comes out of a link that was not put into it: every segment delivered was sent, as often
-//! at least, unless the link duplicated or damaged it.
+//! Conservation check: every segment that a link delivers was sent, at least as often, unless the
+//! link duplicated or damaged it.
 
 use std::collections::BTreeMap;
 

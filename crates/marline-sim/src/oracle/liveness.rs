@@ -1,5 +1,5 @@
-//! No stall: while one side has written what the other has not read and wants to read, bytes arrive
-//! again within a given time.
+//! Liveness check: while one side has written data that the other has not read and wants to read,
+//! bytes arrive again within a given time.
 
 use marline_time::{Duration, Instant};
 

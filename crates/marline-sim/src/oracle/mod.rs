@@ -1,6 +1,6 @@
-//! Judges of a run, one file each. [`Conservation`] and [`Windows`] watch every packet
-//! ([`World::observe`](crate::World::observe)); [`Liveness`] is shown the streams at intervals;
-//! [`stream`] judges two reports at the end.
+//! Invariant checks of a run, one file each. [`Conservation`] and [`Windows`] watch every packet
+//! ([`World::observe`](crate::World::observe)); [`Liveness`] is given the streams at intervals;
+//! [`stream`] checks two reports at the end.
 
 mod conservation;
 mod liveness;

@@ -1,4 +1,4 @@
-//! Bytes equal: what one side read is what the other wrote, in order, once.
+//! Stream check: what one side read is what the other wrote, in order, once.
 
 use crate::Report;
 

@@ -1,4 +1,4 @@
-//! Packets between hosts and links.
+//! Packet forwarding between hosts and links.
 
 use super::{LinkId, NodeId, World};
 use crate::node::{Node, Outbox};

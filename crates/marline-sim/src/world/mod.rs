@@ -1,4 +1,4 @@
-//! Hosts, links, and the order in which things happen to them.
+//! World: hosts, links, and the event loop over them.
 
 mod forwarding;
 #[cfg(test)]

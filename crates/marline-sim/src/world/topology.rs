@@ -1,4 +1,4 @@
-//! Who has which address, and which link leads from one address to another.
+//! Topology: the owner of each address, and the link from one address to another.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

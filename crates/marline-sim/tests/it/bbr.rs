@@ -1,5 +1,5 @@
-//! BBR on emulated links: the rate is found and held, the queue stays short, random loss and an idle
-//! application change nothing.
+//! Tests of BBR on emulated links: the rate is found and held, the queue stays short, random loss
+//! and an idle application change nothing.
 
 use crate::cases::link;
 use marline_algos::Registry;

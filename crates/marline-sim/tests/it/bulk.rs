@@ -1,4 +1,4 @@
-//! Bulk transfer over clean and over lossy links.
+//! Tests of bulk transfer over clean and lossy links.
 
 use crate::cases::{bulk, connection, link};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};

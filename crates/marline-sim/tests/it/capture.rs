@@ -1,4 +1,4 @@
-//! Captures of simulated connections are read by tshark as native Multipath TCP.
+//! Test that tshark reads captures of simulated connections as native Multipath TCP.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A path whose rate collapses step by step: its RTT grows with its queue, so it never times out, and
-//! what lies on it must not hold up the rest.
+//! Test of a path whose rate collapses step by step: its RTT grows with its queue, so it never
+//! times out, and the data on it must not hold up the rest.
 
 use crate::cases::link;
 use marline_algos::default_policies;

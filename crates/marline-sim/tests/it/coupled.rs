@@ -1,4 +1,4 @@
-//! Coupled congestion control where it matters: two subflows and a TCP meet in one bottleneck.
+//! Tests of coupled congestion control at a shared bottleneck: two subflows against a TCP.
 
 use crate::cases::{link, parallel};
 use marline_core::ConnectionConfig;

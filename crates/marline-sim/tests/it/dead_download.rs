@@ -1,5 +1,5 @@
-//! 20 MB from the server, whose only path loses everything from 1.5 s on. The server cannot open
-//! another one, the client is not sending anything: only silence tells it.
+//! Test of a 20 MB download whose only path loses everything from 1.5 s on. The server cannot open
+//! another one and the client is not sending: silence is the only signal.
 
 use crate::cases::dead_download::{Hole, Setting, false_alarms, run};
 use marline_core::ReceiveTimer;

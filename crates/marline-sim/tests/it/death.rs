@@ -1,4 +1,4 @@
-//! One path dies for good in the middle of a transfer.
+//! Test of the death of one path in the middle of a transfer.
 
 use crate::cases::death::{Way, run};
 use marline_time::Instant;

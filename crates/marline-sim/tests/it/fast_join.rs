@@ -1,6 +1,6 @@
-//! Handover to a path that was not opened before, with and without Fast JOIN: how long the stream
-//! stands still, in round trips of the new path, and that no box and no peer makes it worse than an
-//! ordinary join.
+//! Tests of handover to a path that was not opened before, with and without Fast JOIN: how long the
+//! stream stalls, in round trips of the new path, and that no middlebox and no peer makes it worse
+//! than an ordinary join.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The first transfer over two paths: the shortest way to see that everything is connected.
+//! Smoke test: the first transfer over two paths.
 
 use crate::cases::link;
 use marline_algos::default_policies;

@@ -1,4 +1,5 @@
-//! Loss recovery in scripts of segments: with chosen packets lost, what the server repeats and when.
+//! Tests of loss recovery in scripts of segments: the server's retransmissions and their times when
+//! chosen packets are lost.
 //!
 //! One path of 20 ms, fast enough that a burst takes no time to send; bursts of so many segments one
 //! second apart, the packets of the last are lost by number. Times count from its writing.

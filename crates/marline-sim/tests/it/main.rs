@@ -1,4 +1,4 @@
-//! Tests in virtual time: one program, so that it is linked once.
+//! Integration tests in virtual time, in one program so that it is linked once.
 
 mod bbr;
 mod boxes;

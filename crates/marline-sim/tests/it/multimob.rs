@@ -1,5 +1,5 @@
-//! MultiMob's parts together, in virtual time: cellular sleeps until WiFi fails, everything moves there,
-//! and goes back.
+//! Tests of MultiMob's parts together, in virtual time: cellular sleeps until WiFi fails,
+//! everything moves there, and goes back.
 
 use crate::cases::link;
 use marline_algos::Registry;

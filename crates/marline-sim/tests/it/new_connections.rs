@@ -1,5 +1,5 @@
-//! MultiMob in virtual time: where connections start while the oracle holds WiFi to be bad, and how long
-//! WiFi may be silent before cellular is woken.
+//! Tests of MultiMob's new connections in virtual time: where they start while the path health
+//! monitor considers WiFi bad, and how long WiFi may be silent before cellular is woken.
 
 use crate::cases;
 use core::net::IpAddr;

@@ -1,4 +1,4 @@
-//! How soon things begin and end: round trips that a handshake or a close may take.
+//! Tests of the round trips that a handshake or a close may take.
 
 use crate::cases::{connection, link};
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};

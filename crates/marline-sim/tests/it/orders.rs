@@ -1,4 +1,4 @@
-//! What a scheduler orders and the subflow cannot do: others must.
+//! Test of scheduler decisions that the subflow cannot carry out: other subflows take over.
 
 use crate::cases::scene;
 use marline_algos::schedulers::MinRtt;

@@ -1,5 +1,5 @@
-//! PAPD on emulated links: it ends in the mode that is better for these paths and this buffer, and the
-//! other one costs its share of the time.
+//! Tests of PAPD on emulated links: it settles on the mode that is better for these paths and this
+//! buffer, and the other one takes only its share of the time.
 
 use crate::cases::{link, parallel};
 use marline_core::ConnectionConfig;

@@ -1,5 +1,5 @@
-//! What the built-in policies do to real connections: redundancy costs no goodput, backups stay
-//! silent until needed, paths are rebuilt, and a scheduler may change while data flows.
+//! Tests of the built-in policies on simulated connections: redundancy costs no goodput, backups
+//! stay silent until needed, paths are rebuilt, and a scheduler may change while data flows.
 
 use crate::cases::link;
 use marline_core::ConnectionConfig;

@@ -1,5 +1,5 @@
-//! The must-column of the side-by-side table, in virtual time and with fewer seeds than the example
-//! `rows`, which prints all of it.
+//! Tests of the targets in the side-by-side table, in virtual time and with fewer seeds than the
+//! example `rows`, which prints all of it.
 
 use crate::cases::rows::{Claim, echo, failure, stream};
 

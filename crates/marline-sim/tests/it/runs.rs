@@ -1,4 +1,4 @@
-//! Decisions that hold for a run of segments.
+//! Tests of scheduler decisions that hold for a run of segments.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A session survives a sleep from which the machine wakes with other addresses.
+//! Test of a connection that survives a sleep from which the machine wakes with other addresses.
 
 use crate::cases::sleep::run;
 use crate::cases::{connection, link};

@@ -1,4 +1,5 @@
-//! Tail loss probes in scripts of segments: what the server sends of a burst, on which path, when.
+//! Tests of tail loss probes in scripts of segments: what the server sends of a burst, on which
+//! path, when.
 //!
 //! Path 0 has 13 ms of round trip (WLAN), path 1 has 85 ms (4G). Both are fast enough that a burst takes
 //! no time to send. Times count from the burst's writing.

@@ -1,4 +1,5 @@
-//! Random worlds: `SEED=n` replays one, and `CAPTURE=file` keeps its packets; `MARLINE_WORLDS=n` runs so many.
+//! Tests of random worlds: `SEED=n` replays one, and `CAPTURE=file` keeps its packets;
+//! `MARLINE_WORLDS=n` sets their number.
 
 use marline_time::Duration;
 

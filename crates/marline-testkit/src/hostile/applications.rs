@@ -1,4 +1,4 @@
-//! What the applications at both ends do.
+//! Actions of the applications at both ends.
 
 use marline_core::NetworkError;
 use marline_policy::{AddressId, LocalAddress, PathAction};

@@ -1,4 +1,4 @@
-//! What the network between them does: it loses, repeats, delays, breaks and forges.
+//! Actions of the network between them: loss, duplication, delay, corruption and forgery.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! Multipath TCP segment by segment: what was sent is read as words, keys, tokens, HMACs and checksums are
-//! recomputed. Subflow `a` is the first, `b` the next one that is heard of. Numbers are relative: a subflow's
-//! to its SYN, data sequence numbers to that of MP_CAPABLE, so that the first byte is 1 in both.
+//! Timeline scripts of Multipath TCP, segment by segment: sent segments are read as text, and keys,
+//! tokens, HMACs and checksums are recomputed. Subflow `a` is the first, `b` the next one that
+//! appears. Numbers are relative: a subflow's to its SYN, data sequence numbers to that of
+//! MP_CAPABLE, so that the first byte is 1 in both.
 //!
 //! ```text
 //! a: S capable                       a: S ack capable key         a: ack 1 capable keys

@@ -1,4 +1,4 @@
-//! Connections and flows as a bystander knows them.
+//! Connections and flows as an observer of packets knows them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Fast JOIN in a capture: its HMACs, and that its data is what stands at its place in the stream.
+//! Checks of Fast JOIN in a capture: its HMACs, and that its data matches the stream.
 
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, FastJoinForm, WireDsn, WireMapping};

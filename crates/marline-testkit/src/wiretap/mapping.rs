@@ -1,4 +1,4 @@
-//! Data sequence mappings: their checksums, and that a number always means the same byte.
+//! Checks of data sequence mappings: their checksums, and that a DSN always means the same byte.
 
 use std::collections::BTreeMap;
 

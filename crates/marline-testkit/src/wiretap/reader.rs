@@ -1,4 +1,4 @@
-//! pcap and pcapng, as far as packets need them.
+//! Reader of pcap and pcapng files, as far as packets need them.
 
 use core::fmt;
 

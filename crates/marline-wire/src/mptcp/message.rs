@@ -1,4 +1,4 @@
-//! What Marline peers say to each other in MP_EXPERIMENTAL (subtype 0xf of RFC 8684, private use).
+//! Messages between Marline peers in MP_EXPERIMENTAL (subtype 0xf of RFC 8684, private use).
 //!
 //! The low four bits of the subtype's byte name the message; docs/spec/experimental.md has the
 //! layouts, how they are negotiated and what they cost. An option that is none of these, or has not

@@ -1,4 +1,5 @@
-//! The options of Multipath TCP version 1 (RFC 8684 section 3): TCP option kind 30, one subtype a file.
+//! Options of Multipath TCP version 1 (RFC 8684 section 3): TCP option kind 30, one subtype per
+//! file.
 
 mod add_addr;
 mod capable;

@@ -1,4 +1,4 @@
-//! All MPTCP options of a segment but DSS.
+//! Set of all MPTCP options of a segment except DSS.
 //!
 //! Most segments have none, a few have one, and all of them together never exceed the 40 bytes of a
 //! TCP header's options. So they are kept as those bytes and decoded when asked for: a parsed data

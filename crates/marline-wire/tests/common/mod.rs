@@ -1,4 +1,4 @@
-//! Strategies for headers and options that a wire can carry.
+//! Proptest strategies for headers and options that can be encoded.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Two machines for tests against the kernel: network namespaces of our own, joined by cables.
+//! Two hosts for tests against the kernel: network namespaces of our own, joined by veth pairs.
 //!
 //! A test starts itself again under `unshare`, as the near machine; that starts itself again as the
 //! far one. Both vanish with their processes. Needs `unshare`, `nsenter`, `ip`, and a kernel that

@@ -1,4 +1,4 @@
-//! What the loopback tests share: both ends, a relay that can be cut and moved, and bytes.
+//! Support of the loopback tests: both ends, a relay that can be cut and moved, and test data.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 

@@ -1,4 +1,4 @@
-//! Calls that open and close sockets: socket addresses become values here.
+//! Calls that open and close sockets, with the conversion of socket addresses.
 
 use std::net::{IpAddr, SocketAddr};
 

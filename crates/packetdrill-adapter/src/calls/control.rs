@@ -1,4 +1,4 @@
-//! What `recvmsg` tells beside the bytes: control messages.
+//! Control messages of `recvmsg`.
 
 use libc::{c_int, msghdr, timespec};
 

@@ -1,4 +1,4 @@
-//! `ioctl`, `epoll`, pipes, and files that go into a socket.
+//! Other calls: `ioctl`, `epoll`, pipes, and files that are sent into a socket.
 
 use libc::{c_int, c_uint, c_ulong, c_void, epoll_event, iovec, off_t, size_t, ssize_t};
 use marline_time::Duration;

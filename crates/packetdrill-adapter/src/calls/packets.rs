@@ -1,4 +1,4 @@
-//! Packets, the clock, and `poll`.
+//! Calls for packets, the clock, and `poll`.
 
 use libc::{c_int, c_longlong, c_uint, c_void, nfds_t, pollfd, size_t, timeval};
 use marline_time::Duration;

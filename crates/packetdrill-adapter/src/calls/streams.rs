@@ -1,5 +1,5 @@
-//! All the ways to read and to write. Whatever a call is named, it is a message: one or more buffers, flags,
-//! and, for `recvmsg`, what comes beside the bytes.
+//! Read and write calls. Each of them is treated as a message: one or more buffers, flags, and, for
+//! `recvmsg`, control data.
 //!
 //! Descriptors that are none of ours (a pipe, a file that a script opened) go to the system.
 

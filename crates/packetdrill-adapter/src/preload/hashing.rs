@@ -1,4 +1,5 @@
-//! Hashing for a packetdrill that asks the kernel for it (`AF_ALG`), where the kernel does not offer it.
+//! Hash functions for a packetdrill that asks the kernel for them (`AF_ALG`), where the kernel does
+//! not offer them.
 //!
 //! MPTCP scripts need SHA-256 for tokens and HMACs (SHA-1 in version 0, which some offer). The program of that
 //! suite takes it from the kernel by way of sockets, and ends where these cannot be opened, as in most

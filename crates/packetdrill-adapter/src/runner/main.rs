@@ -1,4 +1,4 @@
-//! Runs packetdrill scripts against Marline, each in a network namespace of its own.
+//! Runner of packetdrill scripts against Marline, each in a network namespace of its own.
 //!
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]

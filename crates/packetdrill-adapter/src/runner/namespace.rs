@@ -1,4 +1,4 @@
-//! One script in a network namespace of its own.
+//! Run of one script in a network namespace of its own.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The list of scripts that pass, by name: it only grows.
+//! List of passing scripts by name, which only grows.
 
 use std::collections::BTreeSet;
 use std::fs;

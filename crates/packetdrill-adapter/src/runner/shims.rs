@@ -1,5 +1,5 @@
-//! Programs that stand before the system's on the path of a script: what a script tells the kernel with
-//! them is meant for us.
+//! Shim programs placed before the system's on a script's `PATH`: settings that a script makes with
+//! them are meant for the stack under test.
 //!
 //! `ip mptcp` and `sysctl` write the files that the adapter mirrors, `nstat` and `ss` read those the adapter
 //! writes, `tc` says whether the queue paces, `ethtool` has nothing to do (no packet passes a device). Everything

@@ -1,4 +1,4 @@
-//! `ioctl`: how much lies in the buffers.
+//! Queries of buffer levels by `ioctl`.
 
 use libc::{c_int, c_ulong};
 

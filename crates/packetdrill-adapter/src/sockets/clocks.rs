@@ -1,4 +1,4 @@
-//! How long a connection had something to send, and what kept it from it: three clocks of `TCP_INFO`.
+//! Busy and limited times of a connection: three clocks of `TCP_INFO`.
 //!
 //! The core does not count this. But here nothing happens between two steps of time, so that whoever lets
 //! time pass knows what was the case meanwhile.

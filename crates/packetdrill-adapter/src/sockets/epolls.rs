@@ -1,4 +1,4 @@
-//! `epoll`: levels, edges, and what is told once.
+//! Emulation of `epoll`: level-triggered, edge-triggered and one-shot.
 //!
 //! A level holds as long as it holds. An edge is news since the last look: a condition that did not hold
 //! then, more bytes, another connection, an entry in the error queue.

@@ -1,4 +1,4 @@
-//! `socket` to `accept`, `connect`, `shutdown` and `close`.
+//! Calls from `socket` to `accept`, `connect`, `shutdown` and `close`.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

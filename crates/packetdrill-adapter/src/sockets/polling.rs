@@ -1,4 +1,4 @@
-//! What holds for a descriptor now: `poll`.
+//! Current readiness of a descriptor, for `poll`.
 
 use libc::{c_int, c_short};
 use marline_core::{CloseReason, ReadError};

@@ -1,5 +1,5 @@
-//! The error queue: not errors, but news of data that was sent without copying (`MSG_ZEROCOPY`: the buffer
-//! may be used again) or whose times are wanted (`SO_TIMESTAMPING`).
+//! Error queue, used for notifications about data that was sent without copying (`MSG_ZEROCOPY`:
+//! the buffer may be reused) or whose timestamps are wanted (`SO_TIMESTAMPING`).
 //!
 //! Here everything is copied, as the news says. When a buffer would be free and when data was sent and
 //! acknowledged is known from the connection's totals.

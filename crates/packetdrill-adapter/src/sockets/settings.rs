@@ -1,4 +1,4 @@
-//! `setsockopt`, `getsockopt` and `fcntl`.
+//! Calls `setsockopt`, `getsockopt` and `fcntl`.
 
 use libc::c_int;
 use marline_core::{ConnectionId, Hold, SocketOption, SubflowInfo};

@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Reading and writing of sockets.
 
 use libc::c_int;
 use marline_core::{ConnectionId, Hold, ReadError, SocketOption, WriteError};

@@ -1,4 +1,4 @@
-//! What coupled controllers have in common.
+//! Tests of the properties common to all coupled controllers.
 
 use marline_testkit::views::{MSS, ack, gone, ms, suspect, view};
 

@@ -1,4 +1,4 @@
-//! The machine that decides by measurement which of the two modes runs.
+//! State machine that decides by measurement which of the two modes runs.
 //!
 //! ```text
 //! Start --(every path's rate is found)--> Hold winner --> Try the other --+

@@ -1,4 +1,4 @@
-//! What goes where in each mode.
+//! Tests of the scheduling decisions in each mode.
 
 use marline_testkit::views::{MSS, Stream, full, ms, send, suspect, view};
 

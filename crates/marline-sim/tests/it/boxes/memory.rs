@@ -1,4 +1,4 @@
-//! Networks that drop SYNs with MP_CAPABLE are remembered: only the first connection pays.
+//! Tests of the memory of networks that drop SYNs with MP_CAPABLE: only the first connection pays.
 
 use marline_core::FallbackReason;
 use marline_sim::{Amount, Bulk, Paths, PathsConfig};

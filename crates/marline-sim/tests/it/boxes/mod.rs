@@ -1,6 +1,6 @@
-//! Boxes on the way, as the field has them. Whatever they do: the bytes are right, or both applications
-//! get an error; nothing hangs; and nothing is worse than plain TCP through the same box, but where the
-//! table says why.
+//! Tests with middleboxes found in the field. In every case the bytes are right or both
+//! applications get an error, nothing hangs, and nothing is worse than plain TCP through the same
+//! middlebox, except where the table says why.
 
 mod memory;
 mod reshape;

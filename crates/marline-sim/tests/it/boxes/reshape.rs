@@ -1,5 +1,6 @@
-//! Boxes of many sizes that cut segments and put them together anew, on the only path: they take mappings out of
-//! the stream, and what lost its mapping comes again. No connection ends, and nothing waits for long.
+//! Tests of middleboxes of many sizes that split and merge segments, on the only path: they remove
+//! mappings from the stream, and data that lost its mapping is sent again. No connection ends, and
+//! nothing waits for long.
 
 use marline_sim::{EchoServer, Pace, Paths, PathsConfig, Units};
 use marline_time::{Duration, Instant, Rng, SeedTree};

@@ -1,4 +1,5 @@
-//! A connection through boxes: what is sent, how it ended, and how plain TCP fares through the same.
+//! Connection through middleboxes: its data, its end, and the result of plain TCP through the same
+//! ones.
 
 #![allow(unreachable_pub, reason = "a module of a test binary")]
 

@@ -1,4 +1,4 @@
-//! Bursts from a server, and what the links were offered by when.
+//! Bursts from a server, and the packets offered to each link over time.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! A download whose only path dies: the client opens the cellular one because it hears nothing.
+//! Download whose only path dies: the client opens the cellular one because it hears nothing.
 
 use marline_algos::Registry;
 use marline_core::{ConnectionConfig, Extensions, MonitorEvent, MonitorKind, ReceiveTimer};

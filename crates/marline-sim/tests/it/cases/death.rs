@@ -1,4 +1,4 @@
-//! One of two paths dies for good in the middle of a transfer, and nobody is told.
+//! Death of one of two paths in the middle of a transfer, without notification.
 
 use marline_sim::{Amount, Bulk, Paths, PathsConfig, oracle::stream};
 use marline_time::{Duration, Instant, SeedTree};

@@ -1,5 +1,5 @@
-//! The cases behind the table of figures, shared by the tests (small variants) and
-//! `examples/numbers.rs` (the whole).
+//! Cases behind the table of figures, shared by the tests (small variants) and
+//! `examples/numbers.rs` (in full).
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(unreachable_pub, reason = "a module of test binaries")]

@@ -1,6 +1,6 @@
-//! The side-by-side table in virtual time: the links and workloads beside which the kernel's
-//! Multipath TCP was measured, and what Marline must reach on them. Both ends are Marline with one
-//! default policy, unless a row says redundant. `marline lab compare` runs the same live.
+//! Side-by-side table in virtual time: the links and workloads on which the kernel's Multipath TCP
+//! was measured, and Marline's targets on them. Both ends are Marline with one default policy,
+//! unless a row says redundant. `marline lab compare` runs the same live.
 
 pub mod echo;
 pub mod failure;

@@ -1,4 +1,4 @@
-//! A laptop sleeps: all paths are gone for a while and both addresses have changed when it wakes.
+//! Laptop sleep: all paths are gone for a while and both addresses have changed when it wakes.
 
 use marline_core::Linger;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig, oracle::stream};

@@ -1,4 +1,4 @@
-//! What the simulator costs without a protocol: packets through a link, and through a world.
+//! Cost of the simulator without a protocol: packets through a link, and through a world.
 
 use core::net::{IpAddr, SocketAddr};
 

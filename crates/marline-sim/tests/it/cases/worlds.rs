@@ -1,6 +1,6 @@
-//! Random worlds: everything a link can do to packets, paths that come and go, and applications that
-//! write, read and close as they like. After a while the faults stop, and then all must come to its
-//! end: first safety, then progress.
+//! Random worlds: everything a link can do to packets, paths that come and go, and applications
+//! that write, read and close at random. After a while the faults stop, and then every stream must
+//! come to its end: first safety, then progress.
 
 mod heard;
 mod mobile;

@@ -1,4 +1,4 @@
-//! What repairs do for bursts.
+//! Tests of repairs for bursts.
 
 use super::{bursts, config, ms, offered_by};
 use crate::cases::scene_of_full_segments as scene;

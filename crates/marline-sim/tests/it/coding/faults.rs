@@ -1,4 +1,4 @@
-//! What must hold whatever happens. Random worlds with repairs: `tests/worlds.rs`.
+//! Tests of repairs under faults. Random worlds with repairs are in `tests/worlds.rs`.
 
 use marline_time::Duration;
 

@@ -1,5 +1,5 @@
-//! Repair by coding, segment by segment and end to end: what is lost on one path is computed from the
-//! rest of its burst and a sum that came by the other.
+//! Tests of repair by coding, segment by segment and end to end: data lost on one path is computed
+//! from the rest of its burst and a sum that came by the other.
 
 mod bursts;
 mod faults;

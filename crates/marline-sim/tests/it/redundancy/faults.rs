@@ -1,4 +1,4 @@
-//! Faults that others have.
+//! Tests against faults known from other implementations.
 
 use marline_sim::{Amount, Bulk, Paths};
 use marline_time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Copies that wait, and when they do not.
+//! Tests of hedged copies: the delay before a copy, and the cases without one.
 
 use marline_time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a host sent: time, path, place in the stream.
+//! Log of a host's segments: time, path, place in the stream.
 
 use core::any::Any;
 

@@ -1,7 +1,7 @@
-//! Redundant schedulers, segment by segment: what is sent on which path at which time, and that none
-//! of the faults is here that users report of other implementations: half the goodput on a single
-//! path (multipath-tcp/mptcp issues 435 and 467), 1 of 90 Mbit/s and a hundred times the bytes on two
-//! (474), copies only in the beginning (476), the last segment not copied (246).
+//! Tests of redundant schedulers, segment by segment: what is sent on which path at which time, and
+//! the absence of faults that users report of other implementations: half the goodput on a single
+//! path (multipath-tcp/mptcp issues 435 and 467), 1 of 90 Mbit/s and a hundred times the bytes on
+//! two (474), copies only in the beginning (476), the last segment not copied (246).
 
 mod faults;
 mod hedging;

@@ -1,4 +1,4 @@
-//! Segments of Multipath TCP as words.
+//! Textual form of Multipath TCP segments.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The machine against modes of known throughput.
+//! Tests of the state machine with modes of known throughput.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! 2a: a person's small messages, echoed, on two lossy paths.
+//! Row 2a: a person's small messages, echoed, on two lossy paths.
 
 use marline_algos::Registry;
 use marline_core::ConnectionConfig;

@@ -1,4 +1,4 @@
-//! 2c and 2e: the fast path dies, and nobody is told.
+//! Rows 2c and 2e: death of the fast path, without notification.
 
 use marline_sim::{Pace, Paths, ResponseServer, Units};
 use marline_time::{Duration, SeedTree};

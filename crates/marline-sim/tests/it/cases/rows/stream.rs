@@ -1,4 +1,5 @@
-//! 2b, 2d and bulk: streams under a bounded send buffer, under a bounded window, and without bounds.
+//! Rows 2b, 2d and bulk: streams under a bounded send buffer, under a bounded window, and without
+//! bounds.
 
 use marline_core::ConnectionConfig;
 use marline_sim::{Pace, Paths, PathsConfig};

@@ -1,4 +1,5 @@
-//! What the client has heard, which is all that it can judge by. Two things excuse it:
+//! Signals that the client has received, the only evidence it can act on. Two things excuse it from
+//! detecting a dead path:
 //!
 //! - It heard no DSS yet. Until then it may open no other subflow (RFC 8684 section 3.1), and a connection is as
 //!   mortal as its only one.

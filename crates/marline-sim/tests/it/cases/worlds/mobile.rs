@@ -1,6 +1,6 @@
-//! Worlds in which somebody walks with a phone: WiFi that comes and goes, with or without the phone being
-//! told, cellular paths that sleep, boxes on any of them, and MultiMob's parts in all combinations, on
-//! either side or only on one.
+//! Mobile worlds, in which somebody walks with a phone: WiFi that comes and goes, with or without
+//! the phone being told, cellular paths that sleep, middleboxes on any of them, and MultiMob's
+//! parts in all combinations, on either side or only on one.
 //!
 //! SYNs are rare, so that the worlds' usual losses hardly ever meet one: here cellular paths may lose a
 //! third of all, and repeat or delay half of it.

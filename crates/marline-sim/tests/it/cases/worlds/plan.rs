@@ -1,4 +1,4 @@
-//! What a world is like: drawn from its seed.
+//! Plan of a random world, drawn from its seed.
 
 use marline_core::{ConnectionConfig, Extensions};
 use marline_link::{

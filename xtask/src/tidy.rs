@@ -27,6 +27,9 @@ const SIZE_LIMITS: &[(&str, i64)] = &[
     ("excessive-nesting-threshold", 6),
 ];
 
+/// Words that a module header must not open with: it says what the module is, by a noun phrase.
+const HEADER_OPENINGS: &[&str] = &["What", "Who", "Whether", "How", "Where", "When", "Why"];
+
 /// Fails with every finding; long but allowed files are only named.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let mut wrong = Vec::new();
@@ -43,6 +46,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         if ending == "rs" {
             let found = checks::rust(path, &text);
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
+            wrong.extend(header_opening(path, &text));
             let lines = text.lines().count();
             if (FILE_LINES_AIM + 1..=checks::FILE_LINES_MAX).contains(&lines) {
                 long.push(format!("{lines:5} {path}"));
@@ -75,6 +79,17 @@ fn list_files(root: &Path) -> Result<Vec<String>, String> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// A module header that opens with a question word.
+fn header_opening(path: &str, text: &str) -> Option<String> {
+    let (index, line) = text.lines().enumerate().find(|(_, line)| line.starts_with("//!"))?;
+    let opening = line["//!".len()..].split_whitespace().next()?;
+    let word = opening.split(|c: char| !c.is_alphanumeric()).next()?;
+    HEADER_OPENINGS.contains(&word).then(|| {
+        let line = index + 1;
+        format!("{path}:{line}: the module header opens with \"{word}\", not with a noun phrase")
+    })
 }
 
 fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
@@ -158,6 +173,20 @@ mod tests {
 
     fn gaps(config: &str, pure: bool) -> usize {
         clippy_gaps(&config.parse().expect("valid TOML"), pure).len()
+    }
+
+    #[test]
+    fn a_module_header_opens_with_a_noun_phrase() {
+        let found = |text: &str| header_opening("src/a.rs", text);
+        let message = "src/a.rs:2: the module header opens with \"What\", not with a noun phrase";
+        assert_eq!(found("// License.\n//! What a queue holds.\n"), Some(message.to_string()));
+        for word in HEADER_OPENINGS {
+            assert!(found(&format!("//! {word}: a queue.\n")).is_some());
+        }
+        assert_eq!(found("//! Queue of a subflow.\n//! What it holds is bounded.\n"), None);
+        assert_eq!(found("//! Whole segments, queued.\n"), None);
+        assert_eq!(found("//! `When`, a point in time.\n"), None);
+        assert_eq!(found("/// What it holds.\nstruct Queue;\n"), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ const HEADER: [&str; 7] = ["netpath", "subflows", "loss", "retrans", "rto", "ver
 /// Subflows named in a line; the rest are counted.
 const NAMED: usize = 4;
 
-/// The table, headed, of a process that has an oracle.
+/// The table, headed, of a process that has a path health monitor.
 #[must_use]
 pub fn render(netpaths: &[Netpath], connections: &[Connection]) -> String {
     if netpaths.is_empty() {

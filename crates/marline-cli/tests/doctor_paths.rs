@@ -12,8 +12,8 @@ use marline_testkit::need;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
 /// Most of the time each only waits.
 const AT_ONCE: usize = 8;
-/// Some boxes act by chance, and a busy machine stretches what they do: whoever was not named is looked
-/// at again with fewer beside him.
+/// Some middleboxes act by chance, and a busy machine stretches what they do: whoever was not named
+/// is looked at again with fewer beside him.
 const AGAIN: [usize; 2] = [2, 1];
 
 /// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
@@ -95,7 +95,7 @@ fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 
 const RIGHT: &str = "157200 bytes came back right";
 
-/// Boxes, and what the doctor must say (all of it).
+/// Middleboxes, and what the doctor must say (all of it).
 const BOXES: &[(&str, &[&str])] = &[
     ("", &["Multipath TCP, 157200", "nothing on the way meddles with Multipath TCP"]),
     (
@@ -162,7 +162,7 @@ fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
     assert!(words.is_empty(), "{}", words.join("\n"));
 }
 
-/// Has the doctor look at these boxes; returns those of which it did not say what it must.
+/// Has the doctor look at these middleboxes; returns those of which it did not say what it must.
 fn examine_all(numbers: &[usize], at_once: usize) -> Vec<(usize, String)> {
     let next = Mutex::new(numbers.iter());
     let complaints = Mutex::new(Vec::new());

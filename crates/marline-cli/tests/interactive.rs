@@ -133,7 +133,7 @@ fn table(stage: &Stage) -> String {
     stage.shell(Side::Client, "marline monitor --table --once --control client.sock")
 }
 
-/// The oracle's line for a local address.
+/// The path health monitor's line for a local address.
 fn verdict(table: &str, local: &str) -> String {
     let oracle = table.split("oracle\n").nth(1).unwrap_or_default();
     let line = oracle.lines().find(|line| line.starts_with(local.trim_end_matches(':')));

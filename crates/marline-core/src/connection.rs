@@ -974,9 +974,9 @@ impl Connection {
 
     /// A segment without any MPTCP option: a DSS is missing if it carries data or acknowledges some.
     /// On the first subflow, before anything passed and while it is alone, that is plain TCP; on a
-    /// joined one it is a box that drops options (RFC 8684 section 3.7). Data without a mapping later
-    /// on is an error of the mapping, and what it acknowledges says nothing: a box that cuts segments leaves the
-    /// options on the first piece.
+    /// joined one it is a middlebox that drops options (RFC 8684 section 3.7). Data without a
+    /// mapping later on is an error of the mapping, and what it acknowledges says nothing: a
+    /// middlebox that cuts segments leaves the options on the first piece.
     fn on_missing_dss(
         &mut self,
         cx: &mut Context<'_>,
@@ -1238,8 +1238,8 @@ impl Connection {
         self.session.is_server() && self.was_never_heard(id)
     }
 
-    /// Looks at what a segment holds beside what is mapped: a box has put segments together and kept the options
-    /// of one. Options pass.
+    /// Looks at what a segment holds beside what is mapped: a middlebox has put segments together
+    /// and kept the options of one. Options pass.
     fn note_torn(
         &mut self,
         cx: &mut Context<'_>,
@@ -1267,7 +1267,7 @@ impl Connection {
         let mut result = self.translate(cx, id, ssn, bytes);
         let plain_follows = self.receiver.expects_plain(id);
         if result == Err(MappingError::Unmapped) && may_be_plain && plain_follows {
-            // Options get lost here, if only those of segments that a box put together.
+            // Options get lost here, if only those of segments that a middlebox put together.
             self.fall_back(cx, FallbackReason::FirstDataWithoutOption);
             result = self.translate(cx, id, ssn, bytes);
         }
@@ -2195,7 +2195,7 @@ impl Connection {
         };
         let payload = syn.segment.payload;
         if payload.is_empty() && form == FastJoinForm::Out {
-            // A box dropped what the SYN is about.
+            // A middlebox dropped what the SYN is about.
             cx.out.counters.fast_join_empty += 1;
             return Err(reason::MIDDLEBOX);
         }
@@ -2544,7 +2544,7 @@ impl Connection {
                 let theirs = |s: &SubflowContext| s.remote_id() == id && s.was_joined();
                 let gone = self.paths.get(there).is_some_and(theirs);
                 if gone && there != on && self.paths.count() > 1 {
-                    // RFC 8684 section 3.4.2: a RST, if it gets through, clears boxes on the way.
+                    // RFC 8684 section 3.4.2: a RST, if it gets through, clears middleboxes on the way.
                     self.reset_subflow(cx, there, reason::UNSPECIFIED, CloseReason::PeerReset);
                 }
             }
@@ -2662,7 +2662,7 @@ impl Connection {
 
     fn on_subflow_rto(&mut self, cx: &mut Context<'_>, id: SubflowId, count: u32) {
         if self.is_unanswered(id) && count >= self.config.mptcp_syn_retries.max(1) {
-            // A box that drops what carries options lets nothing pass that RFC 8684 has.
+            // A middlebox that drops what carries options lets nothing pass that RFC 8684 has.
             self.give_options_up(cx);
         }
         self.report_timeout(cx, id);
@@ -3633,12 +3633,13 @@ impl Connection {
     /// stream, as far as it was written, ends where the mapping does. So whoever carries these bytes says it
     /// alike, be it the first time, a copy on another subflow, a reinjection, or each part of a mapping that
     /// was cut to be repeated; and what is repeated after more was written says it no longer. Nor does what
-    /// is repeated a second time on a subflow: a box that drops segments with options that it does not know
-    /// must not keep the bytes. (The first repeat does: a lost tail is common, and a lost mark an alarm.) A burst
-    /// whose last segment would be full but for the mark's four bytes sends those bytes on in one more segment: a
-    /// mark that is missing costs the receiver a false alarm, a small segment next to nothing. Only where the
-    /// 40 bytes of options are used up (64-bit sequence numbers both ways, with timestamps) the mark is left
-    /// out. Only the server marks: who has no path to open needs no mark.
+    /// is repeated a second time on a subflow: a middlebox that drops segments with options that it
+    /// does not know must not keep the bytes. (The first repeat does: a lost tail is common, and a
+    /// lost mark an alarm.) A burst whose last segment would be full but for the mark's four bytes
+    /// sends those bytes on in one more segment: a mark that is missing costs the receiver a false
+    /// alarm, a small segment next to nothing. Only where the 40 bytes of options are used up
+    /// (64-bit sequence numbers both ways, with timestamps) the mark is left out. Only the server
+    /// marks: who has no path to open needs no mark.
     fn frame_with_mark(
         &self,
         subflow: &SubflowContext,
@@ -4567,7 +4568,7 @@ fn carries(segment: &TcpSegment<'_>) -> bool {
     !segment.payload.is_empty() || segment.header.flags.contains(TcpFlags::FIN)
 }
 
-/// The peer's own word that no connection has the token: no box that only resets says it.
+/// The peer's own word that no connection has the token: no middlebox that only resets says it.
 const fn says_unknown(word: MpTcpRst) -> bool {
     word.reason == reason::MPTCP_ERROR && !word.transient
 }

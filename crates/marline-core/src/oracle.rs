@@ -5,35 +5,37 @@
 //! finds out by its timers; each of the others finds out for itself, later, when its user wants
 //! something. A connection that is opened in between starts on the dead path.
 //!
-//! *How.* Statistics are kept per *netpath*: our address, the peer's, and the interface. All subflows and
-//! plain TCP connections on it are its members, loopback excepted. Every period two shares are smoothed,
-//! each with the weight of the segments behind it: lost segments (those that waited for repair when the
-//! period began or were marked lost since) of those at risk, and retransmissions of those sent. A
-//! netpath becomes bad when the newest period raised one of them to its threshold, or when a member's
-//! retransmission timeout reaches one. Besides (`watch`), a timeout on a member has the netpath asked for
-//! a sign of life at once, a few times in quick succession: if no member hears anything meanwhile, it is
-//! bad; if the peer answers, it was one lost segment. A receive timer or keepalives that ran out say the
-//! same as unanswered questions.
+//! *How.* Statistics are kept per *address pair*: our address, the peer's, and the interface. All
+//! subflows and plain TCP connections on it are its members, loopback excepted. Every period two
+//! shares are smoothed, each with the weight of the segments behind it: lost segments (those that
+//! waited for repair when the period began or were marked lost since) of those at risk, and
+//! retransmissions of those sent. An address pair becomes bad when the newest period raised one of
+//! them to its threshold, or when a member's retransmission timeout reaches one. Besides (`watch`),
+//! a timeout on a member has the address pair asked for a sign of life at once, a few times in
+//! quick succession: if no member hears anything meanwhile, it is bad; if the peer answers, it was
+//! one lost segment. A receive timer or keepalives that ran out say the same as unanswered questions.
 //!
-//! *What follows.* Every member on a bad netpath is potentially failed: what it holds goes out on other
-//! subflows, path managers open what they kept in reserve, schedulers leave it alone
+//! *What follows.* Every member on a bad address pair is potentially failed: what it holds goes out
+//! on other subflows, path managers open what they kept in reserve, schedulers leave it alone
 //! (`SubflowView::bad_netpath`), clients open new connections elsewhere first. A retransmission timeout
 //! alone does less, as in the source: it keeps new data away.
 //!
-//! *Good again* (`clean`). While a netpath is bad, it is asked every so often, one member for all. When
-//! every question of a whole clean period was answered and nothing timed out, the verdict is lifted. The
-//! module that this comes from never clears its flag: a subflow once suspected came last for the rest of
-//! its life. That is hysteresis without end: a phone that walks back to its WiFi would stay on cellular.
-//! A verdict also ends when the netpath has had no members for a clean period: who is left to know better?
+//! *Good again* (`clean`). While an address pair is bad, it is asked every so often, one member for
+//! all. When every question of a whole clean period was answered and nothing timed out, the verdict
+//! is lifted. The module that this comes from never clears its flag: a subflow once suspected came
+//! last for the rest of its life. That is hysteresis without end: a phone that walks back to its
+//! WiFi would stay on cellular. A verdict also ends when the address pair has had no members for a
+//! clean period: who is left to know better?
 //!
 //! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), facts only, written anew;
 //! [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
 //! until a clean second; here no trigger hides another. Its rule for idle paths is
 //! `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode interactive`.
 //!
-//! Pure: time is an argument, maps are ordered, the number of netpaths is bounded. One handle is shared by
-//! all endpoints of a process, which must then use one clock; each visits the oracle once per period, when
-//! something timed out, and when a question is due, never per packet.
+//! Pure: time is an argument, maps are ordered, the number of address pairs is bounded. One handle
+//! is shared by all endpoints of a process, which must then use one clock; each visits the
+//! health monitor once per period, when something timed out, and when a question is due, never per
+//! packet.
 
 mod average;
 mod judge;
@@ -47,7 +49,7 @@ use marline_time::{Duration, Instant};
 
 pub(crate) use judge::{Contribution, Judge, Trouble};
 
-/// An oracle that several endpoints share. Clones are the same oracle.
+/// Path health monitor, which several endpoints may share. Clones refer to the same monitor.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     judge: Arc<Mutex<Judge>>,
@@ -55,7 +57,7 @@ pub struct Oracle {
     generation: Arc<AtomicU64>,
 }
 
-/// Why a netpath is bad.
+/// Why an address pair is bad.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NetpathFault {
     /// The smoothed share of lost segments.
@@ -82,7 +84,7 @@ impl core::fmt::Display for NetpathFault {
     }
 }
 
-/// What the oracle thinks of a netpath.
+/// What the path health monitor thinks of an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing is wrong with it.
@@ -98,10 +100,10 @@ pub enum Verdict {
     },
 }
 
-/// A line of the oracle's table.
+/// A line of the path health monitor's table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetpathInfo {
-    /// The netpath.
+    /// The address pair.
     pub netpath: Netpath,
     /// Its members: established subflows and plain TCP connections.
     pub members: u64,
@@ -118,7 +120,7 @@ pub struct NetpathInfo {
 }
 
 impl Oracle {
-    /// An oracle that knows nothing yet.
+    /// A path health monitor that knows nothing yet.
     #[must_use]
     pub fn new(config: OracleConfig) -> Self {
         let judge = Arc::new(Mutex::new(Judge::new(config)));
@@ -138,13 +140,13 @@ impl Oracle {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Everything it knows, by netpath.
+    /// Everything it knows, by address pair.
     #[must_use]
     pub fn table(&self) -> Vec<NetpathInfo> {
         self.lock().table()
     }
 
-    /// Whether a connection from one address to the other would start on a bad netpath.
+    /// Whether a connection from one address to the other would start on a bad address pair.
     #[must_use]
     pub fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.lock().is_bad(local, remote)

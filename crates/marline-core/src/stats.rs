@@ -25,7 +25,7 @@ pub struct Counters {
     /// Connections of strangers that ended because too many had no subflow.
     pub lingering_overflow: u64,
     pub connections_refused: u64,
-    /// Times that the oracle had a connection looked at.
+    /// Times that the path health monitor had a connection looked at.
     pub connections_looked_at: u64,
     pub mp_capable_syn_rx: u64,
     pub mp_capable_syn_tx: u64,
@@ -98,7 +98,7 @@ pub enum SubflowState {
     TimeWait,
 }
 
-/// A picture of one subflow.
+/// A snapshot of one subflow.
 #[derive(Clone, Debug)]
 pub struct SubflowInfo {
     /// Its slot.
@@ -188,7 +188,7 @@ pub struct TcpDetail {
     pub last_sent_at: Instant,
 }
 
-/// A picture of one connection.
+/// A snapshot of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// Which.

@@ -80,7 +80,7 @@ impl Lane {
         self.link.offer(self.clock, parcel);
     }
 
-    /// A packet that a box on this link sends back.
+    /// A packet that a middlebox on this link sends back.
     pub(crate) fn take_answer(&mut self) -> Option<Parcel> {
         self.link.take_answer()
     }

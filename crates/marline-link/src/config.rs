@@ -13,7 +13,7 @@ use crate::{Direction, Steps};
 pub struct LinkConfig {
     /// How fast the queue empties.
     pub rate: RateConfig,
-    /// What boxes do to TCP segments before they wait.
+    /// What middleboxes do to TCP segments before they wait.
     pub middlebox: MiddleboxConfig,
     /// How much may wait.
     pub queue: QueueLimit,
@@ -82,7 +82,7 @@ impl Default for QueueLimit {
     }
 }
 
-/// What boxes on the way do to TCP segments.
+/// What middleboxes do to TCP segments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MiddleboxConfig {
     /// These options are overwritten with no-operations.
@@ -91,7 +91,8 @@ pub struct MiddleboxConfig {
     pub block: Vec<OptionRule>,
     /// All bits of these options after kind, length and subtype are turned over.
     pub mangle: Vec<OptionRule>,
-    /// Sequence numbers are others on both sides of the box. The other direction must do the same.
+    /// Sequence numbers are others on both sides of the middlebox. The other direction must do the
+    /// same.
     pub renumber: Option<Renumber>,
     /// An address translator forgets what it translated.
     pub rebind: Option<Rebind>,
@@ -103,19 +104,19 @@ pub struct MiddleboxConfig {
     /// Of so many pure acknowledgments of a flow one after the other only the last passes, at most 10 ms
     /// late.
     pub thin: Option<u32>,
-    /// Probability that a segment with data is acknowledged by the box and dropped.
+    /// Probability that a segment with data is acknowledged by the middlebox and dropped.
     pub swallow: f64,
 }
 
 impl MiddleboxConfig {
-    /// Whether there is any box beyond those that look for options.
+    /// Whether there is any middlebox beyond those that look for options.
     pub(crate) fn has_boxes(&self) -> bool {
         let reshapes = self.split.is_some() || self.coalesce.is_some() || self.thin.is_some();
         reshapes || self.renumber.is_some() || self.rebind.is_some() || self.swallow > 0.0
     }
 }
 
-/// What a box that chooses sequence numbers of its own translates.
+/// What a middlebox that chooses sequence numbers of its own translates.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Renumber {
     /// Sequence numbers, acknowledgments and selective acknowledgments.

@@ -20,7 +20,7 @@ pub struct Netpath {
     pub interface: u32,
 }
 
-/// When the oracle holds a netpath to be bad, and when to be good again.
+/// When the path health monitor holds an address pair to be bad, and when to be good again.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct OracleConfig {
     /// How often statistics are taken; above zero.
@@ -38,12 +38,12 @@ pub struct OracleConfig {
     pub least: u64,
     /// Bad when a subflow's retransmission timeout, backed off, is this long.
     pub rto: Duration,
-    /// Ask a netpath for a sign of life when something timed out there; `None`: wait for the
+    /// Ask an address pair for a sign of life when something timed out there; `None`: wait for the
     /// statistics.
     pub watch: Option<Watch>,
     /// What lifts the verdict; `None`: nothing does.
     pub clean: Option<Clean>,
-    /// Netpaths kept at most: beyond, the one unused for longest goes.
+    /// Address pairs kept at most: beyond, the one unused for longest goes.
     pub netpaths: usize,
 }
 
@@ -58,17 +58,18 @@ pub enum LossBase {
     Outstanding,
 }
 
-/// How a netpath on which something timed out is asked for a sign of life. Bad if nothing is heard there.
+/// How an address pair on which something timed out is asked for a sign of life. Bad if nothing is
+/// heard there.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The shortest wait for an answer; longer where the round trip is (SRTT and four times its
     /// variation).
     pub wait: Duration,
-    /// Waits without a sign of life until the netpath is bad, at least 1.
+    /// Waits without a sign of life until the address pair is bad, at least 1.
     pub count: u32,
 }
 
-/// How a bad netpath becomes good again.
+/// How a bad address pair becomes good again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Clean {
     /// The clean period: so long every question must have been answered, and nothing timed out.
@@ -97,8 +98,9 @@ impl OracleConfig {
         }
     }
 
-    /// The same thresholds over shorter periods; besides, a timeout that nothing heard on the netpath
-    /// contradicts makes it bad in some 150 ms, and two seconds of answers make it good again.
+    /// The same thresholds over shorter periods; besides, a timeout that nothing heard on the
+    /// address pair contradicts makes it bad in some 150 ms, and two seconds of answers make it
+    /// good again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = Watch { wait: Duration::from_millis(50), count: 3 };

@@ -26,8 +26,8 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Heard, though its netpath is bad; regular or backup: where every path is in trouble, what answers
-    /// is better than what is silent, whoever pays.
+    /// Heard, though its address pair is bad; regular or backup: where every path is in trouble,
+    /// what answers is better than what is silent, whoever pays.
     Doubtful,
     /// Nothing was heard since a timeout; regular or backup.
     Suspect,
@@ -48,7 +48,7 @@ impl Class {
         })
     }
 
-    /// Whether something timed out on its members, or their netpath is bad.
+    /// Whether something timed out on its members, or their address pair is bad.
     #[must_use]
     pub const fn is_suspect(self) -> bool {
         matches!(self, Class::Doubtful | Class::Suspect)

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
     pub invite_file: Option<PathBuf>,
     /// Examine the way to this server, path by path: whether it answers over UDP, and with native TCP
-    /// (CAP_NET_RAW). If it is a `marline doctor --listen`, boxes on the way are found by what both ends
+    /// (CAP_NET_RAW). If it is a `marline doctor --listen`, middleboxes are found by what both ends
     /// saw. Ends with 0 if at least one path works with either
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
     pub server: Option<Target>,

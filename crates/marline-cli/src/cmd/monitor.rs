@@ -85,7 +85,7 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             format!("{}\n", serde_json::to_string(&connections)?)
         } else {
             let paths = client.paths().await.unwrap_or_default();
-            // A program of before has no oracle to ask.
+            // A program of before has no path health monitor to ask.
             let netpaths = client.netpaths().await.unwrap_or_default();
             let oracle = if has_oracle || !netpaths.is_empty() {
                 oracle_table::render(&netpaths, &connections)

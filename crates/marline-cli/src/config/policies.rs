@@ -53,7 +53,7 @@ impl Mode {
         }
     }
 
-    /// The oracle of the mode.
+    /// The path health monitor of the mode.
     #[must_use]
     pub fn oracle(self) -> Option<OracleConfig> {
         (self == Mode::Interactive).then(|| Interactive::Prompt.oracle_config())

@@ -47,7 +47,7 @@ impl Layer for bool {
     }
 }
 
-/// The oracle's parameters, or `off`.
+/// The path health monitor's parameters, or `off`.
 pub type OracleWord = Word<Watch<OracleConfig>>;
 
 /// A command's options: its own fields, and after them the shared ones.
@@ -211,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// The oracle of the program.
+    /// The path health monitor of the program.
     #[must_use]
     pub fn oracle(&self) -> Option<Oracle> {
         let mode = self.mode.unwrap_or_default();

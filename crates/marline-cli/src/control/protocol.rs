@@ -26,7 +26,7 @@ pub enum Command {
     Connections,
     /// The local addresses or interfaces that serve as paths.
     Paths,
-    /// The oracle's table.
+    /// The path health monitor's table.
     Netpaths,
     /// From now on: every event, one line each, until the socket is closed.
     Monitor,
@@ -104,7 +104,7 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// An oracle judges its netpaths.
+    /// A path health monitor judges its address pairs.
     #[serde(default)]
     pub oracle: bool,
 }
@@ -176,7 +176,7 @@ pub struct Radio {
     pub promotions: u64,
 }
 
-/// What the oracle knows of a netpath.
+/// What the path health monitor knows of an address pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Netpath {
@@ -206,7 +206,7 @@ pub struct Netpath {
     pub times_bad: u64,
 }
 
-/// A picture of a connection.
+/// A snapshot of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connection {
@@ -236,7 +236,7 @@ pub struct Connection {
     pub gone: Vec<Subflow>,
 }
 
-/// A picture of a subflow.
+/// A snapshot of a subflow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Subflow {

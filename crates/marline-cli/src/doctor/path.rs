@@ -1,13 +1,13 @@
 //! Path diagnosis: each path to a server is tried alone, and the segments seen at both ends are
 //! compared.
 //!
-//! A box on the way shows in the difference between what one end sent and what the other one got. So the
+//! A middlebox shows in the difference between what one end sent and what the other one got. So the
 //! other end must tell: `marline doctor --listen` is an echo that remembers the segments of its
 //! connections and says over a second connection, plain TCP, what it saw. The client's side notes its own
 //! segments likewise. Where the server is something else, only what shows on this side is said.
 //!
 //! The exchange is small messages, some time apart, then a burst both ways: options that vanish in
-//! mid-stream, boxes that put small segments together or cut long ones, and translations that are
+//! mid-stream, middleboxes that put small segments together or cut long ones, and translations that are
 //! forgotten all get their chance. DSS checksums are asked for, so that changed bytes are noticed.
 
 mod diagnosis;

@@ -77,7 +77,7 @@ const GAUGES: [(&str, &str, Of); 5] = [
 
 type OfNetpath = fn(&Netpath) -> f64;
 
-/// Gauges of the oracle per netpath: name, meaning, where from.
+/// Gauges of the path health monitor per address pair: name, meaning, where from.
 const NETPATHS: [(&str, &str, OfNetpath); 5] = [
     ("marline_netpath_members", "Subflows and plain TCP connections", |n| n.members as f64),
     ("marline_netpath_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
@@ -164,7 +164,8 @@ impl Totals {
         });
     }
 
-    /// Takes in the oracle's table: the bad netpaths, then those with most members, as far as labels go.
+    /// Takes in the path health monitor's table: the bad address pairs, then those with most
+    /// members, as far as labels go.
     pub fn netpaths(&self, netpaths: &[Netpath]) {
         let mut netpaths: Vec<&Netpath> = netpaths.iter().collect();
         netpaths.sort_by_key(|n| (n.verdict != "bad", core::cmp::Reverse(n.members)));

@@ -131,7 +131,7 @@ impl MappingRx {
     }
 
     /// Positions map one to one by this point, before and behind it; mappings that end before it
-    /// stay. After a failed checksum the first byte kept is the point: a box that changed lengths
+    /// stay. After a failed checksum the first byte kept is the point: a middlebox that changed lengths
     /// has made the peer's positions differ from ours. Returns bytes that waited, to be delivered.
     pub(crate) fn set_infinite(&mut self, ssn: Ssn, dsn: Dsn) -> Option<(Dsn, Vec<u8>)> {
         if let Some(failed) = self.failed.take() {

@@ -310,7 +310,7 @@ impl PathSet {
         self.iter().map(|subflow| subflow.tcp().bookkeeping()).sum()
     }
 
-    /// Pictures of the subflows for people, and totals of those that ended.
+    /// Snapshots of the subflows for people, and totals of those that ended.
     pub(super) fn info(&self) -> (Vec<SubflowInfo>, Vec<SubflowInfo>) {
         let infos =
             self.with_ids().map(|(id, subflow)| subflow.tcp().info(id, subflow.is_backup()));

@@ -258,8 +258,8 @@ impl Receiver {
         kept.saturating_add(MORE_MAPPINGS) <= most.max(self.mappings)
     }
 
-    /// Looks at what a segment holds beside what is mapped: a box has put segments together and kept the
-    /// options of one. Whether it has.
+    /// Looks at what a segment holds beside what is mapped: a middlebox has put segments together
+    /// and kept the options of one. Whether it has.
     pub(super) fn note_segment(&mut self, id: SubflowId, range: (Ssn, Ssn), mapped: bool) -> bool {
         let Some(subflow) = self.subflow_mut(id) else { return false };
         let delivered = subflow.delivered;

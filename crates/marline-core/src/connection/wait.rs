@@ -1,16 +1,16 @@
 //! Wait for a path: how long a connection without a working subflow is kept, and the events that
 //! end the wait early.
 //!
-//! A RST on a subflow ends the subflow, not the connection (RFC 8684 section 3.6), and any box on the way can
-//! send one. So the connection goes on without subflows, the path manager tries all it knows, and the wait
-//! has three ends:
+//! A RST on a subflow ends the subflow, not the connection (RFC 8684 section 3.6), and any
+//! middlebox can send one. So the connection goes on without subflows, the path manager tries all
+//! it knows, and the wait has three ends:
 //! - something comes, and it was only a hole;
-//! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time that a server has for a
-//!   stranger that sent a RST;
-//! - all there is to hear for [`REFUSED_PATIENCE`] is resets: the host is there, and nobody on it knows of
-//!   the connection. A join that nobody answers starts that anew: a reset on one path says nothing of
-//!   another one that is silent for now. Where the peer itself says that it does not know the token
-//!   (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
+//! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time that a
+//!   server has for a stranger that sent a RST;
+//! - all there is to hear for [`REFUSED_PATIENCE`] is resets: the host is there, and nobody on it
+//!   knows of the connection. A join that nobody answers starts that anew: a reset on one path says
+//!   nothing of another one that is silent for now. Where the peer itself says that it does not
+//!   know the token (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
 //!
 //! A wait begins when the last subflow is gone, when its retransmissions stay unanswered, and when what TCP
 //! does not repeat by itself does: window probes and DATA_FINs, twice in a row, on all subflows.

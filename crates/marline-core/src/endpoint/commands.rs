@@ -217,7 +217,7 @@ impl Endpoint {
         self.connection(id)?.export_binding(label)
     }
 
-    /// A picture of a connection.
+    /// A snapshot of a connection.
     #[must_use]
     pub fn info(&self, id: ConnectionId) -> Option<ConnectionInfo> {
         self.connection(id).map(Connection::info)

@@ -21,7 +21,7 @@ use crate::tables::Context;
 /// Least time between a visit and the next one for trouble's sake.
 const TROUBLE_GAP: Duration = Duration::from_millis(10);
 
-/// An endpoint's place at the oracle.
+/// An endpoint's place at the path health monitor.
 #[derive(Debug)]
 pub(super) struct Seat {
     oracle: Oracle,
@@ -58,7 +58,8 @@ struct Findings {
 }
 
 impl Endpoint {
-    /// Connections take part in this oracle from now on. Endpoints that share one must share a clock.
+    /// Connections take part in this path health monitor from now on. Endpoints that share one must
+    /// share a clock.
     pub fn set_oracle(&mut self, oracle: Oracle) {
         self.seat = Some(Seat {
             oracle,
@@ -71,13 +72,13 @@ impl Endpoint {
         self.faults.begin();
     }
 
-    /// The oracle, if there is one.
+    /// The path health monitor, if there is one.
     #[must_use]
     pub fn oracle(&self) -> Option<&Oracle> {
         self.seat.as_ref().map(|seat| &seat.oracle)
     }
 
-    /// Visits the oracle if there is a reason to.
+    /// Visits the path health monitor if there is a reason to.
     pub(super) fn see_oracle(&mut self, now: Instant) {
         let Some(seat) = &mut self.seat else { return };
         let changed = seat.oracle.generation() != seat.seen;
@@ -156,7 +157,7 @@ impl Endpoint {
         active
     }
 
-    /// Who asks on netpaths on which a question is due: the first member of each.
+    /// Who asks on address pairs on which a question is due: the first member of each.
     fn questions(&mut self, judge: &mut Judge) -> Vec<(ConnectionId, Netpath)> {
         let mut questions = Vec::new();
         if !judge.is_watching() {

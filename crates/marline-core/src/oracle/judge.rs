@@ -18,7 +18,7 @@ const MAX_INTERFACES: usize = 256;
 /// it did not hear meanwhile says nothing of the path.
 const OVERSLEPT: Duration = Duration::from_millis(10);
 
-/// What the members of a netpath did during a period, as one endpoint counts it.
+/// What the members of an address pair did during a period, as one endpoint counts it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contribution {
     pub(crate) members: u64,
@@ -162,7 +162,7 @@ impl Judge {
         self.config.period
     }
 
-    /// The netpath of a subflow; `None` if it does not leave this machine.
+    /// The address pair of a subflow; `None` if it does not leave this machine.
     pub(crate) fn netpath(&self, path: &FourTuple) -> Option<Netpath> {
         let (local, remote) = (path.local.ip(), path.remote.ip());
         if local.is_loopback() || remote.is_loopback() || remote.is_unspecified() {
@@ -188,7 +188,7 @@ impl Judge {
         self.fault(&Netpath { local, remote, interface }).is_some()
     }
 
-    /// Why a netpath is bad; `None` if it is not.
+    /// Why an address pair is bad; `None` if it is not.
     pub(crate) fn fault(&self, netpath: &Netpath) -> Option<NetpathFault> {
         match self.netpaths.get(netpath)?.state {
             State::Bad(bad) => Some(bad.fault),
@@ -196,7 +196,7 @@ impl Judge {
         }
     }
 
-    /// The bad netpaths, in order.
+    /// The bad address pairs, in order.
     pub(crate) fn bad(&self) -> impl Iterator<Item = (Netpath, NetpathFault)> {
         self.netpaths.iter().filter_map(|(netpath, entry)| match entry.state {
             State::Bad(bad) => Some((*netpath, bad.fault)),
@@ -204,7 +204,7 @@ impl Judge {
         })
     }
 
-    /// Whether any netpath is under observation between periods.
+    /// Whether any address pair is under observation between periods.
     pub(crate) fn is_watching(&self) -> bool {
         self.next_timeout().is_some()
     }
@@ -235,7 +235,7 @@ impl Judge {
         self.netpaths.entry(netpath).or_insert_with(|| Entry::new(now))
     }
 
-    /// A member of the netpath was last heard then.
+    /// A member of the address pair was last heard then.
     pub(crate) fn heard(&mut self, now: Instant, netpath: Netpath, at: Instant) {
         let entry = self.entry(now, netpath);
         entry.used_at = now;
@@ -394,7 +394,7 @@ impl Judge {
         self.generation += (before - self.bad().count()) as u64;
     }
 
-    /// Whether the netpath is to be asked now; who has a member and asks says so by this.
+    /// Whether the address pair is to be asked now; who has a member and asks says so by this.
     pub(crate) fn take_question(&mut self, netpath: &Netpath) -> bool {
         self.netpaths.get_mut(netpath).is_some_and(|entry| core::mem::take(&mut entry.question))
     }

@@ -18,7 +18,7 @@ fn path(local: &str, remote: &str) -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(local), 9), remote: SocketAddr::new(ip(remote), 443) }
 }
 
-/// A judge, its clock, and one netpath.
+/// A judge, its clock, and one address pair.
 struct Court {
     judge: Judge,
     now: Instant,
@@ -38,8 +38,8 @@ impl Court {
         self.judge.fault(&self.wifi)
     }
 
-    /// A period of the seed's oracle in which this many segments were lost, of those outstanding, and
-    /// retransmitted, of those sent.
+    /// A period of the seed's path health monitor in which this many segments were lost, of those
+    /// outstanding, and retransmitted, of those sent.
     fn period(&mut self, loss: (u64, u64), repeats: (u64, u64), rto: Duration) {
         let (lost, outstanding) = loss;
         let (retransmitted, sent) = repeats;

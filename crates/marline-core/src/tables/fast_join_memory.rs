@@ -28,7 +28,7 @@ impl FastJoinMemory {
         self.spare(local, remote, now + SPARE_LOST);
     }
 
-    /// The peer, or a box on the way, refused it.
+    /// The peer, or a middlebox, refused it.
     pub(crate) fn on_refused(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) {
         self.spare(local, remote, now + SPARE_REFUSED);
     }

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use crate::FourTuple;
 use crate::oracle::{NetpathFault, Trouble};
 
-/// Netpaths whose troubles are remembered until the visit that follows.
+/// Address pairs whose troubles are remembered until the visit that follows.
 const MAX_TROUBLES: usize = 64;
-/// What the connections of an endpoint tell the oracle, and what it says of their paths.
+/// What the connections of an endpoint tell the path health monitor, and what it says of their paths.
 #[derive(Debug, Default)]
 pub(crate) struct PathFaults {
     /// There is one.
     present: bool,
-    /// What timed out since the last visit, by addresses: of one netpath the worst.
+    /// What timed out since the last visit, by addresses: of one address pair the worst.
     troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
-    /// The bad netpaths, by addresses.
+    /// The bad address pairs, by addresses.
     bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
 }
 
@@ -36,7 +36,7 @@ impl PathFaults {
         self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
     }
 
-    /// There is an oracle from now on; what the last one said is forgotten.
+    /// There is a path health monitor from now on; what the last one said is forgotten.
     pub(crate) fn begin(&mut self) {
         *self = PathFaults { present: true, ..PathFaults::default() };
     }

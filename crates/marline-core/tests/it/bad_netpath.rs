@@ -131,8 +131,8 @@ fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
     assert_eq!(scene.open_second(), 0, "after {before} bytes");
 }
 
-/// What a bad netpath holds is in doubt although something was heard there: it was heard all along at the
-/// edge of a cell, and brought nothing.
+/// What a bad address pair holds is in doubt although something was heard there: it was heard all
+/// along at the edge of a cell, and brought nothing.
 #[test]
 fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
     let mut scene = Scene::new(Some(OracleConfig::prompt()));
@@ -161,8 +161,8 @@ fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
     assert!(scene.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
 }
 
-/// A network dies under many connections: each tells the oracle of its timers, and that looks at all of them
-/// once for many, not once for each.
+/// A network dies under many connections: each tells the path health monitor of its timers, and
+/// that looks at all of them once for many, not once for each.
 #[test]
 fn many_timeouts_are_no_work_for_each_about_each() {
     const CONNECTIONS: u64 = 100;

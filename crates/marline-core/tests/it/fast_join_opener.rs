@@ -365,7 +365,7 @@ fn flip_last(p: &mut Packet<'_>) {
     p.seg.options.mptcp = spoilt;
 }
 
-/// Both directions, and a box that does something to the join; the first path dies for good.
+/// Both directions, and a middlebox that does something to the join; the first path dies for good.
 #[test]
 fn whatever_a_box_does_to_it_the_bytes_arrive() {
     type Box = fn(&mut Packet<'_>) -> Verdict;

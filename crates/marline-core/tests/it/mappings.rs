@@ -64,8 +64,9 @@ fn mappings_that_contradict_each_other() {
     }
 }
 
-/// A box takes the mappings off the second half of a burst, which waits behind a lost segment. That ends the
-/// subflow once, not as often as there are segments: another one may take its place.
+/// A middlebox takes the mappings off the second half of a burst, which waits behind a lost
+/// segment. That ends the subflow once, not as often as there are segments: another one may take
+/// its place.
 #[test]
 fn a_queue_without_mappings_ends_its_subflow_and_no_more() {
     let (mut script, mut peer, id) = served(listening(), 1);
@@ -113,8 +114,8 @@ fn the_same_mapping_again_or_a_part_of_it_is_fine() {
     assert_eq!(script.endpoint.counters().dss_not_matching, 0);
 }
 
-/// A segment that is mapped in parts: a box may have put it together. What lacks a mapping is not DATA_ACKed and
-/// comes again.
+/// A segment that is mapped in parts: a middlebox may have put it together. What lacks a mapping is
+/// not DATA_ACKed and comes again.
 #[test]
 fn bytes_that_no_mapping_covers() {
     let (mut script, mut peer, id) = served(listening(), 2);

@@ -95,7 +95,7 @@ fn a_subflow_whose_bytes_are_changed_is_reset_and_the_other_carries_them() {
     }
 }
 
-/// What a box may do to the one segment it changes, and what of the rest is lost on the way.
+/// What a middlebox may do to the one segment it changes, and what of the rest is lost on the way.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Loss {
     Nothing,
@@ -201,9 +201,9 @@ fn the_first_bytes_are_changed() {
     goes_on_plain(Side::A, 1, Loss::Nothing);
 }
 
-/// One byte changed, and one segment of 30 lost, whatever it carries: the bytes arrive as the box left
-/// them, once, and the stream goes on as plain TCP; or as they were sent, if the subflow was given up
-/// and another one carried them.
+/// One byte changed, and one segment of 30 lost, whatever it carries: the bytes arrive as the
+/// middlebox left them, once, and the stream goes on as plain TCP; or as they were sent, if the
+/// subflow was given up and another one carried them.
 #[test]
 fn a_change_among_losses() {
     let mut plain = 0;
@@ -233,7 +233,8 @@ fn a_change_among_losses() {
     assert!(plain > 60, "{plain} of 80 fell back");
 }
 
-/// A box like those that rewrite addresses in FTP: lengths change, and it adjusts sequence numbers.
+/// A middlebox like those that rewrite addresses in FTP: lengths change, and it adjusts sequence
+/// numbers.
 #[test]
 fn a_box_inserts_bytes() {
     let (mut at, mut seen) = (None, 0);

@@ -119,7 +119,7 @@ fn a_coupled_controller_sees_its_siblings_as_they_are_when_a_timer_fires() {
     assert_eq!(group[1], (SubflowId(1), 0), "the second's peer has acknowledged all");
 }
 
-/// A box on one path acknowledges data that it never delivers: the other path carries it.
+/// A middlebox on one path acknowledges data that it never delivers: the other path carries it.
 #[test]
 fn a_path_that_swallows_data() {
     let (mut script, mut first, mut second) = two_subflows();

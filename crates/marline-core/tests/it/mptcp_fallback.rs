@@ -16,8 +16,8 @@ use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
 
 const SIZE: usize = 300_000;
 
-/// A connection through a box that changes segments. It must run as plain TCP, for these reasons at
-/// the client and at the server, and bytes and ends must be right, whoever speaks first.
+/// A connection through a middlebox that changes segments. It must run as plain TCP, for these
+/// reasons at the client and at the server, and bytes and ends must be right, whoever speaks first.
 #[track_caller]
 fn falls_back(change: fn(&mut Packet<'_>), client: FallbackReason, server: FallbackReason) {
     for first in [Side::A, Side::B] {
@@ -273,7 +273,7 @@ fn losses_are_not_mistaken_for_boxes() {
     }
 }
 
-/// Boxes that drop options, and losses besides.
+/// Middleboxes that drop options, and losses besides.
 #[test]
 fn boxes_and_losses() {
     for seed in 0..60 {
@@ -328,10 +328,10 @@ fn the_last_data_comes_with_a_fin() {
     assert_eq!(closed, Some(CloseReason::Finished));
 }
 
-/// A box takes mappings out on the way to the server, which had said all it had to say before it noticed and
-/// went on as plain TCP. The client has seen mappings, and a DATA_ACK of what it sent with the keys, but none of
-/// what it mapped: an ACK of that without any option says what the server is. Data that it sent twice after
-/// that would be in the stream twice.
+/// A middlebox takes mappings out on the way to the server, which had said all it had to say before
+/// it noticed and went on as plain TCP. The client has seen mappings, and a DATA_ACK of what it
+/// sent with the keys, but none of what it mapped: an ACK of that without any option says what the
+/// server is. Data that it sent twice after that would be in the stream twice.
 #[test]
 fn what_went_with_the_keys_proves_no_mapping() {
     let (mut script, mut peer, id) = calling(endpoint_config(None), config());

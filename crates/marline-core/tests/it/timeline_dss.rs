@@ -240,8 +240,8 @@ fn proven(checksums: bool) -> Subflows {
     line
 }
 
-/// Three segments of ten bytes, cut in two each by a box that then puts pieces together, with the options of the
-/// first of two.
+/// Three segments of ten bytes, cut in two each by a middlebox that then puts pieces together, with
+/// the options of the first of two.
 fn cut_and_joined(options_on_all: bool, checksums: bool) -> (Subflows, Vec<String>) {
     let mut line = proven(checksums);
     let whole: Vec<u8> = (b'a'..=b'z').chain(*b"0123").collect();
@@ -463,8 +463,8 @@ fn what_a_dead_subflow_held_is_not_taken_back_with_its_successor_s_suspicion() {
     assert!(rounds <= 12, "{rounds} round trips, {} bytes lack", end - line.peers[on].expected_dsn);
 }
 
-/// A box acknowledges 21 segments that it loses. The first comes again after a data-level timeout, then two,
-/// then four: not one for each timeout.
+/// A middlebox acknowledges 21 segments that it loses. The first comes again after a data-level
+/// timeout, then two, then four: not one for each timeout.
 #[test]
 fn a_long_hole_is_not_filled_one_mapping_a_timeout() {
     let mut line = connection(false);

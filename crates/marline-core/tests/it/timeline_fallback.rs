@@ -88,8 +88,8 @@ fn the_client_s_first_data_is_acknowledged_without_an_option() {
     assert!(sent.last().is_some_and(|words| words == "a: 11 F"), "no DATA_FIN: {sent:?}");
 }
 
-/// A box cuts segments and leaves the options on the first piece, and the first pieces are overtaken: what the
-/// others acknowledge without a DATA_ACK says nothing of options.
+/// A middlebox cuts segments and leaves the options on the first piece, and the first pieces are
+/// overtaken: what the others acknowledge without a DATA_ACK says nothing of options.
 #[test]
 fn a_piece_without_options_is_no_way_back() {
     let mut line = Subflows::served(multipath());

@@ -112,7 +112,7 @@ pub(super) fn cases() -> Vec<Special> {
         }),
     ]);
     cases.extend(one_way());
-    // A path whose box lets no join through is not used; the connection stays what it is.
+    // A path whose middlebox lets no join through is not used; the connection stays what it is.
     cases.extend([("mk-strip-join", Kernel), ("mm-strip-join", Marline)].map(|(name, server)| {
         Special {
             before: vec![Act::Path(LTE, "set strip=mptcp")],
@@ -124,7 +124,7 @@ pub(super) fn cases() -> Vec<Special> {
     cases
 }
 
-/// Boxes that take the options away in one direction only.
+/// Middleboxes that take the options away in one direction only.
 fn one_way() -> Vec<Special> {
     let (up, down) = ("set up.strip=mptcp:rest", "set down.strip=mptcp:rest");
     vec![

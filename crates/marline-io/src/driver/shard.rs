@@ -125,7 +125,7 @@ impl core::ops::Deref for ShardHandle {
 }
 
 impl Shard {
-    /// Its connections take part in this oracle from now on.
+    /// Its connections take part in this path health monitor from now on.
     pub fn set_oracle(&self, oracle: Oracle) {
         self.lock().endpoint.set_oracle(oracle);
     }
@@ -156,7 +156,7 @@ impl Shard {
         result
     }
 
-    /// Pictures of all connections; ids carry the shard in their top byte.
+    /// Snapshots of all connections; ids carry the shard in their top byte.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         let state = self.lock();
         let ids = state.endpoint.connections();

@@ -81,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// A picture of the connection; `None` when nothing is left of it.
+    /// A snapshot of the connection; `None` when nothing is left of it.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         let mut info = self.shard.lock().endpoint.info(self.id)?;

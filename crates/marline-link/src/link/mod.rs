@@ -185,7 +185,7 @@ impl<P: Packet> Link<P> {
         self.enqueue_from_boxes(now);
     }
 
-    /// Puts what the boxes let go into the queue.
+    /// Puts what the middleboxes let go into the queue.
     fn enqueue_from_boxes(&mut self, now: Instant) {
         let counts = self.boxes.counts();
         self.stats.dropped_swallowed = counts.swallowed;
@@ -249,7 +249,7 @@ impl<P: Packet> Link<P> {
         (next != Instant::FAR_FUTURE).then_some(next)
     }
 
-    /// A packet that a box on the way sends back to where packets are offered. It is not part of the
+    /// A packet that a middlebox sends back to where packets are offered. It is not part of the
     /// statistics.
     pub fn take_answer(&mut self) -> Option<P> {
         self.boxes.pop_answer()

@@ -19,11 +19,11 @@ pub struct LinkStats {
     pub dropped_loss: u64,
     /// Lost because the link was or went down.
     pub dropped_outage: u64,
-    /// Dropped for a TCP option that a box does not let pass.
+    /// Dropped for a TCP option that a middlebox does not let pass.
     pub dropped_blocked: u64,
-    /// Data that a box acknowledged and dropped.
+    /// Data that a middlebox acknowledged and dropped.
     pub dropped_swallowed: u64,
-    /// Acknowledgments that a box left out.
+    /// Acknowledgments that a middlebox left out.
     pub dropped_thinned: u64,
     /// Dropped by a translator that had forgotten whose they are.
     pub dropped_forgotten: u64,

@@ -77,7 +77,7 @@ impl LinkSpec {
     }
 }
 
-/// The boxes that meddle with more than options.
+/// The middleboxes that meddle with more than options.
 fn boxes(spec: &LinkSpec, item: &mut impl FnMut(bool, String)) {
     let (boxes, time) = (&spec.middlebox, |time: Option<_>| Time(time.unwrap_or_default()));
     let not_sack = boxes.renumber == Some(Renumber::NotSack);

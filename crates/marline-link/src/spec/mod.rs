@@ -22,15 +22,15 @@
 //! | `drop=3+7` | these packets are lost, counted from 1 |
 //! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
 //! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |
-//! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a box overwrites these TCP options |
-//! | `mangle=mp_experimental:syn` | a box turns over the bits of these TCP options |
-//! | `block=mp_join`, `block=mptcp:synack@3s` | a box drops segments with these TCP options (from a time on) |
-//! | `renumber=yes`, `renumber=not-sack` | a box chooses other sequence numbers (and forgets those in SACK) |
+//! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a middlebox overwrites these TCP options |
+//! | `mangle=mp_experimental:syn` | a middlebox turns over the bits of these TCP options |
+//! | `block=mp_join`, `block=mptcp:synack@3s` | a middlebox drops segments with these TCP options (from a time on) |
+//! | `renumber=yes`, `renumber=not-sack` | a middlebox chooses other sequence numbers (and forgets those in SACK) |
 //! | `rebind=5s` | a translator of addresses forgets its translations at that time |
-//! | `split=500B`, `split=500B:first` | a box cuts segments; their options go on each piece, or the first |
-//! | `coalesce=2ms` | a box waits so long to make one segment of two, with the options of the first |
-//! | `thin=4` | of so many acknowledgments a box lets one pass |
-//! | `swallow=1%` | a box acknowledges data and drops it |
+//! | `split=500B`, `split=500B:first` | a middlebox cuts segments; their options go on each piece, or the first |
+//! | `coalesce=2ms` | a middlebox waits so long to make one segment of two, with the options of the first |
+//! | `thin=4` | of so many acknowledgments a middlebox lets one pass |
+//! | `swallow=1%` | a middlebox acknowledges data and drops it |
 //! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle one delays what wakes it |
 //! | `radio=lte:400ms`, `radio=lte:meter` | by so much; not at all, only its energy is counted |
 //! | `down=10s-15s+20s-21s` | outages |
@@ -98,7 +98,7 @@ pub struct LinkSpec {
     pub drop: Vec<u64>,
     /// Reordering, duplication, corruption.
     pub faults: Faults,
-    /// Boxes that meddle with TCP.
+    /// Middleboxes that meddle with TCP.
     pub middlebox: MiddleboxConfig,
     /// When a translator of addresses forgets.
     pub rebind: Option<Duration>,

@@ -6,9 +6,10 @@
 //! Edeline and Donnet, "A first look at the prevalence and persistence of middleboxes in the wild", ITC
 //! 2017) and the notes on what a Multipath TCP must stand (RFC 8684 section 6).
 //!
-//! A link is one direction, and so is a box: what a box must know of the other direction is made a
-//! function of what every segment carries (renumbering follows from the ports, a translation from the
-//! time). What a box sends back by itself goes to [`crate::Link::take_answer`].
+//! A link is one direction, and so is a middlebox: what a middlebox must know of the other
+//! direction is made a function of what every segment carries (renumbering follows from the ports,
+//! a translation from the time). What a middlebox sends back by itself goes to
+//! [`crate::Link::take_answer`].
 //!
 //! The order is: swallow, renumber, rebind, split, coalesce, thin. All but the last two decide on a
 //! segment alone. Those hold back at most one segment per flow, in a table that is bounded, and let it
@@ -28,7 +29,7 @@ use self::held::Held;
 use super::tcp::{ACK, FIN, FLAGS_AT, RST, SYN, options_end};
 use crate::{MiddleboxConfig, Packet};
 
-/// The boxes of one direction.
+/// The middleboxes of one direction.
 #[derive(Debug)]
 pub(crate) struct Boxes<P> {
     held: Held<P>,
@@ -40,7 +41,7 @@ pub(crate) struct Boxes<P> {
     counts: Counts,
 }
 
-/// What the boxes did.
+/// What the middleboxes did.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) swallowed: u64,
@@ -66,7 +67,7 @@ impl<P: Packet> Boxes<P> {
     }
 
     /// A packet that came so long (`age`) after the link's start. What goes on is then in
-    /// [`Boxes::pop`]. `false`: a box dropped it.
+    /// [`Boxes::pop`]. `false`: a middlebox dropped it.
     pub(crate) fn take(
         &mut self,
         now: Instant,

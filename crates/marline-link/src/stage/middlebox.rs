@@ -1,8 +1,8 @@
 //! Middleboxes that remove TCP options or drop segments that have them.
 //!
 //! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than
-//! later, and taking out more often than dropping. An option is taken out as those boxes do it: its
-//! bytes become no-operations, so that no length changes, and the checksum is updated by what
+//! later, and taking out more often than dropping. An option is taken out as those middleboxes do
+//! it: its bytes become no-operations, so that no length changes, and the checksum is updated by what
 //! changed (RFC 1624): a segment that was damaged before stays damaged. What is not TCP passes, as
 //! does what cannot be read as TCP.
 

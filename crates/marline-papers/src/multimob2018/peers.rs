@@ -94,7 +94,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         let met = fetched.came && fetched.multipath && fetched.syns <= SYNS;
         let row = Row::new(name.clone()).ours_says(fetched.told());
         rows.push(match name.contains("block") {
-            // More than is asked for: a box that drops whole segments.
+            // More than is asked for: a middlebox that drops whole segments.
             true => row.holds(fetched.came, "bytes intact"),
             false => row.holds(
                 met,
@@ -116,7 +116,7 @@ fn stock() -> Vec<(&'static str, System)> {
     ]
 }
 
-/// Boxes on WiFi, on LTE or on both, by what they do to which segments.
+/// Middleboxes on WiFi, on LTE or on both, by what they do to which segments.
 fn boxes() -> Vec<(String, String, String)> {
     let mut boxes = Vec::new();
     for what in ["strip", "block", "mangle"] {

@@ -20,7 +20,7 @@ pub(super) struct System {
     pub(super) multimob: bool,
     /// What is asked is asked of it.
     pub(super) judged: bool,
-    /// Connections of the client have an oracle in common.
+    /// Connections of the client have a path health monitor in common.
     oracle: bool,
     /// What the server grants.
     allowed: Extensions,

@@ -216,7 +216,7 @@ async fn sessions_end_with_their_hour_and_are_renewed_before() {
     assert_eq!(bench.server.sessions_known(), 0, "without anybody's asking");
 }
 
-/// The server does not see the keys that the client sees, as when a box took an option off.
+/// The server does not see the keys that the client sees, as when a middlebox took an option off.
 struct Unequal(Arc<Bench>);
 
 impl Connect for Unequal {

@@ -62,7 +62,7 @@ impl<N: Node> World<N> {
         self.send_answers(index);
     }
 
-    /// Puts what boxes on a link answer onto the way back.
+    /// Puts what middleboxes on a link answer onto the way back.
     pub(super) fn send_answers(&mut self, index: u32) {
         while let Some(answer) = self.links[index as usize].inner.take_answer() {
             let (from, to) = (answer.path.local.ip(), answer.path.remote.ip());

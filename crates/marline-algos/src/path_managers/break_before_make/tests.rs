@@ -30,7 +30,7 @@ fn id(slot: u8) -> SubflowId {
     SubflowId(slot)
 }
 
-/// WiFi's netpath becomes bad, and cellular is up.
+/// WiFi's address pair becomes bad, and cellular is up.
 fn on_cellular() -> World<BreakBeforeMake> {
     let mut w = phone();
     w.views[0].bad_netpath = true;

@@ -1,7 +1,7 @@
 //! Inference of middlebox behaviour from the segments seen at both ends.
 //!
-//! Sequence numbers are taken relative to the SYN of the same end, so that a box that moves them does not
-//! hide the rest. Of each direction the sent segments are compared with those that came.
+//! Sequence numbers are taken relative to the SYN of the same end, so that a middlebox that moves
+//! them does not hide the rest. Of each direction the sent segments are compared with those that came.
 
 use std::collections::BTreeMap;
 
@@ -157,7 +157,7 @@ pub(super) fn diagnose(ours: &[Tapped], theirs: Option<&[Tapped]>) -> Vec<Behavi
     for (towards_server, sent, came) in ways {
         let Some(isns) = isn(sent).zip(isn(came)) else { continue };
         let way = Way { towards_server, sent, came, isns };
-        // What a box makes up has no options of ours.
+        // What a middlebox makes up has no options of ours.
         if !answers_itself {
             way.options(&mut found);
         }
@@ -351,7 +351,8 @@ fn answers_itself(client: &End, server: &End) -> bool {
     let made_up = |told: &[Seen], sent: &[Seen], isns: (Option<u32>, Option<u32>)| {
         highest(told, isns.0) > highest(sent, isns.1) + 1
     };
-    // A box that swallows leaves holes: what was told goes beyond what the other end has in order.
+    // A middlebox that swallows leaves holes: what was told goes beyond what the other end has in
+    // order.
     let up = made_up(&client.down, &server.down, (End::isn(&client.up), End::isn(&server.up)));
     let down = made_up(&server.up, &client.up, (End::isn(&server.down), End::isn(&client.down)));
     let early = acknowledged_before_arrival(client, server);

@@ -19,10 +19,10 @@ pub(super) const ANSWER: &[u8] = b"marline-doctor 1 ok\n";
 const MOST_LINES: usize = 20_000;
 
 const MESSAGES: usize = 24;
-/// The two writes of a message, close together: what a box may put together.
+/// The two writes of a message, close together: what a middlebox may put together.
 const SMALL_BYTES: [usize; 2] = [150, 150];
-/// Of every third message. Two segments that a box which splits and puts together again cannot restore:
-/// the first takes up pieces of the second, and no packet has room for all of them.
+/// Of every third message. Two segments that a middlebox which splits and puts together again
+/// cannot restore: the first takes up pieces of the second, and no packet has room for all of them.
 const LARGE_BYTES: [usize; 2] = [600, 1_100];
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST_BYTES: usize = 138_800;

@@ -1,10 +1,11 @@
 //! Ranges of a subflow whose mappings were removed by a middlebox.
 //!
-//! A box that puts segments together has room for the options of one: the other's bytes arrive, and nothing
-//! says where in the stream they belong. They are told from those of a path that lets no options pass at all:
+//! A middlebox that puts segments together has room for the options of one: the other's bytes
+//! arrive, and nothing says where in the stream they belong. They are told from those of a path
+//! that lets no options pass at all:
 //!
 //! ```text
-//!   [ mapped | torn ]            a part of the segment is mapped, so the box has joined two
+//!   [ mapped | torn ]            a part of the segment is mapped, so the middlebox has joined two
 //!   [ torn ][ torn ]             what it cut off the second goes on without options
 //!   [ mapped ][ bare ]           whole segments came without: options do not pass
 //! ```

@@ -86,7 +86,7 @@ fn what_is_repeated_is_marked_as_long_as_it_is_the_last() {
     assert!(new.first().is_some_and(|seg| is_marked(seg)), "{later:#?}");
 }
 
-/// A box may drop every segment with an option that it does not know.
+/// A middlebox may drop every segment with an option that it does not know.
 #[test]
 fn a_box_that_drops_marks_does_not_keep_the_bytes() {
     let (mut script, mut peer) = server_with(config(), BOTH);

@@ -50,7 +50,7 @@ fn what_came_before_the_agreement_starts_nothing() {
     assert_eq!(judged_after(&mut script), Some(1_500));
 }
 
-/// The mark got lost: either a box dropped the option, or the segment with it is missing.
+/// The mark got lost: either a middlebox dropped the option, or the segment with it is missing.
 #[test]
 fn a_lost_mark_is_a_verdict() {
     let (mut script, mut peer) = client(BOTH);

@@ -16,7 +16,7 @@ use marline_testkit::{
 use marline_wire::mptcp::{MpCapableForm, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};
 
-/// What the box does with a segment.
+/// What the middlebox does with a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Pass,
@@ -25,7 +25,7 @@ pub enum Verdict {
     Refuse,
 }
 
-/// A segment in the box.
+/// A segment in the middlebox.
 pub struct Packet<'a> {
     pub to: Side,
     /// 0 for the first path, 1 for the second.
@@ -74,7 +74,7 @@ pub struct TwoHosts {
     pub pair: Pair,
     pub ends: [End; 2],
     pub middlebox: Middlebox,
-    /// Everything that was sent, changes by the box included.
+    /// Everything that was sent, changes by the middlebox included.
     pub trace: Vec<(Side, Seg)>,
 }
 
@@ -208,7 +208,7 @@ pub fn reset_reason(seg: &Seg) -> Option<u8> {
     })
 }
 
-/// What a box answers in the receiver's name.
+/// What a middlebox answers in the receiver's name.
 fn bare_reset(flight: &Flight, seg: &Seg) -> Flight {
     let header = &seg.header;
     let FourTuple { local, remote } = flight.meta.path;

@@ -53,8 +53,8 @@ pub(super) fn rebind(segment: &mut [u8], rebind: Rebind) -> bool {
     to < CLIENT_PORTS
 }
 
-/// The acknowledgment that a segment with data would get from its receiver, as a box makes it up: it
-/// knows no window but the sender's own, and no clock but what the sender echoes.
+/// The acknowledgment that a segment with data would get from its receiver, as a middlebox makes it
+/// up: it knows no window but the sender's own, and no clock but what the sender echoes.
 pub(super) fn acknowledgment_of(segment: &[u8]) -> Option<Vec<u8>> {
     let payload = segment.len() - options_end(segment)?;
     let fin = segment[FLAGS_AT] & FIN != 0;

@@ -54,7 +54,7 @@ fn it_is_forgotten_after_an_hour_and_later_the_second_time() {
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::SynRetries), "it is tried again");
     paths.world.run_until(Instant::from_secs(10_000));
     assert_eq!(open(&mut paths, 0).1, Some(FallbackReason::KnownNetwork));
-    // The box is gone: the next try succeeds, and nothing is held against the network.
+    // The middlebox is gone: the next try succeeds, and nothing is held against the network.
     let (up, down) = (paths.up[0], paths.down[0]);
     let free = link("");
     paths.world.set_link(up, free.up);

@@ -10,14 +10,14 @@ use marline_core::FallbackReason;
 use marline_time::Duration;
 use world::{Outcome, Run, run, seconds};
 
-/// How a connection through a box must come out.
+/// How a connection through a middlebox must come out.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Fate {
     /// Multipath TCP to the end.
     Multipath,
     /// Falls back to plain TCP, and all bytes arrive.
     Plain,
-    /// All bytes arrive; which way is the box's chance.
+    /// All bytes arrive; which way is the middlebox's chance.
     Arrives,
     /// An error on both sides.
     Error,
@@ -27,7 +27,7 @@ enum Fate {
 
 use Fate::{Arrives, AsPlain, Error, Multipath, Plain};
 
-/// A box, and what becomes of a connection whose only path it is on, and of one that has another.
+/// A middlebox, and what becomes of a connection whose only path it is on, and of one that has another.
 struct Case {
     name: &'static str,
     boxes: &'static str,
@@ -155,8 +155,8 @@ fn no_box_breaks_a_connection_or_makes_it_hang() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// A box that changes bytes and mends TCP's checksum. With another path its subflow is reset and the
-/// bytes come by the other; alone, MP_FAIL leads to plain TCP, which cannot notice any more.
+/// A middlebox that changes bytes and mends TCP's checksum. With another path its subflow is reset
+/// and the bytes come by the other; alone, MP_FAIL leads to plain TCP, which cannot notice any more.
 #[test]
 fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
     let failed = [FallbackReason::ChecksumFailed, FallbackReason::PeerFailed];
@@ -175,8 +175,8 @@ fn changed_payload_is_noticed_as_long_as_there_are_checksums() {
     }
 }
 
-/// Small messages, which boxes put together far more often than full segments: mappings are lost, and
-/// plain TCP is what is left of a path where that happens from the start.
+/// Small messages, which middleboxes put together far more often than full segments: mappings are
+/// lost, and plain TCP is what is left of a path where that happens from the start.
 #[test]
 fn small_messages_through_boxes_that_reshape() {
     let through = BOXES.iter().filter(|case| matches!(case.alone, Multipath | Plain));

@@ -12,7 +12,7 @@ const COUNT: usize = 300;
 /// None comes back later: the sender's data-level timer backs off a few times before a repeat passes whole.
 const WORST: Duration = Duration::from_secs(8);
 
-/// A box and the messages that pass it.
+/// A middlebox and the messages that pass it.
 #[derive(Debug)]
 struct Reshaper {
     link: String,
@@ -57,7 +57,7 @@ fn what_loses_its_mapping_in_a_box_comes_again_and_no_connection_ends() {
         let reshaper = Reshaper::draw(seed);
         let (end, back, slowest) = reshaper.run(seed, seed % 2 == 0);
         let alive = end.closed == [None, None] && end.wrong.is_none();
-        // A subflow may be given up once, where the box has damaged every repeat of a hole.
+        // A subflow may be given up once, where the middlebox has damaged every repeat of a hole.
         if !alive || back < COUNT || slowest > WORST || end.lost.len() > 1 {
             complaints
                 .push(format!("seed {seed}, {reshaper:?}: {back} after {slowest:?}: {end:?}"));

@@ -15,9 +15,9 @@ use crate::cases;
 
 /// A run that is not over by then hangs.
 const LIMIT: Instant = Instant::from_secs(900);
-/// What every link is like beside its boxes.
+/// What every link is like beside its middleboxes.
 pub const LINK: &str = "rate=8M,delay=20ms";
-/// Bytes that each side sends: some two seconds of the link, beyond the time of all boxes.
+/// Bytes that each side sends: some two seconds of the link, beyond the time of all middleboxes.
 pub const BYTES: u64 = 2_500_000;
 
 /// How a run is set up.
@@ -55,9 +55,9 @@ pub struct Outcome {
     pub lost: Vec<CloseReason>,
     /// What the links did.
     pub faults: u64,
-    /// Packets whose payload a box changed.
+    /// Packets whose payload a middlebox changed.
     pub rewritten: u64,
-    /// The box moves numbers, which no count shows.
+    /// The middlebox moves numbers, which no count shows.
     pub moved: bool,
 }
 
@@ -132,7 +132,8 @@ pub fn run(run: &Run<'_>) -> Outcome {
     Outcome { moved, ..outcome(&paths) }
 }
 
-/// Messages of 120 bytes, each echoed, over one path with boxes: all must come back, none later than
+/// Messages of 120 bytes, each echoed, over one path with middleboxes: all must come back, none
+/// later than
 /// `worst`. They go 3 ms apart, or, `pairs`, in pairs close together that are 100 ms apart.
 pub fn messages(boxes: &str, checksum: bool, pairs: bool, worst: Duration) -> Result<(), String> {
     let setup = PathsConfig::new(vec![link(boxes)], config(true, checksum));

@@ -35,8 +35,8 @@ pub struct Outcome {
     pub finished: Instant,
     /// Digest of the run.
     pub digest: u64,
-    /// It ended by an error on both sides, as is right where a box lets Multipath TCP pass only at
-    /// first.
+    /// It ended by an error on both sides, as is right where a middlebox lets Multipath TCP pass
+    /// only at first.
     pub cut: bool,
     /// What was wrong, if anything.
     pub complaint: Option<String>,
@@ -55,7 +55,7 @@ pub enum Family {
     Mobile,
 }
 
-/// Lets the faults of the links end. What a box translates it goes on translating.
+/// Lets the faults of the links end. What a middlebox translates it goes on translating.
 fn heal(config: &LinkConfig) -> LinkConfig {
     let mut healed = config.clone();
     healed.loss = Default::default();
@@ -282,9 +282,10 @@ fn judge(paths: &Paths, plan: &Plan, finished: bool, cut: bool) -> Option<String
     paths.world.verdict().and(conserved(paths)).and(in_time).err()
 }
 
-/// A connection ended by an error as it may. Where a box takes mappings out both applications know. Plain
-/// TCP ends with its address, or with its translation: then the server may have nobody to ask. So does a
-/// connection whose client has not heard that the server speaks Multipath TCP: it may not join.
+/// A connection ended by an error as it may. Where a middlebox takes mappings out both applications
+/// know. Plain TCP ends with its address, or with its translation: then the server may have nobody
+/// to ask. So does a connection whose client has not heard that the server speaks Multipath TCP: it
+/// may not join.
 fn is_cut(paths: &Paths, plan: &Plan) -> bool {
     let told = |report: Option<&Report>| {
         report.and_then(|report| report.closed).is_some_and(|(_, why)| why != CloseReason::Finished)

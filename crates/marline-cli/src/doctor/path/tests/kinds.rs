@@ -23,7 +23,7 @@ enum Came {
     Broken,
 }
 
-/// A kind of box.
+/// A kind of middlebox.
 struct Kind {
     /// As docs/middleboxes.md calls it.
     name: &'static str,
@@ -135,7 +135,7 @@ fn renumbers(sack_too: bool) -> (Notes, Came) {
         let seq = segment.seq.wrapping_add(MOVED[from]);
         vec![Segment { seq, ack: back(segment.ack), sack, ..segment.clone() }]
     };
-    // The server acknowledges in its own view, which is where the box put the client's numbers.
+    // The server acknowledges in its own view, which is where the middlebox put the client's numbers.
     let talk = Talk::new(&mut middle).behind(MOVED);
     let talk = talk.syn().answer().messages().with_sack(false).with_sack(true).burst();
     (talk.notes(), Came::Multipath)
@@ -233,7 +233,7 @@ fn rebinds() -> (Notes, Came) {
     (talk.syn().answer().messages().notes(), Came::Multipath)
 }
 
-/// A box that answers data itself, and keeps it: once, after some that passed.
+/// A middlebox that answers data itself, and keeps it: once, after some that passed.
 fn swallows(up: bool) -> (Notes, Came) {
     let mut data = 0;
     let mut middle = |segment: &Segment| {
@@ -447,7 +447,7 @@ fn every_kind_is_named_and_no_other() {
     }
 }
 
-/// A box that costs bytes or time is no news like any other.
+/// A middlebox that costs bytes or time is no news like any other.
 #[test]
 fn what_breaks_connections_is_said_to_fail() {
     let fails = [

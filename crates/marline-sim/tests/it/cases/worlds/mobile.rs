@@ -5,9 +5,10 @@
 //! SYNs are rare, so that the worlds' usual losses hardly ever meet one: here cellular paths may lose a
 //! third of all, and repeat or delay half of it.
 //!
-//! What may end in an error: a connection on a path where a box takes the mappings out, from some time on or
-//! from the start. In mid-stream no fallback can be signalled (RFC 8684 section 3.7), and plain TCP ends
-//! with its address. Both applications must know, and what they have read must be right.
+//! What may end in an error: a connection on a path where a middlebox takes the mappings out, from
+//! some time on or from the start. In mid-stream no fallback can be signalled (RFC 8684 section
+//! 3.7), and plain TCP ends with its address. Both applications must know, and what they have read
+//! must be right.
 
 use marline_algos::Registry;
 use marline_core::{Capabilities, ChecksumScope, Extensions, LoneKeepalive, ReceiveTimer};
@@ -102,7 +103,7 @@ impl Plan {
             make_cellular(&mut rng, &mut self.paths.links[path]);
         }
         self.draw_parts(&mut rng);
-        // The UDP carrier hides TCP from boxes.
+        // The UDP carrier hides TCP from middleboxes.
         if rng.chance(0.3) {
             self.paths.capabilities = Capabilities {
                 base_segment: 1_200,
@@ -177,7 +178,7 @@ impl Plan {
         self.policies = format!("{ours}, {manager}, {timer:?}, {keepalive:?}, {theirs}, {asked:?}");
     }
 
-    /// A box forgets its translations.
+    /// A middlebox forgets its translations.
     pub(super) fn rebinds(&self) -> bool {
         self.paths.links.iter().any(|link| link.up.middlebox.rebind.is_some())
     }
@@ -192,7 +193,7 @@ impl Plan {
         self.outages.iter().any(|o| o.path == 0 && o.kind == OutageKind::Renumbered)
     }
 
-    /// A box may end a connection.
+    /// A middlebox may end a connection.
     pub(super) fn may_be_cut(&self) -> bool {
         let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
         let cuts = |rule: &OptionRule| matches!(rule.option, ANY_MPTCP | DSS);
@@ -220,7 +221,7 @@ fn make_cellular(rng: &mut PcgRng, link: &mut DuplexConfig) {
     }
 }
 
-/// A box between the phone and its server.
+/// A middlebox between the phone and its server.
 fn put_box(rng: &mut PcgRng, link: &mut DuplexConfig) {
     let (up, down) = (&mut link.up.middlebox, &mut link.down.middlebox);
     let in_mid_stream = ms(rng, 500, 8_000);

@@ -242,7 +242,7 @@ impl Plan {
         lengths.max().unwrap_or_default()
     }
 
-    /// Boxes change segments on the way.
+    /// Middleboxes change segments on the way.
     pub(super) fn has_boxes(&self) -> bool {
         let links = self.paths.links.iter().flat_map(|link| [&link.up, &link.down]);
         links.into_iter().any(|link| link.middlebox != MiddleboxConfig::default())

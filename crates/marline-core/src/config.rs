@@ -8,34 +8,34 @@ use marline_wire::mptcp::Extensions;
 
 use crate::{FourTuple, LinuxCompat, LoneKeepalive, ReceiveProbes, ReceiveTimer};
 
-/// Over what the TCP checksum is computed.
+/// Scope of the TCP checksum.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumScope {
     /// Header, payload and the pseudo-header of the addresses (native TCP).
     #[default]
     WithAddresses,
-    /// Header and payload only: outer addresses may change on the way (UDP carrier).
+    /// Header and payload only, since outer addresses may change on the way (UDP carrier).
     WithoutAddresses,
 }
 
-/// What a carrier can do: all that the core knows of it.
+/// Capabilities of a carrier: all that the core knows of it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Bytes of TCP segment (header, options, payload) that surely pass.
+    /// Size of a TCP segment (header, options, payload) in bytes that passes on every path.
     pub base_segment: u16,
-    /// Bytes of TCP segment that may pass; found out by probing (RFC 4821). With addresses in the
-    /// checksum's scope it is that of IPv4, and IPv6 packets carry 20 bytes less.
+    /// Largest size of a TCP segment in bytes that may pass; determined by probing (RFC 4821). With
+    /// addresses in the checksum's scope it is that of IPv4, and IPv6 packets carry 20 bytes less.
     pub max_segment: u16,
     /// Scope of the TCP checksum.
     pub checksum: ChecksumScope,
-    /// Subflows are told apart by 64-bit ids, not by addresses.
+    /// Subflows are identified by 64-bit ids, not by addresses.
     pub flow_ids: bool,
-    /// The ECN field reaches us and can be set.
+    /// The ECN field can be read and set.
     pub ecn: bool,
 }
 
 impl Capabilities {
-    /// What the carrier can do on a path: an IPv6 header takes 20 bytes more of a native packet.
+    /// Capabilities on a path: an IPv6 header takes 20 bytes more of a native packet.
     pub(crate) fn on(self, path: FourTuple) -> Self {
         const MORE: u16 = 20;
         let native = self.checksum == ChecksumScope::WithAddresses;
@@ -45,12 +45,12 @@ impl Capabilities {
     }
 }
 
-/// Which part of the id and token space belongs to this endpoint.
+/// Part of the id and token space that belongs to this endpoint.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which shard, below `count`.
+    /// Index of the shard, below `count`.
     pub index: u8,
-    /// How many share the port: a power of two.
+    /// Number of shards that share the port; a power of two.
     pub count: u8,
 }
 
@@ -68,31 +68,31 @@ impl Shard {
     }
 }
 
-/// Bounds on everything a peer can make grow.
+/// Limits on all state that a peer can make grow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections of the endpoint.
     pub connections: usize,
-    /// Half-open connections. When half of them are taken, who opens another must show that it receives
-    /// at its address: by a SYN cookie on native TCP, by the carrier's elsewhere; 0: always. Where neither
-    /// is to be had, the oldest goes beyond this.
+    /// Half-open connections. When half of them are taken, a new peer must prove that it receives
+    /// at its address: by a SYN cookie on native TCP, by the carrier's cookie elsewhere; 0 requires
+    /// this always. Where neither is available, the oldest is dropped beyond this limit.
     pub syn_queue: usize,
     /// Subflows of a connection, at most 32.
     pub subflows: usize,
-    /// Joins of a connection whose handshake runs.
+    /// Joins of a connection whose handshake is in progress.
     pub pending_joins: usize,
     /// Ranges held out of order per subflow and per connection.
     pub out_of_order_ranges: usize,
-    /// Mappings announced but not filled, per subflow; mappings that continue each other count once. With
-    /// a large receive buffer a connection may have more: one for each 128 bytes of it.
+    /// Mappings announced but not filled, per subflow; contiguous mappings count once. With a large
+    /// receive buffer the limit is higher: one for each 128 bytes of it.
     pub mappings: usize,
-    /// A server's connections without any subflow whose peers nobody knows: beyond, the one that has waited
-    /// longest ends.
+    /// Connections of a server that have no subflow and an unauthenticated peer; beyond the limit,
+    /// the one that has waited longest ends.
     pub lingering: usize,
     /// Connections in TIME-WAIT.
     pub time_wait: usize,
     /// Challenge ACKs per second, and as many answers to unknown flows (RFC 5961 section 7). Each
-    /// second grants a random number, half of this at least.
+    /// second grants a random number between half of this and all of it.
     pub challenges_per_s: u32,
     /// Remote addresses remembered per connection.
     pub remote_addresses: usize,
@@ -115,37 +115,36 @@ impl Default for Limits {
     }
 }
 
-/// How large the buffers of a connection are below their bounds (NSDI 2012, mechanism M3).
+/// Sizing of a connection's buffers below their limits (NSDI 2012, mechanism M3).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum BufferTuning {
-    /// As large as they may be, from the start: what an application gets that sets `SO_SNDBUF` and
-    /// `SO_RCVBUF`. As there, a writer that was refused is woken when a third of the buffer is free (an
-    /// eighth otherwise).
+    /// At their limits from the start, as for an application that sets `SO_SNDBUF` and `SO_RCVBUF`.
+    /// As with these, a blocked writer is woken when a third of the buffer is free (an eighth
+    /// otherwise).
     Fixed,
     /// The send buffer follows twice the sum of all congestion windows, the receive window twice what
     /// the application reads in a round trip of the slowest subflow.
     #[default]
     Windows,
-    /// The same, but the send buffer follows twice the sum of all rates times the longest RTT: what the
-    /// paper asks for, and what no path need wait for, however slow another one is. With unequal RTTs
-    /// that is more, and as long as the buffer is full, the more of it, the later comes what is written.
+    /// The same, but the send buffer follows twice the sum of all rates times the longest RTT, as
+    /// the paper recommends, so that no path has to wait for a slower one. With unequal RTTs that
+    /// is more, and the larger the full buffer, the longer newly written data waits in it.
     Rates,
 }
 
-/// How long a connection without any path is kept.
+/// Lifetime of a connection without any path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Linger {
     /// Without progress for this long, the connection ends.
     pub timeout: Duration,
-    /// A server's: the same once a RST took the last subflow, unless the application knows who the peer is
-    /// ([`KnownPeer`](crate::SocketOption::KnownPeer)).
-    /// Such connections count among [`Limits::lingering`]. `None`: all are
-    /// treated alike.
+    /// For servers: the same once a RST ended the last subflow, unless the application has
+    /// authenticated the peer ([`KnownPeer`](crate::SocketOption::KnownPeer)). Such connections
+    /// count among [`Limits::lingering`]. `None`: all are treated alike.
     pub stranger: Option<Duration>,
 }
 
 impl Linger {
-    /// This long, and a minute at most for strangers that sent a RST.
+    /// This timeout, and at most a minute for unauthenticated peers after a RST.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
         Linger { timeout, stranger: Some(STRANGER_LINGER) }
@@ -155,7 +154,7 @@ impl Linger {
 /// Enough for a client to join again over every path it has, several times.
 const STRANGER_LINGER: Duration = Duration::from_secs(60);
 
-/// An endpoint: one shard of a port, or one host of a simulation.
+/// Configuration of an endpoint: one shard of a port, or one host of a simulation.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// The carrier's capabilities.
@@ -170,7 +169,7 @@ pub struct EndpointConfig {
     pub monitor: bool,
 }
 
-/// A connection. Every value may differ from one connection to the next.
+/// Configuration of a connection. Every value may differ from one connection to the next.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     /// The policies to start with.
@@ -189,7 +188,7 @@ pub struct ConnectionConfig {
     pub send_buffer: u64,
     /// Largest receive buffer, payload bytes (autotuned below it).
     pub receive_buffer: u64,
-    /// How large they are below that.
+    /// Their sizing below these limits.
     pub buffer_tuning: BufferTuning,
     /// RTO bounds.
     pub rtt: RttConfig,
@@ -197,31 +196,34 @@ pub struct ConnectionConfig {
     pub initial_window: u32,
     /// Longest delay of an ACK.
     pub ack_delay: Duration,
-    /// Client: the application writes as soon as it is connected. The third ACK waits for that, four
-    /// milliseconds at most, and is then the first data (as Linux does for a write that is pending).
+    /// Client: the application writes as soon as it is connected. The third ACK is delayed for that
+    /// by up to four milliseconds, and then carries the first data (as Linux does for a pending
+    /// write).
     pub speaks_first: bool,
     /// SYNs without answer before the attempt ends (Linux: 6).
     pub syn_retries: u32,
-    /// So many of them come at equal distances, the timeout, before it doubles each time (Linux since 6.5: 4).
+    /// Number of them sent at intervals of the initial timeout before it doubles each time (Linux
+    /// since 6.5: 4).
     pub linear_syn_retries: u32,
-    /// The same for joins. Fewer, since path managers try again and again: what lies between two SYNs
-    /// of one attempt only grows.
+    /// The same for joins. Fewer, since path managers retry anyway, whereas the interval between
+    /// the SYNs of one attempt only grows.
     pub join_syn_retries: u32,
     /// SYNs with MP_CAPABLE without answer before it is left out (Linux: 2).
     pub mptcp_syn_retries: u32,
     /// Silence after which keepalives start; `None`: never.
     pub keepalive: Option<Duration>,
-    /// Notice a dead download path by its silence (clients); `None`: leave it to the sender.
+    /// Detect a dead download path by its silence (clients); `None`: leave it to the sender.
     pub receive_timer: Option<ReceiveTimer>,
     /// Watch a connection's only subflow while it is idle (clients); `None`: do not.
     pub lone_keepalive: Option<LoneKeepalive>,
-    /// While only waiting for data, ask now and then whether the peer is there (clients); `None`: wait.
+    /// While only waiting for data, probe from time to time whether the peer is still there
+    /// (clients); `None`: wait.
     pub receive_probes: Option<ReceiveProbes>,
     /// Offer ECN (RFC 3168).
     pub ecn: bool,
     /// Pace transmissions.
     pub pacing: bool,
-    /// A connection whose paths are all gone is kept this long.
+    /// Time for which a connection without paths is kept.
     pub linger: Linger,
     /// Unanswered retransmission timeouts after which a subflow is closed although others live.
     pub subflow_retries: u32,
@@ -229,19 +231,19 @@ pub struct ConnectionConfig {
     pub time_wait: Duration,
     /// Wait to fill a segment while data is in flight (Nagle); off for interactive traffic.
     pub nagle: bool,
-    /// Client: extensions that it asks a Marline server for, after the handshake (HELLO). Another
-    /// server ignores it.
+    /// Client: extensions requested from a Marline server after the handshake (HELLO). Other
+    /// servers ignore the request.
     pub extensions: Extensions,
     /// Server: extensions that it grants to a client that asks.
     pub allow_extensions: Extensions,
-    /// Server: the scheduler that takes over when a client asks to be followed
-    /// ([`Extensions::FOLLOW_CLIENT`]); `None`: that is refused.
+    /// Server: the scheduler used when a client asks to be followed
+    /// ([`Extensions::FOLLOW_CLIENT`]); `None`: the request is refused.
     pub follow_client: Option<Arc<dyn SchedulerFactory>>,
     /// Offer or accept timestamps (RFC 7323).
     pub timestamps: bool,
     /// Largest segment payload to announce and to send, bytes of MSS; `None`: what the carrier passes.
     pub max_segment_size: Option<u16>,
-    /// Where the RFCs leave a choice.
+    /// Linux-compatible choices where the RFCs leave one.
     pub linux_compat: LinuxCompat,
 }
 

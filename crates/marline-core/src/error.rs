@@ -29,7 +29,7 @@ pub enum WriteError {
 /// Why bytes could not be read.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// Nothing there; `Event::Readable` will follow.
+    /// No data available; `Event::Readable` will follow.
     Blocked,
     /// The connection is over before its end of stream.
     Closed(CloseReason),
@@ -48,9 +48,9 @@ pub enum CloseReason {
     PeerReset,
     /// The peer answered the first SYN with RST.
     Refused,
-    /// The carrier said that the first SYN does not arrive: ICMP, or this machine would not send it.
+    /// The first SYN could not be delivered: ICMP error, or a local send error.
     Unreachable,
-    /// Nothing came back in time: handshake, or all paths gone for longer than `linger`.
+    /// Timeout of the handshake, or all paths gone for longer than `linger`.
     TimedOut,
     /// The peer broke the protocol in a way that leaves no safe continuation.
     PeerMisbehaved,
@@ -71,7 +71,7 @@ pub enum FallbackReason {
     KnownNetwork,
     /// The third ACK or the first data came without MPTCP options.
     FirstDataWithoutOption,
-    /// Nothing that carried MPTCP options was answered after the handshake.
+    /// After the handshake, no segment with MPTCP options was answered.
     OptionsUnanswered,
     /// A DSS checksum failed on the only subflow (MP_FAIL).
     ChecksumFailed,

@@ -10,7 +10,7 @@ use crate::{CloseReason, FallbackReason, FourTuple, NetpathFault};
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// Something the application or driver may act on.
+/// Event for the application or the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A peer connected to this listening endpoint; the connection may be read and written.
@@ -26,16 +26,16 @@ pub enum Event {
     Readable(ConnectionId),
     /// There is room to write again, after `WriteError::Blocked`.
     Writable(ConnectionId),
-    /// The connection is over; nothing more will be said of it. Bytes received before a clean end
-    /// may still be read until `release`.
+    /// The connection is over; no further event follows. Bytes received before a clean end may
+    /// still be read until `release`.
     Closed {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
-    /// A subflow has ended, and is in TIME-WAIT, or was reset: only late segments are answered there from now on, and
-    /// carriers need not keep its way open.
+    /// A subflow has ended and is in TIME-WAIT, or was reset: from now on only late segments are
+    /// answered, and carriers need not keep its path open.
     FlowEnded {
         /// Its local id on carriers that use ids.
         local_flow: u64,
@@ -47,18 +47,18 @@ pub enum Event {
         /// Its ends.
         path: FourTuple,
     },
-    /// Something for `marline monitor`; only if the configuration asks for it.
+    /// Event for `marline monitor`, only if enabled in the configuration.
     Monitor(MonitorEvent),
 }
 
 /// An event in the kernel's vocabulary (`ip mptcp monitor`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitorEvent {
-    /// When.
+    /// The time.
     pub at: Instant,
     /// The connection.
     pub connection: ConnectionId,
-    /// What.
+    /// The kind of event.
     pub kind: MonitorKind,
 }
 
@@ -99,7 +99,7 @@ pub enum MonitorKind {
         id: SubflowId,
         /// Its ends.
         path: FourTuple,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
     /// SF_PRIO.
@@ -109,21 +109,21 @@ pub enum MonitorKind {
         /// Backup from now on.
         backup: bool,
     },
-    /// A subflow is silent although something is due: the path manager was told.
+    /// A subflow is silent although data or an answer is due; the path manager has been notified.
     SubflowSilent {
         /// Its slot.
         id: SubflowId,
-        /// What made it so.
+        /// What detected the silence.
         cause: SilenceCause,
     },
-    /// The path health monitor changed its mind about a subflow's address pair.
+    /// The path health monitor's verdict on a subflow's address pair changed.
     Netpath {
         /// Its slot.
         id: SubflowId,
         /// What is wrong with it; `None`: it is good again.
         fault: Option<NetpathFault>,
     },
-    /// A subflow is suspected dead (`true`) or was heard again (`false`).
+    /// A subflow is suspected to be dead (`true`), or something was received on it again (`false`).
     SubflowSuspected {
         /// Its slot.
         id: SubflowId,

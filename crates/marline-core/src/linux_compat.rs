@@ -1,42 +1,47 @@
 //! Linux-compatible behaviour where the RFCs leave a choice and Marline's default differs.
 
-/// Choices that the RFCs leave open and that Marline makes in favour of latency, each to be made otherwise.
-/// All are off by default. [`LinuxCompat::LINUX`] is what Linux does, for comparisons segment by segment.
+/// Switches for choices that the RFCs leave open and that Marline makes in favour of latency. All
+/// are off by default. [`LinuxCompat::LINUX`] is the behaviour of Linux, for comparisons segment by
+/// segment.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinuxCompat {
-    /// A server does not answer the third ACK: the client may join other paths only once there was data.
+    /// A server does not answer the third ACK, so that the client can join other paths only after
+    /// the first data.
     pub silent_third_ack: bool,
-    /// DSNs have 8 bytes always, not only on connections that are fast.
+    /// DSNs always have 8 bytes, not only on fast connections.
     pub long_dsn: bool,
     /// DATA_ACKs have 8 bytes if the latest data came with MP_CAPABLE or an 8-byte DSN. Otherwise a peer
     /// that ever used 8 bytes gets 8.
     pub data_ack_like_data: bool,
-    /// PSH also on the last of several full segments that a kernel hands to its device as one, though more will
-    /// follow. So many segments it hands over at least, if the window lets them; 0: no such PSH.
+    /// PSH also on the last of several full segments that a kernel hands to its device as one
+    /// (TSO), although more data follows. The value is the minimum number of segments in such a
+    /// batch, window permitting; 0: no such PSH.
     pub push_bursts: u8,
-    /// Segments without timestamps are taken although timestamps were agreed on (RFC 7323 section 3.2
-    /// would rather drop them).
+    /// Segments without timestamps are accepted although timestamps were negotiated (RFC 7323
+    /// section 3.2 recommends dropping them).
     pub forgive_missing_timestamps: bool,
-    /// ADD_ADDR and its echo stand alone, without a DATA_ACK beside them, and go before all else.
+    /// ADD_ADDR and its echo are sent alone, without a DATA_ACK, and ahead of everything else.
     pub lone_add_addr: bool,
     /// A server announces its addresses once it has both keys, not only after the first DSS.
     pub announce_at_once: bool,
-    /// Data for a stream that the application has let go of is answered by a reset at once (RFC 9293 section
-    /// 3.6.1), on plain TCP only, though it may cost the peer what the application said before. Otherwise
-    /// the reset waits until the peer has acknowledged that, and Multipath TCP ends by MP_FASTCLOSE.
+    /// Data for a stream that the application has released is answered by a reset at once (RFC 9293
+    /// section 3.6.1), on plain TCP only, although the peer may lose data sent before. Otherwise
+    /// the reset waits until the peer has acknowledged that data, and Multipath TCP ends by
+    /// MP_FASTCLOSE.
     pub reset_late_data_at_once: bool,
-    /// An ACK of what was never sent is dropped without an answer (RFC 9293 section 3.10.7.4 asks for
-    /// one).
+    /// An ACK for data that was never sent is dropped without an answer (RFC 9293 section 3.10.7.4
+    /// asks for one).
     pub ignore_early_ack: bool,
-    /// Plain TCP counts its window in its own full segments. Otherwise in those of Multipath TCP, which are
-    /// 20 bytes smaller: a fallback then changes nothing.
+    /// Plain TCP counts its window in its own full segments. Otherwise in those of Multipath TCP,
+    /// which are 20 bytes smaller, so that a fallback changes nothing.
     pub plain_counts_full_segments: bool,
-    /// On plain TCP the last data takes the FIN along; otherwise a FIN is a segment of its own.
+    /// On plain TCP the last data segment carries the FIN; otherwise the FIN is a segment of its
+    /// own.
     pub fin_with_data: bool,
-    /// The window grows only by ACKs that acknowledge cumulatively (RFC 5681 section 3.1, RFC 3042);
-    /// otherwise SACKed bytes make it grow too, as long as nothing is lost.
+    /// The window grows only by ACKs that acknowledge cumulatively (RFC 5681 section 3.1, RFC
+    /// 3042); otherwise SACKed bytes make it grow too while nothing is lost.
     pub grow_by_cumulative_acks: bool,
-    /// The DATA_FIN goes again twice before its timer backs off.
+    /// The DATA_FIN is retransmitted twice before its timer backs off.
     pub data_fin_twice: bool,
     /// Who answers a join that asks for a backup path asks for one, too (Linux until 6.10). Otherwise each side
     /// speaks of its own address.

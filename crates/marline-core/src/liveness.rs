@@ -6,41 +6,43 @@ use marline_time::Duration;
 
 pub use spec::BadSilenceSpec;
 
-/// The receive timer of a client: how long a path from which more is due may stay silent.
+/// Receive timer of a client: how long a path may stay silent while more data is due on it.
 ///
-/// It runs only while the connection has an address up that no subflow starts at: otherwise there
-/// would be nothing to do about it. [`multimob`](Self::multimob) and [`probing`](Self::probing) are
-/// two sets of parameters; the essay in `connection/receive_clock.rs` argues for both.
+/// It runs only while the connection has a local address that is up and has no subflow; otherwise
+/// there would be no alternative to use. [`multimob`](Self::multimob) and
+/// [`probing`](Self::probing) are two sets of parameters, explained in
+/// `connection/receive_clock.rs`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveTimer {
-    /// The wait as long as the peer has not told its retransmission timeout.
+    /// Timeout while the peer's retransmission timeout is unknown.
     pub unknown_rto: Duration,
-    /// The shortest wait, whatever the peer told.
+    /// Minimum timeout, whatever the peer reported.
     pub floor: Duration,
-    /// The longest wait, whatever the peer told.
+    /// Maximum timeout, whatever the peer reported.
     pub ceiling: Duration,
-    /// Age from which on the peer is asked for its retransmission timeout again.
+    /// Age after which the peer is asked for its retransmission timeout again.
     pub refresh: Duration,
-    /// Ask a silent path for a sign of life, and judge by the answer; `None`: wait only. A peer that
-    /// does not tell when it has nothing more to send (no MP_IDLE) is never judged without it.
+    /// Probe a silent path and decide by the answer; `None`: decide by silence alone. With a peer
+    /// that does not signal that it has nothing more to send (no MP_IDLE), silence alone never
+    /// counts.
     pub probing: Option<Probing>,
 }
 
-/// How a silent path is asked for a sign of life: an empty segment that TCP answers at once.
+/// Probing of a silent path by empty segments that TCP answers at once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Probing {
-    /// The shortest silence before the first probe. It is longer where the round trip is (SRTT and four
-    /// times its variation), and twice the longest gap between arrivals in the last seconds.
+    /// Minimum silence before the first probe. It is at least SRTT plus four times its variation,
+    /// and at least twice the longest gap between arrivals in the last seconds.
     pub after: Duration,
-    /// The shortest wait for the answer to each; longer where the round trip is.
+    /// Minimum wait for the answer to each; longer on paths with a longer round trip.
     pub wait: Duration,
     /// Unanswered probes that prove the path dead, at least 1.
     pub count: u32,
 }
 
 impl ReceiveTimer {
-    /// The defaults of MultiMob's kernel module: the peer's largest retransmission timeout, 1.5 s if it is
-    /// not known, half a second at least.
+    /// Defaults of MultiMob's kernel module: the peer's largest retransmission timeout, 1.5 s if
+    /// unknown, at least half a second.
     #[must_use]
     pub const fn multimob() -> Self {
         ReceiveTimer {
@@ -52,9 +54,9 @@ impl ReceiveTimer {
         }
     }
 
-    /// Sooner where a probe proves it: three of them unanswered, in two tenths of a second on a short
-    /// path. Later where the path answers probes and loses data: a sender may well need a second timeout
-    /// to repair what it lost, and such a path is bad, not dead.
+    /// Decision by probes: three unanswered ones prove the path dead, within 0.2 s on a short path.
+    /// On a path that answers probes but loses data the decision comes later: the sender may need a
+    /// second timeout to repair the loss, and such a path is bad, not dead.
     #[must_use]
     pub const fn probing() -> Self {
         let probing =
@@ -64,13 +66,13 @@ impl ReceiveTimer {
     }
 }
 
-/// Questions of a client that only waits, to learn of a peer that is gone: the essay in
-/// `connection/receive_probes.rs` argues for them. An hour of silence costs some 35 empty segments each way.
+/// Probes of a client that only waits for data, to detect a peer that is gone; explained in
+/// `connection/receive_probes.rs`. An hour of silence costs some 35 empty segments each way.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveProbes {
-    /// Silence before the first, from when data moved last.
+    /// Silence before the first, counted from the last transfer of data.
     pub first: Duration,
-    /// The longest time from one to the next; it doubles until then.
+    /// Maximum interval between two; the interval doubles up to it.
     pub longest: Duration,
 }
 
@@ -80,9 +82,9 @@ impl Default for ReceiveProbes {
     }
 }
 
-/// Keepalives of a connection that is idle and has one subflow left, while an address is up that no
-/// subflow starts at. Not if the one left starts at an address flagged `backup`.
-/// (`ConnectionConfig::keepalive` is for every subflow and in minutes.)
+/// Keepalives of an idle connection with a single subflow, while a local address is up that has no
+/// subflow. Not used if that subflow starts at an address flagged `backup`.
+/// (`ConnectionConfig::keepalive` applies to every subflow, on a scale of minutes.)
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LoneKeepalive {
     /// Silence before the first.

@@ -5,36 +5,38 @@
 //! finds out by its timers; each of the others finds out for itself, later, when its user wants
 //! something. A connection that is opened in between starts on the dead path.
 //!
-//! *How.* Statistics are kept per *address pair*: our address, the peer's, and the interface. All
+//! *How.* Statistics are kept per *address pair*: local address, remote address, and interface. All
 //! subflows and plain TCP connections on it are its members, loopback excepted. Every period two
 //! shares are smoothed, each with the weight of the segments behind it: lost segments (those that
 //! waited for repair when the period began or were marked lost since) of those at risk, and
 //! retransmissions of those sent. An address pair becomes bad when the newest period raised one of
 //! them to its threshold, or when a member's retransmission timeout reaches one. Besides (`watch`),
-//! a timeout on a member has the address pair asked for a sign of life at once, a few times in
-//! quick succession: if no member hears anything meanwhile, it is bad; if the peer answers, it was
-//! one lost segment. A receive timer or keepalives that ran out say the same as unanswered questions.
+//! a timeout on a member has the address pair probed at once, a few times in quick succession: if
+//! no member receives anything meanwhile, it is bad; if the peer answers, it was a single lost
+//! segment. An expired receive timer or unanswered keepalives have the same effect as unanswered
+//! probes.
 //!
-//! *What follows.* Every member on a bad address pair is potentially failed: what it holds goes out
-//! on other subflows, path managers open what they kept in reserve, schedulers leave it alone
-//! (`SubflowView::bad_netpath`), clients open new connections elsewhere first. A retransmission timeout
-//! alone does less, as in the source: it keeps new data away.
+//! *What follows.* Every member on a bad address pair is potentially failed: its outstanding data
+//! is reinjected on other subflows, path managers open their reserve paths, schedulers avoid it
+//! (`SubflowView::bad_netpath`), clients open new connections elsewhere first. A retransmission
+//! timeout alone does less, as in the source: it keeps new data away.
 //!
-//! *Good again* (`clean`). While an address pair is bad, it is asked every so often, one member for
-//! all. When every question of a whole clean period was answered and nothing timed out, the verdict
-//! is lifted. The module that this comes from never clears its flag: a subflow once suspected came
-//! last for the rest of its life. That is hysteresis without end: a phone that walks back to its
-//! WiFi would stay on cellular. A verdict also ends when the address pair has had no members for a
-//! clean period: who is left to know better?
+//! *Good again* (`clean`). While an address pair is bad, it is probed periodically, on one member
+//! for all. When every probe of a whole clean period was answered and nothing timed out, the
+//! verdict is lifted. The original module never clears its flag: a subflow once suspected came last
+//! for the rest of its life. That is hysteresis without end: a phone that walks back to its WiFi
+//! would stay on cellular. A verdict also ends when the address pair has had no members for a clean
+//! period, since nobody is left to confirm it.
 //!
-//! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), facts only, written anew;
-//! [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
-//! until a clean second; here no trigger hides another. Its rule for idle paths is
-//! `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode interactive`.
+//! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), reimplemented from its
+//! behaviour; [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also
+//! hides later triggers until a clean second; here no trigger hides another. Its rule for idle
+//! paths is `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode
+//! interactive`.
 //!
 //! Pure: time is an argument, maps are ordered, the number of address pairs is bounded. One handle
 //! is shared by all endpoints of a process, which must then use one clock; each visits the
-//! health monitor once per period, when something timed out, and when a question is due, never per
+//! monitor once per period, when something timed out, and when a question is due, never per
 //! packet.
 
 mod average;
@@ -84,18 +86,18 @@ impl core::fmt::Display for NetpathFault {
     }
 }
 
-/// What the path health monitor thinks of an address pair.
+/// Verdict of the path health monitor on an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing is wrong with it.
     Good,
-    /// Something timed out there; it is being asked for a sign of life.
+    /// Something timed out there; it is being probed.
     Watched,
     /// It carries new data only if nothing else can.
     Bad {
-        /// Why.
+        /// The cause.
         fault: NetpathFault,
-        /// Since when.
+        /// The time since which it has been bad.
         since: Instant,
     },
 }
@@ -115,12 +117,12 @@ pub struct NetpathInfo {
     pub rto: Duration,
     /// The verdict.
     pub verdict: Verdict,
-    /// How often it became bad.
+    /// Number of times it became bad.
     pub times_bad: u64,
 }
 
 impl Oracle {
-    /// A path health monitor that knows nothing yet.
+    /// A path health monitor without any observations.
     #[must_use]
     pub fn new(config: OracleConfig) -> Self {
         let judge = Arc::new(Mutex::new(Judge::new(config)));
@@ -140,7 +142,7 @@ impl Oracle {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Everything it knows, by address pair.
+    /// All its information, by address pair.
     #[must_use]
     pub fn table(&self) -> Vec<NetpathInfo> {
         self.lock().table()

@@ -22,10 +22,10 @@ pub struct Counters {
     pub syn_queue_overflow: u64,
     pub syn_cookies_sent: u64,
     pub syn_cookies_received: u64,
-    /// Connections of strangers that ended because too many had no subflow.
+    /// Connections with unauthenticated peers that ended because too many had no subflow.
     pub lingering_overflow: u64,
     pub connections_refused: u64,
-    /// Times that the path health monitor had a connection looked at.
+    /// Number of times that the path health monitor had a connection checked.
     pub connections_looked_at: u64,
     pub mp_capable_syn_rx: u64,
     pub mp_capable_syn_tx: u64,
@@ -81,7 +81,7 @@ pub struct Counters {
     pub repaired_bytes: u64,
 }
 
-/// Where a subflow is in its life, by RFC 9293's names.
+/// State of a subflow, by the names of RFC 9293.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the states of RFC 9293 section 3.3.2")]
 pub enum SubflowState {
@@ -109,7 +109,7 @@ pub struct SubflowInfo {
     pub state: SubflowState,
     /// Congestion phase.
     pub phase: Phase,
-    /// Backup, by either side's wish.
+    /// Backup, as set by either side.
     pub backup: bool,
     /// Suspected dead.
     pub potentially_failed: bool,
@@ -125,39 +125,39 @@ pub struct SubflowInfo {
     pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
-    /// Bytes in flight that were sent before.
+    /// Bytes in flight that are retransmissions.
     pub repeats_in_flight: u64,
-    /// Bytes that the peer has beyond a hole (SACK).
+    /// Bytes SACKed by the peer.
     pub sacked: u64,
-    /// Bytes believed lost and not repeated yet.
+    /// Bytes believed lost and not yet retransmitted.
     pub lost: u64,
     /// Payload bytes of a full segment.
     pub mss: u32,
     /// Delivery rate.
     pub delivery_rate: Option<Rate>,
-    /// Payload bytes sent, repeats included.
+    /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
     /// Payload bytes received.
     pub bytes_received: u64,
-    /// Payload bytes this subflow sent again.
+    /// Payload bytes retransmitted by this subflow.
     pub bytes_retransmitted: u64,
     /// Payload bytes it carried that another subflow had carried before (reinjected or redundant).
     pub bytes_reinjected: u64,
-    /// Payload bytes received on it that were there already.
+    /// Duplicate payload bytes received on it.
     pub bytes_duplicate: u64,
     /// Retransmission timeouts.
     pub rtos: u64,
     /// Tail loss probes sent.
     pub probes: u64,
-    /// Reductions taken back as spurious.
+    /// Reductions undone as spurious.
     pub undone: u64,
-    /// When it was last heard.
+    /// When a segment was last received on it.
     pub last_heard_at: Instant,
-    /// What else its TCP knows.
+    /// Further state of its TCP.
     pub tcp: TcpDetail,
 }
 
-/// What the two TCPs of a subflow agreed on, and what only their people look at.
+/// Negotiated TCP options of a subflow, and diagnostic state.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TcpDetail {
     /// Segments carry timestamps (RFC 7323).
@@ -166,17 +166,17 @@ pub struct TcpDetail {
     pub sack: bool,
     /// Shifts of our window and of the peer's (RFC 7323), if windows are scaled.
     pub window_scales: Option<(u8, u8)>,
-    /// Both sides speak ECN (RFC 3168).
+    /// Both sides support ECN (RFC 3168).
     pub ecn: bool,
-    /// Retransmission timeout, its backoff not counted.
+    /// Retransmission timeout without backoff.
     pub rto: Duration,
     /// Timeouts since data was last acknowledged.
     pub backoff: u32,
     /// Segments that are not cumulatively acknowledged.
     pub unacked_segments: u32,
-    /// How far the path was seen to let a segment be overtaken, in full segments; 0 if it was not.
+    /// Largest reordering seen on the path, in full segments; 0 if none.
     pub reordering: u32,
-    /// ACKs that showed a segment to have been overtaken.
+    /// ACKs that showed reordering.
     pub reorderings: u32,
     /// The peer's window, bytes.
     pub peer_window: u64,
@@ -191,15 +191,15 @@ pub struct TcpDetail {
 /// A snapshot of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
-    /// Which.
+    /// The connection.
     pub id: ConnectionId,
-    /// Plain TCP, and why.
+    /// The reason for the fallback, on plain TCP.
     pub fallback: Option<FallbackReason>,
     /// Extensions beyond RFC 8684 that both sides agreed on.
     pub extensions: Extensions,
-    /// Name of the scheduler in force.
+    /// Name of the current scheduler.
     pub scheduler: String,
-    /// Name of the path manager in force.
+    /// Name of the current path manager.
     pub path_manager: String,
     /// Bytes the application wrote.
     pub bytes_written: u64,
@@ -207,13 +207,14 @@ pub struct ConnectionInfo {
     pub bytes_read: u64,
     /// Bytes the peer DATA_ACKed.
     pub bytes_acked: u64,
-    /// Bytes the application wrote that were not sent once.
+    /// Bytes the application wrote that have never been sent.
     pub unsent: u64,
     /// Bytes the application may read now.
     pub readable: u64,
     /// Bytes of memory held in buffers.
     pub buffered: u64,
-    /// Bytes of memory held by lists: of what was sent, mapped, acknowledged, and is to go again.
+    /// Bytes of memory held by the lists of sent segments, mappings, acknowledgments and
+    /// reinjections.
     pub bookkeeping: u64,
     /// Subflows that exist.
     pub subflows: Vec<SubflowInfo>,

@@ -27,10 +27,10 @@ pub enum Ecn {
     Ce,
 }
 
-/// What the network says of a segment that did not arrive.
+/// Network error about a segment that did not arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
-    /// It was too big; segments of this size may pass.
+    /// The segment was too big; segments of this size may pass.
     TooBig {
         /// Bytes of TCP segment.
         max_segment: u16,
@@ -39,10 +39,10 @@ pub enum NetworkError {
     Unreachable,
 }
 
-/// What a carrier knows of a packet besides its bytes.
+/// Metadata of a received packet.
 #[derive(Copy, Clone, Debug)]
 pub struct PacketMeta {
-    /// Where it came in and from whom.
+    /// Its local and remote address.
     pub path: FourTuple,
     /// Its ECN field.
     pub ecn: Ecn,
@@ -57,7 +57,7 @@ pub struct PacketMeta {
 /// Datagrams for one path, in the buffer that was passed to `poll_transmit`.
 #[derive(Copy, Clone, Debug)]
 pub struct Transmit {
-    /// Where to.
+    /// Destination and source.
     pub path: FourTuple,
     /// ECN field to send with.
     pub ecn: Ecn,
@@ -67,7 +67,7 @@ pub struct Transmit {
     pub peer_flow: u64,
     /// The segment is a SYN or SYN/ACK: the carrier must tell the peer `local_flow`.
     pub handshake: bool,
-    /// How many datagrams.
+    /// Number of datagrams.
     pub datagrams: usize,
     /// Bytes from the start of one datagram to that of the next, headroom included. All datagrams
     /// are this long but the last, which may be shorter.
@@ -79,8 +79,8 @@ pub struct Transmit {
 /// Each datagram is `headroom` bytes, left to the carrier for its framing, and then a TCP segment.
 #[derive(Debug)]
 pub struct TransmitBuf {
-    /// Memory, of which the first `filled` bytes count. What lies behind is left as it is: clearing
-    /// it would cost as much as filling it.
+    /// Memory, of which the first `filled` bytes are valid. The rest is not cleared, which would
+    /// cost as much as filling it.
     memory: Vec<u8>,
     filled: usize,
     headroom: usize,
@@ -124,8 +124,8 @@ impl TransmitBuf {
         self.filled = 0;
     }
 
-    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's bytes,
-    /// whatever was in them before.
+    /// Appends a datagram of `len` segment bytes after the headroom and returns the segment's
+    /// bytes, with their previous contents.
     pub(crate) fn grow(&mut self, len: usize) -> &mut [u8] {
         let start = self.filled + self.headroom;
         self.filled = start + len;

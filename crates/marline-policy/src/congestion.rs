@@ -21,10 +21,10 @@ pub struct RateSample {
     pub prior_delivered: u64,
 }
 
-/// One ACK, as far as congestion control is concerned.
+/// Summary of one ACK for congestion control.
 #[derive(Copy, Clone, Debug)]
 pub struct AckSample {
-    /// The present.
+    /// The current time.
     pub now: Instant,
     /// Bytes newly delivered, cumulatively or selectively.
     pub delivered: u64,
@@ -50,7 +50,7 @@ pub struct AckSample {
     pub in_recovery: bool,
 }
 
-/// How a scheduler slows a subflow down that held up others (NSDI'12 penalisation).
+/// Reduction applied to a subflow that held up others (NSDI'12 penalisation).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Penalty {
     /// Half the window; half of ssthresh, too, unless in slow start, which goes on (the later
@@ -60,7 +60,7 @@ pub enum Penalty {
     WindowAndThreshold,
 }
 
-/// What makes a controller slow down, or take a slow-down back.
+/// Congestion signals, and their retraction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CongestionSignal {
     /// Loss was detected: once per recovery episode.
@@ -98,7 +98,7 @@ pub trait CongestionController: Debug + Send {
     /// An ACK came. `group` is empty unless [`wants_group`](Self::wants_group).
     fn on_ack(&mut self, ack: &AckSample, me: SubflowId, group: &[SubflowView]);
 
-    /// Something bad, or its retraction.
+    /// Handles a congestion signal or its retraction.
     fn on_signal(
         &mut self,
         signal: CongestionSignal,

@@ -39,15 +39,15 @@ pub trait RecoveryFactory: Debug + Send + Sync {
     fn build(&self) -> Box<dyn LossRecovery>;
 }
 
-/// The four choices a connection runs with.
+/// The four policies of a connection.
 #[derive(Clone, Debug)]
 pub struct PolicySet {
-    /// Which data where.
+    /// Scheduler.
     pub scheduler: Arc<dyn SchedulerFactory>,
-    /// Which subflows.
+    /// Path manager.
     pub path_manager: Arc<dyn PathManagerFactory>,
-    /// How much in flight.
+    /// Congestion control.
     pub congestion: Arc<dyn CongestionFactory>,
-    /// What is lost.
+    /// Loss recovery.
     pub recovery: Arc<dyn RecoveryFactory>,
 }

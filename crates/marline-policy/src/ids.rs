@@ -17,8 +17,8 @@ impl fmt::Display for SubflowId {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressId(pub u8);
 
-/// A connection's token: the upper 32 bits of SHA-256 over a key. Secret enough to stay out of logs,
-/// hence no `Display`, and `Debug` hides it.
+/// A connection's token: the upper 32 bits of SHA-256 over a key. It is confidential and must not
+/// appear in logs: there is no `Display`, and `Debug` hides it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u32);
 
@@ -38,7 +38,7 @@ impl SubflowSet {
     /// No subflow.
     pub const EMPTY: SubflowSet = SubflowSet(0);
 
-    /// The set of one.
+    /// The set with one member.
     #[must_use]
     pub const fn of(id: SubflowId) -> Self {
         SubflowSet(1 << (id.0 & 31))
@@ -55,18 +55,18 @@ impl SubflowSet {
         self.0 |= Self::of(id).0;
     }
 
-    /// Takes `id` out.
+    /// Removes `id`.
     pub const fn remove(&mut self, id: SubflowId) {
         self.0 &= !Self::of(id).0;
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many are in it.
+    /// The number of members.
     #[must_use]
     pub const fn len(self) -> u32 {
         self.0.count_ones()

@@ -1,9 +1,9 @@
 //! Policy interfaces of Marline: the traits that policies implement and the values they exchange
 //! with the core.
 //!
-//! A policy (scheduler, path manager, congestion controller, loss recovery) is a judge, not an
-//! actor: it reads views that the core builds and returns decisions that the core validates and
-//! applies. Everything measured exists once, here or in the core: the [`Scoreboard`] of sent
+//! A policy (scheduler, path manager, congestion controller, loss recovery) decides but does not
+//! act: it reads views that the core builds and returns decisions that the core validates and
+//! applies. Every measurement exists only once, here or in the core: the [`Scoreboard`] of sent
 //! segments, the [`RttEstimator`], delivery-rate samples. Algorithms only read them.
 
 #![forbid(unsafe_code)]

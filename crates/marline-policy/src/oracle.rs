@@ -8,7 +8,8 @@ use marline_time::Duration;
 
 pub use spec::BadOracleSpec;
 
-/// What connections that use the same network to the same host have in common.
+/// Address pair and interface: what connections over the same network to the same host have in
+/// common.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Netpath {
     /// Our address.
@@ -20,7 +21,7 @@ pub struct Netpath {
     pub interface: u32,
 }
 
-/// When the path health monitor holds an address pair to be bad, and when to be good again.
+/// Conditions under which the path health monitor considers an address pair bad, and good again.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct OracleConfig {
     /// How often statistics are taken; above zero.
@@ -29,25 +30,24 @@ pub struct OracleConfig {
     pub weight: f64,
     /// Bad from this smoothed share of lost segments on, if the last period made it larger; 0 to 1.
     pub loss: f64,
-    /// Share of what.
+    /// Denominator of that share.
     pub loss_base: LossBase,
     /// The same for the share of retransmissions in all segments sent.
     pub retransmissions: f64,
-    /// Segments that both averages must rest on, all remembered periods together: one lost segment of
-    /// three is no judgement.
+    /// Minimum number of segments behind both averages, over all remembered periods: one lost
+    /// segment of three proves nothing.
     pub least: u64,
     /// Bad when a subflow's retransmission timeout, backed off, is this long.
     pub rto: Duration,
-    /// Ask an address pair for a sign of life when something timed out there; `None`: wait for the
-    /// statistics.
+    /// Probe an address pair when something timed out there; `None`: wait for the statistics.
     pub watch: Option<Watch>,
     /// What lifts the verdict; `None`: nothing does.
     pub clean: Option<Clean>,
-    /// Address pairs kept at most: beyond, the one unused for longest goes.
+    /// Maximum number of address pairs; the least recently used one is evicted.
     pub netpaths: usize,
 }
 
-/// What lost segments are set against.
+/// Denominator of the loss share.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum LossBase {
     /// Those that could get lost: outstanding when the period began, or sent since.
@@ -58,30 +58,30 @@ pub enum LossBase {
     Outstanding,
 }
 
-/// How an address pair on which something timed out is asked for a sign of life. Bad if nothing is
-/// heard there.
+/// Probing of an address pair on which something timed out. The pair becomes bad if nothing is
+/// received there.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The shortest wait for an answer; longer where the round trip is (SRTT and four times its
-    /// variation).
+    /// Minimum wait for an answer; on longer paths, SRTT plus four times its variation.
     pub wait: Duration,
-    /// Waits without a sign of life until the address pair is bad, at least 1.
+    /// Unanswered waits after which the address pair is bad, at least 1.
     pub count: u32,
 }
 
 /// How a bad address pair becomes good again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Clean {
-    /// The clean period: so long every question must have been answered, and nothing timed out.
+    /// The clean period, during which every probe must be answered and nothing may time out.
     pub period: Duration,
-    /// Time between two questions, and how long an answer may take.
+    /// Time between two probes, and the time allowed for an answer.
     pub probe: Duration,
-    /// The longest time between two questions, while none is answered (doubled each time).
+    /// Maximum time between two probes while none is answered (doubled each time).
     pub longest_probe: Duration,
 }
 
 impl OracleConfig {
-    /// MultiMob's kernel module: statistics each second, nothing between, nothing ever lifted.
+    /// Values of MultiMob's kernel module: statistics each second, no probing, and verdicts that
+    /// are never lifted.
     #[must_use]
     pub const fn multimob() -> Self {
         OracleConfig {
@@ -98,9 +98,9 @@ impl OracleConfig {
         }
     }
 
-    /// The same thresholds over shorter periods; besides, a timeout that nothing heard on the
-    /// address pair contradicts makes it bad in some 150 ms, and two seconds of answers make it
-    /// good again.
+    /// The same thresholds over shorter periods. In addition, a timeout makes the address pair bad
+    /// in some 150 ms unless something is received on it, and two seconds of answered probes make
+    /// it good again.
     #[must_use]
     pub const fn prompt() -> Self {
         let watch = Watch { wait: Duration::from_millis(50), count: 3 };

@@ -7,7 +7,7 @@ use marline_time::Instant;
 
 use crate::{AddressId, SubflowId, SubflowView};
 
-/// Which side of the connection this is.
+/// Role of this side in the connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It sent the first SYN.
@@ -23,9 +23,9 @@ pub struct LocalAddress {
     pub id: AddressId,
     /// The address; port 0 lets the core choose one.
     pub address: SocketAddr,
-    /// Remote address to use from here, if not simply every known one (`--path LOCAL=REMOTE`). A
-    /// subflow opened from this address goes there, whatever address id the action names: a pinned
-    /// address the peer did not announce is asked for as id 0.
+    /// Remote address to use from this address, if not every known one (`--path LOCAL=REMOTE`). A
+    /// subflow opened from this address goes there, whatever address id the action names; a pinned
+    /// address the peer did not announce is requested as id 0.
     pub remote: Option<SocketAddr>,
     /// Subflows from it carry data only if nothing else can.
     pub backup: bool,
@@ -63,10 +63,10 @@ pub struct SubflowPath {
     pub established: bool,
 }
 
-/// What a path manager sees.
+/// Input of a path manager.
 #[derive(Copy, Clone, Debug)]
 pub struct PathContext<'a> {
-    /// The present.
+    /// The current time.
     pub now: Instant,
     /// This side's role.
     pub role: Role,
@@ -82,13 +82,14 @@ pub struct PathContext<'a> {
     pub subflows: &'a [SubflowView],
     /// Subflows the connection may have at once.
     pub max_subflows: usize,
-    /// There is data that the peer has not DATA_ACKed.
+    /// Some data is not DATA_ACKed yet.
     pub data_waits: bool,
-    /// The peer sends where we do (both agreed on it); otherwise priorities are the way to tell it.
+    /// The peer follows our choice of subflow (as negotiated); otherwise MP_PRIO is the way to
+    /// influence it.
     pub followed: bool,
 }
 
-/// What happened to paths.
+/// Events reported to a path manager.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PathEvent {
     /// Joins are possible from now on (RFC 8684: fully established).
@@ -121,14 +122,16 @@ pub enum PathEvent {
         /// Backup now.
         backup: bool,
     },
-    /// A probe or a retransmission on a subflow timed out: it is potentially failed until it is heard.
+    /// A probe or a retransmission on a subflow timed out: it is potentially failed until something
+    /// is received on it.
     Suspected(SubflowId),
-    /// Its retransmissions stay unanswered too, and it is the only one. The way may be as good as ever but for these
-    /// two ports: a translator that has forgotten them and swallows what it does not know.
+    /// Its retransmissions stay unanswered too, and it is the only subflow. The path may still work
+    /// with other ports, for example behind a NAT that has lost this translation and drops unknown
+    /// packets.
     Stuck(SubflowId),
-    /// It was heard.
+    /// Something was received on it again.
     HeardAgain(SubflowId),
-    /// The path health monitor changed its mind about a subflow's address pair
+    /// The path health monitor's verdict on a subflow's address pair changed
     /// ([`SubflowView::bad_netpath`]).
     Netpath {
         /// The subflow.
@@ -136,19 +139,20 @@ pub enum PathEvent {
         /// Bad from now on.
         bad: bool,
     },
-    /// The peer owes data, or an answer, and nothing comes on this subflow; told while an address is
-    /// there that no subflow starts at. The subflow counts as potentially failed until it is heard.
+    /// Data or an answer is due from the peer, and nothing arrives on this subflow; reported only
+    /// while there is a local address without a subflow. The subflow counts as potentially failed
+    /// until something is received on it.
     Silent {
         /// The subflow.
         id: SubflowId,
-        /// What made it so.
+        /// What detected the silence.
         cause: SilenceCause,
     },
 }
 
 impl PathEvent {
-    /// Whether it is about how well a subflow does, not about which there are: nothing to a manager that
-    /// keeps all of them anyway.
+    /// Whether the event concerns the quality of a subflow rather than its existence. A manager
+    /// that keeps all subflows open may ignore such events.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
         use PathEvent::{HeardAgain, Netpath, Silent, Suspected};
@@ -156,10 +160,11 @@ impl PathEvent {
     }
 }
 
-/// Why a subflow is held to be silent.
+/// Mechanism that detected a silent subflow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SilenceCause {
-    /// The receive timer: the peer has more to send, and nothing arrived in order for so long.
+    /// The receive timer: the peer has more to send, and nothing arrived in order before it
+    /// expired.
     ReceiveTimer,
     /// The receive timer's probes stayed unanswered.
     UnansweredProbes,
@@ -177,23 +182,23 @@ impl Display for SilenceCause {
     }
 }
 
-/// What a path manager wants done.
+/// Actions that a path manager may request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PathAction {
     /// Open a subflow between two known addresses.
     OpenSubflow {
-        /// From.
+        /// Local address.
         local: AddressId,
-        /// To.
+        /// Remote address.
         remote: AddressId,
         /// With the backup flag.
         backup: bool,
-        /// In a hurry: where both sides agreed on it, the SYN carries data or tells what to send
-        /// again (Fast JOIN); else, or after it was refused, an ordinary MP_JOIN.
+        /// Urgent: where negotiated, the SYN carries data or says what to send again (Fast JOIN);
+        /// otherwise, or after that was refused, an ordinary MP_JOIN is used.
         fast: bool,
     },
-    /// Ask a subflow for a sign of life: an empty segment that TCP answers at once. A potentially failed
-    /// one that answers is heard again.
+    /// Probe a subflow with an empty segment that TCP answers at once. An answer ends the
+    /// potentially failed state.
     Probe(SubflowId),
     /// Close a subflow; data it carried is sent elsewhere.
     CloseSubflow(SubflowId),
@@ -212,15 +217,15 @@ pub enum PathAction {
 
 /// Decides which subflows to open, close, announce and prefer.
 pub trait PathManager: Debug + Send {
-    /// Something happened; the manager may have actions afterwards.
+    /// Notifies the manager of an event; it may have actions afterwards.
     fn on_event(&mut self, event: &PathEvent, cx: &PathContext<'_>);
 
-    /// Whether a peer's join from this address is welcome.
+    /// Whether to accept a peer's join from this address.
     fn accepts_join(&mut self, _from: SocketAddr, _cx: &PathContext<'_>) -> bool {
         true
     }
 
-    /// The next thing it wants done.
+    /// The next requested action.
     fn poll_action(&mut self) -> Option<PathAction>;
 
     /// When it wants to be called again.
@@ -228,6 +233,6 @@ pub trait PathManager: Debug + Send {
         None
     }
 
-    /// That time has come.
+    /// Called when that time is reached.
     fn on_timeout(&mut self, _cx: &PathContext<'_>) {}
 }

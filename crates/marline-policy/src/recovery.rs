@@ -20,7 +20,7 @@ pub enum SentKind {
     ProbeRepeat,
 }
 
-/// A transmission, told to loss recovery.
+/// Notice of a transmission to loss recovery.
 #[derive(Copy, Clone, Debug)]
 pub struct SentNotice {
     /// First sequence number.
@@ -46,14 +46,14 @@ pub struct DeliveredSegment {
     pub by_sack: bool,
 }
 
-/// One ACK, as far as loss recovery is concerned.
+/// Summary of one ACK for loss recovery.
 #[derive(Copy, Clone, Debug)]
 pub struct AckSummary<'a> {
     /// SND.UNA before it.
     pub prior_una: Ssn,
     /// SND.UNA after it.
     pub una: Ssn,
-    /// What it newly delivered, in sequence order.
+    /// Segments it newly delivered, in sequence order.
     pub delivered: &'a [DeliveredSegment],
     /// A DSACK block it carried.
     pub dsack: Option<(Ssn, Ssn)>,
@@ -67,14 +67,14 @@ pub struct AckSummary<'a> {
     pub duplicate: bool,
 }
 
-/// What recovery sees.
+/// Input of loss recovery.
 #[derive(Copy, Clone, Debug)]
 pub struct RecoveryContext<'a> {
-    /// The present.
+    /// The current time.
     pub now: Instant,
     /// The sent segments.
     pub board: &'a Scoreboard,
-    /// The RTT.
+    /// The RTT estimator.
     pub rtt: &'a RttEstimator,
     /// Congestion phase.
     pub phase: Phase,
@@ -84,22 +84,22 @@ pub struct RecoveryContext<'a> {
     pub rto_at: Option<Instant>,
     /// The peer agreed to SACK.
     pub sack_enabled: bool,
-    /// When the subflow last had room, nothing new was given to it.
+    /// The subflow was last application-limited: it had room and was given no new data.
     pub app_limited: bool,
     /// Payload bytes of a full segment.
     pub mss: u32,
 }
 
-/// What an ACK said about loss besides the segments it made lost.
+/// Conclusions of an ACK about loss besides the segments it marked lost.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct AckVerdict {
     /// A tail loss probe repaired a loss: reduce the window once (RFC 8985 section 7.4.2).
     pub probe_repaired_loss: bool,
-    /// A probe is answered: whatever was suspected of the path is over.
+    /// A probe was answered: the path is no longer suspected.
     pub probe_answered: bool,
 }
 
-/// What duplicate ACKs let out before recovery is entered (limited transmit).
+/// Sending on duplicate ACKs before recovery is entered (limited transmit).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum LimitedTransmit {
     /// Nothing new while anything is SACKed.
@@ -107,14 +107,14 @@ pub enum LimitedTransmit {
     /// SACKed bytes make room for as many new ones (RFC 6675 section 5 step 3).
     #[default]
     BySack,
-    /// So many bytes beyond the window (RFC 3042, for peers without SACK).
+    /// This many bytes beyond the window (RFC 3042, for peers without SACK).
     Beyond(u64),
 }
 
-/// What a recovery timer asks for.
+/// Action requested by a recovery timer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum TimeoutAction {
-    /// Nothing beyond the segments it made lost.
+    /// Nothing beyond the segments it marked lost.
     None,
     /// Send a tail loss probe: new data if there is any, else the last segment.
     SendProbe,
@@ -122,7 +122,7 @@ pub enum TimeoutAction {
 
 /// Detects loss on one subflow.
 pub trait LossRecovery: Debug + Send {
-    /// Something was sent. The scoreboard has it already.
+    /// A segment was sent. It is already on the scoreboard.
     fn on_sent(&mut self, sent: &SentNotice, cx: &RecoveryContext<'_>);
 
     /// An ACK was applied to the scoreboard. Pushes the start of each segment that is lost now.
@@ -136,7 +136,7 @@ pub trait LossRecovery: Debug + Send {
     /// When it wants to be woken: the earlier of reordering and probe timer.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// That time has come.
+    /// Called when that time is reached.
     fn on_timeout(&mut self, cx: &RecoveryContext<'_>, lost: &mut Vec<Ssn>) -> TimeoutAction;
 
     /// The retransmission timer fired: which segments are lost.
@@ -145,7 +145,7 @@ pub trait LossRecovery: Debug + Send {
     /// Recovery was entered (`true`) or left (`false`).
     fn on_recovery(&mut self, _entered: bool, _cx: &RecoveryContext<'_>) {}
 
-    /// What duplicate ACKs let out before recovery is entered.
+    /// What may be sent on duplicate ACKs before recovery is entered.
     fn limited_transmit(&self) -> LimitedTransmit {
         LimitedTransmit::BySack
     }

@@ -56,7 +56,8 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample of a segment that was sent once (Karn) or told apart by timestamps.
+    /// Takes a sample from a segment that was sent once (Karn's algorithm) or whose transmission is
+    /// identified by timestamps.
     pub fn on_sample(&mut self, rtt: Duration, now: Instant) {
         self.samples += 1;
         self.latest = rtt;

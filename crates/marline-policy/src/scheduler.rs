@@ -15,7 +15,7 @@ pub struct Mapping {
     pub carried_by: SubflowSet,
 }
 
-/// The record of who carries what, in DSN order.
+/// Index of outstanding data by DSN, with the subflows that carried it.
 pub trait MappingIndex {
     /// The oldest data that is not DATA_ACKed.
     fn oldest(&self) -> Option<Mapping>;
@@ -27,27 +27,27 @@ pub trait MappingIndex {
     fn newest(&self) -> Option<Mapping>;
 }
 
-/// What a scheduler sees when it is asked.
+/// Input of a scheduling decision.
 #[derive(Copy, Clone)]
 pub struct SchedulerContext<'a> {
-    /// The present.
+    /// The current time.
     pub now: Instant,
     /// All subflows of the connection, in slot order.
     pub subflows: &'a [SubflowView],
     /// Data written by the application and not yet given to any subflow, as far as the peer's
     /// window allows.
     pub unsent: DataRange,
-    /// End of everything written, window or not.
+    /// End of everything written, regardless of the window.
     pub written: Dsn,
     /// First byte that is not DATA_ACKed.
     pub data_una: Dsn,
     /// First byte beyond the peer's window.
     pub window_end: Dsn,
-    /// Bytes that may be written and not DATA_ACKed: the send buffer at its largest.
+    /// Largest size of the send buffer: bytes that may be written and not yet DATA_ACKed.
     pub send_limit: u64,
     /// The peer understands [`Decision::Repair`].
     pub repairs: bool,
-    /// Who carries what.
+    /// Outstanding data and the subflows that carried it.
     pub mappings: &'a dyn MappingIndex,
 }
 
@@ -82,22 +82,23 @@ pub enum Decision {
         /// The data.
         range: DataRange,
     },
-    /// Send this new data on this subflow, in as many segments as it takes: a run. The core does not ask again
-    /// before all of it is sent, as long as the subflow takes data at once, nobody suspects it and nothing waits to be
-    /// sent again; else the rest is forgotten and the next question comes as ever. For policies that would
-    /// answer the same for each segment: a question costs more than a segment's copy.
+    /// Send this new data on this subflow, in as many segments as it takes (a run). The core does
+    /// not ask again before all of it is sent, as long as the subflow accepts data at once, is not
+    /// suspected and no data waits for reinjection; otherwise the rest of the run is discarded and
+    /// the scheduler is consulted as usual. For policies that would give the same answer for each
+    /// segment, since consulting the scheduler costs more than copying a segment.
     SendRun {
         /// The subflow.
         subflow: SubflowId,
         /// The data, from `unsent.start` on.
         range: DataRange,
     },
-    /// Send a repair over this data on this subflow: a sum from which the peer computes what it misses
-    /// of it, one lost segment for each repair. Only data sent before and not DATA_ACKed, and only
-    /// if the [peer understands](SchedulerContext::repairs) it; a `Wait` otherwise. The core cuts the range
-    /// at its end to what one repair can cover (64 KiB, 128 segments). A segment of payload is sent, as
-    /// long as the longest segment of the range; where that does not fit the subflow, equal parts
-    /// of it are, and each lost segment takes that many repairs.
+    /// Send a repair over this data on this subflow: a sum from which the peer recovers missing
+    /// parts of it, one lost segment per repair. Only data sent before and not DATA_ACKed, and only
+    /// if the [peer understands](SchedulerContext::repairs) it; a `Wait` otherwise. The core cuts
+    /// the range at its end to what one repair can cover (64 KiB, 128 segments). One segment of
+    /// payload is sent, as long as the longest segment of the range; where that does not fit the
+    /// subflow, it is sent in equal parts, and each lost segment needs that many repairs.
     Repair {
         /// The subflow.
         subflow: SubflowId,
@@ -106,7 +107,7 @@ pub enum Decision {
     },
     /// Nothing now; ask again when something changes.
     Wait,
-    /// Nothing now; ask again then at the latest.
+    /// Nothing now; ask again at this time at the latest.
     WaitUntil(Instant),
 }
 
@@ -132,13 +133,13 @@ pub struct Reinjection {
     pub range: DataRange,
     /// Subflows that carried it and still count as carrying it.
     pub carried_by: SubflowSet,
-    /// Why.
+    /// Cause.
     pub cause: ReinjectionCause,
-    /// Since when it waits.
+    /// Time since which it has been waiting.
     pub since: Instant,
 }
 
-/// Things a scheduler may want to hear of.
+/// Events reported to a scheduler.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerEvent {
     /// A subflow may carry data from now on.
@@ -147,8 +148,8 @@ pub enum SchedulerEvent {
     SubflowDown(SubflowId),
     /// A subflow's probe timeout fired. The probe goes out next.
     ProbeTimeout(SubflowId),
-    /// A probe went out on a subflow that repeats data: nothing new was there, or nothing new was
-    /// risked on it.
+    /// A probe that repeats data was sent on a subflow: there was no new data, or none was risked
+    /// on it.
     ProbeRepeated {
         /// The subflow.
         on: SubflowId,
@@ -174,37 +175,39 @@ pub enum SchedulerEvent {
     SendBufferBlocked,
 }
 
-/// What a scheduler may ask for outside its turn.
+/// Actions that a scheduler may request outside `next_send`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerAction {
-    /// Put this data on that subflow, before new data.
+    /// Send this data on that subflow, ahead of new data.
     Reinject {
         /// The data.
         range: DataRange,
-        /// Where.
+        /// The subflow.
         on: SubflowId,
     },
-    /// Hold the subflow to be dead until something is heard on it: what it holds goes out on others.
+    /// Treat the subflow as potentially failed until something is received on it: its outstanding
+    /// data is reinjected on others.
     Suspect(SubflowId),
     /// Tell the subflow's congestion controller to slow down (NSDI'12 penalisation).
     Penalise {
         /// The subflow.
         subflow: SubflowId,
-        /// How.
+        /// Strength of the reduction.
         penalty: Penalty,
     },
 }
 
 /// Chooses the subflow for data. Its per-subflow state is its own.
 pub trait Scheduler: Debug + Send {
-    /// Which data next on which subflow. Asked again and again until it waits. Called also when
-    /// `unsent` is empty, so that redundancy may use the room that is left.
+    /// Chooses the next data and its subflow. Called repeatedly until it returns a wait. Called
+    /// also when `unsent` is empty, so that redundant copies may use the remaining room.
     fn next_send(&mut self, cx: &SchedulerContext<'_>) -> Decision;
 
-    /// Where data that must be repeated goes. `Send` names any range within the item's.
+    /// Chooses the subflow for data that must be sent again. `Send` may name any range within the
+    /// item's.
     fn next_reinjection(&mut self, item: &Reinjection, cx: &SchedulerContext<'_>) -> Decision;
 
-    /// Something happened.
+    /// Notifies the scheduler of an event.
     fn on_event(
         &mut self,
         _event: SchedulerEvent,
@@ -213,9 +216,9 @@ pub trait Scheduler: Debug + Send {
     ) {
     }
 
-    /// How long an unanswered probe may stay before its data is sent elsewhere, beyond the probe
-    /// timeout itself. `None` leaves reinjection, and to think ill of the subflow, to the
-    /// retransmission timer.
+    /// Time after an unanswered probe until its data is reinjected on another subflow, in addition
+    /// to the probe timeout itself. `None` leaves both the reinjection and the suspicion of the
+    /// subflow to the retransmission timer.
     fn probe_patience(&self) -> Option<Duration> {
         Some(Duration::ZERO)
     }

@@ -10,12 +10,12 @@ use marline_time::Instant;
 
 use crate::{Dsn, Ssn};
 
-/// An empty board with room for more segments than this gives memory back.
+/// An empty board with more capacity than this releases memory.
 const SHRINK_ABOVE: usize = 1_024;
-/// What it keeps.
+/// Capacity that it keeps.
 const SHRINK_TO: usize = 64;
 
-/// What the delivery-rate sampler noted when a segment was sent.
+/// State of the delivery-rate sampler when a segment was sent.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct RateStamp {
     /// Bytes delivered by then.
@@ -89,7 +89,7 @@ impl SentSegment {
         self.transmissions > 1
     }
 
-    /// In the network, as far as anyone knows.
+    /// Believed to be in the network.
     #[must_use]
     pub const fn in_flight(&self) -> bool {
         !self.sacked && !self.lost
@@ -302,14 +302,14 @@ impl Scoreboard {
         }
     }
 
-    /// Gives memory back after a long flight, once the board is empty.
+    /// Releases memory after a long flight, once the board is empty.
     pub fn shrink_if_empty(&mut self) {
         if self.segments.is_empty() && self.segments.capacity() > SHRINK_ABOVE {
             self.segments.shrink_to(SHRINK_TO);
         }
     }
 
-    /// Gives back the memory that it does not need now.
+    /// Releases unused capacity.
     pub fn shrink(&mut self) {
         self.segments.shrink_to_fit();
     }

@@ -4,7 +4,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use crate::{AddressId, SubflowId};
 
-/// Where a subflow's congestion control stands.
+/// Congestion phase of a subflow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// No loss outstanding.
@@ -26,14 +26,14 @@ pub enum Eligibility {
     },
     /// Its congestion window is full.
     CwndLimited,
-    /// Its pacer opens again then.
+    /// The pacer allows the next segment at this time.
     PacingLimited(Instant),
     /// It is not established, is closing, or is shut off.
     NotUsable,
 }
 
-/// A read-only picture of one subflow, the same for scheduler, path manager and coupled congestion
-/// control. Taken by the core just before it asks.
+/// A read-only snapshot of one subflow, the same for scheduler, path manager and coupled congestion
+/// control. The core takes it just before it consults a policy.
 #[derive(Copy, Clone, Debug)]
 pub struct SubflowView {
     /// Its slot.
@@ -42,14 +42,14 @@ pub struct SubflowView {
     pub local_id: AddressId,
     /// Address id of its remote address.
     pub remote_id: AddressId,
-    /// Either side asked that it carry data only if nothing else can.
+    /// Either side has marked it as a backup: it carries data only if no regular subflow can.
     pub backup: bool,
-    /// A probe or a retransmission timed out, and nothing was heard on it since. Probes count unless the
-    /// scheduler leaves them to the retransmission timer (`probe_patience`).
+    /// A probe or a retransmission timed out, and nothing has been received on it since. Probes do
+    /// not count if the scheduler leaves them to the retransmission timer (`probe_patience`).
     pub potentially_failed: bool,
     /// Congestion phase.
     pub phase: Phase,
-    /// May it take data now.
+    /// Whether it may take data now.
     pub eligibility: Eligibility,
     /// Payload bytes of a full segment.
     pub mss: u32,
@@ -59,7 +59,7 @@ pub struct SubflowView {
     pub ssthresh: u64,
     /// Bytes sent and believed to be in the network.
     pub bytes_in_flight: u64,
-    /// Bytes that wait on the subflow: lost and not yet retransmitted.
+    /// Bytes lost and not yet retransmitted on the subflow.
     pub bytes_queued: u64,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
@@ -67,8 +67,8 @@ pub struct SubflowView {
     pub rttvar: Duration,
     /// Smallest RTT of the last minutes.
     pub min_rtt: Option<Duration>,
-    /// Largest delivery rate of the last second or two (five to ten round trips on long paths), as far
-    /// as it was not limited by lack of data.
+    /// Largest delivery rate of the last second or two (five to ten round trips on long paths),
+    /// from samples that were not application-limited.
     pub delivery_rate: Option<Rate>,
     /// Bytes acknowledged since the last loss (OLIA's l1).
     pub bytes_since_loss: u64,
@@ -78,12 +78,12 @@ pub struct SubflowView {
     pub last_sent_at: Instant,
     /// When a valid segment last came in on it.
     pub last_heard_at: Instant,
-    /// When it last brought news of the stream: data that was not there yet, a DATA_ACK that advanced,
-    /// or the peer's join. The path that the peer uses is the one where this is newest.
+    /// When it last brought progress of the connection: new data, a DATA_ACK that advanced, or the
+    /// peer's join. The path that the peer currently uses is the one where this is newest.
     pub last_new_at: Instant,
-    /// The path health monitor holds its address pair (both addresses and the interface) to be bad,
-    /// from what all connections of the process see there. It should carry new data only if nothing
-    /// else can.
+    /// The path health monitor considers its address pair (both addresses and the interface) bad,
+    /// from the observations of all connections of the process. It should carry new data only if
+    /// nothing else can.
     pub bad_netpath: bool,
 }
 
@@ -94,8 +94,8 @@ impl SubflowView {
         matches!(self.eligibility, Eligibility::Ready { room } if room > 0)
     }
 
-    /// Whether data is better off elsewhere: something timed out on it and nothing was heard since, or
-    /// its address pair is bad.
+    /// Whether data should preferably go elsewhere: something timed out on it and nothing has been
+    /// received since, or its address pair is bad.
     #[must_use]
     pub const fn is_suspect(&self) -> bool {
         self.potentially_failed || self.bad_netpath

@@ -8,7 +8,7 @@ use marline_time::Duration;
 
 use super::{LossBase, OracleConfig};
 
-/// A text that describes no path health monitor.
+/// A text that is not a valid specification of the path health monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadOracleSpec {
     text: String,

@@ -144,7 +144,7 @@ pub(crate) fn address_hmac(
     u64::from_be_bytes(bytes)
 }
 
-/// Equality that takes the same time wherever the difference is.
+/// Constant-time comparison.
 pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }

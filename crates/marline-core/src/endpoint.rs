@@ -37,7 +37,7 @@ use crate::{
 /// [`handle_timeout`](Self::handle_timeout), [`poll_transmit`](Self::poll_transmit),
 /// [`poll_timeout`](Self::poll_timeout), [`poll_event`](Self::poll_event)) and the commands. After
 /// each `handle_*` or command: drain `poll_transmit`, then ask `poll_timeout`, then drain
-/// `poll_event`. The time passed in must never go back.
+/// `poll_event`. The time passed in must never decrease.
 #[derive(Debug)]
 pub struct Endpoint {
     config: EndpointConfig,
@@ -47,7 +47,7 @@ pub struct Endpoint {
     networks: NetworkMemory,
     fast_joins: FastJoinMemory,
     faults: PathFaults,
-    /// Replies to strangers: resets, and last ACKs of ended subflows.
+    /// Replies to unknown flows: resets, and last ACKs of ended subflows.
     replies: ReplyBudget,
     challenges: ReplyBudget,
     out: Outbox,
@@ -55,7 +55,7 @@ pub struct Endpoint {
     /// Slots of connections that may have something to send, each at most once.
     ready: VecDeque<u32>,
     wakeups: Wakeups,
-    /// Strangers that wait for a path.
+    /// Connections with unauthenticated peers that wait for a path.
     waiting: OldestFirst,
     half_open: OldestFirst,
     seat: Option<oracle::Seat>,
@@ -107,8 +107,8 @@ impl Endpoint {
         (&mut self.slots, cx)
     }
 
-    /// A segment (from the TCP header on) came in. Whatever its bytes are, this does not panic; what
-    /// cannot be used is counted in [`counters`](Self::counters).
+    /// Handles an incoming segment (from the TCP header on). Never panics on malformed input;
+    /// rejected segments are counted in [`counters`](Self::counters).
     pub fn handle_packet(&mut self, now: Instant, meta: &PacketMeta, segment: &[u8]) {
         let counters = &mut self.out.counters;
         counters.segments_in += 1;
@@ -177,7 +177,8 @@ impl Endpoint {
         }
     }
 
-    /// The time of [`poll_timeout`](Self::poll_timeout) has come. Early or late is harmless.
+    /// Handles the deadline of [`poll_timeout`](Self::poll_timeout). Calling it early or late is
+    /// harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.flows.expire(now, &mut self.out);
         while let Some((at, slot)) = self.wakeups.pop_due(now) {
@@ -218,8 +219,8 @@ impl Endpoint {
         None
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) must be called. May be earlier than anything is
-    /// due, never later.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) must be called. May be earlier
+    /// than the next deadline, never later.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let connections = self.wakeups.next();
@@ -232,7 +233,8 @@ impl Endpoint {
         [connections, time_wait, oracle].into_iter().flatten().min()
     }
 
-    /// Whether subflows that ended are remembered (TIME-WAIT), for late segments to be answered.
+    /// Whether ended subflows are still remembered (TIME-WAIT), so that late segments can be
+    /// answered.
     #[must_use]
     pub fn in_time_wait(&self) -> bool {
         self.flows.next_timeout().is_some()
@@ -243,7 +245,7 @@ impl Endpoint {
         self.out.next_event()
     }
 
-    /// Counts since the start.
+    /// Counters since the start.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.out.counters
@@ -262,10 +264,10 @@ impl Endpoint {
         }
     }
 
-    /// Counts a connection in or out where only so many are kept.
+    /// Counts a connection in or out where their number is limited.
     ///
-    /// A connection whose last subflow ended costs its peer nothing and us a place. Those of peers that the
-    /// application knows are its own affair; of the others only the newest are kept
+    /// A connection whose last subflow ended costs its peer nothing, but occupies a slot here.
+    /// Connections of authenticated peers are not limited; of the others only the newest are kept
     /// ([`Limits::lingering`](crate::Limits)).
     fn count(&mut self, now: Instant, slot: u32) {
         if self.slots.note_half_open(slot) == Some(false) {

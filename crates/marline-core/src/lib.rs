@@ -1,13 +1,13 @@
-//! The deterministic core of Marline: Multipath TCP (RFC 8684) without I/O, clock or globals.
+//! Deterministic core of Marline: Multipath TCP (RFC 8684) without I/O, clock or globals.
 //!
 //! Five calls drive an [`Endpoint`]: [`handle_packet`](Endpoint::handle_packet),
 //! [`handle_timeout`](Endpoint::handle_timeout), [`poll_transmit`](Endpoint::poll_transmit),
 //! [`poll_timeout`](Endpoint::poll_timeout) and [`poll_event`](Endpoint::poll_event), plus the
 //! application's commands. After each `handle_*` call or command, drain transmits, then ask for the
-//! timeout, then drain events. The time passed in must never go back.
+//! timeout, then drain events. The time passed in must never decrease.
 //!
-//! Two machines are nested: a `Connection` speaks data sequence numbers, each of its `Subflow`s is
-//! plain TCP. A connection that fell back to TCP is one with a single subflow and no DSS.
+//! Two state machines are nested: a `Connection` works on data sequence numbers, each of its
+//! `Subflow`s is plain TCP. A connection that fell back to TCP has a single subflow and no DSS.
 
 #![forbid(unsafe_code)]
 

@@ -44,11 +44,11 @@ struct CaptureFile {
 }
 
 impl Captures {
-    /// Captures in `dir`, which is made if it is not there, in files `NAME-ADDRESS.pcapng`.
+    /// Captures in `dir`, which is created if necessary, in files `NAME-ADDRESS.pcapng`.
     /// `reveal_keys` leaves MPTCP keys in them.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     pub fn in_dir(dir: &Path, name: &str, reveal_keys: bool) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let (dir, name) = (dir.to_owned(), name.to_owned());

@@ -26,7 +26,7 @@ impl Clock {
         Clock { origin: *origin }
     }
 
-    /// The present.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)

@@ -1,8 +1,9 @@
 //! Contacts: the requests sent to each peer from each local address, and the replies.
 //!
-//! A connection knows its own subflows; whether a *path* leads to a server outlives them. So the driver of
-//! a client notes, per local address and peer, what left that wants an answer, when something last came
-//! in, and who complained since. Judging that is for those who know paths.
+//! A connection knows its own subflows, but the reachability of a server over a *path* outlives
+//! them. So the driver of a client records, per local address and peer, the packets that need an
+//! answer, when something was last received, and the errors since. The evaluation is left to the
+//! owner of the paths.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
@@ -26,18 +27,18 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// A peer as one of our addresses knows it.
+/// State of a peer, as seen from one of our addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     /// Our address.
     pub local: IpAddr,
     /// The peer's.
     pub remote: SocketAddr,
-    /// What was asked since the peer was last heard; `None`: everything was answered.
+    /// Unanswered packets since the peer was last heard; `None`: everything was answered.
     pub question: Option<Question>,
-    /// When something last came from there.
+    /// When something was last received from it.
     pub heard_at: Option<Instant>,
-    /// The last objection since the peer was heard.
+    /// The last error since the peer was heard.
     pub objection: Option<Objection>,
 }
 
@@ -53,44 +54,44 @@ impl Contact {
     }
 }
 
-/// Packets that want an answer: a SYN, a FIN or payload.
+/// Unanswered packets that need an answer: SYN, FIN or payload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The first without an answer.
     pub since: Instant,
     /// The latest.
     pub last_at: Instant,
-    /// How often it was tried.
+    /// Number of attempts.
     pub tries: u32,
 }
 
-/// Somebody said that packets do not arrive.
+/// An error report: packets do not arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Objection {
-    /// Since when, uninterrupted by an answer.
+    /// Time of the first report without an answer since.
     pub since: Instant,
     /// The latest of its kind.
     pub last_at: Instant,
-    /// Who said so; `None`: this machine.
+    /// Sender of the report; `None`: this machine.
     pub by: Option<IpAddr>,
-    /// What.
+    /// Kind of error.
     pub kind: ObjectionKind,
 }
 
-/// What was said.
+/// Kind of an error report.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ObjectionKind {
     /// Nobody listens on this port (ICMP), or a reset answered a SYN.
     PortClosed,
-    /// It is administratively prohibited (ICMP).
+    /// Communication is administratively prohibited (ICMP).
     Prohibited,
-    /// The host cannot be reached (ICMP), or does not answer its neighbours.
+    /// The host is unreachable (ICMP), or does not answer neighbour discovery.
     HostUnreachable,
-    /// There is no way to the network (ICMP).
+    /// The network is unreachable (ICMP).
     NetUnreachable,
     /// Another kind of "destination unreachable": ICMP's type and code.
     Other(u8, u8),
-    /// This machine would not send it: the error's number.
+    /// This machine could not send it: the error number.
     NotSent(i32),
 }
 
@@ -113,7 +114,7 @@ pub(crate) struct Contacts {
     known: Vec<Contact>,
     /// Peer, port of ours and acknowledgment number of segments that came in.
     acknowledged: VecDeque<(SocketAddr, [u8; 2], [u8; 4])>,
-    /// Somebody wants to know when a question is open or something was objected.
+    /// Whether a task waits for an unanswered packet or an error report.
     awaited: bool,
 }
 
@@ -190,7 +191,7 @@ impl Contacts {
         true
     }
 
-    /// ICMP or the own machine objected. Of strangers nothing is kept.
+    /// Records an error from ICMP or from this machine. Nothing is kept about unknown peers.
     pub(crate) fn objected(
         &mut self,
         now: Instant,

@@ -36,8 +36,8 @@ pub use tap::{SegmentLog, Tapped};
 use marline_core::CloseReason;
 use std::io;
 
-/// Gives the system back what the allocator keeps of freed memory: `true` if it was anything. It takes some
-/// milliseconds per hundred megabytes, in which other threads may wait for memory.
+/// Returns freed memory that the allocator keeps to the system; `true` if there was any. It takes
+/// some milliseconds per hundred megabytes, during which other threads may wait for memory.
 #[must_use]
 pub fn release_free_memory() -> bool {
     sys::memory::release_free()

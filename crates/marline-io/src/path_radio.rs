@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Which radio.
+/// Radio technology.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RadioKind {
     /// 4G.

@@ -16,7 +16,8 @@ pub struct LocalEnd {
     pub interface: (String, u32),
     /// It is loopback's: packets are not bound to an interface.
     pub loopback: bool,
-    /// It is Marline's own, behind a TUN interface: the system's routes do not start there.
+    /// The address is Marline's own, behind a TUN interface, and has no routes in the system's
+    /// tables.
     pub behind_tun: bool,
 }
 
@@ -28,7 +29,7 @@ impl LocalEnd {
         LocalEnd { address, interface, loopback: false, behind_tun: true }
     }
 
-    /// How its socket is opened. Port 0: any.
+    /// Options of its socket. Port 0: any.
     #[must_use]
     pub fn socket_options(&self) -> SocketOptions {
         SocketOptions {
@@ -41,7 +42,7 @@ impl LocalEnd {
     /// Whether the routing tables lead from here, through this interface, to `remote`.
     ///
     /// # Errors
-    /// What the kernel says, or that the families differ.
+    /// The kernel's error, or a mismatch of address families.
     pub fn check_route(&self, remote: IpAddr) -> io::Result<()> {
         if remote.is_ipv4() != self.address.is_ipv4() {
             return Err(io::Error::new(
@@ -57,7 +58,7 @@ impl LocalEnd {
     }
 }
 
-/// Why a path stands for nothing now.
+/// Reason why a path cannot be resolved at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolveError {
     /// No interface has this name.
@@ -83,11 +84,10 @@ impl fmt::Display for ResolveError {
 impl core::error::Error for ResolveError {}
 
 impl PathSpec {
-    /// The local addresses it stands for: the given one, or the first of each family of the
-    /// interface.
+    /// The local addresses it denotes: the given one, or the first of each family of the interface.
     ///
     /// # Errors
-    /// The interface or address is not there now.
+    /// The interface or address does not exist at present.
     pub fn resolve(&self, interfaces: &Interfaces) -> Result<Vec<LocalEnd>, ResolveError> {
         match &self.local {
             LocalSpec::Address(address) => {
@@ -115,7 +115,7 @@ impl PathSpec {
         }
     }
 
-    /// The paths of a machine whose user named none: every interface with a default route.
+    /// Default paths if none are configured: every interface with a default route.
     #[must_use]
     pub fn defaults(interfaces: &Interfaces) -> Vec<(PathSpec, Vec<LocalEnd>)> {
         let found = interfaces.with_default_route().into_iter();

@@ -28,11 +28,11 @@ pub struct PathSpec {
     pub remote: Option<SocketAddr>,
     /// Carry data only if nothing else can.
     pub backup: bool,
-    /// The radio it goes over, for counting energy; `None`: what the interface's name lets one suppose.
+    /// Its radio technology, for energy estimates; `None`: guessed from the interface's name.
     pub radio: Option<RadioKind>,
 }
 
-/// Why a text is no path.
+/// Error in the text of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSpecError {
     text: String,

@@ -11,11 +11,11 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs,
 };
 
-/// Lets go of all capabilities of this process, for good: nothing it executes can get them back.
-/// Sockets that are open stay open, and raw ones keep sending.
+/// Drops all capabilities of this process permanently; no program it executes can regain them. Open
+/// sockets stay open, and raw ones can still send.
 ///
 /// # Errors
-/// The system's; or other threads run already and still have capabilities.
+/// The system's; or other threads are already running and still have capabilities.
 pub fn drop_capabilities() -> io::Result<()> {
     set_no_new_privs(true)?;
     clear_ambient_capability_set()?;

@@ -7,7 +7,7 @@ use marline_time::Rng;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
-/// A stream for secrets. Its state is one, so `Debug` shows nothing.
+/// A random stream for secrets. Its state is secret, so `Debug` shows nothing.
 pub struct SecretRng(ChaCha12Rng);
 
 impl SecretRng {
@@ -31,9 +31,9 @@ impl SecretRng {
     }
 }
 
-/// What a server's RESETs are derived from (docs/spec/udp-carrier.md section 6): one that starts again
-/// with the same can prove to its clients that it knows nothing of their connections. Whoever has it can
-/// end them, so `Debug` shows nothing.
+/// Seed from which a server's RESETs are derived (docs/spec/udp-carrier.md section 6). A server
+/// that restarts with the same seed can prove to its clients that it lost their connections. The
+/// seed allows anyone to end connections, so `Debug` shows nothing.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct ResetSeed([u8; 32]);
 
@@ -44,7 +44,7 @@ impl ResetSeed {
         ResetSeed(bytes)
     }
 
-    /// One that nobody has again.
+    /// A random seed, for this process only.
     ///
     /// # Errors
     /// The operating system has no randomness to give.

@@ -12,10 +12,10 @@ use marline_core::FourTuple;
 /// Bytes of a TCP header without options.
 const HEADER: usize = 20;
 
-/// A segment that was sent or came.
+/// A segment sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tapped {
-    /// When, microseconds since the log began.
+    /// Time in microseconds since the log began.
     pub at_us: u64,
     /// Sent by us.
     pub sent: bool,
@@ -27,7 +27,7 @@ pub struct Tapped {
     pub header: Vec<u8>,
     /// Bytes of payload.
     pub payload_len: u16,
-    /// A sum of the payload that any change changes.
+    /// Checksum of the payload, to detect changes.
     pub payload_sum: u32,
 }
 
@@ -40,19 +40,19 @@ pub struct SegmentLog {
 }
 
 impl SegmentLog {
-    /// A log of at most so many segments.
+    /// A log of at most this many segments.
     #[must_use]
     pub fn new(most: usize) -> Self {
         SegmentLog { start: Instant::now(), most, entries: Arc::default() }
     }
 
-    /// Microseconds since it began.
+    /// Microseconds since the log began.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// What is in it, oldest first.
+    /// The entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> Vec<Tapped> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl SegmentLog {
 }
 
 impl Tapped {
-    /// What is kept of a segment; `None` for what is none.
+    /// Log entry of a segment; `None` if the bytes are not a segment.
     #[must_use]
     pub fn of(
         at_us: u64,

@@ -50,24 +50,26 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Restricts connections and subflows that are opened from now on to these local ports, where
-    /// the driver must reserve them; `None` (the start): any ephemeral port.
+    /// Restricts new connections and subflows to these local ports, where the driver must reserve
+    /// them; `None` (the default): any ephemeral port.
     pub fn set_local_ports(&mut self, ports: Option<Vec<u16>>) {
         self.flows.set_local_ports(ports);
     }
 
-    /// How connections are accepted from now on; `None` refuses them. Those that exist go on as they
-    /// are.
+    /// Sets the configuration of connections accepted from now on; `None` refuses them. Existing
+    /// connections are not affected.
     pub fn accept_with(&mut self, config: Option<ConnectionConfig>) {
         self.config.accept = config;
     }
 
-    /// Refuses connections from now on; those that exist, and what joins them, go on.
+    /// Refuses new connections from now on; existing connections, and joins to them, are not
+    /// affected.
     pub fn stop_accepting(&mut self) {
         self.config.accept = None;
     }
 
-    /// Whether, since the last call, something could not be opened for want of a local port.
+    /// Whether a connection or subflow could not be opened since the last call for lack of a local
+    /// port.
     pub fn take_port_shortage(&mut self) -> bool {
         self.flows.take_port_shortage()
     }
@@ -75,8 +77,8 @@ impl Endpoint {
     /// Takes bytes into the send buffer; returns how many, at least one.
     ///
     /// # Errors
-    /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or why the
-    /// connection takes no more.
+    /// `Blocked` if none fit ([`Event::Writable`](crate::Event::Writable) follows), or the reason
+    /// why the connection accepts no more data.
     pub fn write(
         &mut self,
         now: Instant,
@@ -89,8 +91,8 @@ impl Endpoint {
     /// Copies received bytes out; `Ok(0)` is the end of the stream.
     ///
     /// # Errors
-    /// `Blocked` if there are none yet ([`Event::Readable`](crate::Event::Readable) follows), or why
-    /// none will come.
+    /// `Blocked` if there are none yet ([`Event::Readable`](crate::Event::Readable) follows), or
+    /// the reason why none will follow.
     pub fn read(
         &mut self,
         now: Instant,
@@ -100,7 +102,7 @@ impl Endpoint {
         self.with(now, id, |c, _| c.read(now, out)).unwrap_or(Err(ReadError::Unknown))
     }
 
-    /// Copies received bytes out as [`read`](Self::read) would, and leaves them to be read (`MSG_PEEK`).
+    /// Copies received bytes like [`read`](Self::read), without consuming them (`MSG_PEEK`).
     ///
     /// # Errors
     /// As `read`.
@@ -113,18 +115,19 @@ impl Endpoint {
         self.with(now, id, |c, _| c.peek(out)).unwrap_or(Err(ReadError::Unknown))
     }
 
-    /// Changes something of a running connection.
+    /// Changes an option of an established connection.
     pub fn set(&mut self, now: Instant, id: ConnectionId, option: SocketOption) {
         self.with(now, id, |c, _| c.set(now, option));
     }
 
-    /// What was written so far ends here (`MSG_EOR`): no segment will have bytes from before and after, so
-    /// that losing one delays no record but its own. At most a thousand records are told apart at a time.
+    /// Ends a record (`MSG_EOR`): no segment will contain bytes from both before and after this
+    /// point, so that a lost segment delays only its own record. At most a thousand records are
+    /// kept apart at a time.
     pub fn end_record(&mut self, now: Instant, id: ConnectionId) {
         self.with(now, id, |c, _| c.end_record());
     }
 
-    /// No more writes: a DATA_FIN follows the data.
+    /// Shuts down the write side: a DATA_FIN follows the data.
     pub fn shutdown(&mut self, now: Instant, id: ConnectionId) {
         self.with(now, id, |c, cx| c.shutdown(cx));
     }
@@ -134,8 +137,8 @@ impl Endpoint {
         self.with(now, id, |c, cx| c.abort(cx));
     }
 
-    /// The application lets go: it reads no more. A connection with unread bytes is aborted; any
-    /// other closes in the background, dropping what still comes.
+    /// Releases the connection: the application reads no more. A connection with unread bytes is
+    /// aborted; any other closes in the background and drops further data.
     pub fn release(&mut self, now: Instant, id: ConnectionId) {
         self.with(now, id, |c, cx| c.release(cx));
     }
@@ -186,9 +189,9 @@ impl Endpoint {
         self.with(now, id, |c, cx| c.set_path_manager(cx, &*factory));
     }
 
-    /// An ICMP message quoted a segment that went from `path.local` to `path.remote` with sequence
-    /// number `seq`. Anybody may forge one: it is believed only if such a segment may be on its way
-    /// (RFC 5927 section 4.1). `false`: it is not.
+    /// Reports an ICMP message that quotes a segment from `path.local` to `path.remote` with
+    /// sequence number `seq`. Such messages can be forged: one is accepted only if the segment may
+    /// be in flight (RFC 5927 section 4.1). Returns `false` otherwise.
     pub fn network_error(
         &mut self,
         now: Instant,
@@ -204,14 +207,15 @@ impl Endpoint {
         fits
     }
 
-    /// Does a path action by hand (manual path manager, `marline path`).
+    /// Carries out a path action on request (manual path manager, `marline path`).
     pub fn path_action(&mut self, now: Instant, id: ConnectionId, action: PathAction) {
         self.with(now, id, |c, cx| c.path_action(cx, action));
     }
 
-    /// A value that names this connection to a protocol inside it, the same on both sides: HMAC-SHA-256
-    /// over `label` under both MPTCP keys, of which each side drew one afresh. It is no secret: the keys
-    /// travel in clear. `None` where the handshake carried no keys (plain TCP) or is not through yet.
+    /// A value that identifies this connection to a protocol inside it, equal on both sides:
+    /// HMAC-SHA-256 over `label` under both MPTCP keys, of which each side generated one at random.
+    /// It is not secret, since the keys are sent in the clear. `None` where the handshake carried
+    /// no keys (plain TCP) or is not complete.
     #[must_use]
     pub fn export_binding(&self, id: ConnectionId, label: &[u8]) -> Option<[u8; 32]> {
         self.connection(id)?.export_binding(label)

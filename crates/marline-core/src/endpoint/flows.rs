@@ -11,16 +11,16 @@ use crate::tables::demux::FlowRef;
 use crate::{FourTuple, NetworkError};
 
 impl Endpoint {
-    /// The peer has forgotten the flow that we know by this id, and the carrier has seen the proof: its
+    /// The peer has lost the state of this flow, and the carrier has verified its proof: the
     /// subflow is reset, as if by a RST in sequence.
     pub fn flow_reset(&mut self, now: Instant, local_flow: u64) {
         self.with_flow(now, local_flow, |c, cx, id| c.on_proven_reset(cx, id));
     }
 
-    /// The peer of a flow is at another address now, and has shown that it receives there. `new_host`: not
-    /// only the port is another, but the IP address, so it may be behind another network: what was measured
-    /// of the path counts no more (RFC 9000 section 9.4). What is unacknowledged was sent to where nobody
-    /// listens: it is repeated at once.
+    /// The peer of a flow has moved to another address, and has proven that it receives there.
+    /// `new_host`: the IP address changed, not only the port, so the network may be a different
+    /// one, and the path's measurements are discarded (RFC 9000 section 9.4). Unacknowledged data
+    /// was sent to the old address and is retransmitted at once.
     pub fn path_moved(&mut self, now: Instant, local_flow: u64, new_host: bool) {
         self.with_flow(now, local_flow, |c, _, id| c.on_path_moved(now, id, new_host));
     }
@@ -30,15 +30,15 @@ impl Endpoint {
         self.with_flow(now, local_flow, |c, _, id| c.repeat_syn(id));
     }
 
-    /// A datagram of this flow came back with an error that quotes the flow's id, which nobody knows who
-    /// does not see the flow.
+    /// A datagram of this flow caused an error message that quotes the flow's id, which is unknown
+    /// to anyone who does not see the flow.
     pub fn flow_error(&mut self, now: Instant, local_flow: u64, error: NetworkError) {
         self.with_flow(now, local_flow, |c, cx, id| c.on_error(cx, id, error));
     }
 
-    /// The system refused a segment of this subflow: no route, no interface, or too large for it. Others that
-    /// go the same way learn it by segments of their own: an interface that goes down with a thousand
-    /// subflows is no work for each about each.
+    /// The system refused a segment of this subflow: no route, no interface, or too large for it.
+    /// Other subflows on the same path learn it from their own segments, so that an interface with
+    /// a thousand subflows does not cause quadratic work when it goes down.
     pub fn send_failed(
         &mut self,
         now: Instant,

@@ -57,20 +57,20 @@ const CONTROL_CAPACITY: usize = 256;
 /// How often old entries are looked for while there are unproven flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How a carrier is set up.
+/// Configuration of a carrier.
 pub struct CarrierConfig {
-    /// Which ids are ours.
+    /// Part of the id space that is ours.
     pub shard: Shard,
-    /// Take SYNs from anybody.
+    /// Accept SYNs from any peer.
     pub accept: bool,
-    /// Flows at once.
+    /// Maximum number of simultaneous flows.
     pub max_flows: usize,
     /// Silence after which a flow we opened sends a keepalive.
     pub keepalive: Duration,
-    /// What keys, nonces and cookies are derived from: unpredictable.
+    /// Secret from which keys, nonces and cookies are derived; must be unpredictable.
     pub secret: [u8; 32],
-    /// What the tokens of RESET are derived from: unpredictable. Who starts again with the same can
-    /// prove that it knows nothing of the flows that were.
+    /// Secret from which the tokens of RESET are derived; must be unpredictable. A server that
+    /// restarts with the same seed can prove that it lost the state of earlier flows.
     pub reset_seed: [u8; 32],
 }
 
@@ -85,33 +85,33 @@ impl fmt::Debug for CarrierConfig {
     }
 }
 
-/// A datagram as the driver got it.
+/// A datagram as the driver received it.
 #[derive(Copy, Clone, Debug)]
 pub struct Datagram<'a> {
-    /// Where it came in and from whom.
+    /// Its local and remote address.
     pub outer: Outer,
     /// The port of the socket.
     pub local_port: u16,
     /// Its ECN field.
     pub ecn: Ecn,
-    /// Another shard handed it over: it must not be handed on.
+    /// Another shard handed it over; it must not be handed on again.
     pub handed_over: bool,
-    /// The core has so many half-open connections that who opens another must prove its address.
+    /// The core has so many half-open connections that new peers must prove their address.
     pub pressed: bool,
     /// The bytes.
     pub bytes: &'a [u8],
 }
 
-/// What a datagram held.
+/// Result of receiving a datagram.
 #[derive(Debug)]
 pub enum Received<'a> {
     /// A segment for the core.
     Segment(PacketMeta, &'a [u8]),
     /// It belongs to this shard.
     Elsewhere(u8),
-    /// It belongs to a shard that cannot be told: ask all.
+    /// It belongs to an unknown shard: ask all.
     Anywhere,
-    /// The peer has forgotten this flow, and proved it.
+    /// The peer has lost the state of this flow, and proved it.
     Reset(u64),
     /// The peer moved this flow.
     Moved {
@@ -122,36 +122,36 @@ pub enum Received<'a> {
     },
     /// The SYN of this flow is to be repeated now.
     Repeat(u64),
-    /// Something for the carrier itself, or nothing worth an answer.
+    /// A frame for the carrier itself, or one that needs no answer.
     Nothing,
 }
 
-/// How a batch of the core is to be sent.
+/// Framing of a batch of the core.
 #[derive(Copy, Clone, Debug)]
 pub enum Framed {
     /// The headroom in front of each segment was filled; send the buffer as it is.
     Ready(Outer),
     /// Replace the headroom by this header: one datagram at a time.
     Handshake {
-        /// Where it goes.
+        /// Its destination.
         outer: Outer,
         /// The header.
         header: HandshakeHeader,
-        /// Then send it in version 1, too ([`HandshakeHeader::in_version_one`]).
+        /// Then also send it in version 1 ([`HandshakeHeader::in_version_one`]).
         old_too: bool,
     },
 }
 
-/// Counts of a carrier since its start.
+/// Counters of a carrier since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CarrierCounters {
-    /// Datagrams that were no frame of this version.
+    /// Datagrams that were not valid frames of this version.
     pub malformed: u64,
     /// First SYNs.
     pub syns: u64,
-    /// HANDSHAKE frames without id that held no SYN, or when none are taken.
+    /// HANDSHAKE frames without id that held no SYN, or that arrived when none are accepted.
     pub syns_refused: u64,
-    /// Datagrams to ids nobody has.
+    /// Datagrams to unknown ids.
     pub unknown: u64,
     /// Challenges sent.
     pub challenges: u64,
@@ -159,7 +159,7 @@ pub struct CarrierCounters {
     pub bad_responses: u64,
     /// Flows that moved.
     pub moves: u64,
-    /// Batches not sent because an unproven address had had enough.
+    /// Batches withheld because an unvalidated address had reached its limit.
     pub withheld: u64,
     /// Batches of the core that had no flow or socket.
     pub unroutable: u64,
@@ -171,9 +171,9 @@ pub struct CarrierCounters {
     pub retries: u64,
     /// Secrets agreed on, for flows that were challenged.
     pub agreements: u64,
-    /// Control frames dropped because too many waited.
+    /// Control frames dropped because too many were queued.
     pub control_dropped: u64,
-    /// Flows refused or dropped because there were too many.
+    /// Flows refused or dropped because of the limit on flows.
     pub flows_refused: u64,
     /// Keepalives sent.
     pub keepalives: u64,
@@ -183,7 +183,7 @@ pub struct CarrierCounters {
     pub unfinished_checksums: u64,
 }
 
-/// The machine.
+/// The state machine of the UDP carrier.
 pub struct UdpCarrier {
     config: CarrierConfig,
     flows: FlowMap<Flow>,
@@ -246,7 +246,7 @@ impl UdpCarrier {
         self.sockets[index] = local;
     }
 
-    /// Counts since the start.
+    /// Counters since the start.
     pub fn counters(&self) -> CarrierCounters {
         CarrierCounters { agreements: self.keys.agreements(), ..self.counters }
     }

@@ -11,13 +11,14 @@ use tokio::sync::Notify;
 /// A connection that came in.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its id, unique over all shards that share the queue: the shard's index is in it.
+    /// Its id, which contains the shard's index and is unique over all shards that share the queue.
     pub id: ConnectionId,
     /// The peer's address on the first subflow.
     pub peer: SocketAddr,
 }
 
-/// Incoming connections that wait for `accept`. It holds their names only: the shards own them.
+/// Incoming connections that wait for `accept`. It holds only their ids: the shards own the
+/// connections.
 #[derive(Debug)]
 pub struct AcceptQueue {
     waiting: Mutex<VecDeque<Incoming>>,
@@ -72,8 +73,8 @@ impl AcceptQueue {
         }
     }
 
-    /// Takes no more, and tells who waits for one. Returns those that nobody accepted: their shards are to
-    /// be told ([`Shard::release`](super::Shard::release)).
+    /// Closes the queue and wakes its waiters. Returns the connections that nobody accepted, which
+    /// the caller must release ([`Shard::release`](super::Shard::release)).
     #[must_use = "the shards still hold these connections"]
     pub fn close(&self) -> Vec<Incoming> {
         self.closed.store(true, Ordering::Relaxed);

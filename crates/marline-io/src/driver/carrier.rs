@@ -11,7 +11,7 @@ use crate::native::{self, NativeCarrier, native_capabilities};
 
 const UDP_HEADER: usize = 8;
 
-/// What the UDP carrier can do.
+/// Capabilities of the UDP carrier.
 #[must_use]
 pub const fn udp_capabilities() -> Capabilities {
     Capabilities {

@@ -18,7 +18,7 @@ impl Shard {
     /// Takes over raw sockets and the ports reserved with them.
     ///
     /// # Errors
-    /// The sockets are in use already, or the system refuses.
+    /// The sockets are already in use, or the system refuses.
     pub fn use_raw(&self, sockets: &RawSockets) -> io::Result<()> {
         let mut opened = sockets.take()?;
         if let Carrier::Native(carrier) = &mut self.lock().carrier {
@@ -64,7 +64,7 @@ impl Shard {
         self.lock().grow_pool().map(|_| ())
     }
 
-    /// Opens no connections: no port is reserved for that.
+    /// Declares that this shard opens no connections, so that no port is reserved for them.
     pub fn never_connect(&self) {
         self.lock().forbid_pool();
     }

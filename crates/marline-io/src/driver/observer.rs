@@ -10,7 +10,7 @@ use marline_time::Instant;
 use super::carrier::Carrier;
 use crate::path_spec::PathSpec;
 
-/// Which way segments pass.
+/// Direction in which segments pass.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To the peer.
@@ -19,14 +19,14 @@ pub enum Direction {
     In,
 }
 
-/// Segments of one path that pass together: a batch on its way out, or one that came in.
+/// Segments of one path that pass together: an outgoing batch, or an incoming one.
 #[derive(Debug)]
 pub struct Passing<'a> {
-    /// When, by the clock of the drivers ([`Clock`](crate::Clock)).
+    /// Time by the clock of the drivers ([`Clock`](crate::Clock)).
     pub at: Instant,
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
-    /// Our end and the peer's.
+    /// Local and remote address.
     pub path: &'a FourTuple,
     pub(super) ecn: Ecn,
     datagrams: &'a [u8],
@@ -99,23 +99,24 @@ impl<'a> Passing<'a> {
     }
 }
 
-/// A path of a client, as an observer is told of it.
+/// A path of a client, as reported to observers.
 #[derive(Copy, Clone, Debug)]
 pub struct ObservedPath<'a> {
     /// Its number among the client's paths, from 0 on.
     pub number: usize,
-    /// As its user named it, or as it was found.
+    /// Its spec, as configured or discovered.
     pub spec: &'a PathSpec,
     /// The interface it goes over now, if known.
     pub interface: Option<&'a str>,
-    /// Its addresses now; none where it cannot be used.
+    /// Its current addresses; empty if it cannot be used.
     pub addresses: &'a [IpAddr],
 }
 
-/// Something that is shown every segment of a driver: on its way out before the carrier's header is
-/// written, on its way in after that was taken off. It can neither change nor delay them.
+/// Observer of every segment of a driver: outgoing ones before the carrier's header is written,
+/// incoming ones after it was removed. It can neither change nor delay them.
 ///
-/// The driver is locked while it calls: an observer is quick, and calls nothing that sends.
+/// The driver is locked during the call: an observer must be quick, and must not call anything that
+/// sends.
 pub trait PacketObserver: fmt::Debug + Send {
     /// These segments pass.
     fn observe(&mut self, passing: &Passing<'_>);
@@ -125,7 +126,7 @@ pub trait PacketObserver: fmt::Debug + Send {
     fn path(&mut self, _at: Instant, _path: &ObservedPath<'_>) {}
 }
 
-/// An observer that its owner can ask as well.
+/// An observer that its owner can also query.
 pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
 
 impl PacketObserver for SharedObserver {

@@ -11,28 +11,28 @@ use super::shard::Shard;
 use crate::contacts::Contact;
 
 impl Shard {
-    /// Tells observers how a path is now.
+    /// Reports the current state of a path to the observers.
     pub fn show_path(&self, path: &ObservedPath<'_>) {
         let now = self.clock.now();
         self.lock().observers.others.iter_mut().for_each(|observer| observer.path(now, path));
     }
 
-    /// The time now, by the shard's clock, and what is known of each peer that was asked something.
-    /// Nothing of a shard that accepts connections.
+    /// The current time by the shard's clock, and the contacts with each peer. Empty for a shard
+    /// that accepts connections.
     pub fn contacts(&self) -> (Instant, Vec<Contact>) {
         let now = self.clock.now();
         (now, self.lock().observers.contacts.all())
     }
 
-    /// There is no route from `local` to `remote`: nothing was sent.
+    /// Records that there is no route from `local` to `remote`, and that nothing was sent.
     pub fn note_unroutable(&self, local: IpAddr, remote: SocketAddr, error: &std::io::Error) {
         let now = self.clock.now();
         let errno = error.raw_os_error().unwrap_or(libc::ENETUNREACH);
         self.lock().observers.contacts.unroutable(now, (local, remote), errno);
     }
 
-    /// From now on the next news of a contact (a question, an objection, an answer nobody expected any
-    /// more) wakes who waits here; later news does not, until asked for again.
+    /// Waits for the next news of a contact: an unanswered packet, an error report, or a late
+    /// answer. Later news is not reported until this is called again.
     pub fn await_contacts(&self) -> Arc<Notify> {
         self.lock().observers.contacts.await_news()
     }

@@ -23,28 +23,28 @@ use crate::random::ResetSeed;
 use crate::sys::timer::FineTimer;
 use crate::tap::SegmentLog;
 
-/// How a shard is set up.
+/// Configuration of a shard.
 #[derive(Debug)]
 pub struct ShardConfig {
-    /// How its segments travel.
+    /// Its carrier.
     pub carrier: CarrierKind,
-    /// Which part of the id space is its own.
+    /// Its part of the id space.
     pub shard: marline_core::Shard,
-    /// What the tokens of the UDP carrier's RESET are derived from; `None`: a random one.
+    /// Seed of the tokens of the UDP carrier's RESET; `None`: a random one.
     pub reset_seed: Option<ResetSeed>,
     /// Accept connections, with this configuration.
     pub accept: Option<ConnectionConfig>,
-    /// Bounds of the endpoint.
+    /// Limits of the endpoint.
     pub limits: Limits,
-    /// Where incoming connections wait.
+    /// Queue of incoming connections.
     pub queue: Option<Arc<AcceptQueue>>,
-    /// Who hears of monitor events, if anybody.
+    /// Receivers of monitor events, if any.
     pub monitor: Option<broadcast::Sender<MonitorEvent>>,
-    /// Where packets are written to, if anywhere.
+    /// Capture files, if any.
     pub capture: Option<Captures>,
-    /// Where segments are noted, if anywhere.
+    /// Segment log, if any.
     pub tap: Option<SegmentLog>,
-    /// Who else is shown its segments.
+    /// Further observers of its segments.
     pub observers: Vec<SharedObserver>,
 }
 
@@ -125,12 +125,12 @@ impl core::ops::Deref for ShardHandle {
 }
 
 impl Shard {
-    /// Its connections take part in this path health monitor from now on.
+    /// Makes its connections members of this path health monitor from now on.
     pub fn set_oracle(&self, oracle: Oracle) {
         self.lock().endpoint.set_oracle(oracle);
     }
 
-    /// Tells shards that share ports of each other.
+    /// Makes shards that share ports known to each other.
     pub fn introduce(shards: &[Arc<ShardHandle>]) {
         let inboxes: Vec<_> = shards.iter().map(|shard| shard.inbox.clone()).collect();
         for shard in shards {
@@ -147,7 +147,7 @@ impl Shard {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a command on the endpoint, and then sends, sets the timer and tells who waits.
+    /// Runs a command on the endpoint, then sends, sets the timer and wakes waiters.
     pub fn with_endpoint<R>(&self, command: impl FnOnce(&mut Endpoint, Instant) -> R) -> R {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -167,7 +167,7 @@ impl Shard {
         infos
     }
 
-    /// Waits until all connections have closed, or as long as `patience`. `true`: they have.
+    /// Waits until all connections have closed, for at most `patience`. Returns whether they have.
     pub async fn drained(&self, patience: marline_time::Duration) -> bool {
         const LOOK_EVERY: marline_time::Duration = marline_time::Duration::from_millis(5);
         let deadline = self.clock.now() + patience;
@@ -182,7 +182,7 @@ impl Shard {
         }
     }
 
-    /// Counts of the core and of the carrier.
+    /// Counters of the core and of the carrier.
     pub fn counters(&self) -> (marline_core::Counters, CarrierCounters) {
         let state = self.lock();
         (state.endpoint.counters(), state.carrier.counters())
@@ -199,7 +199,7 @@ impl Shard {
         ((id.0 >> 56) as u8, ConnectionId(id.0 & (u64::MAX >> 8)))
     }
 
-    /// Lets go of a connection that no stream has ([`AcceptQueue::close`]).
+    /// Releases a connection that has no stream ([`AcceptQueue::close`]).
     pub fn release(&self, id: ConnectionId) {
         let (_, id) = Shard::split_id(id);
         let now = self.clock.now();

@@ -22,7 +22,7 @@ use crate::sys::tun::Tun;
 /// Batches that wait for room in the kernel; more are dropped, as a router would.
 const STALLED_CAPACITY: usize = 32;
 
-/// How a socket is to be opened.
+/// Options for opening a socket.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
     /// Address and port to bind; port 0 lets the system choose.
@@ -81,9 +81,9 @@ pub(crate) struct RawKind {
 struct Ways {
     /// The interface that packets from an address leave through.
     interfaces: BTreeMap<IpAddr, u32>,
-    /// Sockets bound to an interface: each has a send buffer of its own, so that a slow network does
-    /// not hold up the others; and on IPv6 the interface that comes with a packet gives way to a
-    /// more specific route through another.
+    /// Sockets bound to an interface. Each has its own send buffer, so that a slow network does not
+    /// hold up the others; and on IPv6 the interface given with a packet would yield to a more
+    /// specific route through another one.
     senders: BTreeMap<u32, OwnedFd>,
     /// Not bound yet.
     spare: Vec<OwnedFd>,

@@ -82,10 +82,10 @@ impl Shard {
         self.lock().sockets.iter().flatten().map(|entry| entry.socket.local).collect()
     }
 
-    /// Lets the kernel spread datagrams over all shards whose sockets share this one's ports.
+    /// Makes the kernel distribute datagrams over all shards whose sockets share this one's ports.
     ///
     /// # Errors
-    /// The kernel refuses the program.
+    /// The kernel rejects the program.
     pub fn spread_over(&self, shards: u8) -> io::Result<()> {
         for entry in self.lock().sockets.iter().flatten() {
             crate::sys::socket::spread_by_flow_id(entry.socket.as_fd(), shards)?;

@@ -16,7 +16,7 @@ use super::socket::{Sock, StalledQueue};
 
 /// Datagrams of one batch: what fits the 64 KiB of a GSO send.
 const BATCH_DATAGRAMS: usize = 44;
-/// How the segments of a shard travel.
+/// Carrier of a shard.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CarrierKind {
     /// In UDP datagrams.

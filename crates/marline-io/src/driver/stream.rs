@@ -20,8 +20,8 @@ use super::shard::{Shard, ShardHandle, StartError};
 use super::state::State;
 use crate::error_kind;
 
-/// A connection. Dropping it lets go: what was written still goes out, unread or further incoming
-/// data aborts it.
+/// A connection. Dropping it releases the connection: written data is still sent; unread or further
+/// incoming data aborts it.
 #[derive(Debug)]
 pub struct Stream {
     shard: Arc<ShardHandle>,
@@ -30,7 +30,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of a connection that was accepted: the queue gives each of them out once.
+    /// The stream of an accepted connection. The queue returns each connection once.
     #[must_use]
     pub fn accepted(shard: Arc<ShardHandle>, incoming: Incoming) -> Self {
         let (_, id) = Shard::split_id(incoming.id);
@@ -49,7 +49,8 @@ impl Stream {
         self.peer
     }
 
-    /// Waits for the handshake: plain TCP and why, or the reason for which it failed.
+    /// Waits for the handshake. Returns the reason of the fallback if the connection runs as plain
+    /// TCP.
     ///
     /// # Errors
     /// The connection ended before it was established.
@@ -57,7 +58,7 @@ impl Stream {
         poll_fn(|cx| self.poll_connected(cx)).await
     }
 
-    /// The same, for those who wait for several.
+    /// The same as a poll function, for waiting on several connections.
     ///
     /// # Errors
     /// The connection ended before it was established.
@@ -81,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// A snapshot of the connection; `None` when nothing is left of it.
+    /// A snapshot of the connection; `None` when it no longer exists.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         let mut info = self.shard.lock().endpoint.info(self.id)?;
@@ -89,7 +90,7 @@ impl Stream {
         Some(info)
     }
 
-    /// A value that names this connection to a protocol inside it, the same on both sides
+    /// A value that identifies this connection to a protocol inside it, equal on both sides
     /// ([`Endpoint::export_binding`](marline_core::Endpoint::export_binding)).
     #[must_use]
     pub fn export_binding(&self, label: &[u8]) -> Option<[u8; 32]> {

@@ -40,7 +40,7 @@ const POOL_STEP: usize = 32;
 /// is certain: a port cannot be used again for the same two ends while TIME-WAIT lasts.
 const POOL_LIMIT: usize = 512;
 
-/// What native carriers can do.
+/// Capabilities of native carriers.
 #[must_use]
 pub const fn native_capabilities() -> Capabilities {
     Capabilities {
@@ -52,7 +52,7 @@ pub const fn native_capabilities() -> Capabilities {
     }
 }
 
-/// Raw sockets, opened while the process may, and the guards of the ports it wants.
+/// Raw sockets, opened while the process has the privilege, and the guards of its ports.
 ///
 /// Opening them needs CAP_NET_RAW, a port below 1024 CAP_NET_BIND_SERVICE; using them needs nothing.
 /// They are used by one client or one listener.
@@ -73,7 +73,7 @@ pub(crate) struct Opened {
 pub(crate) type OpenedFamily = (OwnedFd, Vec<OwnedFd>);
 
 impl RawSockets {
-    /// Opens one per address family. Both let nothing through yet.
+    /// Opens one per address family. Both reject everything at first.
     ///
     /// # Errors
     /// The system's; without CAP_NET_RAW, permission is denied.
@@ -88,8 +88,8 @@ impl RawSockets {
         Ok(RawSockets { opened })
     }
 
-    /// Reserves a port that a listener will use, and keeps the kernel quiet on it. Returns the
-    /// address with the port that the system chose for port 0.
+    /// Reserves a port that a listener will use, and keeps the kernel's TCP away from it. Returns
+    /// the address with the port that the system chose for port 0.
     ///
     /// # Errors
     /// The system's; the port may be taken.

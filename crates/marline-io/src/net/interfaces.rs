@@ -50,14 +50,14 @@ impl Interface {
     }
 }
 
-/// All interfaces at one time.
+/// Snapshot of all interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
     list: Vec<Interface>,
 }
 
 impl Interfaces {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
     /// Netlink is not available.
@@ -149,14 +149,14 @@ fn usable(interface: &Interface, scope: u8, flags: u32) -> bool {
     interface.loopback || (scope < SCOPE_LINK && flags & not_ready == 0)
 }
 
-/// Hears of changes of interfaces, addresses and routes.
+/// Watcher of changes of interfaces, addresses and routes.
 #[derive(Debug)]
 pub struct Watcher {
     netlink: AsyncFd<Netlink>,
 }
 
 impl Watcher {
-    /// Starts to listen. Needs a tokio runtime with I/O and time.
+    /// Starts the watcher. Needs a tokio runtime with I/O and time.
     ///
     /// # Errors
     /// Netlink is not available.
@@ -170,7 +170,7 @@ impl Watcher {
         Ok(Watcher { netlink: crate::sys::watch(netlink, Interest::READABLE)? })
     }
 
-    /// Waits until something changed and things have settled, then looks.
+    /// Waits until something changed and has settled, then returns the new state.
     ///
     /// # Errors
     /// Netlink failed.

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  tidy            file and function sizes, forbidden text, crate headers, links of the documents
+  tidy            file and function sizes, forbidden text, crate and module headers, links of the documents
   deps            which crate depends on which
   rooms           who may write which field of a connection, and files that import each other in a circle
   spec [--write | --kernel DIR]  the tables of requirements (docs/spec/*.toml), checked; --write renews
@@ -35,7 +35,7 @@ usage: cargo xtask <task>
   figures [ROW..] measures the rows of the README's table
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
-  interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes
+  interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
   endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/endurance.md

@@ -25,20 +25,20 @@ use marline_proxy::signals;
 
 use crate::log::LogLevel;
 
-/// The exit status that clap has for a wrong command line.
+/// Clap's exit status for an invalid command line.
 const USAGE_ERROR: u8 = 2;
 
-/// Multipath TCP in user space: applications go over several paths at once.
+/// Multipath TCP in user space: application connections over several paths at once.
 #[derive(Debug, Parser)]
 #[command(name = "marline", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
-    /// Say more on standard error: -v debug, -vv trace.
+    /// More log output on standard error: -v debug, -vv trace.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Say only warnings and errors.
+    /// Only warnings and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -46,25 +46,25 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Offer a local SOCKS5 port and forwards whose bytes travel over several paths.
+    /// Run the client: local SOCKS5 ports and forwards, carried over several paths.
     Client(cmd::client::Args),
-    /// Be the other end of clients: make keys, hand out invites, connect to targets.
+    /// Run the server for clients: manage keys and invites, connect to targets.
     Server(cmd::server::Args),
-    /// Be a native front for a local service: Multipath TCP and plain TCP clients reach it.
+    /// Run a front for a TCP service, reachable by Multipath TCP and plain TCP clients.
     Serve(cmd::serve::Args),
-    /// Join standard input and output with HOST PORT through the server (ssh's ProxyCommand).
+    /// Connect standard input and output to HOST PORT through the server (ssh's ProxyCommand).
     Connect(cmd::connect::Args),
-    /// Print the configuration that files and flags give together, or what is wrong with it.
+    /// Print the effective configuration of file and flags, or its errors.
     CheckConfig(cmd::check_config::Args),
-    /// Be a link: a UDP relay with rate, delay, loss and outages.
+    /// Emulate a link: a UDP relay with rate, delay, loss and outages.
     Link(cmd::link::Args),
     /// Run experiments: in virtual time, or (as root) in network namespaces over emulated links.
     Lab(cmd::lab::Args),
-    /// See it work: two emulated links, one dies; no root, one command.
+    /// Run a demonstration: two emulated links, one of which fails. Needs no root.
     Demo(Box<cmd::demo::Args>),
-    /// Say which of all this works on this machine, and what is missing.
+    /// Check which features work on this machine, and what is missing.
     Doctor(cmd::doctor::Args),
-    /// Watch connections and their paths live.
+    /// Show connections and their paths live.
     Monitor(cmd::monitor::Args),
     /// List the paths of a running client, or change one while connections use it.
     Path(cmd::path::Args),

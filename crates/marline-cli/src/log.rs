@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
-/// How much is said.
+/// Log level.
 #[derive(
     Copy,
     Clone,
@@ -24,14 +24,14 @@ use tracing_subscriber::{Registry, fmt, reload};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
-    /// What ended the program or a part of it.
+    /// Errors that ended the program or a part of it.
     Error,
-    /// What somebody should look at, too.
+    /// Also warnings.
     Warn,
-    /// Starts and ends, too.
+    /// Also starts and ends.
     #[default]
     Info,
-    /// Each connection, too.
+    /// Also each connection.
     Debug,
     /// Everything.
     Trace,

@@ -10,15 +10,15 @@ use marline::{Carrier, RawSockets, ServerConfig, TunPath};
 use marline_io::Interfaces;
 use serde::{Deserialize, Serialize};
 
-/// How segments travel, as users choose it.
+/// Carrier of segments, as configured.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CarrierChoice {
-    /// In UDP datagrams: no privileges, Marline on both ends.
+    /// UDP datagrams: needs no privileges, Marline on both ends.
     Udp,
-    /// As native TCP on raw sockets: CAP_NET_RAW, any Multipath TCP or TCP on the other end.
+    /// Native TCP on raw sockets: needs CAP_NET_RAW; the other end may be any Multipath TCP or TCP.
     Raw,
-    /// As native TCP through TUN interfaces (--tun) behind which Marline is a host of its own.
+    /// Native TCP through TUN interfaces (--tun), with Marline as a host of its own behind them.
     Tun,
 }
 
@@ -34,7 +34,7 @@ pub enum CarrierPlan {
 }
 
 impl CarrierPlan {
-    /// What firewalls call it.
+    /// The protocol name that firewalls use.
     #[must_use]
     pub const fn transport(&self) -> &'static str {
         match self {
@@ -43,8 +43,8 @@ impl CarrierPlan {
         }
     }
 
-    /// Opens what a client needs, and lets go of every capability.
-    /// To be called before there are threads: they keep what they were born with.
+    /// Opens the sockets a client needs, and drops every capability. Must be called before threads
+    /// are started, since threads keep the capabilities they started with.
     ///
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it).
@@ -52,8 +52,8 @@ impl CarrierPlan {
         self.open_for(None)
     }
 
-    /// Opens what a listener needs, reserves its ports, and lets go of every capability.
-    /// To be called before there are threads, too.
+    /// Opens the sockets a listener needs, reserves its ports, and drops every capability. Must
+    /// also be called before threads are started.
     ///
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it), or a port is taken.

@@ -35,22 +35,22 @@ struct Args {
     /// Only cells that together cover all pairs of values, with small transfers: a few minutes
     #[arg(long)]
     small: bool,
-    /// Only cells whose name has this in it; may be repeated, all must be in it
+    /// Only cells whose name contains this; may be repeated, all must match
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Cells at the same time
+    /// Number of cells run at the same time
     #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
-    /// Where results are kept; cells that were green with the same program are not run again
+    /// Directory of results; cells that passed with the same program are not run again
     #[arg(long, value_name = "DIR", default_value = "target/interop")]
     results: PathBuf,
     /// Run them again
     #[arg(long)]
     fresh: bool,
-    /// Keep the captures of green cells, too, and say what was found in them
+    /// Also keep the captures of passed cells, and print what was found in them
     #[arg(long)]
     keep_captures: bool,
-    /// Print the cells and do not run them
+    /// Only list the cells
     #[arg(long)]
     list: bool,
     /// Write the summary into this file, between its markers
@@ -65,7 +65,7 @@ enum Inner {
     /// One end of a cell (the runner starts it)
     #[command(hide = true)]
     Peer {
-        /// What to do, in JSON
+        /// The job, in JSON
         job: String,
     },
 }
@@ -90,7 +90,7 @@ fn peer(job: &str) -> anyhow::Result<()> {
     peer::run(&serde_json::from_str(job).context("the job")?)
 }
 
-/// The cells that were asked for.
+/// The selected cells.
 fn tasks(args: &Args) -> Vec<Task> {
     let scale = if args.small { Scale::Small } else { Scale::Full };
     let cells = if args.small { Cell::pairwise() } else { Cell::all() };
@@ -111,7 +111,7 @@ fn tasks(args: &Args) -> Vec<Task> {
     tasks
 }
 
-/// Runs them; `true`: all green.
+/// Runs them; `true` if all passed.
 fn matrix(args: &Args) -> anyhow::Result<bool> {
     let tasks = tasks(args);
     if args.list {

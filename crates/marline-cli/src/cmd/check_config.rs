@@ -8,26 +8,26 @@ use crate::config::server::ServerOptions;
 /// Arguments of `marline check-config`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Whose configuration.
+    /// Configuration to check.
     #[command(subcommand)]
     pub whose: Whose,
 }
 
-/// Whose configuration is checked.
+/// Kinds of configuration.
 #[derive(Debug, clap::Subcommand)]
 pub enum Whose {
-    /// A client's: the same file and flags as for `marline client`
+    /// Client configuration: the same file and flags as for `marline client`
     Client(client::Args),
-    /// A server's: the same file and flags as for `marline server`
+    /// Server configuration: the same file and flags as for `marline server`
     Server(server::Args),
-    /// A front's: the same file and flags as for `marline serve`
+    /// Configuration of a front: the same file and flags as for `marline serve`
     Serve(serve::Args),
 }
 
 /// Runs it.
 ///
 /// # Errors
-/// What is wrong with the configuration, and where.
+/// Errors in the configuration, with their place.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.whose {
         Whose::Client(args) => {

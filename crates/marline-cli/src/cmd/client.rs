@@ -29,15 +29,15 @@ pub(super) const FAREWELL: marline::Duration = marline::Duration::from_secs(2);
 /// Arguments of `marline client`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A TOML file whose keys are these flags' names; flags override it
+    /// TOML file whose keys are the names of these flags; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Everything else.
+    /// All other options.
     #[command(flatten)]
     pub options: ClientOptions,
 }
 
-/// A client that has all it needs privileges for.
+/// A client that has completed its privileged setup.
 #[derive(Debug)]
 pub struct Prepared {
     plan: ClientPlan,
@@ -45,10 +45,10 @@ pub struct Prepared {
     ports: Vec<(std::net::TcpListener, Service)>,
 }
 
-/// Does what needs privileges, and lets go of them.
+/// Completes the privileged setup, then drops the privileges.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     // Ports first: the likeliest error, and it must not cost a handshake.
@@ -58,10 +58,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     Ok(Prepared { plan, settings, ports })
 }
 
-/// Runs it.
+/// Runs the client.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings, ports } = prepared;
     let radios = RadioMeter::new();

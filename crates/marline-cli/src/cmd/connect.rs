@@ -33,37 +33,37 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Arguments of `marline connect`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A client's TOML file
+    /// TOML configuration file of a client
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A file with the invite, mode 0600
+    /// File with the invite, mode 0600
     #[arg(long, value_name = "FILE")]
     pub invite_file: Option<PathBuf>,
-    /// No server: straight to the target, as `marline client --direct`
+    /// Connect directly to the target, without a server, as `marline client --direct`
     #[arg(long, conflicts_with = "invite_file")]
     pub direct: bool,
-    /// Through a SOCKS5 port, such as that of a running `marline client`, and nothing else
+    /// Connect through a SOCKS5 port, such as that of a running `marline client`, only
     #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["direct", "invite_file", "config"])]
     pub socks5: Option<SocketAddr>,
-    /// A path, as for `marline client`; again for more
+    /// Path, as for `marline client`; may be repeated
     #[arg(long, value_name = "LOCAL")]
     pub path: Vec<Word<PathSpec>>,
-    /// What the paths are for [default: balanced]
+    /// Mode: how the paths are used [default: balanced]
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// The scheduler, instead of the mode's
+    /// Scheduler, instead of the mode's
     #[arg(long, value_name = "SPEC")]
     pub scheduler: Option<String>,
-    /// How segments travel [default: udp, with --direct raw]
+    /// Carrier of segments [default: udp, with --direct raw]
     #[arg(long, value_enum)]
     pub carrier: Option<CarrierChoice>,
-    /// Where to: a name (the server resolves it) or an address
+    /// Target host: a name (resolved by the server) or an address
     pub host: String,
     /// TCP port
     pub port: u16,
 }
 
-/// What to connect to, and how.
+/// Target and route of the connection.
 #[derive(Debug)]
 pub struct Prepared {
     target: Target,
@@ -76,10 +76,10 @@ enum Way {
     Own(Box<ClientPlan>),
 }
 
-/// Does what needs privileges, and lets go of them.
+/// Completes the privileged setup, then drops the privileges.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let target = Target::new(Host::parse(&args.host)?, args.port)?;
     if let Some(address) = args.socks5 {
@@ -99,10 +99,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 
-/// Runs it.
+/// Runs the connection.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let target = prepared.target;
     let plan = match prepared.way {

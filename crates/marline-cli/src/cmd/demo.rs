@@ -23,25 +23,25 @@ pub struct Args {
     /// Seed of the links' randomness and of the file.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The link that dies, as `marline link` describes links.
+    /// The link that fails, as a spec of `marline link`.
     #[arg(long, value_name = "LINK", default_value = scene::WIFI)]
     pub wifi: DuplexSpec,
-    /// The link that stays; a recorded one with `trace=NAME,delay=30ms` and --trace-dir.
+    /// The link that stays; for a recorded one use `trace=NAME,delay=30ms` and --trace-dir.
     #[arg(long, value_name = "LINK", default_value = scene::LTE)]
     pub lte: DuplexSpec,
-    /// Directory of traces; else MARLINE_TRACE_DIR.
+    /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
-    /// How fast the HTTP server sends the file in Mbit/s; 0: as fast as it goes, which fills the
+    /// Rate at which the HTTP server sends the file, in Mbit/s; 0: unlimited, which fills the
     /// links' queues.
     #[arg(long, value_name = "MBIT", default_value_t = 4.0)]
     pub file_rate: f64,
-    /// The results with every latency as JSON.
+    /// Write the results, with every latency, to this JSON file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// Runs the demo and judges it.
+/// Runs the demo and evaluates it.
 ///
 /// # Errors
 /// Something could not be started.

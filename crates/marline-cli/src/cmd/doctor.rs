@@ -15,32 +15,34 @@ use crate::doctor::{Finding, Verdict, examine, invite, path};
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A JSON array instead of text.
+    /// Print a JSON array instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Go the way to the server of this invite as a client would, over each path, in five seconds: name, UDP,
-    /// the server's key, the credential, MTU. Ends with 0 if at least one path works
+    /// Check the connection to the server of this invite as a client would make it, over each path,
+    /// in five seconds: name, UDP, the server's key, the credential, MTU. Exit status 0 if at least
+    /// one path works
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server"])]
     pub invite_file: Option<PathBuf>,
-    /// Examine the way to this server, path by path: whether it answers over UDP, and with native TCP
-    /// (CAP_NET_RAW). If it is a `marline doctor --listen`, middleboxes are found by what both ends
-    /// saw. Ends with 0 if at least one path works with either
+    /// Examine each path to this server: whether it answers over UDP, and with native TCP
+    /// (CAP_NET_RAW). If the server is a `marline doctor --listen`, middleboxes are detected by
+    /// comparing the segments at both ends. Exit status 0 if at least one path works with either
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
     pub server: Option<Target>,
-    /// A path to examine (again for more): an interface or a local address. Without: all that have a
-    /// default route
+    /// Path to examine, an interface or a local address; may be repeated [default: all with a
+    /// default route]
     #[arg(long, value_name = "PATH")]
     pub path: Vec<PathSpec>,
-    /// Be the other end of such an examination until stopped: an echo on native TCP that tells those who
-    /// come which segments it saw of them
+    /// Run the other end of such an examination until stopped: a native TCP echo server that
+    /// reports to its clients the segments it received from them
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
 }
 
-/// Examines, and says. A failure if anything fails; where a server is named, if no path leads to it.
+/// Runs the checks and prints the findings. Failure if any check fails or, with a server, if no
+/// path to it works.
 ///
 /// # Errors
-/// There is no such invite, or the result cannot be put into words.
+/// There is no such invite, or the result cannot be serialised.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(listen) = args.listen {
         path::respond(listen, |address| println!("listening on {address}")).await?;

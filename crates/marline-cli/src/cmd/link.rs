@@ -18,10 +18,10 @@ use relay::Relay;
 /// Arguments of `marline link`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where clients send to; port 0 lets the system choose.
+    /// Address to which clients send; port 0 lets the system choose.
     #[arg(long, value_name = "ADDR:PORT", requires = "to", required_unless_present = "between")]
     pub listen: Option<SocketAddr>,
-    /// Where their datagrams go.
+    /// Address to which their datagrams are forwarded.
     #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
     pub to: Option<SocketAddr>,
     /// Join two network namespaces instead (the client's and the server's, by the names `ip netns`
@@ -36,11 +36,11 @@ pub struct Args {
     /// `wifi,10.0.1.2/24,10.0.1.1/24,rate=8M,delay=10ms`. May be repeated.
     #[arg(long, value_name = "PATH", requires = "between")]
     pub path: Vec<Path>,
-    /// What reports call the link.
+    /// Name of the link in reports.
     #[arg(long, default_value = "link")]
     pub name: String,
     /// The link: a preset (wifi, lte, umts, walkout) and items such as
-    /// `rate=20M,delay=10ms,queue=80ms,loss=1%,up.rate=5M`. Without: a wire.
+    /// `rate=20M,delay=10ms,queue=80ms,loss=1%,up.rate=5M`. Default: an ideal link.
     #[arg(default_value = "")]
     pub spec: String,
     /// Items for the direction from the client only.
@@ -49,29 +49,30 @@ pub struct Args {
     /// Items for the direction to the client only.
     #[arg(long, visible_alias = "down", value_name = "ITEMS")]
     pub downlink: Option<String>,
-    /// Directory of traces; else MARLINE_TRACE_DIR.
+    /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
-    /// Seed of everything random on the link.
+    /// Seed of all randomness of the link.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// A command at a time after the start: `5s down`, `10s set rate=1M`, between namespaces
+    /// Command at a given time after the start: `5s down`, `10s set rate=1M`, between namespaces
     /// `5s down wifi`; may be repeated.
     #[arg(long, value_name = "TIME COMMAND")]
     pub at: Vec<String>,
-    /// Client addresses at the same time.
+    /// Maximum number of simultaneous client addresses.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub max_clients: u32,
-    /// How it is told what to do.
+    /// Source of commands.
     #[command(flatten)]
     pub supervisor: SupervisorArgs,
 }
 
-/// Runs the link until it is interrupted, told to quit or its time is over, and prints what it did.
+/// Runs the link until it is interrupted, receives `quit` or its time is over, and prints its
+/// statistics.
 ///
 /// # Errors
-/// The description cannot be understood, a trace is missing, a socket cannot be bound or an
-/// interface not made.
+/// The spec is invalid, a trace is missing, a socket cannot be bound or an interface cannot be
+/// created.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let supervisor = LinkSupervisor::new(&args.supervisor)?;
     if let [client, server] = &args.between[..] {

@@ -25,19 +25,20 @@ const MAX_LINE: u64 = 4_096;
 /// Control connections at the same time.
 const MAX_PEERS: usize = 8;
 
-/// How links are told what to do, and when to end.
+/// Options for the commands to a link, and for its end.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SupervisorArgs {
-    /// Take commands here too: a unix socket, one command a line, one JSON object back.
+    /// Also accept commands on this unix socket: one command per line, answered by one JSON object.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// End after so many seconds instead of running until interrupted.
+    /// End after this many seconds instead of running until interrupted.
     #[arg(long = "for", visible_alias = "seconds", value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// Spin at most so long before a packet is due instead of sleeping: precision for processor time.
+    /// Spin at most this long before a packet is due instead of sleeping, which trades processor
+    /// time for precision.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub spin_us: u64,
-    /// The final statistics as JSON.
+    /// Print the final statistics as JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -15,19 +15,20 @@ use crate::{oracle_table, path_table};
 /// Arguments of `marline monitor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process to watch (it prints where); may be left out if only one runs.
+    /// Control socket of the process to watch, which prints it at start; may be omitted if only one
+    /// runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// One JSON object per line instead of text.
+    /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The live table of all paths instead of events.
+    /// Show a live table of all paths instead of events.
     #[arg(long)]
     pub table: bool,
-    /// Seconds between two pictures of --table.
+    /// Seconds between two updates of --table.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "table")]
     pub interval: f64,
-    /// One picture of --table, then end.
+    /// Print --table once, then end.
     #[arg(long, requires = "table")]
     pub once: bool,
 }
@@ -44,7 +45,7 @@ pub(super) async fn reach(control: Option<&PathBuf>) -> anyhow::Result<ControlCl
 /// Shows events or the table until the watched process ends or the user interrupts.
 ///
 /// # Errors
-/// No process can be reached, or the interval is not a time.
+/// No process can be reached, or the interval is invalid.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !(0.05..=3_600.0).contains(&args.interval) {
         bail!("--interval {}: between 0.05 and 3600 seconds", args.interval);

@@ -12,20 +12,20 @@ use crate::path_table::{align, radio};
 /// Arguments of `marline path`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process; may be left out if only one runs.
+    /// Control socket of the process; may be omitted if only one runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// The path to change, as the list names it: interface, address or number.
+    /// The path to change, as named in the list: interface, address or number.
     #[arg(requires = "change")]
     pub path: Option<String>,
-    /// What to do with it.
+    /// The change.
     pub change: Option<Change>,
 }
 
-/// What can be done to a path.
+/// Changes to a path.
 #[derive(Copy, Clone, Debug, clap::ValueEnum)]
 pub enum Change {
     /// Use it (again).
@@ -34,14 +34,14 @@ pub enum Change {
     Down,
     /// Use it only while no other works.
     Backup,
-    /// Use it as the others.
+    /// Use it like the others.
     Primary,
 }
 
-/// Lists or changes.
+/// Lists the paths or changes one.
 ///
 /// # Errors
-/// No process can be reached, or it refuses.
+/// No process can be reached, or it rejects the request.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = reach(args.control.as_ref()).await?;
     if let (Some(path), Some(change)) = (args.path, args.change) {

@@ -13,7 +13,7 @@ use crate::config::policies::registry;
 pub struct Args {
     /// Only this policy.
     pub name: Option<String>,
-    /// A JSON array instead of text.
+    /// Print a JSON array instead of text.
     #[arg(long)]
     pub json: bool,
 }
@@ -28,10 +28,10 @@ const KINDS: [(PolicyKind, &str); 6] = [
     (PolicyKind::Recovery, "NAME[,KEY=VALUE...]"),
 ];
 
-/// Prints them. A failure if the one that was asked for does not exist.
+/// Prints the policies. Failure if the requested one does not exist.
 ///
 /// # Errors
-/// The result cannot be put into words.
+/// The result cannot be serialised.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let registry = registry();
     let (mut text, mut list) = (String::new(), Vec::new());

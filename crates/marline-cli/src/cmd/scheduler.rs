@@ -11,23 +11,23 @@ use crate::control::protocol::{Answer, Command};
 /// Arguments of `marline scheduler`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the process; may be left out if only one runs.
+    /// Control socket of the process; may be omitted if only one runs.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Only this connection; all that exist otherwise.
+    /// Only this connection [default: all existing ones].
     #[arg(long, value_name = "NUMBER")]
     pub connection: Option<u64>,
     /// The scheduler, such as `redundant`, or with parameters and wrappers
-    /// `lowest-rtt+orp,penalise=paper` (`marline policies` lists all). It decides what this side
-    /// sends: the other direction is the peer's to choose.
+    /// `lowest-rtt+orp,penalise=paper` (`marline policies` lists all). It applies to data sent by
+    /// this side; the peer chooses its own.
     #[arg(value_name = "SPEC")]
     pub scheduler: String,
 }
 
-/// Changes it.
+/// Changes the scheduler.
 ///
 /// # Errors
-/// No process can be reached, the text describes no scheduler, or no connection has this number.
+/// No process can be reached, the scheduler is invalid, or no connection has this number.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut client = reach(args.control.as_ref()).await?;
     let command = Command::SetScheduler { scheduler: args.scheduler, connection: args.connection };

@@ -18,35 +18,35 @@ use crate::control::ServerHandle;
 /// Arguments of `marline serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A TOML file whose keys are these flags' names; flags override it
+    /// TOML file whose keys are the names of these flags; flags override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Everything else.
+    /// All other options.
     #[command(flatten)]
     pub options: ServeOptions,
 }
 
-/// A front that has all it needs privileges for.
+/// A front that has completed its privileged setup.
 #[derive(Debug)]
 pub struct Prepared {
     plan: ServePlan,
     settings: Settings<ServeOptions>,
 }
 
-/// Does what needs privileges, and lets go of them.
+/// Completes the privileged setup, then drops the privileges.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let (settings, mut plan) = Settings::read(args.options, args.config)?;
     plan.carrier.clone().listen(&mut plan.network)?;
     Ok(Prepared { plan, settings })
 }
 
-/// Runs it.
+/// Runs the front.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings } = prepared;
     let stopper = Stopper::default();

@@ -26,55 +26,55 @@ use crate::native::raise_file_limit;
 /// Arguments of `marline server`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A TOML file whose keys are these flags' names; flags override it
+    /// TOML file whose keys are the names of these flags; flags override it
     #[arg(long, value_name = "FILE", default_value = "marline-server.toml", global = true)]
     pub config: PathBuf,
-    /// Make that file, keys and the first client; print its invite
+    /// Create that file, the keys and the first client; print its invite
     #[arg(long)]
     pub init: bool,
-    /// The first client's name
+    /// Name of the first client
     #[arg(long, value_name = "NAME", default_value = "first", requires = "init")]
     pub client: String,
-    /// Write the invite into this file, mode 0600, instead of printing it; it must not exist
+    /// Write the invite to this new file, mode 0600, instead of printing it
     #[arg(long, value_name = "FILE", requires = "init")]
     pub invite_out: Option<PathBuf>,
-    /// Everything else.
+    /// All other options.
     #[command(flatten)]
     pub options: ServerOptions,
-    /// Clients.
+    /// Management of clients.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// What else a server's owner does.
+/// Administrative subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Invite, list and revoke clients (a running server notices within a second)
+    /// Invite, list and revoke clients (takes effect on a running server within a second)
     #[command(subcommand)]
     Credential(Credential),
 }
 
-/// What can be done to clients.
+/// Commands on clients.
 #[derive(Debug, clap::Subcommand)]
 pub enum Credential {
-    /// Make a client and print its invite, once
+    /// Create a client and print its invite (it cannot be shown again)
     Add {
-        /// Its name: letters, digits, '-', '_', '.'
+        /// Name of the client: letters, digits, '-', '_', '.'
         name: String,
-        /// Write the invite into this file, mode 0600, instead of printing it; it must not exist
+        /// Write the invite to this new file, mode 0600, instead of printing it
         #[arg(long, value_name = "FILE")]
         invite_out: Option<PathBuf>,
     },
     /// Print the clients' names
     List,
-    /// Take a client away; its connections end
+    /// Revoke a client; its connections end
     Revoke {
-        /// Its name
+        /// Name of the client
         name: String,
     },
 }
 
-/// A server that has all it needs privileges for.
+/// A server that has completed its privileged setup.
 #[derive(Debug)]
 pub struct Prepared {
     plan: ServerPlan,
@@ -89,12 +89,12 @@ impl Prepared {
     }
 }
 
-/// What to run, if something is to be run: the other commands are done then.
+/// The server to run, if any; other commands are complete when this returns.
 ///
-/// Does what needs privileges, and lets go of them.
+/// Completes the privileged setup, then drops the privileges.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let file = &args.config;
     if args.init {
@@ -147,10 +147,10 @@ fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow
     Ok(())
 }
 
-/// Runs it.
+/// Runs the server.
 ///
 /// # Errors
-/// What went wrong, in words for the user.
+/// An error message for the user.
 pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let Some(Prepared { plan, settings }) = prepared else { return Ok(ExitCode::SUCCESS) };
     let key = ServerKey::load(&plan.key_file)?;

@@ -17,66 +17,70 @@ use crate::native::{CarrierChoice, CarrierPlan};
 options! {
     /// Flags of `marline client`, and keys of its file.
     pub struct ClientOptions {
-        /// The invite (other users of this machine can see arguments: prefer --invite-file)
-        #[arg(long, value_name = "WORD")]
+        /// Invite of the server (visible to other users of this machine: prefer --invite-file)
+        #[arg(long, value_name = "INVITE")]
         pub invite: Option<Word<InviteWord>>,
-        /// A file with the invite, mode 0600
+        /// File with the invite, mode 0600
         #[arg(long, value_name = "FILE", conflicts_with = "invite")]
         pub invite_file: Option<PathBuf>,
-        /// No server: connect straight to targets, which may be any Multipath TCP or TCP servers
+        /// Connect directly to targets, without a server; they may be any Multipath TCP or TCP
+        /// servers
         #[arg(long, conflicts_with_all = ["invite", "invite_file"])]
         pub direct: bool,
-        /// A path: INTERFACE or ADDRESS, `=ADDRESS:PORT` of the server on it, `,backup`; again for more
-        /// [default: every interface with a default route]
+        /// Path: INTERFACE or ADDRESS, optionally `=ADDRESS:PORT` of the server on it, and
+        /// `,backup`; may be repeated [default: every interface with a default route]
         #[arg(long, value_name = "LOCAL")]
         pub path: Vec<Word<PathSpec>>,
-        /// Accept applications here [default: 127.0.0.1:1080 if there is no -L]
+        /// SOCKS5 listening address for applications [default: 127.0.0.1:1080 unless -L is given]
         #[arg(long, value_name = "ADDR:PORT")]
         pub socks5: Vec<SocketAddr>,
-        /// Carry connections to a local port to one target, as ssh's -L
+        /// Forward connections to a local port to one target, like ssh's -L
         #[arg(short = 'L', long, value_name = "[ADDR:]PORT:HOST:PORT")]
         pub local_forward: Vec<Word<Forward>>,
-        /// Accept applications of other machines too: everyone who reaches the port can use the proxy
+        /// Also accept applications on other machines: anyone who can reach the port can use the
+        /// proxy
         #[arg(long)]
         pub share: bool,
-        /// The path manager, instead of the mode's
+        /// Path manager, instead of the mode's
         #[arg(long, value_name = "SPEC")]
         pub path_manager: Option<String>,
-        /// Connections that wait ready, 0 to 32 [default: 2]
+        /// Number of warm connections kept ready, 0 to 32 [default: 2]
         #[arg(long, value_name = "N")]
         pub warm: Option<usize>,
-        /// Applications' connections at the same time [default: 1024]
+        /// Maximum number of simultaneous application connections [default: 1024]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
-        /// Keep a path's UDP mapping alive this often, at most 20s [default: 15s]
+        /// Interval of keepalives for a path's NAT mapping (UDP), at most 20s [default: 15s]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
-        /// Notice a dead download path by its silence, while another path is unused: probing or multimob,
-        /// perhaps with parameters (docs/spec/experimental.md), or off [default: the mode's]
+        /// Detect a dead download path by its silence, while another path is unused: probing or
+        /// multimob, optionally with parameters (docs/spec/experimental.md), or off [default: the
+        /// mode's]
         #[arg(long, value_name = "SPEC")]
         pub receive_timer: Option<Word<Watch<ReceiveTimer>>>,
-        /// Ask the only path of an idle connection for a sign of life, while another one is unused:
-        /// idle=10s,interval=1s,count=2, or off [default: in mode interactive these, else off]
+        /// Probe the only path of an idle connection, while another path is unused:
+        /// idle=10s,interval=1s,count=2, or off [default: these values in mode interactive, else
+        /// off]
         #[arg(long, value_name = "SPEC")]
         pub lone_keepalive: Option<Word<Watch<LoneKeepalive>>>,
     }
 }
 
-/// How a client gets to targets.
+/// Route of a client to targets.
 #[derive(Clone, Debug)]
 pub enum Route {
-    /// Straight.
+    /// Direct connections.
     Direct,
-    /// Through the server that this leads to.
+    /// Through this server.
     Through(Invite),
 }
 
-/// What a client runs with.
+/// Complete configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// The way to targets.
+    /// Route to targets.
     pub route: Route,
-    /// How segments travel.
+    /// Carrier of segments.
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ClientConfig,
@@ -84,19 +88,19 @@ pub struct ClientPlan {
     pub socks5: Vec<SocketAddr>,
     /// Forwards.
     pub forwards: Vec<Forward>,
-    /// Connections that wait ready.
+    /// Number of warm connections.
     pub warm: usize,
-    /// Bound on applications' connections.
+    /// Limit on application connections.
     pub max_connections: usize,
-    /// How it is watched and ended.
+    /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
 }
 
 impl ClientOptions {
-    /// File and flags together.
+    /// Merges file and flags.
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// Errors in the file, with their place.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ClientOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ClientOptions = super::load(file)?;
@@ -109,7 +113,7 @@ impl ClientOptions {
         Ok(self.over(lower))
     }
 
-    /// These options above `lower`.
+    /// These options, with those of `lower` where unset.
     #[must_use]
     pub fn over(self, mut lower: ClientOptions) -> ClientOptions {
         // Either way of giving the invite replaces both.
@@ -143,10 +147,10 @@ impl ClientOptions {
         self.shared().choice(self.path_manager.clone())
     }
 
-    /// The invite, wherever it is.
+    /// Reads the invite from its source.
     ///
     /// # Errors
-    /// There is none, or it is wrong.
+    /// There is none, or it is invalid.
     pub fn read_invite(&self) -> anyhow::Result<Invite> {
         if let Some(Word(InviteWord(invite))) = &self.invite {
             return Ok(invite.clone());
@@ -176,10 +180,10 @@ impl ClientOptions {
         Ok(Route::Direct)
     }
 
-    /// What to run with.
+    /// The complete configuration.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// Contradictory options.
     pub fn plan(self) -> anyhow::Result<ClientPlan> {
         let route = self.route()?;
         let options = self.effective();

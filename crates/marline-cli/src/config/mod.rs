@@ -22,7 +22,7 @@ pub use values::{Forward, InviteWord, Signal, Span, Tun, Watch, Word};
 /// Reads a file; relative paths in it are relative to the file.
 ///
 /// # Errors
-/// It cannot be read, or where it is wrong.
+/// The file cannot be read, or is invalid (with the place).
 pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -32,7 +32,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
 /// Reads a file's text.
 ///
 /// # Errors
-/// Where it is wrong.
+/// The text is invalid (with the place).
 pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     Ok(toml::from_str(text)?)
 }

@@ -7,30 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use super::Span;
 
-/// What can be chosen by name: the built-in policies and those of the literature.
+/// Registry of all policies: the built-in ones and those of the literature.
 #[must_use]
 pub fn registry() -> Registry {
     marline_research::registry()
 }
 
-/// What the paths are for; the names are Apple's, `redundant` is ours.
+/// Mode of using the paths. The names `handover`, `interactive` and `aggregate` are Apple's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// One path at a time; the others wait and take over.
+    /// One path at a time; the others stand by and take over.
     Handover,
-    /// WiFi carries; a path flagged `backup` sleeps until no other works (MultiMob).
+    /// WiFi carries the data; a path flagged `backup` is not opened until no other works
+    /// (MultiMob).
     Interactive,
-    /// All paths stand ready, the quickest carries: low delay.
+    /// All paths are open, the one with the lowest RTT is preferred: low delay.
     #[default]
     Balanced,
-    /// All paths carry at once: throughput.
+    /// All paths carry data at once: high throughput.
     Aggregate,
-    /// Every path carries everything: the lowest delay, for the price of the bytes.
+    /// Every path carries all data: lowest delay, at the cost of extra bytes.
     Redundant,
 }
 
-/// Which end of connections a command is.
+/// Side of the connections of a command.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// It opens them.
@@ -60,10 +61,10 @@ impl Mode {
     }
 }
 
-/// A connection that has no path is kept this long: a laptop's lid is closed over lunch.
+/// Time for which a connection without a path is kept: long enough for a laptop closed over lunch.
 pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
 
-/// What both ends can choose.
+/// Choices common to both ends.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     /// The mode.
@@ -77,14 +78,14 @@ pub struct Choice {
     pub congestion: Option<String>,
     /// Instead of RACK-TLP.
     pub recovery: Option<String>,
-    /// How long a connection without a path is kept.
+    /// Time for which a connection without a path is kept.
     pub linger: Option<Span>,
     /// DSS checksums.
     pub dss_checksum: bool,
 }
 
 impl Choice {
-    /// Specs in force: scheduler, path manager, congestion control, loss recovery.
+    /// Effective specs: scheduler, path manager, congestion control, loss recovery.
     #[must_use]
     pub fn names(&self, side: Side) -> [String; 4] {
         let (scheduler, path_manager) = self.mode.policies(side);
@@ -99,10 +100,10 @@ impl Choice {
         ]
     }
 
-    /// How connections behave.
+    /// The configuration of connections.
     ///
     /// # Errors
-    /// A name, key or value that is not known; the error lists those there are.
+    /// An unknown name, key or value; the error lists the known ones.
     pub fn connection(&self, registry: &Registry, side: Side) -> anyhow::Result<ConnectionConfig> {
         let [scheduler, path_manager, congestion, recovery] = self.names(side);
         let policies = registry

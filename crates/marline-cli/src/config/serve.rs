@@ -17,38 +17,39 @@ use crate::native::{CarrierChoice, CarrierPlan};
 options! {
     /// Flags of `marline serve`, and keys of its file.
     pub struct ServeOptions {
-        /// Accept connections here; again for more (`[::]:443` is every address of both families)
+        /// Listening address; may be repeated (`[::]:443` is every address of both families)
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
         /// The service: HOST:PORT or unix:PATH
         #[arg(long, value_name = "SERVICE")]
         pub to: Option<Word<Backend>>,
-        /// Tell clients of this address too, `=PUBLIC` to tell them another one (behind NAT),
-        /// `,backup` to have it used last; again for more
+        /// Also announce this address to clients; `=PUBLIC` announces another one instead (behind
+        /// NAT), `,backup` makes it a backup; may be repeated
         #[arg(long, value_name = "ADDR[:PORT]")]
         pub signal: Vec<Word<Signal>>,
-        /// Tell the service the client's address in a PROXY protocol header
+        /// Send the client's address to the service in a PROXY protocol header
         #[arg(long, value_enum, value_name = "VERSION")]
         pub proxy_protocol: Option<ProxyProtocol>,
-        /// Connections at the same time; further ones are reset [default: 4096]
+        /// Maximum number of simultaneous connections; further ones are reset [default: 4096]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
-        /// The same from one source: an IPv4 address or IPv6 /64 [default: 256]
+        /// Maximum number of connections from one source: an IPv4 address or IPv6 /64 [default:
+        /// 256]
         #[arg(long, value_name = "N")]
         pub max_per_source: Option<usize>,
-        /// End connections that carried nothing for so long [default: never]
+        /// End connections that have been idle for this long [default: never]
         #[arg(long, value_name = "TIME")]
         pub idle_timeout: Option<Word<Span>>,
-        /// How long the service may take to accept [default: 10s]
+        /// Time limit for connecting to the service [default: 10s]
         #[arg(long, value_name = "TIME")]
         pub connect_timeout: Option<Word<Span>>,
-        /// Ask silent clients this often whether they are there [default: 2m]
+        /// Interval of keepalives to idle clients [default: 2m]
         #[arg(long, value_name = "TIME")]
         pub keepalive: Option<Word<Span>>,
     }
 }
 
-/// Which header tells a service of its client, as users choose it.
+/// PROXY protocol version, as configured.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyProtocol {
@@ -67,28 +68,28 @@ impl From<ProxyProtocol> for HeaderVersion {
     }
 }
 
-/// What a front runs with.
+/// Complete configuration of a front.
 #[derive(Clone, Debug)]
 pub struct ServePlan {
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ServerConfig,
-    /// How segments travel.
+    /// Carrier of segments.
     pub carrier: CarrierPlan,
     /// The service.
     pub backend: Backend,
-    /// What it is told of the client.
+    /// PROXY protocol header sent to it.
     pub header: Option<HeaderVersion>,
-    /// Bounds.
+    /// Limits.
     pub limits: FrontLimits,
-    /// How it is watched and ended.
+    /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
 }
 
 impl ServeOptions {
-    /// File and flags together.
+    /// Merges file and flags.
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// Errors in the file, with their place.
     pub fn with_file(self, file: Option<&Path>) -> anyhow::Result<ServeOptions> {
         let Some(file) = file else { return Ok(self) };
         let mut lower: ServeOptions = super::load(file)?;
@@ -111,10 +112,10 @@ impl ServeOptions {
         self
     }
 
-    /// What to run with.
+    /// The complete configuration.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// Contradictory options.
     pub fn plan(self) -> anyhow::Result<ServePlan> {
         let options = self.effective();
         if options.listen.is_empty() {

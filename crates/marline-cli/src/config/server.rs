@@ -17,38 +17,38 @@ use crate::native::{CarrierChoice, CarrierPlan};
 options! {
     /// Flags of `marline server`, and keys of its file.
     pub struct ServerOptions {
-        /// Answer clients on this address (UDP, or TCP as --carrier has it), `[::]:7777` for all; again
-        /// for more
+        /// Listening address for clients (UDP, or TCP depending on --carrier), `[::]:7777` for all;
+        /// may be repeated
         #[arg(long, value_name = "ADDR:PORT")]
         pub listen: Vec<SocketAddr>,
-        /// Where clients reach it, for invites; again for more [default: the listening address]
+        /// Public address for invites; may be repeated [default: the listening address]
         #[arg(long, value_name = "HOST:PORT")]
         pub public: Vec<Word<Target>>,
-        /// The server's key [default: beside the configuration]
+        /// Key file of the server [default: beside the configuration]
         #[arg(long, value_name = "FILE")]
         pub key_file: Option<PathBuf>,
-        /// Its clients [default: beside the configuration]
+        /// Credentials file with its clients [default: beside the configuration]
         #[arg(long, value_name = "FILE")]
         pub credentials_file: Option<PathBuf>,
-        /// Let clients reach these addresses although they are not public
+        /// Allow clients to reach these non-public addresses
         #[arg(long, value_name = "CIDR")]
         pub allow: Vec<Word<Cidr>>,
-        /// Never let clients reach these
+        /// Never allow clients to reach these addresses
         #[arg(long, value_name = "CIDR")]
         pub deny: Vec<Word<Cidr>>,
-        /// Share the port among this many threads: 1, 2, 4 .. 128 [default: 1]
+        /// Number of threads that share the port: 1, 2, 4 .. 128 [default: 1]
         #[arg(long, value_name = "N")]
         pub shards: Option<usize>,
-        /// Connections of one client at the same time [default: 4096]
+        /// Maximum number of simultaneous connections of one client [default: 4096]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
     }
 }
 
-/// What a server runs with.
+/// Complete configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerPlan {
-    /// How segments travel.
+    /// Carrier of segments.
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
     pub network: marline::ServerConfig,
@@ -56,11 +56,11 @@ pub struct ServerPlan {
     pub key_file: PathBuf,
     /// The clients' file.
     pub credentials_file: PathBuf,
-    /// Destinations.
+    /// Rules for destinations.
     pub rules: Rules,
-    /// Bounds.
+    /// Limits.
     pub limits: ServerLimits,
-    /// How it is watched and ended.
+    /// Monitoring and shutdown options.
     pub runtime: RuntimeOptions,
 }
 
@@ -68,7 +68,7 @@ impl ServerOptions {
     /// The options of a file.
     ///
     /// # Errors
-    /// What is wrong with the file, and where.
+    /// Errors in the file, with their place.
     pub fn from_file(file: &Path) -> anyhow::Result<ServerOptions> {
         let mut options: ServerOptions = super::load(file)?;
         for path in [
@@ -82,7 +82,7 @@ impl ServerOptions {
         Ok(options)
     }
 
-    /// These options above `lower`.
+    /// These options, with those of `lower` where unset.
     #[must_use]
     pub fn over(self, lower: ServerOptions) -> ServerOptions {
         self.layered(lower)
@@ -100,10 +100,10 @@ impl ServerOptions {
         self
     }
 
-    /// What invites name: `public`, or the listening addresses if clients can use them.
+    /// Addresses for invites: `public`, or the listening addresses if clients can use them.
     ///
     /// # Errors
-    /// A listening address that means nothing to a client, and no public name.
+    /// A listening address that is meaningless to clients, and no public address.
     pub fn public_names(&self) -> anyhow::Result<Vec<Target>> {
         if !self.public.is_empty() {
             return Ok(self.public.iter().map(|word| word.0.clone()).collect());
@@ -123,10 +123,10 @@ impl ServerOptions {
         Ok(self.listen.iter().copied().map(Target::from).collect())
     }
 
-    /// What to run with.
+    /// The complete configuration.
     ///
     /// # Errors
-    /// What does not fit together.
+    /// Contradictory options.
     pub fn plan(self, file: &Path) -> anyhow::Result<ServerPlan> {
         let options = self.effective(file);
         if options.listen.is_empty() {

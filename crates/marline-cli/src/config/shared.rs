@@ -17,7 +17,7 @@ use super::{Span, Tun, Watch, Word};
 use crate::log::LogLevel;
 use crate::native::{CarrierChoice, CarrierPlan};
 
-/// A field that flags or a file can leave out.
+/// An optional setting of flags or a file.
 pub trait Layer: Sized {
     /// Nothing was said.
     fn is_unset(&self) -> bool;
@@ -62,10 +62,10 @@ macro_rules! options {
             @whole $(#[$meta])* $name {
                 $($(#[$own_meta])* $own: $own_type,)*
             } {
-                /// What the paths are for [default: balanced]
+                /// Mode: how the paths are used [default: balanced]
                 #[arg(long, value_enum)]
                 mode: Option<$crate::config::policies::Mode>,
-                /// The scheduler, instead of the mode's: a name, perhaps with parameters and
+                /// Scheduler, instead of the mode's: a name, optionally with parameters and
                 /// wrappers (`marline policies` lists them)
                 #[arg(long, value_name = "SPEC")]
                 scheduler: Option<String>,
@@ -75,41 +75,42 @@ macro_rules! options {
                 /// Loss recovery [default: rack-tlp]
                 #[arg(long, value_name = "SPEC")]
                 recovery: Option<String>,
-                /// What connections learn of each other's paths: prompt or multimob, perhaps with
-                /// parameters (docs/oracle.md), or off [default: prompt in mode interactive]
+                /// Path health monitor shared by all connections: prompt or multimob, optionally
+                /// with parameters (docs/oracle.md), or off [default: prompt in mode interactive]
                 #[arg(long, value_name = "SPEC")]
                 oracle: Option<$crate::config::shared::OracleWord>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::config::Word<$crate::config::Span>>,
-                /// How segments travel [default: udp, for serve and --direct raw]
+                /// Carrier of segments [default: udp, for serve and --direct raw]
                 #[arg(long, value_enum)]
                 carrier: Option<$crate::native::CarrierChoice>,
-                /// A TUN interface for --carrier tun and the address of the host behind it, which is
-                /// Marline; again for more
+                /// TUN interface for --carrier tun, and the address that Marline uses behind it;
+                /// may be repeated
                 #[arg(long, value_name = "INTERFACE=ADDRESS")]
                 tun: Vec<$crate::config::Word<$crate::config::Tun>>,
-                /// Protect data with DSS checksums as well (TLS notices damage too, but ends the
+                /// Protect data with DSS checksums (TLS detects damage too, but then ends the
                 /// connection)
                 #[arg(long)]
                 dss_checksum: bool,
                 /// Time for running connections to finish when stopped [default: 10s]
                 #[arg(long, value_name = "TIME")]
                 drain: Option<$crate::config::Word<$crate::config::Span>>,
-                /// Write what goes over each path into pcapng files in this directory
+                /// Capture the packets of each path in pcapng files in this directory
                 #[arg(long, value_name = "DIR")]
                 pcap: Option<std::path::PathBuf>,
-                /// Leave MPTCP keys in them: who reads one can disturb the connection
+                /// Leave MPTCP keys in the captures: anyone who reads them can disturb the
+                /// connection
                 #[arg(long)]
                 pcap_secrets: bool,
-                /// Serve Prometheus metrics here
+                /// Serve Prometheus metrics on this address
                 #[arg(long, value_name = "ADDR:PORT")]
                 metrics: Option<std::net::SocketAddr>,
-                /// The control socket (for `marline monitor`) [default: in the user's runtime
+                /// Control socket (for `marline monitor`) [default: in the user's runtime
                 /// directory]
                 #[arg(long, value_name = "FILE")]
                 control: Option<std::path::PathBuf>,
-                /// How much the log says; -v and -q have the last word [default: info]
+                /// Log level; overridden by -v and -q [default: info]
                 #[arg(long, value_enum, value_name = "LEVEL")]
                 log: Option<$crate::log::LogLevel>,
             }
@@ -183,21 +184,21 @@ pub struct Shared {
     pub log: Option<LogLevel>,
 }
 
-/// How a running program is watched and ended.
+/// Monitoring and shutdown options of a running program.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
-    /// Patience when stopped.
+    /// Time for running connections to finish when stopped.
     pub drain: Duration,
     /// Prometheus.
     pub metrics: Option<SocketAddr>,
     /// Control socket.
     pub control: Option<PathBuf>,
-    /// How much the log says.
+    /// Log level.
     pub log: LogLevel,
 }
 
 impl Shared {
-    /// What is chosen for connections.
+    /// The choices for connections.
     #[must_use]
     pub fn choice(&self, path_manager: Option<String>) -> Choice {
         Choice {
@@ -235,10 +236,10 @@ impl Shared {
         self
     }
 
-    /// How segments are to travel; the defaults must be filled in.
+    /// The carrier of segments; the defaults must be filled in.
     ///
     /// # Errors
-    /// Interfaces without --carrier tun, or the other way round.
+    /// Interfaces without --carrier tun, or the reverse.
     pub fn carrier(&self) -> anyhow::Result<CarrierPlan> {
         let choice = self.carrier.unwrap_or(CarrierChoice::Udp);
         match (choice, self.tun.is_empty()) {
@@ -254,10 +255,10 @@ impl Shared {
         }
     }
 
-    /// Makes the directory for captures, if there are to be any.
+    /// Creates the directory for captures, if captures are enabled.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub fn capture_dir(&self) -> anyhow::Result<Option<PathBuf>> {
         if let Some(pcap) = &self.pcap {
             std::fs::create_dir_all(pcap)
@@ -266,7 +267,7 @@ impl Shared {
         Ok(self.pcap.clone())
     }
 
-    /// What the running program is to be like.
+    /// The options of the running program.
     #[must_use]
     pub fn runtime(&self) -> RuntimeOptions {
         RuntimeOptions {

@@ -80,7 +80,7 @@ impl Display for Span {
     }
 }
 
-/// Something with parameters, or `off`.
+/// Parameters of a feature, or `off`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Watch<T>(pub Option<T>);
 
@@ -101,7 +101,7 @@ impl<T: Display> Display for Watch<T> {
     }
 }
 
-/// An invite that prints as where it leads, not as what it says.
+/// An invite, printed as its server's address and without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InviteWord(pub Invite);
 
@@ -123,9 +123,9 @@ impl Display for InviteWord {
 /// `[ADDRESS:]PORT:HOST:PORT`, as ssh's -L.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Where applications connect.
+    /// Listening address for applications.
     pub listen: SocketAddr,
-    /// Where they get.
+    /// Target of the forward.
     pub target: Target,
 }
 
@@ -163,7 +163,7 @@ impl Display for Forward {
     }
 }
 
-/// `ADDRESS[:PORT][=PUBLIC[:PORT]][,backup]`: an address of a server that clients are told of.
+/// `ADDRESS[:PORT][=PUBLIC[:PORT]][,backup]`: an address that a server announces to clients.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Signal(pub ServerAddress);
 

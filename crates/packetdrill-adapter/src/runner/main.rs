@@ -3,10 +3,10 @@
 //! ```text
 //! PACKETDRILL=/path/of/packetdrill PKT_DIR=/path/of/scripts cargo xtask packetdrill [NAME..] [OPTIONS]
 //! ```
-//! Neither the program nor a script is part of this repository. What is: the lists of the *names* of scripts
-//! that pass (`passing.txt`, and `passing-shipped.txt` for the conduct that users run). A script on the list that
-//! fails, fails the run; one that passes and is not on it is told. Without the two variables nothing is run, and
-//! that is said loudly.
+//! Neither the program nor a script is part of this repository. What is: the lists of the *names*
+//! of scripts that pass (`passing.txt`, and `passing-shipped.txt` for the configuration that users
+//! run). A script on the list that fails, fails the run; one that passes and is not on it is told.
+//! Without the two variables nothing is run, and that is said loudly.
 #![forbid(unsafe_code)]
 
 mod namespace;
@@ -37,7 +37,7 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
   --why              show all that packetdrill says of a script that fails
 ";
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug)]
 struct Options {
     names: Vec<String>,
@@ -51,7 +51,7 @@ struct Options {
 }
 
 impl Options {
-    /// The list of those that pass: each conduct has its own.
+    /// List of passing scripts, one for each configuration.
     fn ratchet(&self) -> PathBuf {
         let name = if self.conduct == "linux" { "passing.txt" } else { "passing-shipped.txt" };
         let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join(name);

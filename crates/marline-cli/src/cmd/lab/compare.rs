@@ -13,39 +13,39 @@ use crate::cmd::monitor::print;
 /// Arguments of `marline lab compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only these rows, by the beginning of their names.
+    /// Only rows whose names begin with one of these.
     #[arg(value_name = "ROW")]
     pub rows: Vec<String>,
-    /// Ten runs of everything, also of what takes long.
+    /// Ten runs of everything, including the slow rows.
     #[arg(long)]
     pub full: bool,
-    /// So many runs of everything instead.
+    /// Number of runs of everything.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
-    /// Processors to use: so many runs at once as these carry. Default: all.
+    /// Processors to use; runs are parallel as far as these allow. Default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processors: Option<u32>,
-    /// Where results are kept; what is there of this program is not run again.
+    /// Directory of results; existing results of this program are not run again.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub results: PathBuf,
-    /// Run it again.
+    /// Run everything again.
     #[arg(long)]
     pub fresh: bool,
-    /// Print the rows and do not run them.
+    /// Only list the rows.
     #[arg(long)]
     pub list: bool,
-    /// Only the table of what is there.
+    /// Only print the table of existing results.
     #[arg(long)]
     pub table: bool,
-    /// Write the table into this file too, between its markers.
+    /// Also write the table into this file, between its markers.
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
 }
 
-/// Runs what was asked for and prints the table; success: everything that must hold does.
+/// Runs the selected rows and prints the table; success if all targets are met.
 ///
 /// # Errors
-/// Nothing can be run here.
+/// Runs are not possible on this machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rows = chosen(args)?;
     if args.list {

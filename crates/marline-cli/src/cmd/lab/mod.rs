@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Arguments of `marline lab`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Lab,
 }
@@ -20,23 +20,23 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Lab {
-    /// Run an experiment, a TOML file, in virtual time, live and on the kernel's stacks, and put the
-    /// results side by side (docs/lab.md).
+    /// Run an experiment (a TOML file) in virtual time, live and on the kernel's stacks, and
+    /// compare the results (docs/lab.md).
     Run(run::Args),
-    /// Run it over the ranges of its table `sweep`; goes on where it was interrupted.
+    /// Run an experiment over the ranges of its table `sweep`; an interrupted sweep is resumed.
     Sweep(sweep::Args),
-    /// Make and remove the two hosts of a scenario and the paths between them. Needs root.
+    /// Create and remove the two hosts of a scenario and the paths between them. Needs root.
     Net(net::Args),
-    /// Marline beside the kernel's TCP and Multipath TCP over emulated links. Needs root.
+    /// Compare Marline with the kernel's TCP and Multipath TCP over emulated links. Needs root.
     Compare(compare::Args),
-    /// Published measurements, done again in virtual time: paper, ours, verdict.
+    /// Reproduce published measurements in virtual time: published value, ours, verdict.
     Paper(paper::Args),
-    /// All results as one HTML page.
+    /// Write all results as one HTML page.
     Report(report::Args),
-    /// One end of a run (it is started by those that run something).
+    /// One end of a run (started internally).
     #[command(hide = true)]
     End {
-        /// What to do, in JSON.
+        /// The job, in JSON.
         job: String,
     },
 }

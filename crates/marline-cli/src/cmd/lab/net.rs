@@ -16,7 +16,7 @@ use crate::cmd::monitor::print;
 /// Arguments of `marline lab net`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -24,18 +24,18 @@ pub struct Args {
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a scenario's hosts and links; they stand until this is interrupted.
+    /// Create a scenario's hosts and links; they exist until this is interrupted.
     Up(Up),
-    /// End a net, whoever holds it, and remove what it left.
+    /// End a network, whichever process holds it, and remove its remains.
     Down {
         /// Its name, as `status` lists it.
         name: String,
     },
-    /// Remove what nets left whose process is gone; those in use are not touched.
+    /// Remove the remains of networks whose process is gone; those in use are not touched.
     Sweep,
-    /// List the nets of this machine.
+    /// List the networks of this machine.
     Status {
-        /// A JSON array instead of text.
+        /// Print a JSON array instead of text.
         #[arg(long)]
         json: bool,
     },
@@ -46,14 +46,14 @@ pub enum Command {
 pub struct Up {
     /// The scenario or experiment, a TOML file.
     pub file: PathBuf,
-    /// What tells it from others on this machine: 1 to 20 letters, digits and `-`. Without: the
+    /// Name of the network, unique on this machine: 1 to 20 letters, digits and `-`. Default: the
     /// file's name.
     #[arg(long)]
     pub name: Option<String>,
-    /// Directory of traces; else MARLINE_TRACE_DIR.
+    /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
-    /// How it is told what to do: `down wifi`, `up wifi`, `set wifi rate=5M`, `stats`, `quit`.
+    /// Source of commands: `down wifi`, `up wifi`, `set wifi rate=5M`, `stats`, `quit`.
     #[command(flatten)]
     pub supervisor: SupervisorArgs,
 }
@@ -61,7 +61,7 @@ pub struct Up {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// No right to make namespaces, something wrong with the scenario, or no such net.
+/// No permission to create namespaces, an invalid scenario, or no such network.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Up(up) => stand(up).await?,

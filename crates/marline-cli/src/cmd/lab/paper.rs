@@ -23,39 +23,39 @@ const LONGEST_GRID: usize = 50;
 /// Arguments of `marline lab paper`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Keys; `all`: those that run in virtual time; `list`: say which there are.
+    /// Keys; `all`: those that run in virtual time; `list`: print the available keys.
     #[arg(value_name = "KEY", required = true)]
     pub keys: Vec<String>,
-    /// How.
+    /// Options of the runs.
     #[command(flatten)]
     pub runs: Runs,
 }
 
-/// How keys are run, and where results are kept.
+/// Options of the runs, and the directory of results.
 #[derive(Debug, clap::Args)]
 pub struct Runs {
-    /// Threads. Default: as many as there are processors.
+    /// Number of threads. Default: the number of processors.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
     /// Directory of results: JSON, CSV and SVG in a directory for each key.
     #[arg(long, value_name = "DIR", default_value = "target/papers")]
     pub out: PathBuf,
-    /// Root of everything random.
+    /// Root seed of all randomness.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Share of the full number of runs, for a quick look; verdicts are about 1.
+    /// Fraction of the full number of runs, for a quick look; verdicts apply to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub scale: f64,
-    /// Directory of traces; else MARLINE_TRACE_DIR, else ../shared/traces.
+    /// Directory of traces [default: MARLINE_TRACE_DIR, or ../shared/traces].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
 }
 
-/// Runs what was asked for and prints the tables; success: nothing is not accepted; 2: something could
-/// not be run.
+/// Runs the selected keys and prints the tables. Success if all criteria are met; exit status 2 if
+/// something could not be run.
 ///
 /// # Errors
-/// A key that is none, or something that is needed is missing.
+/// An unknown key, or a missing requirement.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let chosen = match args.keys.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => {

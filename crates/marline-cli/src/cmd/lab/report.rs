@@ -13,18 +13,18 @@ use crate::cmd::monitor::print;
 /// Arguments of `marline lab report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the page is written.
+    /// File of the page.
     #[arg(long, value_name = "FILE", default_value = "target/report.html")]
     pub page: PathBuf,
-    /// Run what has no results yet and needs nothing but time; the rest is shown as not run.
+    /// Run the keys that have no results yet and need no privileges; the rest is shown as not run.
     #[arg(long)]
     pub run_missing: bool,
-    /// How, and where results are.
+    /// Options of the runs, and the directory of results.
     #[command(flatten)]
     pub runs: paper::Runs,
 }
 
-/// Writes the page; success: it is written, whatever the verdicts.
+/// Writes the page; success if it was written, whatever the verdicts.
 ///
 /// # Errors
 /// Results cannot be read, or the page cannot be written.

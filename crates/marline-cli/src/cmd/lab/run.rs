@@ -23,15 +23,15 @@ use crate::cmd::monitor::print;
 pub struct Args {
     /// The experiment, a TOML file (docs/lab.md; some are in scenarios/).
     pub file: PathBuf,
-    /// How it is run.
+    /// Options of the runs.
     #[command(flatten)]
     pub how: How,
-    /// Say what would be run, and run nothing.
+    /// Print what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// What `run` and `sweep` have in common.
+/// Options common to `run` and `sweep`.
 #[derive(Debug, clap::Args)]
 pub struct How {
     /// Stacks, separated by commas: sim (virtual time), live (Marline's processes), tcp and mptcp
@@ -39,27 +39,27 @@ pub struct How {
     /// (Marline at one end only). All but sim need root.
     #[arg(long = "stack", value_name = "STACK,..", value_delimiter = ',', default_value = "sim")]
     pub stacks: Vec<Stack>,
-    /// Runs of each variant on each stack, each with chances of its own.
+    /// Runs of each variant on each stack, each with its own seed.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub seeds: u32,
     /// Processors to use. Default: all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
-    /// Directory of results. Default: target/lab/NAME of the file.
+    /// Directory of results. Default: target/lab/NAME, with the name of the file.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Run again what is there.
+    /// Repeat runs that already have results.
     #[arg(long)]
     pub fresh: bool,
-    /// Directory of traces; else MARLINE_TRACE_DIR.
+    /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
 }
 
-/// Runs it; success: every run came to an end.
+/// Runs the experiment; success if every run completed.
 ///
 /// # Errors
-/// The file is wrong, there is no right to run in real time, or results cannot be written.
+/// The file is invalid, permission to run in real time is missing, or results cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
     let lanes = file.lanes(&args.how.stacks)?;

@@ -17,19 +17,19 @@ use crate::cmd::monitor::print;
 pub struct Args {
     /// The experiment, a TOML file with a table `sweep`.
     pub file: PathBuf,
-    /// How it is run.
+    /// Options of the runs.
     #[command(flatten)]
     pub how: How,
-    /// Say which combinations there are, and run nothing.
+    /// Print the combinations, and run nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Runs every combination; success: every run came to an end.
+/// Runs every combination; success if every run completed.
 ///
 /// # Errors
-/// The file is wrong or sweeps nothing, there is no right to run in real time, or results cannot be
-/// written.
+/// The file is invalid or has no sweep, permission to run in real time is missing, or results
+/// cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ExperimentFile::open(&args.file)?.with_traces(args.how.trace_dir.clone());
     let points = file.points()?;

@@ -96,8 +96,8 @@ impl Bound {
         bound
     }
 
-    /// The least latency of a message of so many bytes (requests: of the answer) that began then,
-    /// ms; infinite: it cannot come before the run ends.
+    /// The least latency in ms of a message of this size (for requests, of the answer) that began
+    /// at this time; infinite if it cannot arrive before the run ends.
     #[must_use]
     pub fn latency_ms(&self, sent_ms: f64, bytes: u32) -> f64 {
         let from = START + std::time::Duration::from_nanos((sent_ms * 1e6).round() as u64);
@@ -128,7 +128,8 @@ impl Bound {
     }
 }
 
-/// The ratio of a quantile (0 to 1) of latencies to the same quantile of their bounds; NaN of none.
+/// The ratio of a quantile (0 to 1) of latencies to the same quantile of their bounds; NaN without
+/// values.
 #[must_use]
 pub fn ratio(latencies_ms: &[f64], bounds_ms: &[f64], share: f64) -> f64 {
     quantile(latencies_ms, share) / quantile(bounds_ms, share)

@@ -27,7 +27,7 @@ pub use counters::{Counters, KernelLog};
 pub use links::{LinkOptions, Links, Scheduled};
 pub use marline_emulator::RelayReport;
 
-/// How a net is made.
+/// Options of a network.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What tells it from others on this machine: 1 to 20 letters, digits and `-`.
@@ -53,7 +53,7 @@ impl AsRef<Links> for Net {
     }
 }
 
-/// A scenario that stands. Dropping it removes everything.
+/// A running scenario. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Net {
     // In this order: the links end before the namespaces go.
@@ -63,11 +63,11 @@ pub struct Net {
 }
 
 impl Net {
-    /// Makes the namespaces, the links, addresses, routes and what the kernel's Multipath TCP is to
-    /// know. Needs root and `ip`.
+    /// Creates the namespaces, links, addresses, routes and the endpoints of the kernel's Multipath
+    /// TCP. Needs root and `ip`.
     ///
     /// # Errors
-    /// What could not be made, and why; nothing is left behind.
+    /// The part that could not be created, with the cause; nothing is left behind.
     pub fn up(scenario: &Scenario, options: &Options) -> anyhow::Result<Net> {
         scenario.check()?;
         let claim = Claim::stake(&options.instance)?;
@@ -90,7 +90,7 @@ impl Net {
         Ok(Net { links, claim, scenario: scenario.clone() })
     }
 
-    /// What it was made from.
+    /// The scenario it was created from.
     #[must_use]
     pub const fn scenario(&self) -> &Scenario {
         &self.scenario
@@ -110,7 +110,7 @@ impl Net {
         netns::within(self.namespace(side), || command.spawn())
     }
 
-    /// Tells a path what to do: `down`, `up uplink`, `set rate=1M`.
+    /// Sends a command to a path: `down`, `up uplink`, `set rate=1M`.
     ///
     /// # Errors
     /// No such path, or no such command.
@@ -126,24 +126,24 @@ impl Net {
         self.links.order(path, order)
     }
 
-    /// When the links' time was zero: recorded rates, outages and walks count from there.
+    /// Time zero of the links, from which recorded rates, outages and walks count.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.links.started()
     }
 
-    /// What the links did so far, in the order of the paths.
+    /// Reports of the links so far, in the order of the paths.
     ///
     /// # Errors
-    /// The emulator is gone.
+    /// The emulator has ended.
     pub fn report(&self) -> anyhow::Result<Vec<RelayReport>> {
         self.links.report()
     }
 
-    /// Reasons not to believe what was measured here.
+    /// Reasons to doubt measurements on this network.
     ///
     /// # Errors
-    /// The emulator is gone.
+    /// The emulator has ended.
     pub fn doubts(&self) -> anyhow::Result<Vec<String>> {
         let named = |report: RelayReport| {
             let name = report.name.clone();

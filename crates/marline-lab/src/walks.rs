@@ -1,9 +1,10 @@
 //! WiFi mobility model: walks out of WiFi range with LTE available, as multimob2018 and
 //! multimob-live use them.
 //!
-//! A seed is a walk: who walks how, which losses and pauses WiFi has ([`marline_link::Outing`]), and
-//! which piece of which recorded LTE drive stands beside it. The same seed is the same walk in virtual
-//! time and over emulated links, because links draw their chances by their names.
+//! A seed determines a walk: the movement of the phone, which losses and pauses WiFi has
+//! ([`marline_link::Outing`]), and which piece of which recorded LTE drive stands beside it. The
+//! same seed is the same walk in virtual time and over emulated links, because links draw their
+//! chances by their names.
 
 use std::path::Path as FilePath;
 use std::sync::LazyLock;
@@ -150,7 +151,7 @@ impl Walk {
     /// come back. Empty if it never gives up.
     ///
     /// # Errors
-    /// The link is none of an outing.
+    /// The link does not use the WiFi mobility model.
     pub fn away(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
         let spec: DuplexSpec = self.wifi.parse()?;
         let RateSpec::Outing(outing) = spec.down.rate else {

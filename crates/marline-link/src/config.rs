@@ -8,41 +8,42 @@ use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace};
 use crate::{Direction, Steps};
 
-/// One direction of a link. The default is a wire: no limit, no loss, no delay.
+/// Configuration of one direction of a link. The default is an ideal link: no limit, no loss, no
+/// delay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// How fast the queue empties.
+    /// Rate at which the queue is emptied.
     pub rate: RateConfig,
-    /// What middleboxes do to TCP segments before they wait.
+    /// Middleboxes in front of the queue.
     pub middlebox: MiddleboxConfig,
-    /// How much may wait.
+    /// Limit of the queue.
     pub queue: QueueLimit,
-    /// What never arrives.
+    /// Losses.
     pub loss: LossConfig,
-    /// How long the rest takes.
+    /// Delay.
     pub delay: DelayConfig,
-    /// What else happens to single packets.
+    /// Other faults of single packets.
     pub faults: Faults,
-    /// When the link is down.
+    /// Outages.
     pub outage: OutageConfig,
-    /// The radio it goes over.
+    /// The radio of the link.
     pub radio: Option<RadioConfig>,
 }
 
-/// The radio of one direction of a link. The other direction has the same, and both share it once
-/// they are told of each other (`Link::share_radio`).
+/// The radio of one direction of a link. The other direction has the same one, and both share its
+/// state after `Link::share_radio`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioConfig {
-    /// Its numbers.
+    /// Its parameters.
     pub parameters: RadioParameters,
-    /// Which direction this is: bytes to and from the phone cost differently.
+    /// Direction: bytes to and from the phone cost different energy.
     pub direction: Direction,
     /// A packet that finds the radio idle waits for its promotion; else energy is counted and nothing
     /// waits.
     pub waits: bool,
 }
 
-/// Where in a trace a link starts.
+/// Position in a trace at which a link starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offset<T> {
     /// The trace.
@@ -51,7 +52,7 @@ pub struct Offset<T> {
     pub start: Duration,
 }
 
-/// How fast packets leave the queue.
+/// Rate at which packets leave the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RateConfig {
     /// At once.
@@ -65,14 +66,15 @@ pub enum RateConfig {
     Trace(Offset<Opportunities>),
 }
 
-/// How much may wait in the queue, the packet being sent included. A packet that finds the queue
-/// empty is always taken.
+/// Limit of the queue, including the packet being sent. A packet is always accepted if the queue is
+/// empty.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum QueueLimit {
     /// Bytes.
     Bytes(u64),
-    /// What the link sends in this time: at its present rate (steps), its mean rate (traces), or
-    /// `Link::UNLIMITED_QUEUE_BYTES` where the rate has no limit. Never less than two full packets.
+    /// The amount the link sends in this time: at its current rate (steps), its mean rate (traces),
+    /// or `Link::UNLIMITED_QUEUE_BYTES` where the rate has no limit. Never less than two full
+    /// packets.
     Time(Duration),
 }
 
@@ -82,26 +84,26 @@ impl Default for QueueLimit {
     }
 }
 
-/// What middleboxes do to TCP segments.
+/// Behaviour of middleboxes towards TCP segments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MiddleboxConfig {
     /// These options are overwritten with no-operations.
     pub strip: Vec<OptionRule>,
     /// Segments with these options are dropped.
     pub block: Vec<OptionRule>,
-    /// All bits of these options after kind, length and subtype are turned over.
+    /// All bits of these options after kind, length and subtype are inverted.
     pub mangle: Vec<OptionRule>,
-    /// Sequence numbers are others on both sides of the middlebox. The other direction must do the
+    /// Sequence numbers differ on both sides of the middlebox. The other direction must do the
     /// same.
     pub renumber: Option<Renumber>,
-    /// An address translator forgets what it translated.
+    /// A NAT loses its translations.
     pub rebind: Option<Rebind>,
-    /// Long segments are cut.
+    /// Long segments are split.
     pub split: Option<Split>,
-    /// A segment waits so long for one that follows it, and both become one, with the options of the
-    /// first, as long as they fit into 1,500 bytes.
+    /// A segment waits this long for the next one, and both are merged, with the options of the
+    /// first, if they fit into 1,500 bytes.
     pub coalesce: Option<Duration>,
-    /// Of so many pure acknowledgments of a flow one after the other only the last passes, at most 10 ms
+    /// Of this many consecutive pure acknowledgments of a flow only the last passes, at most 10 ms
     /// late.
     pub thin: Option<u32>,
     /// Probability that a segment with data is acknowledged by the middlebox and dropped.
@@ -116,34 +118,35 @@ impl MiddleboxConfig {
     }
 }
 
-/// What a middlebox that chooses sequence numbers of its own translates.
+/// Numbers translated by a middlebox that chooses its own sequence numbers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Renumber {
     /// Sequence numbers, acknowledgments and selective acknowledgments.
     All,
-    /// All but selective acknowledgments, which then name nothing that was sent.
+    /// All but selective acknowledgments, which then refer to data that was never sent.
     NotSack,
 }
 
-/// A translator that forgets.
+/// A NAT that loses its translations.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rebind {
-    /// When, since the link's start.
+    /// Time since the link's start.
     pub at: Duration,
     /// The direction is that from the client, whose ports (from 32,768 on) are translated.
     pub from_client: bool,
 }
 
-/// How segments are cut.
+/// Splitting of segments.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Most bytes of payload of a piece.
     pub bytes: u16,
-    /// Where the options of Multipath TCP go.
+    /// Placement of the Multipath TCP options.
     pub options: SplitOptions,
 }
 
-/// Where the options of Multipath TCP go if a segment is cut. The others are on every piece.
+/// Placement of the Multipath TCP options when a segment is split. Other options are on every
+/// piece.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum SplitOptions {
     /// On every piece, as network cards do it.
@@ -160,7 +163,7 @@ pub struct OptionRule {
     pub option: TcpOption,
     /// In which segments.
     pub segments: Segments,
-    /// From when on, since the link's start.
+    /// Time from which it applies, since the link's start.
     pub from: Duration,
 }
 
@@ -186,7 +189,7 @@ pub enum Segments {
     Rest,
 }
 
-/// What is lost. All causes apply together.
+/// Losses. All causes apply together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LossConfig {
     /// Each packet alone, with this probability.
@@ -197,7 +200,7 @@ pub struct LossConfig {
     pub pattern: Vec<u64>,
     /// With probabilities that change with time.
     pub steps: Option<Arc<Steps<f64>>>,
-    /// What leaves the queue while a probe of this trace was lost.
+    /// Packets that leave the queue during a lost probe of this trace.
     pub trace: Option<Offset<PingTrace>>,
 }
 
@@ -243,44 +246,44 @@ pub struct DelayConfig {
 /// Held-back packets: with `probability` a packet arrives `extra` later, past its followers.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Reorder {
-    /// How often.
+    /// Probability.
     pub probability: f64,
-    /// How much later.
+    /// Extra delay.
     pub extra: Duration,
 }
 
-/// What else happens to single packets.
+/// Other faults of single packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Arrive late.
+    /// Reordering.
     pub reorder: Option<Reorder>,
     /// Probability to arrive twice.
     pub duplicate: f64,
     /// Probability to arrive with one to three bits of one 16-bit word flipped, which the Internet
-    /// checksum always notices.
+    /// checksum always detects.
     pub corrupt: f64,
-    /// Probability that a TCP segment arrives with a byte of its payload changed and a checksum that
-    /// is right, as behind an application gateway. Only a checksum of the layer above notices.
+    /// Probability that a TCP segment arrives with a changed payload byte and a correct checksum,
+    /// as behind an application gateway. Only a checksum of a higher layer detects this.
     pub rewrite: f64,
 }
 
-/// What a link that goes down does with the packets it holds.
+/// Treatment of the packets on a link that goes down.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum OutageMode {
-    /// All are lost, and all that are offered until it is up.
+    /// All are lost, and so are all packets offered until it is up.
     #[default]
     Kill,
-    /// All stand still and go on when it is up; the queue takes more until it is full.
+    /// All are held until it is up; the queue accepts more until it is full.
     Suspend,
 }
 
-/// When the link is down by itself; `Link::set_up` comes on top.
+/// Scheduled outages of the link; `Link::set_up` applies in addition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutageConfig {
     /// Down from the first time to the second, since the link's start; ascending and disjoint.
     pub intervals: Vec<(Duration, Duration)>,
     /// Mean time up and mean time down, exponentially distributed; neither may be zero.
     pub flap: Option<(Duration, Duration)>,
-    /// What happens to the packets.
+    /// Treatment of the packets.
     pub mode: OutageMode,
 }

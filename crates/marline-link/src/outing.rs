@@ -81,16 +81,16 @@ const GIVES_UP_BELOW_DB: f64 = 1.0;
 const GIVES_UP_AFTER: u32 = 40;
 const RETURNS_ABOVE_DB: f64 = 8.0;
 
-/// An outing to be drawn.
+/// Parameters of the WiFi mobility model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Outing {
     /// Rate next to the access point.
     pub peak: Rate,
-    /// Walks out of range; else stays.
+    /// Walks out of range; otherwise stays.
     pub leaves: bool,
 }
 
-/// A drawn outing.
+/// One course of the WiFi mobility model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutingCourse {
     /// Rate from the phone.
@@ -249,7 +249,7 @@ fn log10(x: f64) -> f64 {
 }
 
 impl Outing {
-    /// Draws the outing of this seed.
+    /// Draws the course of this seed.
     #[must_use]
     pub fn course(&self, seeds: &SeedTree) -> OutingCourse {
         let mut owner = Owner::new(self.leaves, seeds.stream("outing/way"));

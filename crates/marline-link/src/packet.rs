@@ -1,6 +1,6 @@
 //! Packet properties that a link model depends on.
 
-/// A packet as a link sees it: so many bytes that can be damaged.
+/// A packet as a link sees it: a number of bytes that can be damaged.
 pub trait Packet: Clone {
     /// Bytes the packet takes on the link, lower headers included.
     fn wire_len(&self) -> usize;

@@ -10,11 +10,12 @@ pub struct Steps<T> {
 }
 
 impl<T: Copy> Steps<T> {
-    /// Values with the times from which they hold, ascending; with a `period` the whole repeats.
+    /// A step function from values and the times from which they hold, ascending; with a `period`
+    /// the whole repeats.
     ///
     /// # Errors
-    /// Words that say what is wrong: no step, times that do not ascend, a period that ends before
-    /// the last step.
+    /// A description of the error: no step, times that do not ascend, a period that ends before the
+    /// last step.
     pub fn new(points: Vec<(Duration, T)>, period: Option<Duration>) -> Result<Self, &'static str> {
         let Some(last) = points.last() else { return Err("there must be at least one step") };
         if period.is_some_and(|period| period <= last.0 || period.is_zero()) {

@@ -37,7 +37,7 @@ const SHADOW_DEVIATION: f64 = 0.2;
 const SHADOW_KEPT: f64 = 0.975;
 const SHADOW_NEW: f64 = 0.222_204_86;
 
-/// A walk to be drawn.
+/// Parameters of a walk out of range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Walkout {
     /// Rate next to the access point.

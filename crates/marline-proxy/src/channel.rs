@@ -14,7 +14,8 @@ use crate::transport::Transport;
 
 /// An encrypted stream, of either side.
 pub enum Channel<T> {
-    /// Authenticated in full on this connection. Boxed, for it takes several times the room of the other.
+    /// Fully authenticated on this connection. Boxed, since it is several times as large as the
+    /// other variant.
     Tls(Box<Sized<TlsStream<T>>>),
     /// Authenticated by a session.
     Session(Box<Sealed<T>>),
@@ -46,15 +47,16 @@ impl<T> Channel<T> {
         }
     }
 
-    /// Lets the connection outlive what it carries now, if it can ([`Sealed::keep`]): that of a session
-    /// can, TLS ends with its streams.
+    /// Keeps the connection open after the current request, if possible ([`Sealed::keep`]):
+    /// possible for a session, while TLS ends with its streams.
     pub fn keep(&mut self) {
         if let Channel::Session(stream) = self {
             stream.keep();
         }
     }
 
-    /// Whether it can carry something else now, all having ended; if so, it is ready for it ([`Sealed::renew`]).
+    /// Prepares the connection for another request once both directions have ended
+    /// ([`Sealed::renew`]). Returns whether it can be reused.
     pub fn renew(&mut self) -> bool {
         match self {
             Channel::Tls(_) => false,

@@ -2,8 +2,8 @@
 //! token.
 //!
 //! The file is TOML, mode 0600, and belongs to the program (`marline server credential add | list |
-//! revoke`). A running server reads it again when it changes: a new client can connect within a
-//! second, a revoked one is thrown out within a second.
+//! revoke`). A running server reloads it when it changes: a new client can connect within a second,
+//! a revoked one is disconnected within a second.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -30,7 +30,7 @@ pub struct Credential {
     pub name: Arc<str>,
     /// SHA-256 of its token.
     pub token_sha256: Digest,
-    /// Seconds since 1970 when it was made.
+    /// Time of its creation, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
@@ -59,7 +59,7 @@ impl Credentials {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// Where it is wrong.
+    /// The text is invalid (with the place).
     pub fn parse(text: &str) -> anyhow::Result<Credentials> {
         let table: Table = toml::from_str(text)?;
         let mut credentials = Credentials::default();
@@ -98,10 +98,10 @@ impl Credentials {
         Ok(())
     }
 
-    /// Makes a client and its token. The token exists nowhere but in the answer.
+    /// Creates a client and its token. The token is only returned, not stored.
     ///
     /// # Errors
-    /// A bad or used name, or no randomness.
+    /// An invalid or existing name, or no randomness.
     pub fn add(&mut self, name: &str) -> anyhow::Result<Secret> {
         let token = Secret::random()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -109,7 +109,7 @@ impl Credentials {
         Ok(token)
     }
 
-    /// Takes a client away.
+    /// Removes a client.
     ///
     /// # Errors
     /// There is none of this name.
@@ -122,7 +122,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Whose token this is. All credentials are compared, each in constant time.
+    /// Finds the credential of this token. All credentials are compared, each in constant time.
     #[must_use]
     pub fn find(&self, digest: &Digest) -> Option<&Credential> {
         // No early return: the time taken does not tell which one matched.
@@ -135,7 +135,7 @@ impl Credentials {
         found
     }
 
-    /// All of them, in the order they were made.
+    /// All credentials, in order of creation.
     #[must_use]
     pub fn list(&self) -> &[Credential] {
         &self.list
@@ -161,7 +161,7 @@ impl Store {
         &self.path
     }
 
-    /// Makes the file, empty; it must not exist.
+    /// Creates an empty file; it must not exist.
     ///
     /// # Errors
     /// It exists or cannot be written.
@@ -172,7 +172,7 @@ impl Store {
     /// Reads it.
     ///
     /// # Errors
-    /// It is not there, readable by others, or wrong.
+    /// It does not exist, is readable by others, or is invalid.
     pub fn load(&self) -> anyhow::Result<Credentials> {
         let shown = self.path.display();
         private_file::check_mode(&self.path)?;
@@ -181,7 +181,7 @@ impl Store {
         Credentials::parse(&text).with_context(|| format!("in {shown}"))
     }
 
-    /// Changes it; others who change it at the same time wait.
+    /// Changes the file; concurrent changes wait.
     ///
     /// # Errors
     /// What reading, `change` or writing give.
@@ -212,9 +212,9 @@ impl Store {
         Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
     }
 
-    /// The credentials, kept up to date until all receivers are gone: read again when the file changes,
-    /// and when `again` says so. A file that became wrong is reported and the last good version stays in
-    /// force.
+    /// The credentials, kept up to date until all receivers are gone: read again when the file
+    /// changes, and when `again` says so. If the file becomes invalid, this is reported and the
+    /// last good version stays in force.
     ///
     /// # Errors
     /// What [`load`](Self::load) gives now.

@@ -26,10 +26,10 @@ const CHECK_LEN: usize = 4;
 pub const MAX_NAMES: usize = 8;
 const MAX_NAME_LEN: usize = 240;
 
-/// A client's way to its server.
+/// An invite: what a client needs to reach its server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Invite {
-    /// Where the server answers, in order of preference: 1 to [`MAX_NAMES`].
+    /// Addresses of the server, in order of preference: 1 to [`MAX_NAMES`].
     pub servers: Vec<Target>,
     /// SHA-256 of the server's public key.
     pub pin: [u8; 32],
@@ -37,10 +37,10 @@ pub struct Invite {
     pub token: Secret,
 }
 
-/// Why a word is no invite.
+/// Error in the text of an invite.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadInvite {
-    /// Something else altogether.
+    /// Not an invite.
     #[error("this is no invite: an invite is one word that starts with \"marline1\"")]
     NotAnInvite,
     /// Another version.
@@ -57,9 +57,9 @@ pub enum BadInvite {
     /// The end is missing.
     #[error("the invite is cut short: {have} of {want} characters")]
     Truncated {
-        /// Characters there are.
+        /// Characters found.
         have: usize,
-        /// Characters there should be.
+        /// Characters expected.
         want: usize,
     },
     /// The checksum does not fit.
@@ -102,7 +102,7 @@ impl Invite {
         body
     }
 
-    /// The word. It contains the client's secret: show it only to that client.
+    /// The text of the invite. It contains the client's secret: show it only to that client.
     #[must_use]
     pub fn to_word(&self) -> String {
         let mut word = String::from(PREFIX);

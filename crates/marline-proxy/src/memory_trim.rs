@@ -38,7 +38,7 @@ impl Drop for Carried {
 #[derive(Debug, Default)]
 struct FloodWatch {
     last: u64,
-    /// By when memory was given back.
+    /// Connections ended when memory was last released.
     settled: u64,
     /// Looks until it is given back once more.
     aftermath: u32,
@@ -65,7 +65,7 @@ impl FloodWatch {
     }
 }
 
-/// Gives memory back after floods, for ever.
+/// Releases memory after floods; never returns.
 pub async fn give_back() {
     let mut watch = FloodWatch::default();
     loop {

@@ -37,9 +37,9 @@ const MAX_TEXT: usize = 255;
 pub enum ErrorCode {
     /// 0: this version is not spoken here.
     UnsupportedVersion,
-    /// 1: the message makes no sense.
+    /// 1: the message is malformed.
     Malformed,
-    /// 2: a message that has no place here.
+    /// 2: a message that is not expected here.
     UnsupportedMessage,
     /// 32: unknown credential, or a destination that is not allowed.
     NotAuthorized,
@@ -84,13 +84,13 @@ impl ErrorCode {
     }
 }
 
-/// A refusal, with words for people.
+/// A refusal, with an explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text} (code {})", code.to_u8())]
 pub struct Failure {
-    /// What kind.
+    /// Kind of the refusal.
     pub code: ErrorCode,
-    /// Why; at most 255 bytes go over the wire.
+    /// Explanation; at most 255 bytes are sent.
     pub text: String,
 }
 
@@ -116,21 +116,21 @@ pub struct Offer {
 pub enum Message {
     /// The client's credential.
     Hello {
-        /// What is spoken: the version that TLS agreed on.
+        /// Protocol version, as negotiated by TLS.
         version: u8,
         /// Its secret.
         token: Secret,
     },
-    /// The credential is good.
+    /// The credential is valid.
     Welcome {
         /// An unused connection is closed after this long.
         idle_limit_s: u16,
         /// The session that this connection's handshake began, in version 2.
         session: Option<Offer>,
     },
-    /// The client's wish.
+    /// The client's target.
     Connect(Target),
-    /// The wish was heard.
+    /// The request was received.
     Working,
     /// The application's bytes follow.
     Connected,
@@ -138,13 +138,13 @@ pub enum Message {
     Failed(Failure),
 }
 
-/// Why bytes are no message.
+/// Error in the bytes of a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
     /// No such type.
     #[error("message type {0} is unknown")]
     Type(u8),
-    /// A body that no message has.
+    /// An invalid body length.
     #[error("a body of {length} bytes does not fit message type {kind}")]
     Length {
         /// The type.
@@ -155,7 +155,7 @@ pub enum BadMessage {
     /// An address kind that is not 1, 3 or 4.
     #[error("address kind {0} is unknown")]
     AddressKind(u8),
-    /// A destination that is none.
+    /// An invalid destination.
     #[error("bad destination: {0}")]
     Target(#[from] BadTarget),
 }
@@ -237,7 +237,7 @@ impl Message {
         }
     }
 
-    /// Reads one message and not a byte more.
+    /// Reads exactly one message, and no byte beyond it.
     ///
     /// # Errors
     /// What reading gives; `InvalidData` around a [`BadMessage`]; `UnexpectedEof` at the end.

@@ -51,7 +51,7 @@ fn write(file: &mut File, contents: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// Refuses a secret file that others may read.
+/// Rejects a secret file that other users can read.
 ///
 /// # Errors
 /// Others may read it, or it is not there.
@@ -74,7 +74,7 @@ fn check(path: &Path, credentials: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `path` with something behind its name.
+/// `path` with a suffix appended to its name.
 #[must_use]
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

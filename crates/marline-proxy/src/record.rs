@@ -1,11 +1,11 @@
 //! TLS record sizes, adapted to the traffic.
 //!
-//! A record can be decrypted only when all of it is there. For a keystroke after a pause, or the
-//! first bytes of an answer, a record that spans several segments makes the reader wait for the
-//! last of them, and over several paths the last may come much later. Under load, small records cost
-//! time: 22 bytes and one AEAD call each. So records start at one segment's size, grow after some
-//! hundred kilobytes without a pause to TLS's limit of 16 KiB, and start again after a second of
-//! silence. (The idea is that of the HTTPS servers of the 2010s; the numbers are ours.)
+//! A record can be decrypted only when it is complete. For a keystroke after a pause, or the first
+//! bytes of an answer, a record that spans several segments makes the reader wait for the last of
+//! them, which may arrive much later over several paths. Under load, small records cost time: 22
+//! bytes and one AEAD call each. So records start at one segment's size, grow after some hundred
+//! kilobytes without a pause to TLS's limit of 16 KiB, and start again after a second of silence.
+//! (The idea is that of the HTTPS servers of the 2010s; the numbers are ours.)
 
 use std::io;
 use std::pin::Pin;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Plaintext of a record that surely fits one segment with its headers, options and the 22 bytes
-/// that TLS adds, on every path of 1,280 bytes.
+/// Plaintext of a record that fits one segment with its headers, options and the 22 bytes that TLS
+/// adds, on every path with an MTU of 1,280 bytes.
 pub const SMALL: usize = 1_100;
 /// Plaintext of TLS's largest record.
 pub const LARGE: usize = 16_384;

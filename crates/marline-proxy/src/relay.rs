@@ -18,7 +18,7 @@ use self::pump::Pump;
 use crate::memory_trim::Carried;
 use crate::transport::Transport;
 
-/// Bytes that went through, for metrics.
+/// Bytes relayed, for metrics.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// From the application (on the server: from the target; in front of a service: from it).
@@ -35,8 +35,8 @@ impl Traffic {
     }
 }
 
-/// Passes bytes between `local` and `remote` until both directions ended, or `cancel` resolves. Gives
-/// `remote` back after good ends.
+/// Relays bytes between `local` and `remote` until both directions ended, or `cancel` resolves.
+/// Returns `remote` after a clean end.
 ///
 /// # Errors
 /// The first error of either side, or `ConnectionAborted` after `cancel`; both sides are aborted

@@ -16,7 +16,7 @@ const MAX_ADDRESSES: usize = 8;
 /// The addresses of a target, families alternating, the resolver's first choice first.
 ///
 /// # Errors
-/// It has none, or nobody says.
+/// It has none, or the resolver failed.
 pub async fn resolve(target: &Target) -> Result<Vec<SocketAddr>, Failure> {
     let name = match &target.host {
         Host::V4(address) => return Ok(vec![(*address, target.port).into()]),

@@ -22,7 +22,7 @@ pub struct Cidr {
     prefix_len: u8,
 }
 
-/// Why a text is no block.
+/// Error in the text of a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCidr {
     /// Not an address.
@@ -107,7 +107,7 @@ pub enum Refused {
     Class {
         /// The address.
         address: IpAddr,
-        /// What it is.
+        /// Its class.
         class: &'static str,
     },
     /// In a block of `--deny`.
@@ -120,12 +120,12 @@ pub enum Refused {
     },
 }
 
-/// What is allowed and denied beside the defaults.
+/// Additional allow and deny rules.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// Blocks that are allowed although the defaults refuse them.
     pub allow: Vec<Cidr>,
-    /// Blocks that are refused whatever else says.
+    /// Blocks that are refused in any case.
     pub deny: Vec<Cidr>,
 }
 
@@ -133,7 +133,7 @@ impl Rules {
     /// Whether the server may connect to `address`.
     ///
     /// # Errors
-    /// Why not, in words that name the flag that would allow it.
+    /// The refusal, with the flag that would allow it.
     pub fn check(&self, address: IpAddr) -> Result<(), Refused> {
         let address = address.to_canonical();
         let inner = embedded(address).map(IpAddr::V4);

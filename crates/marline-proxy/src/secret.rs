@@ -15,7 +15,7 @@ impl Secret {
     /// Bytes of a secret.
     pub const LEN: usize = 32;
 
-    /// A new one from the operating system's generator.
+    /// A new secret from the operating system's generator.
     ///
     /// # Errors
     /// The operating system gives no random bytes.
@@ -39,7 +39,7 @@ impl Secret {
         &self.0
     }
 
-    /// What the server stores.
+    /// The digest that the server stores.
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::of(&self.0)
@@ -57,9 +57,9 @@ const HARMLESS_RUN: usize = 39;
 /// What an invite begins with.
 const INVITE_PREFIX: &str = "marline1";
 
-/// `text` for people, without invites: errors quote what was wrong, and that may be an invite, damaged,
-/// in the wrong place, or beside something else. Whatever begins like one is hidden, and so is every long
-/// run of letters and digits: it may be one whose beginning was lost.
+/// `text` for display, with invites hidden: errors quote invalid input, which may be an invite that
+/// is damaged or in the wrong place. Anything that begins like an invite is hidden, and so is every
+/// long run of letters and digits, which may be an invite whose beginning was lost.
 #[must_use]
 pub fn hide(text: &str) -> String {
     let ends_run = |c: char| !c.is_ascii_alphanumeric();

@@ -15,13 +15,13 @@ enum Phase {
     Over,
 }
 
-/// Tells everybody when to stop.
+/// Sender of the shutdown signal.
 #[derive(Debug)]
 pub struct Stopper {
     phase: watch::Sender<Phase>,
 }
 
-/// Learns when to stop.
+/// Receiver of the shutdown signal.
 #[derive(Clone, Debug)]
 pub struct Stop {
     phase: watch::Receiver<Phase>,
@@ -34,24 +34,24 @@ impl Default for Stopper {
 }
 
 impl Stopper {
-    /// For those who must learn of it.
+    /// A receiver of the signal.
     #[must_use]
     pub fn listen(&self) -> Stop {
         Stop { phase: self.phase.subscribe() }
     }
 
-    /// Begin nothing new.
+    /// Starts draining: nothing new is started.
     pub fn drain(&self) {
         self.phase.send_replace(Phase::Draining);
     }
 
-    /// End at once.
+    /// Ends everything at once.
     pub fn end(&self) {
         self.phase.send_replace(Phase::Over);
     }
 
-    /// Runs `work`. When it is told to end, `work` gets the patience that `running` has to finish what
-    /// it has begun; told again, it ends at once.
+    /// Runs `work`. On the first signal to end, `work` gets the drain time of `running` to finish;
+    /// on the second, it ends at once.
     ///
     /// # Errors
     /// What `work` gives, or signals cannot be received.
@@ -88,7 +88,7 @@ impl Stopper {
     }
 }
 
-/// What a program does when signals tell it to.
+/// Reaction of a program to signals.
 pub trait Reload {
     /// Reads its configuration again.
     fn reload(&mut self);
@@ -103,12 +103,12 @@ impl Stop {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
-    /// Resolves when nothing new is to be begun.
+    /// Resolves when draining begins.
     pub async fn draining(&self) {
         self.reached(Phase::Draining).await;
     }
 
-    /// Resolves when everything is to end.
+    /// Resolves when everything must end.
     pub async fn over(&self) {
         self.reached(Phase::Over).await;
     }

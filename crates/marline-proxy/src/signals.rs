@@ -41,16 +41,16 @@ pub fn survive() -> io::Result<()> {
     Ok(())
 }
 
-/// What the process was told.
+/// Request by a signal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// To end.
+    /// End the program.
     End,
-    /// To read its configuration again.
+    /// Reload the configuration.
     Reload,
 }
 
-/// The signals that mean something.
+/// The handled signals.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
@@ -77,7 +77,7 @@ impl Signals {
         })
     }
 
-    /// The next one that means something. Safe to cancel.
+    /// Waits for the next handled signal. Cancel safe.
     pub async fn next(&mut self) -> Told {
         loop {
             let name = tokio::select! {

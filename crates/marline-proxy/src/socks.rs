@@ -55,22 +55,22 @@ impl From<ErrorCode> for Reply {
     }
 }
 
-/// Why there is no request.
+/// Error of a SOCKS request.
 #[derive(Debug, thiserror::Error)]
 pub enum SocksError {
-    /// Something else speaks to this port.
+    /// The client does not speak SOCKS5.
     #[error("{}", not_socks(*.0))]
     Version(u8),
     /// Only methods with authentication were offered.
     #[error("the application offers no SOCKS method without authentication")]
     Method,
-    /// BIND, UDP ASSOCIATE or nonsense.
+    /// BIND, UDP ASSOCIATE or an unknown command.
     #[error("SOCKS command {0} is not supported (TCP only: CONNECT)")]
     Command(u8),
     /// Not 1, 3 or 4.
     #[error("SOCKS address type {0} is unknown")]
     AddressType(u8),
-    /// A destination that is none.
+    /// An invalid destination.
     #[error("bad SOCKS destination: {0}")]
     Target(#[from] BadTarget),
     /// The socket failed.
@@ -99,7 +99,7 @@ impl SocksError {
     }
 }
 
-/// Speaks SOCKS until the destination is known; refusals are answered here.
+/// Runs the SOCKS handshake until the destination is known; refusals are answered here.
 ///
 /// # Errors
 /// There is no destination.
@@ -160,7 +160,7 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Result<Target, S
     Ok(Target::new(host?, port)?)
 }
 
-/// Answers the request. The bound address is 0.0.0.0:0: the server's is nobody's business here.
+/// Answers the request. The bound address is 0.0.0.0:0, since the server's is not disclosed.
 ///
 /// # Errors
 /// What writing gives.
@@ -169,10 +169,10 @@ pub async fn reply(stream: &mut (impl AsyncWrite + Unpin), code: Reply) -> io::R
     stream.flush().await
 }
 
-/// The other end of it: asks a SOCKS5 port for a target.
+/// Client side: requests a target from a SOCKS5 port.
 ///
 /// # Errors
-/// It does not speak SOCKS5, or refuses.
+/// The port does not speak SOCKS5, or refuses.
 pub async fn ask(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     target: &Target,

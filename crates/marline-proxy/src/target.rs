@@ -24,18 +24,18 @@ pub struct Target {
     pub port: u16,
 }
 
-/// Why a destination is none.
+/// Error in a destination.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     /// Empty or longer than DNS allows.
     #[error("a host name has 1 to 255 bytes, not {0}")]
     Length(usize),
-    /// A byte that no host name has.
+    /// A byte that is not allowed in host names.
     #[error("{byte:#04x} at position {position} is in no host name")]
     Byte {
         /// The byte.
         byte: u8,
-        /// Where.
+        /// Its position.
         position: usize,
     },
     /// Port 0, or not a number.
@@ -47,10 +47,10 @@ pub enum BadTarget {
 }
 
 impl Host {
-    /// The name, or the address that needs no looking up.
+    /// The name, if this is not an address.
     ///
     /// # Errors
-    /// It is an address, which is given back.
+    /// It is an address, which is returned.
     pub fn as_name(&self) -> Result<&str, IpAddr> {
         match self {
             Host::V4(v4) => Err((*v4).into()),

@@ -43,7 +43,7 @@ fn protocols() -> Vec<Vec<u8>> {
     PROTOCOLS.iter().map(|(_, name)| name.to_vec()).collect()
 }
 
-/// The version that a handshake agreed on. Who names none speaks the first one.
+/// The version negotiated by a handshake; version 1 if none was named.
 #[must_use]
 pub fn version(tls: &rustls::CommonState) -> u8 {
     let agreed = PROTOCOLS.iter().find(|(_, name)| tls.alpn_protocol() == Some(name));

@@ -7,7 +7,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::session::{BINDING_LABEL, Binding};
 
-/// A byte stream that can also end badly.
+/// A byte stream that can also be aborted.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// Ends both directions at once so that the peer sees an error, not an orderly end.
     fn abort(self);
@@ -63,7 +63,7 @@ impl Transport for DuplexStream {
     fn abort(self) {}
 }
 
-/// Whether an error says that the peer ended the stream on purpose and badly.
+/// Whether an error means that the peer aborted the stream.
 #[must_use]
 pub fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};

@@ -117,7 +117,7 @@ pub enum Sighting {
     },
 }
 
-/// Somebody who sees every packet: a capture, an oracle, a counter.
+/// Observer of every packet: a capture, a check, a counter.
 pub trait Observer: core::fmt::Debug {
     /// A packet was seen.
     fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet);

@@ -18,14 +18,14 @@ pub enum Contestant {
     Duplicate,
     /// The kernel's Multipath TCP.
     Kernel,
-    /// Marline as it is shipped.
+    /// Marline with its defaults.
     Marline,
     /// Marline with the policies that are best for the row.
     Best,
 }
 
 impl Contestant {
-    /// What files and tables call it.
+    /// Its name in files and tables.
     #[must_use]
     pub const fn key(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl Contestant {
         matches!(self, Contestant::Marline | Contestant::Best)
     }
 
-    /// Whose TCP that is.
+    /// Its TCP stack.
     #[must_use]
     pub const fn stack(self) -> Stack {
         match self {
@@ -55,7 +55,7 @@ impl Contestant {
         }
     }
 
-    /// One of them that stands for others: fewer runs are enough.
+    /// Whether it is a reference, for which fewer runs are enough.
     #[must_use]
     pub const fn is_reference(self) -> bool {
         matches!(self, Contestant::FirstPath | Contestant::SecondPath)

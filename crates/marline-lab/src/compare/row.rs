@@ -8,7 +8,7 @@ use super::contestant::Contestant::{
 use crate::experiment::{Experiment, Fault, Moment, Stack, Variant};
 use crate::workload::{Gap, Workload};
 
-/// What of a run is looked at.
+/// Metric of a row.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Measure {
     /// Time from a request to its answer.
@@ -27,11 +27,11 @@ pub enum Measure {
 /// Buffers, bytes; `None`: they tune themselves.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct Buffers {
-    /// What the kernel is told (SO_SNDBUF): it doubles it, for its own needs.
+    /// SO_SNDBUF of the kernel, which doubles the value for its overhead.
     pub kernel_send: Option<u64>,
     /// SO_RCVBUF likewise.
     pub kernel_receive: Option<u64>,
-    /// What Marline is told: payload.
+    /// Marline's send buffer, in bytes of payload.
     pub marline_send: Option<u64>,
     /// Likewise.
     pub marline_receive: Option<u64>,
@@ -50,11 +50,11 @@ pub struct Row {
     pub measure: Measure,
     /// Buffers of both ends.
     pub buffers: Buffers,
-    /// Paths that are only for when no other works.
+    /// Paths used only if no other works.
     pub backup: Vec<String>,
     /// The policies that are best here.
     pub best: Variant,
-    /// Who takes part.
+    /// Contestants.
     pub contestants: Vec<Contestant>,
     /// Runs, unless asked otherwise.
     pub repeats: u32,
@@ -62,7 +62,7 @@ pub struct Row {
     pub weight: u32,
 }
 
-/// How much is run.
+/// Extent of a comparison.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Enough for an hour.
@@ -287,7 +287,7 @@ impl Row {
         (contestant.stack(), variant, experiment)
     }
 
-    /// What tables call a contestant.
+    /// Title of a contestant in tables.
     #[must_use]
     pub fn title_of(&self, contestant: Contestant) -> String {
         match contestant {

@@ -16,16 +16,16 @@ use crate::runs::{may_run_in_real_time, weighted};
 /// Runs over links that were late are repeated so often.
 const ATTEMPTS: u32 = 3;
 
-/// What a run showed, by name; every value in the unit that its name ends with.
+/// Results of a run by name; every value in the unit that its name ends with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Values.
     pub values: BTreeMap<String, Vec<f64>>,
     /// Bytes offered to the links, both ways, IP headers included.
     pub wire_bytes: u64,
-    /// Why it should not be believed, although it was repeated.
+    /// Reasons to doubt it, even after repetition.
     pub doubts: Vec<String>,
-    /// Why there is nothing.
+    /// Error, if there is no result.
     pub error: Option<String>,
 }
 
@@ -48,7 +48,7 @@ struct Kept {
     sample: Sample,
 }
 
-/// Where runs are made and kept.
+/// The place where runs are made and stored.
 #[derive(Debug)]
 pub struct Bench {
     place: PathBuf,

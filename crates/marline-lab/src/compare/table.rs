@@ -14,12 +14,12 @@ mod claims;
 
 pub use claims::Claim;
 
-/// Everything, for people.
+/// The report as text.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// In markdown.
     pub markdown: String,
-    /// What must hold.
+    /// The claims.
     pub claims: Vec<Claim>,
 }
 
@@ -95,7 +95,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// What was kept of these rows.
+/// Stored results of these rows.
 #[must_use]
 pub fn pools<'a>(bench: &Bench, rows: &'a [Row]) -> Pools<'a> {
     let mut pools: Pools<'_> = Vec::new();

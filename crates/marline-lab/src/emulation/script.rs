@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use marline_emulator::Side;
 use marline_link::DuplexSpec;
 
-/// What the words mean.
+/// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
     /// `down [uplink|downlink]`: the link breaks.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Log, Mark, Workload};
 
-/// What both directions of a path did.
+/// Totals of both directions of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathTotals {
     /// Its name.
@@ -17,7 +17,7 @@ pub struct PathTotals {
     pub up: LinkStats,
     /// To the client.
     pub down: LinkStats,
-    /// What its radio drew until the end of the run, if it goes over one.
+    /// Energy drawn by its radio until the end of the run, if it has one.
     pub radio: Option<RadioReading>,
 }
 
@@ -34,8 +34,8 @@ pub struct Message {
     pub latency_ms: f64,
 }
 
-/// What a run showed. Times of the logs are on the clock of whoever made it; `start_ns` on it is when
-/// the workload began.
+/// Outcome of a run. Times of the logs are on the clock of the run's stack; `start_ns` is the start
+/// of the workload on that clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// What the client noted.
@@ -46,20 +46,20 @@ pub struct Outcome {
     pub start_ns: u64,
     /// Of the run.
     pub seed: u64,
-    /// When faults struck, on the clock of the logs.
+    /// Times of the faults, on the clock of the logs.
     pub faults_ns: Vec<u64>,
     /// The paths that were used.
     pub paths: Vec<PathTotals>,
     /// Bytes of payload that both ends sent again on another subflow.
     pub reinjected_bytes: u64,
-    /// Why it is not complete: messages that never came.
+    /// Reason why it is incomplete: messages that never arrived.
     pub incomplete: Option<String>,
-    /// Why it should not be believed: the emulated links were late. Empty in virtual time.
+    /// Reasons to doubt it: the emulated links were late. Empty in virtual time.
     pub doubts: Vec<String>,
 }
 
 impl Outcome {
-    /// Messages that came, in their order.
+    /// Messages that arrived, in order.
     #[must_use]
     pub fn messages(&self, workload: &Workload) -> Vec<Message> {
         if let Workload::Exchange { bytes } = *workload {

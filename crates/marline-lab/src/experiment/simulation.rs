@@ -15,11 +15,11 @@ pub const START: Instant = Instant::from_secs(1);
 /// Progress is looked for so often.
 const STEP: Duration = Duration::from_millis(500);
 
-/// Runs an experiment once. One seed is one run, bit for bit.
+/// Runs an experiment once. Runs with equal seeds are identical.
 ///
 /// # Errors
-/// A policy, a path, a link or an event is not understood; bytes came that were not sent; or a
-/// link's trace is missing. Messages that do not come are told in the outcome.
+/// A policy, a path, a link or an event is not understood; bytes arrived that were not sent; or a
+/// link's trace is missing. Messages that do not arrive are reported in the outcome.
 pub fn simulate(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::Result<Outcome> {
     let mut paths = stage(experiment, variant, seed)?;
     let workload = &experiment.workload;

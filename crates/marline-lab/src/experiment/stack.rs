@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::Side;
 
-/// What runs an experiment.
+/// A stack that runs an experiment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stack {
@@ -18,8 +18,8 @@ pub enum Stack {
     Tcp,
     /// This machine's Multipath TCP over the same links.
     Mptcp,
-    /// This machine's TCP twice, on two paths, everything sent on both and whatever comes first
-    /// counts: what an ideal redundant sender reaches. For requests only.
+    /// This machine's TCP twice, on two paths, with everything sent on both and the first arrival
+    /// counted: the result of an ideal redundant sender. For requests only.
     Duplicate,
     /// Marline at the client, this machine's Multipath TCP at the server.
     #[serde(rename = "to-kernel")]
@@ -55,13 +55,13 @@ impl Stack {
         }
     }
 
-    /// An end is Marline's, or both are: Marline's policies mean something.
+    /// Whether at least one end is Marline's, so that Marline's policies apply.
     #[must_use]
     pub const fn is_marline(self) -> bool {
         matches!(self, Stack::Sim | Stack::Live | Stack::ToKernel | Stack::FromKernel)
     }
 
-    /// What runs at one end.
+    /// The stack at one end.
     #[must_use]
     pub const fn at(self, side: Side) -> Stack {
         match (self, side) {
@@ -71,7 +71,7 @@ impl Stack {
         }
     }
 
-    /// It needs namespaces, processes, and as much time as passes.
+    /// Whether it runs in real time, with namespaces and processes.
     #[must_use]
     pub const fn is_real_time(self) -> bool {
         !matches!(self, Stack::Sim)

@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::policies;
 
-/// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
+/// A way to use the paths. Policies are specs (docs/policies.md); unset values have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// What tables call it.
     pub name: String,
-    /// The paths it uses, by name, the first first; empty: all.
+    /// The paths it uses, by name and in order; empty: all.
     pub paths: Vec<String>,
     /// Paths that carry data only if no other can.
     pub backup: Vec<String>,
     /// Plain TCP on the first of its paths.
     pub plain: bool,
-    /// All of it at once, at both ends: `interactive` (MultiMob as `marline client --mode interactive`
-    /// has it) or `multimob` (with the parameters of its authors).
+    /// A mode for both ends: `interactive` (MultiMob as in `marline client --mode interactive`) or
+    /// `multimob` (with the parameters of its authors).
     #[serde(default)]
     pub mode: Option<String>,
     /// The scheduler.
@@ -40,8 +40,8 @@ pub struct Variant {
     /// Nothing is paced: the stacks of older studies did not.
     #[serde(default)]
     pub unpaced: bool,
-    /// The client notices a dead download path by its silence: a [`ReceiveTimer`](marline::ReceiveTimer)
-    /// as text. The server helps if it can.
+    /// The client detects a dead download path by its silence: a
+    /// [`ReceiveTimer`](marline::ReceiveTimer) as text. The server helps if it can.
     #[serde(default)]
     pub receive_timer: Option<String>,
     /// The client watches an idle connection's only subflow: a
@@ -63,7 +63,7 @@ enum BufferTuningText {
 }
 
 impl Variant {
-    /// Marline as it is shipped.
+    /// Marline with its defaults.
     #[must_use]
     pub fn new(name: &str) -> Variant {
         Variant { name: name.to_owned(), ..Variant::default() }
@@ -93,13 +93,13 @@ impl Variant {
         Variant { recovery: Some(spec.to_owned()), ..self }
     }
 
-    /// With buffers of at most so many bytes of payload.
+    /// With buffers of at most this many bytes of payload.
     #[must_use]
     pub fn buffers(self, send: Option<u64>, receive: Option<u64>) -> Variant {
         Variant { send_buffer: send, receive_buffer: receive, ..self }
     }
 
-    /// With buffers of exactly so many bytes of payload, as an application gets that sets them.
+    /// With buffers of exactly this many bytes of payload, as set by an application.
     #[must_use]
     pub fn fixed_buffers(self, send: u64, receive: u64) -> Variant {
         let fixed = self.buffers(Some(send), Some(receive));
@@ -133,7 +133,7 @@ impl Variant {
         Variant { mode: Some(name.to_owned()), ..self }
     }
 
-    /// Which MultiMob, if any.
+    /// The MultiMob variant of the mode, if any.
     ///
     /// # Errors
     /// There is no such mode.

@@ -40,7 +40,7 @@ struct InFlight<P> {
     packet: P,
 }
 
-/// One direction of a link: takes packets, and gives them back later, or never.
+/// One direction of a link: accepts packets and delivers them later, or never.
 #[derive(Debug)]
 pub struct Link<P> {
     config: LinkConfig,
@@ -109,14 +109,14 @@ impl<P: Packet> Link<P> {
         link
     }
 
-    /// The settings in force.
+    /// The current settings.
     #[must_use]
     pub const fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Changes settings while packets are under way: waiting ones leave at the new rate, those in
-    /// flight arrive as before. Random streams and packet counts go on.
+    /// Changes settings while packets are in transit: queued ones leave at the new rate, those in
+    /// flight arrive as before. Random streams and packet counts continue.
     pub fn set_config(&mut self, now: Instant, config: LinkConfig) {
         self.advance(now);
         if self.config.rate != config.rate {
@@ -134,21 +134,21 @@ impl<P: Packet> Link<P> {
         self.start_head(now);
     }
 
-    /// Both directions of an interface have one radio: from now on this one uses that of `other`, if
-    /// both go over a radio of the same parameters.
+    /// Makes both directions of an interface share one radio: this direction uses that of `other`
+    /// from now on, if both have radios with the same parameters.
     pub fn share_radio<Q>(&mut self, other: &Link<Q>) {
         if let (Some(radio), Some(other)) = (&mut self.radio, &other.radio) {
             radio.share(other);
         }
     }
 
-    /// The radio as it is, for its state and energy; `None` if there is none.
+    /// The radio, for its state and energy; `None` if there is none.
     #[must_use]
     pub fn radio(&self) -> Option<Radio> {
         self.radio.as_ref().map(RadioTap::snapshot)
     }
 
-    /// What happened so far.
+    /// Statistics so far.
     #[must_use]
     pub const fn stats(&self) -> &LinkStats {
         &self.stats
@@ -219,8 +219,8 @@ impl<P: Packet> Link<P> {
         self.poll_timed(now).map(|(_, packet)| packet)
     }
 
-    /// As [`Link::poll`], with the time of arrival: a host in real time is always a little late and
-    /// wants to know by how much.
+    /// As [`Link::poll`], with the time of arrival: in real time the host is always slightly late
+    /// and needs to know by how much.
     pub fn poll_timed(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.advance(now);
         if self.is_suspended() || self.flight.front()?.at > now {
@@ -232,8 +232,8 @@ impl<P: Packet> Link<P> {
         Some((at, packet))
     }
 
-    /// When to call [`Link::poll`] again; `None` while nothing is under way. It may name a time at
-    /// which nothing arrives yet.
+    /// Time of the next call of [`Link::poll`]; `None` while nothing is in transit. Possibly
+    /// nothing arrives yet at that time.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         let release = self.boxes.next_release();
@@ -255,7 +255,7 @@ impl<P: Packet> Link<P> {
         self.boxes.pop_answer()
     }
 
-    /// A packet that was dropped, for callers that use its memory again. Only some are kept.
+    /// A dropped packet, for reuse of its memory. Only some are kept.
     pub fn take_dropped(&mut self) -> Option<P> {
         self.dropped.pop()
     }

@@ -25,13 +25,13 @@ pub struct LinkStats {
     pub dropped_swallowed: u64,
     /// Acknowledgments that a middlebox left out.
     pub dropped_thinned: u64,
-    /// Dropped by a translator that had forgotten whose they are.
+    /// Dropped by a NAT that had lost their translation.
     pub dropped_forgotten: u64,
     /// Passed without some of their TCP options.
     pub stripped: u64,
-    /// Cut into several.
+    /// Split into several.
     pub split: u64,
-    /// Put onto the one before.
+    /// Merged with the previous one.
     pub coalesced: u64,
     /// Sent on twice.
     pub duplicated: u64,
@@ -43,7 +43,7 @@ pub struct LinkStats {
     pub reordered: u64,
     /// When a packet was last dropped or damaged.
     pub last_fault_at: Option<Instant>,
-    /// Most bytes that ever waited, the packet being sent included.
+    /// Largest number of queued bytes, including the packet being sent.
     pub queue_max_bytes: u64,
 }
 

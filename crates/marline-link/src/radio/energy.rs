@@ -10,21 +10,22 @@ use super::{RadioKind, RadioState};
 /// depend on how time was cut.
 const FJ_PER_J: f64 = 1e15;
 
-/// A radio's kind with what it drew.
+/// Energy reading of a radio.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioReading {
-    /// Which radio.
+    /// Kind of radio.
     pub kind: RadioKind,
-    /// What it is doing.
+    /// Its state.
     pub state: RadioState,
-    /// What it drew so far.
+    /// Energy drawn so far.
     pub energy: Energy,
 }
 
-/// What a radio drew, in integers; [`Energy::traffic_j`] and its like for people.
+/// Energy drawn by a radio, in integers; [`Energy::traffic_j`] and similar methods convert to
+/// joules.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Energy {
-    /// Listening while idle: what a phone that does nothing draws.
+    /// Listening while idle.
     pub idle_fj: u128,
     /// Promotions.
     pub promotion_fj: u128,

@@ -6,14 +6,14 @@ use super::{Energy, RadioParameters, RadioReading};
 use crate::Direction;
 use crate::steps::nanos;
 
-/// What a radio is doing.
+/// State of a radio.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RadioState {
-    /// Asleep, but for the moments in which it listens whether it is called.
+    /// Asleep, except for short paging intervals.
     Idle,
     /// On its way from idle to being able to send.
     Promotion,
-    /// Packets are on their way.
+    /// Packets are being transferred.
     Transfer,
     /// Connected and waiting for more, in this part of the tail.
     Tail(u8),
@@ -39,8 +39,8 @@ enum Phase {
     Connected { last_packet: Instant },
 }
 
-/// The machine of one radio: told of every packet, it says when the packet can leave, and how much
-/// energy was drawn. Time that goes back is taken for the latest known.
+/// State machine of one radio: for every packet, it computes when the packet can leave and how much
+/// energy was drawn. A time in the past is replaced by the latest known.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Radio {
     parameters: RadioParameters,
@@ -58,14 +58,14 @@ impl Radio {
         Radio { parameters, phase: Phase::Idle { since: start }, accounted: start, energy }
     }
 
-    /// Its numbers.
+    /// Its parameters.
     #[must_use]
     pub const fn parameters(&self) -> &RadioParameters {
         &self.parameters
     }
 
-    /// Somebody wants to send: an idle radio begins its promotion, one in its tail begins it anew.
-    /// Returns when a packet can leave (`now`, if it need not wait).
+    /// Wakes the radio for sending: an idle radio begins its promotion, one in its tail restarts
+    /// the tail. Returns when a packet can leave (`now`, if it need not wait).
     pub fn wake(&mut self, now: Instant) -> Instant {
         self.advance(now);
         let now = self.accounted;
@@ -96,7 +96,7 @@ impl Radio {
         ready
     }
 
-    /// What it is doing at `now`, which must not be before the latest packet.
+    /// Its state at `now`, which must not be before the latest packet.
     #[must_use]
     pub fn state(&self, now: Instant) -> RadioState {
         let mut later = *self;
@@ -104,7 +104,7 @@ impl Radio {
         later.stay().0
     }
 
-    /// What was drawn until `now`; if that is before the latest packet, until then.
+    /// Energy drawn until `now`, or until the latest packet if that is later.
     #[must_use]
     pub fn energy(&self, now: Instant) -> Energy {
         let mut later = *self;

@@ -1,9 +1,9 @@
 //! Parameters of a radio: power and dwell time of each state.
 //!
 //! Source: Huang, Qian, Gerber, Mao, Sen, Spatscheck, "A close examination of performance and power
-//! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values rest on memory
-//! alone**: only the paper's abstract could be looked at again. Every figure in joules therefore has
-//! its run with each of them 20 % lower and higher ([`RadioParameters::varied`]).
+//! characteristics of 4G LTE networks", MobiSys 2012 (tables 3 and 4). **The values could not be
+//! checked against the full paper**: only its abstract was available. Every figure in joules
+//! therefore has its run with each of them 20 % lower and higher ([`RadioParameters::varied`]).
 //!
 //! Ours, because the paper's tables do not say: `transfer_hold`, the time after a packet that still
 //! counts as transfer (for LTE the paper's timer of continuous reception, 100 ms), and that packets
@@ -14,7 +14,7 @@ use core::str::FromStr;
 
 use marline_time::Duration;
 
-/// Which radio.
+/// Kind of radio.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RadioKind {
     /// 4G.
@@ -39,9 +39,9 @@ impl RadioKind {
         }
     }
 
-    /// What the name of an interface or path lets one suppose; `None` if nothing. The names that
-    /// Linux, Android and people give: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`, `umts`,
-    /// `3g`. Case does not matter.
+    /// Guesses the radio from the name of an interface or path; `None` if unknown. Recognises names
+    /// used by Linux, Android and users: `wlan0`, `wlp3s0`, `wifi`, `wwan0`, `rmnet0`, `lte1`,
+    /// `umts`, `3g`. Case does not matter.
     #[must_use]
     pub fn guess(interface: &str) -> Option<RadioKind> {
         const BEGINNINGS: [(&str, RadioKind); 16] = [
@@ -86,12 +86,12 @@ impl FromStr for RadioKind {
     }
 }
 
-/// A state that is kept for a time at a power.
+/// A state with its duration and power.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stay {
-    /// How long.
+    /// Duration.
     pub lasts: Duration,
-    /// At which power, microwatts.
+    /// Power in microwatts.
     pub power_uw: u64,
 }
 
@@ -101,8 +101,8 @@ impl Stay {
     }
 }
 
-/// The numbers of a radio's machine. Powers are those of the whole radio in that state; the energy of
-/// bytes comes on top of the power of transfer.
+/// Parameters of a radio's state machine. Powers are those of the whole radio in that state; the
+/// energy of bytes comes on top of the power of transfer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioParameters {
     /// Which radio they describe.
@@ -216,7 +216,7 @@ impl RadioParameters {
         self.tails[0].lasts + self.tails[1].lasts
     }
 
-    /// Each parameter at `percent` of itself, the others as they are.
+    /// Variants in which one parameter is scaled to `percent`, the others unchanged.
     #[must_use]
     pub fn varied(&self, percent: u64) -> Vec<(&'static str, RadioParameters)> {
         let by = |value: u64| value.saturating_mul(percent) / 100;

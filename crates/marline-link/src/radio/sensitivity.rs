@@ -12,7 +12,7 @@ use crate::Direction;
 /// Lower and higher value of a varied parameter, percent.
 const VARIED_PERCENT: [u64; 2] = [80, 120];
 
-/// What a parameter does to the energy that traffic caused.
+/// Effect of a parameter on the energy caused by traffic.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Swing {
     /// The parameter.

@@ -64,7 +64,7 @@ pub enum Direction {
     Down,
 }
 
-/// Both directions of a link as text says it.
+/// Both directions of a link, as parsed from text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DuplexSpec {
     /// From the client.
@@ -73,7 +73,7 @@ pub struct DuplexSpec {
     pub down: LinkSpec,
 }
 
-/// One direction as text says it; traces are names yet.
+/// One direction, as parsed from text; traces are still names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkSpec {
     /// Rate.
@@ -98,9 +98,9 @@ pub struct LinkSpec {
     pub drop: Vec<u64>,
     /// Reordering, duplication, corruption.
     pub faults: Faults,
-    /// Middleboxes that meddle with TCP.
+    /// Middleboxes that modify TCP.
     pub middlebox: MiddleboxConfig,
-    /// When a translator of addresses forgets.
+    /// Time at which a NAT loses its translations.
     pub rebind: Option<Duration>,
     /// Outages.
     pub outage: OutageConfig,
@@ -108,7 +108,7 @@ pub struct LinkSpec {
     pub radio: Option<RadioSpec>,
 }
 
-/// A radio as text says it.
+/// A radio, as parsed from text.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RadioSpec {
     /// Which one.
@@ -117,19 +117,19 @@ pub struct RadioSpec {
     pub wakes: RadioUse,
 }
 
-/// What a radio does to packets that find it idle.
+/// Treatment of packets that find the radio idle.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum RadioUse {
     /// They wait for the promotion as published, if the kind makes them wait.
     #[default]
     Published,
-    /// They wait so long.
+    /// They wait this long.
     Takes(Duration),
     /// They do not wait; energy is counted as if they did.
     Meter,
 }
 
-/// A rate as text says it.
+/// A rate, as parsed from text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RateSpec {
     /// No limit.
@@ -141,7 +141,7 @@ pub enum RateSpec {
     Steps(Steps<Rate>),
     /// A mahimahi trace.
     Trace(TraceRef),
-    /// The walk-out model with this peak.
+    /// The walk-out model with this peak rate.
     Walkout(Rate),
     /// Eighty seconds of leaving the range, or of staying in it.
     Outing(Outing),
@@ -165,12 +165,12 @@ pub struct PingRef {
     pub carrier: String,
 }
 
-/// An item that cannot be understood.
+/// An invalid item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     /// The item as it was written.
     pub item: String,
-    /// Why not.
+    /// What is wrong with it.
     pub why: String,
 }
 

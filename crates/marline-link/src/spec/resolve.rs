@@ -22,7 +22,7 @@ pub struct DuplexConfig {
     pub down: LinkConfig,
 }
 
-/// Why a description could not be turned into links.
+/// Error of resolving a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolveError {
     /// None of these files was found.
@@ -56,8 +56,8 @@ impl From<TraceError> for ResolveError {
 }
 
 impl DuplexSpec {
-    /// Loads traces and draws walks. `read` is asked for file names until it returns contents; where
-    /// it looks for them is its business. Both directions walk together if both are walk-outs.
+    /// Loads traces and draws walks. `read` is called with file names until it returns contents. If
+    /// both directions use the walk-out model they share one walk.
     ///
     /// # Errors
     /// A trace that was not found or cannot be parsed.

@@ -18,9 +18,9 @@ pub struct Probe {
 
 /// The probes of one path, in order of time. It repeats after the last probe's interval.
 ///
-/// A probe speaks for the time until the next one: packets get half its round-trip time as delay;
-/// while a lost probe speaks, the delay is that of the last answered one, and a link that takes its
-/// losses from the trace drops everything.
+/// A probe applies until the next one: packets get half its round-trip time as delay. During a lost
+/// probe the delay is that of the last answered one, and a link that takes its losses from the
+/// trace drops everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingTrace {
     probes: Vec<Probe>,
@@ -112,7 +112,7 @@ impl PingTrace {
         self.held[self.index(at)]
     }
 
-    /// Whether the probe that speaks for this trace time was lost.
+    /// Whether the probe that applies at this trace time was lost.
     #[must_use]
     pub fn lost_at(&self, at: Duration) -> bool {
         self.probes[self.index(at)].rtt.is_none()

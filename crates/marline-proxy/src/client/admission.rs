@@ -1,10 +1,11 @@
 //! Choice between resuming a session and a full TLS handshake, with a limit on simultaneous
 //! handshakes.
 //!
-//! A server bounds its strangers, and who has a session is none. So the first request makes the TLS handshake,
-//! and all others wait for the session that comes of it. If it takes long (it may be on a path that
-//! died) a few more try. Against a server that gives no sessions requests go on as strangers, so many at a time
-//! as it lets in. The session is renewed by one such handshake before it ends.
+//! A server limits unauthenticated clients, and a client with a session is not among them. So the
+//! first request makes the TLS handshake, and all others wait for the session that results from it.
+//! If it takes long (it may be on a path that died) a few more try. With a server that gives no
+//! sessions, each request makes its own handshake, as many at a time as the server admits. The
+//! session is renewed by one such handshake before it ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +25,7 @@ const HEDGE: Duration = Duration::from_secs(1);
 pub(super) enum Admitted {
     /// A session.
     Session(Arc<Session>),
-    /// Leave to make a handshake.
+    /// Permission to make a handshake.
     Stranger(Turn),
 }
 
@@ -38,9 +39,9 @@ struct Current {
 #[derive(Debug, Default)]
 struct State {
     current: Option<Current>,
-    /// The server speaks, and gives none.
+    /// The server answers, but gives no sessions.
     gives_none: bool,
-    /// Somebody renews the session.
+    /// A renewal of the session is in progress.
     renewing: bool,
     shaking: usize,
     last_begun: Option<Instant>,
@@ -98,7 +99,8 @@ impl Admission {
         Turn { state: Arc::clone(&self.state), changed: Arc::clone(&self.changed) }
     }
 
-    /// Waits for a session, or for leave to be a stranger. `alone`: no session will do.
+    /// Waits for a session, or for permission to make a handshake. `alone`: a session is not
+    /// usable.
     async fn wait(&self, alone: bool) -> Admitted {
         loop {
             let changed = self.changed.notified();
@@ -127,12 +129,12 @@ impl Admission {
         }
     }
 
-    /// Waits for a session, or for leave to be a stranger.
+    /// Waits for a session, or for permission to make a handshake.
     pub(super) async fn enter(&self) -> Admitted {
         self.wait(false).await
     }
 
-    /// Waits for leave to be a stranger: the connection can have no session.
+    /// Waits for permission to make a handshake, for a connection that cannot use a session.
     pub(super) async fn enter_alone(&self) -> Turn {
         loop {
             if let Admitted::Stranger(turn) = self.wait(true).await {
@@ -141,7 +143,7 @@ impl Admission {
         }
     }
 
-    /// Leave to be a stranger, if it is to be had now.
+    /// Permission to make a handshake, if available now.
     pub(super) fn try_enter(&self) -> Option<Turn> {
         let now = Instant::now();
         let mut state = lock(&self.state);

@@ -5,24 +5,24 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::open::{Open, OpenError};
 use crate::target::Target;
 
-/// The way that is taken now.
+/// The current way to targets.
 #[derive(Debug)]
 pub struct Current<O>(RwLock<Arc<O>>);
 
 impl<O> Current<O> {
-    /// Takes this `way`.
+    /// Starts with this `way`.
     #[must_use]
     pub const fn new(way: Arc<O>) -> Current<O> {
         Current(RwLock::new(way))
     }
 
-    /// The way that is taken now.
+    /// The current way to targets.
     #[must_use]
     pub fn now(&self) -> Arc<O> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes another one from now on; gives the old one.
+    /// Replaces the way; returns the old one.
     pub fn replace(&self, way: Arc<O>) -> Arc<O> {
         let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut now, way)

@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Dialer {
     client: Client,
     servers: Vec<Target>,
-    /// What firewalls call the carrier.
+    /// Protocol name of the carrier, as firewalls know it.
     transport: &'static str,
     known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }

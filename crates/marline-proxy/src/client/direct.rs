@@ -18,7 +18,7 @@ use crate::target::Target;
 /// A target that has not answered on any path within this time does not.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The way without a server of ours.
+/// Direct connections without a Marline server.
 #[derive(Debug)]
 pub struct Direct {
     client: Client,

@@ -12,7 +12,7 @@ use crate::transport::Transport;
 /// Takes back a connection that has carried something in good order.
 type Home<S> = Box<dyn FnOnce(Channel<S>) + Send>;
 
-/// A connection to a target, and who takes it back.
+/// A connection to a target, with the owner it is returned to.
 pub struct Leased<S: Transport> {
     channel: Channel<S>,
     home: Home<S>,

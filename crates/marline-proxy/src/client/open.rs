@@ -16,14 +16,14 @@ pub trait Open: Send + Sync + 'static {
     -> impl Future<Output = Result<Self::Stream, OpenError>> + Send;
 }
 
-/// Why a target was not reached.
+/// Error of opening a target.
 #[derive(Debug)]
 pub enum OpenError {
-    /// The server said no.
+    /// The server refused.
     Refused(Failure),
     /// The server has another key than the invite's.
     Pin,
-    /// The server was not reached, or went away.
+    /// The server was not reached, or the connection to it was lost.
     Server(anyhow::Error),
 }
 

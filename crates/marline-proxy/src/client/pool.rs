@@ -19,7 +19,7 @@ use crate::transport::Transport;
 
 type Order<S> = oneshot::Sender<S>;
 
-/// Connections in waiting.
+/// Pool of warm connections.
 #[derive(Debug)]
 pub struct Pool<S> {
     size: AtomicUsize,
@@ -28,7 +28,7 @@ pub struct Pool<S> {
 }
 
 impl<S: Transport> Pool<S> {
-    /// A pool that wants `size` connections.
+    /// A pool with a target of `size` connections.
     #[must_use]
     pub fn new(size: usize) -> Self {
         Pool { size: AtomicUsize::new(size), keepers: Mutex::default(), changed: Arc::default() }
@@ -38,7 +38,7 @@ impl<S: Transport> Pool<S> {
         self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the youngest live connection.
+    /// Takes the most recent live connection.
     pub async fn take(&self) -> Option<S> {
         loop {
             let keeper = self.keepers().pop_back()?;
@@ -53,7 +53,7 @@ impl<S: Transport> Pool<S> {
         }
     }
 
-    /// Puts a fresh connection in, to be kept for at most `life`.
+    /// Adds a new connection, to be kept for at most `life`.
     pub fn put(&self, stream: S, life: Duration) {
         let (keeper, order) = oneshot::channel();
         let changed = Arc::clone(&self.changed);
@@ -64,19 +64,19 @@ impl<S: Transport> Pool<S> {
         self.keepers().push_back(keeper);
     }
 
-    /// Lets all go: one proved dead, so the others are suspect.
+    /// Drops all connections: one was found dead, so the others are suspect.
     pub fn clear(&self) {
         self.keepers().clear();
         self.changed.notify_one();
     }
 
-    /// Lets all go and wants no more.
+    /// Drops all connections and accepts no more.
     pub fn close(&self) {
         self.size.store(0, Ordering::Relaxed);
         self.clear();
     }
 
-    /// How many more are wanted, after the dead were taken out.
+    /// Number of connections missing, after dead ones were removed.
     pub fn wanted(&self) -> usize {
         let mut keepers = self.keepers();
         keepers.retain(|keeper| !keeper.is_closed());

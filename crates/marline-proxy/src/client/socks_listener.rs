@@ -26,23 +26,23 @@ const SOCKS_TIMEOUT: Duration = Duration::from_secs(10);
 /// browser opens at once must fit. (The kernel takes less if `somaxconn` is.)
 const BACKLOG: i32 = 4_096;
 
-/// What all listening ports share.
+/// State shared by all listening ports.
 pub struct SocksListener<O> {
     way: Arc<O>,
     places: Arc<Semaphore>,
-    /// How many those are.
+    /// Their number.
     bound: Mutex<usize>,
     stop: Stop,
     /// Bytes from and to all applications.
     pub traffic: Traffic,
 }
 
-/// What a listening port does with a connection.
+/// Service of a listening port.
 #[derive(Clone, Debug)]
 pub enum Service {
-    /// Asks where to.
+    /// Asks for the target by SOCKS5.
     Socks5,
-    /// Knows.
+    /// Fixed target.
     Forward(Target),
 }
 
@@ -65,15 +65,15 @@ fn listening(address: SocketAddr) -> std::io::Result<Socket> {
 }
 
 impl<O: Open> SocksListener<O> {
-    /// Applications take this `way`, at most `places` at the same time.
+    /// Applications use this `way`, at most `places` at the same time.
     #[must_use]
     pub fn new(way: Arc<O>, places: usize, stop: Stop) -> Arc<SocksListener<O>> {
         let (bound, places) = (Mutex::new(places), Arc::new(Semaphore::new(places)));
         Arc::new(SocksListener { way, places, bound, stop, traffic: Traffic::default() })
     }
 
-    /// Changes how many applications may be there at the same time. Who is there stays; the bound is
-    /// reached as they go. Needs a runtime.
+    /// Changes the maximum number of simultaneous applications. Existing ones stay; a lower limit
+    /// is reached as they end. Needs a runtime.
     pub fn bound(&self, places: usize) {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if places > *bound {

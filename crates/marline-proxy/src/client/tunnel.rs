@@ -39,7 +39,7 @@ pub trait Connect: Send + Sync + 'static {
     fn connect(&self) -> impl Future<Output = anyhow::Result<Self::Stream>> + Send;
 }
 
-/// How long to wait for what.
+/// Timeouts of a tunnel.
 #[derive(Copy, Clone, Debug)]
 pub struct Patience {
     /// For the stream below TLS.
@@ -50,7 +50,7 @@ pub struct Patience {
     pub warm: Duration,
     /// For the target; the server gives up before.
     pub target: Duration,
-    /// For a server that has too much to do, in all attempts together.
+    /// For an overloaded server, over all attempts together.
     pub busy: Duration,
 }
 
@@ -68,11 +68,11 @@ impl Default for Patience {
 
 /// An attempt that did not succeed.
 enum Failed {
-    /// For good.
+    /// Permanent.
     Finally(OpenError),
-    /// The server has too much to do: it said so, or let go before it said anything.
+    /// The server is overloaded: it said so, or closed before it said anything.
     Busy(OpenError),
-    /// The server has forgotten the session, and it is others' turn to make a new one.
+    /// The server does not know the session any more, and another task is making a new one.
     Forgotten,
 }
 
@@ -127,7 +127,7 @@ pub struct Tunnel<C: Connect> {
 type Fresh<T> = (Channel<T>, Duration);
 
 impl<C: Connect> Tunnel<C> {
-    /// A tunnel to the server with this key, as this client, with `warm` connections in waiting.
+    /// A tunnel to the server with this key, as this client, with `warm` connections kept ready.
     ///
     /// # Errors
     /// TLS cannot be set up.
@@ -151,7 +151,7 @@ impl<C: Connect> Tunnel<C> {
         Ok(tunnel)
     }
 
-    /// Lets the waiting connections and the session go; no others take their place.
+    /// Drops the warm connections and the session, without replacement.
     pub fn close(&self) {
         self.pool.close();
         self.used.close();

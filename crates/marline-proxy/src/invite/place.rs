@@ -12,20 +12,20 @@ use anyhow::Context;
 use super::Invite;
 use crate::private_file;
 
-/// A place for an invite.
+/// Destination of an invite.
 #[derive(Debug)]
 pub enum Place {
-    /// Standard output, the word alone, so that it can be piped.
+    /// Standard output, with nothing else, so that it can be piped.
     Output,
-    /// A file, made and still empty.
+    /// A file, created and still empty.
     File(File, PathBuf),
 }
 
 impl Place {
-    /// A new file, or without one standard output.
+    /// A new file, or standard output without one.
     ///
     /// # Errors
-    /// The file exists, or cannot be made.
+    /// The file exists, or cannot be created.
     pub fn at(file: Option<PathBuf>) -> anyhow::Result<Place> {
         let Some(path) = file else { return Ok(Place::Output) };
         Ok(Place::File(private_file::reserve(&path)?, path))
@@ -43,7 +43,7 @@ impl Place {
         result
     }
 
-    /// Puts the invite of `client` there and says so on standard error.
+    /// Writes the invite of `client` there and reports this on standard error.
     ///
     /// # Errors
     /// It cannot be written.

@@ -36,10 +36,10 @@ fn give_back(buffer: Box<[u8]>) {
 /// How far a direction is.
 #[derive(Debug, Default)]
 enum Phase {
-    /// Bytes go on.
+    /// Bytes are copied.
     #[default]
     Copying,
-    /// All bytes are written; the writer is to be told of the end.
+    /// All bytes are written; the end must be signalled to the writer.
     Ending,
     /// It is.
     Done,

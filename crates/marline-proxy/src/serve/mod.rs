@@ -25,7 +25,7 @@ use crate::server::admission::{Full, Quota, source_of};
 use crate::shutdown::Stop;
 use crate::transport::Transport;
 
-/// Bounds of a front.
+/// Limits of a front.
 #[derive(Copy, Clone, Debug)]
 pub struct FrontLimits {
     /// Connections in all.
@@ -45,7 +45,7 @@ impl Default for FrontLimits {
     }
 }
 
-/// What serves connections.
+/// The front of a service.
 #[derive(Debug)]
 pub struct ServiceFront {
     service: RwLock<Arc<Service>>,
@@ -75,7 +75,7 @@ impl ServiceFront {
         ServiceFront { service, places, stop }
     }
 
-    /// Serves new connections so from now on. Those that run go on as they began.
+    /// Applies this configuration to new connections. Existing ones are not affected.
     pub fn change(&self, backend: Backend, header: Option<HeaderVersion>, limits: FrontLimits) {
         let service = Arc::new(Service { backend, header, limits });
         *self.service.write().unwrap_or_else(PoisonError::into_inner) = service;
@@ -86,7 +86,7 @@ impl ServiceFront {
         Arc::clone(&self.service.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Connections that are served now.
+    /// Number of current connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.places.count()

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// The bounds.
+/// Limits on unauthenticated connections.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
     /// Unauthenticated connections per source in their TLS handshake.
@@ -46,7 +46,7 @@ impl Default for AdmissionLimits {
     }
 }
 
-/// Counts by key and in all, within bounds.
+/// Quota by key and in total.
 #[derive(Debug)]
 pub struct Quota<K: Ord> {
     per_key: AtomicUsize,
@@ -67,7 +67,7 @@ pub struct Place<K: Ord> {
     counts: Arc<Mutex<Counts<K>>>,
 }
 
-/// Which bound is reached.
+/// The limit that was reached.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     /// That of the key.
@@ -85,7 +85,7 @@ impl<K: Ord + Clone> Quota<K> {
         Quota { per_key, total, counts: Arc::new(Mutex::new(counts)) }
     }
 
-    /// Changes the bounds. Who is in stays.
+    /// Changes the limits. Existing places are kept.
     pub fn bound(&self, per_key: usize, total: usize) {
         self.per_key.store(per_key, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
@@ -137,14 +137,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct HandshakeQueue {
     limits: AdmissionLimits,
-    /// Inside or waiting.
+    /// Admitted or waiting.
     queue: Quota<IpAddr>,
     /// Places per source, where somebody is inside or waits.
     sources: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
     places: Arc<Semaphore>,
 }
 
-/// Leave to shake hands.
+/// Permission to make a TLS handshake.
 #[derive(Debug)]
 pub struct Ticket {
     // Given back in this order: who waits for the last must find the first free.
@@ -154,7 +154,7 @@ pub struct Ticket {
 }
 
 impl HandshakeQueue {
-    /// A gate with these bounds.
+    /// A queue with these limits.
     #[must_use]
     pub fn new(limits: AdmissionLimits) -> HandshakeQueue {
         let per_source = limits.per_source + limits.waiting_per_source;
@@ -166,10 +166,10 @@ impl HandshakeQueue {
         }
     }
 
-    /// Lets one in, in turn.
+    /// Admits one, in order of arrival.
     ///
     /// # Errors
-    /// Too many wait already.
+    /// Too many are waiting already.
     pub async fn enter(&self, address: IpAddr) -> Result<Ticket, Full> {
         let source = source_of(address);
         let counted = self.queue.enter(source)?;
@@ -188,14 +188,14 @@ impl HandshakeQueue {
         Ok(Ticket { _of_all, _of_source, _counted: counted })
     }
 
-    /// How many are inside.
+    /// Number of admitted ones.
     #[must_use]
     pub fn count(&self) -> usize {
         self.limits.total - self.places.available_permits()
     }
 }
 
-/// Those that have said nothing yet, the oldest first.
+/// Connections that have not sent anything yet, oldest first.
 #[derive(Debug)]
 pub struct SilentHandshakes {
     limits: AdmissionLimits,
@@ -217,7 +217,7 @@ impl Guests {
     }
 }
 
-/// A place in the lobby; dropping it makes room.
+/// A place among the silent connections; dropping it makes room.
 #[derive(Debug)]
 pub struct Guest {
     number: u64,
@@ -226,7 +226,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Resolves when it has to go: others have come, and it has been silent for longest.
+    /// Resolves when it is evicted: others have come, and it has been silent for longest.
     pub async fn shown_out(&mut self) {
         let _ = (&mut self.shown_out).await;
     }
@@ -239,13 +239,13 @@ impl Drop for Guest {
 }
 
 impl SilentHandshakes {
-    /// A lobby with these bounds.
+    /// A set with these limits.
     #[must_use]
     pub fn new(limits: AdmissionLimits) -> SilentHandshakes {
         SilentHandshakes { limits, guests: Arc::default() }
     }
 
-    /// Lets one in; where there is no room, the longest silent has to go.
+    /// Admits one; if there is no room, the one silent for longest is evicted.
     #[must_use]
     pub fn enter(&self, address: IpAddr) -> Guest {
         let source = source_of(address);
@@ -271,7 +271,7 @@ impl SilentHandshakes {
         Guest { number, shown_out, guests: Arc::clone(&self.guests) }
     }
 
-    /// How many are in it.
+    /// Number of connections in it.
     #[must_use]
     pub fn count(&self) -> usize {
         lock(&self.guests).by_age.len()

@@ -1,9 +1,9 @@
 //! Authentication of an arriving connection.
 //!
-//! Its first byte tells: an opening of a session is looked up and checked, which takes microseconds and no
-//! place among strangers; TLS waits for its turn at the gate. A session that is not known here (any
-//! more), and an opening that does not authenticate, are answered so that the client goes on with TLS on
-//! the same connection.
+//! The first byte decides: an opening of a session is looked up and checked, which takes
+//! microseconds and is not subject to the limits on unauthenticated clients; TLS waits for its turn
+//! in the handshake queue. A session that is not known here (any more), and an opening that does
+//! not authenticate, are answered so that the client goes on with TLS on the same connection.
 
 use std::io;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ enum First<T> {
     Stranger(Rewound<T>),
 }
 
-/// What a stranger said.
+/// Greeting of an unauthenticated client.
 struct Greeting<T> {
     stream: Channel<Rewound<T>>,
     token: Result<Secret, Failure>,

@@ -22,10 +22,10 @@ use crate::target::Target;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to where a client wants to go, if it may.
+/// Connects to a client's target, if the rules allow it.
 ///
 /// # Errors
-/// A refusal or failure with its code and words for the client.
+/// A refusal or failure, with a code and an explanation for the client.
 pub async fn dial(rules: &Arc<Rules>, target: &Target) -> Result<TcpStream, Failure> {
     let addresses = resolve(target).await?;
     let allowed = filter(rules, target, &addresses)?;

@@ -34,12 +34,12 @@ use crate::shutdown::Stop;
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// Bounds of a server.
+/// Limits of a server.
 #[derive(Copy, Clone, Debug)]
 pub struct ServerLimits {
     /// On unauthenticated connections.
     pub gate: AdmissionLimits,
-    /// Time to say something, then to wait for one's turn, and then to authenticate.
+    /// Time limit for the first byte, then for the wait in the queue, and then for authentication.
     pub authentication: Duration,
     /// Time that a session lasts, an hour at most.
     pub session: Duration,
@@ -64,7 +64,7 @@ impl Default for ServerLimits {
     }
 }
 
-/// What serves connections.
+/// The server.
 #[derive(Debug)]
 pub struct Server {
     acceptor: Acceptor,
@@ -124,8 +124,8 @@ impl Server {
         }
     }
 
-    /// New requests are judged by these rules from now on, and a client may have so many connections.
-    /// Those that run go on.
+    /// Applies these rules and this limit on connections per client to new requests. Existing
+    /// connections are not affected.
     pub fn change(&self, rules: Rules, per_client: usize) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
         self.clients.bound(per_client, self.limits.clients_total);
@@ -141,7 +141,7 @@ impl Server {
         self.lobby.count() + self.gate.count()
     }
 
-    /// Connections that have.
+    /// Connections that have authenticated.
     #[must_use]
     pub fn authenticated(&self) -> usize {
         self.clients.count()

@@ -24,13 +24,13 @@ pub const MAX_RECORD: usize = record_len(LARGE);
 /// appendix B).
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
-/// Bytes of a record of so much plaintext.
+/// Bytes of a record with this much plaintext.
 #[must_use]
 pub const fn record_len(plaintext: usize) -> usize {
     LENGTH_LEN + plaintext + TAG_LEN
 }
 
-/// How records are sealed: the AEAD of the session's TLS handshake.
+/// Cipher of the records: the AEAD of the session's TLS handshake.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-128-GCM.

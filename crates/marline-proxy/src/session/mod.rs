@@ -26,9 +26,9 @@ use zeroize::Zeroizing;
 
 use self::keys::{Cipher, Direction, Keys, TAG_LEN};
 
-/// What the binding of the connection is asked for with.
+/// Label of the connection's binding.
 pub const BINDING_LABEL: &[u8] = b"marline session";
-/// A session ends so long after its TLS handshake, whatever happens.
+/// Lifetime of a session, counted from its TLS handshake.
 pub const LIFETIME: Duration = Duration::from_secs(3_600);
 /// Bytes of an opening without its flight.
 pub const OPENING_LEN: usize = HEADER_LEN + TAG_LEN;
@@ -47,7 +47,7 @@ const EXPORTER_LABEL: &[u8] = b"EXPORTER-marline-session";
 /// The binding of a connection.
 pub type Binding = [u8; 32];
 
-/// Names a session. Random, and no secret: it goes over the wire in clear.
+/// Session id. Random, but not secret: it is sent in the clear.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId([u8; SessionId::LEN]);
 
@@ -101,7 +101,7 @@ impl Session {
     /// AEAD that the handshake agreed on.
     ///
     /// # Errors
-    /// The handshake is not complete, or its AEAD is none that this program knows (it offers no other).
+    /// The handshake is not complete, or its AEAD is unknown to this program (it offers no other).
     pub fn from_tls<D>(id: SessionId, tls: &ConnectionCommon<D>) -> anyhow::Result<Session> {
         let suite = tls.negotiated_cipher_suite().map(|suite| suite.suite());
         let cipher = match suite {
@@ -149,8 +149,8 @@ impl Session {
         Ok((out, Keys { seal, open }))
     }
 
-    /// Server: the keys of a connection that opened so; `None` if the opening is not by somebody who has
-    /// the secret, or was made for another connection.
+    /// Server: the keys of a connection with this opening; `None` if its sender does not have the
+    /// secret, or if it was made for another connection.
     #[must_use]
     pub fn accept(&self, binding: &Binding, opening: &Opening) -> Option<Keys> {
         let (mut open, seal) = self.keys(binding, &opening.header);
@@ -158,7 +158,7 @@ impl Session {
     }
 }
 
-/// An opening, as it came.
+/// An opening as received.
 #[derive(Debug)]
 pub struct Opening {
     header: [u8; HEADER_LEN],
@@ -166,7 +166,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads its bytes; `None` if they are none, or of a version that is not spoken here.
+    /// Parses an opening; `None` if the bytes are not an opening, or have an unsupported version.
     #[must_use]
     pub fn parse(bytes: &[u8; OPENING_LEN]) -> Option<Opening> {
         let (header, tag) = bytes.split_at(HEADER_LEN);
@@ -190,10 +190,10 @@ impl Opening {
     }
 }
 
-/// What a server says to an opening.
+/// Answer of a server to an opening.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// There is no such session (any more): TLS, please, here.
+    /// The session is unknown (any more): continue with TLS on this connection.
     Unknown,
     /// Records follow.
     Known,
@@ -206,7 +206,7 @@ impl Answer {
         [MAGIC, VERSION, self as u8]
     }
 
-    /// Reads its bytes; `None` if they are none.
+    /// Parses an answer; `None` if the bytes are not an answer.
     #[must_use]
     pub fn parse(bytes: [u8; ANSWER_LEN]) -> Option<Answer> {
         [Answer::Unknown, Answer::Known].into_iter().find(|answer| answer.to_bytes() == bytes)

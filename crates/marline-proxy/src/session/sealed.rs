@@ -120,14 +120,16 @@ impl<T> Sealed<T> {
         }
     }
 
-    /// From now on an end of direction leaves the stream below open, for the connection to be used again
-    /// after [`Sealed::renew`]; unless it is as old as the oldest session.
+    /// From now on the end of a direction leaves the underlying stream open, so that the connection
+    /// can be reused after [`Sealed::renew`], unless it is older than the maximum lifetime of a
+    /// session.
     pub fn keep(&mut self) {
         self.kept = self.begun.elapsed() < LIFETIME;
     }
 
-    /// After both directions have ended: makes it a stream on which nothing was said yet, whose ends are those of
-    /// the stream below. `false`, and nothing changes: a direction has not ended, or it was not kept.
+    /// After both directions have ended: resets it to a fresh stream, whose ends are those of the
+    /// underlying stream. Returns `false` and changes nothing if a direction has not ended, or if
+    /// it was not kept.
     pub fn renew(&mut self) -> bool {
         let over = self.ending && self.outgoing.is_empty() && self.incoming.ended;
         let renewed = over && self.kept;

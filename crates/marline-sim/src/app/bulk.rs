@@ -5,16 +5,16 @@ use marline_time::Instant;
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// How much one side sends.
+/// Amount sent by one side.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// Nothing: it shuts its write side down at once.
     Nothing,
-    /// So many bytes, then it shuts down.
+    /// This many bytes, then it shuts down.
     Bytes(u64),
     /// All that fits until then, then it shuts down.
     Until(Instant),
-    /// All that fits, for ever.
+    /// As much as fits, without end.
     Endless,
 }
 

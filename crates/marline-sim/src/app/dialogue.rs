@@ -24,7 +24,7 @@ pub struct Dialogue {
     requests: VecDeque<Request>,
     request_bytes: u64,
     answer_bytes: u64,
-    /// With more than this unanswered nothing is asked.
+    /// Limit on unanswered bytes, beyond which no request is made.
     unanswered_bytes: u64,
     /// Ends of the writes that were not taken whole.
     unwritten: VecDeque<u64>,

@@ -19,8 +19,8 @@ pub struct Echo {
 
 impl Echo {
     /// `messages` messages of `message_bytes` (at least 1), one every `interval`, the first on
-    /// connecting. A message's latency runs from the time it was due, so that a connection that
-    /// takes nothing is not flattered.
+    /// connecting. A message's latency counts from the time it was due, so that a blocked
+    /// connection does not look better than it is.
     #[must_use]
     pub fn new(message_bytes: u64, interval: Duration, messages: u64, seed: u64) -> Self {
         Echo {

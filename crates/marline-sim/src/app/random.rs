@@ -5,7 +5,7 @@ use marline_time::{Duration, Instant, PcgRng, Rng};
 use super::stream::Stream;
 use super::{App, Report, Socket};
 
-/// What a random application does in all.
+/// Limits of a random application.
 #[derive(Copy, Clone, Debug)]
 pub struct RandomPlan {
     /// Bytes it writes before it shuts down.
@@ -14,7 +14,7 @@ pub struct RandomPlan {
     pub write_bytes_max: u64,
     /// Longest pause between two writes.
     pub write_pause_max: Duration,
-    /// Most bytes it reads before it looks away.
+    /// Maximum number of bytes it reads before a pause.
     pub read_bytes_max: u64,
     /// Longest time it then does not read.
     pub read_pause_max: Duration,
@@ -34,7 +34,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// An application with this plan; `seeds` are (write, read) of the streams, `rng` its mood.
+    /// An application with this plan; `seeds` are (write, read) of the streams, `rng` drives its
+    /// decisions.
     #[must_use]
     pub fn new(plan: RandomPlan, seeds: (u64, u64), mut rng: PcgRng) -> Self {
         let appetite = 1 + rng.below(plan.read_bytes_max);

@@ -3,7 +3,7 @@
 use marline_core::CloseReason;
 use marline_time::{Duration, Instant, Rate};
 
-/// A time without arrivals.
+/// A gap without arrivals.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hole {
     /// From the arrival before.
@@ -12,10 +12,10 @@ pub struct Hole {
     pub length: Duration,
 }
 
-/// What an application saw.
+/// Observations of an application.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Bytes the connection took.
+    /// Bytes the connection accepted.
     pub written: u64,
     /// Bytes read.
     pub read: u64,
@@ -29,7 +29,7 @@ pub struct Report {
     pub arrivals: Vec<(Instant, u64)>,
     /// The longest time between two arrivals.
     pub longest_hole: Hole,
-    /// The application does not read at the moment by its own will.
+    /// The application currently pauses reading by itself.
     pub pausing: bool,
     /// Latency of each message or response, in the order of arrival.
     pub latencies: Vec<Duration>,

@@ -16,13 +16,13 @@ pub struct Conservation {
 }
 
 impl Conservation {
-    /// An oracle that has seen nothing yet.
+    /// A check that has seen nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Conservation::default()
     }
 
-    /// Judges the account, given how many packets the links say they damaged and duplicated.
+    /// Checks the balance, given the links' counts of damaged and duplicated packets.
     ///
     /// # Errors
     /// Words for a failure message.

@@ -57,7 +57,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// An oracle that allows twice the fault, seen or planned, and `grace`.
+    /// A check that allows twice the fault, seen or planned, and `grace`.
     #[must_use]
     pub fn new(planned: Duration, grace: Duration) -> Self {
         Liveness { planned, grace, ..Liveness::default() }

@@ -2,7 +2,7 @@
 
 use crate::Report;
 
-/// Judges one direction: nothing wrong, nothing invented.
+/// Checks one direction: no wrong byte, no invented byte.
 ///
 /// # Errors
 /// Words for a failure message.
@@ -16,7 +16,7 @@ pub fn prefix(writer: &Report, reader: &Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Judges one direction of a run that should have come to its end.
+/// Checks one direction of a run that should have completed.
 ///
 /// # Errors
 /// Words for a failure message.

@@ -26,13 +26,13 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// An oracle that has seen nothing yet.
+    /// A check that has seen nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Windows::default()
     }
 
-    /// Mappings judged so far: an oracle that saw nothing says nothing.
+    /// Number of mappings checked so far: a check that saw none proves nothing.
     #[must_use]
     pub const fn mappings(&self) -> u64 {
         self.mappings

@@ -1,10 +1,10 @@
 //! Marline's built-in algorithms, one file each, and the registry they are chosen from.
 //!
 //! Everything here is a policy in the sense of `marline-policy`: it reads what the core measured
-//! and answers with a decision. Nothing here knows a packet, a socket or a clock, and the core
-//! knows none of these names. A policy from outside stands on the same footing as the ones here:
-//! register it in a [`Registry`] and choose it by name (docs/policies.md). Those of the papers are such
-//! policies: they live in the crate `marline-research`.
+//! and answers with a decision. Nothing here depends on packets, sockets or clocks, and the core
+//! does not refer to these policies by name. External policies are on the same footing as the
+//! built-in ones: register one in a [`Registry`] and choose it by name (docs/policies.md). The
+//! policies of the papers are of this kind; they are in the crate `marline-research`.
 //!
 //! | kind | module | default |
 //! |---|---|---|

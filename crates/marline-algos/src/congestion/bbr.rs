@@ -1,8 +1,9 @@
 //! BBR version 1: a window and a pace from a model of the path instead of from losses.
 //!
-//! *Problem.* Loss-based controllers fill the bottleneck's queue before they learn anything (latency),
-//! and take every random loss for congestion (throughput on radio). What they should know is the
-//! path's rate and its RTT without a queue; together these say how much belongs in flight.
+//! *Problem.* Loss-based controllers fill the bottleneck's queue before they learn anything
+//! (latency), and take every random loss for congestion (throughput on radio). What they need is
+//! the path's rate and its RTT without a queue, which together determine how much should be in
+//! flight.
 //!
 //! *How.* The rate is the largest delivery rate of the last ten rounds, the RTT the smallest of the
 //! last ten seconds. Both cannot be measured at once: a higher rate shows only with more in flight
@@ -14,7 +15,7 @@
 //!
 //! *Losses* do not change the model. In the first round of a recovery as much is sent as is
 //! delivered; afterwards the window grows back to what the model says. A timeout starts from one
-//! segment and does the same. When recovery is over the window is what it was.
+//! segment and does the same. After recovery the window is restored.
 //!
 //! *Source.* Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016, and
 //! draft-cardwell-iccrg-bbr-congestion-control-00 (2017). This is what the multipath kernels from
@@ -25,14 +26,15 @@
 //!   Linux in 2016 and 2018) are not part of this: neither is in the paper.
 //! - `ssthresh` is unknown until Startup is over and then one rate x RTT, as in Linux. A scheduler can
 //!   thus see, for any controller, whether a subflow still looks for its path's rate.
-//! - A round counts for the end of Startup also if the sender had too little to send in it, when the
-//!   path was full all the same (`RoundEvidence`). A connection that is limited by its buffer has
-//!   no other rounds: it would stay in Startup for ever and send each bufferful in one clump at 2.9
-//!   times the rate.
+//! - A round counts for the end of Startup also if the sender had too little to send in it, when
+//!   the path was full all the same (`RoundEvidence`). A connection that is limited by its buffer
+//!   has no other rounds: it would stay in Startup indefinitely and send each bufferful as one
+//!   burst at 2.9 times the rate.
 //! - Where Linux draws the first phase of the cycle at random, the time of the start decides it.
 //! - A scheduler's penalty halves the window once; the model grows it back within a round or two,
-//!   as it did in Linux. ECN marks are ignored (version 1 knows nothing of them).
-//! - The pace lies 1 % below the measured rate, as in Linux, so that a queue drains in the end.
+//!   as it did in Linux. ECN marks are ignored, as in version 1.
+//! - The pacing rate is 1 % below the measured rate, as in Linux, so that a queue drains
+//!   eventually.
 
 mod filter;
 mod states;

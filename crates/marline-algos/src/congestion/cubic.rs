@@ -1,29 +1,29 @@
 //! CUBIC (RFC 9438): the window follows a cubic curve of the time since the last loss.
 //!
 //! *Problem.* Reno adds one segment per round trip: after a loss on a fast, long path it needs
-//! minutes to come back, and a flow with a short RTT takes everything from one with a long RTT.
+//! minutes to recover, and a flow with a short RTT starves one with a long RTT.
 //!
-//! *How.* After a loss at `W_max` the window falls to 0.7 of it and then follows
-//! `W(t) = C (t - K)^3 + W_max` with `K` such that `W(0)` is the reduced window: fast at first,
-//! flat around `W_max`, fast again beyond. Growth depends on time, not on the RTT. Where Reno would
-//! be faster (short RTT, small windows), an estimate of Reno's window is followed instead.
-//! *Fast convergence*: a flow that lost before it was back at `W_max` is being squeezed and aims
-//! lower, which leaves room for newcomers.
+//! *How.* After a loss at `W_max` the window falls to 0.7 of it and then follows `W(t) = C (t -
+//! K)^3 + W_max` with `K` such that `W(0)` is the reduced window: fast at first, flat around
+//! `W_max`, fast again beyond. Growth depends on time, not on the RTT. Where Reno would be faster
+//! (short RTT, small windows), an estimate of Reno's window is followed instead. *Fast
+//! convergence*: a flow with a loss below `W_max` lowers its target, which leaves room for new
+//! flows.
 //!
 //! *Choices and differences.*
 //! - `t` counts only while the window was the limit, and never more than one SRTT per ACK: a pause
-//!   of the application must not earn growth (RFC 9438 section 5.8).
+//!   of the application must not cause growth (RFC 9438 section 5.8).
 //! - After a timeout the curve starts flat where congestion avoidance begins (section 4.8), and the
 //!   same after HyStart++ left slow start without a loss.
 //! - A spurious reduction is undone completely: window, ssthresh and the curve (section 4.9).
-//! - Once the estimate of Reno's window is back where the last loss was, it grows by a whole segment per
-//!   round trip (section 4.3). Linux goes on with [`ALPHA`] of one; [`RenoEstimate::Linux`] does that,
-//!   too. Where the estimate is followed it makes a tenth: at 50 Mbit/s, 20 ms and 0.1 % loss 24.5
-//!   beside 22.4 Mbit/s (and 21.7 of Linux over an emulated link).
-//! - A scheduler's penalty restarts the curve from the reduced window; otherwise the old curve would
-//!   give back within one round trip what was taken.
-//! - Only + - * / on floats, and a cube root made of these: the same on every machine, which is what
-//!   makes one seed one run. The libm `cbrt` differs between systems.
+//! - Once the estimate of Reno's window is back where the last loss was, it grows by a whole
+//!   segment per round trip (section 4.3). Linux continues with [`ALPHA`] of one, and so does
+//!   [`RenoEstimate::Linux`]. Where the estimate is followed it makes a tenth: at 50 Mbit/s, 20 ms
+//!   and 0.1 % loss 24.5 beside 22.4 Mbit/s (and 21.7 of Linux over an emulated link).
+//! - A scheduler's penalty restarts the curve from the reduced window; otherwise the old curve
+//!   would undo the reduction within one round trip.
+//! - Only + - * / on floats, and a cube root made of these: the same on every machine, so that runs
+//!   are reproducible. The libm `cbrt` differs between systems.
 //! - Reductions start from the window; see `window.rs` for this and the other shared choices.
 
 use marline_policy::{AckSample, CongestionController, CongestionSignal, SubflowId, SubflowView};

@@ -1,6 +1,6 @@
 //! Reno: one segment more per round trip, half after a loss (RFC 5681).
 //!
-//! *Problem.* Share a bottleneck without knowing it. Additive increase and multiplicative decrease
+//! *Problem.* Share a bottleneck of unknown capacity. Additive increase and multiplicative decrease
 //! converge to fair shares; everything since is a variation.
 //!
 //! *Source.* RFC 5681 with appropriate byte counting (RFC 3465): congestion avoidance adds one
@@ -9,7 +9,7 @@
 //!
 //! *Deviations.* Those that `window.rs` lists, shared with CUBIC.
 //!
-//! *Why have it.* It is the yardstick: fairness and coupled controllers are defined against it, and
+//! *Purpose.* It is the reference: fairness and coupled controllers are defined relative to it, and
 //! its behaviour can be computed by hand.
 //!
 //! [`ssthresh`]: CongestionController::ssthresh

@@ -2,20 +2,20 @@
 //! its reduction on congestion signals. The growth curve of congestion avoidance and the reduction
 //! factor belong to each controller.
 //!
-//! Points where the RFCs leave a choice, and what was chosen:
-//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes the
-//!   latter, RFC 9438 section 4.6 allows the former). A window that only grows while it is the limit
-//!   is evidence enough, and a small message that is lost on a path that was proven with large ones
-//!   must not throw its window to the floor.
+//! Choices where the RFCs leave one:
+//! - *Reductions start from the window, not from the bytes in flight* (RFC 5681 equation 4 takes
+//!   the latter, RFC 9438 section 4.6 allows the former). A window that only grows while it is the
+//!   limit is sufficient evidence, and the loss of a small message must not collapse a window that
+//!   was validated by large ones.
 //! - *One reduction per episode.* A timeout during fast recovery sets the window to one segment
 //!   but keeps ssthresh; an ECN mark during recovery changes nothing (RFC 3168 section 6.1.2).
 //! - *Undo* goes back to the state before the last reduction, also shortly after its episode ended,
 //!   as a DSACK may come late. A spurious timeout during fast recovery takes back the timeout, not
-//!   the loss that began the recovery. Reductions for ECN stay: the mark was no error.
+//!   the loss that began the recovery. Reductions for ECN are kept, since the mark was no error.
 //! - *Idle* (RFC 5681 section 4.1): the window falls back to the initial one. ssthresh keeps three
-//!   quarters of what was proven (RFC 2861), so slow start regains it in a few round trips.
-//! - In slow start the window counts as the limit if half of it was in flight (as in Linux): a paced
-//!   sender whose window doubles is behind it nearly all the time.
+//!   quarters of the validated window (RFC 2861), so slow start regains it in a few round trips.
+//! - In slow start the window counts as the limit if half of it was in flight (as in Linux): a
+//!   paced sender lags behind a doubling window most of the time.
 
 use marline_policy::{AckSample, CongestionSignal, Penalty};
 

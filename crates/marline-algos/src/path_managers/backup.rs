@@ -1,17 +1,18 @@
 //! Backup path manager: one path carries data, the others are opened as backups.
 //!
-//! *Problem.* The second path costs money or battery, yet the session must survive the first.
+//! *Problem.* The second path costs money or battery, but the connection must survive the loss of
+//! the first.
 //!
-//! *How.* The mesh of `mesh.rs`, kept warm, but only subflows from the *primary* local address are
-//! regular: the first configured one with the `subflow` flag that is not flagged `backup`.
-//! All others carry the backup flag, so schedulers leave them alone until nothing else is usable.
-//! Whichever path won the race for the first handshake, priorities are put right afterwards by
-//! MP_PRIO. If every address is flagged `backup`, all are, and the best of them carries.
+//! *How.* The mesh of `mesh.rs` is kept open, but only subflows from the *primary* local address
+//! are regular: the first configured one with the `subflow` flag that is not flagged `backup`. All
+//! others carry the backup flag, so schedulers do not use them until nothing else is usable.
+//! Whichever path won the race for the first handshake, priorities are corrected afterwards by
+//! MP_PRIO. If every address is flagged `backup`, the best of them carries the data.
 //!
 //! *Source.* RFC 8684 sections 3.2 (B in MP_JOIN) and 3.3.8 (MP_PRIO); Apple's *handover* mode.
 //!
 //! *Differences.* Apple opens the second subflow when the first gets weak. Opening it early costs
-//! three packets and saves a handshake when it hurts most.
+//! three packets and saves a handshake at the time of the failure.
 
 use core::net::SocketAddr;
 

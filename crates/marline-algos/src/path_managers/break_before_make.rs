@@ -1,41 +1,41 @@
 //! Break-before-make path manager (MultiMob): the cellular subflow is opened only when it is
 //! needed.
 //!
-//! *Problem.* A subflow that only stands by costs energy: on LTE a join alone wakes the radio for some
-//! twelve seconds, about as much as all that a voice assistant says in a minute. `backup` opens it all the
-//! same; then, once WiFi dies, its server does not know that and goes on sending there.
+//! *Problem.* A standby subflow costs energy: on LTE a join alone wakes the radio for some twelve
+//! seconds, about as much as the traffic of a voice assistant in a minute. `backup` opens it
+//! anyway; and when WiFi dies, the server does not know and continues to send there.
 //!
-//! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh keeps
-//! them (`mesh.rs`). From an address flagged `backup` nothing is sent, until no primary subflow does its
-//! work any more:
-//! - the address pair of each is bad by the path health monitor, or each is silent (receive timer,
-//!   keepalives), or the peer made each a backup (MP_PRIO): at once;
+//! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh
+//! keeps them (`mesh.rs`). Nothing is sent from an address flagged `backup` until no primary
+//! subflow works any more:
+//! - each has a bad address pair according to the path health monitor, or is silent (receive timer,
+//!   keepalives), or was made a backup by the peer (MP_PRIO): at once;
 //! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
 //!   none: at once;
 //! - each is potentially failed, or none is left, for `patience`.
 //!
-//! Then one backup address is used, the first that is up (the next one if a join from it fails), with a
-//! Fast JOIN where that was agreed on. A peer that does not follow the client is told by MP_PRIO that the
-//! new subflow is regular: that is all a stock server understands.
+//! Then one backup address is used, the first that is up (the next one if a join from it fails),
+//! with a Fast JOIN where negotiated. A peer that does not follow the client is told by MP_PRIO
+//! that the new subflow is regular, which is all that a stock server understands.
 //!
-//! *Back again.* Potentially failed subflows are asked for a sign of life every `probe`, each time twice
-//! as long apart, at most sixteen times that; the path health monitor asks on bad address pairs. An
-//! address that comes back is joined from at once. Data returns as soon as the schedulers see a
-//! healthy regular subflow: a bad address pair is that only after the path health monitor's clean
-//! period, which is the hysteresis of moving back. When a primary subflow was healthy for `settle`
-//! on end, and the backup one brought and got nothing new for
-//! `quiet`, it is closed. The shorter `quiet`, the better for the battery: closing needs two more
-//! packets, and they start the radio's tail anew.
+//! *Return.* Potentially failed subflows are probed every `probe`, with an interval that doubles up
+//! to sixteen times that; the path health monitor probes bad address pairs. An address that comes
+//! back is joined from at once. Data returns as soon as the schedulers see a healthy regular
+//! subflow; a bad address pair becomes healthy only after the monitor's clean period, which
+//! provides the hysteresis. When a primary subflow has been healthy for `settle` without
+//! interruption, and the backup subflow carried nothing new for `quiet`, the latter is closed. A
+//! shorter `quiet` saves battery, since closing needs two more packets, which restart the radio's
+//! tail.
 //!
-//! *Source.* De Coninck and Bonaventure's MultiMob: what its kernel module does by `open_bup=0` (facts
-//! only; written anew). That a client should return to WiFi and let cellular sleep again is a wish of
-//! users of the kernel's stack.
+//! *Source.* De Coninck and Bonaventure's MultiMob: the behaviour of its kernel module with
+//! `open_bup=0`, reimplemented. Returning to WiFi and letting cellular sleep again has been
+//! requested by users of the kernel's stack.
 //!
-//! *Differences.* The module never closes what it opened (`close=off`), knows no patience (`patience=1h`
-//! is as good as none: it waits for the path health monitor, the receive timer, keepalives, or the
-//! last subflow's end) and never asks a failed path for a sign of life but by retransmissions
-//! (`probe=1h`): these three together are the name `multimob`. It opens each backup address at most
-//! once, from here on as often as it is needed.
+//! *Differences.* The module never closes what it opened (`close=off`), has no `patience`
+//! (equivalent to `patience=1h`: it waits for the path health monitor, the receive timer,
+//! keepalives, or the last subflow's end) and probes a failed path only by retransmissions
+//! (`probe=1h`); these three together are the preset `multimob`. The module opens each backup
+//! address at most once, this manager as often as it is needed.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ struct Tally {
     /// Established, without those that are closing.
     established: usize,
     healthy: usize,
-    /// Neither suspicion nor hope: bad address pair, silent, or made a backup by the peer.
+    /// Known not to work: bad address pair, silent, or made a backup by the peer.
     out: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Full-mesh path manager, the default: a subflow from every local address to every remote one.
 //!
-//! *Problem.* Use all there is, notice what comes and goes, and never give up on a path.
+//! *Problem.* Use every path, follow changes of addresses, and never give up on a path.
 //!
 //! *How.* `mesh.rs`: pairs, retries, announcements. Subflows from an address flagged `backup` are
 //! opened with the backup flag, all others are regular.

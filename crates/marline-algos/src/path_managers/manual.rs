@@ -3,10 +3,10 @@
 //! *Problem.* An application or an experiment wants to decide itself which subflows exist, as with
 //! the kernel's `path_manager=userspace`.
 //!
-//! *How.* The endpoint's `path_action` opens, closes, announces and re-prioritises; this manager adds
-//! nothing of its own: no subflow is opened, none is rebuilt, nothing is announced. The peer's
-//! joins are welcome as long as there is room: refusing them is a decision somebody should
-//! ask for, too.
+//! *How.* The endpoint's `path_action` opens, closes, announces and re-prioritises; this manager
+//! adds nothing of its own: no subflow is opened, none is rebuilt, nothing is announced. The peer's
+//! joins are accepted as long as there is room, since refusing them should be an explicit decision,
+//! too.
 
 use core::net::SocketAddr;
 

@@ -2,12 +2,12 @@
 //! subflow, which have one, and when a missing one is retried.
 //!
 //! *Retries.* The most frequent complaint about the kernel's managers is a subflow that timed out
-//! and is never rebuilt. Here a pair that should have a subflow and has none is tried for as long as
-//! both addresses exist: 1 s after a failure, then 2, 4, 8, 15 s. While the connection has no
-//! established subflow at all, never more than 2 s apart, since nothing else carries the session. An
-//! address that comes back (interface up, announced again) is tried at once. The back-off is
-//! forgotten after 10 s of an established subflow; a path that only lives shorter (a middlebox that
-//! kills what it does not know) keeps backing off.
+//! and is never rebuilt. Here a missing subflow is retried for as long as both addresses exist: 1 s
+//! after a failure, then 2, 4, 8, 15 s. While the connection has no established subflow at all,
+//! never more than 2 s apart, since nothing else carries the connection. An address that comes back
+//! (interface up, announced again) is tried at once. The back-off is reset after 10 s of an
+//! established subflow; a path that fails sooner each time (for example at a middlebox that drops
+//! unknown options) keeps backing off.
 //!
 //! *Stuck.* A translator that has forgotten a connection and swallows what it does not know looks like a dead
 //! path and is none: new ports pass. So a pair whose subflow is the connection's only one and has had two

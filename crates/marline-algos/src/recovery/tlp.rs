@@ -1,25 +1,26 @@
 //! Tail loss probes (RFC 8985 section 7), with the PTO formulas of earlier drafts and of Linux. One
 //! probe per episode (two in a row if configured); an episode ends when its outcome is known.
 //!
-//! *Problem.* When to probe: too early repeats what was only late, too late is no better than the
-//! retransmission timer. The answers differed over time, above all for a lone segment, whose ACK the
-//! peer may sit on ([`PtoFormula`]): up to 200 ms of allowance make the probe for a lone segment as late as
-//! the retransmission timer, so that a lone message gains nothing by it.
+//! *Problem.* The time of the probe: too early, it retransmits segments that were only late; too
+//! late, it is no better than the retransmission timer. The formulas changed over time, above all
+//! for a lone segment, whose ACK the peer may delay ([`PtoFormula`]): up to 200 ms of allowance
+//! make the probe for a lone segment as late as the retransmission timer, so that a lone message
+//! gains nothing by it.
 //!
-//! [`PtoFormula::Variation`] is our own: it takes the variation into account as RFC 9002 section 6.2
-//! does: on a steady path silence means something after a quarter of a round trip more than usual,
-//! and on a path that jitters the RFC's value holds. It is never later than the RFC's. It also probes
-//! during recovery, where a lost last ACK would otherwise cost a whole RTO. Its timer does not start
-//! anew with each new segment, only with each ACK: who writes a message every round trip would put
-//! off the probe for the first as long as he writes. How long the peer sits on the ACK of a lone segment
-//! is learned: what such ACKs took beyond the shortest RTT, its largest value of late. On a thin
-//! stream, where every segment is a lone one, the allowance would otherwise be most of what a lost
-//! message waits.
+//! [`PtoFormula::Variation`] is our own: it takes the variation into account as RFC 9002 section
+//! 6.2 does: on a steady path silence is significant after a quarter of a round trip more than
+//! usual, and on a path with jitter the RFC's value applies. It is never later than the RFC's. It
+//! also probes during recovery, where a lost last ACK would otherwise cost a whole RTO. Its timer
+//! is restarted by each ACK, but not by each new segment: otherwise a writer with a message every
+//! round trip would postpone the probe for the first one indefinitely. The peer's delay of the ACK
+//! of a lone segment is learned as the largest recent excess of such ACKs over the shortest RTT. On
+//! a thin stream, where every segment is a lone one, a fixed allowance would otherwise make up most
+//! of the delay of a lost message.
 //!
-//! *Left open by the sources, and chosen.* Linux does not arm the timer while the window has room for
-//! data that waits; here such data goes out at once (on another subflow, if the scheduler says so), so the
-//! case does not arise. The draft allows two probes in a row, Linux sends one: `probes` says how many. That an
-//! RTT sample must lie between two episodes is the RFC's rule and holds for its formula and ours only.
+//! *Choices.* Linux does not arm the timer while the window has room for unsent data; here such
+//! data is sent at once (on another subflow, if the scheduler says so), so the case does not arise.
+//! The draft allows two probes in a row, Linux sends one: `probes` says how many. The RFC's rule
+//! that an RTT sample must lie between two episodes applies only to its formula and ours.
 
 use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
 use marline_time::{Duration, Instant};

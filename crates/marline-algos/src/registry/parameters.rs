@@ -1,13 +1,13 @@
 //! Parameters of one policy in a spec: `key=value,...`, each read at most once.
 //!
-//! *Problem.* A policy's variants must be choosable by text, and a misspelt key or value must not be
-//! ignored: a measurement with the wrong parameter is worse than none.
+//! *Problem.* A policy's variants must be selectable by text, and a misspelt key or value must not
+//! be ignored: a measurement with the wrong parameter is worse than none.
 //!
-//! *How.* The policy's reader asks for each key it has, with the default. What it asked for is thereby
-//! known, so that the message about a key that it did not ask for can list those there are; and
-//! [`Registry::parameters`](super::Registry::parameters) can list keys and defaults without a second
-//! table that would go stale. Errors are kept until all is read: a reader is a plain
-//! struct literal without a `?`.
+//! *How.* The policy's reader requests each of its keys, with the default. So the known keys are
+//! recorded, the error for an unknown key can list them, and
+//! [`Registry::parameters`](super::Registry::parameters) can list keys and defaults without a
+//! second table that would go stale. Errors are collected until all keys are read, so that a reader
+//! is a plain struct literal without a `?`.
 
 use core::fmt;
 use core::ops::RangeInclusive;

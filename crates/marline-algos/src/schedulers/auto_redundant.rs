@@ -1,27 +1,28 @@
 //! Adaptive redundancy: immediate copies while the path is risky, hedged ones otherwise.
 //!
-//! *Problem.* Full redundancy has the best tail and costs twice the bytes all the time. What it is good
-//! for happens now and then: a WiFi that loses frames, a handoff, a path that is about to die. The
-//! authors of ReMP name "an automatic detection of situations which benefit" as future work.
+//! *Problem.* Full redundancy has the best tail latency but always costs twice the bytes. It helps
+//! only occasionally: when WiFi loses frames, during a handoff, before a path dies. The authors of
+//! ReMP name "an automatic detection of situations which benefit" as future work.
 //!
-//! *How.* The fastest path takes the data. Its risk (`risk.rs`: the share of its recent segments that
-//! were lost or late) says what becomes of the copy: above `tail` it goes on the next path at once;
-//! below, it waits as long as the answer usually takes and is sent only if that does not come
-//! (`hedged.rs`). So a copy's bytes are paid
-//! - while losses are so frequent that they would show at the quantile that is to be kept,
-//! - for the first segments on a path that nothing is known of, or nothing any more: after idle
-//!   times, after a handover,
-//! - for what is actually late, and for nothing else.
+//! *How.* The fastest path takes the data. Its risk (`risk.rs`: the share of its recent segments
+//! that were lost or late) decides about the copy: above `tail` it goes on the next path at once;
+//! below, it is sent only if the acknowledgment is overdue (`hedged.rs`). So copies are sent
+//! - while losses are frequent enough to affect the target quantile,
+//! - for the first segments on a path without recent history: after idle times, after a handover,
+//! - for segments that are actually late, and for no others.
 //!
-//! A dying path: what was sent last on it is hedged; by then its probe timeout makes it suspect and
-//! data goes on the others alone. When it comes back it has a record, and has to earn trust again.
+//! On a dying path, the last segments are hedged; then its probe timeout makes it suspect and data
+//! goes only on the others. When it comes back its record counts against it until it has been
+//! reliable for a while.
 //!
-//! *Source.* Ours; the questions are those of Frömmgen et al. (CoNEXT workshop 2015, section 3) and of
-//! RAVEN (Lee et al., MobiCom 2018), which duplicates while the confidence intervals of the
-//! paths' delays overlap. There the RTT decides, here what was late: losses leave no RTT behind.
+//! *Source.* Ours; the questions are those of Frömmgen et al. (CoNEXT workshop 2015, section 3) and
+//! of RAVEN (Lee et al., MobiCom 2018), which duplicates while the confidence intervals of the
+//! paths' delays overlap. That decision is based on the RTT, this one on lateness, since lost
+//! segments give no RTT sample.
 //!
 //! *p99 of a small message:* docs/papers/remp2015.md has the measurements. Where losses are
-//! independent and frequent there is no good time to save bytes in, and this is full redundancy.
+//! independent and frequent there is no phase in which bytes could be saved, and this equals full
+//! redundancy.
 
 use marline_policy::{
     Decision, Reinjection, Scheduler, SchedulerAction, SchedulerContext, SchedulerEvent,

@@ -1,22 +1,23 @@
 //! Head-of-line blocking estimate under a bounded buffer: data on a slow subflow must not stall the
 //! faster ones.
 //!
-//! *Problem.* All subflows share one receive window, and one send buffer holds what is not DATA_ACKed.
-//! What a slow subflow takes comes late; until then everything the faster ones bring waits behind
-//! it. If they can bring more in that time than the bound allows, they stand still, or repeat what
-//! the slow one carries, and then it carried nothing.
+//! *Problem.* All subflows share one receive window, and one send buffer holds what is not
+//! DATA_ACKed. Data on a slow subflow arrives late; until then everything on the faster ones waits
+//! behind it. If they could deliver more in that time than the buffer allows, they stall, or repeat
+//! the slow subflow's data, which makes its transmission useless.
 //!
-//! *How.* A segment given to slow subflow S now is freed after D: S's RTT with its present queue, but
-//! for the way back, which the DATA_ACK takes on the fastest. In D the faster ones bring their rate
-//! times D. If that and what S holds exceed the bound, S takes nothing now. As S's queue grows, D
-//! does, so S is kept as full as the bound allows and no fuller: a slow path's deep queue stays empty.
+//! *How.* A segment given to slow subflow S now is freed after D: S's RTT with its current queue,
+//! except that the DATA_ACK returns on the fastest subflow. In D the faster ones deliver their rate
+//! times D. If that and S's outstanding data exceed the buffer, S takes nothing now. D grows with
+//! S's queue, so S is kept only as full as the buffer allows, and the deep queue of a slow path
+//! stays empty.
 //!
 //! *Source.* The idea is that of BLEST (Ferlin et al., IFIP Networking 2016), which weighs the same
 //! two quantities.
 //!
-//! *Differences.* BLEST takes the windows of the fast path for its rate and S's whole RTT for D, with
-//! a factor that is learned from how often it blocks; that shuns S although much of what it carries
-//! would come in time. Here the rate is the measured one if that is lower, and D ends with the
+//! *Differences.* BLEST takes the windows of the fast path for its rate and S's whole RTT for D,
+//! with a factor that is learned from how often it blocks; that avoids S although much of its data
+//! would arrive in time. Here the rate is the measured one if that is lower, and D ends with the
 //! DATA_ACK. BLEST looks at the peer's window only; here the send buffer's largest size counts too.
 
 use marline_policy::{SchedulerContext, SubflowView};

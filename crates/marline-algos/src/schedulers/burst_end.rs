@@ -1,17 +1,18 @@
 //! Burst-end redundancy: the last segments of a burst go on all paths, the rest once.
 //!
-//! *Problem.* A segment in the middle of a burst that gets lost is found by the ones behind it,
-//! within a round trip. Behind the last one comes nothing: its loss shows only by silence, after a
-//! probe timeout at best. So the end of a burst decides how late the whole can be, and it is short.
+//! *Problem.* The loss of a segment in the middle of a burst is detected by the following ones
+//! within a round trip. The last one has none: its loss shows only by silence, after a probe
+//! timeout at best. So the end of a burst determines its worst delay, and it is short.
 //!
-//! *How.* `min-rtt` for new data. Once everything written is under way, the last `segments` segments
-//! of it (1 unless said: one is what RACK cannot see) go also on every other subflow with room, the
-//! fastest first. A message of one segment is therefore sent as `redundant` would; of a burst of 70
-//! segments 1.4 % are sent twice. The end is where writing stopped, not where the application says it
-//! is: a burst written in two goes has two ends if the sender is faster than the writer.
+//! *How.* `min-rtt` for new data. Once everything written has been sent, its last `segments`
+//! segments (default 1, the one whose loss RACK cannot detect) are also sent on every other subflow
+//! with room, the fastest first. A message of one segment is therefore sent as `redundant` would;
+//! of a burst of 70 segments 1.4 % are sent twice. The end is where the application stopped
+//! writing: a burst written in two parts has two ends if the sender is faster than the writer.
 //!
-//! *Source.* The end-of-flow resends of the ProgMP collection (Frömmgen et al., Middleware 2017), and
-//! the "newest segment only" rule of a later variant of the redundant Linux scheduler; written anew.
+//! *Source.* The end-of-flow resends of the ProgMP collection (Frömmgen et al., Middleware 2017),
+//! and the "newest segment only" rule of a later variant of the redundant Linux scheduler;
+//! reimplemented.
 //!
 //! *p99 of a small message:* as `redundant`. Of a burst: a loss in the middle costs a round trip.
 

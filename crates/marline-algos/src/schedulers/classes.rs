@@ -1,18 +1,18 @@
 //! Subflow classes that every scheduler must respect: usable or not, suspect or not, regular or
 //! backup. They are public so that schedulers outside this workspace can use them.
 //!
-//! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no regular
-//! one is usable. Full is not unusable: data waits for a regular subflow with a full window rather
-//! than spill over to a path its owner pays for.
+//! *Backup* (RFC 8684 section 3.3.8): a subflow with the backup flag carries data only if no
+//! regular one is usable. A full window does not make a subflow unusable: data waits for it rather
+//! than spill over to a metered path.
 //!
 //! *Suspect* ("potentially failed" in the Linux schedulers since 2013): a subflow whose probe or
-//! retransmission timed out gets no data until something is heard on it again, so a backup takes
-//! over at once. If *every* usable subflow is suspect (always so with a single one), data still goes
-//! out: the suspicion may be wrong, and a plain TCP would send, too. Then the subflow heard of last
-//! is the best guess, be it a backup: a regular one that has been dead for longer is no better for it.
+//! retransmission timed out gets no data until something is received on it again, so a backup takes
+//! over at once. If *every* usable subflow is suspect (always so with a single one), data is still
+//! sent: the suspicion may be wrong, and plain TCP would send, too. Then the subflow heard from
+//! last is the best choice, even if it is a backup.
 //!
-//! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The Linux
-//! scheduler of old read it as zero, so that every new subflow drew a burst onto itself.)
+//! *Unknown RTT*: a subflow without a sample comes after all others of its class. (The old Linux
+//! scheduler treated it as zero, so that every new subflow attracted a burst.)
 
 use marline_policy::{
     Decision, Eligibility, Reinjection, ReinjectionCause, SchedulerContext, SubflowSet, SubflowView,
@@ -26,8 +26,8 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Heard, though its address pair is bad; regular or backup: where every path is in trouble,
-    /// what answers is better than what is silent, whoever pays.
+    /// Answering, though its address pair is bad; regular or backup: if every path is in trouble,
+    /// one that answers is better than a silent one, whatever it costs.
     Doubtful,
     /// Nothing was heard since a timeout; regular or backup.
     Suspect,

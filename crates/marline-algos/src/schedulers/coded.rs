@@ -1,31 +1,33 @@
 //! Coded scheduler: sent data is also covered by repair sums, from which the peer recovers lost
 //! bytes.
 //!
-//! *Problem.* A copy repairs one segment, and nobody knows which one will be lost. To be safe all of a burst
-//! must be copied. A sum of all its segments on another path repairs any one of them, two sums any
-//! two: for a burst of 20 segments of which one or two get lost, two segments do the work of 20.
+//! *Problem.* A copy repairs one segment, and it is unknown which one will be lost, so all of a
+//! burst would have to be copied. A sum of all its segments on another path repairs any one of
+//! them, two sums any two: for a burst of 20 segments of which one or two are lost, two repairs
+//! replace 20 copies.
 //!
-//! *How.* `min-rtt` for new data, which holds nothing back (as under the copies). Once a burst is under
-//! way, or `window` segments of it, repairs of it go on the path with room that carried least of it:
-//! `rate` of its segments (30 % unless said), rounded up. So a message of one segment gets its copy, and
-//! costs what it costs with `redundant`. With `every=off` nothing is rounded up: what is left over is
-//! saved for the next, a repair reaches back over all that is unacknowledged, and of ten messages of one
+//! *How.* `min-rtt` for new data, without holding anything back (as in `copies.rs`). Once a burst
+//! is under way, or `window` segments of it, repairs of it go on the path with room that carried
+//! least of it: `rate` of its segments (30 % unless said), rounded up. So a message of one segment
+//! gets its copy, and costs what it costs with `redundant`. With `every=off` nothing is rounded up:
+//! fractions accumulate, a repair covers all unacknowledged data, and of ten messages of one
 //! segment three get one.
 //!
-//! What was repaired is not repaired again. A repair that finds no room waits for it, as long as the data
-//! is unacknowledged. New data always goes first, so bulk transfers that fill all paths have no repairs
-//! but at their end. A connection with one path has none: they would share the fate of the data.
+//! Data is covered by repairs only once. A repair without room waits while the data is
+//! unacknowledged. New data always goes first, so bulk transfers that fill all paths have no
+//! repairs but at their end. A connection with one path has none: they would share the fate of the
+//! data.
 //!
-//! *Peers.* Only a Marline that agreed to it (`SchedulerContext::repairs`) understands a repair. For any
-//! other, `without=copies` sends copies of the end of the burst, as many bytes; `without=nothing` leaves
-//! it at that.
+//! *Peers.* Only a Marline that agreed to it (`SchedulerContext::repairs`) understands a repair.
+//! For any other, `without=copies` sends copies of the end of the burst, as many bytes;
+//! `without=nothing` sends none.
 //!
 //! *Source.* The authors of ReMP name coding as the step after duplication. The code and its place in TCP
 //! are the core's (`docs/adr/0016-coding-between-peers.md`); that repairs follow the burst instead of being
 //! spread over time is ours: interactive bursts are shorter than a round trip.
 //!
-//! *p99:* docs/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths that lose
-//! some of them; it cannot help against what takes more than `rate` of them at once.
+//! *p99:* docs/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths
+//! that lose some of them; it cannot help if more than `rate` of them are lost at once.
 
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,

@@ -1,23 +1,22 @@
 //! Completion time estimate: data on a slow subflow must not arrive after everything else has.
 //!
-//! *Problem.* The fast subflow's window is full, a slow one has room. Under load that room is worth
-//! having. But when little is left to send, the fast one is through with all of it before the slow
-//! one's segment has even arrived: a burst that is spread over both ends as late as the slow one is.
-//! After each pause this is so anew, since the fast one begins with its restart window.
+//! *Problem.* The fast subflow's window is full, a slow one has room. Under load that room is
+//! useful. But when little is left to send, the fast one completes all of it before the slow one's
+//! segment has even arrived: a burst spread over both completes only with the slow one. This recurs
+//! after each pause, since the fast one begins with its restart window.
 //!
 //! *How.* A segment given to slow subflow S now arrives after S's one-way time with its present
-//! queue. The fastest one, F, brings what is unsent in rounds: each of its round trips it sends what
-//! its window lets go, twice as much as in the round before while it is in slow start, but no more
-//! than its path was seen to carry. If F's last byte arrives no later than S's segment, S takes
-//! nothing now. Who has filled the send buffer has more to say than stands there: the end of what is
-//! written is not the end, and nothing is held back.
+//! queue. The fastest one, F, delivers the unsent data in rounds: in each round trip it sends a
+//! window, twice the previous one while in slow start, but no more than its path was seen to carry.
+//! If F's last byte arrives no later than S's segment, S takes nothing now. If the send buffer is
+//! full the application has more to write, and nothing is held back.
 //!
 //! *Source.* The question is ECF's (Lim et al., CoNEXT 2017; `ecf.rs`).
 //!
 //! *Differences.* ECF counts whole windows of the present size in whole round trips, which makes a
 //! fast path that is just starting look slow, and compares round trips, not arrivals. It keeps a
-//! margin and a hysteresis; here the question is asked anew for each segment, and what is unsent
-//! answers it: under load there is always more.
+//! margin and a hysteresis; here each segment is decided separately by the amount of unsent data:
+//! under load there is always more.
 
 use marline_policy::{Phase, SchedulerContext, SubflowView};
 use marline_time::Duration;

@@ -2,20 +2,20 @@
 //! another is wrapped) sends it, and a copy rule says which of it is sent a second time, on which
 //! other subflow, and when.
 //!
-//! *Problem.* Full redundancy costs every byte twice. Much of what it wins comes from few of the
-//! copies: the ones of data behind which nothing follows that would reveal its loss, the ones made
-//! while a path is bad. The degrees of redundancy between none and all differ only in the rule, so
-//! the rule is all that each of them is made of (`redundant_idle`, `burst_end`, `probing`,
-//! `hedged`, `auto_redundant`).
+//! *Problem.* Full redundancy costs every byte twice. Much of its gain comes from few of the
+//! copies: those of data without successors that would reveal its loss, and those made while a path
+//! is bad. The degrees of redundancy between none and all differ only in the copy rule, so each
+//! scheduler consists only of its rule (`redundant_idle`, `burst_end`, `probing`, `hedged`,
+//! `auto_redundant`).
 //!
 //! What holds for every rule:
 //! - New data first: a copy is made once there is no new data to send, or no subflow for it.
-//! - Only subflows of the best class carry copies, and backups never: they cost somebody. Suspects
-//!   get none while a healthy subflow exists: what is put on a dead path must be delivered on it when
-//!   it returns, before anything newer.
+//! - Only subflows of the best class carry copies, and backups never, since they may be metered.
+//!   Suspects get none while a healthy subflow exists: data put on a dead path must be delivered on
+//!   it when it returns, before anything newer.
 //! - A subflow carries data once. The core sees to it that nothing acknowledged is repeated.
 //!
-//! The functions are public, so that redundant schedulers outside this tree need not invent them again.
+//! The functions are public so that external redundant schedulers can use them.
 
 use core::fmt::Debug;
 

@@ -1,34 +1,36 @@
 //! Follow-client scheduler (MultiMob): the server sends on the subflow the client last used.
 //!
-//! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about to be
-//! left. A server that weighs RTTs by itself goes on sending into a WiFi that the client has given up,
-//! until its own timers say the same again, or lets the cellular radio wake for a segment that could
+//! *Problem.* Only the phone knows which of its networks works, what it costs and when it is about
+//! to be left. A server that compares RTTs on its own continues to send into a WiFi that the client
+//! has given up, until its own timers expire, or wakes the cellular radio for a segment that could
 //! have waited.
 //!
-//! *How.* The core stamps a subflow whenever it brings news of the stream: data that was not there yet, a
-//! DATA_ACK that advanced, or the client's join (`SubflowView::last_new_at`). New data goes on the regular
-//! subflow with the newest stamp, or on a backup one if its stamp is strictly newer than that of all
-//! regular ones: the client then uses its backup, so shall we. A subflow that is potentially failed, or
-//! whose address pair the path health monitor holds to be bad, comes after all others; among those
-//! alone, the one heard of last is the best guess. What is repeated takes the same way.
+//! *How.* The core stamps a subflow whenever it brings progress of the connection: new data, a
+//! DATA_ACK that advanced, or the client's join (`SubflowView::last_new_at`). New data goes on the
+//! regular subflow with the newest stamp, or on a backup one if its stamp is strictly newer than
+//! that of all regular ones, since the client then uses its backup. A subflow that is potentially
+//! failed, or whose address pair the path health monitor considers bad, comes after all others;
+//! among those, the one heard from last is chosen. Retransmitted data follows the same rule.
 //!
-//! *Source.* De Coninck and Bonaventure's MultiMob, as its kernel module decides it (facts only; written
-//! anew). By HELLO a client asks a Marline server for this scheduler (docs/spec/experimental.md).
+//! *Source.* De Coninck and Bonaventure's MultiMob, as decided by its kernel module, reimplemented.
+//! By HELLO a client asks a Marline server for this scheduler (docs/spec/experimental.md).
 //!
 //! *Differences.*
-//! - The subflow that is followed is waited for while its window is full. The module then takes whichever
-//!   subflow has room, oldest stamp or not: just after a handover, when the new path is in slow start,
-//!   that is the path just given up, and the answer waits there for a timeout. `spill=on` is the module's
-//!   way; there, too, no data spills onto a backup whose stamp is not the newest.
-//! - The module sends nothing while all subflows are potentially failed. Here that is a guess as any
-//!   plain TCP makes it: suspicion may be wrong.
+//! - If the followed subflow's window is full, the scheduler waits for it. The module then takes
+//!   any subflow with room, whatever its stamp: just after a handover, when the new path is in slow
+//!   start, that is the abandoned path, and the answer waits there for a timeout. `spill=on`
+//!   selects the module's behaviour; even then no data spills onto a backup whose stamp is not the
+//!   newest.
+//! - The module sends nothing while all subflows are potentially failed. Here data is still sent,
+//!   as plain TCP would, since the suspicion may be wrong.
 //! - Data of a subflow whose probe stays unanswered goes out elsewhere at once; `reinject=rto` waits for
 //!   the retransmission timeout, as the module does.
-//! - The module flags subflows with an RTO of 1.5 s for ever; here that flag is the path health
-//!   monitor's and is lifted by it (`bad_netpath`).
+//! - The module flags subflows with an RTO of 1.5 s permanently; here the path health monitor sets
+//!   and lifts that flag (`bad_netpath`).
 //! - Whether a window-limited server repeats the oldest data on the faster path is `+orp`'s business.
 //!
-//! *p99 of a small message:* that of the path the client trusts, even if another one were quicker.
+//! *p99 of a small message:* that of the path chosen by the client, even if another one were
+//! faster.
 
 use core::cmp::Reverse;
 

@@ -23,13 +23,13 @@
 //! | `reorder=1%:20ms`, `duplicate=0.1%`, `corrupt=0.1%` | faults |
 //! | `rewrite=0.1%` | a gateway changes a byte of a TCP payload and repairs the checksum |
 //! | `strip=mptcp:syn`, `strip=dss+sack:rest` | a middlebox overwrites these TCP options |
-//! | `mangle=mp_experimental:syn` | a middlebox turns over the bits of these TCP options |
+//! | `mangle=mp_experimental:syn` | a middlebox inverts the bits of these TCP options |
 //! | `block=mp_join`, `block=mptcp:synack@3s` | a middlebox drops segments with these TCP options (from a time on) |
-//! | `renumber=yes`, `renumber=not-sack` | a middlebox chooses other sequence numbers (and forgets those in SACK) |
+//! | `renumber=yes`, `renumber=not-sack` | a middlebox chooses other sequence numbers (and leaves SACK untranslated) |
 //! | `rebind=5s` | a translator of addresses forgets its translations at that time |
-//! | `split=500B`, `split=500B:first` | a middlebox cuts segments; their options go on each piece, or the first |
-//! | `coalesce=2ms` | a middlebox waits so long to make one segment of two, with the options of the first |
-//! | `thin=4` | of so many acknowledgments a middlebox lets one pass |
+//! | `split=500B`, `split=500B:first` | a middlebox splits segments; their options go on each piece, or the first |
+//! | `coalesce=2ms` | a middlebox waits this long to merge two segments, with the options of the first |
+//! | `thin=4` | a middlebox passes one of this many acknowledgments |
 //! | `swallow=1%` | a middlebox acknowledges data and drops it |
 //! | `radio=lte` | a radio that sleeps: `lte`, `umts`, `wifi`; an idle one delays what wakes it |
 //! | `radio=lte:400ms`, `radio=lte:meter` | by so much; not at all, only its energy is counted |

@@ -1,9 +1,9 @@
 //! RACK-TLP (RFC 8985): time-based loss detection, and probes for a silent tail.
 //!
-//! *Problem.* Counting duplicate ACKs finds no loss at the end of a burst (nothing follows that
-//! could be acknowledged), takes reordering for loss, and cannot see that a retransmission was lost.
-//! All three end in a retransmission timeout: at least 200 ms of silence, which is the p99 of an
-//! interactive flow.
+//! *Problem.* Counting duplicate ACKs does not detect losses at the end of a burst (nothing follows
+//! that could be acknowledged), mistakes reordering for loss, and cannot detect that a
+//! retransmission was lost. All three end in a retransmission timeout: at least 200 ms of silence,
+//! which is the p99 of an interactive flow.
 //!
 //! *How.* RACK (`rack_tlp/rack.rs`): a segment is lost if one that was *sent* later has arrived and
 //! enough time passed for reordering to settle. TLP (`tlp.rs`): about two round trips after
@@ -11,12 +11,12 @@
 //! without SACK get what RFC 5681 and 6582 offer (`no_sack.rs`).
 //!
 //! *Differences from the RFC's text.*
-//! - The reordering timer is set to the *first* segment that may become lost, not to the last: what
-//!   is due is repaired now, not with the slowest.
+//! - The reordering timer is set for the *first* segment that may become lost, not for the last, so
+//!   that each is repaired when it is due.
 //! - Segments are kept in order of transmission (the RFC recommends it in section 8), so an ACK costs
 //!   O(log n) per segment it decides about and nothing for the others.
-//! - When to probe, if at all, is a parameter (`tlp.rs`): by default as early as the path's variation
-//!   allows, and recovery is watched over too; `rack-tlp-rfc` does as the RFC says.
+//! - The probe timeout is a parameter (`tlp.rs`): by default as early as the path's variation
+//!   allows, and probes are also sent during recovery; `rack-tlp-rfc` follows the RFC.
 //! - The RTT of RACK is that of the newest transmission an ACK delivers (the RFC takes the last one
 //!   in the order of processing; they differ only if an ACK fills a hole). `rack-tlp-rfc` does as the RFC.
 

@@ -1,26 +1,27 @@
 //! Hedged redundancy: a copy is sent on another path only when the acknowledgment is overdue.
 //!
-//! *Problem.* Nearly all copies of full redundancy are for nothing: the original arrives first. Each
-//! costs bytes, often on the path that its owner pays for. But a copy made only when the loss is
-//! certain comes after a probe timeout: twice the RTT on a path of varying delay.
+//! *Problem.* Nearly all copies of full redundancy are wasted: the original arrives first. Each
+//! costs bytes, often on a metered path. But a copy made only when the loss is certain comes after
+//! a probe timeout: twice the RTT on a path of varying delay.
 //!
-//! *How.* `min-rtt` for new data. With each segment a time is noted by which its DATA_ACK usually is
-//! here: SRTT + `deviations` x RTTVAR of its path (3 unless said), at least SRTT x 17/16. If it is not, the
-//! segment goes also on the fastest other subflow with room. Usually the DATA_ACK comes and nothing
-//! is copied. The worst of a lone loss is then the fast path's RTT and the slow one's delay. The copy
-//! changes nothing else: the subflow is not suspected, its own recovery goes on. If nothing at all was
-//! heard on the path since the overdue segment was sent, the path is silent: what it carries beside
-//! is copied at once, and so is what is sent until it is heard.
+//! *How.* `min-rtt` for new data. For each segment the scheduler records when its DATA_ACK is
+//! expected: SRTT + `deviations` x RTTVAR of its path (default 3), at least SRTT x 17/16. If it has
+//! not arrived by then, the segment is also sent on the fastest other subflow with room. Usually
+//! the DATA_ACK arrives and nothing is copied. The worst case of a single loss is then the fast
+//! path's RTT plus the slow one's delay. The copy changes nothing else: the subflow is not
+//! suspected, and its own recovery continues. If nothing at all was received on the path since the
+//! overdue segment was sent, the path is silent: its other outstanding data is copied at once, and
+//! so is everything sent until something is received on it.
 //!
-//! Only the last `limit` bytes written (30 kB unless said) are hedged, and only once everything is
-//! under way: in the midst of bulk data the segments that follow tell what was lost.
+//! Only the last `limit` bytes written (default 30 kB) are hedged, and only once everything has
+//! been sent: within bulk data the following segments reveal losses.
 //!
 //! *Source.* "Hedged requests" (Dean and Barroso, The Tail at Scale, CACM 2013): send the second
 //! request when the first has been outstanding for longer than most are. There the delay is the 95th
 //! percentile of a service's latency; here it comes from the path's RTT estimator.
 //!
-//! *What the papers leave open:* ReMP and its successors know copies at once or none. The delay and
-//! its limit are ours. Measured in docs/papers/remp2015.md.
+//! *What the papers leave open:* ReMP and its successors send copies at once or not at all. The
+//! delay and its limit are ours. Measured in docs/papers/remp2015.md.
 //!
 //! *Extra bytes:* as many segments as are lost or come late: a few percent. *p99 of a small
 //! message:* where less than 1 % is late, the path's own; else about the sum of both paths' RTTs.

@@ -1,27 +1,28 @@
 //! Linux-like scheduler, for comparisons: silent paths are detected as in current kernels.
 //!
-//! *Problem.* What users of the kernel know as "the hole" when WiFi goes: it is neither the scheduler
-//! nor TCP, but the time until the connection dares to use another subflow. Comparisons in virtual
-//! time need that time, not a caricature of it.
+//! *Problem.* The stall that users of the kernel see when WiFi fails is caused neither by the
+//! scheduler nor by TCP, but by the time until the connection uses another subflow. Comparisons in
+//! virtual time need an accurate model of that time.
 //!
 //! *How*, for sending:
-//! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms, started
-//!   anew by each DATA_ACK that moves. When it fires, each subflow that holds unacknowledged data and has
-//!   heard nothing since the last time gets a mark.
-//! - At that time the oldest data goes again on a subflow that holds nothing: a regular one at once,
-//!   a backup only if every subflow that holds data has two marks.
-//! - New data stays where it was. With more than four marks, and another subflow with less than three,
-//!   a subflow is *stale*: all it holds goes elsewhere, and so does new data, on backups too, until it
-//!   is heard.
+//! - A retransmission timer of the connection runs while anything is not DATA_ACKed: 200 ms,
+//!   restarted by each DATA_ACK that advances. When it fires, each subflow that has unacknowledged
+//!   data and has received nothing since the last time gets a mark.
+//! - At that time the oldest data is sent again on a subflow without outstanding data: a regular
+//!   one at once, a backup only if every subflow that holds data has two marks.
+//! - New data stays where it was. With more than four marks, and another subflow with less than
+//!   three, a subflow is *stale*: its outstanding data is sent elsewhere, and so is new data, also
+//!   on backups, until something is received on it.
 //!
-//! *Source.* The behaviour of Linux 6.12 (its `stale_loss_cnt` of 4), read as facts and written anew.
-//! The kernel itself is measured by the lab's real-time keys; the hole of this model lies inside what
-//! they found (tests of `marline-lab`).
+//! *Source.* The behaviour of Linux 6.12 (its `stale_loss_cnt` of 4), reimplemented. The kernel
+//! itself is measured by the lab's real-time keys; the stall of this model lies within their
+//! results (tests of `marline-lab`).
 //!
 //! *Differences.* Among regular subflows the one with the lowest SRTT is taken, where the kernel
-//! compares how long their queues last. What the kernel hands to a subflow whose window is shut waits
-//! here without a subflow, and is treated as if it had been handed. What goes again at once is 32 kB,
-//! where the kernel has what the application wrote into one piece of memory, up to as much.
+//! compares how long their queues last. Data that the kernel hands to a subflow with a closed
+//! window waits here without a subflow, and is treated as if it had been handed over. The amount
+//! sent again at once is 32 kB, whereas the kernel sends one fragment of the application's data of
+//! up to that size.
 //!
 //! *p99 of a small message* on a path that dies: 400 ms and the backup's delay, each way.
 

@@ -2,26 +2,26 @@
 //! there.
 //!
 //! *Problem.* Several subflows have room; which one takes the next segment? The one on which it
-//! arrives first, as far as smoothed RTTs tell.
+//! arrives first, according to smoothed RTTs.
 //!
-//! *How.* Among the subflows of the best class (`classes.rs`), the one with the lowest SRTT that has
-//! room. Once it is full, the next one: under load every path is filled, and a burst smaller
-//! than the fast path's window stays on the fast path. When the peer's window blocks although a
-//! subflow has room, the segment that blocks it is sent again there, and the subflow that held it up
-//! is slowed down (`opportunistic.rs`).
+//! *How.* Among the subflows of the best class (`classes.rs`), the one with the lowest SRTT that
+//! has room. Once it is full, the next one: under load every path is filled, and a burst smaller
+//! than the fast path's window stays on the fast path. When the peer's window is exhausted although
+//! a subflow has room, the blocking segment is sent again there, and the subflow that held it up is
+//! slowed down (`opportunistic.rs`).
 //!
 //! *Source.* The behaviour of the out-of-tree Linux implementation (v0.8x to 0.96), described in
-//! Raiciu et al., NSDI 2012; all written anew.
+//! Raiciu et al., NSDI 2012; reimplemented.
 //!
 //! *Differences.*
-//! - If all subflows are suspect, data goes to the one heard of last, instead of nowhere.
+//! - If all subflows are suspect, data goes to the one heard from last, instead of nowhere.
 //! - A subflow without an RTT sample comes last, not first.
-//! - Under a bounded window or send buffer a slower subflow takes only what comes home before the
-//!   faster ones would have to wait for it (`blocking.rs`). Without that, all that the slow one took
-//!   of a small buffer was sent again on the fast one.
-//! - A slower subflow takes nothing that the fast one would bring sooner together with all the rest
-//!   (`completion.rs`). Without that, each burst beyond the fast one's restart window waited for the
-//!   slow path's round trip.
+//! - Under a bounded window or send buffer a slower subflow takes only what is acknowledged before
+//!   the faster ones would have to wait for it (`blocking.rs`). Otherwise all data that the slow
+//!   one took of a small buffer was sent again on the fast one.
+//! - A slower subflow takes nothing that the fast one would deliver sooner together with all the
+//!   rest (`completion.rs`). Otherwise each burst beyond the fast one's restart window waited for
+//!   the slow path's round trip.
 //! - A fast subflow that waits for its pacer counts as full. Waiting for it would starve the
 //!   slower paths under load, as a paced sender waits nearly always. Schedulers that weigh this
 //!   (ECF, BLEST) are separate.

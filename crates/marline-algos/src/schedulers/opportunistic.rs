@@ -4,9 +4,9 @@
 //! slow subflow, the window fills behind it and the fast subflow idles, though it has room.
 //!
 //! *How.* When the window blocks the next segment and the fast subflow F has room, the oldest
-//! outstanding segment, if F did not carry it, is sent on F as well (M1). The subflows that held it up
-//! are penalised: their window is halved, so that they hold less of the receive window next time (M2).
-//! Each is a choice by itself:
+//! outstanding segment, if F did not carry it, is sent on F as well (M1). The subflows that held it
+//! up are penalised: their window is halved, so that they hold less of the receive window next time
+//! (M2). Each is configured separately:
 //!
 //! | retransmit | what is repeated on F |
 //! |---|---|
@@ -19,16 +19,16 @@
 //! | `paper` | the first holder S, if its window over RTT is less than F's | per RTT of S | the halved window |
 //! | `kernel` | every holder with a longer RTT than F that repairs no loss | per RTT of F | slow start goes on |
 //!
-//! *Source.* The paper; its first code (2012) for `penalise=paper`; the out-of-tree Linux scheduler as
-//! it was later for `kernel`. Written anew from descriptions.
+//! *Source.* The paper; its first code (2012) for `penalise=paper`; the later out-of-tree Linux
+//! scheduler for `kernel`. Reimplemented from descriptions.
 //!
-//! *Left open, and chosen.* The paper has no condition for the retransmission, all code has: `paper` is
-//! the paper's word, `kernel` what was measured in 2014 and after. Linux asks its questions only about
-//! the segment at the trailing edge and waits for its DATA_ACK: one segment per RTT of F, and a path
-//! whose rate collapses drags the connection down to that; `wide` (what `min-rtt` does) lets F repeat
-//! as much as it has room for. When only the send buffer is exhausted, Linux repeats, and penalises if
-//! no memory is left; the same here, where that means that the buffer is full at its largest. (`wide`
-//! does not penalise then: it never did.)
+//! *Choices.* The paper has no condition for the retransmission, all implementations have: `paper`
+//! follows the paper, `kernel` what was measured in 2014 and after. Linux considers only the
+//! segment at the trailing edge and waits for its DATA_ACK: one segment per RTT of F, and a path
+//! whose rate collapses drags the connection down to that; `wide` (what `min-rtt` does) lets F
+//! repeat as much as it has room for. When only the send buffer is exhausted, Linux repeats, and
+//! penalises if no memory is left; the same here, where that means that the buffer is full at its
+//! largest. (`wide` does not penalise then: it never did.)
 
 use marline_policy::{
     Dsn, Eligibility, Mapping, Penalty, Phase, SchedulerAction, SchedulerContext, SchedulerEvent,

@@ -1,17 +1,18 @@
 //! Probing wrapper: the last segment of a burst is also sent on idle paths, to measure them.
 //!
-//! *Problem.* `min-rtt` leaves a slower path alone as long as the faster one has room. Its RTT is then
-//! a memory: the path may have become the better one, or be dead, and the moment when the fast path
-//! fails is a bad one to find out. A probe without data tells the RTT of an empty packet and costs a
-//! packet; a copy of data that is being sent anyway tells the same, and may arrive first.
+//! *Problem.* `min-rtt` does not use a slower path as long as the faster one has room. Its RTT is
+//! then outdated: the path may have become the better one, or be dead, and the failure of the fast
+//! path is a bad moment to find out. A probe without data measures the RTT of an empty packet and
+//! costs a packet; a copy of data that is being sent anyway measures the same, and may arrive
+//! first.
 //!
-//! *How.* `min-rtt` for new data. Once everything written is under way, the last segment sent goes
-//! also on each other subflow with room that has sent nothing for `idle` of its own RTTs (5 unless
-//! said) or has no RTT yet. So a path in use is never probed, and a quiet connection sends no probes
-//! at all: they ride on data.
+//! *How.* `min-rtt` for new data. Once everything written has been sent, the last segment is also
+//! sent on each other subflow with room that has sent nothing for `idle` of its own RTTs (default
+//! 5) or has no RTT yet. So a path in use is never probed, and an idle connection sends no probes
+//! at all.
 //!
 //! *Source.* The active-probing redundant scheduler of the ProgMP collection (Frömmgen et al.,
-//! Middleware 2017); written anew.
+//! Middleware 2017); reimplemented.
 //!
 //! *Extra bytes:* at most one segment per path in five of its round trips. *p99 of a small message:*
 //! that of `min-rtt`, with an RTT for each path that is never older than the traffic.

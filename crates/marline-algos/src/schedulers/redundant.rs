@@ -1,25 +1,26 @@
 //! Redundant scheduler: every byte on every path, as far as each path keeps up.
 //!
-//! *Problem.* A small message must arrive soon even if one path stalls right now, and nobody can know
-//! which. Sent on all paths, it takes the minimum of their delays, and no path's death delays it.
+//! *Problem.* A small message must arrive soon even if one path stalls at that moment, and it is
+//! unknown which. Sent on all paths, it takes the minimum of their delays, and no path's death
+//! delays it.
 //!
 //! *How.* No subflow distinguishes new data from old: each walks the whole stream, what is not
-//! DATA_ACKed and then what is unsent, with a cursor of its own, at the pace of its own window. The
-//! fastest thereby introduces the new data. A slower one follows and repeats; when what it sent last
-//! is DATA_ACKed meanwhile, it jumps to the oldest data that is not. So the slow path
-//! never repeats what has arrived, throughput is that of the best path (on one path it is plain
-//! TCP), and the tail of a message is always on all paths, as the cursor does not care whether
-//! anything follows.
+//! DATA_ACKed and then what is unsent, with a cursor of its own, at the pace of its own window. So
+//! the fastest one sends the new data first. A slower one follows and repeats; when the data at its
+//! cursor has been DATA_ACKed meanwhile, it jumps to the oldest data that has not. So the slow path
+//! never repeats data that has arrived, throughput is that of the best path (on one path it is
+//! plain TCP), and the tail of a message is always on all paths, since the cursor does not depend
+//! on whether anything follows.
 //!
-//! Backups never carry copies: they cost somebody. If no regular subflow is usable, one of them
-//! carries new data (and what the lost paths held comes as reinjection).
+//! Backups never carry copies, since they may be metered. If no regular subflow is usable, one of
+//! them carries new data (and the data of the lost paths is reinjected).
 //!
 //! *Source.* The cursor scheduler of the out-of-tree Linux implementation (Erbshäußer and Frömmgen,
-//! after Frömmgen et al., "ReMP TCP", ICC 2016); written anew from a description of its behaviour.
+//! after Frömmgen et al., "ReMP TCP", ICC 2016); reimplemented from a description of its behaviour.
 //!
-//! *Differences.* Suspect subflows get no copies while a healthy one exists: what is put on a dead
+//! *Differences.* Suspect subflows get no copies while a healthy one exists: data put on a dead
 //! path must be delivered on it when it returns, before anything newer. If all are suspect, all
-//! carry: then redundancy is worth most.
+//! carry copies, since redundancy is then most useful.
 
 use marline_policy::{
     DataRange, Decision, Dsn, Reinjection, Scheduler, SchedulerAction, SchedulerContext,

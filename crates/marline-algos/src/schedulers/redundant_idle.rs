@@ -1,17 +1,17 @@
 //! Redundant-when-idle scheduler: copies of unacknowledged data, but only while there is nothing
 //! new to send.
 //!
-//! *Problem.* Redundancy halves what two paths can carry together. While there is new data, every
-//! bit of room is worth more for it; only when all of it is under way, room is left over.
+//! *Problem.* Redundancy halves what two paths can carry together. While there is new data, all
+//! room is better used for it; only when all of it has been sent is room left over.
 //!
-//! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as ever. Once everything written
-//! is under way, the oldest data that is not DATA_ACKed goes also on the fastest subflow with room
-//! that did not carry it, segment by segment, until all subflows carried all of it or are full. A
-//! message that fits the windows is on all paths at once, as with `redundant`; the end of a long
-//! transfer is, too.
+//! *How.* `min-rtt` for new data, so a bulk transfer uses all paths as usual. Once everything
+//! written has been sent, the oldest data that is not DATA_ACKed goes also on the fastest subflow
+//! with room that did not carry it, segment by segment, until all subflows carried all of it or are
+//! full. A message that fits the windows is on all paths at once, as with `redundant`; the end of a
+//! long transfer is, too.
 //!
 //! *Source.* "Redundant if no new data" of the ProgMP scheduler collection (Frömmgen et al.,
-//! Middleware 2017); written anew from a description of its behaviour.
+//! Middleware 2017); reimplemented from a description of its behaviour.
 //!
 //! *Extra bytes:* for small messages as many as `redundant`; for bulk, the last window.
 //! *p99 of a small message:* as `redundant`, unless it queues behind bulk data.

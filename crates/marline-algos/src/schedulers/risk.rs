@@ -1,25 +1,27 @@
 //! Lateness estimate of a path: the share of its recent segments that were not acknowledged in
 //! time.
 //!
-//! *Problem.* Whether a copy at once is worth its bytes depends on the chance that the original
-//! does not arrive in time. Neither RTT nor window tell it: a path that loses 3 % and one that loses
-//! nothing look alike between two losses.
+//! *Problem.* Whether an immediate copy is worth its bytes depends on the probability that the
+//! original does not arrive in time. Neither RTT nor window show it: a path that loses 3 % and one
+//! that loses nothing look alike between two losses.
 //!
-//! *How.* For each subflow: segments sent and segments late, both with a memory of `memory` segments
-//! (older ones count e times less). Late is a segment whose answer was not there after SRTT + 4 x
-//! RTTVAR (at least 1.25 SRTT), a probe or retransmission timeout, or a loss that recovery found; what happens
-//! within one SRTT is one event. The path is risky while the share of late ones is above `tail`.
+//! *How.* For each subflow: segments sent and segments late, both with a memory of `memory`
+//! segments (older ones count e times less). A segment is late if its acknowledgment was not
+//! received after SRTT + 4 x RTTVAR (at least 1.25 SRTT), a probe or retransmission timeout, or a
+//! loss that recovery found; late segments within one SRTT count as one event. The path is risky
+//! while the share of late ones is above `tail`.
 //!
-//! - With the defaults (3.5 % of 20) one late segment in a good time makes the path risky for the
-//!   next 7 segments. The losses of a bad time add up, to `most`, and then it takes 34 good ones.
-//!   A path that loses 3 % all the time is risky nearly always; one that loses 0.1 % hardly ever.
-//! - While copies are made, the path carries everything as well: whether it is still bad shows at once.
-//! - A path without history is risky: it begins with half a late segment, and has to earn trust. So the
-//!   first segments of a connection and those after a handover are on both paths.
-//! - A segment is also copied if a path of the class was not heard for `stale`: whichever path that
-//!   is, its RTT is a memory, and so is the choice of the fastest.
+//! - With the defaults (3.5 % of 20) one late segment in a good phase makes the path risky for the
+//!   next 7 segments. The losses of a bad phase add up, to `most`, after which it takes 34 good
+//!   ones. A path with constant 3 % loss is nearly always risky; one with 0.1 % hardly ever.
+//! - While copies are made, the path still carries everything, so that any improvement shows at
+//!   once.
+//! - A path without history is risky: it begins with half a late segment. So the first segments of
+//!   a connection and those after a handover are on both paths.
+//! - A segment is also copied if nothing was received on a path of the class for `stale`: its RTT
+//!   is then outdated, and so is the choice of the fastest path.
 //!
-//! *What it cannot do:* the first losses of a bad time are unforeseen. They cost a hedging delay each.
+//! *Limit:* the first losses of a bad phase are not foreseen. They cost a hedging delay each.
 
 use marline_policy::{SchedulerContext, SchedulerEvent, SubflowId, SubflowSet, SubflowView};
 use marline_time::{Duration, Instant};

@@ -1,15 +1,17 @@
 //! Round-robin scheduler: the subflows take turns, one segment each.
 //!
-//! *Problem.* None of its own: it is the yardstick against which a scheduler shows that knowing the
-//! paths is worth something, and the quickest way to see that all paths work.
+//! *Purpose.* A baseline that shows the benefit of path-aware schedulers, and a quick test that all
+//! paths work.
 //!
 //! *How.* Among the subflows of the best class (`classes.rs`) that have room, the next one after
-//! the last used, in slot order, takes one full segment, or as many as are said. Subflows without room
-//! are passed over, so under load the turns follow the ACKs and each path carries what it can. With
-//! `skip-full=off` it waits for the one whose turn it is instead (the out-of-tree Linux round robin has
-//! both, too, by its switch `cwnd_limited`): then all paths go at the pace of the slowest.
+//! the last used, in slot order, takes one full segment, or the configured number. Subflows without
+//! room are passed over, so under load the turns follow the ACKs and each path carries what it can.
+//! With `skip-full=off` it waits for the one whose turn it is instead (the out-of-tree Linux round
+//! robin has both, too, by its switch `cwnd_limited`): then all paths run at the speed of the
+//! slowest.
 //!
-//! *Difference.* The Linux one knew no backups; this one keeps them for need, as RFC 8684 asks.
+//! *Difference.* The Linux one ignored backup flags; this one uses backups only when needed, as RFC
+//! 8684 requires.
 //!
 //! *p99 of a small message:* bad by design: every other segment takes the slow path.
 

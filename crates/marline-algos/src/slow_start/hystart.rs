@@ -1,15 +1,15 @@
 //! HyStart++ (RFC 9406): slow start that ends when the round-trip time rises.
 //!
 //! *Problem.* Classic slow start ends with a loss, at up to twice the window the path holds: on a
-//! path with a deep queue that is a window's worth of losses and a queue full of delay, which an
-//! interactive flow beside it feels. A rising RTT tells earlier that the queue is filling.
+//! path with a deep queue that means a window's worth of losses and a full queue, which delays
+//! competing interactive flows. A rising RTT shows earlier that the queue is filling.
 //!
 //! *How.* Time is cut into rounds (a round ends when everything that was in flight at its start is
 //! delivered). With 8 samples in a round, its smallest RTT is compared with the smallest of the
 //! round before. If it rose by an eighth (at least 4, at most 16 ms), growth slows down to a
 //! quarter: conservative slow start (CSS). CSS lasts five rounds, the one it began in included,
-//! then slow start is over; but if the RTT falls below what it was when CSS began, the rise was a
-//! whim of the path and full growth resumes.
+//! then slow start is over; but if the RTT falls below its value at the beginning of CSS, the rise
+//! was transient and full growth resumes.
 //!
 //! *Differences from the RFC's text.*
 //! - Rounds are counted in delivered bytes instead of sequence numbers, which a controller here

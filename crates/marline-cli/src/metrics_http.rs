@@ -1,9 +1,9 @@
 //! Prometheus metrics of a client or server at `http://ADDR/metrics`.
 //!
-//! Nothing is counted on the way of a packet: once a second, and at each scrape, the pictures that the
-//! control socket also shows are compared with the last ones and the differences are added up. Labels
-//! are bounded: a path is named by what outlives connections (a client's address and the server's, a
-//! server's own address), and beyond [`MAX_PATHS`] of them the rest are one, `other`.
+//! Nothing is counted in the packet path: once a second, and at each scrape, the snapshots that the
+//! control socket also shows are compared with the last ones and the differences are added up.
+//! Labels are bounded: a path is named by what outlives connections (a client's address and the
+//! server's, a server's own address), and beyond [`MAX_PATHS`] of them the rest are one, `other`.
 
 mod totals;
 
@@ -55,8 +55,8 @@ impl MetricsServer {
         self.address
     }
 
-    /// The totals: whoever ends a connection may show them its last picture, so that nothing
-    /// of a short one is missed.
+    /// The totals: whoever ends a connection may report its last snapshot, so that nothing of a
+    /// short one is missed.
     #[must_use]
     pub fn totals(&self) -> Arc<Totals> {
         self.totals.clone()

@@ -350,7 +350,7 @@ impl Connection {
         self.closing.is_forgotten() && self.paths.is_empty()
     }
 
-    /// A picture for people.
+    /// A snapshot for monitoring.
     pub(crate) fn info(&self) -> ConnectionInfo {
         let (subflows, gone) = self.paths.info();
         let buffered = self.sender.memory() + self.receiver.memory() + self.paths.memory();

@@ -11,7 +11,7 @@ use marline_link::radio::RadioReading;
 
 use super::protocol::{Connection, Event, Netpath, Path, Radio, Reached, Subflow};
 
-// The pictures are taken apart field by field: one that the core adds must be shown, or left out
+// The snapshots are destructured field by field: one that the core adds must be shown, or left out
 // here in so many words.
 
 impl From<&ConnectionInfo> for Connection {

@@ -180,7 +180,7 @@ impl Totals {
         });
     }
 
-    /// Takes in the last picture of a connection that ends.
+    /// Adds the last snapshot of a connection that ends.
     pub fn observe(&self, connection: &Connection) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         with_local_recorder(&self.recorder, || state.add(connection));

@@ -1,9 +1,9 @@
 //! Closing state of a connection: shutdown, DATA_FIN, release, and the wait for a path.
 //!
 //! A DATA_FIN occupies one DSN behind the data. It goes out in a DSS of its own as soon as all data
-//! was handed to subflows, on the best of them, and is repeated by timer on all, since a segment
-//! without payload has nobody else to repeat it. When both sides' DATA_FINs are acknowledged the
-//! subflows close as TCP does; their FINs carry the last DATA_ACK.
+//! was handed to subflows, on the best of them, and is repeated by timer on all, since TCP does not
+//! retransmit a segment without payload. When both sides' DATA_FINs are acknowledged the subflows
+//! close as TCP does; their FINs carry the last DATA_ACK.
 
 use marline_policy::{Dsn, SubflowId, SubflowSet};
 use marline_time::{Duration, Instant};

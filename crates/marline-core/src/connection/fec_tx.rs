@@ -1,20 +1,20 @@
 //! Sender of repairs: sums of data in flight, from which the peer recovers losses.
 //!
-//! *Where a repair stands.* It is payload of a subflow, mapped by a REPAIR option instead of a DSS: bytes of
+//! *Place.* A repair is payload of a subflow, mapped by a REPAIR option instead of a DSS: bytes of
 //! the subflow that are not bytes of the stream. To TCP, and to every middlebox that knows only
-//! TCP, it is a segment like any other: in sequence, congestion-controlled, acknowledged. It takes nothing of
-//! the peer's receive window, for that is counted in data sequence numbers.
+//! TCP, it is a segment like any other: in sequence, congestion-controlled, acknowledged. It uses
+//! none of the peer's receive window, which is counted in data sequence numbers.
 //!
-//! *When it is lost.* The subflow repeats it as it was. Nothing else is allowed there: a middlebox
-//! that keeps what it has seen (a normaliser) must see the same bytes again, and the position
-//! cannot be left out. The sum is kept for that until it is acknowledged; it could not be made anew
-//! once its data is gone. This costs one segment on that path and delays nobody: the peer takes
-//! data behind a hole of the subflow at once (`repair_rx.rs`).
+//! *Loss.* The subflow retransmits it unchanged. Nothing else is allowed: a middlebox that keeps
+//! what it has seen (a normaliser) must see the same bytes again, and the position cannot be left
+//! out. The sum is kept for that until it is acknowledged; it could not be recomputed once its data
+//! is gone. This costs one segment on that path and delays nobody: the peer takes data behind a
+//! hole of the subflow at once (`repair_rx.rs`).
 //!
-//! *When not.* Before the peer agreed; in plain TCP; beyond 2^31 bytes in two minutes (the 32 bits of DSN
-//! in the option would be ambiguous); with too much of it unacknowledged; and never again once the peer
-//! reset a subflow with a repair under way: a middlebox on that path may let HELLO pass and cut
-//! REPAIR off.
+//! *Exclusions.* None are sent before the peer agreed; in plain TCP; beyond 2^31 bytes in two
+//! minutes (the 32 bits of DSN in the option would be ambiguous); with too much of it
+//! unacknowledged; and never again once the peer reset a subflow with a repair under way: a
+//! middlebox on that path may let HELLO pass and cut REPAIR off.
 
 use marline_policy::{DataRange, Dsn, SentSegment, Ssn};
 use marline_wire::mptcp::{ExperimentalMessage, MpRepair, MptcpOption, repair_checksum};

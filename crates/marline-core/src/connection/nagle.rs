@@ -1,11 +1,11 @@
 //! Nagle's algorithm and its variants: conditions for sending less than a full segment, and the
 //! limits on its contents.
 //!
-//! By default whatever the application wrote leaves at once, in as few segments as it takes. Three wishes
-//! change that: to wait for more ([`Hold`]), to keep records apart (no segment has bytes of two, so that a lost
-//! one delays no other), and to have little in the buffer that was never sent
-//! ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). And one ends it: data that nobody acknowledged for too long
-//! ([`UserTimeout`](crate::SocketOption::UserTimeout)).
+//! By default written data is sent at once, in as few segments as possible. Three options change
+//! that: to wait for more ([`Hold`]), to keep records apart (no segment has bytes of two, so that a
+//! lost one delays no other), and to limit the never-sent bytes in the buffer
+//! ([`NotSentLowat`](crate::SocketOption::NotSentLowat)). And one option ends the connection: data
+//! that stays unacknowledged for too long ([`UserTimeout`](crate::SocketOption::UserTimeout)).
 
 use std::collections::VecDeque;
 

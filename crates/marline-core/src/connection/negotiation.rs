@@ -6,14 +6,13 @@
 //!   ACK   HELLO(what it asks for)          ->          repeated with back-off, five times at most
 //!                                          <-   ACK    HELLO(what of it the server allows)
 //! ```
-//! It comes after the handshake, never in MP_CAPABLE: a peer that knows nothing of it, or a
-//! middlebox that dislikes what it does not know, must find nothing there that could make it
-//! refuse. Such a peer ignores the option on an ACK that means something without it, the client
-//! stops asking after a while, and the connection is plain RFC 8684. A server says nothing of its
-//! own accord.
+//! It comes after the handshake, never in MP_CAPABLE: a peer or a middlebox that does not know it
+//! must not find a reason to refuse the connection. Such a peer ignores the option on an ACK that
+//! is meaningful without it, the client stops asking after a while, and the connection is plain RFC
+//! 8684. A server never offers anything unasked.
 //!
-//! HELLO is not authenticated, as MP_PRIO is not: who can forge an acceptable segment can do worse.
-//! What is agreed on proves itself where it matters (Fast JOIN by an HMAC).
+//! HELLO is not authenticated, like MP_PRIO: an attacker who can forge an acceptable segment can do
+//! worse. Extensions are authenticated where it matters (Fast JOIN by an HMAC).
 
 use marline_policy::Role;
 use marline_time::{Duration, Instant};

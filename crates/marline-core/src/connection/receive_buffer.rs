@@ -1,12 +1,12 @@
 //! Data-level reassembly and the shared receive window (RFC 8684 section 3.3.5).
 //!
 //! Bytes from all subflows meet here, addressed by DSN. Each byte is written once, at its place;
-//! what lies beyond a hole is remembered as a range. The window is shared by all subflows, its edge
-//! never moves back, and it grows for two reasons. While the application reads at once, it is twice
-//! what was read in a round trip, and more while that grows, so that a sender in slow start is not
-//! held up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow,
-//! by the handshake if nothing else was measured). While bytes wait behind a hole of a slower path
-//! and fill three quarters of the window, it doubles.
+//! data beyond a hole is recorded as a range. The window is shared by all subflows, its edge never
+//! moves back, and it grows for two reasons. While the application reads at once, it is twice what
+//! was read in a round trip, and more while that grows, so that a sender in slow start is not held
+//! up (dynamic right-sizing, Fisk and Feng 2001; the round trip is that of the slowest subflow, by
+//! the handshake if nothing else was measured). While bytes wait behind a hole of a slower path and
+//! fill three quarters of the window, it doubles.
 
 use marline_policy::{DataRange, Dsn};
 use marline_time::{Duration, Instant};

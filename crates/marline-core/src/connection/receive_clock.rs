@@ -1,41 +1,43 @@
 //! Receive timer, by which a client detects a dead download path without help of the peer.
 //!
-//! *Problem.* Who only receives has nothing in flight, hence no retransmission timer and no probe. When
-//! the path dies, the sender notices, but it has no other way to send, and the client, which could open
-//! one, does not know. TCP gives it nothing to go by: a silent peer may simply have nothing to say.
+//! *Problem.* A pure receiver has nothing in flight, hence no retransmission timer and no probe.
+//! When the path dies, the sender detects it but has no other path, and the client, which could
+//! open one, does not know. TCP offers no signal: a silent peer may simply have nothing to send.
 //!
 //! *Source.* MultiMob (De Coninck and Bonaventure): the sender marks the last segment of its queue
-//! (MP_IDLE), and tells its retransmission timeout when asked. On data in order without the mark the
-//! client (re)starts a timer of that timeout, 1.5 s if it is unknown and 500 ms at least; a DATA_ACK that
-//! moves restarts it while it runs; with the mark, or when everything before the newest mark is here, it
-//! stops. When it fires, the path is taken for dead: [`multimob`](crate::ReceiveTimer::multimob).
+//! (MP_IDLE), and reports its retransmission timeout on request. On data in order without the mark
+//! the client (re)starts a timer of that timeout, 1.5 s if it is unknown and 500 ms at least; a
+//! DATA_ACK that advances restarts it while it runs; with the mark, or when everything before the
+//! newest mark has arrived, it stops. When it fires, the path is considered dead:
+//! [`multimob`](crate::ReceiveTimer::multimob).
 //!
-//! *What the source leaves open*, and what is done here:
-//! - Data *behind a hole* starts a timer that is stopped, since it proves that something is due, but does
-//!   not restart one that runs: what the application waits for is what is missing.
-//! - A mark counts only if nothing beyond it is known: an old segment that comes late stops nothing.
-//! - A timer that fires while our own window is shut was started by a slow reader: it starts anew.
-//! - What the peer tells is bounded: no word of it makes the wait shorter than the floor or longer than
-//!   the ceiling.
+//! *Choices* that the source leaves open:
+//! - Data *behind a hole* starts a timer that is stopped, since it proves that something is due,
+//!   but does not restart a running one, since the application waits for the missing data.
+//! - A mark counts only if nothing beyond it is known: a late old segment does not stop the timer.
+//! - A timer that fires while our own window is shut was started by a slow reader and is restarted.
+//! - The value reported by the peer is bounded by a floor and a ceiling.
 //!
-//! *The sharper variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is the price of having
-//! silence alone to judge by: shorter, and each pause of the sender's loss recovery would wake the cellular
-//! radio. But silence can be questioned. After a pause that is long for this flow (twice the longest gap
-//! between arrivals in the last seconds, and longer than a round trip can be) the client sends an empty
-//! segment that every TCP answers at once. Whatever comes takes the suspicion back; three probes without
-//! answer prove the path dead, after 200 ms on a short path. The plain timer goes on behind it, for a
-//! path that answers probes and loses data, with a second at least: at 8 % of loss half a second without
-//! anything in order is usual, and ends.
+//! *The faster variant* ([`probing`](crate::ReceiveTimer::probing)). Half a second is necessary if
+//! silence is the only evidence: a shorter timer would wake the cellular radio at each pause of the
+//! sender's loss recovery. But silence can be probed. After a pause that is long for this flow
+//! (twice the longest gap between arrivals in the last seconds, and longer than a round trip can
+//! be) the client sends an empty segment that every TCP answers at once. Any segment received ends
+//! the suspicion; three probes without answer prove the path dead, after 200 ms on a short path.
+//! The plain timer continues as a fallback for a path that answers probes but loses data, with at
+//! least a second: at 8 % loss half a second without in-order data is normal and temporary.
 //!
-//! *Without the peer's help* (no MP_IDLE) each pause looks like a dead path. Silence alone must not judge
-//! then, or every idle connection would end up on the cellular path: the multimob set does nothing, the
-//! probing set asks once the silence has lasted 1.5 s, and an answer settles it until data comes again.
-//! So a stock peer costs one probe for each pause, and buys a verdict after 1.65 s.
+//! *Without the peer's help* (no MP_IDLE) each pause looks like a dead path. Silence alone must not
+//! decide then, or every idle connection would end up on the cellular path: the multimob set does
+//! nothing, the probing set probes after 1.5 s of silence, and an answer is valid until data
+//! arrives again. So a stock peer costs one probe for each pause, and a dead path is detected after
+//! 1.65 s.
 //!
-//! *A machine that was asleep.* A timer that goes off late says that this process was not scheduled: what
-//! arrived meanwhile waits in a socket. Then the verdict waits a little longer, a few times at most.
+//! *Suspended machines.* A timer that fires late shows that this process was not scheduled, and
+//! segments may be waiting in a socket. Then the decision is postponed a little, a few times at
+//! most.
 //!
-//! The machine below knows no connection: times and conditions are arguments.
+//! The state machine below does not depend on a connection: times and conditions are arguments.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};

@@ -1,18 +1,19 @@
 //! Receiver probes: a client that waits for data checks whether its peer is still there.
 //!
-//! *Problem.* Who only receives sends nothing, so it hears nothing of a peer that is gone: a server that
-//! was killed and came back knows no such connection, and would say so (RST; on the UDP carrier RESET) to
-//! whatever came. TCP leaves that to keepalives after two hours.
+//! *Problem.* A pure receiver sends nothing and so does not learn that its peer is gone: a server
+//! that was restarted does not know the connection, and would answer any segment with RST (on the
+//! UDP carrier RESET). TCP leaves that to keepalives after two hours.
 //!
-//! *What is done.* The client sends an empty segment that every TCP answers at once, [`first`] after data
-//! moved last in either direction, then after twice as long, and so on, at most [`longest`] apart. One
-//! subflow is asked; as soon as that brought nothing, all are, for a reset ends a subflow, not the
-//! connection, and the connection ends when no subflow is left and the peer does not know the next one
-//! either (`wait`). Questions that nobody answers count as silence, so that a peer that is gone without a
-//! word is given up after [`Linger`](crate::Linger).
+//! *How.* The client sends an empty segment that every TCP answers at once, [`first`] after data
+//! moved last in either direction, then after twice as long, and so on, at most [`longest`] apart.
+//! One subflow is probed; if that brings no answer, all are, for a reset ends a subflow, not the
+//! connection, and the connection ends when no subflow is left and the peer does not know the next
+//! one either (`wait`). Unanswered probes count as silence, so that a peer that vanished without
+//! notice is given up after [`Linger`](crate::Linger).
 //!
-//! An answer does not start the questions anew, only data does: the price of silence falls with its
-//! length. While something of ours is unacknowledged, its own timers ask, and these probes rest.
+//! Only data restarts the sequence, not an answer, so that the cost of silence decreases with its
+//! length. While our own data is unacknowledged its timers probe the peer, and these probes are
+//! suspended.
 //!
 //! [`first`]: crate::ReceiveProbes::first
 //! [`longest`]: crate::ReceiveProbes::longest

@@ -1,10 +1,10 @@
 //! Reinjection queue: data that must be sent again on another subflow, with the cause (RFC 8684
 //! section 3.3.6).
 //!
-//! Ranges are kept in DSN order and never overlap: what blocks the peer's reader longest goes first,
-//! and nothing is queued twice. Reinjections that were only a suspicion (an unanswered probe) are
-//! taken back when the suspected subflow is heard again. When it dies they are certain: from then on
-//! the queue names it no more, since its slot may go to another subflow.
+//! Ranges are kept in DSN order and never overlap: data that blocks the peer's reader longest goes
+//! first, and nothing is queued twice. Reinjections that were only a suspicion (an unanswered
+//! probe) are withdrawn when the suspected subflow is heard again. When it dies they become
+//! definite, and the queue no longer refers to it, since its slot may be reused by another subflow.
 
 use marline_policy::{DataRange, Dsn, ReinjectionCause, SubflowId};
 use marline_time::Instant;

@@ -1,9 +1,9 @@
 //! Replay guard of Fast JOIN: the SYNs of the peer that were accepted before, and the number of
 //! invalid ones that are tolerated.
 //!
-//! docs/adr/0014 argues each check. In short: everything a SYN says is covered by its HMAC; it counts
-//! once, from whatever address; it is about now; and nobody is sent data before he showed that he is
-//! where he says.
+//! docs/adr/0014 explains each check. In short: the whole SYN is covered by its HMAC; it is
+//! accepted once, from any address; it must be recent; and no data is sent to a peer before its
+//! address is validated.
 
 use marline_policy::Dsn;
 use marline_time::{Duration, Instant};

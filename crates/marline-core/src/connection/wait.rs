@@ -2,20 +2,21 @@
 //! end the wait early.
 //!
 //! A RST on a subflow ends the subflow, not the connection (RFC 8684 section 3.6), and any
-//! middlebox can send one. So the connection goes on without subflows, the path manager tries all
-//! it knows, and the wait has three ends:
-//! - something comes, and it was only a hole;
-//! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time that a
-//!   server has for a stranger that sent a RST;
-//! - all there is to hear for [`REFUSED_PATIENCE`] is resets: the host is there, and nobody on it
-//!   knows of the connection. A join that nobody answers starts that anew: a reset on one path says
-//!   nothing of another one that is silent for now. Where the peer itself says that it does not
-//!   know the token (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
+//! middlebox can send one. So the connection continues without subflows, the path manager tries all
+//! known addresses, and the wait ends in one of three ways:
+//! - something is received, and the outage was temporary;
+//! - [`Linger::timeout`](crate::Linger) passes without any progress, or the shorter time of a
+//!   server for an unauthenticated peer that sent a RST;
+//! - only resets are received for [`REFUSED_PATIENCE`]: the host is up, but does not know the
+//!   connection. An unanswered join restarts that time, since a reset on one path says nothing
+//!   about another one that is silent for now. Where the peer itself says that it does not know the
+//!   token (MP_TCPRST with an MPTCP error, not transient), no time is lost on asking again.
 //!
-//! A wait begins when the last subflow is gone, when its retransmissions stay unanswered, and when what TCP
-//! does not repeat by itself does: window probes and DATA_FINs, twice in a row, on all subflows.
+//! A wait begins when the last subflow is gone, when its retransmissions stay unanswered, or when
+//! window probes or DATA_FINs, which TCP does not retransmit by itself, stay unanswered twice in a
+//! row on all subflows.
 //!
-//! A path that comes, is heard for a moment and dies again brings no progress: the wait goes on where it was.
+//! A path that works for a moment and dies again brings no progress: the wait continues.
 
 use marline_time::{Duration, Instant};
 

@@ -1,16 +1,17 @@
 //! SYN cookies, so that a flood of SYNs does not keep others out (RFC 4987 section 3.6).
 //!
-//! When more than half of the half-open connections are taken, a SYN on native TCP is answered and
-//! forgotten: what must be known again stands in the SYN/ACK, and comes back with the third ACK, or with the
-//! first data in its place. The sequence number holds which of eight segment sizes the client takes, when that
-//! was, and 24 bits of a keyed hash of the ends and of the client's own number; the last six bits of the
-//! timestamp hold window scale and SACK, which are left out where there are no timestamps. The MPTCP key is
-//! a keyed hash of the same, so that the client's third ACK, which repeats both keys, says the rest (RFC 8684
-//! section 3.1). ECN is not offered to be remembered, and fallback to TCP for want of options in the SYN
-//! follows from the ACK's having none.
+//! When more than half of the half-open connections are taken, a SYN on native TCP is answered
+//! without keeping state: the necessary information is encoded in the SYN/ACK, and comes back with
+//! the third ACK, or with the first data in its place. The sequence number holds which of eight
+//! segment sizes the client takes, when that was, and 24 bits of a keyed hash of the ends and of
+//! the client's own number; the last six bits of the timestamp hold window scale and SACK, which
+//! are left out where there are no timestamps. The MPTCP key is a keyed hash of the same, so that
+//! the client's third ACK, which repeats both keys, says the rest (RFC 8684 section 3.1). ECN is
+//! not offered to be remembered, and fallback to TCP for want of options in the SYN follows from
+//! the ACK's having none.
 //!
-//! A cookie is good for a minute. Where nobody has got one lately, nothing is looked at: a guess hits once in 16
-//! million tries.
+//! A cookie is valid for a minute. If none was issued lately, none is checked: a guess succeeds
+//! once in 16 million tries.
 
 use core::net::IpAddr;
 

@@ -1,17 +1,17 @@
 //! Decoder of repairs: the linear system for the missing bytes.
 //!
-//! The decoder holds the repairs that may still be needed; the stream itself stays where it is (the receive
-//! buffer, which keeps the last bytes that were read, too). When bytes or a repair come in, it looks
-//! at the holes of the stream. Columns between two neighbouring edges of holes and ranges have the same
-//! unknown cells, hence the same matrix: it is brought to reduced echelon form once for all of them,
-//! together with what was done to the equations. Only for unknowns that this determines, bytes are
-//! touched.
+//! The decoder holds the repairs that may still be needed; the stream itself stays where it is (the
+//! receive buffer, which keeps the last bytes that were read, too). When bytes or a repair come in,
+//! it looks at the holes of the stream. Columns between two neighbouring edges of holes and ranges
+//! have the same unknown cells, hence the same matrix: it is brought to reduced echelon form once
+//! for all of them, together with what was done to the equations. Bytes are only computed for
+//! unknowns that this determines.
 //!
-//! *Hostile input.* The peer chooses everything: a repair is a claim like any other of its bytes, and fills
-//! holes only, never what was received. What it can cost is bounded: [`MAX_REPAIRS`] repairs of
+//! *Hostile input.* The peer controls everything: a repair is as trustworthy as its other bytes,
+//! and fills only holes, never received data. Its cost is bounded: [`MAX_REPAIRS`] repairs of
 //! [`MAX_BYTES`] together, the oldest going first; repairs that reach back beyond what is kept are
-//! dropped when they come; with more than [`MAX_HOLES`] holes nothing is tried; more unknowns than
-//! equations in a column leave it alone.
+//! dropped when they come; with more than [`MAX_HOLES`] holes no solution is attempted; columns
+//! with more unknowns than equations are skipped.
 
 use core::ops::Range;
 

@@ -1,16 +1,15 @@
 //! Delayed acknowledgments (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
 //!
-//! At once: what comes out of order, fills a gap, was there already, or ends the stream; more than
-//! one full segment since the last ACK; the first [`QUICK_ACKS`] segments of a subflow and after a
-//! pause, because a starting sender grows its window by them.
+//! Acknowledged at once: data that is out of order, fills a gap, is a duplicate, or ends the
+//! stream; more than one full segment since the last ACK; the first [`QUICK_ACKS`] segments of a
+//! subflow and after a pause, because a starting sender grows its window by them.
 //!
-//! A segment with PSH ends what the sender had to say: waiting for a second one is waiting for
-//! nothing, and the sender's probe timer runs. It is acknowledged at once, unless the application has
-//! shown that it answers quickly; then the ACK waits a short while (a quarter of the RTT, four
-//! milliseconds at least, which a busy server needs to ask another one) to ride on the answer.
-//! Everything else waits half an RTT for a second segment, within 5 ms and `max`: on a fast path the
-//! sender's window may be too small to ever send that second segment, and its clock would stand still
-//! for as long as we wait.
+//! A segment with PSH ends a message: waiting for a second one is useless, and the sender's probe
+//! timer runs. It is acknowledged at once, unless the application usually answers quickly; then the
+//! ACK waits a short while (a quarter of the RTT, four milliseconds at least, which a busy server
+//! needs for a request to another one) to be sent with the answer. Everything else waits half an
+//! RTT for a second segment, within 5 ms and `max`: on a fast path the sender's window may be too
+//! small to send that second segment, and its ACK clock would stall while we wait.
 //!
 //! A carrier may hand over many segments as one that the kernel joined: what counts is how many full
 //! segments it holds, and a full segment is never more than the MSS that we announced.

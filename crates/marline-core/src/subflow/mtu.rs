@@ -1,10 +1,10 @@
 //! Packetization layer path MTU discovery (RFC 4821).
 //!
-//! Sending starts at the carrier's base size, which surely passes. Once data flows, one segment of
-//! a larger size is sent as a probe: the largest size the carrier may take first, because it nearly
-//! always passes, then by halving. A probe that is lost says nothing about congestion, and one loss
-//! says little about size: a size counts as too large after two. Sizes closer than [`STEP`] are not
-//! worth a probe.
+//! Sending starts at the carrier's base size, which passes on every path. Once data flows, one
+//! segment of a larger size is sent as a probe: the largest size the carrier may take first,
+//! because it nearly always passes, then by halving. A lost probe is no sign of congestion, and a
+//! single loss is weak evidence about size: a size counts as too large after two. Sizes closer than
+//! [`STEP`] are not worth a probe.
 //!
 //! Two retransmission timeouts in a row at a probed size may be a black hole: the size falls back
 //! to the base, and the search starts again when the path answers.

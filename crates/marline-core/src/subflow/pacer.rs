@@ -1,14 +1,13 @@
 //! Pacer: spreads a window over the round trip instead of sending it as a burst.
 //!
 //! The rate is the congestion controller's own, or the window over SRTT times 2 in slow start and
-//! 1.2 after (as Linux does; the surplus keeps the window, not the pacer, in charge). Segments leave
-//! in bursts of about a millisecond's worth, two segments at least, so that batching still works;
-//! between bursts the pacer is closed. The first window of a subflow is not paced: nothing is known
-//! of the path yet, and the first bytes are those people wait for.
+//! 1.2 after (as Linux does; the surplus keeps the window, not the pacer, in charge). Segments
+//! leave in bursts of about a millisecond's worth, two segments at least, so that batching still
+//! works; between bursts the pacer is closed. The first window of a subflow is not paced: nothing
+//! is known of the path yet, and the first bytes are the most urgent.
 //!
-//! What was not sent in a pause may be made up for, by two bursts, so that a message after a pause
-//! leaves in one go. Linux forgives a burst that comes late half of its own time and no more
-//! ([`Credit::HalfBurst`]).
+//! Credit from a pause is limited to two bursts, so that a message after a pause is sent at once.
+//! Linux credits a late burst with half of its own time and no more ([`Credit::HalfBurst`]).
 
 use marline_time::{Duration, Instant, Rate};
 

@@ -1,15 +1,15 @@
 //! Delivery-rate sampler (draft-ietf-ccwg-bbr, formerly
 //! draft-cheng-iccrg-delivery-rate-estimation).
 //!
-//! The problem: how fast does the path deliver? Bytes per time between two ACKs is fooled by ACK
-//! compression, bytes per RTT by an idle sender. So each segment carries a stamp of what had been
-//! delivered when it left; when it is delivered, the difference over the longer of the send and the
-//! ACK phase is the rate. Samples of a sender that had nothing to send are marked: they are a lower
-//! bound only.
+//! The delivery rate of a path cannot be measured as bytes per time between two ACKs, which ACK
+//! compression distorts, nor as bytes per RTT, which an idle sender distorts. So each segment
+//! records the amount delivered when it was sent; when it is delivered, the difference over the
+//! longer of the send and the ACK phase is the rate. Application-limited samples are marked: they
+//! are only a lower bound.
 //!
-//! What the path can do is the largest of the last samples, over one to two seconds or five to ten
-//! round trips, whichever is longer: a sample taken while the pipe fills again after a pause shows
-//! the pause. Marked samples count only if they are larger than what is known.
+//! The estimate is the largest of the last samples, over one to two seconds or five to ten round
+//! trips, whichever is longer: a sample taken while the pipe fills again after a pause shows the
+//! pause. Marked samples count only if they exceed the estimate.
 
 use marline_policy::{RateSample, RateStamp};
 use marline_time::{Duration, Instant, Rate};

@@ -1,19 +1,20 @@
 //! Retransmission timer (RFC 6298), and the response to its expiry.
 //!
-//! The timer runs while anything is unacknowledged, starts anew when SND.UNA moves or a probe is
-//! sent, and doubles on each firing until SND.UNA moves; not while the peer is heard, though
-//! (`retry_soon`). Firing sends the oldest segment again,
-//! whatever the window says; which others count as lost is the judgement of loss recovery.
+//! The timer runs while anything is unacknowledged, restarts when SND.UNA advances or a probe is
+//! sent, and doubles on each expiry until SND.UNA advances, except while the peer is heard
+//! (`retry_soon`). On expiry the oldest segment is retransmitted regardless of the window; loss
+//! recovery decides which others count as lost.
 //!
-//! A timeout may be spurious: the path was only slow. Three witnesses can tell, and each takes the
-//! reduction back (`loss.rs`):
-//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form, which serves peers without SACK as well): after
-//!   the timeout, data that was sent before it and never again is acknowledged. While repeats go out
-//!   that is rarely seen, so the first ACK that moves SND.UNA is answered by up to two segments of new
-//!   data in their place (step 2b), and what the next ACK acknowledges tells. With timestamps the next
-//!   witness has spoken by then, and repeats need not wait; where there is no new data, or another
-//!   subflow is healthy and carries it, they do not wait either. A timeout within recovery is not
-//!   judged: what was sent during recovery arrives whatever became of the segment that timed out.
+//! A timeout may be spurious, on a path that was only slow. Three mechanisms detect this, and each
+//! undoes the reduction (`loss.rs`):
+//! - F-RTO (RFC 5682 section 3, the SACK-enhanced form, which serves peers without SACK as well):
+//!   after the timeout, an ACK covers data that was sent before it and not retransmitted. While
+//!   retransmissions are sent that is rarely seen, so the first ACK that advances SND.UNA is
+//!   answered by up to two segments of new data instead (step 2b), and the next ACK decides. With
+//!   timestamps the next mechanism has decided by then, and retransmissions need not wait; nor do
+//!   they wait where there is no new data, or where another healthy subflow carries it. A timeout
+//!   within recovery is not evaluated, since data sent during recovery arrives regardless of the
+//!   segment that timed out.
 //! - Eifel (RFC 3522): the ACK echoes a timestamp older than the first retransmission.
 //! - DSACK (RFC 3708): all retransmissions turn out to be duplicates.
 

@@ -7,7 +7,7 @@ use super::Subflow;
 use crate::{SubflowInfo, TcpDetail};
 
 impl Subflow {
-    /// The picture that policies see.
+    /// The snapshot that policies see.
     pub(crate) fn view(
         &self,
         now: Instant,
@@ -44,7 +44,7 @@ impl Subflow {
         }
     }
 
-    /// The picture that people see.
+    /// The snapshot for monitoring.
     pub(crate) fn info(&self, id: SubflowId, backup: bool) -> SubflowInfo {
         let (tx, stats) = (&self.tx, &self.stats);
         let repeats = tx.board.iter().filter(|s| s.in_flight() && s.retransmitted());

@@ -3,13 +3,13 @@
 //! A middlebox that drops SYNs with MP_CAPABLE costs every connection the time until its SYNs go
 //! without the option (seven seconds with the usual timers), where plain TCP would have been
 //! through at once. RFC 8684 section 3.1 leaves it to the initiator how often it tries; kernels
-//! remember such a place and try the option again after a while (Linux: an hour). So do we, per
-//! pair of addresses: the local one stands for the network, the remote one for what lies at the
+//! remember such a network and try the option again after a while (Linux: an hour). So does
+//! Marline, per pair of addresses: the local one stands for the network, the remote one for the
 //! other end.
 //!
-//! Each time that it happens again the time doubles, up to a day. An answer with the option ends it, and
-//! so does a local address that comes back: it may be another network's. The table is bounded; the entry
-//! that ends first makes room.
+//! The time doubles with each repetition, up to a day. An answer with the option ends it, and so
+//! does a local address that comes back: it may be another network's. The table is bounded; the
+//! entry that ends first makes room.
 
 use core::net::IpAddr;
 

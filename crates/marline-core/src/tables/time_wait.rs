@@ -1,7 +1,7 @@
 //! Remains of subflows that ended: enough state to answer late segments (RFC 9293 section 3.6.1).
 //!
 //! A subflow in TIME-WAIT repeats its last ACK when the peer repeats its FIN; one that was reset
-//! repeats the RST, since a lost RST would leave the peer talking to nobody. Entries are small, end
+//! repeats the RST, since after a lost RST the peer would continue to send. Entries are small, end
 //! by time, and the oldest gives way when the table is full.
 
 use std::collections::VecDeque;

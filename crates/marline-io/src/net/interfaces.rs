@@ -183,8 +183,8 @@ impl Watcher {
         loop {
             let mut guard = self.netlink.readable().await?;
             match guard.try_io(|inner| inner.get_ref().read(&mut buffer)) {
-                // What exactly changed does not matter, nor that some messages were lost: the
-                // whole picture is taken anew.
+                // What exactly changed does not matter, nor that some messages were lost: the whole
+                // state is read again.
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Ok(Err(error)) => return Err(error),

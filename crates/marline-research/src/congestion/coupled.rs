@@ -1,20 +1,20 @@
 //! Common part of the coupled controllers: their snapshot of all subflows, and the behaviour of any
 //! loss-based TCP.
 //!
-//! *Problem.* Each subflow with a TCP of its own takes a TCP's share; several through one bottleneck
-//! take several shares. A coupled controller sees its siblings and grows each subflow less, so that
-//! all together are no more aggressive than one TCP where they meet, and get at least what the best
-//! path alone would give.
+//! *Problem.* Uncoupled subflows each take the share of a TCP; several through one bottleneck take
+//! several shares. A coupled controller reads its siblings and grows each subflow less, so that all
+//! together are no more aggressive than one TCP at a shared bottleneck, and get at least the
+//! throughput of the best path alone.
 //!
 //! *Common ground* (RFC 6356 section 3). Only the increase in congestion avoidance is coupled (BALIA
 //! couples the decrease too). Slow start, loss detection, timeouts and undo are each subflow's own
 //! and are those of Reno (`marline_algos::congestion::window`). A window grows only while it is the limit.
 //!
-//! *Windows and RTTs.* Windows are counted in segments of each subflow and RTTs in seconds, as in the
-//! formulas. While a subflow repairs losses its window is what it will have after (ssthresh), as
-//! what it has meanwhile means nothing. The own window is the controller's, not that of the picture,
-//! which was taken before the ACK. Suspects do not count: nothing flows there, and what is not a
-//! competitor must not slow the others down. A subflow without RTT sample does not count either.
+//! *Windows and RTTs.* Windows are counted in segments of each subflow and RTTs in seconds, as in
+//! the formulas. During recovery a subflow counts with its window after it (ssthresh), since the
+//! window meanwhile is meaningless. A controller's own window is its current one, not that of the
+//! snapshot, which was taken before the ACK. Suspects do not count, since nothing flows there and
+//! they must not slow the others down. A subflow without RTT sample does not count either.
 
 mod balia;
 mod lia;

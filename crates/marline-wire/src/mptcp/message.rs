@@ -2,9 +2,9 @@
 //!
 //! The low four bits of the subtype's byte name the message; docs/spec/experimental.md has the
 //! layouts, how they are negotiated and what they cost. An option that is none of these, or has not
-//! its message's length, is nobody's error: subtype 0xf belongs to whoever uses it, and another
-//! implementation may mean something else by it. So reading one yields `None` and the option stays
-//! what it was, bytes.
+//! its message's length, is not an error: subtype 0xf is for private use, and another
+//! implementation may use it differently. So reading one yields `None` and the option stays what it
+//! was, bytes.
 
 use core::fmt;
 

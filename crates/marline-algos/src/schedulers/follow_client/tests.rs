@@ -119,8 +119,8 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
 }
 
 proptest! {
-    /// Whatever the picture: data goes only where there is room, and never past a healthy subflow onto a
-    /// suspect one.
+    /// Whatever the snapshot: data goes only where there is room, and never past a healthy subflow
+    /// onto a suspect one.
     #[test]
     fn no_suspect_while_anything_healthy_is_usable(
         subflows in (any_view(0), any_view(1), any_view(2)).prop_map(|(a, b, c)| [a, b, c]),

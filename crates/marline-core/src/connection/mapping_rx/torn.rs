@@ -1,8 +1,8 @@
 //! Ranges of a subflow whose mappings were removed by a middlebox.
 //!
-//! A middlebox that puts segments together has room for the options of one: the other's bytes
-//! arrive, and nothing says where in the stream they belong. They are told from those of a path
-//! that lets no options pass at all:
+//! A middlebox that puts segments together has room for the options of only one: the other's bytes
+//! arrive without a place in the stream. They are distinguished from those of a path that removes
+//! all options:
 //!
 //! ```text
 //!   [ mapped | torn ]            a part of the segment is mapped, so the middlebox has joined two
@@ -10,8 +10,9 @@
 //!   [ mapped ][ bare ]           whole segments came without: options do not pass
 //! ```
 //!
-//! What is torn is thrown away when its turn comes. It is not DATA_ACKed, so that it comes again with a mapping
-//! of its own (RFC 8684 section 3.3.1); a mapping of it that comes before that is as good as ever.
+//! Torn ranges are discarded when their turn comes. They are not DATA_ACKed, so that they are sent
+//! again with a mapping of their own (RFC 8684 section 3.3.1); a mapping that arrives before that
+//! is still valid.
 
 use std::collections::VecDeque;
 

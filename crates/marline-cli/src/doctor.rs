@@ -1,9 +1,9 @@
 //! Diagnosis of this machine by active checks.
 //!
-//! Each check tries the thing itself where that can be done without touching anything else: native TCP
-//! is judged by a connection over loopback between this process and the kernel's own TCP, once
-//! plain, once Multipath TCP. Settings that only make things worse are read and named. Nothing is
-//! changed, nothing leaves the machine, unless a server is named.
+//! Each check uses the feature itself where this has no side effects: native TCP is checked by a
+//! connection over loopback between this process and the kernel's own TCP, once plain, once
+//! Multipath TCP. System settings that degrade performance are read and reported. Nothing is
+//! changed, and nothing leaves the machine unless a server is named.
 
 pub mod invite;
 mod native;

@@ -2,8 +2,9 @@
 //!
 //! Nothing is counted in the packet path: once a second, and at each scrape, the snapshots that the
 //! control socket also shows are compared with the last ones and the differences are added up.
-//! Labels are bounded: a path is named by what outlives connections (a client's address and the
-//! server's, a server's own address), and beyond [`MAX_PATHS`] of them the rest are one, `other`.
+//! Labels are bounded: a path is named by properties that outlive connections (a client's address
+//! and the server's, a server's own address), and beyond [`MAX_PATHS`] the rest are combined as
+//! `other`.
 
 mod totals;
 

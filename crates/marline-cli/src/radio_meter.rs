@@ -1,8 +1,8 @@
 //! Radio energy meter: estimated consumption of the radios of a client's paths, from the packets
 //! that the client sends and receives.
 //!
-//! The machine is [`marline_link::radio`]'s; here it runs with the clock and delays nothing. It knows
-//! of this process' packets only: a radio that others keep awake is counted as if they did not.
+//! The state machine is [`marline_link::radio`]'s; here it runs in real time and delays nothing. It
+//! sees only this process' packets: other traffic that keeps a radio awake is ignored.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,11 @@
 //! Link model in real time: a UDP relay between real sockets, or a tunnel between namespaces.
 //!
-//! The problem: a result measured over an emulated link is worth what the emulator's timing is
-//! worth. Timers that fire 4 ms late, or a thread that was not scheduled for 20 ms, look exactly
-//! like jitter of the link. So one thread does nothing but this: it sleeps in ppoll until shortly
-//! before the next packet is due (the timer slack set to a nanosecond), spins the rest, stamps
-//! arrivals with the kernel's receive time instead of the time it woke up, and measures how late
-//! every packet left. The report says so, and says which packets the kernel dropped before the
-//! model saw them.
+//! *Problem.* A measurement over an emulated link is only as good as the emulator's timing. Timers
+//! that fire 4 ms late, or a thread that was not scheduled for 20 ms, look exactly like jitter of
+//! the link. So a dedicated thread does the following: it sleeps in ppoll until shortly before the
+//! next packet is due (the timer slack set to a nanosecond), spins the rest, stamps arrivals with
+//! the kernel's receive time instead of the time it woke up, and measures how late every packet
+//! left. The report says so, and says which packets the kernel dropped before the model saw them.
 //!
 //! One [`Emulator`] hosts any number of relays on its thread, so links that run in parallel share
 //! one clock and do not take turns waking each other. A relay works as a NAT does: each client

@@ -1,14 +1,14 @@
 //! Voluntary rest of a real-time thread, in small portions.
 //!
-//! The kernel lets real-time threads have 95 % of a processor and takes the rest for those that wait,
-//! all of it in one piece: 50 ms of a second. A link that stands still for so long is worse than one
-//! that is 60 us late now and then. So a thread that hardly sleeps makes a debt and pays it in short
-//! sleeps. Sleeping for want of work pays, too: where there is enough of that this does nothing.
+//! The kernel gives real-time threads 95 % of a processor and reserves the rest for others, in one
+//! piece: 50 ms of each second. A link that stalls for so long is worse than one that is
+//! occasionally 60 us late. So a thread that hardly sleeps accumulates a debt and pays it in short
+//! sleeps. Idle sleep counts as payment, too: with enough of it this does nothing.
 //!
-//! The debt is an eighth of the time, not a twentieth: interrupts take their part of what is left, and
-//! waking up some of what was meant to be sleep. At full load (two paths of 1 Gbit/s on two
-//! processors, others busy there) three of four runs stood still for some 40 ms without any of this,
-//! three of four with a sixteenth, one of ten with an eighth, at the same throughput.
+//! The debt is an eighth of the time, not a twentieth: interrupts and wake-ups take part of the
+//! rest. At full load (two paths of 1 Gbit/s on two processors, others busy there) three of four
+//! runs stood still for some 40 ms without any of this, three of four with a sixteenth, one of ten
+//! with an eighth, at the same throughput.
 
 use marline_time::Duration;
 

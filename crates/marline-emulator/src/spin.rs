@@ -1,10 +1,10 @@
 //! Spin time before a deadline, adapted to the lateness of sleeps.
 //!
-//! The problem: a sleep ends late, by 5 us or by 100 us, depending on the machine and on what its
-//! processors do. Spinning through that time costs a processor, more with every packet. So the spin
-//! is as long as sleeps were late lately: a quantile of their lateness, tracked by steps that are
-//! larger upwards than downwards (the asymmetric step of quantile estimators such as FAME, simplified
-//! to a share of the distance), and never longer than asked for.
+//! *Problem.* A sleep ends late, by 5 us or by 100 us, depending on the machine and its load.
+//! Spinning through that time costs a processor, more with every packet. So the spin is as long as
+//! the recent lateness of sleeps: a quantile of their lateness, tracked by steps that are larger
+//! upwards than downwards (the asymmetric step of quantile estimators such as FAME, simplified to a
+//! share of the distance), and never longer than asked for.
 //!
 //! Where packets are due more often than a spin is long the thread would never sleep: at real-time
 //! priority that keeps others off its processor, and then the kernel stops it for 50 ms of each

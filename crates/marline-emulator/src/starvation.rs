@@ -1,10 +1,10 @@
 //! Measurement of the time for which the emulator's thread was runnable but not scheduled.
 //!
-//! A thread that waits for a processor reads packets late without knowing: for an interface there is
-//! no time of arrival to ask for. The kernel counts how long each thread waited, and how often it got a
+//! A thread that waits for a processor reads packets late without noticing: an interface offers no
+//! arrival timestamps. The kernel counts how long each thread waited, and how often it got a
 //! processor (schedstat). Looked at after every longer sleep, that gives each wait by itself; when
 //! the thread is busy, the mean of some, but then packets are due all the time and a stall shows as
-//! lateness. What a hypervisor takes away from the machine is not in it: that is lateness, too.
+//! lateness. Time stolen by a hypervisor is not included; it shows as lateness, too.
 
 use std::fs::File;
 use std::io;

@@ -1,9 +1,9 @@
 //! Tunnel between two network namespaces: a TUN interface in each, the link model between them.
 //!
-//! The kernels (or whatever stack) on both sides see an ordinary point-to-point interface. Since the
-//! descriptors carry no offload header, packets come segmented to the MTU and with their checksums
-//! done, as a wire would see them. The interfaces belong to this process: however it ends, they are
-//! gone.
+//! The kernels (or whatever stack) on both sides see an ordinary point-to-point interface. Since
+//! the descriptors carry no offload header, packets come segmented to the MTU and with their
+//! checksums done, as a wire would see them. The interfaces belong to this process and disappear
+//! with it, however it ends.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};

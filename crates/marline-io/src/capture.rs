@@ -1,10 +1,10 @@
 //! Packet captures: one pcapng file per local address, which Wireshark reads as native Multipath
 //! TCP.
 //!
-//! What is written is the segment as the core saw it, under an IP header made up from the addresses
-//! that the core knows. Checksums that were verified, or left to hardware, are written as they should
-//! be. Writing happens where the packet is handled: a capture is for looking at
-//! behaviour, not for measuring speed.
+//! Each record is the segment as the core saw it, under an IP header built from the addresses known
+//! to the core. Checksums that were verified, or left to hardware, are written correctly. Writing
+//! is synchronous with packet processing: a capture is meant for examining behaviour, not for
+//! measuring speed.
 
 use core::net::IpAddr;
 use core::time::Duration;

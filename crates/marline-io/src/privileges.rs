@@ -1,8 +1,8 @@
 //! Dropping of capabilities once the sockets are open.
 //!
 //! Linux keeps capabilities per thread. A thread inherits them from the one that starts it, so the
-//! time to drop them is after the sockets are open and before the runtime starts its threads. That
-//! nobody forgot is checked: a thread that still has some is an error.
+//! time to drop them is after the sockets are open and before the runtime starts its threads. This
+//! is checked: a thread that still has some is an error.
 
 use std::io;
 use std::path::Path;

@@ -5,8 +5,8 @@
 //! blocks of a stream that needs both paths, bursts during which a path dies, a window that is too
 //! small for the slower path, a handover to a backup. Both ends of a run are processes of their own
 //! in namespaces ([`crate::net`]); Marline's send native TCP through raw sockets. A run whose links
-//! were late is not believed but repeated. Every run leaves a file, so that a table that was
-//! interrupted goes on where it was. `cargo xtask compare`; docs/compare.md.
+//! were late is repeated. Every run leaves a file, so that an interrupted table can be resumed.
+//! `cargo xtask compare`; docs/compare.md.
 
 mod contestant;
 mod row;

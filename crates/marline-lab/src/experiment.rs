@@ -1,8 +1,8 @@
 //! Experiment: paths, a workload on them, and the stacks and policies under test.
 //!
 //! The same experiment runs in virtual time ([`simulate`]) and with real processes over emulated
-//! links. Chances are drawn by the names of the links, so that a run with one seed loses the same
-//! packets of a link whoever uses it: in virtual time or live, with other links or alone.
+//! links. Random numbers are derived from the names of the links, so that runs with one seed lose
+//! the same packets of a link: in virtual time or live, with other links or alone.
 
 pub mod apps;
 mod end;

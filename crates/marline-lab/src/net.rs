@@ -2,9 +2,9 @@
 //! them.
 //!
 //! The names carry the instance (`ml-NAME-client`), so several nets stand side by side. The links
-//! run in this process: however it ends, the interfaces are gone. What may be left (namespaces and
-//! processes in them) is written down in a claim before it is made; [`sweep`] removes what belongs
-//! to a process that is no more. See docs/lab.md.
+//! run in this process, and the interfaces disappear with it. Possible remains (namespaces and
+//! processes in them) are recorded in a claim before they are created; [`sweep`] removes those of
+//! dead processes. See docs/lab.md.
 
 mod claim;
 mod configure;

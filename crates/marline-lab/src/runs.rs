@@ -1,9 +1,9 @@
 //! Series of runs of an experiment: their order, storage and results.
 //!
-//! A run is known by the hash of everything that makes it what it is: experiment, stack, variant,
-//! seed, and the program (of the kernel's stacks: the kernel). What was run is kept under that name,
-//! so that an interrupted series goes on where it was, and two series share what they have in
-//! common. Results have the order of the plan, whoever was ready first.
+//! A run is identified by the hash of everything that determines it: experiment, stack, variant,
+//! seed, and the program (of the kernel's stacks: the kernel). Results are stored under that name,
+//! so that an interrupted series can be resumed, and two series share common runs. Results have the
+//! order of the plan, regardless of the order of completion.
 
 mod queue;
 mod record;

@@ -2,9 +2,9 @@
 //! multimob-live use them.
 //!
 //! A seed determines a walk: the movement of the phone, which losses and pauses WiFi has
-//! ([`marline_link::Outing`]), and which piece of which recorded LTE drive stands beside it. The
-//! same seed is the same walk in virtual time and over emulated links, because links draw their
-//! chances by their names.
+//! ([`marline_link::Outing`]), and the piece of a recorded LTE drive that accompanies it. The same
+//! seed gives the same walk in virtual time and over emulated links, because random numbers are
+//! derived from the names of the links.
 
 use std::path::Path as FilePath;
 use std::sync::LazyLock;

@@ -2,14 +2,15 @@
 //!
 //! One [`Link`] is one direction of a link: a drop-tail queue, a rate that empties it, losses, a
 //! delay, and the faults that packets meet on the way (reordering, duplication, corruption) until
-//! the link itself goes down. It is a machine without I/O over opaque packets: [`Link::offer`] takes
-//! one in, [`Link::next_event`] says when to look again, [`Link::poll`] hands out what has arrived.
-//! The simulator calls it in virtual time; a relay or a TUN emulator with the time of its clock.
+//! the link itself goes down. It is a state machine without I/O over opaque packets:
+//! [`Link::offer`] accepts one, [`Link::next_event`] returns the next deadline, [`Link::poll`]
+//! returns arrived ones. The simulator calls it in virtual time; a relay or a TUN emulator with the
+//! time of its clock.
 //!
 //! Randomness is one named stream per stage, drawn once per packet whether or not it matters, and
 //! what belongs to time (Gilbert-Elliott states, outages, a walk away from the access point) is
-//! drawn along the time line. So two senders with different policies meet the same fate, packet for
-//! packet or second for second.
+//! drawn along the time line. So two senders with different policies meet the same conditions,
+//! packet for packet or second for second.
 //!
 //! A link may go over a [`radio`] that sleeps, takes time to wake, and draws energy.
 //!

@@ -1,11 +1,12 @@
 //! WiFi mobility model: eighty seconds of a phone on WiFi whose owner either walks out of the
 //! access point's range, perhaps to come back, or stays.
 //!
-//! The problem: a link that is cut at a moment is the easy case. Out of range is a way: the rate falls
-//! step by step, frames are sent again and again (which delays what waits behind them, and takes rate),
-//! some are lost after all repetitions, the station leaves the channel to look for another access
-//! point, and only then there is silence, of which nobody is told for seconds. Who waits for a clear
-//! sign waits too long; who leaves at the first loss wakes the cellular radio for nothing.
+//! *Problem.* A link that is cut at one moment is the easy case. Leaving WiFi range is gradual: the
+//! rate falls step by step, frames are retransmitted (which delays those behind them and reduces
+//! the rate), some are lost after all retransmissions, the station leaves the channel to scan for
+//! another access point, and only then there is silence, without notification for seconds. Waiting
+//! for a clear signal takes too long; leaving at the first loss wakes the cellular radio
+//! unnecessarily.
 //!
 //! From distance to packets, every 100 ms:
 //!

@@ -1,16 +1,16 @@
 //! Walk out of WiFi range and back, as rate and loss over time.
 //!
-//! A walker stays near the access point for a while, walks away at a steady pace until out of range,
-//! stays there, and walks back; again and again with new numbers, for ten minutes. The radio is a
-//! log-distance path loss with exponent 3: each 3 dB less of signal is a factor 1.26 in distance and
-//! about one step down the rates of one 802.11n stream (65, 58.5, 52, 39, 26, 19.5, 13, 6.5 Mbit/s),
-//! so the steps lie at 10, 12.6, 15.8, 20, 25, 32, 40 and 50 m. Shadowing by walls and bodies is a
-//! factor on the distance, 1 + N(0, 0.2), correlated over about 4 s (5 m of way). In the lowest step
-//! 5 % of the packets are lost after all repetitions of the link layer, before 0.1 %; out of range
-//! everything is, and nobody is told: stations hold on to a dead association for seconds.
+//! A walker stays near the access point for a while, walks away at a steady pace until out of
+//! range, stays there, and walks back; repeatedly, with new random numbers, for ten minutes. The
+//! radio is a log-distance path loss with exponent 3: each 3 dB less of signal is a factor 1.26 in
+//! distance and about one step down the rates of one 802.11n stream (65, 58.5, 52, 39, 26, 19.5,
+//! 13, 6.5 Mbit/s), so the steps lie at 10, 12.6, 15.8, 20, 25, 32, 40 and 50 m. Shadowing by walls
+//! and bodies is a factor on the distance, 1 + N(0, 0.2), correlated over about 4 s (5 m of way).
+//! In the lowest step 5 % of the packets are lost after all repetitions of the link layer, before
+//! 0.1 %; out of range all are, without notification: stations keep a dead association for seconds.
 //!
 //! Chosen for plausibility from the standard's rate table and textbook path loss, not fitted to a
-//! measurement. What it leaves out: contention by other stations, roaming, and rate control that errs.
+//! measurement. Not modelled: contention by other stations, roaming, and errors of rate control.
 
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
 //! Release of memory after a flood of connections.
 //!
-//! A connection costs some 25 kB in hundreds of pieces, and those of ten thousand lie mixed with what
-//! outlives them (TIME-WAIT, tables). glibc gives back to the system what is free at the end of an arena
-//! only; the rest stays with the process for ever, resident and idle: after 10,000 connections some hundred
-//! megabytes. It has a call that gives back all free pages, so that is made when a flood is over: many
-//! connections ended, and now hardly any do; and once more when their TIME-WAIT is over as well. While they
-//! come and go at a steady rate that is a rare event, as what is given back would be asked for again at once.
+//! A connection costs some 25 kB in hundreds of pieces, and those of ten thousand lie mixed with
+//! what outlives them (TIME-WAIT, tables). glibc returns only free memory at the end of an arena to
+//! the system; the rest stays resident and unused: after 10,000 connections some hundred megabytes.
+//! It has a call that returns all free pages, which is made when a flood is over (many connections
+//! ended, and now hardly any do), and once more when their TIME-WAIT is over as well. With a steady
+//! rate of connections it is made rarely, since the memory would be needed again at once.
 //!
-//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of a C library more in every
-//! build and of its own ways under load; with what a connection costs now the call is enough. docs/endurance.md has
-//! the figures.
+//! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C
+//! library in every build and of a different behaviour under load; with the current cost of a
+//! connection the call is enough. docs/endurance.md has the figures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,15 +1,14 @@
 //! Access rules for the destinations that the server connects to.
 //!
-//! A proxy that connects wherever it is told lets its clients, and whatever talks through them, reach
-//! what only the server should: its loopback services, its cloud's metadata address, the machines
-//! of its private network. So everything that is not a public unicast address is refused unless
-//! `--allow` names it. The rule is applied to the address that `connect` gets, after resolution, and
-//! nothing resolves again in between (a name that answers differently the second time gains nothing).
-//! Addresses that carry another one inside (IPv4-mapped, NAT64, 6to4) are judged by both. The
+//! An unrestricted proxy lets its clients, and any program behind them, reach what only the server
+//! should: its loopback services, its cloud's metadata address, the machines of its private
+//! network. So everything that is not a public unicast address is refused unless `--allow` names
+//! it. The rule is applied to the address that `connect` gets, after resolution, and nothing
+//! resolves again in between (a name that answers differently the second time gains nothing).
+//! Addresses that carry another one inside (IPv4-mapped, NAT64, 6to4) are checked by both. The
 //! server's own public addresses are refused too: from inside they bypass its firewall.
 //!
-//! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), from
-//! memory.
+//! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

@@ -1,8 +1,8 @@
 //! Signals of a long-running program: SIGTERM, SIGINT and SIGQUIT end it gracefully, SIGHUP reloads
 //! its configuration, and no other one ends it.
 //!
-//! What a signal does by itself is to end the process, open connections with it; so a wrong word in a
-//! script (`kill -USR1`), or a terminal that is closed, would cost everybody their streams.
+//! The default action of most signals is to end the process with all its connections; so a mistake
+//! in a script (`kill -USR1`), or a closed terminal, would break all streams.
 
 use std::io;
 

@@ -1,15 +1,15 @@
 //! Simulator that runs Marline in virtual time.
 //!
-//! A [`World`] holds hosts and links. A [`Host`] runs the very [`Endpoint`](marline_core::Endpoint)
-//! that runs behind real sockets, through its five calls, with applications on top that check every
-//! byte they get; a link is a [`marline_link::Link`] for each direction. Events happen in the order
-//! of their time and, at the same time, of their making. Nothing reads a clock, nothing draws from
-//! the machine: one seed is one run, and [`World::digest`] proves it.
+//! A [`World`] holds hosts and links. A [`Host`] runs the same [`Endpoint`](marline_core::Endpoint)
+//! as behind real sockets, through its five calls, with applications on top that check every byte
+//! they get; a link is a [`marline_link::Link`] for each direction. Events happen in the order of
+//! their time and, at equal times, of their insertion. Nothing reads a clock or the machine's
+//! random source: runs with equal seeds are identical, which [`World::digest`] verifies.
 //!
 //! ```text
 //! app -> Host(Endpoint) -> route -> Link -> Host(Endpoint) -> app
 //!                            |                |
-//!                         observers: capture, oracles, digest
+//!                         observers: capture, checks, digest
 //! ```
 
 #![forbid(unsafe_code)]

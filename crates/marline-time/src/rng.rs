@@ -1,8 +1,8 @@
 //! Deterministic random numbers: named, independent streams derived from one seed.
 //!
-//! Every part that needs chance gets a stream of its own, named by its place ("link/3/loss",
-//! "host/client/keys"). A policy that draws once more than another then moves nobody else's
-//! losses, so two policies can be compared packet loss for packet loss.
+//! Every component that needs randomness gets a stream of its own, named by its place
+//! ("link/3/loss", "host/client/keys"). An additional draw by a policy then does not change the
+//! losses of a link, so two policies can be compared under identical losses.
 
 use core::fmt::Debug;
 

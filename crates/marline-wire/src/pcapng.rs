@@ -1,11 +1,12 @@
 //! Captures in pcapng format (draft-ietf-opsawg-pcapng), which Wireshark reads as native TCP.
 //!
-//! What Marline sends may have left inside UDP, and what the simulator sends never left at all. A
-//! [`Capture`] puts an IP header in front of each segment and makes its checksums those of that
-//! packet, so that tools see plain Multipath TCP. A segment that arrived broken stays visibly broken.
+//! Marline's segments may have been sent inside UDP, and those of the simulator were never sent at
+//! all. A [`Capture`] puts an IP header in front of each segment and makes its checksums those of
+//! that packet, so that tools see plain Multipath TCP. A segment that arrived broken stays visibly
+//! broken.
 //!
-//! MPTCP keys authenticate joins and ends of connections, and captures are what people mail around.
-//! So unless asked otherwise, keys in MP_CAPABLE and MP_FASTCLOSE are written as zeros.
+//! MPTCP keys authenticate joins and ends of connections, and captures are often shared. So by
+//! default, keys in MP_CAPABLE and MP_FASTCLOSE are written as zeros.
 //!
 //! This is the only module that allocates: blocks are appended to a vector of the caller's, who
 //! writes it wherever captures go and clears it.

@@ -1,7 +1,8 @@
 //! Configuration of a running program, and its reload on SIGHUP.
 //!
-//! Reading again goes through all that a start goes through; if anything is wrong, nothing changes. What
-//! cannot change in a running program (its ports, its carrier, its key) is named in the log, and stays.
+//! A reload repeats all checks of a start; on any error nothing changes. Settings that cannot
+//! change in a running program (its ports, its carrier, its key) are named in the log and keep
+//! their values.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,8 @@
 //! Configuration: TOML files whose keys are the flags' names; flags override files.
 //!
-//! One struct per command serves both: clap fills it from flags, serde from a file, `over` lays one
-//! above the other; what commands have in common is in [`shared`]. Every value is parsed where it is
-//! read, so that an error in a file names line and column,
-//! and an unknown key is an error.
+//! One struct per command serves both: clap fills it from flags, serde from a file, `over` merges
+//! the two; options common to several commands are in [`shared`]. Every value is parsed where it is
+//! read, so that an error in a file names line and column, and an unknown key is an error.
 
 pub mod client;
 pub mod policies;

@@ -1,8 +1,8 @@
 //! Options shared by all long-running commands, and the layering of flags over files.
 //!
-//! serde can either flatten a shared struct or refuse unknown keys and say where a file is wrong, not
-//! both; so the macro `options!` writes the shared fields into each command's struct, and
-//! [`Shared`] is those fields by themselves, with what is done to them.
+//! serde can either flatten a shared struct or refuse unknown keys and report the place of an
+//! error, not both; so the macro `options!` adds the shared fields to each command's struct, and
+//! [`Shared`] holds those fields alone, with the operations on them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
 //! Check of an invite, following the steps of a client: name resolution, the handshake over each
 //! path, the server's key, the credential, and the largest segment size.
 //!
-//! Everything is tried at once and has an end: a line per check and path, each with what to do, within
-//! `PATIENCE`. The connection is closed without a wish; neither the invite nor its token is shown.
+//! All checks run at once and are bounded: a line per check and path, each with a remedy, within
+//! `PATIENCE`. The connection is closed without a request; neither the invite nor its token is
+//! shown.
 
 use std::net::SocketAddr;
 use std::time::Duration;

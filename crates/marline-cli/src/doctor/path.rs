@@ -1,14 +1,15 @@
 //! Path diagnosis: each path to a server is tried alone, and the segments seen at both ends are
 //! compared.
 //!
-//! A middlebox shows in the difference between what one end sent and what the other one got. So the
-//! other end must tell: `marline doctor --listen` is an echo that remembers the segments of its
-//! connections and says over a second connection, plain TCP, what it saw. The client's side notes its own
-//! segments likewise. Where the server is something else, only what shows on this side is said.
+//! A middlebox shows in the difference between the segments sent by one end and received by the
+//! other. So the other end must report them: `marline doctor --listen` is an echo server that
+//! records the segments of its connections and reports them over a second connection, by plain TCP.
+//! The client records its own segments likewise. With any other server, only findings from this
+//! side are reported.
 //!
-//! The exchange is small messages, some time apart, then a burst both ways: options that vanish in
-//! mid-stream, middleboxes that put small segments together or cut long ones, and translations that are
-//! forgotten all get their chance. DSS checksums are asked for, so that changed bytes are noticed.
+//! The exchange is small messages, some time apart, then a burst both ways: this reveals options
+//! removed in mid-stream, middleboxes that merge small segments or split long ones, and lost NAT
+//! translations. DSS checksums are requested, so that changed bytes are detected.
 
 mod diagnosis;
 mod exchange;

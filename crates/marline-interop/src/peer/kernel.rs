@@ -1,4 +1,4 @@
-//! Kernel connection as a [`Pipe`](crate::exchange::Pipe).
+//! Kernel connection as a [`Pipe`].
 
 use std::io;
 use std::pin::Pin;

@@ -1,11 +1,11 @@
 //! Keys of carrier version 2, which authenticate moves and resets of a flow, and openings during a
 //! SYN flood (spec sections 3, 4 and 6).
 //!
-//! An observer sees every datagram. What it cannot compute is a Diffie-Hellman secret, what it cannot
-//! invert is a hash. So a move is proven under a secret agreed on by X25519, and a reset by showing the
-//! token whose hash the handshake told. Both sides send their public key with the handshake and compute
-//! nothing then: a key pair serves all flows of ten minutes, and the secret of two pairs is computed
-//! when the first flow between them moves, and kept.
+//! An observer sees every datagram, but it cannot compute a Diffie-Hellman secret or invert a hash.
+//! So a move is authenticated by a secret agreed on by X25519, and a reset by the token whose hash
+//! was sent in the handshake. Both sides send their public key with the handshake and compute
+//! nothing then: a key pair serves all flows of ten minutes, and the secret of two pairs is
+//! computed when the first flow between them moves, and kept.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};

@@ -1,15 +1,14 @@
 //! UDP carrier as a state machine without I/O: datagrams in, segments out, and the reverse.
 //!
-//! The problem: one socket serves many subflows, and a translator on the way may change a peer's
-//! address at any time. The answer is in docs/spec/udp-carrier.md: each side names its end of a
-//! subflow by a random id; a new address has to prove that it receives before anything but a
-//! challenge is sent there. What differs from RFC 9000's path validation, which this follows: the
-//! nonce is a keyed hash, so unproven addresses need no state, and TCP's own handshake validates
-//! the first address.
+//! *Problem.* One socket serves many subflows, and a NAT may change a peer's address at any time.
+//! The solution is specified in docs/spec/udp-carrier.md: each side names its end of a subflow by a
+//! random id; a new address has to prove that it receives before anything but a challenge is sent
+//! there. This follows RFC 9000's path validation, with two differences: the nonce is a keyed hash,
+//! so unvalidated addresses need no state, and TCP's own handshake validates the first address.
 //!
-//! The driver asks three things: what is in this datagram ([`UdpCarrier::receive`]), where does
-//! this batch go and under which headers ([`UdpCarrier::frame`]), and what does the carrier want
-//! to send itself ([`UdpCarrier::poll_control`]).
+//! The driver uses three calls: [`UdpCarrier::receive`] for an incoming datagram,
+//! [`UdpCarrier::frame`] for the destination and headers of a batch, and
+//! [`UdpCarrier::poll_control`] for the carrier's own datagrams.
 
 mod egress;
 mod flow;

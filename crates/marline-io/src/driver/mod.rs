@@ -1,8 +1,8 @@
 //! Driver that runs the core's endpoints in real time.
 //!
 //! One [`Shard`] is one endpoint, one carrier and their sockets, behind one mutex. A task per shard
-//! receives and keeps the timers; streams lock the shard themselves, so that a write leaves in the
-//! system call of the thread that wrote, without waking anybody (docs/adr/0010).
+//! receives and keeps the timers; streams lock the shard themselves, so that a write is sent by the
+//! writing thread itself, without a wake-up (docs/adr/0010).
 
 mod accept;
 mod carrier;

@@ -1,8 +1,8 @@
 //! Task of a shard: receives, keeps the timer, and takes over datagrams from other shards.
 //!
 //! After a batch that woke an application, acknowledgments are held back for one turn of the
-//! scheduler: the application runs first, and what it writes carries them. Where it writes
-//! nothing, they leave microseconds later.
+//! scheduler: the application runs first, and the data it writes carries them. If it writes
+//! nothing, they are sent microseconds later.
 
 use core::future::poll_fn;
 use core::net::SocketAddr;

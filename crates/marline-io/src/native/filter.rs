@@ -2,9 +2,9 @@
 //! ports and nothing else.
 //!
 //! A raw socket gets a copy of every TCP segment of the machine. Copying a busy web server's
-//! traffic to a process that has no use for it would cost more than all the rest, and it is none
-//! of its business. The program is a decision tree over the sorted port ranges, so that many ports
-//! cost few steps. What it sees begins with the IP header on IPv4 and with the TCP header on IPv6.
+//! traffic to a process that does not need it would be expensive and a privacy risk. The program is
+//! a decision tree over the sorted port ranges, so that many ports cost few steps. What it sees
+//! begins with the IP header on IPv4 and with the TCP header on IPv6.
 
 use core::ops::RangeInclusive;
 

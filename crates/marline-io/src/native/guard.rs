@@ -1,18 +1,19 @@
 //! Port guards, which keep the kernel's own TCP away from ports that Marline serves.
 //!
 //! The kernel sees every segment that the raw socket sees, and answers those to a port without a
-//! socket with RST. A listening socket on the port gives each segment a home; a filter on it that
-//! drops all ends them there, without an answer. A socket that is merely bound is not enough: only
-//! listening ones are looked up.
+//! socket with RST. A listening socket on the port receives each segment; a filter on it drops them
+//! all, without an answer. A socket that is merely bound is not enough: only listening ones are
+//! looked up.
 //!
 //! The filter needs CAP_NET_ADMIN on kernels since 2026 (commit 5d39580f68e6: of TCP sockets only);
 //! the rest of a guard needs nothing, but for ports below 1024. So that ports can also be reserved
 //! when capabilities are gone, a guard refuses all packets with a TTL below 255 as well (RFC 5082):
-//! the kernel drops those silently, and nobody needs a privilege to ask for it. What gets past that
-//! and no filter is a packet from the same link that began with 255, which no common system sends.
+//! the kernel drops those silently, and nobody needs a privilege to ask for it. Without a filter,
+//! only packets from the same link with an initial TTL of 255 get past this, which no common system
+//! sends.
 //!
-//! When the guard is closed the RSTs are back, as they are for any process that died: so
-//! it stays until nothing of a connection is left, TIME-WAIT included.
+//! When the guard is closed the kernel sends RSTs again, as for any process that died; so it stays
+//! open until nothing of a connection is left, TIME-WAIT included.
 //!
 //! A guard also reserves its port: no other program can bind it, and the kernel does not give it to
 //! outgoing connections.

@@ -1,9 +1,9 @@
 //! Native carriers as a state machine without I/O: TCP segments in ordinary IP packets.
 //!
-//! The problem: the kernel of this machine speaks TCP as well. Which ports are Marline's, what of the
-//! traffic reaches us, and that the kernel keeps quiet about it, is decided here; the sockets are in
-//! `sys`. The answer is in docs/spec/native-carrier.md: guards reserve ports, a filter lets only
-//! these through, and what comes is checked before the core sees it.
+//! *Problem.* The kernel of this machine implements TCP as well. This module decides which ports
+//! are Marline's, which traffic it receives, and that the kernel does not answer it; the sockets
+//! are in `sys`. The solution is specified in docs/spec/native-carrier.md: guards reserve ports, a
+//! filter accepts only these, and received segments are checked before the core sees them.
 
 mod arrived;
 mod filter;

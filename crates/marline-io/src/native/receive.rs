@@ -1,10 +1,10 @@
 //! Conversion of a received packet to a segment for the core.
 //!
-//! What came over a network has a checksum that is right, or is dropped. What came from this
-//! machine, over veth or loopback, or through a card that joined segments (GRO), may have one that
-//! nobody finished: the field then holds the bare sum of the pseudo-header, for hardware to add the
-//! rest. Nothing was on a wire since it was written, or hardware has verified it; it is accepted. A
-//! packet from outside that looks like that by chance has one chance in 65,536, as has any damage.
+//! A segment from a network with a wrong checksum is dropped. A segment from this machine, over
+//! veth or loopback, or from a network card that merged segments (GRO), may have an unfinished
+//! checksum: the field then holds only the sum of the pseudo-header, for hardware to add the rest.
+//! It was never on a wire, or hardware has verified it, and so it is accepted. A packet from
+//! outside that looks like that by chance has one chance in 65,536, as has any damage.
 
 use core::net::{IpAddr, SocketAddr};
 

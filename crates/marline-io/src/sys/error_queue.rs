@@ -1,7 +1,7 @@
 //! Error queue of a socket: ICMP errors about datagrams sent (ip(7), IP_RECVERR).
 //!
-//! Where the datagram was going, by which the core knows subflows, and which host on the way complained,
-//! for people.
+//! Each entry has the datagram's destination, by which the core identifies the subflow, and the
+//! host that reported the error, for display.
 
 use core::mem;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! Experiment file in TOML: scenario, workload, contestants and faults.
 //!
-//! docs/lab.md teaches it. Whatever is wrong with a file is said with its line, what there is
-//! instead, and what was probably meant; everything that can be found is found at once.
+//! docs/lab.md describes it. Every error in a file is reported with its line, the allowed values,
+//! and the probable intention; all detectable errors are reported at once.
 
 mod check;
 mod complaint;

@@ -1,8 +1,8 @@
 //! Live runs: an experiment with real processes over emulated links.
 //!
 //! Both ends are processes of their own in namespaces ([`crate::net`]); Marline's send native TCP
-//! through raw sockets, the kernel's are ordinary sockets. Links draw the chances that they draw in
-//! virtual time, and faults strike at the same moments.
+//! through raw sockets, the kernel's are ordinary sockets. Links use the same random numbers as in
+//! virtual time, and faults occur at the same moments.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Fault script of a run: path events at fixed times, and at random moments relative to bursts.
 //!
-//! A path that dies while nothing is under way proves little: what hurts is the burst that is cut in
-//! two. So a fault can be tied to a burst, at a moment that is drawn from the seed; it is the same
-//! moment in virtual time and live.
+//! A path that dies while nothing is in flight proves little: the relevant case is a burst that is
+//! cut in two. So a fault can be tied to a burst, at a moment that is drawn from the seed; it is
+//! the same moment in virtual time and live.
 
 use std::time::Duration;
 

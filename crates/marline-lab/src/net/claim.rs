@@ -1,7 +1,8 @@
 //! Ownership of namespaces, by which the remains of a crash are told from namespaces in use.
 //!
-//! A claim is a file that names the owner by process id and start time (ids are used again) and is
-//! written before anything is made. Whoever finds one whose owner is gone may remove what it names.
+//! A claim is a file that names the owner by process id and start time (ids are reused) and is
+//! written before anything is created. Any process that finds a claim of a dead owner may remove
+//! what it names.
 
 use std::fs;
 use std::io::{self, Write};

@@ -6,8 +6,8 @@
 //!
 //! Only the head of the queue has a time at which it will have left; everything behind is decided
 //! when it gets there, so any setting can change while packets wait. Packets in flight are kept in
-//! order of arrival. A driver that comes late changes nothing: each step happens at its own time, not
-//! at the time of the call.
+//! order of arrival. A late call changes nothing: each step happens at its own time, not at the
+//! time of the call.
 
 mod outage;
 mod stats;

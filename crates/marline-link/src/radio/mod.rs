@@ -1,13 +1,14 @@
 //! Radio model: the time a sleeping radio takes to wake, and the power it draws until it sleeps
 //! again.
 //!
-//! The problem: a second path over cellular is not free. An idle LTE radio takes a quarter of a
-//! second until the first packet leaves (promotion), and after the last one it stays awake for eleven
-//! seconds (tail), at more power than a busy WiFi radio draws. Whoever opens a subflow "just in case"
-//! pays some 12 J for it without having sent anything useful; whoever opens it only when needed makes
-//! the user wait for the promotion. Neither shows in bytes.
+//! *Problem.* A second path over cellular is not free. An idle LTE radio takes a quarter of a
+//! second until the first packet leaves (promotion), and after the last one it stays awake for
+//! eleven seconds (tail), at more power than a busy WiFi radio draws. A subflow opened "just in
+//! case" costs some 12 J without carrying anything useful; one opened only when needed makes the
+//! user wait for the promotion. Neither shows in byte counts.
 //!
-//! So each link may have a radio: a machine of four states, after Huang et al. (MobiSys 2012).
+//! So each link may have a radio: a state machine of four states, after Huang et al. (MobiSys
+//! 2012).
 //!
 //! ```text
 //!            packet                          promotion over

@@ -1,10 +1,10 @@
 //! Middleboxes that terminate or rewrite TCP: they choose other sequence numbers, split and merge
 //! segments, thin out acknowledgments, forget a translation, or answer for the receiver.
 //!
-//! The sources are the surveys of what the field does to TCP (Honda et al., "Is it still possible to
-//! extend TCP?", IMC 2011; Detal et al., "Revealing middlebox interference with tracebox", IMC 2013;
-//! Edeline and Donnet, "A first look at the prevalence and persistence of middleboxes in the wild", ITC
-//! 2017) and the notes on what a Multipath TCP must stand (RFC 8684 section 6).
+//! The sources are surveys of middleboxes that interfere with TCP (Honda et al., "Is it still
+//! possible to extend TCP?", IMC 2011; Detal et al., "Revealing middlebox interference with
+//! tracebox", IMC 2013; Edeline and Donnet, "A first look at the prevalence and persistence of
+//! middleboxes in the wild", ITC 2017) and the requirements on Multipath TCP (RFC 8684 section 6).
 //!
 //! A link is one direction, and so is a middlebox: what a middlebox must know of the other
 //! direction is made a function of what every segment carries (renumbering follows from the ports,

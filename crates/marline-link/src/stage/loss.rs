@@ -1,7 +1,7 @@
 //! Loss stage: the decision which packets that left the queue never arrive.
 //!
-//! Every cause draws for every packet, even if another cause has taken it already; a packet's number
-//! (or its moment) alone decides, not what happened to others before.
+//! Every cause draws for every packet, even if it is already lost by another cause; only a packet's
+//! number (or its time) decides, not the fate of earlier packets.
 
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
 

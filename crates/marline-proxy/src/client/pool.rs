@@ -1,10 +1,10 @@
 //! Pool of warm connections: authenticated and idle, so that a request costs one round trip, not
 //! three.
 //!
-//! A keeper holds each one and reads from it: a byte, an end or an error before the request means that it
-//! is no good. It lets go of old ones before the server would. A connection can be dead without
-//! anybody knowing; that shows when the server does not say `Working`, and the request is then made
-//! again on a fresh one (nothing of the application's was sent yet).
+//! A keeper task holds each one and reads from it: a byte, an end or an error before the request
+//! means that it is unusable. It closes old ones before the server does. A connection may be dead
+//! unnoticed; this shows when the server does not send `Working`, and the request is then repeated
+//! on a new one (no application data was sent yet).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

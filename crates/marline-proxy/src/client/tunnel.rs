@@ -1,10 +1,10 @@
 //! Tunnel to a target through a server: over a used or a warm connection if there is one, else over
 //! a new one.
 //!
-//! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the answer
-//! is there two round trips after the start. Without: TLS comes between, and that makes three. Warm or used: one.
-//! What a server refuses because it has too much to do is asked for again, as long as the request has
-//! patience: no byte of the application went before.
+//! Fresh, with a session: the multipath handshake, and then the opening and Connect in one go; the
+//! answer is there two round trips after the start. Without: TLS comes between, and that makes
+//! three. Warm or used: one. A request refused by an overloaded server is repeated within its time
+//! limit, since no byte of the application was sent.
 
 use std::future::Future;
 use std::io;

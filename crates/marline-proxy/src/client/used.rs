@@ -1,9 +1,10 @@
 //! Reuse of connections that have carried a request: another one costs no handshake, and it starts
 //! on all paths, with the state of their congestion controllers.
 //!
-//! They wait for a few seconds, which is where most further requests come (the files of a page, the next
-//! call of a program), and are fewer than a page needs. Nobody waits on them: one is looked at when it is taken.
-//! If it died unnoticed the server does not say `Working`, and the request is made again on another.
+//! They wait for a few seconds, which is where most further requests come (the files of a page, the
+//! next call of a program), and are fewer than a page needs. No task reads from them: one is
+//! checked when it is taken. If it died unnoticed the server does not send `Working`, and the
+//! request is repeated on another.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

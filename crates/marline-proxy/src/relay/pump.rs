@@ -1,11 +1,11 @@
 //! One direction of a relay: what is read is written on, including the end of the stream.
 //!
-//! Most connections are silent most of the time, and a buffer that each keeps for its next bytes would
-//! be most of what it costs: two of 32 KiB at either end of ten thousand silent streams are 1.3 GB. So a
-//! direction has a buffer only while bytes are in it. To read, it borrows the one of its thread; when all
-//! of what was read is written, which is nearly always at once, the thread has it back. Only where the
-//! writer takes no more the buffer stays with the direction until it does. Besides, a buffer that all
-//! streams of a thread share is in its cache.
+//! Most connections are silent most of the time, and a buffer that each keeps for its next bytes
+//! would be most of what it costs: two of 32 KiB at either end of ten thousand silent streams are
+//! 1.3 GB. So a direction has a buffer only while bytes are in it. To read, it borrows the one of
+//! its thread; when all of what was read is written, which is nearly always at once, the thread has
+//! it back. Only while the writer is blocked does the buffer stay with the direction. Besides, a
+//! buffer shared by all streams of a thread is likely to be in its cache.
 //!
 //! The order of reads, writes and flushes is that of tokio's `copy_bidirectional`, but for the end, which
 //! flushes by itself: fill up while there is room, write, flush before waiting for more.

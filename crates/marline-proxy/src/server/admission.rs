@@ -1,12 +1,12 @@
 //! Limits on connections: per credential, and on unauthenticated ones.
 //!
-//! An unauthenticated connection may be an attack. What it costs comes in two steps, and each has a
-//! room of its own. In the *lobby* it has said nothing yet: some memory. A client that has a
-//! session is through as soon as its first bytes are there; so where the lobby is full, the one
-//! that has been silent for longest goes, and never one that has just come. Behind the *gate* is
-//! TLS: time, and several times the memory. Few per source and a bounded number in all are in there
-//! at once, and a bounded number waits for them to come out. A source is an IPv4 address or an IPv6
-//! /64 (one host owns that many addresses). The multipath handshake below has shown that the source
+//! An unauthenticated connection may be an attack. Its cost arises in two stages, each with its own
+//! limits. A *silent* connection, which has sent nothing yet, costs some memory. A client with a
+//! session passes this stage with its first bytes; so when the limit is reached, the connection
+//! that has been silent for longest is dropped, and never one that has just arrived. A *TLS
+//! handshake* costs time, and several times the memory. Few per source and a bounded number in all
+//! run at once, and a bounded number waits in the queue. A source is an IPv4 address or an IPv6 /64
+//! (one host owns that many addresses). The multipath handshake below has shown that the source
 //! answers at its address, so a source's share cannot be spent by forging it.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Outgoing connections of the server: from a request to a connected TCP socket.
 //!
-//! A name is resolved here, once; every address it has is judged by the rules; those that pass are
+//! A name is resolved here, once; every address it has is checked by the rules; those that pass are
 //! tried in turn, families alternating, the next one starting when the last one failed or has not
 //! answered for 250 ms (RFC 8305, simplified: resolution is not raced).
 

@@ -1,9 +1,9 @@
 //! Server side of the proxy: authenticates clients and connects to their targets.
 //!
-//! A connection's life: the lobby -> a known session's opening, or the gate, TLS and Hello (each within
-//! ten seconds) -> Welcome -> it waits, warm, for Connect -> the rules -> the target -> bytes. One multipath
-//! connection carries one application connection: nothing waits behind somebody else's loss, and each can
-//! have its own scheduler.
+//! Life cycle of a connection: silent -> opening of a known session, or handshake queue, TLS and
+//! Hello (each within ten seconds) -> Welcome -> warm until Connect -> rules -> target -> bytes.
+//! One multipath connection carries one application connection, so that there is no head-of-line
+//! blocking between them, and each can have its own scheduler.
 
 pub mod admission;
 mod arrival;

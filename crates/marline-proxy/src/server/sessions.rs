@@ -1,8 +1,8 @@
 //! Session table of a server: by id, few per credential, an hour at most.
 //!
-//! They live in memory only and are forgotten, their secrets overwritten, when their time is up, when their
-//! credential is taken away, when newer ones need the room, and at the server's end. Nothing depends
-//! on one: whoever names one that is not known is asked for TLS.
+//! They live in memory only and are removed, with their secrets overwritten, when they expire, when
+//! their credential is revoked, when newer ones need the room, and at the server's end. None is
+//! essential: a client that names an unknown session is asked for TLS.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,8 +1,8 @@
 //! Stream of sealed records on a multipath stream.
 //!
-//! As with TLS, a write becomes one record of the size that fits what is going on (`record.rs`), and bytes that
-//! end without the peer's end of direction are an error. Buffers are borrowed from the thread and given back as soon
-//! as nothing is in them: a connection that waits has none.
+//! As with TLS, a write becomes one record of the size that fits what is going on (`record.rs`),
+//! and bytes that end without the peer's end of direction are an error. Buffers are borrowed from
+//! the thread and returned as soon as they are empty: an idle connection has none.
 
 use std::cell::Cell;
 use std::io;

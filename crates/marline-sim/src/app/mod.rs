@@ -1,8 +1,9 @@
 //! Applications: state machines over a connection's read and write.
 //!
-//! An application is woken whenever something may be possible for it (connected, readable, writable,
-//! closed, or its own timer) and then does all it can: what it finds blocked wakes it again. All of
-//! them write the checkable bytes of [`Content`](crate::Content) and check what they read.
+//! An application is woken whenever something may be possible for it (connected, readable,
+//! writable, closed, or its own timer) and then does all it can: it is woken again when a blocked
+//! operation becomes possible. All of them write the verifiable bytes of
+//! [`Content`](crate::Content) and verify what they read.
 
 mod bulk;
 mod dialogue;

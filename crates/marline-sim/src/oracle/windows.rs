@@ -1,9 +1,9 @@
 //! Window check: the end of every mapping lies within the furthest edge that the receiver ever
 //! announced (DATA_ACK + window, RFC 8684 section 3.3.1).
 //!
-//! Numbers are compared modulo 2^32, which windows below 2^31 allow. Mappings are judged only after
-//! the first DATA_ACK of the other side, because the edge that a SYN/ACK announces is relative to a
-//! number that follows from keys. One connection per world.
+//! Numbers are compared modulo 2^32, which windows below 2^31 allow. Mappings are checked only
+//! after the first DATA_ACK of the other side, because the edge that a SYN/ACK announces is
+//! relative to a number that follows from keys. One connection per world.
 
 use std::collections::BTreeMap;
 

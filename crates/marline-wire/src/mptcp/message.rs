@@ -3,8 +3,8 @@
 //! The low four bits of the subtype's byte name the message; docs/spec/experimental.md has the
 //! layouts, how they are negotiated and what they cost. An option that is none of these, or has not
 //! its message's length, is not an error: subtype 0xf is for private use, and another
-//! implementation may use it differently. So reading one yields `None` and the option stays what it
-//! was, bytes.
+//! implementation may use it differently. So parsing it yields `None` and the option is kept as
+//! bytes.
 
 use core::fmt;
 

@@ -1,9 +1,9 @@
 //! REPAIR, message 10 of MP_EXPERIMENTAL. It maps payload of a subflow as DSS does, but onto a sum
 //! of bytes that other segments carry (`docs/spec/experimental.md`).
 //!
-//! It stands where DSS would and is no longer than a DSS with mapping and DATA_ACK, so that the sum of
-//! full segments fits a full segment. For that, the position on the subflow has 16 bits (it is never
-//! further than that from the segment's own), and the DATA_ACK is always one of 32.
+//! It takes the place of DSS and is no longer than a DSS with mapping and DATA_ACK, so that the sum
+//! of full segments fits a full segment. For that, the position on the subflow has 16 bits (it is
+//! never further than that from the segment's own), and the DATA_ACK is always one of 32.
 
 use crate::Checksum;
 use crate::bytes::{Reader, Writer};

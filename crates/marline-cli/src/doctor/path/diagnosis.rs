@@ -1,7 +1,8 @@
 //! Inference of middlebox behaviour from the segments seen at both ends.
 //!
-//! Sequence numbers are taken relative to the SYN of the same end, so that a middlebox that moves
-//! them does not hide the rest. Of each direction the sent segments are compared with those that came.
+//! Sequence numbers are taken relative to the SYN of the same end, so that a middlebox that shifts
+//! them does not hide other effects. For each direction the sent segments are compared with the
+//! received ones.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 //! `marline doctor --listen`: an echo server that reports the segments it received.
 //!
-//! Whoever reaches it may use it, so it does little: it sends back what it got, and tells an address only
-//! of segments from and to that address, and only who knows the number that its connection began with.
-//! Everything is bounded: connections, their age, what is remembered.
+//! Anyone who can reach it may use it, so it is minimal: it echoes data, and reports to an address
+//! only segments from and to that address, and only to a client that knows the initial sequence
+//! number of its connection. Everything is bounded: the connections, their age, and the recorded
+//! segments.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;

@@ -8,7 +8,8 @@
 //! Addresses that carry another one inside (IPv4-mapped, NAT64, 6to4) are checked by both. The
 //! server's own public addresses are refused too: from inside they bypass its firewall.
 //!
-//! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates).
+//! Sources: the IANA special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates), not
+//! compared entry by entry.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

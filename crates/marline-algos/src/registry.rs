@@ -136,11 +136,11 @@ impl Registry {
         })
     }
 
-    /// Adds a wrapper: what it builds around a scheduler is a scheduler again. Chosen by
+    /// Adds a wrapper, which builds a scheduler around another one. Chosen by
     /// `scheduler+name,key=value`.
     ///
     /// # Errors
-    /// If another wrapper has the name, or if it is no good name.
+    /// If another wrapper has the name, or if the name is invalid.
     pub fn register_scheduler_wrapper<B>(
         &mut self,
         name: &str,
@@ -196,7 +196,7 @@ impl Registry {
     /// `cubic+name,key=value`.
     ///
     /// # Errors
-    /// If another wrapper has the name, or if it is no good name.
+    /// If another wrapper has the name, or if the name is invalid.
     pub fn register_congestion_wrapper<B>(
         &mut self,
         name: &str,
@@ -326,8 +326,7 @@ impl Default for Registry {
     }
 }
 
-/// What a connection runs with unless told otherwise: `min-rtt`, `full-mesh`, `cubic` (with
-/// HyStart++), `rack-tlp`.
+/// Default policies of a connection: `min-rtt`, `full-mesh`, `cubic` (with HyStart++), `rack-tlp`.
 #[must_use]
 pub fn default_policies() -> PolicySet {
     PolicySet {

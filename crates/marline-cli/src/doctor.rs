@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use marline_io::{Interfaces, PathSpec};
 use serde::Serialize;
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -30,11 +30,11 @@ pub enum Verdict {
 /// A check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Subject of the check.
     pub what: &'static str,
     /// The outcome.
     pub verdict: Verdict,
-    /// What was seen, and what to do.
+    /// Observation and remedy.
     pub text: String,
 }
 

@@ -27,7 +27,7 @@ impl Side {
 /// A change of a running relay.
 #[derive(Clone, Debug)]
 pub enum LinkCommand {
-    /// The link breaks: what is under way and what comes is lost.
+    /// The link goes down: packets in transit and new ones are lost.
     Break(Side),
     /// The link works again.
     Restore(Side),

@@ -8,10 +8,10 @@ use marline_time::{Duration, SeedTree};
 use crate::command::LinkCommand;
 use crate::tunnel::TunnelConfig;
 
-/// A link between whoever sends to `listen` and `to`.
+/// A link between the clients that send to `listen` and the target `to`.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     /// Where clients send to; port 0 lets the system choose.
     pub listen: SocketAddr,
@@ -21,7 +21,7 @@ pub struct RelayConfig {
     pub link: DuplexConfig,
     /// Randomness of the link.
     pub seeds: SeedTree,
-    /// What happens by itself, so long after the start.
+    /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
     /// Client addresses at the same time; the one silent for longest makes room.
     pub max_flows: usize,
@@ -46,7 +46,7 @@ impl RelayConfig {
     }
 }
 
-/// A link to emulate, by what is at its ends.
+/// A link to emulate, by the kind of its ends.
 #[derive(Clone, Debug)]
 pub enum LinkEnds {
     /// UDP sockets.

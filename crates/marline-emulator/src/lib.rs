@@ -48,8 +48,8 @@ use marline_time::Duration;
 
 use engine::{Engine, Order};
 
-/// How long before a deadline the thread stops sleeping and spins, at most: what a wake-up costs on
-/// a machine that was idle. Where sleeps end earlier it spins less.
+/// Maximum time before a deadline at which the thread stops sleeping and spins: the cost of a
+/// wake-up on an idle machine. It spins less where sleeps end earlier.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(60);
 
 /// Running relays. Dropping it stops them.
@@ -89,7 +89,7 @@ impl Emulator {
         Ok(Emulator { orders, waker, thread: Some(thread), addresses, started })
     }
 
-    /// When the links' time was zero: what happens to a link at a time, happens so long after this.
+    /// Time zero of the links, to which scheduled times are relative.
     #[must_use]
     pub const fn started(&self) -> std::time::Instant {
         self.started
@@ -109,18 +109,18 @@ impl Emulator {
         self.ask(|reply| Order::Command { relay, command: Box::new(command), reply })?
     }
 
-    /// What the relays did so far.
+    /// Reports of the relays so far.
     ///
     /// # Errors
-    /// The thread is gone.
+    /// The thread has ended.
     pub fn report(&self) -> io::Result<Vec<RelayReport>> {
         self.ask(|reply| Order::Report { reply })
     }
 
-    /// Stops, and says what the relays did.
+    /// Stops, and returns the reports of the relays.
     ///
     /// # Errors
-    /// The thread is gone.
+    /// The thread has ended.
     pub fn stop(self) -> io::Result<Vec<RelayReport>> {
         self.report()
     }

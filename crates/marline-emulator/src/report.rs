@@ -57,7 +57,7 @@ impl fmt::Display for Lateness {
     }
 }
 
-/// How long the emulator's thread waited for a processor.
+/// Time for which the emulator's thread waited for a processor.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Starved {
     /// Since the start, microseconds.
@@ -69,7 +69,7 @@ pub struct Starved {
 /// One direction of a relay.
 #[derive(Clone, Debug)]
 pub struct WayReport {
-    /// What the link model counted.
+    /// Counters of the link model.
     pub stats: marline_link::LinkStats,
     /// Packets pass now.
     pub up: bool,
@@ -78,7 +78,7 @@ pub struct WayReport {
     /// How long datagrams waited in the kernel before the emulator read them. The model is told the
     /// time they came, so this makes nothing late unless it exceeds the link's delay.
     pub waited: Lateness,
-    /// How much later than the model said datagrams left.
+    /// Lateness of departing datagrams relative to the model.
     pub late: Lateness,
     /// Datagrams the system refused to send.
     pub send_errors: u64,
@@ -91,7 +91,7 @@ pub struct WayReport {
 pub struct RelayReport {
     /// Its name.
     pub name: String,
-    /// How long it has been running.
+    /// Time since the start.
     pub running: Duration,
     /// Client addresses it knows.
     pub flows: usize,
@@ -101,15 +101,15 @@ pub struct RelayReport {
     pub rebinds: u64,
     /// Datagrams the kernel dropped before the link model saw them.
     pub kernel_drops: u64,
-    /// Interfaces that somebody removed while the link ran.
+    /// Interfaces that were removed while the link ran.
     pub lost_interfaces: Vec<String>,
-    /// What others left to the emulator's thread, whose links all share it.
+    /// Processor starvation of the emulator's thread, which all links share.
     pub starved: Starved,
     /// From the client.
     pub up: WayReport,
     /// To the client.
     pub down: WayReport,
-    /// What its radio drew, if it goes over one.
+    /// Energy drawn by its radio, if it has one.
     pub radio: Option<RadioReading>,
 }
 

@@ -38,7 +38,7 @@ pub struct TunnelEnd {
 /// A link between two namespaces.
 #[derive(Clone, Debug)]
 pub struct TunnelConfig {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     /// The client's end: `up` starts here.
     pub client: TunnelEnd,
@@ -48,7 +48,7 @@ pub struct TunnelConfig {
     pub link: DuplexConfig,
     /// Randomness of the link.
     pub seeds: SeedTree,
-    /// What happens by itself, so long after the start.
+    /// Scheduled commands, by time after the start.
     pub schedule: Vec<(Duration, LinkCommand)>,
 }
 

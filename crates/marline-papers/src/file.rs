@@ -36,21 +36,21 @@ use serde::de::DeserializeOwned;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperFile<P> {
-    /// What it is about, a line.
+    /// One-line title.
     pub title: String,
     /// Authors, title, where and when.
     pub citation: String,
     /// Where to read it.
     #[serde(default)]
     pub url: String,
-    /// What does it again.
+    /// Command that reproduces it.
     pub command: String,
-    /// When the reproduction counts as one, in words.
+    /// Acceptance criterion, as text.
     pub accepted: String,
     /// The buffers of the study and ours.
     #[serde(default)]
     pub buffers: Vec<String>,
-    /// What we took to be so where the paper does not say.
+    /// Assumptions where the paper is silent.
     #[serde(default)]
     pub assumptions: Vec<String>,
     /// The paper's numbers.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::value::Value;
 
-/// Whether a row is what it must be.
+/// Verdict on a row.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -19,7 +19,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In words.
+    /// As text.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Verdict {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What is measured.
+    /// The metric.
     pub what: String,
     /// The paper's; `None`: it has none.
     pub paper: Option<Value>,
@@ -49,11 +49,11 @@ pub struct Row {
     pub ours: Option<Value>,
     /// Ours over what a clairvoyant sender would have reached on the same links, at least 1.
     pub bound_ratio: Option<f64>,
-    /// What is asked, in words.
+    /// The requirement, as text.
     pub requirement: String,
     /// Whether it is met.
     pub verdict: Verdict,
-    /// More to be said, for instance the evidence why it cannot be met.
+    /// Remark, for instance the evidence why it cannot be met.
     pub remark: String,
 }
 
@@ -79,7 +79,7 @@ impl Row {
         self
     }
 
-    /// What the paper says in words.
+    /// The paper's claim, as text.
     #[must_use]
     pub fn paper_says(mut self, text: impl Into<String>) -> Row {
         self.paper = Some(Value::Text(text.into()));
@@ -100,7 +100,7 @@ impl Row {
         self
     }
 
-    /// What we found, in words.
+    /// Our finding, as text.
     #[must_use]
     pub fn ours_says(mut self, text: impl Into<String>) -> Row {
         self.ours = Some(Value::Text(text.into()));
@@ -114,14 +114,14 @@ impl Row {
         self
     }
 
-    /// More to be said.
+    /// Adds a remark.
     #[must_use]
     pub fn remark(mut self, text: impl Into<String>) -> Row {
         self.remark = text.into();
         self
     }
 
-    /// Asks for anything: `met` says whether it is, `requirement` what it is.
+    /// A free-form requirement: `met` says whether it is met, `requirement` describes it.
     #[must_use]
     pub fn holds(mut self, met: bool, requirement: impl Into<String>) -> Row {
         if !self.requirement.is_empty() {

@@ -32,12 +32,12 @@ pub trait Paper: Sync {
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction>;
 }
 
-/// What a reproduction is given.
+/// Context of a reproduction.
 #[derive(Copy, Clone)]
 pub struct Context<'a> {
     /// Root of everything random.
     pub seed: u64,
-    /// Share of the full number of runs, above 0; 1 is what verdicts are about. Less is for a look.
+    /// Share of the full number of runs, above 0; verdicts apply to 1, less is for a quick look.
     pub scale: f64,
     /// Threads.
     pub jobs: usize,
@@ -89,7 +89,7 @@ impl Context<'_> {
     /// The directory with recorded traces.
     ///
     /// # Errors
-    /// Nobody said where they are.
+    /// No directory was given.
     pub fn traces(&self) -> anyhow::Result<&std::path::Path> {
         self.traces.context("recorded traces are needed: --trace-dir DIR or MARLINE_TRACE_DIR")
     }

@@ -11,7 +11,7 @@ use crate::value::Value;
 pub struct Table {
     /// Name of its file: letters, digits, `-`.
     pub name: String,
-    /// What it shows, and what intervals there are.
+    /// Title, with the meaning of intervals.
     pub title: String,
     /// The rows.
     pub rows: Vec<Row>,
@@ -34,7 +34,7 @@ impl Table {
 /// A column of a [`Grid`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
-    /// What it holds.
+    /// Name of its contents.
     pub name: String,
     /// The unit of its numbers, `""` without.
     pub unit: String,
@@ -45,7 +45,7 @@ pub struct Column {
 pub struct Grid {
     /// Name of its file: letters, digits, `-`.
     pub name: String,
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// The columns.
     pub columns: Vec<Column>,
@@ -77,16 +77,16 @@ impl Grid {
     }
 }
 
-/// What came out.
+/// Results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
-    /// What is judged.
+    /// Tables with verdicts.
     pub tables: Vec<Table>,
-    /// What is only shown.
+    /// Tables for information.
     pub grids: Vec<Grid>,
     /// Drawings.
     pub figures: Vec<Figure>,
-    /// What else is to be said, a paragraph each.
+    /// Notes, a paragraph each.
     pub notes: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use crate::Seg;
 
 type Check = Box<dyn Fn(&Seg) -> bool>;
 
-/// A list of demands on one segment. What is not demanded may be anything.
+/// Expectations on one segment. Other properties may have any value.
 #[derive(Default)]
 pub struct Expect {
     checks: Vec<(String, Check)>,

@@ -31,7 +31,7 @@ const MAX_STEPS: usize = 400_000;
 /// Payload bytes that one side may have on the way or unread, buffers and slack of both sides.
 const MAX_BUFFERED: u64 = 32 << 20;
 
-/// What a run came to, for tests of the test.
+/// Outcome of a run, for tests of this module.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Connections that came about, of both sides.
@@ -119,7 +119,7 @@ fn watch(client: &mut ConnectionConfig, variant: u8) {
 /// Runs a script.
 ///
 /// # Panics
-/// If an endpoint does what none may do (see the head of this file).
+/// If an endpoint violates an invariant (see the module documentation).
 #[must_use]
 pub fn run(script: &[u8]) -> Outcome {
     let mut script = Script(script);

@@ -42,7 +42,7 @@ pub struct Flight {
     pub bytes: Vec<u8>,
 }
 
-/// What becomes of a segment.
+/// Fate of a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It arrives after this time.
@@ -97,7 +97,7 @@ impl Pair {
         }
     }
 
-    /// What the checksums of both carriers cover.
+    /// Scope of both carriers' checksums.
     #[must_use]
     pub const fn scope(&self) -> ChecksumScope {
         self.scope

@@ -42,14 +42,15 @@ pub struct Timeline {
     started: Instant,
 }
 
-/// The default configuration as plain TCP, without pacing: what may leave, leaves.
+/// The default configuration as plain TCP, without pacing, so that permitted segments are sent at
+/// once.
 #[must_use]
 pub fn plain() -> ConnectionConfig {
     ConnectionConfig { mptcp: false, pacing: false, timestamps: false, ..crate::config() }
 }
 
 impl Timeline {
-    /// A listening endpoint that nobody has called yet.
+    /// A listening endpoint without connections yet.
     #[must_use]
     pub fn listening(config: ConnectionConfig) -> Self {
         let script = Script::new(with_known_mtu(endpoint_config(Some(config))), 7);
@@ -157,7 +158,7 @@ impl Timeline {
         self.send(Seg::ack().flag(TcpFlags::PSH).payload(bytes));
     }
 
-    /// The application writes so many bytes.
+    /// The application writes this many bytes.
     ///
     /// # Panics
     /// If they are not all taken.
@@ -186,7 +187,7 @@ impl Timeline {
         self.script.now().since(self.started).as_millis() as u64
     }
 
-    /// What was sent since the last look, as words.
+    /// Segments sent since the last call, as text.
     pub fn sent(&mut self) -> Vec<String> {
         let sent = self.script.take_sent();
         sent.iter().map(|sent| self.words(sent)).collect()

@@ -96,10 +96,10 @@ pub fn send(id: u8, start: u64, end: u64) -> Decision {
     Decision::Send { subflow: SubflowId(id), range: range(start, end) }
 }
 
-/// The stream as a connection keeps it: what was written, what is acknowledged, who carried what.
+/// A connection's stream: written, acknowledged and outstanding data.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    /// Who carried what is under way.
+    /// Outstanding data and the subflows that carried it.
     pub mappings: Vec<Mapping>,
     /// Everything below is acknowledged.
     pub data_una: u64,
@@ -112,7 +112,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of so many bytes, none of which was sent yet.
+    /// A stream of this many bytes, none of which has been sent.
     #[must_use]
     pub fn new(written: u64) -> Self {
         Stream { written, window: 100 << 20, ..Stream::default() }
@@ -124,13 +124,13 @@ impl Stream {
         self.mappings.last().map_or(self.data_una, |m| m.range.end.0)
     }
 
-    /// What may be sent for the first time.
+    /// Data that may be sent for the first time.
     #[must_use]
     pub fn unsent(&self) -> DataRange {
         range(self.sent(), self.written.min(self.data_una + self.window))
     }
 
-    /// What a scheduler is shown of it.
+    /// A scheduler's input for this stream.
     #[must_use]
     pub fn context<'a>(&'a self, subflows: &'a [SubflowView]) -> SchedulerContext<'a> {
         SchedulerContext {
@@ -211,7 +211,7 @@ impl MappingIndex for Stream {
     }
 }
 
-/// Asks until the scheduler waits; which subflow sent what, in order.
+/// Calls the scheduler until it waits; returns the data and subflow of each decision, in order.
 ///
 /// # Panics
 /// A scheduler that never waits, or whose decision the core would refuse.

@@ -27,7 +27,7 @@ pub use reader::ReadError;
 /// Wrong things that are kept with their frame.
 const MAX_FAULTS: usize = 32;
 
-/// What was found: how often each thing was checked, and what was wrong.
+/// Findings: the number of checks by kind, and the errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Checks by name: right, wrong.

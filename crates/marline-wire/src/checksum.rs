@@ -116,7 +116,7 @@ impl Checksum {
         !self.sum16()
     }
 
-    /// Whether bytes that include their checksum field sum to what they must.
+    /// Whether bytes that include their checksum field have a valid sum.
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.finish() == 0

@@ -19,7 +19,7 @@ pub enum Layer {
     Mptcp,
 }
 
-/// What was wrong with them.
+/// Kind of error.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Fewer bytes than the format needs.
@@ -41,7 +41,7 @@ pub struct ParseError {
     pub layer: Layer,
     /// The field, by the name its RFC gives it.
     pub field: &'static str,
-    /// What was wrong.
+    /// Kind of error.
     pub kind: ErrorKind,
 }
 

@@ -14,7 +14,7 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// What matters of a packet to the layer above.
+/// Fields of a packet that matter to the layer above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpPacket<'a> {
     /// Source.
@@ -27,7 +27,7 @@ pub struct IpPacket<'a> {
     pub protocol: u8,
     /// The packet is a part of a larger one.
     pub fragment: bool,
-    /// What it carries.
+    /// Payload.
     pub payload: &'a [u8],
 }
 

@@ -99,7 +99,7 @@ pub struct Ipv4Packet<'a> {
     pub header: Ipv4Header,
     /// The header's options, uninterpreted.
     pub options: &'a [u8],
-    /// What the packet carries.
+    /// Payload.
     pub payload: &'a [u8],
 }
 

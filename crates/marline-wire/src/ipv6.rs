@@ -24,7 +24,7 @@ pub struct Ipv6Header {
     pub ecn: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// What follows this header.
+    /// Protocol number of the next header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -74,7 +74,7 @@ pub struct Ipv6Packet<'a> {
     pub protocol: u8,
     /// The packet is a part of a larger one: `payload` is incomplete, or lacks its beginning.
     pub fragment: bool,
-    /// What the packet carries after its extension headers.
+    /// Payload after the extension headers.
     pub payload: &'a [u8],
 }
 

@@ -73,7 +73,7 @@ pub enum Direction {
     Outbound,
 }
 
-/// What a capture says of a packet besides its bytes.
+/// Metadata of a captured packet.
 #[derive(Copy, Clone, Debug)]
 pub struct PacketInfo<'a> {
     /// Index of the interface.
@@ -109,14 +109,14 @@ pub fn packet(out: &mut Vec<u8>, info: &PacketInfo<'_>, packet: &[u8], original_
     });
 }
 
-/// What a captured segment's checksum covers.
+/// Scope of a captured segment's checksum.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SegmentChecksum {
     /// Header, payload and the pseudo-header of the addresses.
     WithAddresses,
     /// Header and payload only.
     WithoutAddresses,
-    /// The field is not filled in, or somebody else vouches for the segment.
+    /// The field is not filled in, or another layer has verified the segment.
     Unknown,
 }
 
@@ -129,7 +129,7 @@ pub struct CapturedSegment<'a> {
     pub dst: IpAddr,
     /// The ECN field, two bits.
     pub ecn: u8,
-    /// What the checksum covers.
+    /// Scope of the checksum.
     pub checksum: SegmentChecksum,
     /// TCP header, options and payload.
     pub bytes: &'a [u8],
@@ -144,8 +144,8 @@ pub struct Capture {
 
 impl Capture {
     /// Begins a capture in `out`: a section and its interfaces. With `reveal_keys`, MPTCP keys are
-    /// written as they are; Wireshark can then tell which subflows belong together, and so can
-    /// everybody else who has the file.
+    /// written as they are; Wireshark can then match subflows to connections, and so can anyone who
+    /// has the file.
     #[must_use]
     pub fn begin(
         out: &mut Vec<u8>,

@@ -59,7 +59,7 @@ pub struct BbrConfig {
     pub rate_rounds: u32,
     /// Time for which the smallest RTT counts.
     pub rtt_window: Duration,
-    /// How long so little is in flight that the RTT shows.
+    /// Duration of the reduced flight that reveals the RTT.
     pub probe_rtt: Duration,
     /// Window in multiples of rate x RTT while probing for bandwidth.
     pub window_gain: f64,

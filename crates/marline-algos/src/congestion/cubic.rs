@@ -42,7 +42,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// The window grows at most to this multiple of itself per round trip.
 const MAX_TARGET: f64 = 1.5;
 
-/// How fast the estimate of Reno's window grows beyond where the last loss was.
+/// Growth of the estimate of Reno's window beyond the point of the last loss.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum RenoEstimate {
     /// As Reno itself: by a segment per round trip (RFC 9438 section 4.3).

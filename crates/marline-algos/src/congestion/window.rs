@@ -24,7 +24,7 @@ use crate::slow_start::{SlowStart, SlowStartKind};
 /// Smallest ssthresh, in segments.
 const MIN_SSTHRESH_SEGMENTS: f64 = 2.0;
 
-/// What a signal did.
+/// Effect of a signal.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Change {
     /// Nothing that the curve need know.
@@ -64,7 +64,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that starts with so many bytes, in slow start.
+    /// A window of this many bytes, in slow start.
     #[must_use]
     pub fn new(mss: u32, initial_window: u64, slow_start: SlowStartKind) -> Self {
         let mss = f64::from(mss.max(1));
@@ -121,7 +121,7 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Whether the window is what holds the sender back, so that growing it makes sense.
+    /// Whether the window limits the sender, so that it may grow.
     #[must_use]
     pub fn is_limit(&self, ack: &AckSample) -> bool {
         ack.cwnd_limited || (self.in_slow_start() && 2.0 * ack.prior_in_flight as f64 > self.cwnd)

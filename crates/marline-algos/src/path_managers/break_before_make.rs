@@ -57,14 +57,14 @@ const CALM: Duration = Duration::from_millis(200);
 /// When a backup subflow is opened and closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BreakBeforeMakeConfig {
-    /// How long all primary subflows may be potentially failed, or absent, before a backup one is opened
-    /// without any other reason.
+    /// Time for which all primary subflows may be potentially failed, or absent, before a backup
+    /// one is opened for that reason alone.
     pub patience: Duration,
     /// The first wait between two probes of a potentially failed primary subflow.
     pub probe: Duration,
-    /// How long a primary subflow must have been healthy before backup ones are closed.
+    /// Time for which a primary subflow must have been healthy before backup ones are closed.
     pub settle: Duration,
-    /// How long backup subflows must have been without news before they are closed.
+    /// Time for which backup subflows must have carried nothing new before they are closed.
     pub quiet: Duration,
     /// Backup subflows are closed when they are not needed any more.
     pub closes: bool,

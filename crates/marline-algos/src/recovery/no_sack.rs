@@ -7,7 +7,7 @@ use marline_policy::{AckSummary, Phase, RecoveryContext, Ssn};
 /// Duplicate ACKs that mean loss (RFC 5681 section 3.2).
 pub const DUP_THRESH: u32 = 3;
 
-/// What a sender counts where there is no SACK.
+/// Duplicate ACK counter of a sender without SACK.
 #[derive(Clone, Debug, Default)]
 pub struct NoSack {
     duplicates: u32,
@@ -26,12 +26,13 @@ impl NoSack {
         self.duplicates
     }
 
-    /// Counts anew.
+    /// Restarts the count.
     pub const fn restart(&mut self) {
         self.duplicates = 0;
     }
 
-    /// An ACK came: what it shows to be lost is appended to `lost`. So many duplicates (`threshold`) mean loss.
+    /// Handles an ACK: segments it shows to be lost are appended to `lost`. `threshold` duplicates
+    /// mean loss.
     pub fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,

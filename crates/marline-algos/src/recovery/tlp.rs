@@ -53,9 +53,9 @@ struct Episode {
     probes: u8,
 }
 
-/// How long after the last sign of life silence calls for a probe. SRTT is that of the subflow; a
-/// *lone* segment is the only one outstanding. All are cut to the armed retransmission timer, and 1 s before
-/// there is an RTT sample.
+/// Probe timeout: silence after which a probe is sent. SRTT is that of the subflow; a *lone*
+/// segment is the only one outstanding. All are limited by the armed retransmission timer, and 1 s
+/// before there is an RTT sample.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum PtoFormula {
     /// As early as the path's variation allows; at most [`Rfc8985`](Self::Rfc8985)'s.
@@ -85,7 +85,7 @@ impl PtoFormula {
         ("no-allowance", PtoFormula::NoAllowance),
     ];
 
-    /// What a peer is expected to delay the ACK of a lone segment by, unless told.
+    /// Default for the peer's delay of the ACK of a lone segment.
     #[must_use]
     pub const fn usual_ack_delay(self) -> Duration {
         match self {
@@ -192,7 +192,7 @@ impl Tlp {
         self.pto_at
     }
 
-    /// Sets the timer anew if a probe may be sent (section 7.2), else clears it.
+    /// Restarts the timer if a probe may be sent (section 7.2), else clears it.
     pub fn schedule(&mut self, cx: &RecoveryContext<'_>, phase: Phase) {
         let pto = self.config.formula.filter(|_| self.may_probe(cx, phase));
         self.pto_at = pto.map(|formula| {
@@ -298,7 +298,7 @@ impl Tlp {
         self.schedule(cx, cx.phase);
     }
 
-    /// An ACK came, by which losses were found or not: the verdict on the probe, and the timer anew.
+    /// Handles an ACK, with or without detected losses: evaluates the probe and restarts the timer.
     pub fn on_ack(
         &mut self,
         ack: &AckSummary<'_>,

@@ -7,15 +7,15 @@ use core::fmt;
 pub enum PolicyKind {
     /// Which data on which subflow.
     Scheduler,
-    /// What is put around a scheduler.
+    /// Wrapper around a scheduler.
     SchedulerWrapper,
     /// Which subflows exist.
     PathManager,
-    /// How much in flight.
+    /// Congestion control.
     Congestion,
-    /// What is put around a congestion control.
+    /// Wrapper around a congestion control.
     CongestionWrapper,
-    /// What is lost.
+    /// Loss recovery.
     Recovery,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for PolicyKind {
 /// Nothing of this kind has that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
-    /// What was looked for.
+    /// Kind of policy that was requested.
     pub kind: PolicyKind,
     /// The name that is not known.
     pub name: String,

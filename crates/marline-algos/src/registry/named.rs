@@ -18,7 +18,7 @@ macro_rules! named {
         }
 
         impl $named {
-            /// `name` is what it is chosen by: lower-case letters, digits and `-`.
+            /// `name` is the name in specs: lower-case letters, digits and `-`.
             pub fn new(
                 name: impl Into<String>,
                 build: impl Fn($($type),*) -> $made + Send + Sync + 'static,

@@ -19,11 +19,11 @@ use super::PolicyKind;
 /// A parameter that a policy knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterInfo {
-    /// What it is called.
+    /// Its key.
     pub key: String,
     /// Its value when left out.
     pub default: String,
-    /// What may stand there, in words.
+    /// Description of the allowed values.
     pub expected: String,
 }
 
@@ -36,11 +36,11 @@ pub struct ParameterError {
     pub policy: String,
     /// The parameter.
     pub key: String,
-    /// What is wrong with it.
+    /// The error.
     pub problem: ParameterProblem,
 }
 
-/// What is wrong with a parameter.
+/// Error of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterProblem {
     /// The policy has none of that name.
@@ -54,7 +54,7 @@ pub enum ParameterProblem {
     BadValue {
         /// What was given.
         given: String,
-        /// What may stand there, in words.
+        /// Description of the allowed values.
         expected: String,
     },
 }
@@ -107,8 +107,8 @@ impl<'a> Parameters<'a> {
         Parameters { kind, policy, given, asked: Vec::new(), error: None }
     }
 
-    /// A value of one's own: `default` as it would be written, what is `expected` in words, and how
-    /// it is read.
+    /// A custom value: `default` in its textual form, a description of the `expected` values, and a
+    /// parser.
     ///
     /// # Panics
     /// In debug builds, if the default itself cannot be read or the key is asked for twice.
@@ -144,7 +144,7 @@ impl<'a> Parameters<'a> {
     /// One of the words, as the value beside it.
     ///
     /// # Panics
-    /// If the default is none of the words.
+    /// If the default is not one of the words.
     pub fn word<T: Copy>(&mut self, key: &str, default: &str, words: &[(&str, T)]) -> T {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let find = |text: &str| words.iter().find(|(name, _)| *name == text).map(|(_, t)| *t);

@@ -32,7 +32,7 @@ use super::copies::WithCopies;
 use super::hedged::{Hedge, HedgedConfig};
 use super::risk::{Risk, RiskConfig};
 
-/// When copies are made at once, and how long the others wait.
+/// Conditions for immediate copies, and the delay of the others.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct AutoRedundantConfig {
     /// Of the copies that wait.

@@ -23,7 +23,7 @@ use marline_policy::{
 use super::classes::{self, Class};
 use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
 
-/// What of a burst is copied.
+/// Part of a burst that is copied.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BurstEndConfig {
     /// Full segments at the end of a burst, 1 to 1000.

@@ -19,7 +19,7 @@ use marline_policy::{
 };
 use marline_time::Duration;
 
-/// How willingly a usable subflow is used: only the first class that has members is.
+/// Preference class of a usable subflow: only the first class with members is used.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Regular and healthy.

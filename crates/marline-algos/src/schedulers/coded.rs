@@ -40,7 +40,7 @@ use super::copies::{CopyRule, WithCopies, oldest_copy, queue_is_empty};
 /// Entries of the record that are looked at to see who carried a burst.
 const MAX_PARTS: usize = 128;
 
-/// What is sent where the peer does not understand repairs.
+/// Behaviour with a peer that does not understand repairs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Without {
     /// Copies of the end of each burst, as many bytes.
@@ -49,7 +49,7 @@ pub enum Without {
     Nothing,
 }
 
-/// How much is repaired.
+/// Amount of repairs.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct CodedConfig {
     /// Repairs per segment, 0 to 1.

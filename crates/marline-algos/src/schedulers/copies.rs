@@ -103,9 +103,9 @@ impl<R: CopyRule> Scheduler for WithCopies<R> {
     }
 }
 
-/// What the degrees of redundancy stand on: `min-rtt`, but what a fast path has no room for goes out on
-/// a slow one at once. Latency is bought with bytes here, and a window that is shut by a loss does
-/// not open after a round trip.
+/// Base scheduler of the redundant ones: `min-rtt`, except that data for which a fast path has no
+/// room is sent on a slow one at once. Redundant schedulers trade bytes for latency, and a window
+/// that is closed by a loss does not open after a round trip.
 #[must_use]
 pub fn base() -> MinRtt {
     MinRtt::new(MinRttConfig { completes_early: false, ..MinRttConfig::default() })
@@ -157,7 +157,7 @@ macro_rules! delegate {
     };
     ($scheduler:ident, $config:ty, $rule:expr, $base:expr) => {
         impl $scheduler {
-            /// Copies as `config` says what `base` sends.
+            /// Copies the data sent by `base` according to `config`.
             #[must_use]
             pub fn around(base: Box<dyn Scheduler>, config: $config) -> Self {
                 $scheduler($crate::schedulers::copies::WithCopies::new(base, $rule(config)))

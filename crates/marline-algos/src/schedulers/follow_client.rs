@@ -41,7 +41,7 @@ use marline_time::{Duration, Instant};
 
 use super::classes;
 
-/// How a [`FollowClient`] follows.
+/// Configuration of a [`FollowClient`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FollowClientConfig {
     /// While the followed subflow is full, others that have room take the data, newest stamp first.

@@ -43,7 +43,7 @@ const MAX_WATCHED: usize = 128;
 /// The answer is never expected earlier than this share of the SRTT beyond it.
 const LEAST_SLACK: u32 = 16;
 
-/// How long a copy waits, and what is hedged at all.
+/// Delay of a copy, and the data that is hedged.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HedgedConfig {
     /// RTT variations beyond the smoothed RTT after which the copy is sent, 0 to 100.
@@ -212,7 +212,7 @@ impl CopyRule for Hedge {
     }
 }
 
-/// Min-RTT; a copy elsewhere of what is not answered in time.
+/// Min-RTT with a copy elsewhere of data that is not acknowledged in time.
 #[derive(Debug)]
 pub struct Hedged(WithCopies<Hedge>);
 

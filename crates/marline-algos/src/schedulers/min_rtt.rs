@@ -40,14 +40,14 @@ use marline_time::Duration;
 use super::opportunistic::{Opportunistic, OpportunisticRules};
 use super::{blocking, classes, completion};
 
-/// What a [`MinRtt`] does beyond choosing the lowest RTT.
+/// Behaviour of a [`MinRtt`] beyond choosing the lowest RTT.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MinRttConfig {
     /// Keep data from slow subflows that would block the faster ones.
     pub avoids_blocking: bool,
     /// Keep data from slow subflows that the faster one would bring sooner, all of it.
     pub completes_early: bool,
-    /// What is done when a window blocks nevertheless.
+    /// Reaction to a blocked window.
     pub opportunistic: OpportunisticRules,
     /// An unanswered probe is enough for data to be sent elsewhere; else it takes a retransmission
     /// timeout.

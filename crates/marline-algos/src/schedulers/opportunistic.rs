@@ -45,7 +45,7 @@ const RTT_RATIO: u32 = 4;
 /// Ranges repeated in one go.
 const MAX_RANGES: usize = 64;
 
-/// What is repeated on the fast subflow when it is held up.
+/// Data that is sent again on the fast subflow when it is held up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Retransmit {
     /// Nothing.
@@ -83,7 +83,7 @@ pub struct OpportunisticRules {
 }
 
 impl OpportunisticRules {
-    /// What `min-rtt` does.
+    /// The rules of `min-rtt`.
     pub const WIDE: Self = OpportunisticRules {
         retransmit: Retransmit::Wide,
         penalise: Penalise::Kernel,
@@ -122,7 +122,7 @@ impl Opportunistic {
         Opportunistic { rules, last_penalty: [None; SubflowSet::CAPACITY as usize] }
     }
 
-    /// To be told of every event; what it wants done is appended to `out`.
+    /// Must be called for every event; requested actions are appended to `out`.
     pub fn on_event(
         &mut self,
         event: SchedulerEvent,

@@ -19,7 +19,7 @@ use marline_policy::{Decision, Reinjection, Scheduler, SchedulerContext, Subflow
 
 use super::classes;
 
-/// What a turn is.
+/// Length and conditions of a turn.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RoundRobinConfig {
     /// Segments per turn.

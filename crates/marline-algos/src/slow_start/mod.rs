@@ -14,7 +14,7 @@ use marline_policy::AckSample;
 pub use classic::Classic;
 pub use hystart::HyStart;
 
-/// What one ACK of slow start does to the window.
+/// Effect of one ACK in slow start on the window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Growth {
     /// Bytes to add, if the window limits the sender at all.

@@ -21,7 +21,7 @@ impl ControlClient {
     /// Connects to the control socket at `path`.
     ///
     /// # Errors
-    /// Nobody listens there, or it is somebody else's.
+    /// No process listens there, or the socket belongs to another user.
     pub async fn connect(path: &Path) -> anyhow::Result<ControlClient> {
         let stream = UnixStream::connect(path)
             .await
@@ -33,7 +33,7 @@ impl ControlClient {
     /// Asks and waits for the answer.
     ///
     /// # Errors
-    /// The other side refused (its words) or went away.
+    /// The other side refused (with its message) or disconnected.
     pub async fn ask(&mut self, command: Command) -> anyhow::Result<Answer> {
         let id = self.next_id;
         self.next_id += 1;

@@ -15,7 +15,7 @@ use crate::radio_meter::RadioMeter;
 pub struct ClientHandle {
     /// What connects.
     pub client: Client,
-    /// What the radios of its paths draw.
+    /// Energy meter of its paths' radios.
     pub radios: RadioMeter,
 }
 

@@ -5,22 +5,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A request: what, and a number of the asker's choice that comes back with the answer.
+/// A request: a command, and a number chosen by the requester that is returned with the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Comes back in the [`Response`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// What is asked.
+    /// The command.
     #[serde(flatten)]
     pub command: Command,
 }
 
-/// What can be asked.
+/// Commands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "kebab-case")]
 pub enum Command {
-    /// Who is this: role, version, process id.
+    /// Identification: role, version, process id.
     Hello,
     /// Every connection with its subflows.
     Connections,
@@ -47,7 +47,7 @@ pub enum Command {
     },
 }
 
-/// What can be done to a path.
+/// Changes to a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathChange {
@@ -67,7 +67,7 @@ pub struct Response {
     /// The request's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// What was asked for.
+    /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Answer>,
     /// Why not.
@@ -95,7 +95,7 @@ pub enum Answer {
     Done,
 }
 
-/// Who answers.
+/// The answering process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// `client`, `server` or `serve`.
@@ -104,7 +104,7 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// A path health monitor judges its address pairs.
+    /// It has a path health monitor.
     #[serde(default)]
     pub oracle: bool,
 }
@@ -119,24 +119,24 @@ pub struct Path {
     pub local: Option<String>,
     /// The server's address over this path, where it differs.
     pub remote: Option<String>,
-    /// Its interface is up, and nobody took the path down by hand.
+    /// Its interface is up, and the path was not taken down manually.
     pub up: bool,
     /// It is used only while no other works.
     pub backup: bool,
-    /// What comes of it: `down`, `unknown` (nothing was asked yet), `answers`, `no-answer`, `refused`,
+    /// Its health: `down`, `unknown` (nothing was sent yet), `answers`, `no-answer`, `refused`,
     /// `prohibited` or `unreachable`.
     pub health: String,
     /// Why it cannot be used, or why nothing comes of it.
     pub problem: Option<String>,
-    /// What is known of each server over it.
+    /// State of each server over it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Reached>,
-    /// What its radio drew, by the packets of this process.
+    /// Energy drawn by its radio, from the packets of this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub radio: Option<Radio>,
 }
 
-/// What is known of a server over a path.
+/// State of a server over a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reached {
@@ -150,13 +150,13 @@ pub struct Reached {
     /// Time since the first question without an answer, of `no-answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// How often it was asked since.
+    /// Number of attempts since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
-    /// Who objected, of `prohibited` and `unreachable`; absent: this machine did.
+    /// Sender of the error, for `prohibited` and `unreachable`; absent: this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// The same in words.
+    /// The same as text.
     pub text: String,
 }
 
@@ -176,7 +176,7 @@ pub struct Radio {
     pub promotions: u64,
 }
 
-/// What the path health monitor knows of an address pair.
+/// State of an address pair in the path health monitor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Netpath {
@@ -202,7 +202,7 @@ pub struct Netpath {
     /// Why it is bad: loss, retransmissions, rto, unanswered or silent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// How often it became bad.
+    /// Number of times it became bad.
     pub times_bad: u64,
 }
 
@@ -302,7 +302,7 @@ pub struct Event {
     /// The paths, of PATH_FAILED and PATH_WORKS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<Vec<String>>,
-    /// What is wrong with them, of PATH_FAILED: as a path's `health`.
+    /// Their state, for PATH_FAILED: as a path's `health`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
     /// The subflow's slot.
@@ -326,13 +326,13 @@ pub struct Event {
     /// Why, of CLOSED, SF_CLOSED, SF_NETPATH_BAD, SF_SILENT and FALLBACK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How many events were skipped, of LAGGED.
+    /// Number of skipped events, for LAGGED.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
 }
 
 impl Event {
-    /// One line for people: time, name, fields as `ip mptcp monitor` prints them.
+    /// One line of text: time, name, fields as `ip mptcp monitor` prints them.
     #[must_use]
     pub fn to_line(&self) -> String {
         use std::fmt::Write;

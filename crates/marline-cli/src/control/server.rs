@@ -47,7 +47,7 @@ impl Drop for ControlServer {
 /// Serves `handle` at `path` until the result is dropped.
 ///
 /// # Errors
-/// Somebody already serves there, or the socket cannot be made.
+/// Another process already serves there, or the socket cannot be created.
 pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> {
     let listener = listen(path)?;
     let task = tokio::spawn(accept(listener, handle));

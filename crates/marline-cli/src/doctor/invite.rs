@@ -41,7 +41,7 @@ const FAREWELL: marline::Duration = marline::Duration::from_millis(300);
 /// Server addresses that are tried over each path.
 const MOST_SERVERS: usize = 8;
 
-/// What the checks found.
+/// Findings of the checks.
 #[derive(Debug)]
 pub struct Examination {
     /// A line per check and path.
@@ -73,7 +73,8 @@ pub async fn examine(invite: &Invite, paths: &[PathSpec]) -> Examination {
     walk_all(&invite.servers, paths, Some(credential)).await
 }
 
-/// Asks a server over each path whether it answers on the UDP carrier. Nobody is told who asks.
+/// Checks over each path whether a server answers on the UDP carrier, without identifying the
+/// client.
 pub async fn knock(server: &Target, paths: &[PathSpec]) -> Examination {
     walk_all(std::slice::from_ref(server), paths, None).await
 }

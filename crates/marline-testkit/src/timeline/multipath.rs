@@ -35,7 +35,8 @@ pub const KEY: u64 = 0x1111_2222_3333_4444;
 /// The peer's nonce in joins that it opens.
 pub const NONCE: u32 = 0x1234_5678;
 
-/// The default configuration without pacing and timestamps: what may leave, leaves.
+/// The default configuration without pacing and timestamps, so that permitted segments are sent at
+/// once.
 #[must_use]
 pub fn multipath() -> ConnectionConfig {
     ConnectionConfig { pacing: false, timestamps: false, ..crate::config() }
@@ -70,7 +71,7 @@ pub struct Subflows {
 }
 
 impl Subflows {
-    /// A listening endpoint that nobody has called yet.
+    /// A listening endpoint without connections yet.
     #[must_use]
     pub fn listening(config: ConnectionConfig) -> Self {
         Subflows::listening_as(endpoint_config(Some(config)))
@@ -307,7 +308,7 @@ impl Subflows {
         AddAddr { address_id, address, port, hmac }
     }
 
-    /// The application writes so many bytes.
+    /// The application writes this many bytes.
     ///
     /// # Panics
     /// If they are not all taken.
@@ -317,7 +318,7 @@ impl Subflows {
         assert_eq!(taken, Ok(len));
     }
 
-    /// The application reads what there is.
+    /// The application reads all available data.
     pub fn read(&mut self) -> Vec<u8> {
         let id = self.id();
         self.script.read_all(id)
@@ -335,7 +336,7 @@ impl Subflows {
         self.script.run(|e, now| e.abort(now, id));
     }
 
-    /// The application lets go of the connection.
+    /// The application releases the connection.
     pub fn release(&mut self) {
         let id = self.id();
         self.script.run(|e, now| e.release(now, id));
@@ -368,7 +369,7 @@ impl Subflows {
         self.script.endpoint.info(self.id())?.fallback
     }
 
-    /// What was sent since the last look, as words. The peer has it from now on.
+    /// Segments sent since the last call, as text. They are considered received by the peer.
     pub fn sent(&mut self) -> Vec<String> {
         let sent = self.script.take_sent();
         sent.iter().map(|sent| self.words(sent)).collect()

@@ -161,8 +161,8 @@ pub enum ExperimentalMessage {
 }
 
 impl ExperimentalMessage {
-    /// The message that an option carries. `None`: somebody else's option, another version, or one
-    /// whose length is not its message's; to be ignored.
+    /// The message that an option carries. `None` for a foreign option, another version, or a wrong
+    /// length; such options must be ignored.
     #[must_use]
     pub fn parse(option: &MpExperimental) -> Option<Self> {
         let mut r = Reader::new(option.as_slice());

@@ -93,7 +93,7 @@ fn sent(paths: &Paths, path: usize, from: Instant, to: Instant) -> Vec<Sent> {
     wire.sent.iter().filter(during).filter(there).copied().collect()
 }
 
-/// Where a new connection starts: WiFi first, unless the oracle holds it to be bad.
+/// Where a new connection starts: WiFi first, unless the path health monitor considers it bad.
 fn start(paths: &Paths) -> usize {
     let oracle = paths.world.node(paths.client).endpoint().oracle().expect("set");
     let good = |path: &usize| !oracle.is_bad(Paths::address(*path, 0), Paths::server_address());

@@ -16,13 +16,14 @@ fn once_wrong(family: Family) -> Vec<u64> {
             let first = [8_787, 10_047, 16_767, 7_849, 8_448, 6_938, 4_229, 13_694];
             first.into_iter().chain([15_794, 13_503, 4_654]).collect()
         }
-        // An oracle that did not know the window of a repair, repairs that overtook the answer that agrees to
-        // them, a recovery of one segment for each round trip, and a DATA_FIN that was lost on one subflow
-        // after the other.
+        // A check that did not know the window of a repair, repairs that overtook the answer that
+        // agrees to them, a recovery of one segment for each round trip, and a DATA_FIN that was
+        // lost on one subflow after the other.
         Family::Coded => vec![7_033, 6_696, 7_542, 2_169],
-        // An idle path waited for among paths in doubt, and data sent twice to a server that had gone over to
-        // plain TCP; judges that did not know what a client can know; a piece of a segment taken for a sign of plain
-        // TCP, and a DATA_FIN sent again and again where no options pass.
+        // An idle path waited for among paths in doubt, and data sent twice to a server that had
+        // gone over to plain TCP; checks that did not know what a client can know; a piece of a
+        // segment taken for a sign of plain TCP, and a DATA_FIN sent again and again where no
+        // options pass.
         Family::Mobile => {
             vec![1_919, 2_213, 2_348, 3_670, 10_640, 17_152, 19_624, 9_992, 10_949, 18_817]
         }

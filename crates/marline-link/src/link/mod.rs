@@ -1,7 +1,7 @@
 //! One direction of a link, stage by stage.
 //!
 //! ```text
-//! offer -> boxes -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
+//! offer -> middleboxes -> [queue] -> radio -> rate -> loss -> delay -> faults -> [in flight] -> poll
 //! ```
 //!
 //! Only the head of the queue has a time at which it will have left; everything behind is decided

@@ -9,7 +9,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use marline::{Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies};
+use marline::advanced::ConnectionConfig;
+use marline::{Client, ClientBuilder, Server, ServerBuilder, default_policies};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -45,7 +46,7 @@ fn config() -> ConnectionConfig {
 }
 
 async fn server() -> Result<()> {
-    let config = ServerConfig::new(vec!["127.0.0.1:0".parse()?], config());
+    let config = ServerBuilder::new(vec!["127.0.0.1:0".parse()?], config());
     let listener = Listener::bind(config).await?;
     println!("{}", listener.local_addrs()[0]);
     let (mut stream, _) = listener.accept().await?;
@@ -69,7 +70,7 @@ async fn server() -> Result<()> {
 }
 
 async fn client(address: &str, bytes: u64) -> Result<()> {
-    let mut config = ClientConfig::new(config());
+    let mut config = ClientBuilder::new(config());
     config.paths = vec!["127.0.0.1".parse()?];
     if std::env::var_os("MARLINE_TWO_PATHS").is_some() {
         config.paths.push("127.0.0.2".parse()?);

@@ -13,9 +13,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use marline::advanced::ConnectionConfig;
 use marline::{
-    Carrier, Client, ClientConfig, ConnectionConfig, ConnectionInfo, Listener, PathSpec,
-    ServerAddress, ServerConfig, TunPath, default_policies,
+    Carrier, Client, ClientBuilder, ConnectionInfo, PathSpec, Server, ServerAddress, ServerBuilder,
+    TunPath, default_policies,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -81,7 +82,7 @@ fn tun_path((interface, address): (&str, &str)) -> Result<TunPath> {
 
 async fn server(options: Options) -> Result<()> {
     let connection = ConnectionConfig::new(default_policies());
-    let mut config = ServerConfig::new(vec![options.address.ok_or(USAGE)?], connection);
+    let mut config = ServerBuilder::new(vec![options.address.ok_or(USAGE)?], connection);
     config.carrier = options.carrier;
     config.addresses = options.announce;
     let listener = Listener::bind(config).await?;
@@ -99,7 +100,7 @@ async fn server(options: Options) -> Result<()> {
 }
 
 async fn client(options: Options) -> Result<()> {
-    let mut config = ClientConfig::new(ConnectionConfig::new(default_policies()));
+    let mut config = ClientBuilder::new(ConnectionConfig::new(default_policies()));
     config.carrier = options.carrier;
     config.paths = options.paths;
     let client = Client::bind(config).await?;

@@ -167,7 +167,7 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
 /// learns at once that none will come.
 #[tokio::test]
 async fn a_restarted_server_tells_its_clients() {
-    let seed = marline::ResetSeed::new([3; 32]);
+    let seed = marline::advanced::ResetSeed::new([3; 32]);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (first, address) = runtime
         .spawn(async move {
@@ -185,9 +185,9 @@ async fn a_restarted_server_tells_its_clients() {
     core::mem::forget((first, far));
     let again = async {
         loop {
-            let mut config = marline::ServerConfig::new(vec![address], connection());
+            let mut config = marline::ServerBuilder::new(vec![address], connection());
             config.reset_seed = Some(seed);
-            match marline::Listener::bind(config).await {
+            match marline::Server::bind(config).await {
                 Ok(listener) => return listener,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }

@@ -8,14 +8,14 @@ mod support;
 use std::time::Duration;
 
 use machines::on_two_machines;
-use marline::{Carrier, Client, ClientConfig, Extensions, Registry, Stream};
+use marline::{Carrier, Client, ClientBuilder, Extensions, Registry, Stream};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BURST: usize = 8_000;
 const BURSTS: usize = 200;
 
-fn coded(config: &mut ClientConfig) {
+fn coded(config: &mut ClientBuilder) {
     let scheduler = Registry::default().scheduler("coded").expect("built in");
     config.connection.policies.scheduler = scheduler;
     config.connection.extensions = Extensions::REPAIR;
@@ -79,7 +79,7 @@ fn run(work: impl Future<Output = ()>) {
 }
 
 async fn raw_client() -> Client {
-    let native = |config: &mut ClientConfig| {
+    let native = |config: &mut ClientBuilder| {
         coded(config);
         config.carrier = Carrier::Raw;
     };

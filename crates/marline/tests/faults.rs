@@ -139,12 +139,12 @@ async fn the_first_path_being_dead_does_not_matter() {
 
 #[tokio::test]
 async fn a_path_without_route_or_interface_is_a_loud_error() {
-    let mut config = marline::ClientConfig::new(connection());
+    let mut config = marline::ClientBuilder::new(connection());
     config.paths = vec!["203.0.113.77".parse().unwrap()];
     let error = marline::Client::bind(config).await.unwrap_err().to_string();
     assert!(error.contains("203.0.113.77"), "{error}");
 
-    let mut config = marline::ClientConfig::new(connection());
+    let mut config = marline::ClientBuilder::new(connection());
     config.paths = vec!["nosuch0".parse().unwrap()];
     let error = marline::Client::bind(config).await.unwrap_err().to_string();
     assert!(error.contains("nosuch0"), "{error}");

@@ -9,9 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use machines::on_two_machines;
-use marline::{
-    Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream, interactive,
-};
+use marline::advanced::interactive;
+use marline::{Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream};
 use marline_policy::Role;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -41,7 +41,7 @@ async fn serve() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     let listen = vec!["0.0.0.0:7000".parse().unwrap()];
-    let listener = marline::Listener::bind(marline::ServerConfig::new(listen, connection()));
+    let listener = marline::Server::bind(marline::ServerBuilder::new(listen, connection()));
     let listener = listener.await.unwrap();
     println!("ready");
     let (mut stream, _) = within(listener.accept()).await.unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use machines::{Far, near_counter, near_ip, on_two_machines, packets_sent};
 use marline::{
-    Carrier, Client, FallbackReason, Listener, ServerAddress, ServerConfig, Stream, SubflowState,
+    Carrier, Client, FallbackReason, Server, ServerAddress, ServerBuilder, Stream, SubflowState,
 };
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,9 +34,9 @@ async fn raw_server(listen: &str, announce: &[&str]) -> Listener {
 async fn raw_server_with(
     listen: &str,
     announce: &[&str],
-    change: impl FnOnce(&mut ServerConfig),
+    change: impl FnOnce(&mut ServerBuilder),
 ) -> Listener {
-    let mut config = ServerConfig::new(vec![listen.parse().unwrap()], connection());
+    let mut config = ServerBuilder::new(vec![listen.parse().unwrap()], connection());
     config.carrier = Carrier::Raw;
     change(&mut config);
     let at = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 0);
@@ -136,7 +136,7 @@ fn a_kernel_client_connects_by_a_cookie() {
         let twice = AtomicU64::new(0);
         run(async {
             let announce = ["10.1.0.1", "10.2.0.1"];
-            let always = |config: &mut ServerConfig| config.limits.syn_queue = 0;
+            let always = |config: &mut ServerBuilder| config.limits.syn_queue = 0;
             let listener = raw_server_with("0.0.0.0:0", &announce, always).await;
             let port = listener.local_addrs()[0].port();
             for (number, mptcp) in [(1, true), (2, false)] {

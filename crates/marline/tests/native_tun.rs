@@ -8,7 +8,7 @@ mod support;
 use std::net::{IpAddr, SocketAddr};
 
 use machines::{Far, near_counter, near_ip, on_two_machines};
-use marline::{Carrier, Listener, ServerAddress, ServerConfig, TunPath};
+use marline::{Carrier, Server, ServerAddress, ServerBuilder, TunPath};
 use marline_testkit::need;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -88,7 +88,7 @@ async fn send_all(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> st
 
 async fn listen_again(carrier: &Carrier) -> Listener {
     loop {
-        let mut config = ServerConfig::new(vec!["0.0.0.0:80".parse().unwrap()], connection());
+        let mut config = ServerBuilder::new(vec!["0.0.0.0:80".parse().unwrap()], connection());
         config.carrier = carrier.clone();
         let second = SocketAddr::new("10.9.2.2".parse().unwrap(), 0);
         config.addresses = vec![ServerAddress::new(second)];

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use marline::{Direction, ObservedPath, PacketObserver, Passing, RadioKind};
+use marline::RadioKind;
+use marline::advanced::{Direction, ObservedPath, PacketObserver, Passing};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

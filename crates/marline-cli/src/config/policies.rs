@@ -1,7 +1,8 @@
 //! From a mode's name to the policies behind it.
 
+use marline::advanced::{ConnectionConfig, interactive};
 use marline::policy::{OracleConfig, Role};
-use marline::{ConnectionConfig, Duration, Interactive, Linger, interactive};
+use marline::{Duration, Interactive, Linger};
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
 

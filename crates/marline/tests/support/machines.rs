@@ -11,7 +11,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use marline::{Carrier, Listener, ServerConfig};
+use marline::{Carrier, Server, ServerBuilder};
 use marline_testkit::need;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt as _;
@@ -276,7 +276,7 @@ fn far_serve_marline(listen: SocketAddr) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut config = ServerConfig::new(vec![listen], super::support::connection());
+            let mut config = ServerBuilder::new(vec![listen], super::support::connection());
             config.carrier = Carrier::Raw;
             let listener = Listener::bind(config).await.unwrap();
             told.send(listener.local_addrs()[0]).unwrap();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use marline::advanced::ConnectionConfig;
 use marline::{
-    Client, ClientConfig, ConnectionConfig, Limits, Listener, PathSpec, ServerConfig, Stream,
-    default_policies,
+    Client, ClientBuilder, Limits, PathSpec, Server, ServerBuilder, Stream, default_policies,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
@@ -26,8 +26,8 @@ pub async fn server(shards: usize) -> Listener {
     server_with(shards, |_| {}).await
 }
 
-pub async fn server_with(shards: usize, change: impl FnOnce(&mut ServerConfig)) -> Listener {
-    let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().unwrap()], connection());
+pub async fn server_with(shards: usize, change: impl FnOnce(&mut ServerBuilder)) -> Listener {
+    let mut config = ServerBuilder::new(vec!["127.0.0.1:0".parse().unwrap()], connection());
     config.shards = shards;
     change(&mut config);
     Listener::bind(config).await.unwrap()
@@ -37,8 +37,8 @@ pub async fn client(paths: &[&str]) -> Client {
     client_with(paths, |_| {}).await
 }
 
-pub async fn client_with(paths: &[&str], change: impl FnOnce(&mut ClientConfig)) -> Client {
-    let mut config = ClientConfig::new(connection());
+pub async fn client_with(paths: &[&str], change: impl FnOnce(&mut ClientBuilder)) -> Client {
+    let mut config = ClientBuilder::new(connection());
     config.paths = paths.iter().map(|p| p.parse::<PathSpec>().unwrap()).collect();
     change(&mut config);
     Client::bind(config).await.unwrap()

@@ -33,8 +33,13 @@ pub fn version(tls: &rustls::CommonState) -> u8 {
 }
 
 /// The server's long-lived key.
-#[derive(Debug)]
 pub struct ServerKey(Identity);
+
+impl std::fmt::Debug for ServerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ServerKey(pin {})", self.0.pin())
+    }
+}
 
 impl ServerKey {
     /// A new key.

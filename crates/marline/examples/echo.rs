@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use marline::advanced::ConnectionConfig;
-use marline::{Client, ClientBuilder, Server, ServerBuilder, default_policies};
+use marline::{Client, Server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -90,24 +89,18 @@ async fn client(kind: &str, address: SocketAddr, count: u64) -> Result<()> {
             ask(reader, writer, count).await
         }
         _ => {
-            let connection = ConnectionConfig::new(default_policies());
-            let mut config = ClientBuilder::new(connection);
-            config.paths = vec!["127.0.0.1".parse()?];
-            let client = Client::bind(config).await?;
-            let stream = client.connect(&[address]).await?;
-            let (reader, writer) = tokio::io::split(stream);
+            let client = Client::builder().path("127.0.0.1".parse()?).bind().await?;
+            let (reader, writer) = client.connect(address).await?.into_split();
             ask(reader, writer, count).await
         }
     }
 }
 
 async fn marline_server() -> Result<()> {
-    let connection = ConnectionConfig::new(default_policies());
-    let listener = Listener::bind(ServerBuilder::new(vec!["127.0.0.1:0".parse()?], connection));
-    let listener = listener.await?;
-    println!("{}", listener.local_addrs()[0]);
-    let (stream, _) = listener.accept().await?;
-    let (reader, writer) = tokio::io::split(stream);
+    let listener = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
+    println!("{}", listener.local_addr());
+    let (stream, _) = listener.accept().await.ok_or("the server was closed")?;
+    let (reader, writer) = stream.into_split();
     answer(reader, writer).await;
     Ok(())
 }
@@ -126,7 +119,7 @@ async fn quinn_server() -> Result<()> {
     let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
     let chain = vec![certified.cert.der().clone()];
-    let config = quinn::ServerBuilder::with_single_cert(chain, key.into())?;
+    let config = quinn::ServerConfig::with_single_cert(chain, key.into())?;
     let endpoint = quinn::Endpoint::server(config, "127.0.0.1:0".parse()?)?;
     println!("{}", endpoint.local_addr()?);
     let connection = endpoint.accept().await.ok_or("no connection")?.await?;
@@ -144,7 +137,7 @@ fn quinn_client() -> Result<quinn::Endpoint> {
         .with_no_client_auth();
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(crypto)?;
     let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
-    endpoint.set_default_client_config(quinn::ClientBuilder::new(Arc::new(crypto)));
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
     Ok(endpoint)
 }
 

@@ -64,7 +64,8 @@
 //! # Beyond the defaults
 //!
 //! [`TransportConfig`] has buffers, timers and options; policies are chosen by name
-//! ([`ClientBuilder::scheduler`]) or brought along ([`Registry`], [`policy`]). [`advanced`] has what
+//! ([`ClientBuilder::scheduler`]) or brought along ([`policy`] has the traits, [`algos`] the registry and
+//! what the built-in ones share). [`advanced`] has what
 //! tools around the protocol use.
 
 #![forbid(unsafe_code)]
@@ -93,6 +94,7 @@ pub use carrier::{Carrier, TunPath};
 pub use client::{Client, ClientBuilder};
 pub use error::{Attempt, BindError, ConnectError, UnknownPath};
 pub use health::{PathEvent, Reach, ServerReach};
+pub use marline_algos as algos;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
     BufferTuning, CloseReason, ConnectError as StartError, ConnectionId, ConnectionInfo, Counters,

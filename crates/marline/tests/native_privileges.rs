@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use machines::{near_counter, on_two_machines, role};
 use marline::advanced::RawSockets;
-use marline::{Carrier, Client, ClientBuilder, Server, ServerBuilder, Stream};
+use marline::{Carrier, Client, Server, Stream};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -88,13 +88,12 @@ fn dropped() {
 }
 
 async fn connect(sockets: RawSockets) {
-    let mut config = ClientBuilder::new(connection());
-    config.carrier = Carrier::Opened(Arc::new(sockets));
-    let client = Client::bind(config).await.unwrap();
+    let carrier = Carrier::Opened(Arc::new(sockets));
+    let client = Client::builder().carrier(carrier).bind().await.unwrap();
     let server: SocketAddr = SERVER.parse().unwrap();
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut stream = within(client.connect(&[server])).await.unwrap();
+        let mut stream = within(client.connect(server)).await.unwrap();
         greet(&mut stream).await;
         streams.push(stream);
     }
@@ -115,9 +114,9 @@ async fn greet(stream: &mut Stream) {
 }
 
 async fn serve(sockets: RawSockets) {
-    let mut config = ServerBuilder::new(vec!["10.1.0.1:80".parse().unwrap()], connection());
-    config.carrier = Carrier::Opened(Arc::new(sockets));
-    let listener = Listener::bind(config).await.unwrap();
+    let mut server = Server::builder();
+    server.carrier(Carrier::Opened(Arc::new(sockets))).listen("10.1.0.1:80".parse().unwrap());
+    let listener = server.bind().await.unwrap();
     let (stream, _) = within(listener.accept()).await.unwrap();
     let (mut reader, mut writer) = tokio::io::split(stream);
     within(tokio::io::copy(&mut reader, &mut writer)).await.unwrap();

@@ -97,6 +97,12 @@ impl ClientBuilder {
         &mut self.transport
     }
 
+    /// The settings of connections so far.
+    #[must_use]
+    pub const fn get_transport(&self) -> &TransportConfig {
+        &self.transport
+    }
+
     /// The policies that can be chosen by name, before and while connections run. Default: the
     /// built-in ones.
     pub fn registry(&mut self, registry: impl Into<Arc<Registry>>) -> &mut Self {
@@ -137,6 +143,12 @@ impl ClientBuilder {
     pub fn oracle(&mut self, oracle: Option<Oracle>) -> &mut Self {
         self.oracle = oracle;
         self
+    }
+
+    /// The oracle so far.
+    #[must_use]
+    pub const fn get_oracle(&self) -> Option<&Oracle> {
+        self.oracle.as_ref()
     }
 
     /// Longest time that [`Client::connect`] takes. Default: 10 s.

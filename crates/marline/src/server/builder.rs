@@ -125,6 +125,12 @@ impl ServerBuilder {
         &mut self.transport
     }
 
+    /// The settings of connections so far.
+    #[must_use]
+    pub const fn get_transport(&self) -> &TransportConfig {
+        &self.transport
+    }
+
     /// The policies that can be chosen by name, before and while connections run. Default: the
     /// built-in ones.
     pub fn registry(&mut self, registry: impl Into<Arc<Registry>>) -> &mut Self {
@@ -165,6 +171,12 @@ impl ServerBuilder {
     pub fn oracle(&mut self, oracle: Option<Oracle>) -> &mut Self {
         self.oracle = oracle;
         self
+    }
+
+    /// The oracle so far.
+    #[must_use]
+    pub const fn get_oracle(&self) -> Option<&Oracle> {
+        self.oracle.as_ref()
     }
 
     /// Bounds on what peers may make it hold, per shard.

@@ -229,6 +229,26 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn the_key_without_its_private_half_is_worth_nothing() {
+        use std::sync::Arc;
+
+        use crate::tls::{client_config, is_pin_mismatch, server_config, server_name};
+
+        let (key, thief) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+        // Shows the right public key, signs with another private one.
+        let forged = Identity { pkcs8: thief.pkcs8.clone(), spki: key.spki.clone() };
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(&forged).unwrap()));
+        let client = Arc::new(client_config(key.pin()).unwrap());
+        let connector = tokio_rustls::TlsConnector::from(client);
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let connect = connector.connect(server_name(), near);
+        let (near, far) = tokio::join!(connect, acceptor.accept(far));
+        let error = near.unwrap_err();
+        assert!(!is_pin_mismatch(&error), "the pin fits, the signature does not: {error}");
+        assert!(far.is_err());
+    }
+
     #[test]
     fn a_key_survives_its_file_and_shows_nothing() {
         let identity = Identity::generate().unwrap();

@@ -56,6 +56,7 @@ pub struct Oracle {
 
 /// Why a netpath is bad.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NetpathFault {
     /// The smoothed share of lost segments.
     Loss,
@@ -99,6 +100,7 @@ pub enum Verdict {
 
 /// A line of the oracle's table.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct NetpathInfo {
     /// The netpath.
     pub netpath: Netpath,

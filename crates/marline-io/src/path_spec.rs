@@ -33,6 +33,7 @@ pub struct PathSpec {
 
 /// Why a text is no path.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathSpecError {
     text: String,
     why: &'static str,

@@ -90,6 +90,7 @@ pub struct PathContext<'a> {
 
 /// What happened to paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathEvent {
     /// Joins are possible from now on (RFC 8684: fully established).
     Established,

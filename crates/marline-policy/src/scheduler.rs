@@ -140,6 +140,7 @@ pub struct Reinjection {
 
 /// Things a scheduler may want to hear of.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SchedulerEvent {
     /// A subflow may carry data from now on.
     SubflowUp(SubflowId),

@@ -13,6 +13,7 @@ use crate::{BindError, TunPath, UnknownPath};
 
 /// A local address that serves as a path, and how it is.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PathStatus {
     /// The path as configured, or the interface's name if found by itself.
     pub spec: PathSpec,

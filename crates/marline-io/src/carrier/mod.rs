@@ -144,6 +144,7 @@ pub enum Framed {
 
 /// Counts of a carrier since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CarrierCounters {
     /// Datagrams that were no frame of this version.
     pub malformed: u64,

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use marline::{Carrier, RawSockets, ServerConfig, TunPath};
+use marline::advanced::RawSockets;
+use marline::{BindError, Carrier, ServerBuilder, TunPath};
 use marline_io::Interfaces;
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +50,7 @@ impl CarrierPlan {
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it).
     pub fn open(self) -> anyhow::Result<Carrier> {
-        self.open_for(None)
+        self.open_with(|_| Ok(()))
     }
 
     /// Opens the sockets a listener needs, reserves its ports, and drops every capability. Must
@@ -57,22 +58,30 @@ impl CarrierPlan {
     ///
     /// # Errors
     /// A privilege is missing (the error says which, and how to give it), or a port is taken.
-    pub fn listen(self, config: &mut ServerConfig) -> anyhow::Result<()> {
-        config.carrier = self.open_for(Some(config))?;
+    pub fn listen(self, server: &mut ServerBuilder) -> anyhow::Result<()> {
+        let carrier = self.open_with(|sockets| match server.reserve(Arc::clone(sockets)) {
+            Ok(_) => Ok(()),
+            Err(BindError::Bind { address, source }) => Err(unreserved(source, address)),
+            Err(error) => Err(error.into()),
+        })?;
+        server.carrier(carrier);
         Ok(())
     }
 
-    fn open_for(self, listener: Option<&mut ServerConfig>) -> anyhow::Result<Carrier> {
+    /// `reserve` is called with raw sockets while the process may reserve ports.
+    fn open_with(
+        self,
+        reserve: impl FnOnce(&Arc<RawSockets>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Carrier> {
         match self {
             CarrierPlan::Udp => Ok(Carrier::Udp),
             CarrierPlan::Raw => {
                 let opened = RawSockets::open();
                 let sockets = opened.map_err(|error| explained(error, "a raw socket"))?;
-                if let Some(config) = listener {
-                    reserve(&sockets, config)?;
-                }
+                let sockets = Arc::new(sockets);
+                reserve(&sockets)?;
                 unprivileged()?;
-                Ok(Carrier::Opened(Arc::new(sockets)))
+                Ok(Carrier::Opened(sockets))
             }
             CarrierPlan::Tun(paths) => {
                 let interfaces = Interfaces::now().context("cannot list interfaces")?;
@@ -85,32 +94,6 @@ impl CarrierPlan {
             }
         }
     }
-}
-
-fn reserve(sockets: &RawSockets, config: &mut ServerConfig) -> anyhow::Result<()> {
-    config.listen_on_both_families();
-    for address in &mut config.listen {
-        // The port that the system chose, if it was to.
-        let reserved = sockets.reserve(*address);
-        *address = reserved.map_err(|error| unreserved(error, *address))?;
-    }
-    let port = config.listen.first().map_or(0, SocketAddr::port);
-    for further in &mut config.addresses {
-        if further.address.port() == 0 {
-            further.address.set_port(port);
-        }
-        let address = further.address;
-        if !config.listen.iter().any(|listen| covers(*listen, address)) {
-            sockets.reserve(address).map_err(|error| unreserved(error, address))?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether who listens there is reached at `address`.
-fn covers(listen: SocketAddr, address: SocketAddr) -> bool {
-    let everywhere = listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4();
-    listen.port() == address.port() && (everywhere || listen.ip() == address.ip())
 }
 
 /// An interface that nobody made has no routes either: making it here would help nobody.
@@ -128,7 +111,7 @@ fn check_interface(path: &TunPath, interfaces: &Interfaces) -> anyhow::Result<()
 
 fn unprivileged() -> anyhow::Result<()> {
     raise_file_limit();
-    marline::drop_capabilities().context("cannot let go of capabilities")
+    marline::advanced::drop_capabilities().context("cannot let go of capabilities")
 }
 
 pub(crate) fn explained(error: io::Error, what: &str) -> anyhow::Error {

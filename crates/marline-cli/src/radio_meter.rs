@@ -7,7 +7,8 @@
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline::{LocalSpec, ObservedPath, PacketObserver, Passing, PathSpec, SharedObserver};
+use marline::advanced::{ObservedPath, PacketObserver, Passing, SharedObserver};
+use marline::{LocalSpec, PathSpec};
 use marline_io::Clock;
 use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, RadioReading};
@@ -96,8 +97,8 @@ impl Radios {
 impl PacketObserver for Radios {
     fn observe(&mut self, passing: &Passing<'_>) {
         let direction = match passing.direction {
-            marline::Direction::Out => Direction::Up,
-            marline::Direction::In => Direction::Down,
+            marline::advanced::Direction::Out => Direction::Up,
+            marline::advanced::Direction::In => Direction::Down,
         };
         self.packet(passing.at, passing.local_ip(), direction, passing.packet_bytes());
     }

@@ -4,6 +4,7 @@ use core::fmt;
 
 /// Why a connection could not be started.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The endpoint holds as many connections as its limits allow.
     TooManyConnections,
@@ -39,6 +40,7 @@ pub enum ReadError {
 
 /// Why a connection ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Both sides finished.
     Finished,
@@ -60,6 +62,7 @@ pub enum CloseReason {
 
 /// Why a connection continues as plain TCP.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FallbackReason {
     /// The SYN/ACK had no MP_CAPABLE, or an unusable one.
     SynAckWithoutOption,

@@ -64,6 +64,7 @@ pub struct MonitorEvent {
 
 /// The kinds of monitor events.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MonitorKind {
     /// CREATED: a connection exists, its first subflow's handshake runs.
     Created(FourTuple),

@@ -61,6 +61,7 @@ pub struct Oracle {
 
 /// Why an address pair is bad.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NetpathFault {
     /// The smoothed share of lost segments.
     Loss,
@@ -104,6 +105,7 @@ pub enum Verdict {
 
 /// A line of the path health monitor's table.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct NetpathInfo {
     /// The address pair.
     pub netpath: Netpath,

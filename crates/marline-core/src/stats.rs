@@ -9,6 +9,7 @@ use crate::{ConnectionId, FallbackReason, FourTuple};
 /// Counts of an endpoint since its start. Names follow the kernel's MPTcpExt where the meaning agrees.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the kernel's, one counter each")]
+#[non_exhaustive]
 pub struct Counters {
     pub segments_in: u64,
     pub segments_out: u64,
@@ -100,6 +101,7 @@ pub enum SubflowState {
 
 /// A snapshot of one subflow.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SubflowInfo {
     /// Its slot.
     pub id: SubflowId,
@@ -190,6 +192,7 @@ pub struct TcpDetail {
 
 /// A snapshot of one connection.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ConnectionInfo {
     /// The connection.
     pub id: ConnectionId,

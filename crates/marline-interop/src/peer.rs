@@ -9,10 +9,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use marline::{
-    Carrier, Client, ClientConfig, ConnectionConfig, Listener, PathChange, ServerAddress,
-    ServerConfig,
-};
+use marline::advanced::ConnectionConfig;
+use marline::{Carrier, Client, PathChange, Server, ServerAddress};
 use marline_lab::experiment::Variant;
 use marline_lab::kernel::Kernel;
 use marline_lab::scenario::Side;
@@ -148,7 +146,7 @@ fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
         let client = job.side == Side::Client;
         let role =
             if client { marline::policy::Role::Client } else { marline::policy::Role::Server };
-        marline::interactive(&mut config, role, marline::Interactive::Prompt);
+        marline::advanced::interactive(&mut config, role, marline::Interactive::Prompt);
     }
     config.dss_checksum = job.checksum;
     config.deny_join_id0 = job.extra.deny_join_id0;
@@ -159,15 +157,19 @@ fn connection_config(job: &Job) -> anyhow::Result<ConnectionConfig> {
 }
 
 async fn marline_client(job: &Job) -> anyhow::Result<()> {
-    let mut config = ClientConfig::new(connection_config(job)?);
-    config.carrier = Carrier::Raw;
-    config.paths = job.paths.iter().map(|path| path.parse()).collect::<Result<_, _>>()?;
-    config.limits.subflows = job.extra.subflows.unwrap_or(config.limits.subflows);
-    let client = Client::bind(config).await?;
+    let mut client = Client::builder();
+    client.carrier(Carrier::Raw).transport(connection_config(job)?);
+    for path in &job.paths {
+        client.path(path.parse()?);
+    }
+    if let Some(subflows) = job.extra.subflows {
+        client.limits_mut().subflows = subflows;
+    }
+    let client = client.bind().await?;
     let began = Instant::now();
     for connection in 0..job.plan.connections() {
         await_turn(job, connection, began).await;
-        let stream = client.connect(&[job.address]).await.context("connect")?;
+        let stream = client.connect(job.address).await.context("connect")?;
         let exchange = exchange::run(stream, Side::Client, &job.plan, connection);
         let (outcome, changed) = tokio::join!(exchange, change_paths(&client, &job.extra.changes));
         changed?;
@@ -202,32 +204,36 @@ fn path_change(word: &str) -> anyhow::Result<PathChange> {
 }
 
 async fn change_addresses(
-    listener: &Listener,
+    server: &Server,
     changes: &[(u64, SocketAddr, String)],
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     for (after_ms, address, change) in changes {
         tokio::time::sleep_until((began + Duration::from_millis(*after_ms)).into()).await;
-        listener.set_address(*address, path_change(change)?)?;
+        server.set_address(*address, path_change(change)?)?;
     }
     Ok(())
 }
 
 async fn marline_server(job: &Job) -> anyhow::Result<()> {
-    let mut config = ServerConfig::new(vec![job.address], connection_config(job)?);
-    config.carrier = Carrier::Raw;
-    config.limits.subflows = job.extra.subflows.unwrap_or(config.limits.subflows);
-    config.addresses = job.extra.announced.iter().map(announced).collect();
-    let listener = Listener::bind(config).await?;
+    let mut server = Server::builder();
+    server.carrier(Carrier::Raw).listen(job.address).transport(connection_config(job)?);
+    if let Some(subflows) = job.extra.subflows {
+        server.limits_mut().subflows = subflows;
+    }
+    for address in &job.extra.announced {
+        server.announce(announced(address));
+    }
+    let server = server.bind().await?;
     println!("ready");
     for connection in 0..job.plan.connections() {
-        let (stream, _) = listener.accept().await.context("accept")?;
+        let (stream, _) = server.accept().await.context("the server was closed")?;
         let exchange = exchange::run(stream, Side::Server, &job.plan, connection);
-        let changes = change_addresses(&listener, &job.extra.readdressed);
+        let changes = change_addresses(&server, &job.extra.readdressed);
         let (outcome, changed) = tokio::join!(exchange, changes);
         changed?;
         tell(&outcome)?;
     }
-    listener.drained(FAREWELL).await;
+    server.drained(FAREWELL).await;
     Ok(())
 }

@@ -55,5 +55,6 @@ pub const fn error_kind(reason: CloseReason) -> io::ErrorKind {
         CloseReason::TimedOut => io::ErrorKind::TimedOut,
         CloseReason::PeerMisbehaved => io::ErrorKind::InvalidData,
         CloseReason::ResourceLimit => io::ErrorKind::QuotaExceeded,
+        _ => io::ErrorKind::Other,
     }
 }

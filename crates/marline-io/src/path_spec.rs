@@ -34,6 +34,7 @@ pub struct PathSpec {
 
 /// Error in the text of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathSpecError {
     text: String,
     why: &'static str,

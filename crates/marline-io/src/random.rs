@@ -3,9 +3,10 @@
 use core::fmt;
 use std::io;
 
+use chacha20::ChaCha12Rng;
+use chacha20::rand_core::{Rng as _, SeedableRng as _};
 use marline_time::Rng;
-use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A random stream for secrets. Its state is secret, so `Debug` shows nothing.
 pub struct SecretRng(ChaCha12Rng);
@@ -17,7 +18,9 @@ impl SecretRng {
     /// The operating system has no randomness to give.
     pub fn from_os() -> io::Result<Self> {
         let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(io::Error::other)?;
+        // Up to 256 bytes come whole; a signal may interrupt only the wait for the first entropy
+        // after boot.
+        rustix::io::retry_on_intr(|| getrandom(&mut seed[..], GetRandomFlags::empty()))?;
         Ok(SecretRng(ChaCha12Rng::from_seed(seed)))
     }
 

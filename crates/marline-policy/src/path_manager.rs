@@ -91,6 +91,7 @@ pub struct PathContext<'a> {
 
 /// Events reported to a path manager.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathEvent {
     /// Joins are possible from now on (RFC 8684: fully established).
     Established,

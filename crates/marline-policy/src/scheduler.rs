@@ -141,6 +141,7 @@ pub struct Reinjection {
 
 /// Events reported to a scheduler.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SchedulerEvent {
     /// A subflow may carry data from now on.
     SubflowUp(SubflowId),

@@ -82,8 +82,11 @@ fn through_kernel(server: SocketAddr, mptcp: bool) -> Duration {
 fn through_marline(server: SocketAddr) -> Duration {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = client_with(&["near1"], |config| config.carrier = Carrier::Raw).await;
-        let stream = client.connect(&[server]).await.unwrap();
+        let client = client_with(&["near1"], |client| {
+            client.carrier(Carrier::Raw);
+        })
+        .await;
+        let stream = client.connect(server).await.unwrap();
         assert_eq!(stream.fallback(), None);
         let sent = bytes(BYTES, 1);
         let (mut reader, mut writer) = tokio::io::split(stream);

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use marline::{Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies};
+use marline::{Client, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -36,19 +36,16 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-fn config() -> ConnectionConfig {
-    let mut config = ConnectionConfig::new(default_policies());
-    if std::env::var_os("MARLINE_NO_PACING").is_some() {
-        config.pacing = false;
-    }
-    config
+fn paced() -> bool {
+    std::env::var_os("MARLINE_NO_PACING").is_none()
 }
 
 async fn server() -> Result<()> {
-    let config = ServerConfig::new(vec!["127.0.0.1:0".parse()?], config());
-    let listener = Listener::bind(config).await?;
-    println!("{}", listener.local_addrs()[0]);
-    let (mut stream, _) = listener.accept().await?;
+    let mut listener = Server::builder();
+    listener.listen("127.0.0.1:0".parse()?).transport_mut().pacing(paced());
+    let listener = listener.bind().await?;
+    println!("{}", listener.local_addr());
+    let (mut stream, _) = listener.accept().await.ok_or("the server was closed")?;
     let mut buf = vec![0; CHUNK];
     let mut total = 0;
     loop {
@@ -69,13 +66,13 @@ async fn server() -> Result<()> {
 }
 
 async fn client(address: &str, bytes: u64) -> Result<()> {
-    let mut config = ClientConfig::new(config());
-    config.paths = vec!["127.0.0.1".parse()?];
+    let mut client = Client::builder();
+    client.path("127.0.0.1".parse()?).transport_mut().pacing(paced());
     if std::env::var_os("MARLINE_TWO_PATHS").is_some() {
-        config.paths.push("127.0.0.2".parse()?);
+        client.path("127.0.0.2".parse()?);
     }
-    let client = Client::bind(config).await?;
-    let mut stream = client.connect(&[address.parse()?]).await?;
+    let client = client.bind().await?;
+    let mut stream = client.connect(address).await?;
     let buf = vec![7; CHUNK];
     let started = Instant::now();
     let mut left = bytes;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use marline::{Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies};
+use marline::{Client, Server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -89,24 +89,18 @@ async fn client(kind: &str, address: SocketAddr, count: u64) -> Result<()> {
             ask(reader, writer, count).await
         }
         _ => {
-            let connection = ConnectionConfig::new(default_policies());
-            let mut config = ClientConfig::new(connection);
-            config.paths = vec!["127.0.0.1".parse()?];
-            let client = Client::bind(config).await?;
-            let stream = client.connect(&[address]).await?;
-            let (reader, writer) = tokio::io::split(stream);
+            let client = Client::builder().path("127.0.0.1".parse()?).bind().await?;
+            let (reader, writer) = client.connect(address).await?.into_split();
             ask(reader, writer, count).await
         }
     }
 }
 
 async fn marline_server() -> Result<()> {
-    let connection = ConnectionConfig::new(default_policies());
-    let listener = Listener::bind(ServerConfig::new(vec!["127.0.0.1:0".parse()?], connection));
-    let listener = listener.await?;
-    println!("{}", listener.local_addrs()[0]);
-    let (stream, _) = listener.accept().await?;
-    let (reader, writer) = tokio::io::split(stream);
+    let listener = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
+    println!("{}", listener.local_addr());
+    let (stream, _) = listener.accept().await.ok_or("the server was closed")?;
+    let (reader, writer) = stream.into_split();
     answer(reader, writer).await;
     Ok(())
 }

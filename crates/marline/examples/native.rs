@@ -13,10 +13,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use marline::{
-    Carrier, Client, ClientConfig, ConnectionConfig, ConnectionInfo, Listener, PathSpec,
-    ServerAddress, ServerConfig, TunPath, default_policies,
-};
+use marline::{Carrier, Client, ConnectionInfo, PathSpec, Server, ServerAddress, TunPath};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -80,14 +77,14 @@ fn tun_path((interface, address): (&str, &str)) -> Result<TunPath> {
 }
 
 async fn server(options: Options) -> Result<()> {
-    let connection = ConnectionConfig::new(default_policies());
-    let mut config = ServerConfig::new(vec![options.address.ok_or(USAGE)?], connection);
-    config.carrier = options.carrier;
-    config.addresses = options.announce;
-    let listener = Listener::bind(config).await?;
-    println!("listening on {}", listener.local_addrs()[0]);
-    loop {
-        let (stream, peer) = listener.accept().await?;
+    let mut listener = Server::builder();
+    listener.carrier(options.carrier).listen(options.address.ok_or(USAGE)?);
+    for address in options.announce {
+        listener.announce(address);
+    }
+    let listener = listener.bind().await?;
+    println!("listening on {}", listener.local_addr());
+    while let Some((stream, peer)) = listener.accept().await {
         tokio::spawn(async move {
             let (mut reader, mut writer) = tokio::io::split(stream);
             let copied = tokio::io::copy(&mut reader, &mut writer).await;
@@ -96,14 +93,12 @@ async fn server(options: Options) -> Result<()> {
             println!("{peer}: {copied:?}, {}", words(stream.info()));
         });
     }
+    Ok(())
 }
 
 async fn client(options: Options) -> Result<()> {
-    let mut config = ClientConfig::new(ConnectionConfig::new(default_policies()));
-    config.carrier = options.carrier;
-    config.paths = options.paths;
-    let client = Client::bind(config).await?;
-    let stream = client.connect(&[options.address.ok_or(USAGE)?]).await?;
+    let client = Client::builder().carrier(options.carrier).paths(options.paths).bind().await?;
+    let stream = client.connect(options.address.ok_or(USAGE)?).await?;
     let sent: Vec<u8> = (0..options.bytes).map(|i| (i * 7 + i / 251) as u8).collect();
     let started = Instant::now();
     let (mut reader, mut writer) = tokio::io::split(stream);

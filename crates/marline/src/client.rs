@@ -1,4 +1,6 @@
-//! The connecting side.
+//! Client: opens connections over several local addresses.
+
+mod builder;
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, Oracle};
 use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
 use marline_time::Duration;
+use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
@@ -13,9 +16,8 @@ use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, verdict};
 use crate::health::{Lookout, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
 use crate::routes::Routes;
-use crate::{
-    Carrier, ClientConfig, Error, LONGEST_KEEPALIVE, PolicyError, Registry, Stream, native,
-};
+use crate::{BindError, Carrier, ConnectError, PolicyError, Registry, Stream, UnknownPath, native};
+pub use builder::ClientBuilder;
 
 /// Monitor events a slow reader may lag behind.
 pub(crate) const MONITOR_CAPACITY: usize = 1_024;
@@ -36,7 +38,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     shard: Arc<ShardHandle>,
-    config: ClientConfig,
+    config: ClientBuilder,
     paths: Mutex<PathTable>,
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
@@ -59,21 +61,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// Opens its sockets: one UDP socket per local address, or raw ones. Needs a tokio runtime with I/O and time.
-    ///
-    /// # Errors
-    /// A path names an interface or address that is not there, or a socket cannot be opened.
-    pub async fn bind(config: ClientConfig) -> Result<Client, Error> {
-        if config.keepalive > LONGEST_KEEPALIVE || config.keepalive.is_zero() {
-            let longest = LONGEST_KEEPALIVE.as_secs();
-            return Err(Error::Config(format!("keepalive must be above 0, at most {longest} s")));
-        }
+    /// A client that is still to be configured.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    fn open(config: ClientBuilder) -> Result<Client, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let capture = match &config.capture_dir {
             None => None,
             Some(dir) => Some(
                 Captures::in_dir(dir, "client", config.capture_secrets)
-                    .map_err(|error| Error::io("capture directory", error))?,
+                    .map_err(|error| BindError::io("capture directory", error))?,
             ),
         };
         let shard = Shard::start(ShardConfig {
@@ -88,7 +87,7 @@ impl Client {
             tap: config.tap.clone(),
             observers: config.observers.clone(),
         })
-        .map_err(|error| Error::io("start the network driver", error))?;
+        .map_err(|error| BindError::io("start the network driver", error))?;
         if let Some(oracle) = config.oracle.clone() {
             shard.set_oracle(oracle);
         }
@@ -96,9 +95,10 @@ impl Client {
         if config.carrier.is_native() {
             shard
                 .reserve_local_ports()
-                .map_err(|error| Error::io("reserve local TCP ports", error))?;
+                .map_err(|error| BindError::io("reserve local TCP ports", error))?;
         }
-        let interfaces = Interfaces::now().map_err(|error| Error::io("list interfaces", error))?;
+        let interfaces =
+            Interfaces::now().map_err(|error| BindError::io("list interfaces", error))?;
         let mut paths = match &config.carrier {
             Carrier::Tun(tuns) => PathTable::behind(tuns, &config.paths),
             _ => PathTable::new(&config.paths),
@@ -131,20 +131,40 @@ impl Client {
         Ok(Client { inner })
     }
 
-    /// Connects to whichever of `servers` answers first on whichever path: attempts start one
-    /// after the other, a stagger apart. The winner is tried first next time. With an oracle, what it
-    /// holds to be good comes first: regular paths, then backup ones, then bad netpaths, each of these
-    /// later than a stagger, so that nobody wakes a radio or uses a bad network without need.
+    /// Connects to a server: `"example.org:4500"`, an address, or several addresses of one server.
+    ///
+    /// Whichever address answers first on whichever path wins (RFC 8305): attempts start one after the
+    /// other, a [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With an
+    /// oracle, what it holds to be good comes first: regular paths, then backup ones, then bad address
+    /// pairs, each of these later than a stagger, so that no radio is woken and no bad network used
+    /// without need.
+    ///
+    /// Safe to cancel: attempts that are under way are closed.
     ///
     /// # Errors
-    /// No attempt succeeded within [`ClientConfig::patience`]; the error lists each with its reason.
-    pub async fn connect(&self, servers: &[SocketAddr]) -> Result<Stream, Error> {
+    /// The name does not resolve, or no attempt succeeded within
+    /// [`connect_timeout`](ClientBuilder::connect_timeout); the error lists each with its reason.
+    pub async fn connect(&self, server: impl ToSocketAddrs) -> Result<Stream, ConnectError> {
+        let begun = tokio::time::Instant::now();
+        let patience = self.inner.config.patience;
+        let silent = || ConnectError::Resolve(std::io::ErrorKind::TimedOut.into());
+        let lookup = tokio::time::timeout(patience, lookup_host(server)).await;
+        let servers: Vec<SocketAddr> =
+            lookup.map_err(|_| silent())?.map_err(ConnectError::Resolve)?.collect();
+        self.connect_to(&servers, patience.saturating_sub(begun.elapsed())).await
+    }
+
+    async fn connect_to(
+        &self,
+        servers: &[SocketAddr],
+        patience: Duration,
+    ) -> Result<Stream, ConnectError> {
         let winner = *lock(&self.inner.winner);
         let (candidates, local_addresses) = {
             let paths = lock(&self.inner.paths);
             (paths.candidates(servers, winner), paths.local_addresses())
         };
-        let mut config = self.inner.config.connection.clone();
+        let mut config = self.inner.config.transport.as_core().clone();
         config.local_addresses = local_addresses;
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
@@ -153,7 +173,6 @@ impl Client {
             None => AttemptSchedule::staggered(candidates, stagger),
             Some(oracle) => AttemptSchedule::judged(candidates, stagger, |c| is_bad(oracle, c)),
         };
-        let patience = self.inner.config.patience;
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
         let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience };
         let outcome = attempts.run(schedule).await;
@@ -178,7 +197,7 @@ impl Client {
         self.inner.path_events.subscribe()
     }
 
-    /// Pictures of all connections.
+    /// Snapshots of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shard.connections()
@@ -203,11 +222,11 @@ impl Client {
     ///
     /// # Errors
     /// There is no such path.
-    pub fn set_path(&self, path: &str, change: PathChange) -> Result<(), Error> {
+    pub fn set_path(&self, path: &str, change: PathChange) -> Result<(), UnknownPath> {
         lock(&self.inner.paths).change(&self.inner.shard, path, change)
     }
 
-    /// Changes the scheduler of a running connection.
+    /// Changes the scheduler of a running connection; one that is over is left alone.
     ///
     /// # Errors
     /// The text names no scheduler, or a parameter is wrong.
@@ -215,7 +234,7 @@ impl Client {
         set_scheduler(&self.inner.config.registry, &self.inner.shard, id, spec)
     }
 
-    /// Changes the path manager of a running connection.
+    /// Changes the path manager of a running connection; one that is over is left alone.
     ///
     /// # Errors
     /// The text names no path manager, or a parameter is wrong.

@@ -1,153 +1,236 @@
-//! What can go wrong when a client or a listener is set up or a connection is opened.
+//! Errors of the library, one type per operation.
+//!
+//! An error's text says what could not be done; its cause, if there is one, is its
+//! [`source`](std::error::Error::source). Print the chain.
 
 use core::fmt;
 use core::net::SocketAddr;
 use std::io;
 
-use marline_algos::PolicyError;
-use marline_core::{CloseReason, ConnectError};
+use marline_core::{CloseReason, ConnectError as StartError};
 
-/// An error of a [`Client`](crate::Client) or a [`Listener`](crate::Listener).
-///
-/// Its text says what could not be done; the cause, if there is one, is its
-/// [`source`](std::error::Error::source): print the chain.
+/// Why a [`Client`](crate::Client) or a [`Server`](crate::Server) could not be opened.
 #[derive(Debug)]
-pub enum Error {
-    /// A path names an interface or address this machine does not have.
+#[non_exhaustive]
+pub enum BindError {
+    /// A path names an interface or address that this machine does not have.
     NoSuchPath {
         /// The path as it was given.
         path: String,
         /// What is missing.
         reason: String,
     },
-    /// A path has no route to the server.
-    NoRoute {
-        /// The path as it was given.
-        path: String,
-        /// Where it should lead.
-        remote: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// No interface with a default route and no path configured, or none fits the servers' families.
-    NoPath,
     /// A socket could not be opened or bound.
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The configuration contradicts itself.
     Config(String),
-    /// Nothing answered on any path: the attempts, in words.
-    Unreachable {
-        /// One line per attempt: path, server and what happened.
-        attempts: Vec<String>,
-    },
-    /// The connection ended before it was established.
-    Closed(CloseReason),
-    /// The core refused to start a connection.
-    Connect(ConnectError),
-    /// A policy cannot be chosen by this text.
-    Policy(PolicyError),
-    /// The driver is gone: its runtime was shut down.
-    Stopped,
-    /// The listener was closed: it accepts no more.
-    ListenerClosed,
-    /// Another system error.
+    /// Another error of the system.
     Io {
         /// What was tried.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-impl Error {
-    pub(crate) fn io(what: &str, source: io::Error) -> Error {
-        Error::Io { what: what.to_owned(), source }
+impl BindError {
+    pub(crate) fn io(what: &str, source: io::Error) -> BindError {
+        BindError::Io { what: what.to_owned(), source }
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NoSuchPath { path, reason } => write!(f, "path {path}: {reason}"),
-            Error::NoRoute { path, remote, .. } => write!(f, "path {path}: no route to {remote}"),
-            Error::NoPath => f.write_str(
-                "no usable path: no interface has a default route (name paths explicitly)",
-            ),
-            Error::Bind { address, .. } => write!(f, "cannot bind {address}"),
-            Error::Config(what) => write!(f, "configuration: {what}"),
-            Error::Unreachable { attempts } => {
-                write!(f, "no answer on any path ({})", attempts.join("; "))
-            }
-            Error::Closed(_) => f.write_str("connection ended"),
-            Error::Connect(_) => f.write_str("cannot connect"),
-            Error::Policy(_) => f.write_str("cannot choose this policy"),
-            Error::Stopped => f.write_str("the network driver has stopped"),
-            Error::ListenerClosed => f.write_str("the listener was closed"),
-            Error::Io { what, .. } => f.write_str(what),
+            BindError::NoSuchPath { path, reason } => write!(f, "path {path}: {reason}"),
+            BindError::Bind { address, .. } => write!(f, "cannot bind {address}"),
+            BindError::Config(what) => write!(f, "configuration: {what}"),
+            BindError::Io { what, .. } => f.write_str(what),
         }
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for BindError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::NoRoute { source, .. }
-            | Error::Bind { source, .. }
-            | Error::Io { source, .. } => Some(source),
-            Error::Closed(reason) => Some(reason),
-            Error::Connect(error) => Some(error),
-            Error::Policy(error) => Some(error),
-            Error::NoSuchPath { .. }
-            | Error::NoPath
-            | Error::Config(_)
-            | Error::Unreachable { .. }
-            | Error::Stopped
-            | Error::ListenerClosed => None,
+            BindError::Bind { source, .. } | BindError::Io { source, .. } => Some(source),
+            BindError::NoSuchPath { .. } | BindError::Config(_) => None,
         }
     }
 }
 
-impl From<Error> for io::Error {
-    fn from(error: Error) -> io::Error {
+impl From<BindError> for io::Error {
+    fn from(error: BindError) -> io::Error {
         let kind = match &error {
-            Error::NoSuchPath { .. } | Error::NoPath => io::ErrorKind::AddrNotAvailable,
-            Error::NoRoute { .. } => io::ErrorKind::HostUnreachable,
-            Error::Bind { source, .. } | Error::Io { source, .. } => source.kind(),
-            Error::Config(_) | Error::Policy(_) => io::ErrorKind::InvalidInput,
-            Error::Unreachable { .. } => io::ErrorKind::TimedOut,
-            Error::Closed(reason) => marline_io::error_kind(*reason),
-            Error::Connect(_) => io::ErrorKind::AddrInUse,
-            Error::Stopped | Error::ListenerClosed => io::ErrorKind::NotConnected,
+            BindError::NoSuchPath { .. } => io::ErrorKind::AddrNotAvailable,
+            BindError::Bind { source, .. } | BindError::Io { source, .. } => source.kind(),
+            BindError::Config(_) => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
     }
 }
 
-impl From<ConnectError> for Error {
-    fn from(error: ConnectError) -> Self {
-        Error::Connect(error)
+/// Why a [`Client`](crate::Client) could not connect.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The server's name does not resolve.
+    Resolve(io::Error),
+    /// No interface with a default route and no path configured, or none fits the servers' families.
+    NoPath,
+    /// A path has no route to the server.
+    NoRoute {
+        /// The path as it was given.
+        path: String,
+        /// The server.
+        remote: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The server refused, or the connection ended before it was established.
+    Closed(CloseReason),
+    /// Nothing answered on any path.
+    Unreachable {
+        /// What was tried, in order of failure.
+        attempts: Vec<Attempt>,
+    },
+    /// This endpoint could not start a connection.
+    Start(StartError),
+    /// The driver is gone: its runtime was shut down.
+    Stopped,
+}
+
+/// An attempt to connect that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    path: String,
+    server: SocketAddr,
+    reason: String,
+}
+
+impl Attempt {
+    /// An attempt on `path` to `server`, and why it failed.
+    #[must_use]
+    pub const fn new(path: String, server: SocketAddr, reason: String) -> Self {
+        Attempt { path, server, reason }
+    }
+
+    /// The path as it was given.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub const fn server(&self) -> SocketAddr {
+        self.server
+    }
+
+    /// What happened, in one line of text.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
     }
 }
 
-impl From<PolicyError> for Error {
-    fn from(error: PolicyError) -> Self {
-        Error::Policy(error)
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "path {} to {}: {}", self.path, self.server, self.reason)
+    }
+}
+
+/// Writes the attempts one after the other.
+pub(crate) fn list(attempts: &[Attempt]) -> String {
+    attempts.iter().map(Attempt::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::Resolve(_) => f.write_str("the server's name does not resolve"),
+            ConnectError::NoPath => f.write_str(
+                "no usable path: no interface has a default route (name paths explicitly)",
+            ),
+            ConnectError::NoRoute { path, remote, .. } => {
+                write!(f, "path {path}: no route to {remote}")
+            }
+            ConnectError::Closed(_) => f.write_str("connection ended"),
+            ConnectError::Unreachable { attempts } => {
+                write!(f, "no answer on any path ({})", list(attempts))
+            }
+            ConnectError::Start(_) => f.write_str("cannot connect"),
+            ConnectError::Stopped => f.write_str("the network driver has stopped"),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ConnectError::Resolve(source) | ConnectError::NoRoute { source, .. } => Some(source),
+            ConnectError::Closed(reason) => Some(reason),
+            ConnectError::Start(error) => Some(error),
+            ConnectError::NoPath | ConnectError::Unreachable { .. } | ConnectError::Stopped => None,
+        }
+    }
+}
+
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> io::Error {
+        let kind = match &error {
+            ConnectError::Resolve(source) => source.kind(),
+            ConnectError::NoPath => io::ErrorKind::AddrNotAvailable,
+            ConnectError::NoRoute { .. } => io::ErrorKind::HostUnreachable,
+            ConnectError::Closed(reason) => marline_io::error_kind(*reason),
+            ConnectError::Unreachable { .. } => io::ErrorKind::TimedOut,
+            ConnectError::Start(_) => io::ErrorKind::AddrInUse,
+            ConnectError::Stopped => io::ErrorKind::NotConnected,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// Why a path or an address of a running endpoint could not be changed: there is none of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPath {
+    name: String,
+    reason: String,
+}
+
+impl UnknownPath {
+    pub(crate) fn new(name: impl fmt::Display, reason: impl Into<String>) -> Self {
+        UnknownPath { name: name.to_string(), reason: reason.into() }
+    }
+}
+
+impl fmt::Display for UnknownPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "path {}: {}", self.name, self.reason)
+    }
+}
+
+impl std::error::Error for UnknownPath {}
+
+impl From<UnknownPath> for io::Error {
+    fn from(error: UnknownPath) -> io::Error {
+        io::Error::new(io::ErrorKind::NotFound, error)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
+    use std::error::Error;
 
     use super::*;
 
     /// Texts of an error and its causes.
-    fn chain(error: &Error) -> String {
+    fn chain(error: &dyn Error) -> String {
         let mut text = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -161,22 +244,44 @@ mod tests {
     fn causes_are_sources_and_are_said_once() {
         let taken = || io::Error::from(io::ErrorKind::AddrInUse);
         let address = "127.0.0.1:1".parse().unwrap();
-        for (error, expected) in [
+        let cases: [(Box<dyn Error>, String); 5] = [
             (
-                Error::Bind { address, source: taken() },
+                Box::new(BindError::Bind { address, source: taken() }),
                 format!("cannot bind 127.0.0.1:1: {}", taken()),
             ),
-            (Error::io("list interfaces", taken()), format!("list interfaces: {}", taken())),
             (
-                Error::Closed(CloseReason::Refused),
+                Box::new(BindError::io("list interfaces", taken())),
+                format!("list interfaces: {}", taken()),
+            ),
+            (
+                Box::new(ConnectError::Closed(CloseReason::Refused)),
                 "connection ended: refused by the peer".to_owned(),
             ),
-            (Error::Stopped, "the network driver has stopped".to_owned()),
-        ] {
-            assert_eq!(chain(&error), expected);
+            (Box::new(ConnectError::Stopped), "the network driver has stopped".to_owned()),
+            (
+                Box::new(ConnectError::Start(StartError::FamilyMismatch)),
+                format!("cannot connect: {}", StartError::FamilyMismatch),
+            ),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(chain(&*error), expected);
         }
-        let error = Error::Closed(CloseReason::PeerReset);
+        let error = ConnectError::Closed(CloseReason::PeerReset);
         let reason = error.source().and_then(|source| source.downcast_ref::<CloseReason>());
         assert_eq!(reason, Some(&CloseReason::PeerReset));
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn every_attempt_is_listed() {
+        let attempt = |path: &str| {
+            Attempt::new(path.into(), "192.0.2.1:80".parse().unwrap(), "silent".into())
+        };
+        let error =
+            ConnectError::Unreachable { attempts: vec![attempt("wlan0"), attempt("wwan0")] };
+        assert_eq!(
+            error.to_string(),
+            "no answer on any path (path wlan0 to 192.0.2.1:80: silent; path wwan0 to 192.0.2.1:80: silent)"
+        );
     }
 }

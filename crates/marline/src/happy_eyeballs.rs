@@ -14,10 +14,10 @@ use marline_core::{CloseReason, ConnectionConfig};
 use marline_io::{Shard, StartError, Stream};
 use tokio::time::Instant;
 
-use crate::Error;
 use crate::health::{self, Reach};
 use crate::path_table::Candidate;
 use crate::routes::Routes;
+use crate::{Attempt, ConnectError};
 pub(crate) use schedule::AttemptSchedule;
 
 /// What a race runs with.
@@ -50,23 +50,39 @@ pub(crate) enum FailureKind {
     Silent,
 }
 
+impl From<Failure> for Attempt {
+    fn from(failure: Failure) -> Attempt {
+        let reason = Reason(&failure).to_string();
+        Attempt::new(failure.candidate.path, failure.candidate.remote, reason)
+    }
+}
+
 impl core::fmt::Display for Failure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "path {} to {}: ", self.candidate.path, self.candidate.remote)?;
-        match &self.why {
+        Reason(self).fmt(f)
+    }
+}
+
+/// Text of the reason alone.
+struct Reason<'a>(&'a Failure);
+
+impl core::fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.0.why {
             FailureKind::NoRoute(error) => write!(f, "no route: {error}"),
             FailureKind::Start(StartError::Core(error)) => error.fmt(f),
             FailureKind::Start(StartError::Stopped) => {
                 f.write_str("the network driver has stopped")
             }
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent
-                if let Some(objection) = &self.objection =>
+                if let Some(objection) = &self.0.objection =>
             {
                 write!(f, "no answer; {objection}")
             }
-            FailureKind::Closed(_) if let Some(objection) = &self.objection => objection.fmt(f),
+            FailureKind::Closed(_) if let Some(objection) = &self.0.objection => objection.fmt(f),
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent => {
-                write!(f, "no answer (does a firewall drop {} there?)", self.transport)
+                write!(f, "no answer (does a firewall drop {} there?)", self.0.transport)
             }
             FailureKind::Closed(reason) => reason.fmt(f),
         }
@@ -171,26 +187,30 @@ async fn first(
 }
 
 /// One error for all that happened.
-pub(crate) fn verdict(mut failures: Vec<Failure>) -> Error {
+pub(crate) fn verdict(mut failures: Vec<Failure>) -> ConnectError {
     let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.why));
     if failures.is_empty() {
-        return Error::NoPath;
+        return ConnectError::NoPath;
     }
     if all(|why| matches!(why, FailureKind::Closed(CloseReason::Refused))) {
-        return Error::Closed(CloseReason::Refused);
+        return ConnectError::Closed(CloseReason::Refused);
     }
     if all(|why| matches!(why, FailureKind::NoRoute(_))) {
         let Failure { candidate, why, .. } = failures.swap_remove(0);
         if let FailureKind::NoRoute(source) = why {
-            return Error::NoRoute { path: candidate.path, remote: candidate.remote, source };
+            return ConnectError::NoRoute {
+                path: candidate.path,
+                remote: candidate.remote,
+                source,
+            };
         }
-        return Error::NoPath;
+        return ConnectError::NoPath;
     }
     if all(|why| matches!(why, FailureKind::Start(StartError::Stopped))) {
-        return Error::Stopped;
+        return ConnectError::Stopped;
     }
     if let [Failure { why: FailureKind::Start(StartError::Core(error)), .. }] = failures[..] {
-        return Error::Connect(error);
+        return ConnectError::Start(error);
     }
-    Error::Unreachable { attempts: failures.iter().map(ToString::to_string).collect() }
+    ConnectError::Unreachable { attempts: failures.into_iter().map(Attempt::from).collect() }
 }

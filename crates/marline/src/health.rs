@@ -166,6 +166,7 @@ fn began(contact: &Contact) -> Option<Instant> {
 
 /// A server over a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServerReach {
     /// The server.
     pub server: SocketAddr,

@@ -1,39 +1,38 @@
 //! Multipath TCP streams for async programs.
 //!
-//! A [`Client`] opens connections that run over several local addresses at once; a [`Listener`]
-//! accepts them. Both give [`Stream`]s, which are ordinary [`tokio::io::AsyncRead`] and
-//! [`tokio::io::AsyncWrite`]. Inside, segments of Multipath TCP (RFC 8684) travel in UDP datagrams,
-//! so nobody needs privileges; or, with another [`Carrier`], as native TCP, and the other end may be
-//! any stack, such as the Linux kernel's.
+//! A [`Client`] opens connections that run over several local addresses at once; a [`Server`] accepts
+//! them. Both give [`Stream`]s, which are ordinary [`tokio::io::AsyncRead`] and
+//! [`tokio::io::AsyncWrite`]. Segments of Multipath TCP (RFC 8684) travel in UDP datagrams, so nobody
+//! needs privileges; or, with another [`Carrier`], as native TCP, and the other end may be any stack,
+//! such as the Linux kernel's.
 //!
 //! ```
-//! use marline::{Client, ClientConfig, ConnectionConfig, Listener, ServerConfig, default_policies};
+//! use marline::{Client, Server};
 //! use tokio::io::{AsyncReadExt, AsyncWriteExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let connection = ConnectionConfig::new(default_policies());
-//!
-//! let server = ServerConfig::new(vec!["127.0.0.1:0".parse()?], connection.clone());
-//! let listener = Listener::bind(server).await?;
-//! let address = listener.local_addrs()[0];
+//! let server = Server::builder().listen("127.0.0.1:0".parse()?).bind().await?;
+//! let address = server.local_addr();
 //! let echo = tokio::spawn(async move {
-//!     let (mut stream, _peer) = listener.accept().await?;
+//!     let (mut stream, _peer) = server.accept().await.expect("nobody closes this server");
 //!     let mut request = Vec::new();
 //!     stream.read_to_end(&mut request).await?;
 //!     stream.write_all(&request).await?;
 //!     stream.shutdown().await?;
 //!     // Nothing leaves a process that has ended: wait until the peer has it all.
 //!     drop(stream);
-//!     listener.drained(std::time::Duration::from_secs(5)).await;
+//!     server.drained(std::time::Duration::from_secs(5)).await;
 //!     std::io::Result::Ok(())
 //! });
 //!
 //! // Two local addresses are two paths. Without any, all interfaces with a default route are used.
-//! let mut client = ClientConfig::new(connection);
-//! client.paths = vec!["127.0.0.1".parse()?, "127.0.0.2".parse()?];
-//! let client = Client::bind(client).await?;
-//! let mut stream = client.connect(&[address]).await?;
+//! let client = Client::builder()
+//!     .path("127.0.0.1".parse()?)
+//!     .path("127.0.0.2".parse()?)
+//!     .bind()
+//!     .await?;
+//! let mut stream = client.connect(address).await?;
 //! stream.write_all(b"over two paths").await?;
 //! stream.shutdown().await?;
 //! let mut answer = String::new();
@@ -43,40 +42,76 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Security
+//!
+//! **A [`Stream`] is plaintext, as a TCP connection is.** Anybody on one of its paths can read and
+//! change what it carries, and any client can connect to a server. Multipath TCP's keys travel in
+//! clear: they keep off who has not seen the first handshake, and nobody else. Run TLS inside: the
+//! feature `tls` has `tls::Connector` and `tls::Acceptor` with a pinned key, and any other TLS library
+//! works on a `Stream`.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `tls` | TLS 1.3 with a pinned key inside the stream: module `tls` |
+//! | `axum` | a [`Server`] that `axum::serve` takes: module `axum` |
+//! | `hyper` | a connector for hyper-util's client: module `hyper` |
+//!
+//! None is on by default.
+//!
+//! # Beyond the defaults
+//!
+//! [`TransportConfig`] has buffers, timers and options; policies are chosen by name
+//! ([`ClientBuilder::scheduler`]) or brought along ([`policy`] has the traits, [`algos`] the registry and
+//! what the built-in ones share). [`advanced`] has what
+//! tools around the protocol use.
 
 #![forbid(unsafe_code)]
 
+pub mod advanced;
+#[cfg(feature = "axum")]
+pub mod axum;
+mod carrier;
 mod client;
-mod config;
 mod error;
 mod happy_eyeballs;
 mod health;
-mod listener;
+#[cfg(feature = "hyper")]
+pub mod hyper;
 mod multimob;
 mod native;
 mod path_table;
 mod routes;
+mod server;
 mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;
+mod transport_config;
 
-pub use client::Client;
-pub use config::{Carrier, ClientConfig, LONGEST_KEEPALIVE, ServerAddress, ServerConfig, TunPath};
-pub use error::Error;
+pub use carrier::{Carrier, TunPath};
+pub use client::{Client, ClientBuilder};
+pub use error::{Attempt, BindError, ConnectError, UnknownPath};
 pub use health::{PathEvent, Reach, ServerReach};
-pub use listener::Listener;
+pub use marline_algos as algos;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
-    BufferTuning, CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo,
-    Counters, Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
+    BufferTuning, CloseReason, ConnectError as StartError, ConnectionId, ConnectionInfo, Counters,
+    Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
     MonitorKind, NetpathFault, NetpathInfo, Oracle, Probing, ReceiveProbes, ReceiveTimer,
     SubflowInfo, SubflowState, Verdict,
 };
 pub use marline_io::carrier::CarrierCounters;
-pub use marline_io::{
-    Direction, LocalSpec, ObjectionKind, ObservedPath, PacketObserver, Passing, PathSpec,
-    PathSpecError, RadioKind, RawSockets, ResetSeed, SegmentLog, SharedObserver, drop_capabilities,
-};
+pub use marline_io::{LocalSpec, ObjectionKind, PathSpec, PathSpecError, RadioKind};
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};
-pub use multimob::{Interactive, interactive};
+pub use multimob::Interactive;
 pub use path_table::{PathChange, PathStatus};
-pub use stream::Stream;
+pub use server::{Server, ServerAddress, ServerBuilder};
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
+pub use transport_config::TransportConfig;
+
+/// Longest time between two datagrams on a path with connections, so that NATs keep its mapping: many
+/// forget a UDP mapping after 30 s of silence.
+pub const LONGEST_KEEPALIVE: Duration = Duration::from_secs(20);

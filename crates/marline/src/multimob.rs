@@ -68,7 +68,7 @@ impl Interactive {
 
 /// Makes the connections of this side MultiMob's. Scheduler and path manager are replaced; the client
 /// asks the server to follow, and for the rest of what both can do; addresses flagged `backup` sleep until
-/// they are needed. The oracle is set elsewhere (`ClientConfig::oracle`, `Endpoint::set_oracle`).
+/// they are needed. The oracle is set elsewhere ([`ClientBuilder::oracle`](crate::ClientBuilder::oracle)).
 pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Interactive) {
     let [client, server, path_manager] = parameters.specs();
     match role {

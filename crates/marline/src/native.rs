@@ -1,4 +1,4 @@
-//! Native carriers: what a client and a listener do before they can use them.
+//! Set-up of native carriers: their sockets, reserved ports and announced addresses.
 
 use core::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,8 +8,8 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::Duration;
 use tokio::task::AbortHandle;
 
-use crate::config::same_port;
-use crate::{Carrier, Error, PathChange, ServerAddress, ServerConfig, TunPath};
+use crate::server::same_port;
+use crate::{BindError, Carrier, PathChange, ServerAddress, ServerBuilder, TunPath, UnknownPath};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
 const MAX_ADDRESSES: usize = 254;
@@ -23,20 +23,20 @@ pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind 
 }
 
 /// Gives a shard its sockets.
-pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), Error> {
-    let in_use = |error| Error::io("use the raw sockets", error);
+pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), BindError> {
+    let in_use = |error| BindError::io("use the raw sockets", error);
     match carrier {
         Carrier::Udp => Ok(()),
         Carrier::Raw => {
             let what = "open raw sockets (this needs CAP_NET_RAW)";
-            let sockets = RawSockets::open().map_err(|error| Error::io(what, error))?;
+            let sockets = RawSockets::open().map_err(|error| BindError::io(what, error))?;
             shard.use_raw(&sockets).map_err(in_use)
         }
         Carrier::Opened(sockets) => shard.use_raw(sockets).map_err(in_use),
         Carrier::Tun(paths) => {
             for TunPath { interface, address } in paths {
                 let what = format!("open TUN interface `{interface}`");
-                shard.open_tun(interface, *address).map_err(|error| Error::io(&what, error))?;
+                shard.open_tun(interface, *address).map_err(|error| BindError::io(&what, error))?;
             }
             Ok(())
         }
@@ -44,13 +44,13 @@ pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), Error> {
 }
 
 /// Opens what a listener needs and reserves its ports; returns where it listens.
-pub(crate) fn listen(config: &ServerConfig, shard: &Shard) -> Result<Vec<SocketAddr>, Error> {
+pub(crate) fn listen(config: &ServerBuilder, shard: &Shard) -> Result<Vec<SocketAddr>, BindError> {
     open(&config.carrier, shard)?;
     shard.never_connect();
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.listen {
         let address = same_port(address, listen.last().copied());
-        let bound = shard.guard(address).map_err(|source| Error::Bind { address, source })?;
+        let bound = shard.guard(address).map_err(|source| BindError::Bind { address, source })?;
         listen.push(bound);
     }
     let port = listen.first().map_or(0, SocketAddr::port);
@@ -64,7 +64,7 @@ pub(crate) fn listen(config: &ServerConfig, shard: &Shard) -> Result<Vec<SocketA
             at.port() == address.port() && (everywhere || at.ip() == address.ip())
         };
         if !listen.iter().any(covers) {
-            shard.guard(address).map_err(|source| Error::Bind { address, source })?;
+            shard.guard(address).map_err(|source| BindError::Bind { address, source })?;
         }
     }
     Ok(listen)
@@ -84,8 +84,8 @@ pub(crate) struct Announced {
 
 impl Announced {
     /// The addresses of a configuration that went through [`announce`].
-    pub(crate) fn of(config: &ServerConfig) -> Vec<Announced> {
-        let locals = &config.connection.local_addresses;
+    pub(crate) fn of(config: &ServerBuilder) -> Vec<Announced> {
+        let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.addresses.len();
         let pairs = config.addresses.iter().zip(&locals[first..]);
         let announced = |(named, local): (&ServerAddress, &LocalAddress)| Announced {
@@ -114,10 +114,10 @@ pub(crate) fn change(
     addresses: &Mutex<Vec<Announced>>,
     named: SocketAddr,
     change: PathChange,
-) -> Result<(), Error> {
+) -> Result<(), UnknownPath> {
     let mut addresses = lock(addresses);
     let Some(announced) = addresses.iter_mut().find(|known| known.named == named) else {
-        return Err(Error::Config(format!("{named} is none of the addresses to announce")));
+        return Err(UnknownPath::new(named, "none of the addresses to announce"));
     };
     let mut backup = announced.local.backup;
     match change {
@@ -133,7 +133,7 @@ pub(crate) fn change(
 /// Tells the core when addresses that are announced go away and come back with their interfaces.
 /// Does not keep the shard running. `None`: there is nothing to follow.
 pub(crate) fn follow_addresses(
-    config: &ServerConfig,
+    config: &ServerBuilder,
     shard: &Arc<ShardHandle>,
     addresses: &Arc<Mutex<Vec<Announced>>>,
 ) -> Option<AbortHandle> {
@@ -182,11 +182,11 @@ fn lock(addresses: &Mutex<Vec<Announced>>) -> MutexGuard<'_, Vec<Announced>> {
 }
 
 /// Writes the addresses to announce into the connections' configuration.
-pub(crate) fn announce(config: &mut ServerConfig) -> Result<(), Error> {
+pub(crate) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
     if config.addresses.len() > MAX_ADDRESSES {
         let count = config.addresses.len();
         let what = format!("{count} addresses to announce; at most {MAX_ADDRESSES} have an id");
-        return Err(Error::Config(what));
+        return Err(BindError::Config(what));
     }
     let port = config.listen.first().map_or(0, SocketAddr::port);
     for (at, further) in config.addresses.iter().enumerate() {
@@ -199,11 +199,11 @@ pub(crate) fn announce(config: &mut ServerConfig) -> Result<(), Error> {
         if let Some(other) = further.advertised {
             if other.is_ipv4() != address.is_ipv4() {
                 let what = format!("{address} cannot be announced as {other}: different families");
-                return Err(Error::Config(what));
+                return Err(BindError::Config(what));
             }
-            config.connection.advertised.push((id, other));
+            config.transport.as_core_mut().advertised.push((id, other));
         }
-        config.connection.local_addresses.push(LocalAddress {
+        config.transport.as_core_mut().local_addresses.push(LocalAddress {
             id,
             address,
             remote: None,

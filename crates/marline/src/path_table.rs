@@ -9,10 +9,11 @@ use marline_policy::{AddressId, LocalAddress};
 use marline_time::Instant;
 
 use crate::health::{self, Reach, ServerReach};
-use crate::{Error, TunPath};
+use crate::{BindError, TunPath, UnknownPath};
 
 /// A local address that serves as a path, and how it is.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PathStatus {
     /// The path as configured, or the interface's name if found by itself.
     pub spec: PathSpec,
@@ -168,11 +169,11 @@ impl PathTable {
     }
 
     /// Checks that every path the user named is there.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), BindError> {
         for entry in &self.entries {
             if let Some(reason) = &entry.error {
                 let (path, reason) = (entry.spec.to_string(), reason.clone());
-                return Err(Error::NoSuchPath { path, reason });
+                return Err(BindError::NoSuchPath { path, reason });
             }
         }
         Ok(())
@@ -366,7 +367,7 @@ impl PathTable {
         shard: &Shard,
         name: &str,
         change: PathChange,
-    ) -> Result<(), Error> {
+    ) -> Result<(), UnknownPath> {
         let index = name.parse::<usize>().ok();
         let names = |(at, entry): (usize, &Entry)| {
             index == Some(at)
@@ -378,7 +379,7 @@ impl PathTable {
         };
         let Some(at) = self.entries.iter().enumerate().position(names) else {
             let reason = format!("no such path (there are {})", self.entries.len());
-            return Err(Error::NoSuchPath { path: name.to_owned(), reason });
+            return Err(UnknownPath::new(name, reason));
         };
         let entry = &mut self.entries[at];
         match change {

@@ -1,4 +1,6 @@
-//! A connection as a byte stream.
+//! Connection as a byte stream.
+
+mod split;
 
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -10,9 +12,15 @@ use marline_core::{ConnectionId, ConnectionInfo, FallbackReason, SocketOption};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{PolicyError, Registry};
+pub use split::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 
-/// A connection. Reading ends (0 bytes) after the peer's DATA_FIN; `shutdown` sends ours; dropping
-/// lets go of it: what was written still goes out, unread or further incoming data aborts it.
+/// A connection: an ordinary [`AsyncRead`] and [`AsyncWrite`].
+///
+/// Reading ends (0 bytes) after the peer has shut its side down (DATA_FIN); `shutdown` shuts ours.
+/// Dropping a stream lets go of the connection: what was written is still delivered; if the peer has
+/// sent, or still sends, what nobody read, it is aborted.
+///
+/// Bytes are **not encrypted**: see the [first page](crate#security).
 #[derive(Debug)]
 pub struct Stream {
     inner: marline_io::Stream,
@@ -24,7 +32,7 @@ impl Stream {
         Stream { inner, registry }
     }
 
-    /// Its id within its client or listener.
+    /// Its id within its client or server.
     #[must_use]
     pub fn id(&self) -> ConnectionId {
         self.inner.id()
@@ -37,13 +45,24 @@ impl Stream {
         self.inner.peer_addr()
     }
 
-    /// A picture of the connection; `None` when it is over.
+    /// The local address of the oldest subflow that exists. On the UDP carrier a client's port is the
+    /// inner TCP port.
+    ///
+    /// # Errors
+    /// [`NotConnected`](io::ErrorKind::NotConnected): the connection has no subflow, or is over.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let info = self.info().ok_or(io::ErrorKind::NotConnected)?;
+        let oldest = info.subflows.first().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(oldest.path.local)
+    }
+
+    /// A snapshot of the connection; `None` when it is over.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         self.inner.info()
     }
 
-    /// Plain TCP, and why.
+    /// Why the connection is plain TCP; `None`: it is Multipath TCP, or over.
     #[must_use]
     pub fn fallback(&self) -> Option<FallbackReason> {
         self.info().and_then(|info| info.fallback)
@@ -57,12 +76,13 @@ impl Stream {
         self.inner.export_binding(label)
     }
 
-    /// Ends the connection at once, on both sides (MP_FASTCLOSE).
+    /// Ends the connection at once, on both sides (MP_FASTCLOSE, RFC 8684 section 3.5).
     pub fn abort(self) {
         self.inner.abort();
     }
 
-    /// The peer has shown who it is: if its last path ends, it is waited for as long as any
+    /// Notes that the peer has authenticated itself: if its last path ends, it is waited for as long as
+    /// configured, instead of the shorter time that unknown peers get
     /// ([`Linger::stranger`](crate::Linger)).
     pub fn know_peer(&self) {
         self.inner.command(|endpoint, now, id| endpoint.set(now, id, SocketOption::KnownPeer));
@@ -87,32 +107,41 @@ impl Stream {
         self.inner.command(|endpoint, now, id| endpoint.set_path_manager(now, id, factory));
         Ok(())
     }
+
+    /// Splits the stream into halves that tasks can own, without a lock between them beyond the
+    /// connection's own.
+    #[must_use]
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        split::split(self)
+    }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        self.inner.poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, bytes)
+        self.inner.poll_write(cx, bytes)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A write has been sent, as far as windows allow, before it returned.
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.shutdown();
+        Poll::Ready(Ok(()))
     }
 }

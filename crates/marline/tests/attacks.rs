@@ -63,7 +63,7 @@ async fn a_spoofed_source_gets_at_most_three_times_what_was_sent_in_its_name() {
     for flow in 1..=20u64 {
         let frame = syn(flow << 40 | 77, 9_000 + flow as u16, capable());
         sent += frame.len();
-        victim.send_to(&frame, listener.local_addrs()[0]).await.unwrap();
+        victim.send_to(&frame, listener.local_addr()).await.unwrap();
     }
     // The victim never answers: the server's SYN/ACKs are repeated by timers of a second.
     let mut received = 0;
@@ -84,8 +84,8 @@ async fn a_spoofed_source_gets_at_most_three_times_what_was_sent_in_its_name() {
 #[tokio::test]
 async fn floods_leave_memory_bounded_and_connections_unharmed() {
     const SYN_QUEUE: usize = 64;
-    let listener = server_with(1, |c| c.limits = small_limits(|l| l.syn_queue = SYN_QUEUE)).await;
-    let address = listener.local_addrs()[0];
+    let listener = server_with(1, |c| c.limits_mut().syn_queue = SYN_QUEUE).await;
+    let address = listener.local_addr();
     let client = client(&["127.0.0.1", "127.0.0.2"]).await;
     let (mut near, mut far) = pair(&client, &listener).await;
     wait_for_subflows(&near, 2).await;
@@ -127,8 +127,8 @@ async fn floods_leave_memory_bounded_and_connections_unharmed() {
 #[tokio::test]
 async fn honest_clients_connect_beside_a_flood_of_syns() {
     const SYN_QUEUE: usize = 64;
-    let listener = server_with(1, |c| c.limits = small_limits(|l| l.syn_queue = SYN_QUEUE)).await;
-    let address = listener.local_addrs()[0];
+    let listener = server_with(1, |c| c.limits_mut().syn_queue = SYN_QUEUE).await;
+    let address = listener.local_addr();
     let stranger = UdpSocket::bind("127.0.0.3:0").await.unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let flood = async {
@@ -167,12 +167,15 @@ async fn honest_clients_connect_beside_a_flood_of_syns() {
 /// learns at once that none will come.
 #[tokio::test]
 async fn a_restarted_server_tells_its_clients() {
-    let seed = marline::ResetSeed::new([3; 32]);
+    let seed = marline::advanced::ResetSeed::new([3; 32]);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (first, address) = runtime
         .spawn(async move {
-            let listener = server_with(1, |c| c.reset_seed = Some(seed)).await;
-            let address = listener.local_addrs()[0];
+            let listener = server_with(1, |c| {
+                c.reset_seed(seed);
+            })
+            .await;
+            let address = listener.local_addr();
             (listener, address)
         })
         .await
@@ -185,9 +188,7 @@ async fn a_restarted_server_tells_its_clients() {
     core::mem::forget((first, far));
     let again = async {
         loop {
-            let mut config = marline::ServerConfig::new(vec![address], connection());
-            config.reset_seed = Some(seed);
-            match marline::Listener::bind(config).await {
+            match marline::Server::builder().listen(address).reset_seed(seed).bind().await {
                 Ok(listener) => return listener,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }

@@ -8,17 +8,15 @@ mod support;
 use std::time::Duration;
 
 use machines::on_two_machines;
-use marline::{Carrier, Client, ClientConfig, Extensions, Registry, Stream};
+use marline::{Carrier, Client, ClientBuilder, Extensions, Stream};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BURST: usize = 8_000;
 const BURSTS: usize = 200;
 
-fn coded(config: &mut ClientConfig) {
-    let scheduler = Registry::default().scheduler("coded").expect("built in");
-    config.connection.policies.scheduler = scheduler;
-    config.connection.extensions = Extensions::REPAIR;
+fn coded(config: &mut ClientBuilder) {
+    config.scheduler("coded").expect("built in").transport_mut().extensions(Extensions::REPAIR);
 }
 
 /// Sends bursts with pauses, so that each has an end.
@@ -48,7 +46,7 @@ async fn echoed(client: &Client, mut stream: Stream) {
 #[tokio::test]
 async fn what_a_path_loses_is_computed_over_udp() {
     let listener = server(1).await;
-    let address = listener.local_addrs()[0];
+    let address = listener.local_addr();
     let (one, two) = (Relay::to(address).await, Relay::to(address).await);
     let paths = [format!("127.0.0.1={}", one.address), format!("127.0.0.2={}", two.address)];
     let client = client_with(&[&paths[0], &paths[1]], coded).await;
@@ -79,9 +77,9 @@ fn run(work: impl Future<Output = ()>) {
 }
 
 async fn raw_client() -> Client {
-    let native = |config: &mut ClientConfig| {
+    let native = |config: &mut ClientBuilder| {
         coded(config);
-        config.carrier = Carrier::Raw;
+        config.carrier(Carrier::Raw);
     };
     client_with(&["near1", "near2"], native).await
 }
@@ -94,7 +92,7 @@ fn repairs_are_bytes_of_a_subflow_in_native_tcp() {
         let server = far.serve_marline("10.1.0.2:7000");
         run(async {
             let client = raw_client().await;
-            let stream = within(client.connect(&[server])).await.unwrap();
+            let stream = within(client.connect(server)).await.unwrap();
             echoed(&client, stream).await;
             let counters = client.counters().0;
             assert!(counters.repair_tx >= BURSTS as u64 / 2, "{counters:?}");
@@ -111,7 +109,7 @@ fn a_kernel_gets_copies_and_never_a_repair() {
         let server = far.serve("10.1.0.2:7000", true);
         run(async {
             let client = raw_client().await;
-            let stream = within(client.connect(&[server])).await.unwrap();
+            let stream = within(client.connect(server)).await.unwrap();
             assert_eq!(stream.fallback(), None);
             echoed(&client, stream).await;
             let counters = client.counters().0;

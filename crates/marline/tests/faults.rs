@@ -15,7 +15,7 @@ fn via(relay: &Relay, local: &str) -> String {
 #[tokio::test]
 async fn a_path_cut_in_the_middle_does_not_hurt() {
     let listener = server(1).await;
-    let address = listener.local_addrs()[0];
+    let address = listener.local_addr();
     let (one, two) = (Relay::to(address).await, Relay::to(address).await);
     let paths = [via(&one, "127.0.0.1"), via(&two, "127.0.0.2")];
     let client = client(&[&paths[0], &paths[1]]).await;
@@ -37,7 +37,7 @@ async fn a_path_cut_in_the_middle_does_not_hurt() {
 #[tokio::test]
 async fn a_nat_that_forgets_costs_a_round_trip_not_the_connection() {
     let listener = server(1).await;
-    let relay = Relay::to(listener.local_addrs()[0]).await;
+    let relay = Relay::to(listener.local_addr()).await;
     let client = client(&[&via(&relay, "127.0.0.1")]).await;
     let (near, far) = pair(&client, &listener).await;
     let (up, down) = (bytes(3 << 20, 6), bytes(3 << 20, 7));
@@ -70,7 +70,7 @@ async fn a_nat_that_forgets_costs_a_round_trip_not_the_connection() {
 #[tokio::test]
 async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
     let listener = server(1).await;
-    let relay = Relay::to(listener.local_addrs()[0]).await;
+    let relay = Relay::to(listener.local_addr()).await;
     let client = client(&[&via(&relay, "127.0.0.1")]).await;
     let (mut near, mut far) = pair(&client, &listener).await;
     let data = bytes(8 << 20, 13);
@@ -96,9 +96,12 @@ async fn a_download_survives_a_rebinding_that_loses_all_under_way() {
 #[tokio::test]
 async fn an_idle_connection_survives_a_rebinding_by_its_keepalive() {
     let listener = server(1).await;
-    let relay = Relay::to(listener.local_addrs()[0]).await;
+    let relay = Relay::to(listener.local_addr()).await;
     let path = via(&relay, "127.0.0.1");
-    let client = client_with(&[&path], |c| c.keepalive = Duration::from_millis(100)).await;
+    let client = client_with(&[&path], |c| {
+        c.udp_keepalive(Duration::from_millis(100));
+    })
+    .await;
     let (mut near, mut far) = pair(&client, &listener).await;
     near.write_all(b"a").await.unwrap();
     within(far.read_u8()).await.unwrap();
@@ -117,7 +120,7 @@ async fn an_idle_connection_survives_a_rebinding_by_its_keepalive() {
 #[tokio::test]
 async fn the_first_path_being_dead_does_not_matter() {
     let listener = server(1).await;
-    let address = listener.local_addrs()[0];
+    let address = listener.local_addr();
     let (dead, alive) = (Relay::to(address).await, Relay::to(address).await);
     dead.cut();
     let paths = [via(&dead, "127.0.0.1"), via(&alive, "127.0.0.2")];
@@ -139,15 +142,11 @@ async fn the_first_path_being_dead_does_not_matter() {
 
 #[tokio::test]
 async fn a_path_without_route_or_interface_is_a_loud_error() {
-    let mut config = marline::ClientConfig::new(connection());
-    config.paths = vec!["203.0.113.77".parse().unwrap()];
-    let error = marline::Client::bind(config).await.unwrap_err().to_string();
-    assert!(error.contains("203.0.113.77"), "{error}");
-
-    let mut config = marline::ClientConfig::new(connection());
-    config.paths = vec!["nosuch0".parse().unwrap()];
-    let error = marline::Client::bind(config).await.unwrap_err().to_string();
-    assert!(error.contains("nosuch0"), "{error}");
+    for path in ["203.0.113.77", "nosuch0"] {
+        let mut client = marline::Client::builder();
+        let error = client.path(path.parse().unwrap()).bind().await.unwrap_err().to_string();
+        assert!(error.contains(path), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -9,9 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use machines::on_two_machines;
-use marline::{
-    Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream, interactive,
-};
+use marline::advanced::interactive;
+use marline::{Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream};
 use marline_policy::Role;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,8 +19,8 @@ const ROUNDS: usize = 40;
 
 async fn client_that_leaves(paths: [&str; 2], carrier: Carrier) -> Client {
     client_with(&paths, |config| {
-        config.carrier = carrier;
-        interactive(&mut config.connection, Role::Client, Interactive::Prompt);
+        config.carrier(carrier);
+        interactive(config.transport_mut().as_core_mut(), Role::Client, Interactive::Prompt);
     })
     .await
 }
@@ -39,7 +38,7 @@ async fn ask_and_hear(stream: &mut Stream, round: usize) {
 /// Messages to and fro; in the middle of them the first path's address goes, while a message is under
 /// way.
 async fn leave(client: &Client, server: SocketAddr, first: &str, agreed: bool) -> Counters {
-    let mut stream = within(client.connect(&[server])).await.unwrap();
+    let mut stream = within(client.connect(server)).await.unwrap();
     assert_eq!(stream.fallback(), None);
     for round in 0..ROUNDS / 2 {
         ask_and_hear(&mut stream, round).await;
@@ -69,7 +68,7 @@ async fn over_udp() {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let _ = tokio::io::copy(&mut reader, &mut writer).await;
     };
-    let server = listener.local_addrs()[0];
+    let server = listener.local_addr();
     let counters = tokio::select! {
         counters = leave(&client, server, "127.0.0.1", true) => counters,
         () = echo => panic!("the server's side ended"),

@@ -41,9 +41,8 @@ fn run(work: impl Future<Output = ()>) {
 async fn serve() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
-    let listen = vec!["0.0.0.0:7000".parse().unwrap()];
-    let listener = marline::Listener::bind(marline::ServerConfig::new(listen, connection()));
-    let listener = listener.await.unwrap();
+    let listen = "0.0.0.0:7000".parse().unwrap();
+    let listener = marline::Server::builder().listen(listen).bind().await.unwrap();
     println!("ready");
     let (mut stream, _) = within(listener.accept()).await.unwrap();
     let mut buf = vec![0; 65_536];
@@ -157,7 +156,7 @@ async fn follow(name: &str) {
     assert_eq!(names(&client), ["near1", "near2"], "by metric");
     // One address of the server: the second path reaches it by its own default route, against the
     // better metric of the first.
-    let mut stream = within(client.connect(&["10.1.0.2:7000".parse().unwrap()])).await.unwrap();
+    let mut stream = within(client.connect("10.1.0.2:7000")).await.unwrap();
     wait_for_subflows(&stream, 2).await;
     let before = [packets_sent("near1"), packets_sent("near2")];
     stream.set_scheduler("redundant").unwrap();
@@ -202,9 +201,8 @@ fn a_named_path_without_route_is_a_loud_error() {
             ip("addr add 10.9.0.1/24 dev left");
             ip("link set left up");
             let client = client(&["left"]).await;
-            let world = ["203.0.113.5:7000".parse().unwrap()];
-            let error = within(client.connect(&world)).await.unwrap_err();
-            assert!(matches!(error, marline::Error::NoRoute { .. }), "{error}");
+            let error = within(client.connect("203.0.113.5:7000")).await.unwrap_err();
+            assert!(matches!(error, marline::ConnectError::NoRoute { .. }), "{error}");
             assert!(error.to_string().contains("left"), "{error}");
             // The table says so once that has stood for a moment.
             within(async {

@@ -13,7 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use machines::{near_counter, on_two_machines, role};
-use marline::{Carrier, Client, ClientConfig, Listener, RawSockets, ServerConfig, Stream};
+use marline::advanced::RawSockets;
+use marline::{Carrier, Client, Server, Stream};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -75,7 +76,7 @@ fn say(word: &str) {
 fn dropped() {
     let (for_client, for_server) = (RawSockets::open().unwrap(), RawSockets::open().unwrap());
     for_server.reserve("10.1.0.1:80".parse().unwrap()).unwrap();
-    marline::drop_capabilities().unwrap();
+    marline::advanced::drop_capabilities().unwrap();
     let error = RawSockets::open().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "they are gone");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -87,13 +88,12 @@ fn dropped() {
 }
 
 async fn connect(sockets: RawSockets) {
-    let mut config = ClientConfig::new(connection());
-    config.carrier = Carrier::Opened(Arc::new(sockets));
-    let client = Client::bind(config).await.unwrap();
+    let carrier = Carrier::Opened(Arc::new(sockets));
+    let client = Client::builder().carrier(carrier).bind().await.unwrap();
     let server: SocketAddr = SERVER.parse().unwrap();
     let mut streams: Vec<Stream> = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut stream = within(client.connect(&[server])).await.unwrap();
+        let mut stream = within(client.connect(server)).await.unwrap();
         greet(&mut stream).await;
         streams.push(stream);
     }
@@ -114,9 +114,9 @@ async fn greet(stream: &mut Stream) {
 }
 
 async fn serve(sockets: RawSockets) {
-    let mut config = ServerConfig::new(vec!["10.1.0.1:80".parse().unwrap()], connection());
-    config.carrier = Carrier::Opened(Arc::new(sockets));
-    let listener = Listener::bind(config).await.unwrap();
+    let mut server = Server::builder();
+    server.carrier(Carrier::Opened(Arc::new(sockets))).listen("10.1.0.1:80".parse().unwrap());
+    let listener = server.bind().await.unwrap();
     let (stream, _) = within(listener.accept()).await.unwrap();
     let (mut reader, mut writer) = tokio::io::split(stream);
     within(tokio::io::copy(&mut reader, &mut writer)).await.unwrap();

@@ -8,7 +8,7 @@ mod support;
 use std::net::{IpAddr, SocketAddr};
 
 use machines::{Far, near_counter, near_ip, on_two_machines};
-use marline::{Carrier, Listener, ServerAddress, ServerConfig, TunPath};
+use marline::{Carrier, Server, ServerAddress, TunPath};
 use marline_testkit::need;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -48,11 +48,11 @@ fn a_host_behind_tun_speaks_to_the_kernel_in_both_roles() {
             let carrier = Carrier::Tun(paths.clone());
             {
                 let client = client_with(&[], |config| {
-                    config.carrier = carrier.clone();
-                    config.connection.time_wait = marline::Duration::from_millis(200);
+                    config.carrier(carrier.clone());
+                    config.transport_mut().time_wait(marline::Duration::from_millis(200));
                 })
                 .await;
-                let mut stream = within(client.connect(&[server])).await.unwrap();
+                let mut stream = within(client.connect(server)).await.unwrap();
                 stream.write_all(b"!").await.unwrap();
                 within(stream.read_exact(&mut [0; 1])).await.unwrap();
                 wait_for_subflows(&stream, 2).await;
@@ -86,15 +86,14 @@ async fn send_all(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> st
     writer.shutdown().await
 }
 
-async fn listen_again(carrier: &Carrier) -> Listener {
+async fn listen_again(carrier: &Carrier) -> Server {
     loop {
-        let mut config = ServerConfig::new(vec!["0.0.0.0:80".parse().unwrap()], connection());
-        config.carrier = carrier.clone();
+        let mut server = Server::builder();
         let second = SocketAddr::new("10.9.2.2".parse().unwrap(), 0);
-        config.addresses = vec![ServerAddress::new(second)];
-        match Listener::bind(config).await {
+        server.carrier(carrier.clone()).listen("0.0.0.0:80".parse().unwrap());
+        match server.announce(ServerAddress::new(second)).bind().await {
             Ok(listener) => return listener,
-            Err(marline::Error::Io { source, .. })
+            Err(marline::BindError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::ResourceBusy =>
             {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;

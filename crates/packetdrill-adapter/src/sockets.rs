@@ -115,6 +115,7 @@ pub(crate) const fn errno_of(reason: CloseReason) -> c_int {
         CloseReason::Aborted => libc::ECONNABORTED,
         CloseReason::ResourceLimit => libc::ENOBUFS,
         CloseReason::Finished => libc::EPIPE,
+        _ => libc::EIO,
     }
 }
 

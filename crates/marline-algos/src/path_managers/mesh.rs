@@ -142,10 +142,7 @@ impl Mesh {
                 attempt.at = cx.now;
                 self.recheck_at = Some(cx.now + RETRY_FIRST);
             }
-            PathEvent::Priority { .. }
-            | PathEvent::Suspected(_)
-            | PathEvent::Netpath { .. }
-            | PathEvent::Silent { .. } => {}
+            _ => {}
         }
     }
 

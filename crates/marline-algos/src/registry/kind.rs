@@ -54,6 +54,7 @@ impl core::error::Error for UnknownPolicy {}
 
 /// A policy cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// Another one of its kind has the name.
     NameTaken {

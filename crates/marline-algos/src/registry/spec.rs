@@ -14,6 +14,7 @@ use super::{ParameterError, PolicyKind, UnknownPolicy};
 
 /// A policy cannot be chosen by this text.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PolicyError {
     /// Nothing has that name.
     Unknown(UnknownPolicy),

@@ -145,11 +145,7 @@ impl Opportunistic {
                     self.unblock(picked, penalise, cx, out);
                 }
             }
-            SchedulerEvent::SendBufferBlocked
-            | SchedulerEvent::ProbeTimeout(_)
-            | SchedulerEvent::ProbeRepeated { .. }
-            | SchedulerEvent::Acked { .. }
-            | SchedulerEvent::SubflowRto(_) => {}
+            _ => {}
         }
     }
 

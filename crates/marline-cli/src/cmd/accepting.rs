@@ -2,10 +2,9 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::Context;
-use marline::{Listener, Stream};
+use marline::{Server, Stream};
 use tokio::task::JoinSet;
 
 use marline_proxy::shutdown::Stop;
@@ -14,7 +13,7 @@ use marline_proxy::shutdown::Stop;
 ///
 /// It runs beside what it serves, not on the main thread, which would have to be woken for each of them.
 pub(super) async fn accept<F>(
-    listener: Listener,
+    listener: Server,
     stop: Stop,
     serve: impl Fn(Stream, SocketAddr) -> F + Send + Sync + 'static,
 ) -> anyhow::Result<()>
@@ -28,7 +27,7 @@ where
 }
 
 async fn serve_all<F>(
-    listener: Listener,
+    listener: Server,
     stop: Stop,
     serve: impl Fn(Stream, SocketAddr) -> F,
 ) -> anyhow::Result<()>
@@ -44,16 +43,10 @@ where
             () = stop.draining() => break,
         };
         match next {
-            Ok((stream, peer)) => {
+            Some((stream, peer)) => {
                 running.spawn(serve(stream, peer));
             }
-            Err(marline::Error::Stopped) => {
-                return Err(marline::Error::Stopped).context("the network side ended");
-            }
-            Err(error) => {
-                tracing::warn!("accept: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            None => anyhow::bail!("the network side ended"),
         }
     }
     // From now on whoever asks is refused, instead of waiting for nothing.

@@ -54,7 +54,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     // Ports first: the likeliest error, and it must not cost a handshake.
     let ports = bind_all(&plan)?;
     raise_file_limit();
-    plan.network.carrier = plan.carrier.clone().open()?;
+    plan.network.carrier(plan.carrier.clone().open()?);
     Ok(Prepared { plan, settings, ports })
 }
 
@@ -65,9 +65,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings, ports } = prepared;
     let radios = RadioMeter::new();
-    let mut network = plan.network.clone();
-    network.observers.push(radios.observer());
-    let client = marline::Client::bind(network).await?;
+    let client = plan.network.clone().observer(radios.observer()).bind().await?;
     let handle = Arc::new(ClientHandle { client: client.clone(), radios });
     let _watched = watched(&plan.runtime, handle).await?;
     match plan.route.clone() {

@@ -95,7 +95,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         ..ClientOptions::default()
     };
     let mut plan = flags.with_file(args.config.as_deref())?.plan()?;
-    plan.network.carrier = plan.carrier.clone().open()?;
+    plan.network.carrier(plan.carrier.clone().open()?);
     Ok(Prepared { target, way: Way::Own(Box::new(plan)) })
 }
 
@@ -112,7 +112,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let client = marline::Client::bind(plan.network).await?;
+    let client = plan.network.bind().await?;
     let result = match plan.route {
         Route::Direct => join(&Direct::new(client.clone()), &target).await,
         Route::Through(invite) => {

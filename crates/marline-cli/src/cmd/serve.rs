@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use marline::{Listener, Stream};
+use marline::Stream;
 use marline_proxy::serve::ServiceFront;
 use marline_proxy::shutdown::Stopper;
 
@@ -51,20 +51,20 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings } = prepared;
     let stopper = Stopper::default();
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
-    let listener = Listener::bind(plan.network).await?;
+    let listener = plan.network.bind().await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve" });
     let _watched = watched(&plan.runtime, handle).await?;
     for address in listener.local_addrs() {
         println!("listening on {address}");
     }
     let front = Arc::new(front);
-    let anywhere = listener.local_addrs()[0];
+    let anywhere = listener.local_addr();
     let serving = Arc::clone(&front);
     let work = accept(listener.clone(), stopper.listen(), move |stream: Stream, peer| {
         let front = Arc::clone(&serving);
         async move {
-            let first = stream.info().and_then(|info| Some(info.subflows.first()?.path.local));
-            front.serve(stream, peer, first.unwrap_or(anywhere)).await;
+            let local = stream.local_addr().unwrap_or(anywhere);
+            front.serve(stream, peer, local).await;
         }
     });
     let apply = |plan: &ServePlan| {

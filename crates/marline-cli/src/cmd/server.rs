@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use marline::{Listener, ResetSeed};
+use marline::advanced::ResetSeed;
 use marline_proxy::credentials::Store;
 use marline_proxy::invite::place::Place;
 use marline_proxy::private_file;
@@ -85,7 +85,7 @@ impl Prepared {
     /// Threads that share the port, one driver on each.
     #[must_use]
     pub const fn shards(&self) -> usize {
-        self.plan.network.shards
+        self.plan.shards
     }
 }
 
@@ -157,7 +157,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     let acceptor = key.acceptor()?;
     let mut network = plan.network;
     // A server that was killed proves by it, when it is back, that it knows a connection no more.
-    network.reset_seed = Some(reset_seed(&key));
+    network.reset_seed(reset_seed(&key));
     let again = Arc::new(Notify::new());
     let credentials = Store::at(plan.credentials_file).follow(Arc::clone(&again))?;
     if credentials.borrow().list().is_empty() {
@@ -165,7 +165,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     }
     let stopper = Stopper::default();
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
-    let listener = Listener::bind(network).await?;
+    let listener = network.bind().await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
     let _watched = watched(&plan.runtime, handle).await?;
     for address in listener.local_addrs() {

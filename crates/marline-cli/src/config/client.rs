@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use marline::{ConnectionConfig, Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
+use marline::advanced::ConnectionConfig;
+use marline::{Extensions, LoneKeepalive, PathSpec, ReceiveTimer};
 use marline_proxy::invite::Invite;
 use marline_proxy::private_file;
 
@@ -83,7 +83,7 @@ pub struct ClientPlan {
     /// Carrier of segments.
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
-    pub network: marline::ClientConfig,
+    pub network: marline::ClientBuilder,
     /// SOCKS5 ports.
     pub socks5: Vec<SocketAddr>,
     /// Forwards.
@@ -225,27 +225,31 @@ impl ClientOptions {
         connection
     }
 
-    fn network(&self) -> anyhow::Result<marline::ClientConfig> {
+    fn network(&self) -> anyhow::Result<marline::ClientBuilder> {
         let registry = registry();
         let connection = self.choice().connection(&registry, Side::Client)?;
         let mut connection = self.watching(connection);
         // Through a server each connection begins with what the client says: TLS, or a session's request.
         connection.speaks_first = !self.direct;
-        let mut config = marline::ClientConfig::new(connection);
-        config.registry = Arc::new(registry);
-        config.paths = self.path.iter().map(|word| word.0.clone()).collect();
-        config.capture_dir = self.shared().capture_dir()?;
-        config.capture_secrets = self.pcap_secrets;
-        config.monitor = true;
-        config.oracle = self.shared().oracle();
+        let mut client = marline::Client::builder();
+        client
+            .registry(registry)
+            .transport(connection)
+            .paths(self.path.iter().map(|word| word.0.clone()))
+            .capture_secrets(self.pcap_secrets)
+            .monitor(true)
+            .oracle(self.shared().oracle());
+        if let Some(dir) = self.shared().capture_dir()? {
+            client.capture_dir(dir);
+        }
         if let Some(Word(Span(keepalive))) = self.keepalive {
             let longest = marline::LONGEST_KEEPALIVE;
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
             if keepalive > longest || keepalive < marline::Duration::from_secs(1) {
                 bail!("--keepalive must be 1s to 20s: NATs forget UDP mappings after 30s");
             }
-            config.keepalive = keepalive;
+            client.udp_keepalive(keepalive);
         }
-        Ok(config)
+        Ok(client)
     }
 }

@@ -1,7 +1,8 @@
 //! Mapping from a mode's name to its policies.
 
+use marline::advanced::{ConnectionConfig, interactive};
 use marline::policy::{OracleConfig, Role};
-use marline::{ConnectionConfig, Duration, Interactive, Linger, interactive};
+use marline::{Duration, Interactive, Linger};
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -72,8 +71,8 @@ impl From<ProxyProtocol> for HeaderVersion {
 #[derive(Clone, Debug)]
 pub struct ServePlan {
     /// The multipath side; its carrier is still to be opened.
-    pub network: marline::ServerConfig,
-    /// Carrier of segments.
+    pub network: marline::ServerBuilder,
+    /// How segments travel.
     pub carrier: CarrierPlan,
     /// The service.
     pub backend: Backend,
@@ -153,7 +152,7 @@ impl ServeOptions {
         })
     }
 
-    fn network(&self) -> anyhow::Result<marline::ServerConfig> {
+    fn network(&self) -> anyhow::Result<marline::ServerBuilder> {
         let shared = self.shared();
         // A server opens no subflows of its own: its clients are behind NATs.
         let registry = registry();
@@ -165,13 +164,18 @@ impl ServeOptions {
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);
             connection.keepalive = Some(keepalive);
         }
-        let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
-        config.registry = Arc::new(registry);
-        config.addresses = self.signal.iter().map(|word| word.0.0).collect();
-        config.capture_dir = shared.capture_dir()?;
-        config.capture_secrets = self.pcap_secrets;
-        config.monitor = true;
-        config.oracle = self.shared().oracle();
-        Ok(config)
+        let mut server = marline::Server::builder();
+        server.registry(registry).transport(connection).monitor(true);
+        for address in &self.listen {
+            server.listen(*address);
+        }
+        for word in &self.signal {
+            server.announce(word.0.0);
+        }
+        server.capture_secrets(self.pcap_secrets).oracle(self.shared().oracle());
+        if let Some(dir) = shared.capture_dir()? {
+            server.capture_dir(dir);
+        }
+        Ok(server)
     }
 }

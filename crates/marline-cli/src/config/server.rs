@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::bail;
 use marline_proxy::rules::{Cidr, Rules};
@@ -51,7 +50,9 @@ pub struct ServerPlan {
     /// Carrier of segments.
     pub carrier: CarrierPlan,
     /// The multipath side; its carrier is still to be opened.
-    pub network: marline::ServerConfig,
+    pub network: marline::ServerBuilder,
+    /// Threads that share the port, one driver on each.
+    pub shards: usize,
     /// The key's file.
     pub key_file: PathBuf,
     /// The clients' file.
@@ -139,6 +140,7 @@ impl ServerOptions {
             rules: options.rules(),
             limits: ServerLimits { per_client, ..ServerLimits::default() },
             runtime: options.shared().runtime(),
+            shards: options.shards.unwrap_or(1),
             key_file: options.key_file.unwrap_or_default(),
             credentials_file: options.credentials_file.unwrap_or_default(),
         })
@@ -149,12 +151,15 @@ impl ServerOptions {
         Rules { allow: blocks(&self.allow), deny: blocks(&self.deny) }
     }
 
-    fn network(&self) -> anyhow::Result<marline::ServerConfig> {
+    fn network(&self) -> anyhow::Result<marline::ServerBuilder> {
         // A server opens no subflows of its own: its clients are behind NATs.
         let registry = registry();
         let connection = self.shared().choice(None).connection(&registry, Side::Server)?;
-        let mut config = marline::ServerConfig::new(self.listen.clone(), connection);
-        config.registry = Arc::new(registry);
+        let mut server = marline::Server::builder();
+        server.registry(registry).transport(connection).monitor(true);
+        for address in &self.listen {
+            server.listen(*address);
+        }
         let shards = self.shards.unwrap_or(1);
         if !shards.is_power_of_two() || shards > 128 {
             bail!("--shards {shards}: a power of two up to 128");
@@ -162,12 +167,11 @@ impl ServerOptions {
         if shards > 1 && self.carrier != Some(CarrierChoice::Udp) {
             bail!("--shards {shards}: native TCP has one");
         }
-        config.shards = shards;
-        config.capture_dir = self.shared().capture_dir()?;
-        config.capture_secrets = self.pcap_secrets;
-        config.monitor = true;
-        config.oracle = self.shared().oracle();
-        Ok(config)
+        server.shards(shards).capture_secrets(self.pcap_secrets).oracle(self.shared().oracle());
+        if let Some(dir) = self.shared().capture_dir()? {
+            server.capture_dir(dir);
+        }
+        Ok(server)
     }
 }
 

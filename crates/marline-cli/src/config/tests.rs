@@ -167,7 +167,8 @@ fn plans_refuse_what_does_not_fit() {
 
 #[test]
 fn a_client_watches_for_silence_if_it_is_told_to() {
-    let quiet = with_invite().plan().unwrap().network.connection;
+    let quiet = with_invite().plan().unwrap();
+    let quiet = quiet.network.get_transport().as_core();
     assert_eq!((quiet.receive_timer, quiet.lone_keepalive), (None, None));
     let told = ClientOptions {
         receive_timer: Some("probing,count=2".parse().unwrap()),
@@ -177,7 +178,8 @@ fn a_client_watches_for_silence_if_it_is_told_to() {
     let printed = toml::to_string(&told.clone().effective()).unwrap();
     let line = printed.lines().find(|line| line.starts_with("receive-timer = ")).unwrap();
     assert_eq!(parse::<ClientOptions>(line).unwrap().receive_timer, told.receive_timer);
-    let connection = told.plan().unwrap().network.connection;
+    let connection = told.plan().unwrap();
+    let connection = connection.network.get_transport().as_core();
     let count = connection.receive_timer.and_then(|timer| timer.probing).map(|p| p.count);
     assert_eq!(count, Some(2));
     assert!(
@@ -185,7 +187,7 @@ fn a_client_watches_for_silence_if_it_is_told_to() {
     );
     assert!(connection.lone_keepalive.is_some());
     let off = ClientOptions { receive_timer: Some("off".parse().unwrap()), ..with_invite() };
-    assert_eq!(off.plan().unwrap().network.connection.receive_timer, None);
+    assert_eq!(off.plan().unwrap().network.get_transport().as_core().receive_timer, None);
     let error = error_of(parse::<ClientOptions>("receive-timer = \"psychic\""));
     assert!(error.contains("psychic") && error.contains("probing"), "{error}");
 }
@@ -198,7 +200,7 @@ fn every_mode_has_policies_that_exist() {
         let options = ClientOptions { mode: Some(mode), ..with_invite() };
         let plan = options.plan().unwrap();
         assert_eq!(
-            plan.network.connection.policies.scheduler.name(),
+            plan.network.get_transport().as_core().policies.scheduler.name(),
             mode.policies(Side::Client).0
         );
     }
@@ -208,15 +210,19 @@ fn every_mode_has_policies_that_exist() {
 fn interactive_is_multimob_on_both_sides() {
     let interactive = || ClientOptions { mode: Some(Mode::Interactive), ..with_invite() };
     let plan = interactive().plan().unwrap();
-    let connection = &plan.network.connection;
+    let connection = plan.network.get_transport().as_core();
     assert_eq!(connection.policies.path_manager.name(), "break-before-make");
     assert!(connection.extensions.contains(marline::Extensions::FOLLOW_CLIENT));
-    assert!(connection.receive_timer.is_some() && plan.network.oracle.is_some());
+    assert!(connection.receive_timer.is_some() && plan.network.get_oracle().is_some());
     let own = ClientOptions { path_manager: Some("backup".into()), ..interactive() };
     let plan = own.plan().unwrap();
-    assert_eq!(plan.network.connection.policies.path_manager.name(), "backup", "a name holds");
+    assert_eq!(
+        plan.network.get_transport().as_core().policies.path_manager.name(),
+        "backup",
+        "a name holds"
+    );
     let off = ClientOptions { oracle: Some("off".parse().unwrap()), ..interactive() };
-    assert!(off.plan().unwrap().network.oracle.is_none());
+    assert!(off.plan().unwrap().network.get_oracle().is_none());
 
     let server = ServerOptions {
         listen: vec!["192.0.2.1:7777".parse().unwrap()],
@@ -224,13 +230,16 @@ fn interactive_is_multimob_on_both_sides() {
         ..ServerOptions::default()
     };
     let plan = server.plan(Path::new("marline.toml")).unwrap();
-    let connection = &plan.network.connection;
+    let connection = plan.network.get_transport().as_core();
     assert_eq!(connection.policies.scheduler.name(), "follow-client");
-    assert!(connection.follow_client.is_some() && plan.network.oracle.is_some());
+    assert!(connection.follow_client.is_some() && plan.network.get_oracle().is_some());
 
     let shipped = with_invite().plan().unwrap();
-    assert!(shipped.network.oracle.is_none() && shipped.network.connection.extensions.is_empty());
-    let names = &shipped.network.connection.policies;
+    assert!(
+        shipped.network.get_oracle().is_none()
+            && shipped.network.get_transport().as_core().extensions.is_empty()
+    );
+    let names = &shipped.network.get_transport().as_core().policies;
     assert_eq!((names.scheduler.name(), names.path_manager.name()), ("min-rtt", "full-mesh"));
 }
 
@@ -252,7 +261,7 @@ fn policies_are_chosen_by_spec() {
     let specs = ["min-rtt+orp,penalise=paper", "cubic+cap,ratio=3", "rack-tlp,ack-delay=200ms"];
     let [scheduler, congestion, recovery] = specs.map(|spec| Some(spec.to_owned()));
     let plan = ClientOptions { scheduler, congestion, recovery, ..with_invite() }.plan().unwrap();
-    let policies = &plan.network.connection.policies;
+    let policies = &plan.network.get_transport().as_core().policies;
     let names = [policies.scheduler.name(), policies.congestion.name(), policies.recovery.name()];
     assert_eq!(names, specs);
     let wrong = Some("min-rtt+orp,penalize=paper".to_owned());
@@ -368,8 +377,11 @@ fn a_front_needs_an_address_and_a_service() {
     let fine = "listen = [\"0.0.0.0:80\", \"[::]:80\"]\nto = \"127.0.0.1:8080\"\n";
     let plan = front(fine).plan().unwrap();
     assert_eq!(plan.carrier, CarrierPlan::Raw);
-    assert_eq!(plan.network.listen.len(), 2);
-    assert_eq!(plan.network.connection.keepalive, Some(marline::Duration::from_secs(120)));
+    assert_eq!(plan.network.listen_addrs().len(), 2);
+    assert_eq!(
+        plan.network.get_transport().as_core().keepalive,
+        Some(marline::Duration::from_secs(120))
+    );
     assert!(error_of(front("to = \"127.0.0.1:80\"").plan()).contains("--listen"));
     assert!(error_of(front("listen = [\"0.0.0.0:80\"]").plan()).contains("--to"));
     for (more, says) in [
@@ -390,7 +402,7 @@ fn a_front_needs_an_address_and_a_service() {
     let again = toml::to_string(&front(&printed).effective()).unwrap();
     assert_eq!(again, printed);
     let plan = options.plan().unwrap();
-    assert!(plan.network.addresses[0].backup && plan.network.addresses[0].signal);
+    assert!(plan.network.announced()[0].backup && plan.network.announced()[0].signal);
     assert_eq!(plan.header, Some(HeaderVersion::V2));
 }
 

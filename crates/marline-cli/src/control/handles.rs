@@ -1,8 +1,8 @@
 //! Handles of a running client and a running server for the control socket.
 
 use marline::{
-    Client, ConnectionId, ConnectionInfo, Listener, MonitorEvent, NetpathInfo, PathEvent,
-    PathStatus, PolicyError,
+    Client, ConnectionId, ConnectionInfo, MonitorEvent, NetpathInfo, PathEvent, PathStatus,
+    PolicyError, Server,
 };
 use tokio::sync::broadcast;
 
@@ -23,7 +23,7 @@ pub struct ClientHandle {
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     /// What accepts.
-    pub listener: Listener,
+    pub listener: Server,
     /// `server` or `serve`.
     pub role: &'static str,
 }

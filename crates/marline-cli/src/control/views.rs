@@ -11,8 +11,8 @@ use marline_link::radio::RadioReading;
 
 use super::protocol::{Connection, Event, Netpath, Path, Radio, Reached, Subflow};
 
-// The snapshots are destructured field by field: one that the core adds must be shown, or left out
-// here in so many words.
+// The snapshots are taken apart field by field, so that what is left out is seen here. Fields that the
+// core adds are not shown before they are named here.
 
 impl From<&ConnectionInfo> for Connection {
     fn from(info: &ConnectionInfo) -> Self {
@@ -31,6 +31,7 @@ impl From<&ConnectionInfo> for Connection {
             bookkeeping: _,
             subflows,
             gone,
+            ..
         } = info;
         Connection {
             connection: id.0,
@@ -78,6 +79,7 @@ impl From<&SubflowInfo> for Subflow {
             undone,
             last_heard_at: _,
             tcp: _,
+            ..
         } = info;
         Subflow {
             subflow: id.0.into(),
@@ -108,7 +110,9 @@ impl From<&SubflowInfo> for Subflow {
 
 impl From<&NetpathInfo> for Netpath {
     fn from(info: &NetpathInfo) -> Self {
-        let NetpathInfo { netpath, members, loss, retransmissions, rto, verdict, times_bad } = info;
+        let NetpathInfo {
+            netpath, members, loss, retransmissions, rto, verdict, times_bad, ..
+        } = info;
         let (verdict, fault) = match verdict {
             Verdict::Good => ("good", None),
             Verdict::Watched => ("watched", None),
@@ -148,7 +152,7 @@ impl From<&PathStatus> for Path {
 }
 
 impl From<&ServerReach> for Reached {
-    fn from(ServerReach { server, local: _, reach }: &ServerReach) -> Self {
+    fn from(ServerReach { server, local: _, reach, .. }: &ServerReach) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let base = Reached {
             server: server.to_string(),
@@ -242,6 +246,7 @@ impl From<&MonitorEvent> for Event {
                 let name = if *suspected { "SF_SUSPECTED" } else { "SF_RECOVERED" };
                 Event { subflow: Some(id.0.into()), ..named(base, name) }
             }
+            _ => named(base, "OTHER"),
         }
     }
 }

@@ -8,9 +8,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline::{
-    Client, ClientConfig, CloseReason, ConnectionConfig, PathSpec, Reach, default_policies,
-};
+use marline::{Client, CloseReason, ConnectError, PathSpec, Reach};
 use marline_io::Interfaces;
 use marline_proxy::invite::Invite;
 use marline_proxy::message::Message;
@@ -173,9 +171,7 @@ async fn walk(
     let name = path.to_string();
     let mut walk =
         Walk { path: name.clone(), server, findings: Vec::new(), answered: false, usable: false };
-    let mut config = ClientConfig::new(ConnectionConfig::new(default_policies()));
-    config.paths = vec![path];
-    let client = match Client::bind(config).await {
+    let client = match Client::builder().path(path).bind().await {
         Ok(client) => client,
         Err(error) => {
             walk.findings.push(Finding::fails(CARRIER, format!("{name}: {error}")));
@@ -187,7 +183,7 @@ async fn walk(
         return None;
     }
     let begun = Instant::now();
-    let connected = timeout(ANSWERING, client.connect(&[server])).await;
+    let connected = timeout(ANSWERING, client.connect(server)).await;
     let way = format!("{name} to {server}");
     let stream = match connected {
         Ok(Ok(stream)) => stream,
@@ -221,21 +217,18 @@ async fn walk(
 fn unanswered(
     client: &Client,
     server: SocketAddr,
-    error: Option<&marline::Error>,
+    error: Option<&ConnectError>,
 ) -> (String, String) {
     let port = server.port();
-    if let Some(marline::Error::Closed(CloseReason::Refused)) = error {
+    if let Some(ConnectError::Closed(CloseReason::Refused)) = error {
         let why = format!("refused by the server: nobody listens on UDP port {port}");
         return (
             why,
             "start `marline server` there, or ask for an invite with the right port".into(),
         );
     }
-    if let Some(error @ marline::Error::Unreachable { .. }) = error {
-        let text = match error {
-            marline::Error::Unreachable { attempts } => attempts.join("; "),
-            other => other.to_string(),
-        };
+    if let Some(ConnectError::Unreachable { attempts }) = error {
+        let text = attempts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let blocked = text.contains("(ICMP)");
         let what_to_do = if blocked {
             "a captive portal or a firewall: log in there, or use another network"

@@ -4,7 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use marline::{Carrier, ConnectionConfig, Listener, RawSockets, ServerConfig, default_policies};
+use marline::advanced::RawSockets;
+use marline::{Carrier, Server};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -55,9 +56,7 @@ fn guard(sockets: &RawSockets) -> Finding {
 
 async fn connections() -> Vec<Finding> {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut config = ServerConfig::new(vec![listen], ConnectionConfig::new(default_policies()));
-    config.carrier = Carrier::Raw;
-    let listener = match Listener::bind(config).await {
+    let listener = match Server::builder().carrier(Carrier::Raw).listen(listen).bind().await {
         Ok(listener) => listener,
         Err(error) => {
             let text = format!("{:#}", anyhow::Error::new(error));
@@ -86,11 +85,11 @@ async fn connections() -> Vec<Finding> {
 }
 
 /// A connection of the kernel to us, some bytes each way; whether it was Multipath TCP.
-async fn greet(listener: &Listener, protocol: Protocol) -> io::Result<bool> {
+async fn greet(listener: &Server, protocol: Protocol) -> io::Result<bool> {
     let address = listener.local_addrs()[0];
     let kernel = tokio::task::spawn_blocking(move || kernel_side(address, protocol));
     let ours = async {
-        let (mut stream, _) = listener.accept().await.map_err(io::Error::from)?;
+        let (mut stream, _) = listener.accept().await.ok_or(io::ErrorKind::NotConnected)?;
         let mut asked = [0; 4];
         stream.read_exact(&mut asked).await?;
         stream.write_all(b"pong").await?;

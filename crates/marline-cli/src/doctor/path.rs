@@ -21,7 +21,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use marline::{Carrier, Client, ClientConfig, ConnectionConfig, PathSpec, default_policies};
+use marline::{BindError, Carrier, Client, Linger, PathSpec};
 use marline_io::{SegmentLog, Tapped};
 use tokio::time::timeout;
 
@@ -63,17 +63,16 @@ async fn client(
     path: &PathSpec,
     mptcp: bool,
     tap: Option<SegmentLog>,
-) -> Result<Client, marline::Error> {
-    let mut connection = ConnectionConfig::new(default_policies());
-    connection.mptcp = mptcp;
-    connection.dss_checksum = true;
-    // What does not come back within these is an answer, too.
-    connection.linger.timeout = marline_time::Duration::from_secs(8);
-    let mut config = ClientConfig::new(connection);
-    config.carrier = Carrier::Raw;
-    config.paths = vec![path.clone()];
-    config.tap = tap;
-    Client::bind(config).await
+) -> Result<Client, BindError> {
+    let mut client = Client::builder();
+    client.carrier(Carrier::Raw).path(path.clone());
+    // What does not come back within the linger time is an answer, too.
+    let linger = Linger::new(marline::Duration::from_secs(8));
+    client.transport_mut().mptcp(mptcp).dss_checksum(true).linger(linger);
+    if let Some(tap) = tap {
+        client.segment_log(tap);
+    }
+    client.bind().await
 }
 
 async fn examine_path(server: SocketAddr, path: PathSpec) -> Vec<Finding> {

@@ -12,10 +12,10 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ed25519_compact::x25519::{PublicKey, SecretKey};
 use hmac::{Hmac, KeyInit, Mac};
 use marline_time::{Duration, Instant};
 use sha2::{Digest, Sha256};
-use x25519_dalek::{PublicKey, StaticSecret};
 
 use super::Outer;
 use super::frame::{COOKIE_LEN, Cookie, Introduction, KEY_LEN, Nonce, Proof};
@@ -39,7 +39,7 @@ const COOKIE_LABEL: &[u8] = b"Marline carrier cookie";
 
 /// Our half of an agreement.
 pub(super) struct KeyPair {
-    secret: StaticSecret,
+    secret: SecretKey,
     public: [u8; KEY_LEN],
     born_at: Instant,
 }
@@ -109,8 +109,12 @@ impl Keyring {
     fn next_pair(&mut self, now: Instant) -> Arc<KeyPair> {
         self.pairs += 1;
         let secret = mac(&self.secret, &[PAIR_LABEL, &self.pairs.to_be_bytes()]);
-        let secret = StaticSecret::from(secret);
-        let public = PublicKey::from(&secret).to_bytes();
+        let secret = SecretKey::new(secret);
+        let public = match secret.recover_public_key() {
+            Ok(public) => *public,
+            // The base point is of prime order, and a clamped scalar is no multiple of that.
+            Err(error) => unreachable!("{error}"),
+        };
         let pair = Arc::new(KeyPair { secret, public, born_at: now });
         self.pair = Some(Arc::clone(&pair));
         pair
@@ -159,12 +163,8 @@ impl Keyring {
             return Some(*shared);
         }
         self.agreements += 1;
-        let shared = own.secret.diffie_hellman(&PublicKey::from(theirs));
-        // A public key of small order makes a secret that everybody knows.
-        if !shared.was_contributory() {
-            return None;
-        }
-        let shared = shared.to_bytes();
+        // Refused: a public key of small order makes a secret that everybody knows.
+        let shared = *PublicKey::new(theirs).dh(&own.secret).ok()?;
         self.agreed.truncate(AGREED_CAPACITY - 1);
         self.agreed.push_front((own.public, theirs, shared));
         Some(shared)

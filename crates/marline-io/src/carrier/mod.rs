@@ -143,6 +143,7 @@ pub enum Framed {
 
 /// Counters of a carrier since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CarrierCounters {
     /// Datagrams that were not valid frames of this version.
     pub malformed: u64,

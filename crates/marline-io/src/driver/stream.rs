@@ -3,7 +3,6 @@
 
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
-use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, ConnectionInfo, FallbackReason, ReadError,
     WriteError,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 
 use super::accept::Incoming;
 use super::connections::{Slot, register};
@@ -82,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// A snapshot of the connection; `None` when it no longer exists.
+    /// A snapshot of the connection; `None` when nothing is left of it.
     #[must_use]
     pub fn info(&self) -> Option<ConnectionInfo> {
         let mut info = self.shard.lock().endpoint.info(self.id)?;
@@ -161,12 +160,13 @@ impl Drop for Stream {
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+impl Stream {
+    /// Reads as [`AsyncRead::poll_read`](tokio::io::AsyncRead::poll_read) does. One task is woken: that
+    /// of the last call.
+    ///
+    /// # Errors
+    /// The connection ended before its end of stream.
+    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -194,14 +194,13 @@ impl AsyncRead for Stream {
             Err(ReadError::Unknown) => Poll::Ready(Err(self.gone(&state))),
         }
     }
-}
 
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    /// Writes as [`AsyncWrite::poll_write`](tokio::io::AsyncWrite::poll_write) does; what windows allow
+    /// has been sent when it returns. One task is woken: that of the last call.
+    ///
+    /// # Errors
+    /// The connection is over, or was shut down.
+    pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -229,13 +228,8 @@ impl AsyncWrite for Stream {
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A write has been sent, as far as windows allow, before it returned.
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Shuts down our side: the peer reads its end (DATA_FIN) after all that was written.
+    pub fn shutdown(&self) {
         self.shard.with_endpoint(|endpoint, now| endpoint.shutdown(now, self.id));
-        Poll::Ready(Ok(()))
     }
 }

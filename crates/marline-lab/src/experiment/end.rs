@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use marline::policy::Role;
-use marline::{Carrier, Client, ClientConfig, ConnectionInfo, Interactive, Listener, ServerConfig};
+use marline::{Carrier, Client, ConnectionInfo, Interactive, Server};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -147,15 +147,17 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
 }
 
 async fn marline_client(job: &Job) -> anyhow::Result<Log> {
-    let mut config = ClientConfig::new(job.variant.end(Role::Client)?);
-    config.oracle = job.variant.interactive()?.map(Interactive::oracle);
-    config.carrier = Carrier::Raw;
+    let mut client = Client::builder();
+    client
+        .carrier(Carrier::Raw)
+        .transport(job.variant.end(Role::Client)?)
+        .oracle(job.variant.interactive()?.map(Interactive::oracle));
     for path in &job.paths {
         let flags = if path.backup { ",backup" } else { "" };
-        config.paths.push(format!("{}{flags}", path.interface).parse()?);
+        client.path(format!("{}{flags}", path.interface).parse()?);
     }
-    let client = Client::bind(config).await?;
-    let stream = client.connect(&[job.address]).await.context("connect")?;
+    let client = client.bind().await?;
+    let stream = client.connect(job.address).await.context("connect")?;
     let mut log = job.run_client(vec![Box::new(stream)]).await?;
     log.reinjected_bytes = reinjected(client.connections());
     client.drained(FAREWELL).await;
@@ -163,15 +165,19 @@ async fn marline_client(job: &Job) -> anyhow::Result<Log> {
 }
 
 async fn marline_server(job: &Job) -> anyhow::Result<Log> {
-    let mut config = ServerConfig::new(vec![job.address], job.variant.end(Role::Server)?);
-    config.oracle = job.variant.interactive()?.map(Interactive::oracle);
-    config.carrier = Carrier::Raw;
-    let listener = Listener::bind(config).await?;
+    let server = Server::builder()
+        .carrier(Carrier::Raw)
+        .listen(job.address)
+        .transport(job.variant.end(Role::Server)?)
+        .oracle(job.variant.interactive()?.map(Interactive::oracle))
+        .bind()
+        .await?;
     println!("ready");
-    let (stream, _) = timeout(CONNECTING, listener.accept()).await.context("accept")??;
+    let accepted = timeout(CONNECTING, server.accept()).await.context("accept")?;
+    let (stream, _) = accepted.context("accept: the server was closed")?;
     let mut log = job.run_server(vec![Box::new(stream)]).await?;
-    log.reinjected_bytes = reinjected(listener.connections());
-    listener.drained(FAREWELL).await;
+    log.reinjected_bytes = reinjected(server.connections());
+    server.drained(FAREWELL).await;
     Ok(log)
 }
 

@@ -1,7 +1,8 @@
 //! Variants of a contestant: policies, paths and buffers.
 
+use marline::advanced::ConnectionConfig;
 use marline::policy::{PolicySet, Role};
-use marline::{BufferTuning, ConnectionConfig, Extensions, Interactive, default_policies};
+use marline::{BufferTuning, Extensions, Interactive, default_policies};
 use serde::{Deserialize, Serialize};
 
 use crate::policies;
@@ -155,7 +156,7 @@ impl Variant {
     pub fn end(&self, role: Role) -> anyhow::Result<ConnectionConfig> {
         let mut config = self.connection()?;
         if let Some(parameters) = self.interactive()? {
-            marline::interactive(&mut config, role, parameters);
+            marline::advanced::interactive(&mut config, role, parameters);
         }
         Ok(config)
     }

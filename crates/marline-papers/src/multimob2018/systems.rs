@@ -1,7 +1,8 @@
 //! Systems under comparison.
 
+use marline::advanced::{ConnectionConfig, interactive};
 use marline::policy::Role;
-use marline::{ConnectionConfig, Extensions, Interactive, interactive};
+use marline::{Extensions, Interactive};
 use marline_lab::experiment::Variant;
 use marline_sim::Paths;
 

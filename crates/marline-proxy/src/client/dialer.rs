@@ -96,10 +96,12 @@ impl Connect for Dialer {
 
     async fn connect(&self) -> anyhow::Result<marline::Stream> {
         let addresses = self.addresses().await?;
-        let result = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses)).await;
+        let result = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses[..])).await;
         let tried = match result {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(marline::Error::Unreachable { attempts })) => attempts.join("; "),
+            Ok(Err(marline::ConnectError::Unreachable { attempts })) => {
+                attempts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+            }
             Ok(Err(error)) => {
                 let names = names(&self.servers);
                 return Err(error).with_context(|| format!("cannot connect to {names}"));

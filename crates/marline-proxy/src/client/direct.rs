@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use marline::{Client, CloseReason, Error};
+use marline::{Client, CloseReason, ConnectError};
 use tokio::time::timeout;
 
 use super::open::{Open, OpenError};
@@ -37,8 +37,8 @@ impl Open for Direct {
 
     async fn open(&self, target: &Target) -> Result<marline::Stream, OpenError> {
         let addresses = resolve(target).await.map_err(OpenError::Refused)?;
-        let connect = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses));
-        let failed = |error: Error| OpenError::Refused(failure(target, error));
+        let connect = timeout(CONNECT_TIMEOUT, self.client.connect(&addresses[..]));
+        let failed = |error: ConnectError| OpenError::Refused(failure(target, error));
         let stream = match connect.await {
             Ok(connected) => connected.map_err(failed)?,
             Err(_) => {
@@ -56,11 +56,11 @@ impl Open for Direct {
     }
 }
 
-fn failure(target: &Target, error: Error) -> Failure {
+fn failure(target: &Target, error: ConnectError) -> Failure {
     let code = match &error {
-        Error::Closed(CloseReason::Refused) => ErrorCode::ConnectionReset,
-        Error::NoRoute { .. } | Error::NoPath => ErrorCode::NetworkFailure,
-        Error::Connect(_) | Error::Bind { .. } | Error::Io { .. } => ErrorCode::ResourceExceeded,
+        ConnectError::Closed(CloseReason::Refused) => ErrorCode::ConnectionReset,
+        ConnectError::NoRoute { .. } | ConnectError::NoPath => ErrorCode::NetworkFailure,
+        ConnectError::Start(_) => ErrorCode::ResourceExceeded,
         _ => ErrorCode::DestinationUnreachable,
     };
     Failure::new(code, format!("{target}: {:#}", anyhow::Error::new(error)))
@@ -68,21 +68,24 @@ fn failure(target: &Target, error: Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use marline::Attempt;
+
     use super::*;
 
     #[test]
     fn failures_have_the_codes_that_applications_understand() {
         let target: Target = "example.org:80".parse().unwrap();
-        let refused = failure(&target, Error::Closed(CloseReason::Refused));
+        let refused = failure(&target, ConnectError::Closed(CloseReason::Refused));
         assert_eq!(refused.code, ErrorCode::ConnectionReset);
         assert!(
             refused.text.contains("example.org:80: connection ended: refused"),
             "{}",
             refused.text
         );
-        assert_eq!(failure(&target, Error::NoPath).code, ErrorCode::NetworkFailure);
-        let attempts = vec!["path wlan0 to 192.0.2.1:80: no answer".to_owned()];
-        let silent = failure(&target, Error::Unreachable { attempts });
+        assert_eq!(failure(&target, ConnectError::NoPath).code, ErrorCode::NetworkFailure);
+        let server = "192.0.2.1:80".parse().unwrap();
+        let attempts = vec![Attempt::new("wlan0".to_owned(), server, "no answer".to_owned())];
+        let silent = failure(&target, ConnectError::Unreachable { attempts });
         assert_eq!(silent.code, ErrorCode::DestinationUnreachable);
         assert!(silent.text.contains("wlan0"), "{}", silent.text);
     }

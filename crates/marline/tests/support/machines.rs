@@ -11,7 +11,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use marline::{Carrier, Listener, ServerConfig};
+use marline::{Carrier, Server};
 use marline_testkit::need;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt as _;
@@ -276,11 +276,10 @@ fn far_serve_marline(listen: SocketAddr) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut config = ServerConfig::new(vec![listen], super::support::connection());
-            config.carrier = Carrier::Raw;
-            let listener = Listener::bind(config).await.unwrap();
-            told.send(listener.local_addrs()[0]).unwrap();
-            while let Ok((stream, _)) = listener.accept().await {
+            let mut server = Server::builder();
+            let listener = server.carrier(Carrier::Raw).listen(listen).bind().await.unwrap();
+            told.send(listener.local_addr()).unwrap();
+            while let Some((stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
                     let (mut reader, mut writer) = tokio::io::split(stream);
                     let _ = tokio::io::copy(&mut reader, &mut writer).await;

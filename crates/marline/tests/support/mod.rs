@@ -7,10 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use marline::{
-    Client, ClientConfig, ConnectionConfig, Limits, Listener, PathSpec, ServerConfig, Stream,
-    default_policies,
-};
+use marline::{Client, ClientBuilder, Server, ServerBuilder, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
@@ -18,48 +15,38 @@ use tokio::sync::Notify;
 /// Nothing in these tests takes this long unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn connection() -> ConnectionConfig {
-    ConnectionConfig::new(default_policies())
-}
-
-pub async fn server(shards: usize) -> Listener {
+pub async fn server(shards: usize) -> Server {
     server_with(shards, |_| {}).await
 }
 
-pub async fn server_with(shards: usize, change: impl FnOnce(&mut ServerConfig)) -> Listener {
-    let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().unwrap()], connection());
-    config.shards = shards;
-    change(&mut config);
-    Listener::bind(config).await.unwrap()
+pub async fn server_with(shards: usize, change: impl FnOnce(&mut ServerBuilder)) -> Server {
+    let mut server = Server::builder();
+    server.shards(shards);
+    change(&mut server);
+    if server.listen_addrs().is_empty() {
+        server.listen("127.0.0.1:0".parse().unwrap());
+    }
+    server.bind().await.unwrap()
 }
 
 pub async fn client(paths: &[&str]) -> Client {
     client_with(paths, |_| {}).await
 }
 
-pub async fn client_with(paths: &[&str], change: impl FnOnce(&mut ClientConfig)) -> Client {
-    let mut config = ClientConfig::new(connection());
-    config.paths = paths.iter().map(|p| p.parse::<PathSpec>().unwrap()).collect();
-    change(&mut config);
-    Client::bind(config).await.unwrap()
-}
-
-pub fn small_limits(change: impl FnOnce(&mut Limits)) -> Limits {
-    let mut limits = Limits::default();
-    change(&mut limits);
-    limits
+pub async fn client_with(paths: &[&str], change: impl FnOnce(&mut ClientBuilder)) -> Client {
+    let mut client = Client::builder();
+    client.paths(paths.iter().map(|path| path.parse().unwrap()));
+    change(&mut client);
+    client.bind().await.unwrap()
 }
 
 /// Both ends of a new connection.
-pub async fn pair(client: &Client, listener: &Listener) -> (Stream, Stream) {
-    pair_at(client, listener, listener.local_addrs()[0]).await
+pub async fn pair(client: &Client, listener: &Server) -> (Stream, Stream) {
+    pair_at(client, listener, listener.local_addr()).await
 }
 
-pub async fn pair_at(client: &Client, listener: &Listener, at: SocketAddr) -> (Stream, Stream) {
-    let (near, far) = within(async {
-        tokio::join!(client.connect(std::slice::from_ref(&at)), listener.accept())
-    })
-    .await;
+pub async fn pair_at(client: &Client, listener: &Server, at: SocketAddr) -> (Stream, Stream) {
+    let (near, far) = within(async { tokio::join!(client.connect(at), listener.accept()) }).await;
     (near.unwrap(), far.unwrap().0)
 }
 

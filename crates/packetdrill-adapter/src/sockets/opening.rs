@@ -132,6 +132,7 @@ impl State {
             ConnectError::AddressInUse => libc::EADDRINUSE,
             ConnectError::TooManyConnections => libc::ENOBUFS,
             ConnectError::FamilyMismatch => libc::EAFNOSUPPORT,
+            _ => libc::EIO,
         })?;
         let info = self.endpoint.info(id);
         let path = info.and_then(|info| info.subflows.first().map(|flow| flow.path));

@@ -63,7 +63,7 @@ pub(super) async fn exchange(client: &Client, server: SocketAddr) -> Exchanged {
     let nonce =
         clock.map_or(1, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 40;
     let mut exchanged = Exchanged { nonce, ..Exchanged::default() };
-    let opened = match timeout(OPENING, client.connect(&[server])).await {
+    let opened = match timeout(OPENING, client.connect(server)).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::new(error))),
         Err(_) => Err("no answer".to_owned()),
@@ -164,7 +164,7 @@ pub(super) async fn fetch_report(
     server: SocketAddr,
     nonce: u64,
 ) -> Option<Vec<Tapped>> {
-    let mut stream = client.connect(&[server]).await.ok()?;
+    let mut stream = client.connect(server).await.ok()?;
     stream.write_all(format!("{GREETING} report {nonce:016x}\n").as_bytes()).await.ok()?;
     let mut lines = BufReader::new(stream).lines();
     let mut entries = Vec::new();

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline::{Carrier, ConnectionConfig, Listener, ServerConfig, Stream, default_policies};
+use marline::{Carrier, Linger, Server, Stream};
 use marline_io::{SegmentLog, Tapped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -51,17 +51,14 @@ struct Responder {
 /// The address cannot be listened on, or a privilege is missing.
 pub async fn respond(listen: SocketAddr, ready: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
     let log = SegmentLog::new(LOG);
-    let mut connection = ConnectionConfig::new(default_policies());
-    connection.linger.timeout = marline_time::Duration::from_secs(20);
-    let mut config = ServerConfig::new(vec![listen], connection);
-    config.carrier = Carrier::Raw;
-    config.tap = Some(log.clone());
-    let listener = Listener::bind(config).await?;
-    ready(listener.local_addrs()[0]);
+    let mut server = Server::builder();
+    server.carrier(Carrier::Raw).listen(listen).segment_log(log.clone());
+    server.transport_mut().linger(Linger::new(Duration::from_secs(20)));
+    let server = server.bind().await?;
+    ready(server.local_addr());
     let responder = Arc::new(Responder { log, known: Mutex::default() });
     let room = Arc::new(Semaphore::new(AT_ONCE));
-    loop {
-        let (stream, peer) = listener.accept().await?;
+    while let Some((stream, peer)) = server.accept().await {
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             stream.abort();
             continue;
@@ -73,6 +70,7 @@ pub async fn respond(listen: SocketAddr, ready: impl FnOnce(SocketAddr)) -> anyh
             drop(place);
         });
     }
+    Ok(())
 }
 
 impl Responder {

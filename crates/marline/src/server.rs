@@ -1,4 +1,6 @@
-//! The accepting side.
+//! Server: accepts connections on one or several addresses.
+
+mod builder;
 
 use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,16 +14,14 @@ use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 use crate::client::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
-use crate::config::same_port;
 use crate::native::Announced;
-use crate::{Error, LONGEST_KEEPALIVE, PathChange, PolicyError, ServerConfig, Stream, native};
-
-/// Shards that may share a port: the flow id's top byte tells them apart.
-const MAX_SHARDS: usize = 128;
+use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, native};
+pub(crate) use builder::same_port;
+pub use builder::{ServerAddress, ServerBuilder};
 
 /// Accepts connections. Clones share everything.
 #[derive(Clone, Debug)]
-pub struct Listener {
+pub struct Server {
     inner: Arc<Inner>,
 }
 
@@ -29,7 +29,7 @@ pub struct Listener {
 struct Inner {
     shards: Vec<Arc<ShardHandle>>,
     queue: Arc<AcceptQueue>,
-    config: ServerConfig,
+    config: ServerBuilder,
     monitor: broadcast::Sender<MonitorEvent>,
     /// Where it listens, ports resolved.
     listen: Vec<SocketAddr>,
@@ -64,32 +64,20 @@ impl Drop for Inner {
     }
 }
 
-impl Listener {
-    /// Binds the listening sockets. Needs a tokio runtime with I/O and time.
-    ///
-    /// # Errors
-    /// An address cannot be bound, or the number of shards is no power of two up to 128.
-    pub async fn bind(mut config: ServerConfig) -> Result<Listener, Error> {
-        if !config.shards.is_power_of_two() || config.shards > MAX_SHARDS {
-            let shards = config.shards;
-            let what = format!("shards must be a power of two up to {MAX_SHARDS}, not {shards}");
-            return Err(Error::Config(what));
-        }
-        if config.listen.is_empty() {
-            return Err(Error::Config("no address to listen on".to_owned()));
-        }
-        if config.carrier.is_native() && config.shards != 1 {
-            let what = "native carriers have one shard (their sockets cannot be spread yet)";
-            return Err(Error::Config(what.to_owned()));
-        }
-        config.listen_on_both_families();
+impl Server {
+    /// A server that is still to be configured.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    fn open(mut config: ServerBuilder) -> Result<Server, BindError> {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let queue = AcceptQueue::new(config.backlog);
         let mut shards = Vec::new();
         native::announce(&mut config)?;
-        crate::multimob::allow_following(&mut config.connection);
         if config.reset_seed.is_none() {
-            let drawn = ResetSeed::random().map_err(|error| Error::io("draw a secret", error))?;
+            let drawn =
+                ResetSeed::random().map_err(|error| BindError::io("draw a secret", error))?;
             config.reset_seed = Some(drawn);
         }
         for index in 0..config.shards {
@@ -100,7 +88,7 @@ impl Listener {
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
             let watch = native::follow_addresses(&config, &shards[0], &addresses);
             let inner = Inner { shards, queue, config, monitor, listen, addresses, watch };
-            return Ok(Listener { inner: Arc::new(inner) });
+            return Ok(Server { inner: Arc::new(inner) });
         }
         let mut listen = config.listen.clone();
         for shard in &shards {
@@ -115,7 +103,7 @@ impl Listener {
                 // A port the system chose for the first shard serves all.
                 *address = shard
                     .open_socket(options)
-                    .map_err(|source| Error::Bind { address: *address, source })?;
+                    .map_err(|source| BindError::Bind { address: *address, source })?;
                 before = Some(*address);
             }
         }
@@ -127,22 +115,20 @@ impl Listener {
         }
         let addresses = Arc::default();
         let inner = Inner { shards, queue, config, monitor, listen, addresses, watch: None };
-        Ok(Listener { inner: Arc::new(inner) })
+        Ok(Server { inner: Arc::new(inner) })
     }
 
-    /// The next connection and its peer's address (that of the first subflow). Safe to cancel.
-    ///
-    /// # Errors
-    /// [`Error::ListenerClosed`] after [`close`](Self::close), by whichever clone.
-    pub async fn accept(&self) -> Result<(Stream, SocketAddr), Error> {
-        let incoming = self.inner.queue.pop().await.ok_or(Error::ListenerClosed)?;
-        let shard = self.inner.shard_of(incoming.id).ok_or(Error::ListenerClosed)?;
+    /// The next connection and its peer's address (that of the first subflow); `None` after
+    /// [`close`](Self::close), by whichever clone. Safe to cancel.
+    pub async fn accept(&self) -> Option<(Stream, SocketAddr)> {
+        let incoming = self.inner.queue.pop().await?;
+        let shard = self.inner.shard_of(incoming.id)?;
         let stream = marline_io::Stream::accepted(Arc::clone(shard), incoming);
-        Ok((Stream::new(stream, Arc::clone(&self.inner.config.registry)), incoming.peer))
+        Some((Stream::new(stream, Arc::clone(&self.inner.config.registry)), incoming.peer))
     }
 
     /// Accepts no further connections: those that wait are reset, those that still come refused, and
-    /// every [`accept`](Self::accept) ends. What was accepted goes on.
+    /// every [`accept`](Self::accept) returns `None`. What was accepted goes on.
     pub fn close(&self) {
         for shard in &self.inner.shards {
             shard.with_endpoint(|endpoint, _| endpoint.stop_accepting());
@@ -150,10 +136,17 @@ impl Listener {
         self.inner.close_queue();
     }
 
+    /// The first address it listens on, its port resolved.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        // One at least: `bind` asks for it.
+        self.inner.listen[0]
+    }
+
     /// The addresses it listens on, ports resolved.
     #[must_use]
-    pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.inner.listen.clone()
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.inner.listen
     }
 
     /// Changes an address that is announced by hand, for all connections: `Down` withdraws it
@@ -161,8 +154,8 @@ impl Listener {
     /// say whether subflows to it carry data while others can (MP_PRIO). Native carriers only.
     ///
     /// # Errors
-    /// `address` is none of [`ServerConfig::addresses`], port included.
-    pub fn set_address(&self, address: SocketAddr, change: PathChange) -> Result<(), Error> {
+    /// `address` was not [announced](ServerBuilder::announce), port included.
+    pub fn set_address(&self, address: SocketAddr, change: PathChange) -> Result<(), UnknownPath> {
         native::change(&self.inner.shards[0], &self.inner.addresses, address, change)
     }
 
@@ -178,13 +171,13 @@ impl Listener {
         self.inner.config.oracle.as_ref()
     }
 
-    /// Pictures of all connections.
+    /// Snapshots of all connections.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.inner.shards.iter().flat_map(|shard| shard.connections()).collect()
     }
 
-    /// Changes the scheduler of a running connection.
+    /// Changes the scheduler of a running connection; one that is over is left alone.
     ///
     /// # Errors
     /// The text names no scheduler, or a parameter is wrong.
@@ -193,7 +186,7 @@ impl Listener {
         set_scheduler(&self.inner.config.registry, shard, id, spec)
     }
 
-    /// Changes the path manager of a running connection.
+    /// Changes the path manager of a running connection; one that is over is left alone.
     ///
     /// # Errors
     /// The text names no path manager, or a parameter is wrong.
@@ -220,23 +213,23 @@ impl Listener {
 }
 
 fn start_shard(
-    config: &ServerConfig,
+    config: &ServerBuilder,
     index: u8,
     queue: &Arc<AcceptQueue>,
     monitor: &broadcast::Sender<MonitorEvent>,
-) -> Result<Arc<ShardHandle>, Error> {
+) -> Result<Arc<ShardHandle>, BindError> {
     let name = if config.shards > 1 { format!("server-shard{index}") } else { "server".to_owned() };
     let capture = match &config.capture_dir {
         None => None,
         Some(dir) => Some(
             Captures::in_dir(dir, &name, config.capture_secrets)
-                .map_err(|error| Error::io("capture directory", error))?,
+                .map_err(|error| BindError::io("capture directory", error))?,
         ),
     };
     let shard = Shard::start(ShardConfig {
         shard: marline_core::Shard { index, count: config.shards as u8 },
         reset_seed: config.reset_seed,
-        accept: Some(config.connection.clone()),
+        accept: Some(config.transport.as_core().clone()),
         limits: config.limits,
         queue: Some(Arc::clone(queue)),
         monitor: config.monitor.then(|| monitor.clone()),
@@ -245,7 +238,7 @@ fn start_shard(
         tap: config.tap.clone(),
         observers: Vec::new(),
     })
-    .map_err(|error| Error::io("start the network driver", error))?;
+    .map_err(|error| BindError::io("start the network driver", error))?;
     if let Some(oracle) = config.oracle.clone() {
         shard.set_oracle(oracle);
     }

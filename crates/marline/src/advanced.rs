@@ -1,0 +1,12 @@
+//! Parts for tools around the protocol: the core's open configuration, raw sockets opened in advance,
+//! observers of packets.
+//!
+//! They follow the inner crates and may change with any minor version.
+
+pub use marline_core::ConnectionConfig;
+pub use marline_io::{
+    Direction, ObservedPath, PacketObserver, Passing, RawSockets, ResetSeed, SegmentLog,
+    SharedObserver, drop_capabilities,
+};
+
+pub use crate::multimob::interactive;

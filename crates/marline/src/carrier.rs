@@ -1,0 +1,46 @@
+//! Carriers of segments: UDP datagrams, or native TCP on raw sockets or TUN interfaces.
+
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use marline_io::RawSockets;
+
+/// How segments travel.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// In UDP datagrams: needs no privilege, talks to Marline only.
+    #[default]
+    Udp,
+    /// As native TCP on raw sockets that are opened when needed: talks to any stack that speaks
+    /// Multipath TCP or plain TCP. Needs CAP_NET_RAW at that time.
+    Raw,
+    /// As native TCP on raw sockets that were opened earlier, while the process had CAP_NET_RAW.
+    Opened(Arc<RawSockets>),
+    /// As native TCP on TUN interfaces, one per path: Marline is a host of its own behind each.
+    Tun(Vec<TunPath>),
+}
+
+/// A TUN interface and the address of the host behind it, which is Marline.
+///
+/// The system routes packets for the address into the interface and forwards what comes out, so it
+/// must be configured as a router between that address and the network. Making the interface needs
+/// CAP_NET_ADMIN; one made before that belongs to the user (`ip tuntap add`) needs nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunPath {
+    /// Name of the interface.
+    pub interface: String,
+    /// Address of the host behind it: none of the system's own.
+    pub address: IpAddr,
+}
+
+impl Carrier {
+    pub(crate) const fn is_native(&self) -> bool {
+        !matches!(self, Carrier::Udp)
+    }
+
+    /// Name of the transport below, as firewalls and their administrators call it.
+    pub(crate) const fn transport(&self) -> &'static str {
+        if self.is_native() { "TCP" } else { "UDP" }
+    }
+}

@@ -1,0 +1,350 @@
+//! Configuration of a server.
+
+use core::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use marline_algos::Registry;
+use marline_core::{Limits, Oracle};
+use marline_io::{RawSockets, ResetSeed, SegmentLog};
+use marline_policy::Role;
+
+use super::Server;
+use crate::{BindError, Carrier, Interactive, PolicyError, TransportConfig, multimob};
+
+/// Shards that may share a port: the flow id's top byte tells them apart.
+const MAX_SHARDS: usize = 128;
+
+/// An address by which a server can be reached besides those it listens on, or by which it is to be
+/// announced (ADD_ADDR, RFC 8684 section 3.4.1).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// One of this machine's; port 0 stands for that of the first listening address.
+    pub address: SocketAddr,
+    /// Announce it to clients (ADD_ADDR).
+    pub signal: bool,
+    /// Subflows to it carry data only if nothing else can.
+    pub backup: bool,
+    /// Announce this address instead, by which a translator lets clients reach it.
+    pub advertised: Option<SocketAddr>,
+}
+
+impl ServerAddress {
+    /// An address that is announced as it is.
+    #[must_use]
+    pub const fn new(address: SocketAddr) -> Self {
+        ServerAddress { address, signal: true, backup: false, advertised: None }
+    }
+}
+
+/// What a [`Server`] runs with. Made by [`Server::builder`].
+///
+/// ```no_run
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = marline::Server::builder().listen("[::]:4500".parse()?).bind().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is opened before `bind`"]
+pub struct ServerBuilder {
+    pub(crate) carrier: Carrier,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<ServerAddress>,
+    pub(super) shards: usize,
+    pub(crate) transport: TransportConfig,
+    pub(super) capture_dir: Option<PathBuf>,
+    pub(super) capture_secrets: bool,
+    pub(super) tap: Option<SegmentLog>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) oracle: Option<Oracle>,
+    pub(super) monitor: bool,
+    pub(super) limits: Limits,
+    pub(super) backlog: usize,
+    pub(super) reset_seed: Option<ResetSeed>,
+}
+
+impl Default for ServerBuilder {
+    fn default() -> Self {
+        ServerBuilder {
+            carrier: Carrier::Udp,
+            listen: Vec::new(),
+            addresses: Vec::new(),
+            shards: 1,
+            transport: TransportConfig::default(),
+            capture_dir: None,
+            capture_secrets: false,
+            tap: None,
+            registry: Arc::new(Registry::default()),
+            oracle: None,
+            monitor: false,
+            limits: Limits::default(),
+            backlog: 1_024,
+            reset_seed: None,
+        }
+    }
+}
+
+impl ServerBuilder {
+    /// How segments travel. Default: in UDP datagrams.
+    pub fn carrier(&mut self, carrier: Carrier) -> &mut Self {
+        self.carrier = carrier;
+        self
+    }
+
+    /// Adds an address to listen on (UDP or TCP, as the carrier has it); port 0 lets the system choose
+    /// one. `[::]` stands for all addresses of both families, or of IPv6 alone where an IPv4 address is
+    /// added with the same port.
+    pub fn listen(&mut self, address: SocketAddr) -> &mut Self {
+        self.listen.push(address);
+        self
+    }
+
+    /// Adds an address to announce to clients, in the order of their address ids from 1 on. Native
+    /// carriers also listen on it. At most 254.
+    pub fn announce(&mut self, address: ServerAddress) -> &mut Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Endpoints that share the ports, each with a thread's worth of work: a power of two, at most 128.
+    /// Native carriers have one. Default: 1.
+    pub fn shards(&mut self, shards: usize) -> &mut Self {
+        self.shards = shards;
+        self
+    }
+
+    /// How connections behave: replaces every setting of connections made before, those by name too.
+    pub fn transport(&mut self, transport: impl Into<TransportConfig>) -> &mut Self {
+        self.transport = transport.into();
+        self
+    }
+
+    /// The settings of connections, to be read or changed.
+    pub const fn transport_mut(&mut self) -> &mut TransportConfig {
+        &mut self.transport
+    }
+
+    /// The settings of connections so far.
+    #[must_use]
+    pub const fn get_transport(&self) -> &TransportConfig {
+        &self.transport
+    }
+
+    /// The policies that can be chosen by name, before and while connections run. Default: the
+    /// built-in ones.
+    pub fn registry(&mut self, registry: impl Into<Arc<Registry>>) -> &mut Self {
+        self.registry = registry.into();
+        self
+    }
+
+    /// The scheduler of new connections, by name and parameters (`redundant-idle`).
+    ///
+    /// # Errors
+    /// The registry has no such scheduler, or a parameter is wrong; the error lists what there is.
+    pub fn scheduler(&mut self, spec: &str) -> Result<&mut Self, PolicyError> {
+        let scheduler = self.registry.scheduler(spec)?;
+        self.transport.scheduler(scheduler);
+        Ok(self)
+    }
+
+    /// The path manager of new connections, by name and parameters (`full-mesh`).
+    ///
+    /// # Errors
+    /// The registry has no such path manager, or a parameter is wrong; the error lists what there is.
+    pub fn path_manager(&mut self, spec: &str) -> Result<&mut Self, PolicyError> {
+        let path_manager = self.registry.path_manager(spec)?;
+        self.transport.path_manager(path_manager);
+        Ok(self)
+    }
+
+    /// Follows every client's choice of path, with the given parameters. Without it, a server follows
+    /// those clients that ask for it.
+    pub fn interactive(&mut self, parameters: Interactive) -> &mut Self {
+        multimob::interactive(self.transport.as_core_mut(), Role::Server, parameters);
+        self.oracle = Some(parameters.oracle());
+        self
+    }
+
+    /// What all connections of the process learn of each other's paths; clones are one oracle, and
+    /// every client and server of a process may share it. Default: each connection for itself.
+    pub fn oracle(&mut self, oracle: Option<Oracle>) -> &mut Self {
+        self.oracle = oracle;
+        self
+    }
+
+    /// The oracle so far.
+    #[must_use]
+    pub const fn get_oracle(&self) -> Option<&Oracle> {
+        self.oracle.as_ref()
+    }
+
+    /// Bounds on what peers may make it hold, per shard.
+    pub fn limits(&mut self, limits: Limits) -> &mut Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The bounds, to be read or changed.
+    pub const fn limits_mut(&mut self) -> &mut Limits {
+        &mut self.limits
+    }
+
+    /// Connections that may wait for [`Server::accept`]; more are refused. Default: 1,024.
+    pub fn backlog(&mut self, backlog: usize) -> &mut Self {
+        self.backlog = backlog;
+        self
+    }
+
+    /// UDP carrier: a seed that outlives the process lets a server that was killed and started again
+    /// tell its clients, as soon as they send, that their connections are gone. Without one, they find
+    /// out by their timers.
+    pub fn reset_seed(&mut self, seed: ResetSeed) -> &mut Self {
+        self.reset_seed = Some(seed);
+        self
+    }
+
+    /// Emit [monitor events](Server::monitor). Default: no.
+    pub fn monitor(&mut self, monitor: bool) -> &mut Self {
+        self.monitor = monitor;
+        self
+    }
+
+    /// Writes one pcapng file per listening address into this directory, without MPTCP keys, tokens and
+    /// HMACs.
+    pub fn capture_dir(&mut self, dir: impl Into<PathBuf>) -> &mut Self {
+        self.capture_dir = Some(dir.into());
+        self
+    }
+
+    /// Leaves MPTCP keys, tokens and HMACs in captures, with which a reader can disturb connections.
+    pub fn capture_secrets(&mut self, keep: bool) -> &mut Self {
+        self.capture_secrets = keep;
+        self
+    }
+
+    /// Log of segments, for diagnosis.
+    pub fn segment_log(&mut self, log: SegmentLog) -> &mut Self {
+        self.tap = Some(log);
+        self
+    }
+
+    /// Takes the ports of all addresses on raw sockets that are open already, and uses these as the
+    /// carrier: for a process that drops its privileges before it starts threads. Ports that the system
+    /// was to choose are chosen.
+    ///
+    /// # Errors
+    /// [`BindError::Bind`]: a port is taken, an address is not this machine's, or a privilege is
+    /// missing.
+    pub fn reserve(&mut self, sockets: Arc<RawSockets>) -> Result<&mut Self, BindError> {
+        self.listen = on_both_families(&self.listen);
+        for address in &mut self.listen {
+            let reserved = sockets.reserve(*address);
+            *address = reserved.map_err(|source| BindError::Bind { address: *address, source })?;
+        }
+        let port = self.listen.first().map_or(0, SocketAddr::port);
+        for further in &mut self.addresses {
+            if further.address.port() == 0 {
+                further.address.set_port(port);
+            }
+            let address = further.address;
+            if !self.listen.iter().any(|listen| covers(*listen, address)) {
+                let reserved = sockets.reserve(address);
+                reserved.map_err(|source| BindError::Bind { address, source })?;
+            }
+        }
+        self.carrier = Carrier::Opened(sockets);
+        Ok(self)
+    }
+
+    /// The addresses to listen on so far.
+    #[must_use]
+    pub fn listen_addrs(&self) -> &[SocketAddr] {
+        &self.listen
+    }
+
+    /// The addresses to announce so far.
+    #[must_use]
+    pub fn announced(&self) -> &[ServerAddress] {
+        &self.addresses
+    }
+
+    /// Opens the listening sockets. The builder can be used again. Needs a tokio runtime with I/O and
+    /// time.
+    ///
+    /// # Errors
+    /// An address cannot be bound, or the configuration contradicts itself.
+    pub async fn bind(&self) -> Result<Server, BindError> {
+        let wrong = |what: &str| Err(BindError::Config(what.to_owned()));
+        if !self.shards.is_power_of_two() || self.shards > MAX_SHARDS {
+            let shards = self.shards;
+            return wrong(&format!(
+                "shards must be a power of two up to {MAX_SHARDS}, not {shards}"
+            ));
+        }
+        if self.listen.is_empty() {
+            return wrong("no address to listen on");
+        }
+        if self.carrier.is_native() && self.shards != 1 {
+            return wrong("native carriers have one shard (their sockets cannot be spread yet)");
+        }
+        let mut config = self.clone();
+        config.listen = on_both_families(&config.listen);
+        multimob::allow_following(config.transport.as_core_mut());
+        Server::open(config)
+    }
+}
+
+/// Whether a socket that listens on `listen` is reached at `address`.
+fn covers(listen: SocketAddr, address: SocketAddr) -> bool {
+    let everywhere = listen.ip().is_unspecified() && listen.is_ipv4() == address.is_ipv4();
+    listen.port() == address.port() && (everywhere || listen.ip() == address.ip())
+}
+
+/// Spells out what `[::]` stands for: behind each `[::]:PORT`, `0.0.0.0:PORT` is put, unless an IPv4
+/// address is listed with that port. A second time changes nothing.
+fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
+    let has_ipv4 = |port| listen.iter().any(|at| at.is_ipv4() && at.port() == port);
+    let missing = |at: &SocketAddr| {
+        let everywhere = at.is_ipv6() && at.ip().is_unspecified();
+        let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port());
+        (everywhere && !has_ipv4(at.port())).then_some(ipv4)
+    };
+    listen.iter().flat_map(|at| [Some(*at), missing(at)]).flatten().collect()
+}
+
+/// `0.0.0.0:0` behind `[::]:PORT` means that port.
+pub(crate) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
+    let everywhere = |at: &SocketAddr| at.ip().is_unspecified();
+    match before.filter(|at| at.is_ipv6() && everywhere(at)) {
+        Some(ipv6) if address.is_ipv4() && everywhere(&address) && address.port() == 0 => {
+            SocketAddr::new(address.ip(), ipv6.port())
+        }
+        _ => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everywhere_is_both_families_unless_one_is_listed() {
+        let spelled = |addresses: &[&str]| {
+            let listen: Vec<_> = addresses.iter().map(|at| at.parse().unwrap()).collect();
+            let once = on_both_families(&listen);
+            assert_eq!(on_both_families(&once), once);
+            once.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(spelled(&["[::]:7"]), "[::]:7 0.0.0.0:7");
+        assert_eq!(spelled(&["[::]:7", "0.0.0.0:7"]), "[::]:7 0.0.0.0:7");
+        assert_eq!(
+            spelled(&["192.0.2.1:7", "[::]:7", "[::]:8"]),
+            "192.0.2.1:7 [::]:7 [::]:8 0.0.0.0:8"
+        );
+        assert_eq!(spelled(&["[::1]:7", "0.0.0.0:8"]), "[::1]:7 0.0.0.0:8");
+        let [v6, v4] = ["[::]:9", "0.0.0.0:0"].map(|at| at.parse().unwrap());
+        assert_eq!(same_port(v4, Some(v6)).port(), 9);
+        assert_eq!(same_port(v4, None).port(), 0);
+    }
+}

@@ -1,0 +1,119 @@
+//! Halves of a stream that two tasks can own.
+
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Stream;
+
+/// Reading half of a [`Stream`], from [`Stream::into_split`].
+///
+/// The connection is let go of when both halves are dropped.
+#[derive(Debug)]
+pub struct OwnedReadHalf {
+    stream: Arc<Stream>,
+}
+
+/// Writing half of a [`Stream`], from [`Stream::into_split`].
+///
+/// Dropping it shuts down our side of the connection; [`forget`](Self::forget) does not.
+#[derive(Debug)]
+pub struct OwnedWriteHalf {
+    stream: Arc<Stream>,
+    shuts_down: bool,
+}
+
+/// The halves given to `reunite` are not of one stream. Holds both.
+#[derive(Debug)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+pub(super) fn split(stream: Stream) -> (OwnedReadHalf, OwnedWriteHalf) {
+    let stream = Arc::new(stream);
+    let read = OwnedReadHalf { stream: Arc::clone(&stream) };
+    (read, OwnedWriteHalf { stream, shuts_down: true })
+}
+
+impl OwnedReadHalf {
+    /// Puts the two halves of a stream together again.
+    ///
+    /// # Errors
+    /// The halves are not of one stream.
+    pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
+        if !Arc::ptr_eq(&self.stream, &write.stream) {
+            return Err(ReuniteError(self, write));
+        }
+        write.forget();
+        match Arc::try_unwrap(self.stream) {
+            Ok(stream) => Ok(stream),
+            Err(_) => unreachable!("a stream has two halves, and one is gone"),
+        }
+    }
+
+    /// The stream, for what it tells and what can be set.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl OwnedWriteHalf {
+    /// Drops the half without shutting down our side of the connection.
+    pub fn forget(mut self) {
+        self.shuts_down = false;
+    }
+
+    /// The stream, for what it tells and what can be set.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.shuts_down {
+            self.stream.inner.shutdown();
+        }
+    }
+}
+
+impl AsyncRead for OwnedReadHalf {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream.inner.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for OwnedWriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.inner.poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.inner.shutdown();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl fmt::Display for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves are not of one stream")
+    }
+}
+
+impl std::error::Error for ReuniteError {}

@@ -1,0 +1,92 @@
+//! Server of encrypted streams.
+
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::pin::pin;
+use core::task::Poll;
+
+use tokio::task::JoinSet;
+
+use super::{Acceptor, TlsStream};
+use crate::Server;
+
+/// Handshakes under way at a time; further clients wait in the server's backlog.
+const HANDSHAKES: usize = 256;
+
+/// A [`Server`] whose streams are encrypted: it makes the handshakes, many at a time, so that a client
+/// that is slow, or speaks no TLS, keeps nobody waiting.
+#[derive(Debug)]
+pub struct TlsServer {
+    server: Server,
+    acceptor: Acceptor,
+    handshakes: JoinSet<Option<(TlsStream, SocketAddr)>>,
+}
+
+impl TlsServer {
+    /// Accepts on `server`, with the key of `acceptor`.
+    #[must_use]
+    pub fn new(server: Server, acceptor: Acceptor) -> Self {
+        TlsServer { server, acceptor, handshakes: JoinSet::new() }
+    }
+
+    /// The server below.
+    #[must_use]
+    pub const fn get_ref(&self) -> &Server {
+        &self.server
+    }
+
+    /// The next connection whose handshake is made, and its peer's address; `None` after
+    /// [`Server::close`], when those under way are done. Those whose handshake fails are logged and
+    /// dropped. Safe to cancel.
+    pub async fn accept(&mut self) -> Option<(TlsStream, SocketAddr)> {
+        let TlsServer { server, acceptor, handshakes } = self;
+        loop {
+            let mut accept = pin!(server.accept());
+            let mut closed = false;
+            let next = poll_fn(|cx| {
+                while let Poll::Ready(Some(done)) = handshakes.poll_join_next(cx) {
+                    if let Ok(Some(stream)) = done {
+                        return Poll::Ready(Next::Stream(stream));
+                    }
+                }
+                if !closed && handshakes.len() < HANDSHAKES {
+                    match accept.as_mut().poll(cx) {
+                        Poll::Ready(Some(incoming)) => {
+                            return Poll::Ready(Next::Incoming(incoming));
+                        }
+                        Poll::Ready(None) => closed = true,
+                        Poll::Pending => {}
+                    }
+                }
+                match closed && handshakes.is_empty() {
+                    true => Poll::Ready(Next::Closed),
+                    false => Poll::Pending,
+                }
+            });
+            match next.await {
+                Next::Closed => return None,
+                Next::Stream(stream) => return Some(stream),
+                Next::Incoming((stream, peer)) => {
+                    let acceptor = acceptor.clone();
+                    handshakes.spawn(async move {
+                        match acceptor.accept(stream).await {
+                            Ok(stream) => Some((stream, peer)),
+                            Err(error) => {
+                                let source = std::error::Error::source(&error);
+                                tracing::debug!(%peer, ?source, "{error}");
+                                None
+                            }
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Outcome of a wait.
+enum Next {
+    Closed,
+    Stream((TlsStream, SocketAddr)),
+    Incoming((crate::Stream, SocketAddr)),
+}

@@ -1,6 +1,6 @@
 //! The rows of the README's table, and the command that makes each.
 //!
-//! The figures go to standard output; they are copied into docs/figures.md by a person, together
+//! The figures go to standard output; they are copied into docs/research/figures.md by a person, together
 //! with the machine they were measured on.
 
 use std::path::Path;

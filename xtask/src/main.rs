@@ -38,7 +38,7 @@ usage: cargo xtask <task>
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
-  endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/endurance.md
+  endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dist            a static program in target/dist, with its SHA-256
 ";
 

@@ -3,7 +3,7 @@
 //! Everything here is a policy in the sense of `marline-policy`: it reads what the core measured
 //! and answers with a decision. Nothing here knows a packet, a socket or a clock, and the core
 //! knows none of these names. A policy from outside stands on the same footing as the ones here:
-//! register it in a [`Registry`] and choose it by name (docs/policies.md). Those of the papers are such
+//! register it in a [`Registry`] and choose it by name (docs/research/policies.md). Those of the papers are such
 //! policies: they live in the crate `marline-research`.
 //!
 //! | kind | module | default |
@@ -13,7 +13,7 @@
 //! | congestion control | [`congestion`], with the slow start from [`slow_start`] | `cubic` |
 //! | loss recovery | [`recovery`] | `rack-tlp` |
 //!
-//! docs/policy-list.md has all names with their parameters and defaults.
+//! docs/concepts/policy-list.md has all names with their parameters and defaults.
 
 #![forbid(unsafe_code)]
 

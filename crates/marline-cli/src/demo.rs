@@ -1,7 +1,7 @@
 //! The embedded default: Marline beside single paths over emulated links of the same kind, while
 //! one of them dies and returns. Everything runs as a user would run it: `marline server` and
 //! `marline client` as processes of this very program, applications through SOCKS5, the links as
-//! in `marline link`. See docs/demo.md for what the figures mean.
+//! in `marline link`. See docs/start/demo.md for what the figures mean.
 
 pub mod application;
 mod child;

@@ -1,5 +1,5 @@
 //! Churn, many streams, and ends without notice. Small versions run with all tests; `cargo xtask endurance`
-//! runs the large ones and prints their figures (docs/endurance.md). Needs root.
+//! runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! A real `ssh` session through a client and a server of ours, WiFi and a sleeping LTE radio between
-//! them: keys are typed, WiFi dies, and the echo goes on. Prints the hole; docs/quickstart.md has it.
+//! them: keys are typed, WiFi dies, and the echo goes on. Prints the hole; docs/start/quickstart.md has it.
 //! Needs root.
 //!
 //! ```text

@@ -1,5 +1,5 @@
 //! The interoperability matrix: Marline against the kernel's Multipath TCP, in both roles, over
-//! emulated links in namespaces. `cargo xtask interop --help`; docs/interop.md.
+//! emulated links in namespaces. `cargo xtask interop --help`; docs/research/interop.md.
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@
 //! small for the slower path, a handover to a backup. Both ends of a run are processes of their own
 //! in namespaces ([`crate::net`]); Marline's send native TCP through raw sockets. A run whose links
 //! were late is not believed but repeated. Every run leaves a file, so that a table that was
-//! interrupted goes on where it was. `cargo xtask compare`; docs/compare.md.
+//! interrupted goes on where it was. `cargo xtask compare`; docs/research/interop.md.
 
 mod contestant;
 mod row;

@@ -3,7 +3,7 @@
 //! The names carry the instance (`ml-NAME-client`), so several nets stand side by side. The links
 //! run in this process: however it ends, the interfaces are gone. What may be left (namespaces and
 //! processes in them) is written down in a claim before it is made; [`sweep`] removes what belongs
-//! to a process that is no more. See docs/lab.md.
+//! to a process that is no more. See docs/research/lab.md.
 
 mod claim;
 mod configure;

@@ -20,7 +20,7 @@
 //! RAVEN (Lee et al., MobiCom 2018), which duplicates while the confidence intervals of the
 //! paths' delays overlap. There the RTT decides, here what was late: losses leave no RTT behind.
 //!
-//! *p99 of a small message:* docs/papers/remp2015.md has the measurements. Where losses are
+//! *p99 of a small message:* docs/research/papers/remp2015.md has the measurements. Where losses are
 //! independent and frequent there is no good time to save bytes in, and this is full redundancy.
 
 use marline_policy::{

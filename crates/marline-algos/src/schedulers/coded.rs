@@ -23,7 +23,7 @@
 //! are the core's (`docs/adr/0016-coding-between-peers.md`); that repairs follow the burst instead of being
 //! spread over time is ours: interactive bursts are shorter than a round trip.
 //!
-//! *p99:* docs/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths that lose
+//! *p99:* docs/research/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths that lose
 //! some of them; it cannot help against what takes more than `rate` of them at once.
 
 use marline_policy::{

@@ -1,6 +1,6 @@
 //! An experiment as a TOML file: a scenario, what is done, who does it, and what goes wrong.
 //!
-//! docs/lab.md teaches it. Whatever is wrong with a file is said with its line, what there is
+//! docs/research/lab.md teaches it. Whatever is wrong with a file is said with its line, what there is
 //! instead, and what was probably meant; everything that can be found is found at once.
 
 mod check;

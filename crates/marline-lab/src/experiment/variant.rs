@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policies;
 
-/// A way to use the paths. Policies are specs (docs/policies.md); what is not said is the default.
+/// A way to use the paths. Policies are specs (docs/research/policies.md); what is not said is the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// What tables call it.

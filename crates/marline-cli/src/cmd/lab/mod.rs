@@ -21,7 +21,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub enum Lab {
     /// Run an experiment, a TOML file, in virtual time, live and on the kernel's stacks, and put the
-    /// results side by side (docs/lab.md).
+    /// results side by side (docs/research/lab.md).
     Run(run::Args),
     /// Run it over the ranges of its table `sweep`; goes on where it was interrupted.
     Sweep(sweep::Args),

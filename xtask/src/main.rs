@@ -32,7 +32,7 @@ usage: cargo xtask <task>
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
-  figures [ROW..] measures the rows of the README's table
+  figures [ROW..] measures the rows of docs/results.md; `handover` draws the README's figure
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help says what it takes

@@ -194,8 +194,8 @@ fn outside_code(text: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// Pages that any text names by their path from the root (`docs/.../name.md`), with their lines: in
-/// comments, in messages of programs, in addresses of this project. `docs/.../KEY.md` is a pattern, no page.
+/// Pages that any text names by their path from the root (`docs/README.md`), with their lines: in
+/// comments, in messages of programs, in addresses of this project. `docs/papers/KEY.md` is a pattern, no page.
 pub(crate) fn pages_named(text: &str) -> Vec<(usize, &str)> {
     const ENDINGS: [&str; 4] = [".md", ".toml", ".svg", ".html"];
     let in_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');

@@ -8,8 +8,8 @@
 //! come and go at a steady rate that is a rare event, as what is given back would be asked for again at once.
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of a C library more in every
-//! build and of its own ways under load; with what a connection costs now the call is enough. docs/research/endurance.md has
-//! the figures.
+//! build and of its own ways under load; with what a connection costs now the call is enough.
+//! docs/research/endurance.md has the figures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

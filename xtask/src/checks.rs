@@ -126,23 +126,98 @@ fn has_macro(code: &str, name: &str) -> bool {
     })
 }
 
-/// Relative links of a Markdown file, with their lines: `[text](target)`, code blocks left out.
-pub(crate) fn links(text: &str) -> Vec<(usize, &str)> {
+/// A relative link of a Markdown file: `[text](path#part)`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Link<'a> {
+    /// Counted from 1.
+    pub(crate) line: usize,
+    /// Empty: the page itself.
+    pub(crate) path: &'a str,
+    /// A heading, as [`anchors`] has it.
+    pub(crate) part: Option<&'a str>,
+}
+
+/// Relative links of a Markdown file, code blocks left out.
+pub(crate) fn links(text: &str) -> Vec<Link<'_>> {
     let mut found = Vec::new();
-    let mut in_code = false;
-    for (index, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") {
-            in_code = !in_code;
-        }
-        let mut rest = if in_code { "" } else { line };
+    for (line, mut rest) in outside_code(text) {
         while let Some(start) = rest.find("](") {
             rest = &rest[start + 2..];
             let Some(end) = rest.find(')') else { break };
-            let target = rest[..end].split(['#', ' ']).next().unwrap_or_default();
+            let target = rest[..end].split(' ').next().unwrap_or_default();
             if !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:") {
-                found.push((index + 1, target));
+                let (path, part) = match target.split_once('#') {
+                    Some((path, part)) => (path, Some(part)),
+                    None => (target, None),
+                };
+                found.push(Link { line, path, part });
             }
             rest = &rest[end..];
+        }
+    }
+    found
+}
+
+/// What a link may name in a Markdown file: its headings as GitHub writes them in addresses.
+pub(crate) fn anchors(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for (_, line) in outside_code(text) {
+        let heading = line.trim_start_matches('#');
+        if heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        // Of a link in a heading its text counts.
+        let shown: String = heading.trim().split("](").enumerate().map(text_of_link).collect();
+        let kept = shown.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let name = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let again = found.iter().filter(|known| **known == name).count();
+        found.push(if again == 0 { name } else { format!("{name}-{again}") });
+    }
+    found
+}
+
+fn text_of_link((index, piece): (usize, &str)) -> &str {
+    if index == 0 { piece } else { piece.split_once(')').map_or(piece, |(_, after)| after) }
+}
+
+/// Lines with their numbers, without those of code blocks.
+fn outside_code(text: &str) -> Vec<(usize, &str)> {
+    let mut in_code = false;
+    let mut kept = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code {
+            kept.push((index + 1, line));
+        }
+    }
+    kept
+}
+
+/// Pages that any text names by their path from the root (`docs/README.md`), with their lines: in
+/// comments, in messages of programs, in addresses of this project. `docs/research/papers/KEY.md` is a
+/// pattern, no page.
+pub(crate) fn pages_named(text: &str) -> Vec<(usize, &str)> {
+    const ENDINGS: [&str; 4] = [".md", ".toml", ".svg", ".html"];
+    let in_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for (at, _) in line.match_indices("docs/") {
+            // Else it is a folder of another tree.
+            let before = &line[..at];
+            let from_root = !before.ends_with(in_path)
+                || before.ends_with("../")
+                || before.ends_with("/blob/main/");
+            let rest = &line[at..];
+            let path = rest.split(|c| !in_path(c)).next().unwrap_or_default();
+            let complete = !rest[path.len()..].starts_with(['*', '{', '<']);
+            let path = path.trim_end_matches('.');
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let a_page = ENDINGS.iter().any(|ending| name.ends_with(ending));
+            let a_pattern = name != "README.md" && name.contains(|c: char| c.is_ascii_uppercase());
+            if from_root && complete && a_page && !a_pattern {
+                found.push((index + 1, path));
+            }
         }
     }
     found
@@ -195,6 +270,29 @@ mod tests {
     #[test]
     fn links_are_read_outside_code_only() {
         let page = "[a](b.md#part) [c](https://x.y) [d](#e)\n```\n[f](g)\n```\n![h](i.svg)\n";
-        assert_eq!(links(page), [(1, "b.md"), (5, "i.svg")]);
+        let link = |line, path, part| Link { line, path, part };
+        let expected =
+            [link(1, "b.md", Some("part")), link(1, "", Some("e")), link(5, "i.svg", None)];
+        assert_eq!(links(page), expected);
+    }
+
+    #[test]
+    fn headings_are_named_as_in_addresses() {
+        let page = "# `marline demo`\n## 8. Stopping, upgrades\n```\n# no\n```\n## A [b](c.md) d\n# x\n# x\n";
+        let expected = ["marline-demo", "8-stopping-upgrades", "a-b-d", "x", "x-1"];
+        assert_eq!(anchors(page), expected);
+    }
+
+    #[test]
+    fn pages_are_found_wherever_they_are_named() {
+        let page = concat!("do", "cs/a/b.md");
+        let lines = [
+            format!("// see {page}."),
+            format!("\"({page}#c)\" x{page} of/{page} {page}x"),
+            format!("https://h.example/marline/blob/main/{page} ../../{page}"),
+            page.replace('b', "KEY"),
+        ];
+        let text = lines.join("\n");
+        assert_eq!(pages_named(&text), [(1, page), (2, page), (3, page), (3, page)]);
     }
 }

@@ -1,6 +1,6 @@
 //! Rows of the README's table of figures, and the command that produces each.
 //!
-//! The figures go to standard output; they are copied into docs/figures.md by a person, together
+//! What is measured goes to standard output; it is copied into docs/research/figures.md by a person, together
 //! with the machine they were measured on.
 
 use std::path::Path;
@@ -23,9 +23,14 @@ const ROWS: &[(&str, &str)] = &[
     ("echo", "run --release -q -p marline --example echo"),
     ("connections", "bench -q -p marline-cli --bench connections"),
     ("links", "bench -q -p marline-emulator --bench tunnel"),
+    ("handover", HANDOVER),
     ("captures", "test --release -q -p marline-sim --test it capture:: -- --nocapture"),
     ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),
 ];
+
+/// Draws the README's figure again, into the tree.
+const HANDOVER: &str = "run --release -q -p marline-lab --example handover -- scenarios/handover.toml \
+                        docs/start/handover.svg";
 
 /// Measures the rows named, or all of them. Goes on after a row that fails, and fails at the end.
 pub(crate) fn measure(root: &Path, wanted: &[String]) -> TaskResult {

@@ -32,13 +32,13 @@ usage: cargo xtask <task>
   test [ARGS]     every test of the repository; ARGS go to `cargo test --workspace`
   fuzz [SECONDS]  every fuzz target for SECONDS (default 20), without sanitizer
   ci [STEP..]     what .ci/run runs, or some of its steps, with the time each took
-  figures [ROW..] measures the rows of the README's table
+  figures [ROW..] measures the rows of docs/results.md; `handover` draws the README's figure
   digests         one hash over what 5,000 random worlds of each family and the papers' runs do: equal
                   before and after a change that changes no behaviour
   interop [ARGS]  the matrix against the kernel's Multipath TCP (root); --help lists its options
   compare [ARGS]  the table beside the kernel's TCP and Multipath TCP (root); --help likewise
   packetdrill [..] scripts of PKT_DIR, run by PACKETDRILL against our core (root); --help likewise
-  endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/endurance.md
+  endurance       churn, ten thousand streams, kill -9 (root; some minutes): docs/research/endurance.md
   dist            a static program in target/dist, with its SHA-256
 ";
 

@@ -42,6 +42,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
         if ending.is_empty() || TEXT_ENDINGS.contains(&ending) {
             let found = checks::text(path, &text);
             wrong.extend(found.iter().map(|f| format!("{path}:{}: {}", f.line, f.message)));
+            wrong.extend(missing_pages(root, path, &text));
         }
         if ending == "rs" {
             let found = checks::rust(path, &text);
@@ -59,7 +60,7 @@ pub(crate) fn check(root: &Path) -> TaskResult {
     for of in manifest::workspace_crates(root)? {
         wrong.extend(crate_rules(root, &of)?);
     }
-    wrong.extend(unlisted_decisions(root, &listed));
+    wrong.extend(unlisted_pages(root, &listed));
     if !long.is_empty() {
         long.sort_unstable_by(|a, b| b.cmp(a));
         println!("tidy: longer than the {FILE_LINES_AIM} lines aimed at:\n{}", long.join("\n"));
@@ -92,24 +93,56 @@ fn header_opening(path: &str, text: &str) -> Option<String> {
     })
 }
 
+/// Links to files that are not there, and to headings that their file has not.
 fn dead_links(root: &Path, path: &str, text: &str) -> Vec<String> {
-    let folder = root.join(path).parent().map(Path::to_path_buf).unwrap_or_default();
-    checks::links(text)
+    let page = root.join(path);
+    let folder = page.parent().unwrap_or(root);
+    let mut dead = Vec::new();
+    for link in checks::links(text) {
+        let target = if link.path.is_empty() { page.clone() } else { folder.join(link.path) };
+        let (line, shown) = (link.line, link.path);
+        if !target.exists() {
+            dead.push(format!("{path}:{line}: no such file: {shown}"));
+        } else if let Some(part) = link.part
+            && target.extension().is_some_and(|ending| ending == "md")
+        {
+            let there = fs::read_to_string(&target).unwrap_or_default();
+            if !checks::anchors(&there).iter().any(|anchor| anchor == part) {
+                dead.push(format!("{path}:{line}: no such heading: {shown}#{part}"));
+            }
+        }
+    }
+    dead
+}
+
+/// Pages that a file names by their path from the root and that are not there.
+fn missing_pages(root: &Path, path: &str, text: &str) -> Vec<String> {
+    checks::pages_named(text)
         .into_iter()
-        .filter(|(_, target)| !folder.join(target).exists())
-        .map(|(line, target)| format!("{path}:{line}: no such file: {target}"))
+        .filter(|(_, page)| !root.join(page).exists())
+        .map(|(line, page)| format!("{path}:{line}: no such page: {page}"))
         .collect()
 }
 
-/// Every decision record is named by the list that readers start from.
-fn unlisted_decisions(root: &Path, files: &[String]) -> Vec<String> {
-    let list = fs::read_to_string(root.join("docs/adr/README.md")).unwrap_or_default();
-    files
-        .iter()
-        .filter_map(|path| path.strip_prefix("docs/adr/"))
-        .filter(|name| *name != "README.md" && !list.contains(&format!("]({name})")))
-        .map(|name| format!("docs/adr/{name}: not listed in docs/adr/README.md"))
-        .collect()
+/// Every page is named by the list that its readers start from: that of its own folder, if there is one,
+/// or that of all shelves.
+fn unlisted_pages(root: &Path, files: &[String]) -> Vec<String> {
+    const INDEX: &str = "README.md";
+    let mut unlisted = Vec::new();
+    let pages = files.iter().filter(|path| path.starts_with("docs/") && path.ends_with(".md"));
+    for path in pages.filter(|path| root.join(path).exists() && *path != "docs/README.md") {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let own = format!("{folder}/{INDEX}");
+        let (list, link) = match name != INDEX && root.join(&own).exists() {
+            true => (own, name),
+            false => (format!("docs/{INDEX}"), path.strip_prefix("docs/").unwrap_or(path)),
+        };
+        let text = fs::read_to_string(root.join(&list)).unwrap_or_default();
+        if !checks::links(&text).iter().any(|found| found.path == link) {
+            unlisted.push(format!("{path}: not listed in {list}"));
+        }
+    }
+    unlisted
 }
 
 fn crate_rules(root: &Path, of: &Crate) -> Result<Vec<String>, String> {

@@ -3,7 +3,7 @@
 //! Everything here is a policy in the sense of `marline-policy`: it reads what the core measured
 //! and answers with a decision. Nothing here depends on packets, sockets or clocks, and the core
 //! does not refer to these policies by name. External policies are on the same footing as the
-//! built-in ones: register one in a [`Registry`] and choose it by name (docs/policies.md). The
+//! built-in ones: register one in a [`Registry`] and choose it by name (docs/research/policies.md). The
 //! policies of the papers are of this kind; they are in the crate `marline-research`.
 //!
 //! | kind | module | default |
@@ -13,7 +13,7 @@
 //! | congestion control | [`congestion`], with the slow start from [`slow_start`] | `cubic` |
 //! | loss recovery | [`recovery`] | `rack-tlp` |
 //!
-//! docs/policy-list.md has all names with their parameters and defaults.
+//! docs/concepts/policy-list.md has all names with their parameters and defaults.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! Control socket of a running client or server: a unix socket (mode 0600, same user or root only)
-//! that speaks the JSON lines of docs/monitor.md. `marline monitor`, `marline path` and `marline
+//! that speaks the JSON lines of docs/operate/monitor.md. `marline monitor`, `marline path` and `marline
 //! scheduler` are its users; metrics and the demo read the same snapshots.
 
 pub mod client;

@@ -122,7 +122,7 @@ pub(crate) fn explained(error: io::Error, what: &str) -> anyhow::Error {
     anyhow::anyhow!(
         "{what} needs the capability CAP_NET_RAW, which this process does not have: give it to the \
          program (sudo setcap cap_net_raw+ep {}), to the systemd unit (AmbientCapabilities=\
-         CAP_NET_RAW, see docs/deploy.md), or to the container (--cap-add NET_RAW)",
+         CAP_NET_RAW, see docs/operate/deploy.md), or to the container (--cap-add NET_RAW)",
         program.display()
     )
 }

@@ -1,5 +1,5 @@
 //! Endurance tests: churn, many streams, and abrupt ends. Small versions run with all tests; `cargo
-//! xtask endurance` runs the large ones and prints their figures (docs/endurance.md). Needs root.
+//! xtask endurance` runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
 
 mod support;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use marline_testkit::need;
 
 fn docs() -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lab.md");
-    std::fs::read_to_string(file).expect("docs/lab.md")
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/lab.md");
+    std::fs::read_to_string(file).expect("docs/research/lab.md")
 }
 
 /// What stands after a line that begins a block, up to the block's end.

@@ -137,9 +137,9 @@ fn ssh_logs_in_and_copies() {
     used_mptcp(&world, 2);
 }
 
-/// The rules that docs/deploy.md shows.
+/// The rules that docs/operate/deploy.md shows.
 fn documented_rules() -> String {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deploy.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/deploy.md");
     let page = std::fs::read_to_string(page).unwrap();
     let block = page.split("```nft\n").nth(1).expect("an nft block");
     block.split("```").next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! Test that executes docs/quickstart.md literally.
+//! Test that executes docs/start/quickstart.md literally.
 //!
 //! The page's blocks say in their info strings who runs them (`role=`), whether they stay running
 //! (`background ready=".."`), what is typed (`stdin=`, `type=`), what must appear (`expect=`) and what
@@ -16,7 +16,7 @@ use std::process::Stdio;
 use marline_testkit::need;
 use support::world::{Until, World, namespaces_work};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quickstart.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/start/quickstart.md");
 const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/quickstart_world.sh");
 const STEP_S: &str = "30";
 
@@ -75,7 +75,7 @@ fn make_world(dir: &Path) -> World {
 fn run(world: &mut World, block: &Block, input: &[u8]) {
     let get = |name: &str| block.attributes.get(name).map(String::as_str);
     let role = get("role").expect("a role");
-    let place = format!("docs/quickstart.md:{}", block.line);
+    let place = format!("docs/start/quickstart.md:{}", block.line);
     if let Some(event) = get("event") {
         let status = world.command(role, event, STEP_S).status().unwrap();
         assert!(status.success(), "{place}: {event}");

@@ -1,6 +1,6 @@
 //! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a
 //! sleeping LTE radio: keys are typed, WiFi dies, and the echo continues. Prints the length of the
-//! gap, which docs/quickstart.md quotes. Needs root.
+//! gap, which docs/start/quickstart.md quotes. Needs root.
 //!
 //! ```text
 //! sudo cargo test -p marline-cli --test ssh_hole -- --nocapture

@@ -95,7 +95,7 @@ rmdir /old
 # As at any start of a machine.
 mount --make-rshared /
 cd /
-# docs/deploy.md and the comments of the units.
+# docs/operate/deploy.md and the comments of the units.
 marline server --init --config /var/lib/marline/marline.toml --listen 127.0.0.1:7777 \
     --public 127.0.0.1:7777 --allow 127.0.0.0/8 --invite-out /etc/marline/invite 2> /dev/null
 echo "path = [\"127.0.0.1\"]

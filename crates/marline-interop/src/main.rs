@@ -1,5 +1,5 @@
 //! Interoperability matrix: Marline against the kernel's Multipath TCP, in both roles, over
-//! emulated links in namespaces. See `cargo xtask interop --help` and docs/interop.md.
+//! emulated links in namespaces. See `cargo xtask interop --help` and docs/research/interop.md.
 
 #![forbid(unsafe_code)]
 

@@ -51,7 +51,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// An experiment over links of these names and descriptions (docs/link.md).
+    /// An experiment over links of these names and descriptions (docs/research/link.md).
     #[must_use]
     pub fn over(links: &[(&str, &str)], workload: Workload) -> Experiment {
         let path = |(name, link): &(&str, &str)| Path {

@@ -4,7 +4,7 @@
 //! The names carry the instance (`ml-NAME-client`), so several nets stand side by side. The links
 //! run in this process, and the interfaces disappear with it. Possible remains (namespaces and
 //! processes in them) are recorded in a claim before they are created; [`sweep`] removes those of
-//! dead processes. See docs/lab.md.
+//! dead processes. See docs/research/lab.md.
 
 mod claim;
 mod configure;

@@ -74,7 +74,7 @@ static FILE: LazyLock<File> =
 pub struct Walk {
     /// Which one.
     pub seed: u64,
-    /// The WiFi link (docs/link.md).
+    /// The WiFi link (docs/research/link.md).
     pub wifi: String,
     /// The LTE link.
     pub lte: String,

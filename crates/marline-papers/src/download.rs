@@ -48,7 +48,7 @@ impl Download {
     }
 }
 
-/// A link by its description (docs/link.md), without traces.
+/// A link by its description (docs/research/link.md), without traces.
 ///
 /// # Errors
 /// It is no description of a link.

@@ -9,7 +9,7 @@
 //!
 //! Another allocator (jemalloc, mimalloc) would do this by itself, at the price of another C
 //! library in every build and of a different behaviour under load; with the current cost of a
-//! connection the call is enough. docs/endurance.md has the figures.
+//! connection the call is enough. docs/research/endurance.md has the figures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Policies of the literature: those that papers measured, and baselines for Marline's own.
 //!
-//! They are registered through the same public door as anybody's own (docs/policies.md), and stand on the
+//! They are registered through the same public door as anybody's own (docs/research/policies.md), and stand on the
 //! rules that `marline-algos` shares ([`classes`](marline_algos::schedulers::classes),
 //! [`copies`](marline_algos::schedulers::copies), [`window`](marline_algos::congestion::window)). The program
 //! and the lab know them; a program with the library alone asks for them:
@@ -21,7 +21,7 @@
 //! | around a congestion control | `cap`, `keep-window` |
 //! | loss recovery | `rfc6675` |
 //!
-//! Parameters and defaults are in docs/policy-list.md.
+//! Parameters and defaults are in docs/concepts/policy-list.md.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! Test that docs/policy-list.md matches the registry: every name, key and default, nothing else,
+//! Test that docs/concepts/policy-list.md matches the registry: every name, key and default, nothing else,
 //! and which of the names are this crate's.
 
 use marline_algos::{PolicyKind, Registry};
 
-const PAGE: &str = include_str!("../../../docs/policy-list.md");
+const PAGE: &str = include_str!("../../../docs/concepts/policy-list.md");
 
 /// The kinds and the headings of their tables.
 const SECTIONS: [(PolicyKind, &str); 6] = [
@@ -45,7 +45,7 @@ fn the_page_lists_what_there_is() {
                 (name.to_owned(), texts.collect())
             })
             .collect();
-        assert_eq!(listed, known, "docs/policy-list.md, `{heading}`");
+        assert_eq!(listed, known, "docs/concepts/policy-list.md, `{heading}`");
     }
 }
 
@@ -58,6 +58,9 @@ fn the_page_says_which_of_them_must_be_asked_for() {
         let line = PAGE.lines().find(|line| line.starts_with(&format!("| {kind} | ")));
         let listed =
             line.map_or_else(Vec::new, |line| line.split('`').skip(1).step_by(2).collect());
-        assert_eq!(listed, own, "docs/policy-list.md, of the crate marline-research: {kind}");
+        assert_eq!(
+            listed, own,
+            "docs/concepts/policy-list.md, of the crate marline-research: {kind}"
+        );
     }
 }

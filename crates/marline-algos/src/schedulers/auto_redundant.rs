@@ -20,7 +20,7 @@
 //! paths' delays overlap. That decision is based on the RTT, this one on lateness, since lost
 //! segments give no RTT sample.
 //!
-//! *p99 of a small message:* docs/papers/remp2015.md has the measurements. Where losses are
+//! *p99 of a small message:* docs/research/papers/remp2015.md has the measurements. Where losses are
 //! independent and frequent there is no phase in which bytes could be saved, and this equals full
 //! redundancy.
 

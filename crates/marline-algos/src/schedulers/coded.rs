@@ -26,7 +26,7 @@
 //! are the core's (`docs/adr/0016-coding-between-peers.md`); that repairs follow the burst instead of being
 //! spread over time is ours: interactive bursts are shorter than a round trip.
 //!
-//! *p99:* docs/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths
+//! *p99:* docs/research/papers/remp2015.md, table `coding`. It pays for bursts of several segments on paths
 //! that lose some of them; it cannot help if more than `rate` of them are lost at once.
 
 use marline_policy::{

@@ -21,7 +21,7 @@
 //! percentile of a service's latency; here it comes from the path's RTT estimator.
 //!
 //! *What the papers leave open:* ReMP and its successors send copies at once or not at all. The
-//! delay and its limit are ours. Measured in docs/papers/remp2015.md.
+//! delay and its limit are ours. Measured in docs/research/papers/remp2015.md.
 //!
 //! *Extra bytes:* as many segments as are lost or come late: a few percent. *p99 of a small
 //! message:* where less than 1 % is late, the path's own; else about the sum of both paths' RTTs.

@@ -70,7 +70,7 @@ pub const DEFAULT_LINGER: Span = Span(std::time::Duration::from_secs(3_600));
 pub struct Choice {
     /// The mode.
     pub mode: Mode,
-    // Policies are specs: a name, perhaps with parameters and wrappers (docs/policy-list.md).
+    // Policies are specs: a name, perhaps with parameters and wrappers (docs/concepts/policy-list.md).
     /// Instead of the mode's scheduler.
     pub scheduler: Option<String>,
     /// Instead of the mode's path manager.

@@ -76,7 +76,7 @@ macro_rules! options {
                 #[arg(long, value_name = "SPEC")]
                 recovery: Option<String>,
                 /// Path health monitor shared by all connections: prompt or multimob, optionally
-                /// with parameters (docs/oracle.md), or off [default: prompt in mode interactive]
+                /// with parameters (docs/concepts/path-health.md), or off [default: prompt in mode interactive]
                 #[arg(long, value_name = "SPEC")]
                 oracle: Option<$crate::config::shared::OracleWord>,
                 /// Keep connections without any path this long [default: 1h]

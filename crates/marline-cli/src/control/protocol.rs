@@ -1,4 +1,4 @@
-//! Messages of the control socket: one JSON object per line, described in docs/monitor.md.
+//! Messages of the control socket: one JSON object per line, described in docs/operate/monitor.md.
 //!
 //! The names are the kernel's where it has one (`ip mptcp monitor`, MPTCP_FULL_INFO), units are last in a name,
 //! and an unknown field is ignored by the reader, so that either side may be newer.

@@ -66,7 +66,7 @@ async fn connections() -> Vec<Finding> {
     if let Err(error) = greet(&listener, Protocol::TCP).await {
         let text = format!(
             "a connection over loopback fails ({error}): does a firewall rule drop input on loopback? \
-             (nft list ruleset; docs/deploy.md section 6)"
+             (nft list ruleset; docs/operate/deploy.md section 6)"
         );
         return vec![Finding::fails(PLAIN, text)];
     }

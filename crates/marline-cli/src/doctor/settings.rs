@@ -126,7 +126,7 @@ fn judge(what: &'static str, dropping: &[String]) -> Finding {
         what,
         format!(
             "input is dropped by default ({}): Marline's ports must be accepted there, raw sockets \
-             do not see what is dropped (docs/deploy.md section 6)",
+             do not see what is dropped (docs/operate/deploy.md section 6)",
             dropping.join(", ")
         ),
     )

@@ -1,6 +1,6 @@
 //! Experiment file in TOML: scenario, workload, contestants and faults.
 //!
-//! docs/lab.md describes it. Every error in a file is reported with its line, the allowed values,
+//! docs/research/lab.md describes it. Every error in a file is reported with its line, the allowed values,
 //! and the probable intention; all detectable errors are reported at once.
 
 mod check;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policies;
 
-/// A way to use the paths. Policies are specs (docs/policies.md); unset values have their defaults.
+/// A way to use the paths. Policies are specs (docs/research/policies.md); unset values have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
     /// What tables call it.

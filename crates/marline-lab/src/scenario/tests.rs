@@ -79,7 +79,7 @@ fn those_of_the_repository_can_be_read() {
 
 /// The repository's documentation.
 fn docs(name: &str) -> String {
-    let file = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let file = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research").join(name);
     std::fs::read_to_string(file).expect(name)
 }
 

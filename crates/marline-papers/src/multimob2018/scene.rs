@@ -19,7 +19,7 @@ use super::systems::System;
 pub(super) const WIFI: usize = 0;
 pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
-/// An interface keeps its address for so long after its signal went (docs/walks.md).
+/// An interface keeps its address for so long after its signal went (docs/research/wifi-mobility.md).
 const GIVEN_UP: Duration = Duration::from_secs(4);
 /// The hole of a handover is looked for so long before and after WiFi falls silent.
 const AROUND: Duration = Duration::from_secs(5);

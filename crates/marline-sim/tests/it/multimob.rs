@@ -289,7 +289,7 @@ fn a_push_after_a_pause_in_which_wifi_died_arrives() {
     assert_eq!(push_arrives_after(None, at(150_000)), None, "what the keepalive is for");
 }
 
-/// docs/oracle.md: the price of an idle connection.
+/// docs/concepts/path-health.md: the price of an idle connection.
 #[test]
 fn an_idle_hour_costs_this_much() {
     let wifi = "rate=30M,delay=10ms,radio=wifi";

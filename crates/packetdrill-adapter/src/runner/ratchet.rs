@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const HEAD: &str = "\
 # Names of packetdrill scripts that pass; `cargo xtask packetdrill` fails when one of them does not.
-# The scripts themselves are not part of this repository: see docs/packetdrill.md.
+# The scripts themselves are not part of this repository: see docs/research/packetdrill.md.
 ";
 
 /// The list.

@@ -21,7 +21,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub enum Lab {
     /// Run an experiment (a TOML file) in virtual time, live and on the kernel's stacks, and
-    /// compare the results (docs/lab.md).
+    /// compare the results (docs/research/lab.md).
     Run(run::Args),
     /// Run an experiment over the ranges of its table `sweep`; an interrupted sweep is resumed.
     Sweep(sweep::Args),

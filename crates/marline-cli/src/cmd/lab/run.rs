@@ -21,7 +21,7 @@ use crate::cmd::monitor::print;
 /// Arguments of `marline lab run`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The experiment, a TOML file (docs/lab.md; some are in scenarios/).
+    /// The experiment, a TOML file (docs/research/lab.md; some are in scenarios/).
     pub file: PathBuf,
     /// Options of the runs.
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Diagnosis tests: one for every kind of middlebox in docs/middleboxes.md.
+//! Diagnosis tests: one for every kind of middlebox in docs/concepts/middleboxes.md.
 
 use marline::FallbackReason;
 
@@ -7,7 +7,8 @@ use super::super::responder::{began, told};
 use super::super::{Verdict, findings};
 use super::talk::{ACK, Notes, SYN, Segment, Talk, content};
 
-const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/middleboxes.md"));
+const PAGE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/concepts/middleboxes.md"));
 const LIVE: [&str; 2] = [
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor_paths.rs")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nat.rs")),
@@ -25,7 +26,7 @@ enum Came {
 
 /// A kind of middlebox.
 struct Kind {
-    /// As docs/middleboxes.md calls it.
+    /// As docs/concepts/middleboxes.md calls it.
     name: &'static str,
     /// A string of the live tests ([`LIVE`]) that plays or names it: mostly its link. Nothing: only virtual.
     live: Option<&'static str>,
@@ -508,7 +509,7 @@ fn documented() -> Vec<&'static str> {
 #[test]
 fn the_page_has_these_kinds_and_those_played_live_are() {
     let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-    assert_eq!(documented(), names, "docs/middleboxes.md");
+    assert_eq!(documented(), names, "docs/concepts/middleboxes.md");
     for kind in KINDS.iter().chain(OTHERS) {
         match kind.live {
             Some(link) => {
@@ -517,7 +518,10 @@ fn the_page_has_these_kinds_and_those_played_live_are() {
             }
             None => {
                 let line = format!("only virtual: {}", kind.name);
-                assert!(PAGE.contains(&line), "{line:?} is not said in docs/middleboxes.md");
+                assert!(
+                    PAGE.contains(&line),
+                    "{line:?} is not said in docs/concepts/middleboxes.md"
+                );
             }
         }
     }

@@ -32,7 +32,7 @@ pub trait Handle: Send + Sync + 'static {
     /// The local paths, now.
     fn paths(&self) -> Vec<Path>;
 
-    /// The oracle's table; `None`: there is no oracle.
+    /// The path health monitor's table; `None`: there is no path health monitor.
     fn netpaths(&self) -> Option<Vec<Netpath>>;
 
     /// Every event from now on.

@@ -132,10 +132,10 @@ fn table(stage: &Stage) -> String {
     stage.shell(Side::Client, "marline monitor --table --once --control client.sock")
 }
 
-/// The oracle's line for a local address.
+/// The path health monitor's line for a local address.
 fn verdict(table: &str, local: &str) -> String {
-    let oracle = table.split("oracle\n").nth(1).unwrap_or_default();
-    let line = oracle.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
+    let table_below = table.split("path health\n").nth(1).unwrap_or_default();
+    let line = table_below.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
     line.unwrap_or_else(|| panic!("no {local} in\n{table}")).to_owned()
 }
 

@@ -79,7 +79,7 @@ use self::subflow_context::{
     LastWord, Membership, SubflowContext,
 };
 use crate::crypto::{Key, left_64, left_160};
-use crate::oracle::{NetpathFault, Trouble};
+use crate::path_health::{NetpathFault, Trouble};
 use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};

@@ -116,7 +116,7 @@ pub enum MonitorKind {
         /// What made it so.
         cause: SilenceCause,
     },
-    /// The oracle changed its mind about a subflow's netpath.
+    /// The path health monitor changed its mind about a subflow's netpath.
     Netpath {
         /// Its slot.
         id: SubflowId,

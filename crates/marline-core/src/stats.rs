@@ -25,7 +25,7 @@ pub struct Counters {
     /// Connections of strangers that ended because too many had no subflow.
     pub lingering_overflow: u64,
     pub connections_refused: u64,
-    /// Times that the oracle had a connection looked at.
+    /// Times that the path health monitor had a connection looked at.
     pub connections_looked_at: u64,
     pub mp_capable_syn_rx: u64,
     pub mp_capable_syn_tx: u64,

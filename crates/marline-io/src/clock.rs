@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use marline_time::Instant;
 
-/// One for the process: what several drivers share, such as the oracle, compares their times.
+/// One for the process: what several drivers share, such as the path health monitor, compares their times.
 static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
 
 /// The monotonic clock of this process.

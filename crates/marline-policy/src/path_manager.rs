@@ -128,7 +128,7 @@ pub enum PathEvent {
     Stuck(SubflowId),
     /// It was heard.
     HeardAgain(SubflowId),
-    /// The oracle changed its mind about a subflow's netpath ([`SubflowView::bad_netpath`]).
+    /// The path health monitor changed its mind about a subflow's netpath ([`SubflowView::bad_netpath`]).
     Netpath {
         /// The subflow.
         id: SubflowId,

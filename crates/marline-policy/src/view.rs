@@ -81,7 +81,7 @@ pub struct SubflowView {
     /// When it last brought news of the stream: data that was not there yet, a DATA_ACK that advanced,
     /// or the peer's join. The path that the peer uses is the one where this is newest.
     pub last_new_at: Instant,
-    /// The oracle holds its netpath (both addresses and the interface) to be bad, from what all
+    /// The path health monitor holds its netpath (both addresses and the interface) to be bad, from what all
     /// connections of the process see there. It should carry new data only if nothing else can.
     pub bad_netpath: bool,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use marline_algos::Registry;
-use marline_core::{ConnectionConfig, Limits, Oracle};
+use marline_core::{ConnectionConfig, Limits, PathHealthMonitor};
 use marline_time::Duration;
 
 use marline_io::{PathSpec, RawSockets, ResetSeed, SegmentLog, SharedObserver};
@@ -105,9 +105,9 @@ pub struct ClientConfig {
     pub observers: Vec<SharedObserver>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
-    /// What all connections of the process learn of each other's paths; clones are one oracle, and
+    /// What all connections of the process learn of each other's paths; clones are one path health monitor, and
     /// every client and server of a process may share it. `None`: each connection for itself.
-    pub oracle: Option<Oracle>,
+    pub path_health: Option<PathHealthMonitor>,
     /// Emit monitor events.
     pub monitor: bool,
     /// Bounds.
@@ -136,7 +136,7 @@ impl ClientConfig {
             tap: None,
             observers: Vec::new(),
             registry: Arc::new(Registry::default()),
-            oracle: None,
+            path_health: None,
             monitor: false,
             limits: Limits::default(),
             keepalive: Duration::from_secs(15),
@@ -170,9 +170,9 @@ pub struct ServerConfig {
     pub tap: Option<SegmentLog>,
     /// The policies that can be chosen by name while connections run.
     pub registry: Arc<Registry>,
-    /// What all connections of the process learn of each other's paths; clones are one oracle, and
+    /// What all connections of the process learn of each other's paths; clones are one path health monitor, and
     /// every client and server of a process may share it. `None`: each connection for itself.
-    pub oracle: Option<Oracle>,
+    pub path_health: Option<PathHealthMonitor>,
     /// Emit monitor events.
     pub monitor: bool,
     /// Bounds, per shard.
@@ -213,7 +213,7 @@ impl ServerConfig {
             capture_secrets: false,
             tap: None,
             registry: Arc::new(Registry::default()),
-            oracle: None,
+            path_health: None,
             monitor: false,
             limits: Limits::default(),
             backlog: 1_024,

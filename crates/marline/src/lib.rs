@@ -67,8 +67,8 @@ pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
     BufferTuning, CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo,
     Counters, Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
-    MonitorKind, NetpathFault, NetpathInfo, Oracle, Probing, ReceiveProbes, ReceiveTimer,
-    SubflowInfo, SubflowState, Verdict,
+    MonitorKind, NetpathFault, NetpathInfo, PathHealthMonitor, Probing, ReceiveProbes,
+    ReceiveTimer, SubflowInfo, SubflowState, Verdict,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{

@@ -7,8 +7,8 @@
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh keeps
 //! them (`mesh.rs`). From an address flagged `backup` nothing is sent, until no primary subflow does its
 //! work any more:
-//! - the netpath of each is bad by the oracle, or each is silent (receive timer, keepalives), or the peer
-//!   made each a backup (MP_PRIO): at once;
+//! - the netpath of each is bad by the path health monitor, or each is silent (receive timer, keepalives),
+//!   or the peer made each a backup (MP_PRIO): at once;
 //! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
 //!   none: at once;
 //! - each is potentially failed, or none is left, for `patience`.
@@ -18,10 +18,11 @@
 //! new subflow is regular: that is all a stock server understands.
 //!
 //! *Back again.* Potentially failed subflows are asked for a sign of life every `probe`, each time twice
-//! as long apart, at most sixteen times that; the oracle asks on bad netpaths. An address that comes back
-//! is joined from at once. Data returns as soon as the schedulers see a healthy regular subflow: a bad
-//! netpath is that only after the oracle's clean period, which is the hysteresis of moving back. When a
-//! primary subflow was healthy for `settle` on end, and the backup one brought and got nothing new for
+//! as long apart, at most sixteen times that; the path health monitor asks on bad netpaths. An address that
+//! comes back is joined from at once. Data returns as soon as the schedulers see a healthy regular subflow:
+//! a bad netpath is that only after the path health monitor's clean period, which is the hysteresis of
+//! moving back. When a primary subflow was healthy for `settle` on end, and the backup one brought and got
+//! nothing new for
 //! `quiet`, it is closed. The shorter `quiet`, the better for the battery: closing needs two more packets,
 //! and they start the radio's tail anew.
 //!
@@ -30,9 +31,9 @@
 //! users of the kernel's stack.
 //!
 //! *Differences.* The module never closes what it opened (`close=off`), knows no patience (`patience=1h`
-//! is as good as none: it waits for the oracle, the receive timer, keepalives, or the last subflow's end)
-//! and never asks a failed path for a sign of life but by retransmissions (`probe=1h`): these three
-//! together are the name `multimob`. It opens each backup address at most once, from here on as often as
+//! is as good as none: it waits for the path health monitor, the receive timer, keepalives, or the last
+//! subflow's end) and never asks a failed path for a sign of life but by retransmissions (`probe=1h`): these
+//! three together are the name `multimob`. It opens each backup address at most once, from here on as often as
 //! it is needed.
 
 use core::net::SocketAddr;
@@ -243,7 +244,7 @@ impl BreakBeforeMake {
     }
 
     /// Asks failed primary subflows for a sign of life, before a backup one is opened and while it does
-    /// their work. Bad netpaths are the oracle's to ask.
+    /// their work. Bad netpaths are the path health monitor's to ask.
     fn probe(&mut self, cx: &PathContext<'_>) {
         let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_netpath;
         let mut probes = core::mem::take(&mut self.probes);

@@ -10,7 +10,7 @@ use anyhow::bail;
 use crate::control::client::ControlClient;
 use crate::control::place;
 use crate::control::protocol::{Answer, Command};
-use crate::{oracle_table, path_table};
+use crate::{path_health_table, path_table};
 
 /// Arguments of `marline monitor`.
 #[derive(Debug, clap::Args)]
@@ -71,8 +71,8 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     let redraw = std::io::stdout().is_terminal() && !args.json && !args.once;
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(args.interval));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let has_oracle = match client.ask(Command::Hello).await? {
-        Answer::Hello(hello) => hello.oracle,
+    let has_path_health = match client.ask(Command::Hello).await? {
+        Answer::Hello(hello) => hello.path_health,
         other => bail!("greeted, got {other:?}"),
     };
     loop {
@@ -85,14 +85,14 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
             format!("{}\n", serde_json::to_string(&connections)?)
         } else {
             let paths = client.paths().await.unwrap_or_default();
-            // A program of before has no oracle to ask.
+            // A program of before has no path health monitor to ask.
             let netpaths = client.netpaths().await.unwrap_or_default();
-            let oracle = if has_oracle || !netpaths.is_empty() {
-                oracle_table::render(&netpaths, &connections)
+            let health = if has_path_health || !netpaths.is_empty() {
+                path_health_table::render(&netpaths, &connections)
             } else {
                 String::new()
             };
-            path_table::render(&connections) + &oracle + &path_table::radios(&paths)
+            path_table::render(&connections) + &health + &path_table::radios(&paths)
         };
         // Home, the text with the rest of each line erased, then everything below.
         let text =

@@ -233,7 +233,7 @@ impl ClientOptions {
         config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
-        config.oracle = self.shared().oracle();
+        config.path_health = self.shared().path_health_monitor();
         if let Some(Word(Span(keepalive))) = self.keepalive {
             let longest = marline::LONGEST_KEEPALIVE;
             let keepalive = marline::Duration::from_millis(keepalive.as_millis() as u64);

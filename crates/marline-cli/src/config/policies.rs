@@ -1,6 +1,6 @@
 //! From a mode's name to the policies behind it.
 
-use marline::policy::{OracleConfig, Role};
+use marline::policy::{PathHealthConfig, Role};
 use marline::{ConnectionConfig, Duration, Interactive, Linger, interactive};
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
@@ -53,10 +53,10 @@ impl Mode {
         }
     }
 
-    /// The oracle of the mode.
+    /// The path health monitor of the mode.
     #[must_use]
-    pub fn oracle(self) -> Option<OracleConfig> {
-        (self == Mode::Interactive).then(|| Interactive::Prompt.oracle_config())
+    pub fn path_health(self) -> Option<PathHealthConfig> {
+        (self == Mode::Interactive).then(|| Interactive::Prompt.path_health_config())
     }
 }
 

@@ -170,7 +170,7 @@ impl ServeOptions {
         config.capture_dir = shared.capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
-        config.oracle = self.shared().oracle();
+        config.path_health = self.shared().path_health_monitor();
         Ok(config)
     }
 }

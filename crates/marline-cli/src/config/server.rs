@@ -166,7 +166,7 @@ impl ServerOptions {
         config.capture_dir = self.shared().capture_dir()?;
         config.capture_secrets = self.pcap_secrets;
         config.monitor = true;
-        config.oracle = self.shared().oracle();
+        config.path_health = self.shared().path_health_monitor();
         Ok(config)
     }
 }

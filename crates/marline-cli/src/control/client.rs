@@ -71,7 +71,7 @@ impl ControlClient {
         }
     }
 
-    /// The oracle's table, now.
+    /// The path health monitor's table, now.
     ///
     /// # Errors
     /// As [`Self::ask`].

@@ -47,7 +47,7 @@ impl Handle for ClientHandle {
     }
 
     fn netpaths(&self) -> Option<Vec<Netpath>> {
-        let (table, paths) = (self.client.oracle()?.table(), self.client.paths());
+        let (table, paths) = (self.client.path_health_monitor()?.table(), self.client.paths());
         let named = |info: &NetpathInfo| {
             let here = |path: &&PathStatus| path.addresses.contains(&info.netpath.local);
             let interface_name = paths.iter().find(here).and_then(|path| path.interface.clone());
@@ -101,7 +101,7 @@ impl Handle for ServerHandle {
     }
 
     fn netpaths(&self) -> Option<Vec<Netpath>> {
-        Some(self.listener.oracle()?.table().iter().map(Netpath::from).collect())
+        Some(self.listener.path_health_monitor()?.table().iter().map(Netpath::from).collect())
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

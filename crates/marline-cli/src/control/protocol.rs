@@ -26,7 +26,7 @@ pub enum Command {
     Connections,
     /// The local addresses or interfaces that serve as paths.
     Paths,
-    /// The oracle's table.
+    /// The path health monitor's table.
     Netpaths,
     /// From now on: every event, one line each, until the socket is closed.
     Monitor,
@@ -104,9 +104,9 @@ pub struct Hello {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// An oracle judges its netpaths.
-    #[serde(default)]
-    pub oracle: bool,
+    /// A path health monitor judges its netpaths.
+    #[serde(default, alias = "oracle")]
+    pub path_health: bool,
 }
 
 /// A path: a local address or interface and what it is used for.
@@ -176,7 +176,7 @@ pub struct Radio {
     pub promotions: u64,
 }
 
-/// What the oracle knows of a netpath.
+/// What the path health monitor knows of a netpath.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Netpath {

@@ -154,7 +154,7 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             role: handle.role().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            oracle: handle.netpaths().is_some(),
+            path_health: handle.netpaths().is_some(),
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),

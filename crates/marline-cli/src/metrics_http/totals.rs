@@ -77,7 +77,7 @@ const GAUGES: [(&str, &str, Of); 5] = [
 
 type OfNetpath = fn(&Netpath) -> f64;
 
-/// Gauges of the oracle per netpath: name, meaning, where from.
+/// Gauges of the path health monitor per netpath: name, meaning, where from.
 const NETPATHS: [(&str, &str, OfNetpath); 5] = [
     ("marline_netpath_members", "Subflows and plain TCP connections", |n| n.members as f64),
     ("marline_netpath_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
@@ -85,7 +85,7 @@ const NETPATHS: [(&str, &str, OfNetpath); 5] = [
         n.retransmissions
     }),
     ("marline_netpath_rto_seconds", "Largest retransmission timeout", |n| n.rto_us as f64 / 1e6),
-    ("marline_netpath_bad", "1 while the oracle holds it to be bad", |n| {
+    ("marline_netpath_bad", "1 while path health monitoring holds it to be bad", |n| {
         f64::from(u8::from(n.verdict == "bad"))
     }),
 ];
@@ -122,7 +122,10 @@ impl Totals {
             for (name, meaning, _) in NETPATHS {
                 describe_gauge!(name, meaning);
             }
-            describe_counter!(TIMES_BAD, "How often the oracle came to hold it to be bad");
+            describe_counter!(
+                TIMES_BAD,
+                "How often path health monitoring came to hold it to be bad"
+            );
             describe_gauge!(SRTT, "Smoothed RTT, mean over the path's subflows");
             describe_gauge!(ENERGY, "Energy of the path's radio since the path was opened");
             describe_counter!(PROMOTIONS, "Times the path's radio was woken");
@@ -164,7 +167,8 @@ impl Totals {
         });
     }
 
-    /// Takes in the oracle's table: the bad netpaths, then those with most members, as far as labels go.
+    /// Takes in the path health monitor's table: the bad netpaths, then those with most members, as far as
+    /// labels go.
     pub fn netpaths(&self, netpaths: &[Netpath]) {
         let mut netpaths: Vec<&Netpath> = netpaths.iter().collect();
         netpaths.sort_by_key(|n| (n.verdict != "bad", core::cmp::Reverse(n.members)));
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn netpaths_have_the_oracles_words() {
+    fn netpaths_have_the_words_of_path_health() {
         let totals = Totals::new(Side::Client);
         let wifi = Netpath {
             local: "192.0.2.7".into(),

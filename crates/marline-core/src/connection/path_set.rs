@@ -5,7 +5,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
 use super::subflow_context::{Ends, Membership, SubflowContext};
-use crate::oracle::NetpathFault;
+use crate::path_health::NetpathFault;
 use crate::subflow::Subflow;
 use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo};
 

@@ -8,7 +8,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::handshake::{fast_join_token, mp_join};
 use super::keys::Keys;
 use crate::SubflowState;
-use crate::oracle::NetpathFault;
+use crate::path_health::NetpathFault;
 use crate::subflow::Subflow;
 use crate::tables::demux::FlowKey;
 

@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
 use super::loss::LossHistory;
-use super::netpath::Tally;
+use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
 use super::rto::{Frto, RtoTimer};
@@ -97,7 +97,7 @@ pub(super) struct Transmission {
     pub(super) window_use: WindowUse,
     pub(super) losses: LossHistory,
     pub(super) last_sent_at: Instant,
-    /// What the oracle has not been told.
+    /// What the path health monitor has not been told.
     pub(super) tally: Tally,
     /// Starts of segments marked lost; entries may be out of date.
     lost: BinaryHeap<Reverse<u64>>,

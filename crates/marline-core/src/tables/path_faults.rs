@@ -1,14 +1,14 @@
-//! Faults of paths between an endpoint and its oracle: timeouts to be told, and verdicts.
+//! Faults of paths between an endpoint and its path health monitor: timeouts to be told, and verdicts.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::FourTuple;
-use crate::oracle::{NetpathFault, Trouble};
+use crate::path_health::{NetpathFault, Trouble};
 
 /// Netpaths whose troubles are remembered until the visit that follows.
 const MAX_TROUBLES: usize = 64;
-/// What the connections of an endpoint tell the oracle, and what it says of their paths.
+/// What the connections of an endpoint tell the path health monitor, and what it says of their paths.
 #[derive(Debug, Default)]
 pub(crate) struct PathFaults {
     /// There is one.
@@ -35,7 +35,7 @@ impl PathFaults {
         self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
     }
 
-    /// There is an oracle from now on; what the last one said is forgotten.
+    /// There is a path health monitor from now on; what the last one said is forgotten.
     pub(crate) fn begin(&mut self) {
         *self = PathFaults { present: true, ..PathFaults::default() };
     }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use marline_core::{ConnectionId, Oracle};
-use marline_policy::OracleConfig;
+use marline_core::{ConnectionId, PathHealthMonitor};
+use marline_policy::PathHealthConfig;
 use marline_testkit::scene::{path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, with_known_mtu};
 
@@ -27,12 +27,12 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(oracle: Option<OracleConfig>) -> Scene {
+    fn new(monitor: Option<PathHealthConfig>) -> Scene {
         // How its window grows, and what is in flight when, is that of full segments.
         let (mut script, mut first, id) =
             served(with_known_mtu(endpoint_config(Some(config()))), 1);
-        if let Some(config) = oracle {
-            script.endpoint.set_oracle(Oracle::new(config));
+        if let Some(config) = monitor {
+            script.endpoint.set_path_health_monitor(PathHealthMonitor::new(config));
         }
         // Round trips of 20 ms until the window is wide.
         let grow = 300_000;
@@ -81,9 +81,9 @@ impl Scene {
         while self.script.now() < until {
             self.script.advance(MS(1));
             self.hear_second();
-            let oracle = self.script.endpoint.oracle();
+            let monitor = self.script.endpoint.path_health_monitor();
             let (ours, theirs) = (self.first.path.local.ip(), self.first.path.remote.ip());
-            let condemned = oracle.is_some_and(|oracle| oracle.is_bad(ours, theirs));
+            let condemned = monitor.is_some_and(|monitor| monitor.is_bad(ours, theirs));
             if condemned || (!bad && !self.carried.is_empty()) {
                 return;
             }
@@ -135,7 +135,7 @@ fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
 /// edge of a cell, and brought nothing.
 #[test]
 fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
-    let mut scene = Scene::new(Some(OracleConfig::prompt()));
+    let mut scene = Scene::new(Some(PathHealthConfig::prompt()));
     scene.fall_silent(true);
     let before = scene.total();
     assert!(before < HELD, "the second path's window leaves some of it in the queue");
@@ -151,7 +151,7 @@ fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
 /// What is acknowledged there meanwhile is not sent again.
 #[test]
 fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
-    let mut scene = Scene::new(Some(OracleConfig::prompt()));
+    let mut scene = Scene::new(Some(PathHealthConfig::prompt()));
     scene.fall_silent(true);
     let before = scene.total();
     let there = before + 12_000;
@@ -161,13 +161,13 @@ fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
     assert!(scene.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
 }
 
-/// A network dies under many connections: each tells the oracle of its timers, and that looks at all of them
-/// once for many, not once for each.
+/// A network dies under many connections: each tells the path health monitor of its timers, and that looks
+/// at all of them once for many, not once for each.
 #[test]
 fn many_timeouts_are_no_work_for_each_about_each() {
     const CONNECTIONS: u64 = 100;
     let mut script = Script::new(endpoint_config(Some(config())), 1);
-    script.endpoint.set_oracle(Oracle::new(OracleConfig::prompt()));
+    script.endpoint.set_path_health_monitor(PathHealthMonitor::new(PathHealthConfig::prompt()));
     let mut ids = Vec::new();
     for n in 0..CONNECTIONS {
         let mut peer = Peer::new(path(0, 2, 40_000 + n as u16), 0x1111 + n);
@@ -185,6 +185,6 @@ fn many_timeouts_are_no_work_for_each_about_each() {
     assert!(timeouts >= CONNECTIONS, "{timeouts} timeouts");
     let looked_at = script.endpoint.counters().connections_looked_at - before;
     assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} looks, {timeouts} timeouts");
-    let oracle = script.endpoint.oracle().unwrap();
-    assert!(oracle.is_bad([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
+    let monitor = script.endpoint.path_health_monitor().unwrap();
+    assert!(monitor.is_bad([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }

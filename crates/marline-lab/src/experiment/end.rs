@@ -148,7 +148,7 @@ async fn kernel_server(job: &Job) -> anyhow::Result<Log> {
 
 async fn marline_client(job: &Job) -> anyhow::Result<Log> {
     let mut config = ClientConfig::new(job.variant.end(Role::Client)?);
-    config.oracle = job.variant.interactive()?.map(Interactive::oracle);
+    config.path_health = job.variant.interactive()?.map(Interactive::path_health_monitor);
     config.carrier = Carrier::Raw;
     for path in &job.paths {
         let flags = if path.backup { ",backup" } else { "" };
@@ -164,7 +164,7 @@ async fn marline_client(job: &Job) -> anyhow::Result<Log> {
 
 async fn marline_server(job: &Job) -> anyhow::Result<Log> {
     let mut config = ServerConfig::new(vec![job.address], job.variant.end(Role::Server)?);
-    config.oracle = job.variant.interactive()?.map(Interactive::oracle);
+    config.path_health = job.variant.interactive()?.map(Interactive::path_health_monitor);
     config.carrier = Carrier::Raw;
     let listener = Listener::bind(config).await?;
     println!("ready");

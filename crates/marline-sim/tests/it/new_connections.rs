@@ -1,5 +1,5 @@
-//! MultiMob in virtual time: where connections start while the oracle holds WiFi to be bad, and how long
-//! WiFi may be silent before cellular is woken.
+//! MultiMob in virtual time: where connections start while the path health monitor holds WiFi to be bad, and
+//! how long WiFi may be silent before cellular is woken.
 
 use crate::cases;
 use core::net::IpAddr;
@@ -7,9 +7,10 @@ use core::net::IpAddr;
 use crate::cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    ConnectionConfig, ConnectionId, Extensions, MonitorKind, Oracle, ReceiveTimer, SubflowState,
+    ConnectionConfig, ConnectionId, Extensions, MonitorKind, PathHealthMonitor, ReceiveTimer,
+    SubflowState,
 };
-use marline_policy::OracleConfig;
+use marline_policy::PathHealthConfig;
 use marline_sim::{Echo, EchoServer, Observer, Packet, Paths, PathsConfig, Sighting};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::{TcpFlags, TcpSegment};
@@ -41,8 +42,8 @@ fn phone(wifi: &str) -> Paths {
     config.server.follow_client = Registry::default().scheduler("follow-client").ok();
     config.backup = vec![false, true];
     let mut paths = Paths::new(&config, SeedTree::new(7));
-    let oracle = Oracle::new(OracleConfig::prompt());
-    paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    let monitor = PathHealthMonitor::new(PathHealthConfig::prompt());
+    paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);
     paths.world.observe(Box::new(Wire::default()));
     paths.listen(Box::new(|_| Box::new(EchoServer::new(3))));
     paths
@@ -93,10 +94,10 @@ fn sent(paths: &Paths, path: usize, from: Instant, to: Instant) -> Vec<Sent> {
     wire.sent.iter().filter(during).filter(there).copied().collect()
 }
 
-/// Where a new connection starts: WiFi first, unless the oracle holds it to be bad.
+/// Where a new connection starts: WiFi first, unless the path health monitor holds it to be bad.
 fn start(paths: &Paths) -> usize {
-    let oracle = paths.world.node(paths.client).endpoint().oracle().expect("set");
-    let good = |path: &usize| !oracle.is_bad(Paths::address(*path, 0), Paths::server_address());
+    let monitor = paths.world.node(paths.client).endpoint().path_health_monitor().expect("set");
+    let good = |path: &usize| !monitor.is_bad(Paths::address(*path, 0), Paths::server_address());
     [WIFI, LTE].into_iter().find(good).unwrap_or(WIFI)
 }
 

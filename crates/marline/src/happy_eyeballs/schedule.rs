@@ -5,7 +5,7 @@
 //! a path of which the process' other connections know that it is bad, which then wins now and then,
 //! because it is the nearer one.
 //!
-//! *How.* Without an oracle every attempt waits for the stagger, as ever. With one,
+//! *How.* Without a path health monitor every attempt waits for the stagger, as ever. With one,
 //! - what it holds to be good comes first, regular paths before backup ones, whichever won last time:
 //!   its verdicts are newer than that memory;
 //! - a backup path starts once the first regular one was asked twice, [`RESERVE_WAIT`] apart, and as long
@@ -15,8 +15,8 @@
 //!
 //! Whoever starts late starts at once when nobody else is left in the race.
 //!
-//! *Source.* MultiMob's oracle "prevents primary use when bad" (slides). How long the others are waited
-//! for, and that a path is asked twice, is ours.
+//! *Source.* MultiMob's path health monitor "prevents primary use when bad" (slides). How long the others
+//! are waited for, and that a path is asked twice, is ours.
 
 use std::collections::VecDeque;
 
@@ -57,7 +57,7 @@ impl AttemptSchedule {
         }
     }
 
-    /// As an oracle advises that knows which netpaths are bad.
+    /// As a path health monitor advises that knows which netpaths are bad.
     pub(crate) fn judged(
         mut candidates: Vec<Candidate>,
         stagger: Duration,

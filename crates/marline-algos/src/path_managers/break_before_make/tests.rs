@@ -54,7 +54,7 @@ fn nothing_is_sent_on_cellular_while_wifi_does() {
 fn what_opens_cellular_at_once() {
     type Change = fn(&mut World<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
-        ("the oracle's verdict", |w| {
+        ("what path health says", |w| {
             w.views[0].bad_netpath = true;
             PathEvent::Netpath { id: id(0), bad: true }
         }),
@@ -203,7 +203,7 @@ fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
     assert_eq!(waits, [200, 400, 800, 1_600, 3_200, 3_200, 3_200]);
     w.views[0].bad_netpath = true;
     w.event(PathEvent::Netpath { id: id(0), bad: true });
-    assert_eq!(w.manager.next_timeout(), None, "the oracle asks on bad netpaths");
+    assert_eq!(w.manager.next_timeout(), None, "path health monitoring asks on bad netpaths");
 }
 
 #[test]

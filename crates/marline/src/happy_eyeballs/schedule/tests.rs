@@ -52,7 +52,7 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 }
 
 #[test]
-fn without_an_oracle_all_start_a_stagger_apart_and_at_once_when_one_fails() {
+fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
     let all =
         || AttemptSchedule::staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER);
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));

@@ -1,4 +1,4 @@
-//! The oracle's table as people read it: netpaths, who is on them, and what is thought of them.
+//! The path health monitor's table as people read it: netpaths, who is on them, and what is thought of them.
 
 use std::net::SocketAddr;
 
@@ -10,15 +10,15 @@ const HEADER: [&str; 7] = ["netpath", "subflows", "loss", "retrans", "rto", "ver
 /// Subflows named in a line; the rest are counted.
 const NAMED: usize = 4;
 
-/// The table, headed, of a process that has an oracle.
+/// The table, headed, of a process that has a path health monitor.
 #[must_use]
 pub fn render(netpaths: &[Netpath], connections: &[Connection]) -> String {
     if netpaths.is_empty() {
-        return "\noracle: nobody uses a netpath yet\n".to_owned();
+        return "\npath health: nobody uses a netpath yet\n".to_owned();
     }
     let rows = netpaths.iter().map(|netpath| row(netpath, connections));
     let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
-    format!("\noracle\n{}", align(&rows, &[0, 1, 5]))
+    format!("\npath health\n{}", align(&rows, &[0, 1, 5]))
 }
 
 fn row(netpath: &Netpath, connections: &[Connection]) -> [String; HEADER.len()] {

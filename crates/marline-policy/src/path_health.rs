@@ -1,4 +1,4 @@
-//! The oracle's parameters, and what it judges: netpaths.
+//! The path health monitor's parameters, and what it judges: netpaths.
 
 mod spec;
 
@@ -6,7 +6,7 @@ use core::net::IpAddr;
 
 use marline_time::Duration;
 
-pub use spec::BadOracleSpec;
+pub use spec::BadPathHealthSpec;
 
 /// What connections that use the same network to the same host have in common.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,9 +20,9 @@ pub struct Netpath {
     pub interface: u32,
 }
 
-/// When the oracle holds a netpath to be bad, and when to be good again.
+/// When the path health monitor holds a netpath to be bad, and when to be good again.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct OracleConfig {
+pub struct PathHealthConfig {
     /// How often statistics are taken; above zero.
     pub period: Duration,
     /// Weight of the newest period in the averages, 0 (exclusive) to 1.
@@ -79,11 +79,11 @@ pub struct Clean {
     pub longest_probe: Duration,
 }
 
-impl OracleConfig {
+impl PathHealthConfig {
     /// MultiMob's kernel module: statistics each second, nothing between, nothing ever lifted.
     #[must_use]
     pub const fn multimob() -> Self {
-        OracleConfig {
+        PathHealthConfig {
             period: Duration::from_secs(1),
             weight: 0.5,
             loss: 0.25,
@@ -108,7 +108,7 @@ impl OracleConfig {
             probe: Duration::from_millis(600),
             longest_probe: Duration::from_millis(1_200),
         };
-        OracleConfig {
+        PathHealthConfig {
             period: Duration::from_millis(250),
             // Half of it is forgotten after one second, as there.
             weight: 0.16,
@@ -116,13 +116,13 @@ impl OracleConfig {
             loss_base: LossBase::AtRisk,
             watch: Some(watch),
             clean: Some(clean),
-            ..OracleConfig::multimob()
+            ..PathHealthConfig::multimob()
         }
     }
 }
 
-impl Default for OracleConfig {
+impl Default for PathHealthConfig {
     fn default() -> Self {
-        OracleConfig::prompt()
+        PathHealthConfig::prompt()
     }
 }

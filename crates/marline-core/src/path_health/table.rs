@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::{LossBase, Netpath, OracleConfig};
+use marline_policy::{LossBase, Netpath, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 use super::average::Average;
@@ -134,17 +134,17 @@ impl Entry {
 
 /// All that is known, and the rules.
 #[derive(Clone, Debug)]
-pub(crate) struct Judge {
-    config: OracleConfig,
+pub(crate) struct HealthTable {
+    config: PathHealthConfig,
     netpaths: BTreeMap<Netpath, Entry>,
     interfaces: BTreeMap<IpAddr, u32>,
     period_ends: Instant,
     generation: u64,
 }
 
-impl Judge {
-    pub(super) fn new(config: OracleConfig) -> Self {
-        Judge {
+impl HealthTable {
+    pub(super) fn new(config: PathHealthConfig) -> Self {
+        HealthTable {
             config,
             netpaths: BTreeMap::new(),
             interfaces: BTreeMap::new(),
@@ -251,7 +251,7 @@ impl Judge {
         let Some(watch) = self.config.watch else {
             if matches!(trouble, Trouble::Silent { .. }) {
                 self.entry(now, netpath);
-                self.condemn(now, netpath, NetpathFault::Silent);
+                self.mark_bad(now, netpath, NetpathFault::Silent);
             }
             return;
         };
@@ -262,7 +262,7 @@ impl Judge {
         let silent = matches!(trouble, Trouble::Silent { .. }) && entry.heard_at + wait <= now;
         match &mut entry.state {
             State::Bad(bad) => bad.clean_since = None,
-            _ if silent => self.condemn(now, netpath, NetpathFault::Silent),
+            _ if silent => self.mark_bad(now, netpath, NetpathFault::Silent),
             State::Watched { .. } => {}
             State::Good => {
                 // The probe or the retransmission that goes out now is the first question.
@@ -271,7 +271,7 @@ impl Judge {
         }
     }
 
-    fn condemn(&mut self, now: Instant, netpath: Netpath, fault: NetpathFault) {
+    fn mark_bad(&mut self, now: Instant, netpath: Netpath, fault: NetpathFault) {
         let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
         let Some(entry) = self.netpaths.get_mut(&netpath) else { return };
         if let State::Bad(bad) = &mut entry.state {
@@ -320,7 +320,7 @@ impl Judge {
             State::Watched { waits, wait, next, .. } => {
                 *waits += 1;
                 if *waits >= self.config.watch.map_or(1, |watch| watch.count) {
-                    self.condemn(now, netpath, NetpathFault::Unanswered);
+                    self.mark_bad(now, netpath, NetpathFault::Unanswered);
                     return;
                 }
                 *next = now + *wait;
@@ -386,7 +386,7 @@ impl Judge {
             faults.extend(fault.map(|fault| (*netpath, fault)));
         }
         for (netpath, fault) in faults {
-            self.condemn(now, netpath, fault);
+            self.mark_bad(now, netpath, fault);
         }
         let before = self.bad().count();
         self.netpaths.retain(|_, entry| now.since(entry.used_at) <= forget);

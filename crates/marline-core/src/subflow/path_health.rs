@@ -1,14 +1,15 @@
-//! What a subflow tells the oracle of its netpath: segments, not bytes, as losses are counted in them.
+//! What a subflow tells the path health monitor of its netpath: segments, not bytes, as losses are counted
+//! in them.
 
 use marline_time::Duration;
 
 use super::Subflow;
-use crate::oracle::Contribution;
+use crate::path_health::Contribution;
 
 /// An answer on a path without a measured round trip takes no longer.
 const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);
 
-/// Segments since the oracle was last told.
+/// Segments since the path health monitor was last told.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Tally {
     /// Sent, repeats included.
@@ -17,7 +18,7 @@ pub(super) struct Tally {
     pub(super) retransmitted: u64,
     /// Marked lost.
     pub(super) lost: u64,
-    /// Waited for repair when the oracle was last told.
+    /// Waited for repair when the path health monitor was last told.
     lost_before: u64,
     /// Were outstanding then.
     outstanding_before: u64,

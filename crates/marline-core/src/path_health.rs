@@ -1,4 +1,4 @@
-//! The oracle: how netpaths do, as all connections of a process together see it.
+//! Path health monitor: how netpaths do, as all connections of a process together see it.
 //!
 //! *Problem.* Ten connections of a phone use the same WiFi. When it dies, the one that sends something
 //! finds out by its timers; each of the others finds out for itself, later, when its user wants
@@ -26,30 +26,30 @@
 //! A verdict also ends when the netpath has had no members for a clean period: who is left to know better?
 //!
 //! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), facts only, written anew;
-//! [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
+//! [`PathHealthConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
 //! until a clean second; here no trigger hides another. Its rule for idle paths is
 //! `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode interactive`.
 //!
 //! Pure: time is an argument, maps are ordered, the number of netpaths is bounded. One handle is shared by
-//! all endpoints of a process, which must then use one clock; each visits the oracle once per period, when
-//! something timed out, and when a question is due, never per packet.
+//! all endpoints of a process, which must then use one clock; each visits the path health monitor once per
+//! period, when something timed out, and when a question is due, never per packet.
 
 mod average;
-mod judge;
+mod table;
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_policy::{Netpath, OracleConfig};
+use marline_policy::{Netpath, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
-pub(crate) use judge::{Contribution, Judge, Trouble};
+pub(crate) use table::{Contribution, HealthTable, Trouble};
 
-/// An oracle that several endpoints share. Clones are the same oracle.
+/// A path health monitor that several endpoints share. Clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Oracle {
-    judge: Arc<Mutex<Judge>>,
+pub struct PathHealthMonitor {
+    table: Arc<Mutex<HealthTable>>,
     /// Grows with each change of a verdict.
     generation: Arc<AtomicU64>,
 }
@@ -81,7 +81,7 @@ impl core::fmt::Display for NetpathFault {
     }
 }
 
-/// What the oracle thinks of a netpath.
+/// What the path health monitor thinks of a netpath.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing is wrong with it.
@@ -97,7 +97,7 @@ pub enum Verdict {
     },
 }
 
-/// A line of the oracle's table.
+/// A line of the path health monitor's table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetpathInfo {
     /// The netpath.
@@ -116,21 +116,21 @@ pub struct NetpathInfo {
     pub times_bad: u64,
 }
 
-impl Oracle {
-    /// An oracle that knows nothing yet.
+impl PathHealthMonitor {
+    /// A path health monitor that knows nothing yet.
     #[must_use]
-    pub fn new(config: OracleConfig) -> Self {
-        let judge = Arc::new(Mutex::new(Judge::new(config)));
-        Oracle { judge, generation: Arc::new(AtomicU64::new(0)) }
+    pub fn new(config: PathHealthConfig) -> Self {
+        let table = Arc::new(Mutex::new(HealthTable::new(config)));
+        PathHealthMonitor { table, generation: Arc::new(AtomicU64::new(0)) }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HealthTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes that verdicts changed.
-    pub(crate) fn publish(&self, judge: &Judge) {
-        self.generation.store(judge.generation(), Ordering::Release);
+    pub(crate) fn publish(&self, table: &HealthTable) {
+        self.generation.store(table.generation(), Ordering::Release);
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -152,9 +152,9 @@ impl Oracle {
     /// The interface an address belongs to from now on. What was known of the address on another one is
     /// forgotten.
     pub fn set_interface(&self, local: IpAddr, interface: u32) {
-        let mut judge = self.lock();
-        judge.set_interface(local, interface);
-        self.publish(&judge);
+        let mut table = self.lock();
+        table.set_interface(local, interface);
+        self.publish(&table);
     }
 }
 

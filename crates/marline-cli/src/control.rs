@@ -15,7 +15,7 @@ pub use server::{ControlServer, serve};
 pub(crate) use server::{is_allowed, listen};
 
 use marline::{MonitorEvent, PathEvent};
-use protocol::{Connection, Netpath, Path, PathChange};
+use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub trait Handle: Send + Sync + 'static {
     fn paths(&self) -> Vec<Path>;
 
     /// The path health monitor's table; `None`: there is no path health monitor.
-    fn netpaths(&self) -> Option<Vec<Netpath>>;
+    fn address_pairs(&self) -> Option<Vec<AddressPair>>;
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;

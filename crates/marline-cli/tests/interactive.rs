@@ -133,7 +133,7 @@ fn table(stage: &Stage) -> String {
 }
 
 /// The path health monitor's line for a local address.
-fn verdict(table: &str, local: &str) -> String {
+fn health(table: &str, local: &str) -> String {
     let table_below = table.split("path health\n").nth(1).unwrap_or_default();
     let line = table_below.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
     line.unwrap_or_else(|| panic!("no {local} in\n{table}")).to_owned()
@@ -174,14 +174,14 @@ fn day_out(dir: &Path, server: Server) {
     until(DIES);
     assert_eq!(lte(&stage), (0, 0), "asleep while WiFi works");
     let before = table(&stage);
-    assert!(verdict(&before, WIFI).contains("good"), "{before}");
+    assert!(health(&before, WIFI).contains("good"), "{before}");
     stage.net.command("wifi", "down").expect("WiFi dies");
 
     until(OPENS);
     let during = table(&stage);
     println!("{server:?}, WiFi silent:\n{during}");
-    assert!(verdict(&during, WIFI).contains("bad"), "{during}");
-    assert!(verdict(&during, LTE).contains("good"), "{during}");
+    assert!(health(&during, WIFI).contains("bad"), "{during}");
+    assert!(health(&during, LTE).contains("good"), "{during}");
     events.collect();
     let known = events.of("CREATED", "").len();
     let new_keys = stage.role(Side::Client, "", "new_keys");
@@ -197,14 +197,15 @@ fn day_out(dir: &Path, server: Server) {
     let (asleep, _) = lte(&stage);
     let after = table(&stage);
     println!("{server:?}, back on WiFi:\n{after}");
-    assert!(verdict(&after, WIFI).contains("good"), "{after}");
+    assert!(health(&after, WIFI).contains("good"), "{after}");
     let sum = hear(&keys, "sum ");
     let (packets, woken) = lte(&stage);
     assert_eq!(packets, asleep, "LTE carries nothing any more");
     assert_eq!(woken, 1, "and was woken once");
 
     events.collect();
-    for (name, local) in [("SF_ESTABLISHED", LTE), ("SF_CLOSED", LTE), ("SF_NETPATH_GOOD", "")] {
+    for (name, local) in [("SF_ESTABLISHED", LTE), ("SF_CLOSED", LTE), ("SF_ADDRESS_PAIR_GOOD", "")]
+    {
         assert!(!events.of(name, local).is_empty(), "{name}: {:#?}", events.seen);
     }
     let numbers = |sum: &str| -> Vec<f64> {

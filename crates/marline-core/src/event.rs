@@ -4,7 +4,7 @@ use marline_policy::{AddressId, SilenceCause, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
-use crate::{CloseReason, FallbackReason, FourTuple, NetpathFault};
+use crate::{AddressPairFault, CloseReason, FallbackReason, FourTuple};
 
 /// A connection of an endpoint. Never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,12 +116,12 @@ pub enum MonitorKind {
         /// What made it so.
         cause: SilenceCause,
     },
-    /// The path health monitor changed its mind about a subflow's netpath.
-    Netpath {
+    /// The path health monitor changed its mind about a subflow's address pair.
+    AddressPair {
         /// Its slot.
         id: SubflowId,
         /// What is wrong with it; `None`: it is good again.
-        fault: Option<NetpathFault>,
+        fault: Option<AddressPairFault>,
     },
     /// A subflow is suspected dead (`true`) or was heard again (`false`).
     SubflowSuspected {

@@ -1,36 +1,36 @@
-//! Path health monitor: how netpaths do, as all connections of a process together see it.
+//! Path health monitor: how address pairs do, as all connections of a process together see it.
 //!
 //! *Problem.* Ten connections of a phone use the same WiFi. When it dies, the one that sends something
 //! finds out by its timers; each of the others finds out for itself, later, when its user wants
 //! something. A connection that is opened in between starts on the dead path.
 //!
-//! *How.* Statistics are kept per *netpath*: our address, the peer's, and the interface. All subflows and
+//! *How.* Statistics are kept per *address pair*: our address, the peer's, and the interface. All subflows and
 //! plain TCP connections on it are its members, loopback excepted. Every period two shares are smoothed,
 //! each with the weight of the segments behind it: lost segments (those that waited for repair when the
 //! period began or were marked lost since) of those at risk, and retransmissions of those sent. A
-//! netpath becomes bad when the newest period raised one of them to its threshold, or when a member's
-//! retransmission timeout reaches one. Besides (`watch`), a timeout on a member has the netpath asked for
+//! address pair becomes bad when the newest period raised one of them to its threshold, or when a member's
+//! retransmission timeout reaches one. Besides (`watch`), a timeout on a member has the address pair asked for
 //! a sign of life at once, a few times in quick succession: if no member hears anything meanwhile, it is
 //! bad; if the peer answers, it was one lost segment. A receive timer or keepalives that ran out say the
 //! same as unanswered questions.
 //!
-//! *What follows.* Every member on a bad netpath is potentially failed: what it holds goes out on other
+//! *What follows.* Every member on a bad address pair is potentially failed: what it holds goes out on other
 //! subflows, path managers open what they kept in reserve, schedulers leave it alone
-//! (`SubflowView::bad_netpath`), clients open new connections elsewhere first. A retransmission timeout
+//! (`SubflowView::bad_address_pair`), clients open new connections elsewhere first. A retransmission timeout
 //! alone does less, as in the source: it keeps new data away.
 //!
-//! *Good again* (`clean`). While a netpath is bad, it is asked every so often, one member for all. When
+//! *Good again* (`clean`). While an address pair is bad, it is asked every so often, one member for all. When
 //! every question of a whole clean period was answered and nothing timed out, the verdict is lifted. The
 //! module that this comes from never clears its flag: a subflow once suspected came last for the rest of
 //! its life. That is hysteresis without end: a phone that walks back to its WiFi would stay on cellular.
-//! A verdict also ends when the netpath has had no members for a clean period: who is left to know better?
+//! A verdict also ends when the address pair has had no members for a clean period: who is left to know better?
 //!
 //! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), facts only, written anew;
 //! [`PathHealthConfig::multimob`] has its values. There the first timeout of 1.5 s also hides later triggers
 //! until a clean second; here no trigger hides another. Its rule for idle paths is
 //! `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode interactive`.
 //!
-//! Pure: time is an argument, maps are ordered, the number of netpaths is bounded. One handle is shared by
+//! Pure: time is an argument, maps are ordered, the number of address pairs is bounded. One handle is shared by
 //! all endpoints of a process, which must then use one clock; each visits the path health monitor once per
 //! period, when something timed out, and when a question is due, never per packet.
 
@@ -41,7 +41,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_policy::{Netpath, PathHealthConfig};
+use marline_policy::{AddressPair, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 pub(crate) use table::{Contribution, HealthTable, Trouble};
@@ -54,9 +54,9 @@ pub struct PathHealthMonitor {
     generation: Arc<AtomicU64>,
 }
 
-/// Why a netpath is bad.
+/// Why an address pair is bad.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum NetpathFault {
+pub enum AddressPairFault {
     /// The smoothed share of lost segments.
     Loss,
     /// The smoothed share of retransmissions.
@@ -69,21 +69,21 @@ pub enum NetpathFault {
     Silent,
 }
 
-impl core::fmt::Display for NetpathFault {
+impl core::fmt::Display for AddressPairFault {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            NetpathFault::Loss => "loss",
-            NetpathFault::Retransmissions => "retransmissions",
-            NetpathFault::Rto => "rto",
-            NetpathFault::Unanswered => "unanswered",
-            NetpathFault::Silent => "silent",
+            AddressPairFault::Loss => "loss",
+            AddressPairFault::Retransmissions => "retransmissions",
+            AddressPairFault::Rto => "rto",
+            AddressPairFault::Unanswered => "unanswered",
+            AddressPairFault::Silent => "silent",
         })
     }
 }
 
-/// What the path health monitor thinks of a netpath.
+/// What the path health monitor thinks of an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AddressPairHealth {
     /// Nothing is wrong with it.
     Good,
     /// Something timed out there; it is being asked for a sign of life.
@@ -91,7 +91,7 @@ pub enum Verdict {
     /// It carries new data only if nothing else can.
     Bad {
         /// Why.
-        fault: NetpathFault,
+        fault: AddressPairFault,
         /// Since when.
         since: Instant,
     },
@@ -99,9 +99,9 @@ pub enum Verdict {
 
 /// A line of the path health monitor's table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NetpathInfo {
-    /// The netpath.
-    pub netpath: Netpath,
+pub struct AddressPairInfo {
+    /// The address pair.
+    pub address_pair: AddressPair,
     /// Its members: established subflows and plain TCP connections.
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
@@ -110,8 +110,8 @@ pub struct NetpathInfo {
     pub retransmissions: f64,
     /// The largest retransmission timeout of its members, backed off.
     pub rto: Duration,
-    /// The verdict.
-    pub verdict: Verdict,
+    /// Its health.
+    pub health: AddressPairHealth,
     /// How often it became bad.
     pub times_bad: u64,
 }
@@ -137,13 +137,13 @@ impl PathHealthMonitor {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Everything it knows, by netpath.
+    /// Everything it knows, by address pair.
     #[must_use]
-    pub fn table(&self) -> Vec<NetpathInfo> {
+    pub fn table(&self) -> Vec<AddressPairInfo> {
         self.lock().table()
     }
 
-    /// Whether a connection from one address to the other would start on a bad netpath.
+    /// Whether a connection from one address to the other would start on a bad address pair.
     #[must_use]
     pub fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
         self.lock().is_bad(local, remote)

@@ -24,7 +24,7 @@ pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
-pub use path_health::{BadPathHealthSpec, Clean, LossBase, Netpath, PathHealthConfig, Watch};
+pub use path_health::{AddressPair, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch};
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
     SilenceCause, SubflowPath,

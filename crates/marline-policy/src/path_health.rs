@@ -1,4 +1,4 @@
-//! The path health monitor's parameters, and what it judges: netpaths.
+//! The path health monitor's parameters, and what it judges: address pairs.
 
 mod spec;
 
@@ -10,7 +10,7 @@ pub use spec::BadPathHealthSpec;
 
 /// What connections that use the same network to the same host have in common.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Netpath {
+pub struct AddressPair {
     /// Our address.
     pub local: IpAddr,
     /// The peer's address.
@@ -20,7 +20,7 @@ pub struct Netpath {
     pub interface: u32,
 }
 
-/// When the path health monitor holds a netpath to be bad, and when to be good again.
+/// When the path health monitor holds an address pair to be bad, and when to be good again.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PathHealthConfig {
     /// How often statistics are taken; above zero.
@@ -38,13 +38,13 @@ pub struct PathHealthConfig {
     pub least: u64,
     /// Bad when a subflow's retransmission timeout, backed off, is this long.
     pub rto: Duration,
-    /// Ask a netpath for a sign of life when something timed out there; `None`: wait for the
+    /// Ask an address pair for a sign of life when something timed out there; `None`: wait for the
     /// statistics.
     pub watch: Option<Watch>,
     /// What lifts the verdict; `None`: nothing does.
     pub clean: Option<Clean>,
-    /// Netpaths kept at most: beyond, the one unused for longest goes.
-    pub netpaths: usize,
+    /// Address pairs kept at most: beyond, the one unused for longest goes.
+    pub address_pairs: usize,
 }
 
 /// What lost segments are set against.
@@ -58,17 +58,17 @@ pub enum LossBase {
     Outstanding,
 }
 
-/// How a netpath on which something timed out is asked for a sign of life. Bad if nothing is heard there.
+/// How an address pair on which something timed out is asked for a sign of life. Bad if nothing is heard there.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The shortest wait for an answer; longer where the round trip is (SRTT and four times its
     /// variation).
     pub wait: Duration,
-    /// Waits without a sign of life until the netpath is bad, at least 1.
+    /// Waits without a sign of life until the address pair is bad, at least 1.
     pub count: u32,
 }
 
-/// How a bad netpath becomes good again.
+/// How a bad address pair becomes good again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Clean {
     /// The clean period: so long every question must have been answered, and nothing timed out.
@@ -93,11 +93,11 @@ impl PathHealthConfig {
             rto: Duration::from_millis(1_500),
             watch: None,
             clean: None,
-            netpaths: 1_024,
+            address_pairs: 1_024,
         }
     }
 
-    /// The same thresholds over shorter periods; besides, a timeout that nothing heard on the netpath
+    /// The same thresholds over shorter periods; besides, a timeout that nothing heard on the address pair
     /// contradicts makes it bad in some 150 ms, and two seconds of answers make it good again.
     #[must_use]
     pub const fn prompt() -> Self {

@@ -128,8 +128,9 @@ pub enum PathEvent {
     Stuck(SubflowId),
     /// It was heard.
     HeardAgain(SubflowId),
-    /// The path health monitor changed its mind about a subflow's netpath ([`SubflowView::bad_netpath`]).
-    Netpath {
+    /// The path health monitor changed its mind about a subflow's address pair
+    /// ([`SubflowView::bad_address_pair`]).
+    AddressPair {
         /// The subflow.
         id: SubflowId,
         /// Bad from now on.
@@ -150,8 +151,8 @@ impl PathEvent {
     /// keeps all of them anyway.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
-        use PathEvent::{HeardAgain, Netpath, Silent, Suspected};
-        matches!(self, Suspected(_) | HeardAgain(_) | Netpath { .. } | Silent { .. })
+        use PathEvent::{AddressPair, HeardAgain, Silent, Suspected};
+        matches!(self, Suspected(_) | HeardAgain(_) | AddressPair { .. } | Silent { .. })
     }
 }
 

@@ -81,9 +81,9 @@ pub struct SubflowView {
     /// When it last brought news of the stream: data that was not there yet, a DATA_ACK that advanced,
     /// or the peer's join. The path that the peer uses is the one where this is newest.
     pub last_new_at: Instant,
-    /// The path health monitor holds its netpath (both addresses and the interface) to be bad, from what all
-    /// connections of the process see there. It should carry new data only if nothing else can.
-    pub bad_netpath: bool,
+    /// The path health monitor holds its address pair (both addresses and the interface) to be bad, from
+    /// what all connections of the process see there. It should carry new data only if nothing else can.
+    pub bad_address_pair: bool,
 }
 
 impl SubflowView {
@@ -94,10 +94,10 @@ impl SubflowView {
     }
 
     /// Whether data is better off elsewhere: something timed out on it and nothing was heard since, or
-    /// its netpath is bad.
+    /// its address pair is bad.
     #[must_use]
     pub const fn is_suspect(&self) -> bool {
-        self.potentially_failed || self.bad_netpath
+        self.potentially_failed || self.bad_address_pair
     }
 
     /// Whether it is established and not closing, though it may be full.

@@ -133,8 +133,8 @@ impl Client {
 
     /// Connects to whichever of `servers` answers first on whichever path: attempts start one
     /// after the other, a stagger apart. The winner is tried first next time. With a path health monitor,
-    /// what it holds to be good comes first: regular paths, then backup ones, then bad netpaths, each of these
-    /// later than a stagger, so that nobody wakes a radio or uses a bad network without need.
+    /// what it holds to be good comes first: regular paths, then backup ones, then bad address pairs, each
+    /// of these later than a stagger, so that nobody wakes a radio or uses a bad network without need.
     ///
     /// # Errors
     /// No attempt succeeded within [`ClientConfig::patience`]; the error lists each with its reason.

@@ -65,10 +65,10 @@ pub use health::{PathEvent, Reach, ServerReach};
 pub use listener::Listener;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
-    BufferTuning, CloseReason, ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo,
-    Counters, Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
-    MonitorKind, NetpathFault, NetpathInfo, PathHealthMonitor, Probing, ReceiveProbes,
-    ReceiveTimer, SubflowInfo, SubflowState, Verdict,
+    AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason, ConnectError,
+    ConnectionConfig, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
+    FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent, MonitorKind, PathHealthMonitor,
+    Probing, ReceiveProbes, ReceiveTimer, SubflowInfo, SubflowState,
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{

@@ -7,7 +7,7 @@
 //! *How.* Subflows from addresses without the `backup` flag (*primary*: WiFi) are kept as a mesh keeps
 //! them (`mesh.rs`). From an address flagged `backup` nothing is sent, until no primary subflow does its
 //! work any more:
-//! - the netpath of each is bad by the path health monitor, or each is silent (receive timer, keepalives),
+//! - the address pair of each is bad by the path health monitor, or each is silent (receive timer, keepalives),
 //!   or the peer made each a backup (MP_PRIO): at once;
 //! - the last one went with its address (ours lost, the peer's withdrawn), or data waits and there is
 //!   none: at once;
@@ -18,11 +18,11 @@
 //! new subflow is regular: that is all a stock server understands.
 //!
 //! *Back again.* Potentially failed subflows are asked for a sign of life every `probe`, each time twice
-//! as long apart, at most sixteen times that; the path health monitor asks on bad netpaths. An address that
-//! comes back is joined from at once. Data returns as soon as the schedulers see a healthy regular subflow:
-//! a bad netpath is that only after the path health monitor's clean period, which is the hysteresis of
-//! moving back. When a primary subflow was healthy for `settle` on end, and the backup one brought and got
-//! nothing new for
+//! as long apart, at most sixteen times that; the path health monitor asks on bad address pairs. An address
+//! that comes back is joined from at once. Data returns as soon as the schedulers see a healthy regular
+//! subflow: a bad address pair is that only after the path health monitor's clean period, which is the
+//! hysteresis of moving back. When a primary subflow was healthy for `settle` on end, and the backup one
+//! brought and got nothing new for
 //! `quiet`, it is closed. The shorter `quiet`, the better for the battery: closing needs two more packets,
 //! and they start the radio's tail anew.
 //!
@@ -125,7 +125,7 @@ struct Tally {
     /// Established, without those that are closing.
     established: usize,
     healthy: usize,
-    /// Neither suspicion nor hope: bad netpath, silent, or made a backup by the peer.
+    /// Neither suspicion nor hope: bad address pair, silent, or made a backup by the peer.
     out: usize,
 }
 
@@ -168,7 +168,7 @@ impl BreakBeforeMake {
     fn tally(&self, cx: &PathContext<'_>) -> Tally {
         let mut tally = Tally::default();
         for view in primaries(cx) {
-            let out = view.bad_netpath || view.backup || self.silent.contains(view.id);
+            let out = view.bad_address_pair || view.backup || self.silent.contains(view.id);
             tally.established += 1;
             tally.out += usize::from(out);
             tally.healthy += usize::from(!out && !view.potentially_failed);
@@ -244,9 +244,9 @@ impl BreakBeforeMake {
     }
 
     /// Asks failed primary subflows for a sign of life, before a backup one is opened and while it does
-    /// their work. Bad netpaths are the path health monitor's to ask.
+    /// their work. Bad address pairs are the path health monitor's to ask.
     fn probe(&mut self, cx: &PathContext<'_>) {
-        let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_netpath;
+        let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_address_pair;
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
         let BreakBeforeMakeConfig { patience, probe, .. } = self.config;

@@ -144,7 +144,7 @@ impl Mesh {
             }
             PathEvent::Priority { .. }
             | PathEvent::Suspected(_)
-            | PathEvent::Netpath { .. }
+            | PathEvent::AddressPair { .. }
             | PathEvent::Silent { .. } => {}
         }
     }

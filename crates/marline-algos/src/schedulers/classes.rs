@@ -26,7 +26,7 @@ pub enum Class {
     Regular,
     /// Backup and healthy.
     Backup,
-    /// Heard, though its netpath is bad; regular or backup: where every path is in trouble, what answers
+    /// Heard, though its address pair is bad; regular or backup: where every path is in trouble, what answers
     /// is better than what is silent, whoever pays.
     Doubtful,
     /// Nothing was heard since a timeout; regular or backup.
@@ -40,7 +40,7 @@ impl Class {
         if !view.is_usable() {
             return None;
         }
-        Some(match (view.potentially_failed, view.bad_netpath, view.backup) {
+        Some(match (view.potentially_failed, view.bad_address_pair, view.backup) {
             (false, false, false) => Class::Regular,
             (false, false, true) => Class::Backup,
             (false, true, _) => Class::Doubtful,
@@ -48,7 +48,7 @@ impl Class {
         })
     }
 
-    /// Whether something timed out on its members, or their netpath is bad.
+    /// Whether something timed out on its members, or their address pair is bad.
     #[must_use]
     pub const fn is_suspect(self) -> bool {
         matches!(self, Class::Doubtful | Class::Suspect)

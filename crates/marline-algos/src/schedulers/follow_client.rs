@@ -9,8 +9,8 @@
 //! DATA_ACK that advanced, or the client's join (`SubflowView::last_new_at`). New data goes on the regular
 //! subflow with the newest stamp, or on a backup one if its stamp is strictly newer than that of all
 //! regular ones: the client then uses its backup, so shall we. A subflow that is potentially failed, or
-//! whose netpath the path health monitor holds to be bad, comes after all others; among those alone, the one
-//! heard of last is the best guess. What is repeated takes the same way.
+//! whose address pair the path health monitor holds to be bad, comes after all others; among those alone,
+//! the one heard of last is the best guess. What is repeated takes the same way.
 //!
 //! *Source.* De Coninck and Bonaventure's MultiMob, as its kernel module decides it (facts only; written
 //! anew). By HELLO a client asks a Marline server for this scheduler (docs/spec/experimental.md).
@@ -25,7 +25,7 @@
 //! - Data of a subflow whose probe stays unanswered goes out elsewhere at once; `reinject=rto` waits for
 //!   the retransmission timeout, as the module does.
 //! - The module flags subflows with an RTO of 1.5 s for ever; here that flag is the path health monitor's
-//!   and is lifted by it (`bad_netpath`).
+//!   and is lifted by it (`bad_address_pair`).
 //! - Whether a window-limited server repeats the oldest data on the faster path is `+orp`'s business.
 //!
 //! *p99 of a small message:* that of the path the client trusts, even if another one were quicker.
@@ -101,7 +101,7 @@ fn followed<'a>(
         (Some(regular), Some(backup)) if backup.last_new_at > regular.last_new_at => Some(backup),
         (regular, backup) => regular.or(backup),
     };
-    // A bad netpath that is heard may still pass a segment; one that timed out did not.
+    // A bad address pair that is heard may still pass a segment; one that timed out did not.
     healthy.or_else(|| {
         usable.min_by_key(|v| (v.potentially_failed, Reverse(v.last_heard_at), v.backup))
     })

@@ -86,9 +86,9 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
         } else {
             let paths = client.paths().await.unwrap_or_default();
             // A program of before has no path health monitor to ask.
-            let netpaths = client.netpaths().await.unwrap_or_default();
-            let health = if has_path_health || !netpaths.is_empty() {
-                path_health_table::render(&netpaths, &connections)
+            let address_pairs = client.address_pairs().await.unwrap_or_default();
+            let health = if has_path_health || !address_pairs.is_empty() {
+                path_health_table::render(&address_pairs, &connections)
             } else {
                 String::new()
             };

@@ -154,11 +154,13 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             role: handle.role().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            path_health: handle.netpaths().is_some(),
+            path_health: handle.address_pairs().is_some(),
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),
-        Command::Netpaths => Ok(Answer::Netpaths(handle.netpaths().unwrap_or_default())),
+        Command::AddressPairs => {
+            Ok(Answer::AddressPairs(handle.address_pairs().unwrap_or_default()))
+        }
         Command::Monitor => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)

@@ -9,13 +9,13 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::Netpath;
+use marline_policy::AddressPair;
 use marline_time::{Duration, Instant};
 
 use super::Endpoint;
 use crate::ConnectionId;
 use crate::connection::Connection;
-use crate::path_health::{Contribution, HealthTable, NetpathFault, PathHealthMonitor};
+use crate::path_health::{AddressPairFault, Contribution, HealthTable, PathHealthMonitor};
 use crate::tables::Context;
 
 /// Least time between a visit and the next one for trouble's sake.
@@ -53,8 +53,8 @@ impl PathHealthReporter {
 
 /// What a visit brought.
 struct Findings {
-    bad: Option<BTreeMap<(IpAddr, IpAddr), NetpathFault>>,
-    questions: Vec<(ConnectionId, Netpath)>,
+    bad: Option<BTreeMap<(IpAddr, IpAddr), AddressPairFault>>,
+    questions: Vec<(ConnectionId, AddressPair)>,
 }
 
 impl Endpoint {
@@ -99,11 +99,11 @@ impl Endpoint {
         if let Some(bad) = findings.bad {
             self.faults.set_bad(bad);
             for id in self.connections() {
-                self.with_quietly(now, id, |c, cx| c.adopt_verdicts(cx));
+                self.with_quietly(now, id, |c, cx| c.adopt_path_health(cx));
             }
         }
-        for (id, netpath) in findings.questions {
-            self.with_quietly(now, id, |c, _| c.ask_netpath(&netpath));
+        for (id, pair) in findings.questions {
+            self.with_quietly(now, id, |c, _| c.ask_address_pair(&pair));
         }
     }
 
@@ -116,8 +116,8 @@ impl Endpoint {
         let troubles = self.faults.take_troubles();
         (reporter.troubles_at, reporter.last_visit_at) = (None, Some(now));
         for (path, trouble) in &troubles {
-            if let Some(netpath) = table.netpath(path) {
-                table.trouble(now, netpath, *trouble);
+            if let Some(pair) = table.address_pair(path) {
+                table.trouble(now, pair, *trouble);
             }
         }
         table.advance(now);
@@ -129,19 +129,20 @@ impl Endpoint {
         let changed = table.generation() != reporter.seen;
         reporter.seen = table.generation();
         monitor.publish(&table);
-        let by_addresses = |(n, fault): (Netpath, NetpathFault)| ((n.local, n.remote), fault);
+        let by_addresses =
+            |(n, fault): (AddressPair, AddressPairFault)| ((n.local, n.remote), fault);
         let bad = changed.then(|| table.bad().map(by_addresses).collect());
         Findings { bad, questions: self.questions(&mut table) }
     }
 
     /// Tells when members were heard, and at a period's end what they did. Whether they did anything.
     fn tell(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
-        let mut parts: BTreeMap<Netpath, (Instant, Contribution)> = BTreeMap::new();
+        let mut parts: BTreeMap<AddressPair, (Instant, Contribution)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {
             self.out.counters.connections_looked_at += 1;
             connection.members(|path, tcp| {
-                let Some(netpath) = table.netpath(&path) else { return };
-                let (heard, sum) = parts.entry(netpath).or_default();
+                let Some(pair) = table.address_pair(&path) else { return };
+                let (heard, sum) = parts.entry(pair).or_default();
                 *heard = (*heard).max(tcp.last_heard_at());
                 if period_over {
                     sum.add(&tcp.contribute());
@@ -149,16 +150,16 @@ impl Endpoint {
             });
         }
         let mut active = false;
-        for (netpath, (heard, part)) in parts {
-            table.heard(now, netpath, heard);
-            table.contribute(now, netpath, &part);
+        for (pair, (heard, part)) in parts {
+            table.heard(now, pair, heard);
+            table.contribute(now, pair, &part);
             active |= part.sent > 0 || part.outstanding > 0;
         }
         active
     }
 
-    /// Who asks on netpaths on which a question is due: the first member of each.
-    fn questions(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, Netpath)> {
+    /// Who asks on address pairs on which a question is due: the first member of each.
+    fn questions(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut questions = Vec::new();
         if !table.is_watching() {
             return questions;
@@ -166,8 +167,8 @@ impl Endpoint {
         for connection in self.slots.iter_mut() {
             let id = connection.id();
             connection.members(|path, _| {
-                let netpath = table.netpath(&path).filter(|netpath| table.take_question(netpath));
-                questions.extend(netpath.map(|netpath| (id, netpath)));
+                let pair = table.address_pair(&path).filter(|pair| table.take_question(pair));
+                questions.extend(pair.map(|pair| (id, pair)));
             });
         }
         questions

@@ -18,23 +18,23 @@ fn path(local: &str, remote: &str) -> FourTuple {
     FourTuple { local: SocketAddr::new(ip(local), 9), remote: SocketAddr::new(ip(remote), 443) }
 }
 
-/// A table, its clock, and one netpath.
+/// A table, its clock, and one address pair.
 struct Fixture {
     table: HealthTable,
     now: Instant,
-    wifi: Netpath,
+    wifi: AddressPair,
 }
 
 impl Fixture {
     fn new(config: PathHealthConfig) -> Self {
         let table = HealthTable::new(config);
-        let wifi = table.netpath(&path("192.0.2.7", "198.51.100.1")).expect("a netpath");
+        let wifi = table.address_pair(&path("192.0.2.7", "198.51.100.1")).expect("an address pair");
         let mut fixture = Fixture { table, now: Instant::from_secs(10), wifi };
         fixture.table.advance(fixture.now);
         fixture
     }
 
-    fn fault(&self) -> Option<NetpathFault> {
+    fn fault(&self) -> Option<AddressPairFault> {
         self.table.fault(&self.wifi)
     }
 
@@ -92,12 +92,12 @@ fn the_three_thresholds() {
     fixture.clean_period();
     fixture.period((10, 10), (0, 10), ms(200));
     // 0.5 x 10 of 0.5 x 10 + 0.25 x 10.
-    assert_eq!(fixture.fault(), Some(NetpathFault::Loss));
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Loss));
 
     let mut fixture = Fixture::new(PathHealthConfig::multimob());
     fixture.clean_period();
     fixture.period((1, 10), (10, 10), ms(200));
-    assert_eq!(fixture.fault(), Some(NetpathFault::Retransmissions));
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Retransmissions));
     let line = &fixture.table.table()[0];
     assert!((line.retransmissions - 2.0 / 3.0).abs() < 1e-9, "{line:?}");
 
@@ -105,9 +105,9 @@ fn the_three_thresholds() {
     fixture.period((0, 10), (0, 10), ms(1_499));
     assert_eq!(fixture.fault(), None);
     fixture.period((0, 10), (0, 10), ms(1_500));
-    assert_eq!(fixture.fault(), Some(NetpathFault::Rto));
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Rto));
     fixture.period((10, 10), (0, 10), ms(1_500));
-    assert_eq!(fixture.fault(), Some(NetpathFault::Loss), "the graver reason takes over");
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Loss), "the graver reason takes over");
     assert_eq!(fixture.table.table()[0].times_bad, 1);
 }
 
@@ -124,19 +124,22 @@ fn shares_that_fall_do_not_trigger_and_thin_ones_neither() {
     fixture.period((1, 2), (1, 2), ms(200));
     assert_eq!(fixture.fault(), None, "one segment of two is no judgement");
     fixture.period((8, 10), (8, 10), ms(200));
-    assert_eq!(fixture.fault(), Some(NetpathFault::Loss));
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Loss));
 }
 
 #[test]
 fn a_timeout_is_asked_about() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.timeout();
-    assert_eq!((fixture.fault(), fixture.table.table()[0].verdict), (None, Verdict::Watched));
+    assert_eq!(
+        (fixture.fault(), fixture.table.table()[0].health),
+        (None, AddressPairHealth::Watched)
+    );
     assert_eq!(fixture.next(), (ms(50), true));
     assert_eq!(fixture.next(), (ms(50), true));
     assert_eq!(fixture.fault(), None);
     fixture.next();
-    assert_eq!(fixture.fault(), Some(NetpathFault::Unanswered), "150 ms of silence");
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Unanswered), "150 ms of silence");
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn one_answer_to_any_member_is_enough() {
     fixture.answer();
     fixture.next();
     assert_eq!(fixture.fault(), None);
-    assert_eq!(fixture.table.table()[0].verdict, Verdict::Good);
+    assert_eq!(fixture.table.table()[0].health, AddressPairHealth::Good);
     assert_eq!(fixture.table.next_timeout(), None, "nothing more to wait for");
 }
 
@@ -165,7 +168,11 @@ fn what_we_overslept_proves_nothing() {
     for _ in 0..3 {
         fixture.next();
     }
-    assert_eq!(fixture.fault(), Some(NetpathFault::Unanswered), "three waits of our being awake");
+    assert_eq!(
+        fixture.fault(),
+        Some(AddressPairFault::Unanswered),
+        "three waits of our being awake"
+    );
 }
 
 #[test]
@@ -181,7 +188,7 @@ fn the_module_waits_for_its_statistics_but_believes_a_receive_timer() {
     fixture.timeout();
     assert_eq!((fixture.fault(), fixture.table.next_timeout()), (None, None));
     fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
-    assert_eq!(fixture.fault(), Some(NetpathFault::Silent));
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Silent));
     assert_eq!(fixture.table.next_timeout(), None, "nothing lifts it");
 }
 
@@ -190,12 +197,12 @@ fn silence_of_one_member_is_no_proof_while_another_hears() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
     fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
-    assert_eq!(fixture.table.table()[0].verdict, Verdict::Watched);
+    assert_eq!(fixture.table.table()[0].health, AddressPairHealth::Watched);
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.answer();
     fixture.now += ms(500);
     fixture.table.trouble(fixture.now, fixture.wifi, Trouble::Silent { wait: ms(30) });
-    assert_eq!(fixture.fault(), Some(NetpathFault::Silent));
+    assert_eq!(fixture.fault(), Some(AddressPairFault::Silent));
 }
 
 #[test]
@@ -239,7 +246,7 @@ fn questions_nobody_answers_become_rare_and_one_missed_spoils_the_period() {
 }
 
 #[test]
-fn a_netpath_without_members_is_forgotten() {
+fn an_address_pair_without_members_is_forgotten() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
     fixture.mark_bad();
     let generation = fixture.table.generation();
@@ -253,12 +260,13 @@ fn a_netpath_without_members_is_forgotten() {
 }
 
 #[test]
-fn loopback_is_no_netpath_and_another_interface_another_network() {
+fn loopback_is_no_address_pair_and_another_interface_another_network() {
     let mut fixture = Fixture::new(PathHealthConfig::prompt());
-    assert_eq!(fixture.table.netpath(&path("127.0.0.1", "198.51.100.1")), None);
-    assert_eq!(fixture.table.netpath(&path("192.0.2.7", "::1")), None);
+    assert_eq!(fixture.table.address_pair(&path("127.0.0.1", "198.51.100.1")), None);
+    assert_eq!(fixture.table.address_pair(&path("192.0.2.7", "::1")), None);
     fixture.table.set_interface(ip("192.0.2.7"), 3);
-    fixture.wifi = fixture.table.netpath(&path("192.0.2.7", "198.51.100.1")).expect("a netpath");
+    fixture.wifi =
+        fixture.table.address_pair(&path("192.0.2.7", "198.51.100.1")).expect("an address pair");
     assert_eq!(fixture.wifi.interface, 3);
     fixture.mark_bad();
     assert!(fixture.table.is_bad(ip("192.0.2.7"), ip("198.51.100.1")));
@@ -268,14 +276,14 @@ fn loopback_is_no_netpath_and_another_interface_another_network() {
 
 #[test]
 fn the_table_is_bounded() {
-    let config = PathHealthConfig { netpaths: 3, ..PathHealthConfig::prompt() };
+    let config = PathHealthConfig { address_pairs: 3, ..PathHealthConfig::prompt() };
     let mut fixture = Fixture::new(config);
     fixture.mark_bad();
     for n in 0..9 {
         let other = format!("198.51.100.{}", n + 10);
-        let netpath = fixture.table.netpath(&path("192.0.2.7", &other)).expect("a netpath");
+        let pair = fixture.table.address_pair(&path("192.0.2.7", &other)).expect("an address pair");
         fixture.now += ms(1);
-        fixture.table.heard(fixture.now, netpath, fixture.now);
+        fixture.table.heard(fixture.now, pair, fixture.now);
     }
     assert_eq!(fixture.table.table().len(), 3);
     assert_eq!(fixture.fault(), None, "the one unused for longest went");

@@ -1,4 +1,4 @@
-//! What a subflow tells the path health monitor of its netpath: segments, not bytes, as losses are counted
+//! What a subflow tells the path health monitor of its address pair: segments, not bytes, as losses are counted
 //! in them.
 
 use marline_time::Duration;

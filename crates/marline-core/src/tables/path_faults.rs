@@ -4,19 +4,19 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::FourTuple;
-use crate::path_health::{NetpathFault, Trouble};
+use crate::path_health::{AddressPairFault, Trouble};
 
-/// Netpaths whose troubles are remembered until the visit that follows.
+/// Address pairs whose troubles are remembered until the visit that follows.
 const MAX_TROUBLES: usize = 64;
 /// What the connections of an endpoint tell the path health monitor, and what it says of their paths.
 #[derive(Debug, Default)]
 pub(crate) struct PathFaults {
     /// There is one.
     present: bool,
-    /// What timed out since the last visit, by addresses: of one netpath the worst.
+    /// What timed out since the last visit, by addresses: of one address pair the worst.
     troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
-    /// The bad netpaths, by addresses.
-    bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
+    /// The bad address pairs, by addresses.
+    bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
 }
 
 impl PathFaults {
@@ -31,7 +31,7 @@ impl PathFaults {
     }
 
     /// Why the path is bad; `None` if it is not.
-    pub(crate) fn fault(&self, path: &FourTuple) -> Option<NetpathFault> {
+    pub(crate) fn fault(&self, path: &FourTuple) -> Option<AddressPairFault> {
         self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
     }
 
@@ -49,7 +49,7 @@ impl PathFaults {
     }
 
     /// Verdicts changed.
-    pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>) {
+    pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>) {
         self.bad = bad;
     }
 }

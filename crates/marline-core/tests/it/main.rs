@@ -1,6 +1,6 @@
 //! Tests of the core through its five calls: one program, so that it is linked once.
 
-mod bad_netpath;
+mod bad_address_pair;
 mod blind;
 mod closing;
 mod every_state;

@@ -4,8 +4,8 @@
 use crate::cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions, LoneKeepalive,
-    MonitorKind, PathHealthMonitor, ReceiveTimer, Verdict,
+    AddressPairHealth, Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions,
+    LoneKeepalive, MonitorKind, PathHealthMonitor, ReceiveTimer,
 };
 use marline_policy::PathHealthConfig;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
@@ -103,7 +103,7 @@ fn closed(kind: &MonitorKind) -> bool {
 }
 
 fn condemned(kind: &MonitorKind) -> bool {
-    matches!(kind, MonitorKind::Netpath { fault: Some(_), .. })
+    matches!(kind, MonitorKind::AddressPair { fault: Some(_), .. })
 }
 
 /// Everything came back, in order; the longest time between two arrivals after the first second.
@@ -239,7 +239,7 @@ fn the_path_health_monitor_says_what_it_knows_and_runs_are_repeatable() {
     let table = monitor.table();
     assert_eq!(table.len(), 2, "{table:?}");
     let verdicts: Vec<bool> =
-        table.iter().map(|line| matches!(line.verdict, Verdict::Bad { .. })).collect();
+        table.iter().map(|line| matches!(line.health, AddressPairHealth::Bad { .. })).collect();
     assert_eq!(verdicts, [true, false], "{table:?}");
     assert!(monitor.is_bad(Paths::address(0, 0), Paths::server_address()));
 }

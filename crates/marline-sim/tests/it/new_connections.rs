@@ -112,7 +112,7 @@ fn verdicts(paths: &Paths) -> Vec<(Instant, bool)> {
     let events = paths.world.node(paths.client).monitor().iter();
     let mut told: Vec<(Instant, bool)> = events
         .filter_map(|event| match event.kind {
-            MonitorKind::Netpath { fault, .. } => Some((event.at, fault.is_some())),
+            MonitorKind::AddressPair { fault, .. } => Some((event.at, fault.is_some())),
             _ => None,
         })
         .collect();
@@ -134,7 +134,7 @@ fn on_wifi(paths: &Paths, id: ConnectionId) -> (usize, u64) {
 /// when that is back, and sends nothing there before the clean period is over; the next one starts on
 /// WiFi and never wakes LTE.
 #[test]
-fn a_new_connection_leaves_a_bad_netpath_alone_until_a_clean_period() {
+fn a_new_connection_leaves_a_bad_address_pair_alone_until_a_clean_period() {
     let (dies, returns) = (at(5_030), at(9_000));
     let run = |until: Instant| {
         let mut paths = phone("rate=30M,delay=10ms");
@@ -186,7 +186,7 @@ fn a_new_connection_leaves_a_bad_netpath_alone_until_a_clean_period() {
 /// WiFi that answers now and then is bad as well: a new connection does not start there although its SYN
 /// might be answered.
 #[test]
-fn a_netpath_that_loses_half_of_everything_opens_nothing_either() {
+fn an_address_pair_that_loses_half_of_everything_opens_nothing_either() {
     let mut paths = phone("rate=30M,delay=10ms");
     open(&mut paths, 600);
     paths.world.run_until(at(3_000));

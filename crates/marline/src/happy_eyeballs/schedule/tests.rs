@@ -74,7 +74,7 @@ fn without_a_backup_path_nobody_is_asked_twice() {
 }
 
 #[test]
-fn a_bad_netpath_comes_last_and_late() {
+fn a_bad_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
     let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));

@@ -1,4 +1,4 @@
-//! What a connection does with data that a bad netpath holds, segment by segment: it goes out on the other
+//! What a connection does with data that a bad address pair holds, segment by segment: it goes out on the other
 //! subflow, and a sign of life on the bad one takes nothing of that back, but what was acknowledged there.
 
 use std::collections::BTreeMap;
@@ -131,10 +131,10 @@ fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
     assert_eq!(scene.open_second(), 0, "after {before} bytes");
 }
 
-/// What a bad netpath holds is in doubt although something was heard there: it was heard all along at the
+/// What a bad address pair holds is in doubt although something was heard there: it was heard all along at the
 /// edge of a cell, and brought nothing.
 #[test]
-fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
+fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
     let mut scene = Scene::new(Some(PathHealthConfig::prompt()));
     scene.fall_silent(true);
     let before = scene.total();
@@ -150,7 +150,7 @@ fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
 
 /// What is acknowledged there meanwhile is not sent again.
 #[test]
-fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
+fn what_a_bad_address_pair_brought_after_all_is_not_sent_again() {
     let mut scene = Scene::new(Some(PathHealthConfig::prompt()));
     scene.fall_silent(true);
     let before = scene.total();

@@ -1,6 +1,5 @@
 //! The stages a packet passes, each with the random streams that belong to it alone.
 
-pub(crate) mod boxes;
 mod delay;
 mod loss;
 pub(crate) mod middlebox;

@@ -1,4 +1,4 @@
-//! Boxes that change numbers: those of sequence, those of ports, and acknowledgments of their own.
+//! Middleboxes that change numbers: those of sequence, those of ports, and acknowledgments of their own.
 
 use super::super::tcp::{
     self, ACK, FIN, FLAGS_AT, HEADER, NO_OPERATION, SACK, TIMESTAMPS, acknowledgment, options_end,

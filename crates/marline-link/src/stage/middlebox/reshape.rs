@@ -1,4 +1,4 @@
-//! Boxes that cut segments and put them together.
+//! Middleboxes that cut segments and put them together.
 
 use super::super::tcp::{
     self, ACK, FIN, FLAGS_AT, PSH, RST, SYN, URG, acknowledgment, options_end, ports, sequence,

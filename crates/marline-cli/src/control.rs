@@ -4,15 +4,15 @@
 
 pub mod client;
 mod handles;
-pub mod place;
 pub mod protocol;
 mod server;
+pub mod socket_path;
 mod views;
 
 pub use handles::{ClientHandle, ServerHandle};
-pub use place::default_path;
 pub use server::{ControlServer, serve};
 pub(crate) use server::{is_allowed, listen};
+pub use socket_path::default_path;
 
 use marline::{MonitorEvent, PathEvent};
 use protocol::{AddressPair, Connection, Path, PathChange};

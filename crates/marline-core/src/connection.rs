@@ -117,15 +117,15 @@ struct JoinAddresses {
 
 /// The place of a segment in the batch that is being filled.
 #[derive(Copy, Clone, Debug)]
-struct Place {
+struct BatchSlot {
     /// How many are before it.
     number: usize,
     /// The largest segment that still fits.
     limit: usize,
 }
 
-impl Place {
-    const FIRST: Place = Place { number: 0, limit: usize::MAX };
+impl BatchSlot {
+    const FIRST: BatchSlot = BatchSlot { number: 0, limit: usize::MAX };
 }
 
 /// What a data segment is made of, before its payload is known.
@@ -3184,7 +3184,7 @@ impl Connection {
         }
         self.scheduling.void_all();
         let choice = Choice::once(id, range, Kind::New);
-        let (size, ecn) = self.emit_data(cx, &choice, Place::FIRST, buf)?;
+        let (size, ecn) = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
@@ -3272,7 +3272,7 @@ impl Connection {
         }
         self.refresh_views(now);
         let first = self.choose(now);
-        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, Place::FIRST, buf));
+        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, BatchSlot::FIRST, buf));
         let (id, (size, ecn)) = match (first, sent) {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
@@ -3283,7 +3283,7 @@ impl Connection {
                 }
                 // The scheduler may have answered that something is to be repeated.
                 let repeat = self.scheduling.choose_reinjection(self.terms(now), &self.sender)?;
-                (repeat.subflow, self.emit_data(cx, &repeat, Place::FIRST, buf)?)
+                (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
             }
         };
         let stride = size + buf.headroom();
@@ -3313,7 +3313,7 @@ impl Connection {
                 self.scheduling.defer(next);
                 break;
             }
-            let place = Place { number: count, limit: size };
+            let place = BatchSlot { number: count, limit: size };
             let Some((next_size, _)) = self.emit_chosen(cx, &next, place, buf) else { break };
             count += 1;
             if next_size != size {
@@ -3327,7 +3327,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
-        place: Place,
+        place: BatchSlot,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
         match choice.kind {
@@ -3504,7 +3504,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
-        place: Place,
+        place: BatchSlot,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
         let id = choice.subflow;

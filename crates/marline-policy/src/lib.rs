@@ -31,7 +31,7 @@ pub use path_manager::{
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use recovery::{
-    AckSummary, AckVerdict, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
+    AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
     SentKind, SentNotice, TimeoutAction,
 };
 pub use rtt::{RttConfig, RttEstimator};

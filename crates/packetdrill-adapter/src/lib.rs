@@ -28,10 +28,10 @@
 mod abi;
 mod calls;
 mod capture;
+mod machine;
 mod mirror;
 mod options;
 mod preload;
 mod quiet;
 mod sockets;
 mod tcp_info;
-mod world;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::control::client::ControlClient;
-use crate::control::place;
 use crate::control::protocol::{Answer, Command};
+use crate::control::socket_path;
 use crate::{path_health_table, path_table};
 
 /// Arguments of `marline monitor`.
@@ -36,7 +36,7 @@ pub struct Args {
 pub(super) async fn reach(control: Option<&PathBuf>) -> anyhow::Result<ControlClient> {
     let path = match control {
         Some(path) => path.clone(),
-        None => place::find().map_err(anyhow::Error::msg)?,
+        None => socket_path::find().map_err(anyhow::Error::msg)?,
     };
     ControlClient::connect(&path).await
 }

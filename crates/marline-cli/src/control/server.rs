@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
 use super::protocol::{Answer, Command, Event, Hello, Request, Response};
-use super::{Handle, place};
+use super::{Handle, socket_path};
 
 /// Control connections at the same time.
 const MAX_PEERS: usize = 32;
@@ -58,7 +58,7 @@ pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> 
 /// [`is_allowed`].
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
-        place::prepare(directory)?;
+        socket_path::prepare(directory)?;
     }
     let listener = bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;

@@ -16,7 +16,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use self::complaint::{Complaint, Place, told};
+use self::complaint::{Complaint, KeyPath, told};
 use self::raw::Raw;
 use super::{Stack, Variant};
 use crate::scenario::{Path, Scenario};
@@ -66,8 +66,8 @@ impl ExperimentFile {
                 for value in &axis.values {
                     let swept = sweep::applied(text, &[(axis, value)]);
                     swept.map_err(|what| {
-                        let place = Place::top("sweep").key(&axis.key);
-                        vec![Complaint::new(text, &place, what)]
+                        let key_path = KeyPath::top("sweep").key(&axis.key);
+                        vec![Complaint::new(text, &key_path, what)]
                     })?;
                 }
             }

@@ -126,13 +126,14 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         let text = path.to_string_lossy();
         options.names.is_empty() || options.names.iter().any(|name| text.contains(name.as_str()))
     });
-    let place = shims::Place::create().map_err(|error| format!("temporary files: {error}"))?;
+    let scratch =
+        shims::ScratchDir::create().map_err(|error| format!("temporary files: {error}"))?;
     let setting = Setting {
         program,
         library: library()?,
         ip_version: options.ip_version.clone(),
         conduct: options.conduct.clone(),
-        shims: place.programs(),
+        shims: scratch.programs(),
         captures: options.captures.clone(),
         patience: Duration::from_secs(60),
     };
@@ -148,7 +149,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
             scope.spawn(|| {
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = ratchet::name_of(directory, path);
-                    let outcome = namespace::run(&setting, &place, path, &name);
+                    let outcome = namespace::run(&setting, &scratch, path, &name);
                     let Ok(mut results) = results.lock() else { return };
                     results.push((name.clone(), outcome.passed));
                     tell(results.len(), &name, &outcome, options.why);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::shims::Place;
+use crate::shims::ScratchDir;
 
 /// Makes what scripts expect of the namespace, then becomes packetdrill: scripts configure a device
 /// `tun0`, through which nothing passes here.
@@ -92,9 +92,9 @@ const IPV6: Version = Version {
 };
 
 /// Runs one script.
-pub(crate) fn run(setting: &Setting, place: &Place, script: &Path, name: &str) -> Outcome {
+pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: &str) -> Outcome {
     let failed = |output: String| Outcome { passed: false, output };
-    let (state, log) = match place.for_script(name) {
+    let (state, log) = match scratch.for_script(name) {
         Ok(paths) => paths,
         Err(error) => return failed(format!("temporary files: {error}")),
     };

@@ -1,7 +1,7 @@
 use marline_policy::SilenceCause;
 
 use super::*;
-use crate::path_managers::testing::{World, addr, local, open};
+use crate::path_managers::testing::{Harness, addr, local, open};
 
 const CELL: u8 = 2;
 
@@ -10,9 +10,9 @@ fn at(ms: u64) -> Duration {
 }
 
 /// A phone on WiFi (address 1) with cellular (address 2) in reserve.
-fn phone() -> World<BreakBeforeMake> {
+fn phone() -> Harness<BreakBeforeMake> {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
-    let mut w = World::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
+    let mut w = Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
     assert!(w.event(PathEvent::Established).is_empty(), "cellular is left asleep");
     w
 }
@@ -31,7 +31,7 @@ fn id(slot: u8) -> SubflowId {
 }
 
 /// WiFi's address pair becomes bad, and cellular is up.
-fn on_cellular() -> World<BreakBeforeMake> {
+fn on_cellular() -> Harness<BreakBeforeMake> {
     let mut w = phone();
     w.views[0].bad_address_pair = true;
     let actions = w.event(PathEvent::AddressPair { id: id(0), bad: true });
@@ -52,7 +52,7 @@ fn nothing_is_sent_on_cellular_while_wifi_does() {
 
 #[test]
 fn what_opens_cellular_at_once() {
-    type Change = fn(&mut World<BreakBeforeMake>) -> PathEvent;
+    type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
         ("what path health says", |w| {
             w.views[0].bad_address_pair = true;
@@ -235,7 +235,7 @@ fn who_started_on_cellular_goes_back_too() {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
     let mut wifi = local(1, "192.0.2.7:0");
     wifi.up = false;
-    let mut w: World<BreakBeforeMake> = World::client(&[wifi, cell], "198.51.100.7:40000");
+    let mut w: Harness<BreakBeforeMake> = Harness::client(&[wifi, cell], "198.51.100.7:40000");
     w.views[0].backup = true;
     assert!(w.event(PathEvent::Established).is_empty());
     w.local[0].up = true;
@@ -269,7 +269,7 @@ fn if_every_address_is_a_backup_all_are_used() {
         LocalAddress { backup: true, ..local(1, "192.0.2.7:0") },
         LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") },
     ];
-    let mut w: World<BreakBeforeMake> = World::client(&both, "192.0.2.7:40000");
+    let mut w: Harness<BreakBeforeMake> = Harness::client(&both, "192.0.2.7:40000");
     assert_eq!(w.event(PathEvent::Established), [open(CELL, 0, true)]);
 }
 

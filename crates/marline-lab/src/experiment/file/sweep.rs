@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::check;
-use super::complaint::{Complaint, Place};
+use super::complaint::{Complaint, KeyPath};
 use super::document::{Axis, ExperimentFile};
 use super::raw::Raw;
 
@@ -62,15 +62,15 @@ pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Complaint>> {
         match values(value) {
             Ok(values) => axes.push(Axis { key: key.clone(), values }),
             Err(error) => {
-                let place = Place::top("sweep").key(key);
-                complaints.push(Complaint::new(text, &place, format!("{error:#}")));
+                let key_path = KeyPath::top("sweep").key(key);
+                complaints.push(Complaint::new(text, &key_path, format!("{error:#}")));
             }
         }
     }
     let points = axes.iter().try_fold(1usize, |points, axis| points.checked_mul(axis.values.len()));
     if points.is_none_or(|points| points > POINTS_MAX) {
         let what = format!("more than {POINTS_MAX} combinations");
-        complaints.push(Complaint::new(text, &Place::top("sweep"), what));
+        complaints.push(Complaint::new(text, &KeyPath::top("sweep"), what));
     }
     if complaints.is_empty() { Ok(axes) } else { Err(complaints) }
 }

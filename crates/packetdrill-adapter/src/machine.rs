@@ -105,7 +105,7 @@ impl Machine {
                     Ok(bytes) => max_segment = bytes.saturating_sub(IPV4_HEADER).max(LEAST_SEGMENT),
                     Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
                 },
-                Some(("conduct", whose)) => shipped = whose == "shipped",
+                Some(("profile", whose)) => shipped = whose == "shipped",
                 _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
             }
         }

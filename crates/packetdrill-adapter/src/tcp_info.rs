@@ -120,7 +120,7 @@ fn encode(info: &SubflowInfo, announced_mss: u16) -> [u8; LEN] {
     word(68, info.srtt.map_or(0, micros));
     word(72, micros(info.rttvar));
     word(76, segments(info.ssthresh));
-    // Under this conduct the window counts whole segments.
+    // With this profile the window counts whole segments.
     word(80, u32::try_from(info.cwnd / mss).unwrap_or(NO_THRESHOLD));
     word(84, u32::from(announced_mss));
     word(88, tcp.reordering.max(LEAST_REORDERING));

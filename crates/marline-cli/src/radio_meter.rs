@@ -6,7 +6,9 @@
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline::{LocalSpec, ObservedPath, PacketObserver, Passing, PathSpec, SharedObserver};
+use marline::{
+    LocalSpec, ObservedPath, ObservedSegments, PacketObserver, PathSpec, SharedObserver,
+};
 use marline_io::Clock;
 use marline_link::Direction;
 use marline_link::radio::{Radio, RadioKind, RadioParameters, RadioReading};
@@ -93,12 +95,12 @@ impl Radios {
 }
 
 impl PacketObserver for Radios {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        let direction = match passing.direction {
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let direction = match observed.direction {
             marline::Direction::Out => Direction::Up,
             marline::Direction::In => Direction::Down,
         };
-        self.packet(passing.at, passing.local_ip(), direction, passing.packet_bytes());
+        self.packet(observed.at, observed.local_ip(), direction, observed.packet_bytes());
     }
 
     fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {

@@ -72,8 +72,9 @@ pub use marline_core::{
 };
 pub use marline_io::carrier::CarrierCounters;
 pub use marline_io::{
-    Direction, LocalSpec, ObjectionKind, ObservedPath, PacketObserver, Passing, PathSpec,
-    PathSpecError, RadioKind, RawSockets, ResetSeed, SegmentLog, SharedObserver, drop_capabilities,
+    DeliveryErrorKind, Direction, LocalSpec, ObservedPath, ObservedSegments, PacketObserver,
+    PathSpec, PathSpecError, RadioKind, RawSockets, ResetSeed, SegmentLog, SharedObserver,
+    drop_capabilities,
 };
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};

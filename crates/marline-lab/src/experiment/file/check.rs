@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline::{LoneKeepalive, ReceiveTimer};
 
-use super::complaint::{Complaint, KeyPath};
+use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
 use super::raw::{Raw, RawFault, RawVariant, RawWorkload};
 use super::values::{Bytes, Span, Time};
@@ -31,17 +31,17 @@ const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk";
 /// Everything that is wrong so far.
 struct Checker<'a> {
     text: &'a str,
-    complaints: Vec<Complaint>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl Checker<'_> {
-    fn complain(&mut self, key_path: &KeyPath, what: impl Display) {
-        self.complaints.push(Complaint::new(self.text, key_path, what));
+    fn report(&mut self, key_path: &KeyPath, what: impl Display) {
+        self.diagnostics.push(Diagnostic::new(self.text, key_path, what));
     }
 
-    /// A value, or a complaint at its place.
+    /// A value, or a diagnostic at its place.
     fn ok<T, E: Display>(&mut self, key_path: &KeyPath, result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.complain(key_path, format!("{error:#}"))).ok()
+        result.map_err(|error| self.report(key_path, format!("{error:#}"))).ok()
     }
 
     /// What must be there.
@@ -53,7 +53,7 @@ impl Checker<'_> {
         value: Option<T>,
     ) -> Option<T> {
         if value.is_none() {
-            self.complain(table, format!("`{key}` is missing, for example {key} = {example}"));
+            self.report(table, format!("`{key}` is missing, for example {key} = {example}"));
         }
         value
     }
@@ -61,14 +61,14 @@ impl Checker<'_> {
     /// What must not be there.
     fn refuse<T>(&mut self, table: &KeyPath, key: &str, why: &str, value: Option<&T>) {
         if value.is_some() {
-            self.complain(&table.key(key), why);
+            self.report(&table.key(key), why);
         }
     }
 }
 
 /// The experiment of a file.
-pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Complaint>> {
-    let mut checker = Checker { text, complaints: Vec::new() };
+pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagnostic>> {
+    let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &raw.paths);
     events(&mut checker, &raw.events, &raw.paths);
     let workload = workload(&mut checker, &raw.workload);
@@ -77,8 +77,8 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Compla
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
     }
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
-    let Some(workload) = workload.filter(|_| checker.complaints.is_empty()) else {
-        return Err(checker.complaints);
+    let Some(workload) = workload.filter(|_| checker.diagnostics.is_empty()) else {
+        return Err(checker.diagnostics);
     };
     let experiment = Experiment {
         scenario: Scenario {
@@ -95,28 +95,28 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Compla
         trace_dir: None,
     };
     checker.ok(&KeyPath::default(), experiment.check());
-    if !checker.complaints.is_empty() {
-        return Err(checker.complaints);
+    if !checker.diagnostics.is_empty() {
+        return Err(checker.diagnostics);
     }
     let (title, name, text) = (raw.title.unwrap_or_default(), String::new(), String::new());
     Ok(ExperimentFile { title, experiment, contestants, name, text, axes: Vec::new() })
 }
 
 /// A file that is a scenario only.
-pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Complaint>> {
+pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     let scenario: Scenario = toml::from_str(text).map_err(|error| vec![error.into()])?;
-    let mut checker = Checker { text, complaints: Vec::new() };
+    let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &scenario.paths);
     events(&mut checker, &scenario.events, &scenario.paths);
-    if checker.complaints.is_empty() {
+    if checker.diagnostics.is_empty() {
         checker.ok(&KeyPath::default(), scenario.check());
     }
-    if checker.complaints.is_empty() { Ok(scenario) } else { Err(checker.complaints) }
+    if checker.diagnostics.is_empty() { Ok(scenario) } else { Err(checker.diagnostics) }
 }
 
 fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     if paths.is_empty() {
-        checker.complain(
+        checker.report(
             &KeyPath::default(),
             "there must be at least one [[path]] with `name` and `link`",
         );
@@ -126,17 +126,15 @@ fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
         let key_path = KeyPath::top("path").at(number);
         checker.ok(&key_path.key("name"), check_name(&path.name));
         if !seen.insert(&path.name) {
-            checker
-                .complain(&key_path.key("name"), format!("two paths are called `{}`", path.name));
+            checker.report(&key_path.key("name"), format!("two paths are called `{}`", path.name));
         }
         let spec: Result<marline_link::DuplexSpec, _> = path.link.parse();
         if let Err(error) = spec {
             let shown = format!("`{}`: {}", error.item, error.why);
-            checker.complain(&key_path.key("link"), shown);
+            checker.report(&key_path.key("link"), shown);
         }
         if path.client.is_empty() != path.server.is_empty() {
-            checker
-                .complain(&key_path, "addresses of both hosts, or of none (then they are chosen)");
+            checker.report(&key_path, "addresses of both hosts, or of none (then they are chosen)");
         }
     }
 }
@@ -154,7 +152,7 @@ fn gap(checker: &mut Checker<'_>, key_path: &KeyPath, gap: Option<Span<Time>>) -
     let gap = checker.need(key_path, "gap", "\"100ms\" or [\"100ms\", \"200ms\"]", gap)?;
     let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
     if least_ms > most_ms {
-        checker.complain(&key_path.key("gap"), "the least comes first");
+        checker.report(&key_path.key("gap"), "the least comes first");
     }
     Some(Gap { least_ms, most_ms })
 }
@@ -162,7 +160,7 @@ fn gap(checker: &mut Checker<'_>, key_path: &KeyPath, gap: Option<Span<Time>>) -
 fn size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Bytes) -> Option<u32> {
     if !BYTES.contains(&bytes.0) {
         let (least, most) = (BYTES.start(), BYTES.end());
-        checker.complain(key_path, format!("{} bytes: must be from {least} to {most}", bytes.0));
+        checker.report(key_path, format!("{} bytes: must be from {least} to {most}", bytes.0));
         return None;
     }
     Some(bytes.0 as u32)
@@ -171,7 +169,7 @@ fn size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Bytes) -> Option<u
 /// One size, where there can be only one.
 fn one_size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Span<Bytes>) -> Option<u32> {
     if bytes.least != bytes.most {
-        checker.complain(key_path, "only bursts have random sizes");
+        checker.report(key_path, "only bursts have random sizes");
     }
     size(checker, key_path, bytes.least)
 }
@@ -180,14 +178,14 @@ fn count(checker: &mut Checker<'_>, key_path: &KeyPath, count: Option<u32>) -> O
     let count = checker.need(key_path, "count", "200", count)?;
     if !COUNT.contains(&count) {
         let (least, most) = (COUNT.start(), COUNT.end());
-        checker.complain(&key_path.key("count"), format!("must be from {least} to {most}"));
+        checker.report(&key_path.key("count"), format!("must be from {least} to {most}"));
     }
     Some(count)
 }
 
 fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     let key_path = KeyPath::top("workload");
-    let before = checker.complaints.len();
+    let before = checker.diagnostics.len();
     let bytes_at = key_path.key("bytes");
     let kind = raw.kind.as_str();
     if !matches!(kind, "ask" | "dialogue") {
@@ -245,11 +243,11 @@ fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
         }
         other => {
             let what = format!("unknown workload `{other}`; there are {KINDS}");
-            checker.complain(&key_path.key("kind"), what);
+            checker.report(&key_path.key("kind"), what);
             return None;
         }
     };
-    (checker.complaints.len() == before).then_some(workload)
+    (checker.diagnostics.len() == before).then_some(workload)
 }
 
 /// Requests and answers.
@@ -272,7 +270,7 @@ fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
     let pieces = match raw.pieces {
         None => (request_bytes, request_bytes),
         Some(span) if span.least.0 > span.most.0 => {
-            checker.complain(&at_pieces, "the least comes first");
+            checker.report(&at_pieces, "the least comes first");
             return None;
         }
         Some(span) => {
@@ -294,7 +292,7 @@ fn bursts(
     let (least, most) =
         (size(checker, key_path, bytes.least)?, size(checker, key_path, bytes.most)?);
     if least > most {
-        checker.complain(key_path, "the least comes first");
+        checker.report(key_path, "the least comes first");
     }
     Some(match least == most {
         true => Workload::Bursts { bytes: least, gap, count },
@@ -312,11 +310,11 @@ fn fault(
     checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
     let order: Option<Order> = checker.ok(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
-        checker.complain(&key_path.key("lasts"), "only a `down` ends by itself");
+        checker.report(&key_path.key("lasts"), "only a `down` ends by itself");
     }
     for (key, span) in [("after", raw.after), ("between", raw.between)] {
         if span.is_some_and(|span| span.least.0 > span.most.0) {
-            checker.complain(&key_path.key(key), "the earlier time comes first");
+            checker.report(&key_path.key(key), "the earlier time comes first");
         }
     }
     let moment = match (raw.burst, raw.around_burst, raw.between) {
@@ -329,12 +327,12 @@ fn fault(
         _ => {
             let what = "say when, one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), \
                         around_burst = 6, between = [\"7s\", \"8s\"]";
-            checker.complain(&key_path, what);
+            checker.report(&key_path, what);
             return None;
         }
     };
     if raw.after.is_some() && raw.burst.is_none() {
-        checker.complain(&key_path.key("after"), "this belongs to `burst`");
+        checker.report(&key_path.key("after"), "this belongs to `burst`");
     }
     let (path, command) = (raw.path.clone(), raw.command.clone());
     Some(Fault { path, moment, command, lasts: raw.lasts.map(|time| time.0) })
@@ -356,7 +354,7 @@ fn contestants(
         let key_path = KeyPath::top("variant").at(number);
         let name = raw.name.trim();
         if name.is_empty() || !seen.insert(name.to_owned()) {
-            checker.complain(&key_path.key("name"), "every variant has a name of its own");
+            checker.report(&key_path.key("name"), "every variant has a name of its own");
         }
         for (key, names) in [("paths", &raw.paths), ("backup", &raw.backup)] {
             for path in names {
@@ -394,7 +392,7 @@ fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
         if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER.contains(&bytes.0)) {
             let (least, most) = (BUFFER.start(), BUFFER.end());
             let what = format!("{bytes} bytes: must be from {least} to {most}");
-            checker.complain(&key_path.key(key), what);
+            checker.report(&key_path.key(key), what);
         }
     }
 }

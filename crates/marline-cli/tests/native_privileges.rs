@@ -35,7 +35,7 @@ fn serve_fails(testbed: &Testbed, capabilities: &str, listen: &str) -> String {
 fn one_capability_is_enough_and_none_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
-    // The world's directory is root's alone.
+    // The testbed's directory is root's alone.
     testbed.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
     start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
     testbed.run("server", "mkdir run && chown nobody run");

@@ -33,7 +33,7 @@ fn meminfo(machine: &Machine, fd: c_int) -> Result<Vec<u8>, c_int> {
     Ok(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
 }
 
-/// The world of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
+/// The machine of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
 /// nothing is ever looked up through it.
 static MACHINE: Mutex<Option<Arc<Machine>>> = Mutex::new(None);
 

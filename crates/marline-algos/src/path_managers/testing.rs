@@ -35,7 +35,7 @@ pub(super) fn open(local: u8, remote: u8, backup: bool) -> PathAction {
     }
 }
 
-/// The world around a path manager. Actions are only collected; tests say what becomes of them.
+/// What surrounds a path manager. Actions are only collected; tests say what becomes of them.
 pub(super) struct Harness<M> {
     pub(super) manager: M,
     pub(super) now: Instant,

@@ -49,7 +49,7 @@ struct Links {
     lte: Option<Link>,
 }
 
-/// Performs the scene.
+/// Performs the demo.
 ///
 /// # Errors
 /// Something could not be started or died.

@@ -8,7 +8,7 @@ use super::testbed::{Testbed, Until, namespaces_work};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/native_world.sh");
 
-/// The world, if this machine can have it.
+/// The testbed, if this machine can have it.
 pub(crate) fn testbed(dir: &Path, programs: &[&str]) -> Option<Testbed> {
     for program in ["unshare", "nsenter", "ip", "ss", "nstat", "mptcpize"].iter().chain(programs) {
         need::program(program)?;
@@ -61,7 +61,7 @@ pub(crate) fn start_nginx(testbed: &mut Testbed, wrapper: &str, listen: &str, po
     testbed.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
 }
 
-/// Starts sshd in a world with two homes; the client's has what `ssh -F ssh_config` needs.
+/// Starts sshd in a testbed with two homes; the client's has what `ssh -F ssh_config` needs.
 pub(crate) fn start_sshd(testbed: &mut Testbed, address: &str, port: u16, wrapper: &str) {
     let client = testbed.dir.join("client");
     let key = client.join("key");

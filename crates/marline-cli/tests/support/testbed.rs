@@ -14,7 +14,7 @@ pub(crate) struct Testbed {
     pub(crate) dir: PathBuf,
     pids: BTreeMap<String, String>,
     shell: Child,
-    // Its end is the world's.
+    // Its end is the testbed's.
     input: Option<ChildStdin>,
     background: Vec<Child>,
 }
@@ -27,7 +27,7 @@ pub(crate) fn namespaces_work() -> bool {
 
 impl Testbed {
     /// Runs `script` in namespaces of its own. It makes others, tells who can be joined, and lasts as
-    /// long as the world.
+    /// long as the testbed.
     pub(crate) fn make(dir: &Path, script: &str) -> Testbed {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "bash", script]).arg(dir);
@@ -75,7 +75,7 @@ impl Testbed {
         out
     }
 
-    /// Starts it, to run as long as the world, and waits until it has said `ready` or, without that,
+    /// Starts it, to run as long as the testbed, and waits until it has said `ready` or, without that,
     /// until the shell command `until` succeeds. Gives its number.
     pub(crate) fn start(&mut self, role: &str, text: &str, until: Until<'_>) -> usize {
         let number = self.background.len();

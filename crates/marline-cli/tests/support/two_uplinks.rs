@@ -16,10 +16,10 @@ use super::testbed::namespaces_work;
 
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// Which part this binary plays when a stage runs it once more.
+/// Which part this binary plays when a test runs it once more.
 const ROLE: &str = "MARLINE_TEST_ROLE";
 
-/// Whether this machine can have a stage and these programs.
+/// Whether this machine can have such hosts and these programs.
 pub(crate) fn possible(programs: &[&str]) -> bool {
     for program in ["ip"].iter().chain(programs) {
         if need::program(program).is_none() {
@@ -90,7 +90,7 @@ impl TwoUplinks {
         out
     }
 
-    /// Starts it, to run as long as the stage; whose pipes were asked for is given back.
+    /// Starts it, to run as long as the hosts; whose pipes were asked for is given back.
     pub(crate) fn spawn(&mut self, side: Side, command: &mut Command) -> &mut Child {
         let child = self.net.spawn(side, command).expect("spawn");
         self.running.push(child);

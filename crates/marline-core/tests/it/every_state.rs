@@ -395,7 +395,7 @@ fn nonsense_into_every_state() {
     }
 }
 
-/// The scenes are what they are called.
+/// The setups are what they are called.
 #[test]
 fn the_states_are_what_they_are_called() {
     let state = |(script, _, id): Setup| {

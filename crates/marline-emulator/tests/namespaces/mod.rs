@@ -38,7 +38,7 @@ pub(crate) fn ip(words: &[&str]) -> io::Result<()> {
 }
 
 impl Testbed {
-    /// `tag` tells worlds of one process apart; traces are asked of `read`.
+    /// `tag` tells testbeds of one process apart; traces are asked of `read`.
     pub(crate) fn new(
         tag: &str,
         paths: usize,

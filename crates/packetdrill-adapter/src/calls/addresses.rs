@@ -22,7 +22,7 @@ pub(super) fn last_errno() -> c_int {
 }
 
 pub(super) fn close_token(fd: c_int) {
-    // SAFETY: a descriptor of ours that the world no longer knows.
+    // SAFETY: a descriptor of ours that the machine no longer knows.
     unsafe { libc::close(fd) };
 }
 

@@ -4,18 +4,18 @@
 
 pub mod client;
 mod handles;
-pub mod place;
 pub mod protocol;
 mod server;
+pub mod socket_path;
 mod views;
 
 pub use handles::{ClientHandle, ServerHandle};
-pub use place::default_path;
 pub use server::{ControlServer, serve};
 pub(crate) use server::{is_allowed, listen};
+pub use socket_path::default_path;
 
 use marline::{MonitorEvent, PathEvent};
-use protocol::{Connection, Netpath, Path, PathChange};
+use protocol::{AddressPair, Connection, Path, PathChange};
 use tokio::sync::broadcast;
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub trait Handle: Send + Sync + 'static {
     fn paths(&self) -> Vec<Path>;
 
     /// The path health monitor's table; `None` if there is no monitor.
-    fn netpaths(&self) -> Option<Vec<Netpath>>;
+    fn address_pairs(&self) -> Option<Vec<AddressPair>>;
 
     /// Every event from now on.
     fn events(&self) -> broadcast::Receiver<MonitorEvent>;

@@ -8,13 +8,13 @@ mod child;
 pub mod content;
 pub mod origin;
 pub mod outcome;
+pub mod plan;
 mod progress;
-pub mod scene;
-mod stage;
+mod run;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use child::DIE_WITH_PARENT;
-pub use scene::Scene;
-pub use stage::perform;
+pub use plan::DemoPlan;
+pub use run::perform;

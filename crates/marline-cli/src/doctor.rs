@@ -18,7 +18,7 @@ use serde::Serialize;
 /// Result of a check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum FindingStatus {
     /// It works.
     Works,
     /// It works, but could be better; or cannot be known here.
@@ -33,22 +33,23 @@ pub struct Finding {
     /// Subject of the check.
     pub what: &'static str,
     /// The outcome.
-    pub verdict: Verdict,
+    #[serde(rename = "verdict")]
+    pub status: FindingStatus,
     /// Observation and remedy.
     pub text: String,
 }
 
 impl Finding {
     fn works(what: &'static str, text: impl Into<String>) -> Finding {
-        Finding { what, verdict: Verdict::Works, text: text.into() }
+        Finding { what, status: FindingStatus::Works, text: text.into() }
     }
 
     fn note(what: &'static str, text: impl Into<String>) -> Finding {
-        Finding { what, verdict: Verdict::Note, text: text.into() }
+        Finding { what, status: FindingStatus::Note, text: text.into() }
     }
 
     fn fails(what: &'static str, text: impl Into<String>) -> Finding {
-        Finding { what, verdict: Verdict::Fails, text: text.into() }
+        Finding { what, status: FindingStatus::Fails, text: text.into() }
     }
 }
 

@@ -11,7 +11,7 @@ pub use marline_lab::emulation;
 pub mod log;
 pub mod metrics_http;
 pub mod native;
-pub mod oracle_table;
+pub mod path_health_table;
 pub mod path_table;
 pub mod radio_meter;
 

@@ -91,7 +91,7 @@ async fn sample(handle: Arc<dyn Handle>, totals: Arc<Totals>) {
                 let begin = Instant::now();
                 totals.sample(&handle.connections());
                 totals.radios(&handle.paths());
-                totals.netpaths(&handle.netpaths().unwrap_or_default());
+                totals.address_pairs(&handle.address_pairs().unwrap_or_default());
                 // Many connections make a look expensive: then it is taken less often.
                 allowed = begin + (begin.elapsed() * 20).max(SOON);
                 next = allowed.max(begin + SAMPLE);
@@ -145,7 +145,7 @@ async fn answer(
         (&Method::GET, "/metrics") => {
             totals.sample(&handle.connections());
             totals.radios(&handle.paths());
-            totals.netpaths(&handle.netpaths().unwrap_or_default());
+            totals.address_pairs(&handle.address_pairs().unwrap_or_default());
             (StatusCode::OK, totals.render())
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, String::new()),

@@ -7,7 +7,7 @@
 use core::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use marline::advanced::{ObservedPath, PacketObserver, Passing, SharedObserver};
+use marline::advanced::{ObservedPath, ObservedSegments, PacketObserver, SharedObserver};
 use marline::{LocalSpec, PathSpec};
 use marline_io::Clock;
 use marline_link::Direction;
@@ -95,12 +95,12 @@ impl Radios {
 }
 
 impl PacketObserver for Radios {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        let direction = match passing.direction {
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let direction = match observed.direction {
             marline::advanced::Direction::Out => Direction::Up,
             marline::advanced::Direction::In => Direction::Down,
         };
-        self.packet(passing.at, passing.local_ip(), direction, passing.packet_bytes());
+        self.packet(observed.at, observed.local_ip(), direction, observed.packet_bytes());
     }
 
     fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use marline_lab::scenario::Side;
-use support::stage::{self, PATIENCE, Stage, hear};
+use support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 
 const SCENARIO: &str = r#"
 [[path]]
@@ -42,7 +42,7 @@ const SLACK_MS: f64 = 500.0;
 /// Where the bytes come from: whoever connects gets them.
 #[test]
 fn source() {
-    if !stage::plays("source") {
+    if !two_uplinks::plays("source") {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
@@ -58,7 +58,7 @@ fn source() {
 /// Where they go: says when the first came, and in the end where the longest pause was.
 #[test]
 fn sink() {
-    if !stage::plays("sink") {
+    if !two_uplinks::plays("sink") {
         return;
     }
     let mut stream = TcpStream::connect("127.0.0.1:9000").expect("connect");
@@ -95,20 +95,20 @@ struct Hole {
 }
 
 fn download(dir: &Path, options: &str) -> Hole {
-    let mut stage = Stage::set(SCENARIO, "idle", dir);
-    hear(&stage.role(Side::Server, "", "source"), "ready");
-    stage.marline_server("udp");
+    let mut hosts = TwoUplinks::set(SCENARIO, "idle", dir);
+    hear(&hosts.role(Side::Server, "", "source"), "ready");
+    hosts.marline_server("udp");
     let client = format!(
         "marline client --invite-file invite --path wifi --path lte,backup \
          -L 9000:127.0.0.1:8080 --warm 0 --control client.sock {options}"
     );
-    hear(&stage.program(Side::Client, &client), "listening on");
-    let events = stage.program(Side::Client, "marline monitor --json --control client.sock");
+    hear(&hosts.program(Side::Client, &client), "listening on");
+    let events = hosts.program(Side::Client, "marline monitor --json --control client.sock");
     std::thread::sleep(Duration::from_millis(300));
-    let sink = stage.role(Side::Client, "", "sink");
+    let sink = hosts.role(Side::Client, "", "sink");
     hear(&sink, "first");
     std::thread::sleep(DIES_AFTER);
-    stage.net.command("wifi", "down").expect("WiFi dies");
+    hosts.net.command("wifi", "down").expect("WiFi dies");
     let silent = hear(&events, "SF_SILENT");
     let opened = hear(&events, "SF_ESTABLISHED");
     let sum = hear(&sink, "sum ");
@@ -133,7 +133,7 @@ fn download(dir: &Path, options: &str) -> Hole {
 
 #[test]
 fn a_download_goes_on_over_lte_although_wifi_dies() {
-    if !stage::possible(&[]) {
+    if !two_uplinks::possible(&[]) {
         return;
     }
     for (timer, wait_ms, reason) in

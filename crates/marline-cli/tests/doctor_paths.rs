@@ -17,12 +17,12 @@ const AT_ONCE: usize = 8;
 const AGAIN: [usize; 2] = [2, 1];
 
 /// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
-struct Stage {
+struct NamespacePair {
     names: [String; 2],
     children: Vec<Child>,
 }
 
-impl Drop for Stage {
+impl Drop for NamespacePair {
     fn drop(&mut self) {
         for child in &mut self.children {
             let _ = child.kill();
@@ -38,17 +38,17 @@ fn ip(words: &[&str]) -> bool {
     Command::new("ip").args(words).status().is_ok_and(|status| status.success())
 }
 
-impl Stage {
-    fn new(number: usize, boxes: &str) -> Stage {
+impl NamespacePair {
+    fn new(number: usize, boxes: &str) -> NamespacePair {
         let name = |side| format!("dp{}-{number}{side}", std::process::id());
-        let mut stage = Stage { names: ["c", "s"].map(name), children: Vec::new() };
-        for name in &stage.names {
+        let mut namespaces = NamespacePair { names: ["c", "s"].map(name), children: Vec::new() };
+        for name in &namespaces.names {
             assert!(ip(&["netns", "add", name]), "a namespace");
             assert!(ip(&["-n", name, "link", "set", "lo", "up"]));
         }
         let path = format!("wifi,10.93.1.2/24,10.93.1.1/24,rate=20M,delay=10ms{boxes}");
-        let [client, server] = stage.names.clone();
-        stage.start(&["link", "--between", &client, &server, "--path", &path, "--for", "120"]);
+        let [client, server] = namespaces.names.clone();
+        namespaces.start(&["link", "--between", &client, &server, "--path", &path, "--for", "120"]);
         for (name, address) in [(&client, "10.93.1.2"), (&server, "10.93.1.1")] {
             wait_for("the link", || {
                 let words = ["-n", name, "-o", "addr", "show", "dev", "wifi", "up"];
@@ -61,11 +61,11 @@ impl Stage {
         command.args(responder).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the responder");
         let out = child.stdout.take().expect("its output");
-        stage.children.push(child);
+        namespaces.children.push(child);
         let mut line = String::new();
         let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line);
         assert!(read.is_ok() && line.contains("listening on"), "{line}");
-        stage
+        namespaces
     }
 
     fn start(&mut self, words: &[&str]) {
@@ -170,11 +170,11 @@ fn examine_all(numbers: &[usize], at_once: usize) -> Vec<(usize, String)> {
         loop {
             let Some(&number) = next.lock().expect("unpoisoned").next() else { return };
             let (boxes, words) = BOXES[number];
-            let stage = Stage::new(number, boxes);
-            let mut said = stage.examine();
+            let namespaces = NamespacePair::new(number, boxes);
+            let mut said = namespaces.examine();
             if boxes.is_empty() {
                 // Asked again at once, the other end tells nothing of the first time.
-                said = stage.examine();
+                said = namespaces.examine();
             }
             let missing: Vec<&&str> = words.iter().filter(|word| !said.contains(**word)).collect();
             if !missing.is_empty() {

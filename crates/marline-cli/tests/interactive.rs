@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use marline_lab::scenario::Side;
 use marline_testkit::{need, wiretap};
 use serde_json::Value;
-use support::stage::{self, PATIENCE, Stage, hear};
+use support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
 
 const SCENARIO: &str = include_str!("support/phone.toml");
 
@@ -44,7 +44,7 @@ const HOLE_MS: [f64; 2] = [1_500.0, 3_000.0];
 /// Sends back what comes.
 #[test]
 fn echo() {
-    if !stage::plays("echo") {
+    if !two_uplinks::plays("echo") {
         return;
     }
     let listener = TcpListener::bind("0.0.0.0:8080").expect("bind");
@@ -89,14 +89,14 @@ fn type_keys(count: usize) {
 
 #[test]
 fn keys() {
-    if stage::plays("keys") {
+    if two_uplinks::plays("keys") {
         type_keys((ENDS.as_millis() / TYPES_EVERY.as_millis()) as usize);
     }
 }
 
 #[test]
 fn new_keys() {
-    if stage::plays("new_keys") {
+    if two_uplinks::plays("new_keys") {
         type_keys(NEW_KEYS);
     }
 }
@@ -123,20 +123,20 @@ impl Events {
 }
 
 /// Packets that LTE's link was offered so far, and how often its radio was woken.
-fn lte(stage: &Stage) -> (u64, u64) {
-    let report = stage.net.report().expect("report").pop().expect("two links");
+fn lte(hosts: &TwoUplinks) -> (u64, u64) {
+    let report = hosts.net.report().expect("report").pop().expect("two links");
     let packets = report.up.stats.offered_packets + report.down.stats.offered_packets;
     (packets, report.radio.map_or(0, |radio| radio.energy.promotions))
 }
 
-fn table(stage: &Stage) -> String {
-    stage.shell(Side::Client, "marline monitor --table --once --control client.sock")
+fn table(hosts: &TwoUplinks) -> String {
+    hosts.shell(Side::Client, "marline monitor --table --once --control client.sock")
 }
 
 /// The path health monitor's line for a local address.
-fn verdict(table: &str, local: &str) -> String {
-    let oracle = table.split("oracle\n").nth(1).unwrap_or_default();
-    let line = oracle.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
+fn health(table: &str, local: &str) -> String {
+    let table_below = table.split("path health\n").nth(1).unwrap_or_default();
+    let line = table_below.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
     line.unwrap_or_else(|| panic!("no {local} in\n{table}")).to_owned()
 }
 
@@ -149,43 +149,43 @@ enum Server {
 
 /// WiFi falls silent and comes back; what happened is checked as it happens.
 fn day_out(dir: &Path, server: Server) {
-    let mut stage = Stage::set(SCENARIO, "mobile", dir);
+    let mut hosts = TwoUplinks::set(SCENARIO, "mobile", dir);
     let (wrapper, options) = match server {
         Server::Ours => ("", "--invite-file invite --carrier raw --warm 0 -L 9000:127.0.0.1:8080"),
         Server::Kernel => ("mptcpize run", "--direct -L 9000:10.0.1.1:8080"),
     };
-    hear(&stage.role(Side::Server, wrapper, "echo"), "ready");
+    hear(&hosts.role(Side::Server, wrapper, "echo"), "ready");
     if server == Server::Ours {
-        stage.marline_server("raw");
+        hosts.marline_server("raw");
     }
     let client = format!(
         "marline client {options} --mode interactive --path wifi --path lte,backup \
          --control client.sock --pcap caps --pcap-secrets"
     );
-    hear(&stage.program(Side::Client, &client), "listening on");
-    println!("{server:?}, before anything was opened:\n{}", table(&stage));
-    let lines = stage.program(Side::Client, "marline monitor --json --control client.sock");
+    hear(&hosts.program(Side::Client, &client), "listening on");
+    println!("{server:?}, before anything was opened:\n{}", table(&hosts));
+    let lines = hosts.program(Side::Client, "marline monitor --json --control client.sock");
     let mut events = Events { lines, seen: Vec::new() };
     std::thread::sleep(Duration::from_millis(300));
-    let keys = stage.role(Side::Client, "", "keys");
+    let keys = hosts.role(Side::Client, "", "keys");
     hear(&keys, "first");
     let begun = Instant::now();
     let until = |at: Duration| std::thread::sleep(at.saturating_sub(begun.elapsed()));
 
     until(DIES);
-    assert_eq!(lte(&stage), (0, 0), "asleep while WiFi works");
-    let before = table(&stage);
-    assert!(verdict(&before, WIFI).contains("good"), "{before}");
-    stage.net.command("wifi", "down").expect("WiFi dies");
+    assert_eq!(lte(&hosts), (0, 0), "asleep while WiFi works");
+    let before = table(&hosts);
+    assert!(health(&before, WIFI).contains("good"), "{before}");
+    hosts.net.command("wifi", "down").expect("WiFi dies");
 
     until(OPENS);
-    let during = table(&stage);
+    let during = table(&hosts);
     println!("{server:?}, WiFi silent:\n{during}");
-    assert!(verdict(&during, WIFI).contains("bad"), "{during}");
-    assert!(verdict(&during, LTE).contains("good"), "{during}");
+    assert!(health(&during, WIFI).contains("bad"), "{during}");
+    assert!(health(&during, LTE).contains("good"), "{during}");
     events.collect();
     let known = events.of("CREATED", "").len();
-    let new_keys = stage.role(Side::Client, "", "new_keys");
+    let new_keys = hosts.role(Side::Client, "", "new_keys");
     let new_sum = hear(&new_keys, "sum ");
     events.collect();
     let created: Vec<String> =
@@ -193,19 +193,20 @@ fn day_out(dir: &Path, server: Server) {
     assert!(!created.is_empty() && created.iter().all(|e| e.contains(LTE)), "{created:?}");
 
     until(RETURNS);
-    stage.net.command("wifi", "up").expect("WiFi returns");
+    hosts.net.command("wifi", "up").expect("WiFi returns");
     until(RETURNS + ASLEEP_AFTER);
-    let (asleep, _) = lte(&stage);
-    let after = table(&stage);
+    let (asleep, _) = lte(&hosts);
+    let after = table(&hosts);
     println!("{server:?}, back on WiFi:\n{after}");
-    assert!(verdict(&after, WIFI).contains("good"), "{after}");
+    assert!(health(&after, WIFI).contains("good"), "{after}");
     let sum = hear(&keys, "sum ");
-    let (packets, woken) = lte(&stage);
+    let (packets, woken) = lte(&hosts);
     assert_eq!(packets, asleep, "LTE carries nothing any more");
     assert_eq!(woken, 1, "and was woken once");
 
     events.collect();
-    for (name, local) in [("SF_ESTABLISHED", LTE), ("SF_CLOSED", LTE), ("SF_NETPATH_GOOD", "")] {
+    for (name, local) in [("SF_ESTABLISHED", LTE), ("SF_CLOSED", LTE), ("SF_ADDRESS_PAIR_GOOD", "")]
+    {
         assert!(!events.of(name, local).is_empty(), "{name}: {:#?}", events.seen);
     }
     let numbers = |sum: &str| -> Vec<f64> {
@@ -216,7 +217,7 @@ fn day_out(dir: &Path, server: Server) {
         "{server:?}: longest echo {longest_ms:.0} ms, of a connection opened meanwhile {new_ms:.0} ms"
     );
     assert!(longest_ms < HOLE_MS[usize::from(server == Server::Kernel)], "{longest_ms} ms");
-    drop(stage);
+    drop(hosts);
     read_captures(&dir.join("caps"), server);
 }
 
@@ -243,7 +244,7 @@ fn read_captures(dir: &Path, server: Server) {
 
 #[test]
 fn out_of_wifi_and_back_with_a_server_of_ours() {
-    if stage::possible(&[]) {
+    if two_uplinks::possible(&[]) {
         let dir = tempfile::tempdir().expect("directory");
         day_out(dir.path(), Server::Ours);
     }
@@ -251,7 +252,7 @@ fn out_of_wifi_and_back_with_a_server_of_ours() {
 
 #[test]
 fn out_of_wifi_and_back_with_the_kernels_server() {
-    if !stage::possible(&["mptcpize"]) {
+    if !two_uplinks::possible(&["mptcpize"]) {
         return;
     }
     if !Path::new("/proc/sys/net/mptcp/enabled").exists() {

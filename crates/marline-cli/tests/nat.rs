@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use marline_testkit::need;
 use support::native::start_nginx;
-use support::world::{Until, World, namespaces_work};
+use support::testbed::{Testbed, Until, namespaces_work};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nat_world.sh");
 const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
-fn world(dir: &Path) -> Option<World> {
+fn testbed(dir: &Path) -> Option<Testbed> {
     for program in ["unshare", "nsenter", "ip", "nft", "curl", "nginx", "python3"] {
         need::program(program)?;
     }
@@ -25,7 +25,7 @@ fn world(dir: &Path) -> Option<World> {
     }
     std::fs::create_dir_all(dir.join("bin")).expect("a folder");
     std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
-    Some(World::make(dir, SCRIPT))
+    Some(Testbed::make(dir, SCRIPT))
 }
 
 /// A service that says a line, and another one after a silence.
@@ -42,24 +42,24 @@ while True:
 '";
 
 /// The server, and a client that uses these paths. `marline server` logs what moves.
-fn start(world: &mut World, carrier: &str, paths: &str) -> usize {
-    start_nginx(world, "", "127.0.0.1:8080", 8080);
-    world.start("server", LATE, Until::Says("ready"));
+fn start(testbed: &mut Testbed, carrier: &str, paths: &str) -> usize {
+    start_nginx(testbed, "", "127.0.0.1:8080", 8080);
+    testbed.start("server", LATE, Until::Says("ready"));
     let init = "marline server --init --config s.toml --listen 9.9.9.1:7777 --public 9.9.9.1:7777";
-    let word = world.run("server", init);
-    support::write_private(&world.dir.join("client/invite"), &word);
+    let word = testbed.run("server", init);
+    support::write_private(&testbed.dir.join("client/invite"), &word);
     let serve =
         format!("marline -v server --config s.toml --allow 127.0.0.0/8 --carrier {carrier}");
-    let server = world.start("server", &serve, Until::Says("listening on"));
+    let server = testbed.start("server", &serve, Until::Says("listening on"));
     let client = format!(
         "marline client --invite-file invite {paths} --carrier {carrier} --socks5 127.0.0.1:1080"
     );
-    world.start("client", &client, Until::Says("socks5 listening"));
+    testbed.start("client", &client, Until::Says("socks5 listening"));
     server
 }
 
 /// Fetches 32 MB in some three seconds, and meanwhile the translator forgets twice. What came of it.
-fn download(world: &World) -> (String, Duration) {
+fn download(testbed: &Testbed) -> (String, Duration) {
     let begin = Instant::now();
     let fetch = format!(
         "rm -f large sums
@@ -68,10 +68,10 @@ fn download(world: &World) -> (String, Duration) {
         sha256sum --check --ignore-missing sums || true"
     );
     let said = std::thread::scope(|scope| {
-        let fetching = scope.spawn(|| world.run("client", &fetch));
+        let fetching = scope.spawn(|| testbed.run("client", &fetch));
         for _ in 0..2 {
             std::thread::sleep(Duration::from_millis(1_100));
-            world.run("nat", "nat forget");
+            testbed.run("nat", "nat forget");
         }
         fetching.join().expect("no panic")
     });
@@ -79,30 +79,30 @@ fn download(world: &World) -> (String, Duration) {
 }
 
 /// The server's view of how often an address of the client's changed.
-fn moves(world: &World, server: usize) -> usize {
-    world.log(server).matches("moved").count()
+fn moves(testbed: &Testbed, server: usize) -> usize {
+    testbed.log(server).matches("moved").count()
 }
 
 #[test]
 fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     let dir = tempfile::tempdir().expect("a folder");
-    let Some(mut world) = world(dir.path()) else { return };
+    let Some(mut testbed) = testbed(dir.path()) else { return };
     // No other path to go on by.
-    let server = start(&mut world, "udp", "--path wlan0");
-    let (said, took) = download(&world);
+    let server = start(&mut testbed, "udp", "--path wlan0");
+    let (said, took) = download(&testbed);
     assert!(said.contains("large: OK"), "{said}");
     assert!(took < Duration::from_secs(15), "{took:?}");
-    assert!(moves(&world, server) >= 2, "{}", world.log(server));
+    assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
     // Upwards, with bytes of both directions in flight.
     let upload = format!(
         "head -c 16000000 /dev/urandom > sent
         {CURL} -H Expect: --limit-rate 8M -T sent http://127.0.0.1:8082/ | sha256sum; sha256sum < sent"
     );
-    world.start("server", ECHO, Until::Says("ready"));
+    testbed.start("server", ECHO, Until::Says("ready"));
     let sums = std::thread::scope(|scope| {
-        let sending = scope.spawn(|| world.run("client", &upload));
+        let sending = scope.spawn(|| testbed.run("client", &upload));
         std::thread::sleep(Duration::from_millis(1_200));
-        world.run("nat", "nat forget");
+        testbed.run("nat", "nat forget");
         sending.join().expect("no panic")
     });
     let sums: Vec<&str> = sums.lines().collect();
@@ -111,9 +111,9 @@ fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
     let listen = "marline -q connect --socks5 127.0.0.1:1080 127.0.0.1 8081 < /dev/null";
     let begin = Instant::now();
     let heard = std::thread::scope(|scope| {
-        let hearing = scope.spawn(|| world.run("client", listen));
+        let hearing = scope.spawn(|| testbed.run("client", listen));
         std::thread::sleep(Duration::from_millis(1_500));
-        world.run("nat", "nat forget");
+        testbed.run("nat", "nat forget");
         hearing.join().expect("no panic")
     });
     assert_eq!(heard, "early\nlate\n");
@@ -141,9 +141,9 @@ server.serve_forever()
 fn native_connections_go_on_by_a_new_subflow() {
     for paths in ["--path wlan0", "--path wlan0 --path wwan0"] {
         let dir = tempfile::tempdir().expect("a folder");
-        let Some(mut world) = world(dir.path()) else { return };
-        start(&mut world, "raw", paths);
-        let (said, took) = download(&world);
+        let Some(mut testbed) = testbed(dir.path()) else { return };
+        start(&mut testbed, "raw", paths);
+        let (said, took) = download(&testbed);
         eprintln!("{paths}: {took:?}");
         assert!(said.contains("large: OK"), "{paths}: {said}");
         assert!(took < Duration::from_secs(15), "{paths}: {took:?}");
@@ -155,11 +155,11 @@ fn native_connections_go_on_by_a_new_subflow() {
 #[test]
 fn native_connections_leave_a_path_that_swallows_them() {
     let dir = tempfile::tempdir().expect("a folder");
-    let Some(mut world) = world(dir.path()) else { return };
-    start(&mut world, "raw", "--path wlan0 --path wwan0");
-    world.run("nat", "nat mute");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    start(&mut testbed, "raw", "--path wlan0 --path wwan0");
+    testbed.run("nat", "nat mute");
     for _ in 0..3 {
-        let (said, took) = download(&world);
+        let (said, took) = download(&testbed);
         eprintln!("mute: {took:?}");
         assert!(said.contains("large: OK"), "{said}");
         assert!(took < Duration::from_secs(15), "{took:?}");
@@ -169,20 +169,20 @@ fn native_connections_leave_a_path_that_swallows_them() {
 #[test]
 fn the_doctor_names_it() {
     let dir = tempfile::tempdir().expect("a folder");
-    let Some(mut world) = world(dir.path()) else { return };
-    world.start("server", "marline doctor --listen 9.9.9.1:7000", Until::Says("listening on"));
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    testbed.start("server", "marline doctor --listen 9.9.9.1:7000", Until::Says("listening on"));
     let doctor = "marline doctor --server 9.9.9.1:7000 --path wlan0";
-    let said = world.run("client", doctor);
+    let said = testbed.run("client", doctor);
     assert!(said.contains("translates addresses or ports (NAT)"), "{said}");
     assert!(said.contains("nothing on the way meddles with Multipath TCP"), "{said}");
     // Some other server, of which only this end can tell.
-    world.start("server", "python3 -m http.server --bind 9.9.9.1 8000", Until::Listens(8000));
-    let other = world.run("client", "marline doctor --server 9.9.9.1:8000 --path wlan0 || true");
+    testbed.start("server", "python3 -m http.server --bind 9.9.9.1 8000", Until::Listens(8000));
+    let other = testbed.run("client", "marline doctor --server 9.9.9.1:8000 --path wlan0 || true");
     assert!(other.contains("the SYN/ACK comes without the option of Multipath TCP"), "{other}");
     let said = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| world.run("client", doctor));
+        let asking = scope.spawn(|| testbed.run("client", doctor));
         std::thread::sleep(Duration::from_millis(1_000));
-        world.run("nat", "nat forget");
+        testbed.run("nat", "nat forget");
         asking.join().expect("no panic")
     });
     assert!(said.contains("157200 bytes came back right"), "{said}");

@@ -3,16 +3,16 @@
 
 mod support;
 
-use support::native::{start_nginx, start_sshd, world};
-use support::world::{Until, World};
+use support::native::{start_nginx, start_sshd, testbed};
+use support::testbed::{Testbed, Until};
 
 const CLIENT: &str = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
 
 /// Fetches by both names through the SOCKS5 port; what comes must be what was there.
-fn fetch(world: &World, port: u16) {
+fn fetch(testbed: &Testbed, port: u16) {
     for name in ["four.example", "six.example"] {
         let curl = "curl -sS --fail --socks5-hostname 127.0.0.1:1080";
-        let text = world.run(
+        let text = testbed.run(
             "client",
             &format!(
                 "rm -f large sums
@@ -26,8 +26,8 @@ fn fetch(world: &World, port: u16) {
 }
 
 /// The kernel announces its second address and takes joins to both.
-fn announce(world: &World) {
-    world.run(
+fn announce(testbed: &Testbed) {
+    testbed.run(
         "server",
         "ip mptcp endpoint add 10.91.2.1 dev eth2 signal
         ip mptcp endpoint add fd91:2::1 dev eth2 signal",
@@ -37,32 +37,32 @@ fn announce(world: &World) {
 #[test]
 fn curl_reaches_a_kernel_that_speaks_mptcp() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
-    announce(&world);
-    start_nginx(&mut world, "mptcpize run", "[::]:80 ipv6only=off", 80);
-    let client = world.start("client", CLIENT, Until::Says("socks5 listening"));
-    fetch(&world, 80);
-    let count = |name: &str| world.counter("server", name);
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    announce(&testbed);
+    start_nginx(&mut testbed, "mptcpize run", "[::]:80 ipv6only=off", 80);
+    let client = testbed.start("client", CLIENT, Until::Says("socks5 listening"));
+    fetch(&testbed, 80);
+    let count = |name: &str| testbed.counter("server", name);
     assert!(count("MPTcpExtMPCapableACKRX") >= 4);
     assert!(count("MPTcpExtMPJoinAckRx") >= 2, "the second network was not used");
     assert_eq!(count("MPTcpExtMPCapableFallbackACK"), 0);
-    let log = world.log(client);
+    let log = testbed.log(client);
     assert!(log.contains("by Multipath TCP") && !log.contains("by plain TCP"), "{log}");
 }
 
 #[test]
 fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
-    start_nginx(&mut world, "", "[::]:80 ipv6only=off", 80);
-    let client = world.start("client", CLIENT, Until::Says("socks5 listening"));
-    let events = world.start("client", "marline monitor", Until::Says(""));
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "", "[::]:80 ipv6only=off", 80);
+    let client = testbed.start("client", CLIENT, Until::Says("socks5 listening"));
+    let events = testbed.start("client", "marline monitor", Until::Says(""));
     // It says nothing before something happens; the first fetch may be before it listens.
-    fetch(&world, 80);
-    fetch(&world, 80);
-    assert!(world.log(client).contains("by plain TCP"), "{}", world.log(client));
-    assert!(world.log_with(events, "FALLBACK").contains("FALLBACK"));
-    let text = world.run(
+    fetch(&testbed, 80);
+    fetch(&testbed, 80);
+    assert!(testbed.log(client).contains("by plain TCP"), "{}", testbed.log(client));
+    assert!(testbed.log_with(events, "FALLBACK").contains("FALLBACK"));
+    let text = testbed.run(
         "client",
         "curl -sS --socks5-hostname 127.0.0.1:1080 http://four.example:81/ 2>&1 || echo code $?",
     );
@@ -72,12 +72,12 @@ fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
 #[test]
 fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
-    announce(&world);
-    start_sshd(&mut world, "10.91.1.1", 22, "mptcpize run");
-    world.start("client", CLIENT, Until::Says("socks5 listening"));
+    let Some(mut testbed) = testbed(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
+    announce(&testbed);
+    start_sshd(&mut testbed, "10.91.1.1", 22, "mptcpize run");
+    testbed.start("client", CLIENT, Until::Says("socks5 listening"));
     for way in ["--socks5 127.0.0.1:1080", "--direct --path net1 --path net2"] {
-        let text = world.run(
+        let text = testbed.run(
             "client",
             &format!(
                 "head -c 3000000 /dev/urandom > sent
@@ -91,29 +91,29 @@ fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
         let sums: Vec<&str> = text.lines().collect();
         assert!(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), "{way}: {text}");
     }
-    assert!(world.counter("server", "MPTcpExtMPCapableACKRX") >= 4);
-    assert!(world.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
+    assert!(testbed.counter("server", "MPTcpExtMPCapableACKRX") >= 4);
+    assert!(testbed.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
 }
 
 #[test]
 fn dead_families_and_dead_paths_do_not_keep_anybody_from_a_name() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx", "nft"]) else { return };
-    start_nginx(&mut world, "mptcpize run", "[::]:80 ipv6only=off", 80);
-    world.start("client", CLIENT, Until::Says("socks5 listening"));
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "nft"]) else { return };
+    start_nginx(&mut testbed, "mptcpize run", "[::]:80 ipv6only=off", 80);
+    testbed.start("client", CLIENT, Until::Says("socks5 listening"));
     let curl = "curl -sS --fail -m 10 --socks5-hostname 127.0.0.1:1080 -o /dev/null";
     let fetch = format!("{curl} http://server.example/sums && echo done");
-    world.run(
+    testbed.run(
         "server",
         "nft add table inet t
         nft add chain inet t dead '{ type filter hook prerouting priority 0; policy accept; }'",
     );
     for dead in ["meta nfproto ipv6", "meta nfproto ipv4", "iifname eth1", "iifname eth2"] {
-        world.run(
+        testbed.run(
             "server",
             &format!("nft flush chain inet t dead; nft add rule inet t dead {dead} drop"),
         );
-        let text = world.run("client", &fetch);
+        let text = testbed.run("client", &fetch);
         assert_eq!(text, "done\n", "{dead}");
     }
 }
@@ -121,11 +121,11 @@ fn dead_families_and_dead_paths_do_not_keep_anybody_from_a_name() {
 #[test]
 fn a_forward_survives_the_loss_of_a_network() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
-    start_nginx(&mut world, "mptcpize run", "10.91.1.1:80", 80);
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "mptcpize run", "10.91.1.1:80", 80);
     let client = "marline client --direct --path net1 --path net2 -L 8080:four.example:80";
-    world.start("client", client, Until::Says("forward listening"));
-    let text = world.run(
+    testbed.start("client", client, Until::Says("forward listening"));
+    let text = testbed.run(
         "client",
         "curl -sS --fail -o sums http://127.0.0.1:8080/sums
         curl -sS --fail --limit-rate 8M -o large http://127.0.0.1:8080/large & job=$!
@@ -137,23 +137,23 @@ fn a_forward_survives_the_loss_of_a_network() {
         sha256sum --check --ignore-missing sums",
     );
     assert!(text.contains("large: OK"), "{text}");
-    assert!(world.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
+    assert!(testbed.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
 }
 
 #[test]
 fn the_tunnel_to_our_own_server_can_be_native_too() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
-    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
     let serve = "marline server --config s.toml --carrier raw --allow 127.0.0.0/8";
     let init = "marline server --init --config s.toml --listen 10.91.1.1:443 \
                 --public 10.91.1.1:443";
-    let word = world.run("server", init);
-    support::write_private(&world.dir.join("client/invite"), &word);
-    world.start("server", serve, Until::Says("listening on"));
+    let word = testbed.run("server", init);
+    support::write_private(&testbed.dir.join("client/invite"), &word);
+    testbed.start("server", serve, Until::Says("listening on"));
     let client = CLIENT.replace("--direct", "--invite-file invite --carrier raw");
-    world.start("client", &client, Until::Says("socks5 listening"));
-    let text = world.run(
+    testbed.start("client", &client, Until::Says("socks5 listening"));
+    let text = testbed.run(
         "client",
         "curl='curl -sS --fail --socks5-hostname 127.0.0.1:1080'
         $curl -o sums http://127.0.0.1:8080/sums
@@ -169,7 +169,7 @@ fn the_tunnel_to_our_own_server_can_be_native_too() {
 #[test]
 fn a_download_fails_soon_after_a_killed_native_server_is_back() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "python3"]) else { return };
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "python3"]) else { return };
     // A kilobyte every 10 ms without an announced length: an end of the stream would look like its end.
     let source = "
 import http.server, time
@@ -181,30 +181,30 @@ class Endless(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b\"x\" * 1000)
             time.sleep(0.01)
 http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Endless).serve_forever()";
-    std::fs::write(world.dir.join("server/endless.py"), source).unwrap();
-    world.start("server", "python3 endless.py", Until::Listens(8080));
-    world.run(
+    std::fs::write(testbed.dir.join("server/endless.py"), source).unwrap();
+    testbed.start("server", "python3 endless.py", Until::Listens(8080));
+    testbed.run(
         "server",
         "marline server --init --config s.toml --listen 10.91.1.1:443 --public 10.91.1.1:443 \
          --invite-out ../client/invite",
     );
     let serve = "bash -c 'echo $$ > pid; exec marline server --config s.toml --carrier raw \
                  --allow 127.0.0.0/8'";
-    world.start("server", serve, Until::Says("listening on"));
+    testbed.start("server", serve, Until::Says("listening on"));
     let client = CLIENT.replace("--direct", "--invite-file invite --carrier raw");
-    world.start("client", &client, Until::Says("socks5 listening"));
+    testbed.start("client", &client, Until::Says("socks5 listening"));
     let download = "bash -c 'curl -sS -N -o down --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/ \
                     || echo \"curl failed with $?\"; echo over'";
-    let curl = world.start("client", download, Until::Says(""));
-    world.run(
+    let curl = testbed.start("client", download, Until::Says(""));
+    testbed.run(
         "client",
         "for n in {1..200}; do test $(stat -c %s down || echo 0) -gt 50000 && exit; sleep 0.1
          done; exit 1",
     );
-    world.run("server", "kill -KILL $(cat pid)");
-    world.start("server", serve, Until::Says("listening on"));
+    testbed.run("server", "kill -KILL $(cat pid)");
+    testbed.start("server", serve, Until::Says("listening on"));
     let from = std::time::Instant::now();
-    let said = world.log_with(curl, "over");
+    let said = testbed.log_with(curl, "over");
     eprintln!("curl ended {:?} after the server was back", from.elapsed());
     assert!(said.contains("curl failed with"), "a cut download looks whole: {said}");
 }

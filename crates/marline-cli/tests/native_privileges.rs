@@ -6,8 +6,8 @@ mod support;
 use std::path::Path;
 
 use marline_testkit::need;
-use support::native::{start_nginx, world};
-use support::world::{Until, World};
+use support::native::{start_nginx, testbed};
+use support::testbed::{Testbed, Until};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 
@@ -23,10 +23,10 @@ fn as_nobody(capabilities: &str) -> String {
 const SERVE: &str = "marline serve --listen 10.91.1.1:8000 --to 127.0.0.1:8080 \
                      --signal 10.91.2.1 --control ./run/control";
 
-fn serve_fails(world: &World, capabilities: &str, listen: &str) -> String {
+fn serve_fails(testbed: &Testbed, capabilities: &str, listen: &str) -> String {
     let nobody = as_nobody(capabilities);
     let command = format!("{nobody} marline serve --listen {listen} --to 127.0.0.1:8080");
-    let output = world.command("server", &command, "20").output().unwrap();
+    let output = testbed.command("server", &command, "20").output().unwrap();
     assert!(!output.status.success(), "{command} should fail");
     support::texts(&output).1
 }
@@ -34,22 +34,22 @@ fn serve_fails(world: &World, capabilities: &str, listen: &str) -> String {
 #[test]
 fn one_capability_is_enough_and_none_is_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
-    // The world's directory is root's alone.
-    world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
-    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
-    world.run("server", "mkdir run && chown nobody run");
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
+    // The testbed's directory is root's alone.
+    testbed.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
+    testbed.run("server", "mkdir run && chown nobody run");
     let command = format!("{} {SERVE}", as_nobody("+net_raw"));
-    world.start("server", &command, Until::Says("listening on"));
-    let text = world.run(
+    testbed.start("server", &command, Until::Says("listening on"));
+    let text = testbed.run(
         "client",
         "mptcpize run curl -sS --fail -o large http://10.91.1.1:8000/large
         curl -sS --fail -o sums http://10.91.1.1:8000/sums
         sha256sum --check --ignore-missing sums",
     );
     assert!(text.contains("large: OK"), "{text}");
-    assert!(world.counter("client", "MPTcpExtMPJoinSynAckRx") >= 1);
-    let text = world.run(
+    assert!(testbed.counter("client", "MPTcpExtMPJoinSynAckRx") >= 1);
+    let text = testbed.run(
         "server",
         "pid=$(pgrep --ns $$ --nslist net -u nobody -f '^marline serve')
         cat /proc/$pid/task/*/status | grep -E '^(Cap(Prm|Eff|Inh|Amb)|NoNewPrivs)' | sort -u",
@@ -64,45 +64,45 @@ fn one_capability_is_enough_and_none_is_kept() {
 #[test]
 fn what_is_missing_is_said_with_its_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(world) = world(dir.path(), &["setpriv"]) else { return };
-    world.run("server", &format!("chmod a+rx {0} {0}/*", dir.path().display()));
-    let error = serve_fails(&world, "", "10.91.1.1:8000");
+    let Some(testbed) = testbed(dir.path(), &["setpriv"]) else { return };
+    testbed.run("server", &format!("chmod a+rx {0} {0}/*", dir.path().display()));
+    let error = serve_fails(&testbed, "", "10.91.1.1:8000");
     for part in ["CAP_NET_RAW", "setcap cap_net_raw+ep", "AmbientCapabilities=CAP_NET_RAW"] {
         assert!(error.contains(part), "{part} not in {error}");
     }
-    let error = serve_fails(&world, "+net_raw", "10.91.1.1:80");
+    let error = serve_fails(&testbed, "+net_raw", "10.91.1.1:80");
     assert!(error.contains("CAP_NET_BIND_SERVICE") && error.contains(":80"), "{error}");
-    let error = serve_fails(&world, "+net_raw", "192.0.2.1:8000");
+    let error = serve_fails(&testbed, "+net_raw", "192.0.2.1:8000");
     assert!(error.contains("no such address"), "{error}");
 }
 
 #[test]
 fn files_may_carry_the_capability() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["setpriv", "setcap"]) else { return };
-    let marked = world.command("server", "setcap cap_net_raw+ep ../bin/marline", "10").status();
+    let Some(mut testbed) = testbed(dir.path(), &["setpriv", "setcap"]) else { return };
+    let marked = testbed.command("server", "setcap cap_net_raw+ep ../bin/marline", "10").status();
     if !marked.unwrap().success() {
         return need::skip("this file system stores no capabilities");
     }
-    world.run(
+    testbed.run(
         "server",
         &format!("chmod a+rx {0} {0}/bin; mkdir run; chown nobody run", dir.path().display()),
     );
     // Without --no-new-privs, which would void the file's.
     let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all";
-    world.start("server", &format!("{nobody} {SERVE}"), Until::Says("listening on"));
+    testbed.start("server", &format!("{nobody} {SERVE}"), Until::Says("listening on"));
 }
 
 #[test]
 fn behind_an_interface_of_its_own_it_needs_none() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
     if !Path::new("/dev/net/tun").exists() {
         return need::skip("/dev/net/tun is not there");
     }
-    world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
-    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
-    world.run(
+    testbed.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
+    testbed.run(
         "server",
         "# As udev makes it: everyone may open it. What one may do with it is another matter.
         mkdir dev; mount -t tmpfs -o dev,mode=755 none dev
@@ -116,9 +116,9 @@ fn behind_an_interface_of_its_own_it_needs_none() {
     let nobody = as_nobody("");
     let serve = "marline serve --carrier tun --tun tun0=10.91.9.2 --listen 10.91.9.2:80 \
                  --to 127.0.0.1:8080 --control ./run/control";
-    world.start("server", &format!("{nobody} {serve}"), Until::Says("listening on"));
+    testbed.start("server", &format!("{nobody} {serve}"), Until::Says("listening on"));
     for wrapper in ["mptcpize run", ""] {
-        let text = world.run(
+        let text = testbed.run(
             "client",
             &format!(
                 "{wrapper} curl -sS --fail -o large http://10.91.9.2/large
@@ -128,16 +128,16 @@ fn behind_an_interface_of_its_own_it_needs_none() {
         );
         assert!(text.contains("large: OK"), "{text}");
     }
-    assert!(world.counter("client", "MPTcpExtMPCapableSYNACKRX") >= 1);
+    assert!(testbed.counter("client", "MPTcpExtMPCapableSYNACKRX") >= 1);
     let wrong = serve.replace("tun0", "tun7");
-    let output = world.command("server", &format!("{nobody} {wrong}"), "20").output().unwrap();
+    let output = testbed.command("server", &format!("{nobody} {wrong}"), "20").output().unwrap();
     assert!(support::texts(&output).1.contains("ip tuntap add"), "{output:?}");
 }
 
 /// The verdict on `what`, and its text.
-fn verdict(world: &World, wrapper: &str, what: &str) -> (String, String) {
+fn verdict(testbed: &Testbed, wrapper: &str, what: &str) -> (String, String) {
     let command = format!("{wrapper} marline doctor --json");
-    let output = world.command("server", &command, "30").output().unwrap();
+    let output = testbed.command("server", &command, "30").output().unwrap();
     let (text, error) = support::texts(&output);
     let findings: serde_json::Value = serde_json::from_str(&text).expect(&error);
     let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
@@ -149,23 +149,23 @@ fn verdict(world: &World, wrapper: &str, what: &str) -> (String, String) {
 #[test]
 fn the_doctor_finds_what_works_and_what_does_not() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(world) = world(dir.path(), &["setpriv", "nft"]) else { return };
-    world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
+    let Some(testbed) = testbed(dir.path(), &["setpriv", "nft"]) else { return };
+    testbed.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
     for what in ["raw sockets", "guard", "native TCP", "native MPTCP", "UDP sockets"] {
         for wrapper in [String::new(), as_nobody("+net_raw")] {
-            let (verdict, text) = verdict(&world, &wrapper, what);
+            let (verdict, text) = verdict(&testbed, &wrapper, what);
             assert_eq!(verdict, "works", "{what} {wrapper}: {text}");
         }
     }
-    let (without, text) = verdict(&world, &as_nobody(""), "raw sockets");
+    let (without, text) = verdict(&testbed, &as_nobody(""), "raw sockets");
     assert!(without == "fails" && text.contains("CAP_NET_RAW"), "{text}");
-    world.run(
+    testbed.run(
         "server",
         "nft add table inet t
         nft add chain inet t strict '{ type filter hook input priority 0; policy drop; }'",
     );
-    assert_eq!(verdict(&world, "", "native TCP").0, "fails");
-    let (firewall, text) = verdict(&world, "", "firewall");
+    assert_eq!(verdict(&testbed, "", "native TCP").0, "fails");
+    let (firewall, text) = verdict(&testbed, "", "firewall");
     assert!(firewall == "note" && text.contains("t strict"), "{text}");
 }
 

@@ -3,12 +3,12 @@
 
 mod support;
 
-use support::native::{start_nginx, start_sshd, world};
-use support::world::{Until, World};
+use support::native::{start_nginx, start_sshd, testbed};
+use support::testbed::{Testbed, Until};
 
 /// The kernel of the client spoke Multipath TCP on so many connections, and none fell back.
-fn used_mptcp(world: &World, connections: u64) {
-    let count = |name: &str| world.counter("client", name);
+fn used_mptcp(testbed: &Testbed, connections: u64) {
+    let count = |name: &str| testbed.counter("client", name);
     assert!(count("MPTcpExtMPCapableSYNACKRX") >= connections, "no MPTCP was spoken");
     assert!(count("MPTcpExtMPJoinSynAckRx") >= 1, "the second network was not used");
     for name in ["MPCapableFallbackSYNACK", "MPCapableFallbackACK", "DSSCorruptionFallback"] {
@@ -19,10 +19,10 @@ fn used_mptcp(world: &World, connections: u64) {
 #[test]
 fn curl_fetches_from_nginx_which_learns_who_asks() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
-    start_nginx(&mut world, "", "127.0.0.1:8080 proxy_protocol", 8080);
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "", "127.0.0.1:8080 proxy_protocol", 8080);
     for version in ["v1", "v2"] {
-        let serve = world.start(
+        let serve = testbed.start(
             "server",
             &format!(
                 "marline serve --listen 0.0.0.0:80 --listen [::]:80 --to 127.0.0.1:8080 \
@@ -32,7 +32,7 @@ fn curl_fetches_from_nginx_which_learns_who_asks() {
         );
         for (name, client) in [("four.example", "10.91.1.2"), ("six.example", "fd91:1::2")] {
             for wrapper in ["mptcpize run", ""] {
-                let text = world.run(
+                let text = testbed.run(
                     "client",
                     &format!(
                         "{wrapper} curl -sS --fail -D head -o large http://{name}/large
@@ -44,29 +44,29 @@ fn curl_fetches_from_nginx_which_learns_who_asks() {
                 assert!(text.contains(&format!("X-Client: {client}|127.0.0.1")), "{text}");
             }
         }
-        world.signal(serve, "TERM");
-        assert!(world.wait(serve), "SIGTERM is an orderly end");
+        testbed.signal(serve, "TERM");
+        assert!(testbed.wait(serve), "SIGTERM is an orderly end");
     }
-    used_mptcp(&world, 4);
+    used_mptcp(&testbed, 4);
 }
 
 #[test]
 fn fifty_streams_of_http_2_share_one_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx", "h2load", "openssl"]) else {
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "h2load", "openssl"]) else {
         return;
     };
-    world.run(
+    testbed.run(
         "server",
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem \
             -out cert.pem -days 1 -subj /CN=four.example 2> /dev/null
         chmod a+r key.pem",
     );
     let listen = "127.0.0.1:8443 ssl http2; ssl_certificate cert.pem; ssl_certificate_key key.pem";
-    start_nginx(&mut world, "", listen, 8443);
+    start_nginx(&mut testbed, "", listen, 8443);
     let serve = "marline serve --listen 10.91.1.1:443 --to 127.0.0.1:8443 --signal 10.91.2.1";
-    world.start("server", serve, Until::Says("listening on"));
-    let text = world.run(
+    testbed.start("server", serve, Until::Says("listening on"));
+    let text = testbed.run(
         "client",
         "mkdir got
         fetch='mptcpize run curl -sS --fail --insecure --http2'
@@ -79,15 +79,15 @@ fn fifty_streams_of_http_2_share_one_connection() {
     );
     assert!(text.contains("all are right\n50\n1\n"), "{text}");
     let load = "mptcpize run h2load -n 500 -c 2 -m 50 https://four.example/f7";
-    let text = world.run("client", load);
+    let text = testbed.run("client", load);
     assert!(text.contains("500 succeeded, 0 failed, 0 errored"), "{text}");
-    used_mptcp(&world, 4);
+    used_mptcp(&testbed, 4);
 }
 
 /// Bytes received.
-fn iperf3(world: &World, way: &str) -> u64 {
+fn iperf3(testbed: &Testbed, way: &str) -> u64 {
     let command = format!("mptcpize run iperf3 --json -c four.example -p 5201 -t 2 {way}");
-    let text = world.run("client", &command);
+    let text = testbed.run("client", &command);
     let report: serde_json::Value = serde_json::from_str(&text).expect("a report");
     assert!(report.get("error").is_none(), "{text}");
     let received = report["end"]["sum_received"]["bytes"].as_u64().expect("a sum");
@@ -102,27 +102,27 @@ fn iperf3(world: &World, way: &str) -> u64 {
 #[test]
 fn iperf3_both_ways() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["iperf3"]) else { return };
-    world.start("server", "iperf3 -s -B 127.0.0.1 -p 5202", Until::Listens(5202));
+    let Some(mut testbed) = testbed(dir.path(), &["iperf3"]) else { return };
+    testbed.start("server", "iperf3 -s -B 127.0.0.1 -p 5202", Until::Listens(5202));
     let serve = "marline serve --listen 10.91.1.1:5201 --to 127.0.0.1:5202 --signal 10.91.2.1";
-    world.start("server", serve, Until::Says("listening on"));
+    testbed.start("server", serve, Until::Says("listening on"));
     for way in ["", "--reverse", "--bidir"] {
         // About once in a hundred times iperf3 counts nothing for one of two directions at once.
-        let much = (0..3).any(|_| iperf3(&world, way) > 1 << 20);
+        let much = (0..3).any(|_| iperf3(&testbed, way) > 1 << 20);
         assert!(much, "{way}: three times next to nothing");
     }
-    used_mptcp(&world, 6);
+    used_mptcp(&testbed, 6);
 }
 
 #[test]
 fn ssh_logs_in_and_copies() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
-    start_sshd(&mut world, "127.0.0.1", 2222, "");
+    let Some(mut testbed) = testbed(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
+    start_sshd(&mut testbed, "127.0.0.1", 2222, "");
     let serve = "marline serve --listen 10.91.1.1:22 --to 127.0.0.1:2222 --signal 10.91.2.1";
-    world.start("server", serve, Until::Says("listening on"));
+    testbed.start("server", serve, Until::Says("listening on"));
     for wrapper in ["mptcpize run", ""] {
-        let text = world.run(
+        let text = testbed.run(
             "client",
             &format!(
                 "head -c 3000000 /dev/urandom > sent
@@ -134,7 +134,7 @@ fn ssh_logs_in_and_copies() {
         let sums: Vec<&str> = text.lines().collect();
         assert!(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), "{text}");
     }
-    used_mptcp(&world, 2);
+    used_mptcp(&testbed, 2);
 }
 
 /// The rules that docs/operate/deploy.md shows.
@@ -148,18 +148,18 @@ fn documented_rules() -> String {
 #[test]
 fn the_documented_firewall_lets_marline_through_and_another_does_not() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx", "nft"]) else { return };
-    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "nft"]) else { return };
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
     for role in ["server", "client"] {
-        std::fs::write(world.dir.join(role).join("rules"), documented_rules()).unwrap();
-        world.run(role, "nft -f rules");
+        std::fs::write(testbed.dir.join(role).join("rules"), documented_rules()).unwrap();
+        testbed.run(role, "nft -f rules");
     }
     let serve = "marline serve --listen 0.0.0.0:80 --to 127.0.0.1:8080 --signal 10.91.2.1";
-    world.start("server", serve, Until::Says("listening on"));
+    testbed.start("server", serve, Until::Says("listening on"));
     let client = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
-    world.start("client", client, Until::Says("socks5 listening"));
+    testbed.start("client", client, Until::Says("socks5 listening"));
     for curl in ["mptcpize run curl", "curl --socks5-hostname 127.0.0.1:1080"] {
-        let text = world.run(
+        let text = testbed.run(
             "client",
             &format!(
                 "{curl} -sS --fail -o large http://four.example/large
@@ -169,25 +169,25 @@ fn the_documented_firewall_lets_marline_through_and_another_does_not() {
         );
         assert!(text.contains("large: OK"), "{curl}: {text}");
     }
-    used_mptcp(&world, 2);
-    world.run("server", "nft flush table inet marline; sed -i /dport/d rules; nft -f rules");
-    let text = world.run("client", "curl -sS -m 3 http://four.example/sums 2>&1 || echo code $?");
+    used_mptcp(&testbed, 2);
+    testbed.run("server", "nft flush table inet marline; sed -i /dport/d rules; nft -f rules");
+    let text = testbed.run("client", "curl -sS -m 3 http://four.example/sums 2>&1 || echo code $?");
     assert!(text.contains("code 28"), "what is dropped on input never arrives: {text}");
 }
 
 #[test]
 fn a_drain_finishes_what_runs_and_refuses_what_comes() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
-    start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
     let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --drain 30s";
-    let serve = world.start("server", serve, Until::Says("listening on"));
-    world.run("client", "curl -sS --fail -o sums http://four.example/sums");
+    let serve = testbed.start("server", serve, Until::Says("listening on"));
+    testbed.run("client", "curl -sS --fail -o sums http://four.example/sums");
     let slow = "mptcpize run curl -sS --fail --limit-rate 10M -o large http://four.example/large";
-    let slow = world.start("client", slow, Until::Says(""));
-    world.run("client", "until test -s large; do sleep 0.05; done");
-    world.signal(serve, "TERM");
-    world.log_with(serve, "stopping");
+    let slow = testbed.start("client", slow, Until::Says(""));
+    testbed.run("client", "until test -s large; do sleep 0.05; done");
+    testbed.signal(serve, "TERM");
+    testbed.log_with(serve, "stopping");
     // A connection that comes in the very moment may be taken and reset; the next SYNs are refused.
     let refused = "for attempt in $(seq 50); do
             code=0
@@ -196,28 +196,28 @@ fn a_drain_finishes_what_runs_and_refuses_what_comes() {
             sleep 0.1
         done
         echo code $code";
-    let text = world.run("client", refused);
+    let text = testbed.run("client", refused);
     assert!(text.contains("code 7\n"), "refused: {text}");
-    assert!(world.wait(slow), "{}", world.log(slow));
-    assert!(world.run("client", "sha256sum --check --ignore-missing sums").contains("large: OK"));
-    assert!(world.wait(serve), "an orderly end");
+    assert!(testbed.wait(slow), "{}", testbed.log(slow));
+    assert!(testbed.run("client", "sha256sum --check --ignore-missing sums").contains("large: OK"));
+    assert!(testbed.wait(serve), "an orderly end");
 }
 
 #[test]
 fn ends_of_either_side_reach_the_other() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut world) = world(dir.path(), &["python3"]) else { return };
-    std::fs::write(world.dir.join("server/service.py"), SERVICE).unwrap();
-    std::fs::write(world.dir.join("client/ends.py"), ENDS).unwrap();
-    world.start("server", "python3 -u service.py", Until::Says("ready"));
+    let Some(mut testbed) = testbed(dir.path(), &["python3"]) else { return };
+    std::fs::write(testbed.dir.join("server/service.py"), SERVICE).unwrap();
+    std::fs::write(testbed.dir.join("client/ends.py"), ENDS).unwrap();
+    testbed.start("server", "python3 -u service.py", Until::Says("ready"));
     let serve = "marline serve --listen 10.91.1.1:80 --to 127.0.0.1:8080 --max-per-source 4";
-    world.start("server", serve, Until::Says("listening on"));
+    testbed.start("server", serve, Until::Says("listening on"));
     for protocol in ["tcp", "mptcp"] {
-        let text = world.run("client", &format!("python3 ends.py {protocol}"));
+        let text = testbed.run("client", &format!("python3 ends.py {protocol}"));
         assert_eq!(text, "half closed\nreset by the service\nreset by us\nfull\n", "{protocol}");
     }
-    assert!(world.counter("client", "MPTcpExtMPFastcloseRx") >= 1);
-    assert!(world.counter("client", "MPTcpExtMPFastcloseTx") >= 1);
+    assert!(testbed.counter("client", "MPTcpExtMPFastcloseRx") >= 1);
+    assert!(testbed.counter("client", "MPTcpExtMPFastcloseTx") >= 1);
 }
 
 /// Answers "count" with the number of bytes up to the end, "reset" by a reset, "heard" with how the

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use marline_testkit::need;
-use support::world::{Until, World, namespaces_work};
+use support::testbed::{Testbed, Until, namespaces_work};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/start/quickstart.md");
 const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/quickstart_world.sh");
@@ -62,30 +62,30 @@ fn attributes(text: &str) -> BTreeMap<String, String> {
     out
 }
 
-fn make_world(dir: &Path) -> World {
+fn make_world(dir: &Path) -> Testbed {
     for role in ["bin", "client", "server", "web", "ssh"] {
         std::fs::create_dir_all(dir.join(role)).unwrap();
     }
     std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
     std::fs::write(dir.join("web/index.html"), "Hello from example.org\n").unwrap();
-    World::make(dir, WORLD)
+    Testbed::make(dir, WORLD)
 }
 
 /// Runs a block as the page has it.
-fn run(world: &mut World, block: &Block, input: &[u8]) {
+fn run(testbed: &mut Testbed, block: &Block, input: &[u8]) {
     let get = |name: &str| block.attributes.get(name).map(String::as_str);
     let role = get("role").expect("a role");
     let place = format!("docs/start/quickstart.md:{}", block.line);
     if let Some(event) = get("event") {
-        let status = world.command(role, event, STEP_S).status().unwrap();
+        let status = testbed.command(role, event, STEP_S).status().unwrap();
         assert!(status.success(), "{place}: {event}");
     }
     if let Some(ready) = get("ready") {
         eprintln!("{place}");
-        world.start(role, &block.text, Until::Says(ready));
+        testbed.start(role, &block.text, Until::Says(ready));
         return;
     }
-    let mut command = world.command(role, &block.text, STEP_S);
+    let mut command = testbed.command(role, &block.text, STEP_S);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
@@ -108,7 +108,7 @@ fn the_page_works_word_for_word() {
     let blocks = blocks(&page);
     let config = blocks.iter().find(|block| block.language == "toml").expect("a TOML example");
     let dir = tempfile::tempdir().unwrap();
-    let mut world = make_world(dir.path());
+    let mut testbed = make_world(dir.path());
     let mut steps = 0;
     for block in blocks.iter().filter(|block| block.attributes.contains_key("role")) {
         let typed = block.attributes.get("type").map(|line| format!("{line}\n").into_bytes());
@@ -118,7 +118,7 @@ fn the_page_works_word_for_word() {
             Some(other) => panic!("stdin={other}"),
             None => typed.unwrap_or_default(),
         };
-        run(&mut world, block, &input);
+        run(&mut testbed, block, &input);
         steps += 1;
     }
     assert!(steps >= 10, "only {steps} steps were found");

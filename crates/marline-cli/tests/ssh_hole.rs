@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use marline_lab::scenario::Side;
-use support::stage::{self, Stage, hear};
+use support::two_uplinks::{self, TwoUplinks, hear};
 
 const SCENARIO: &str = include_str!("support/phone.toml");
 
@@ -31,13 +31,13 @@ const READY: Duration = Duration::from_secs(20);
 const PROMOTION_AND_WAY: Duration = Duration::from_millis(260 + 60);
 
 /// Two hosts, the server's programs running.
-fn set(dir: &Path) -> Stage {
-    let mut stage = Stage::set(SCENARIO, "ssh", dir);
-    stage.shell(Side::Server, SSHD_FILES);
+fn set(dir: &Path) -> TwoUplinks {
+    let mut hosts = TwoUplinks::set(SCENARIO, "ssh", dir);
+    hosts.shell(Side::Server, SSHD_FILES);
     let sshd = "$(command -v sshd) -D -e -f sshd_config";
-    hear(&stage.program(Side::Server, sshd), "Server listening");
-    stage.marline_server("udp");
-    stage
+    hear(&hosts.program(Side::Server, sshd), "Server listening");
+    hosts.marline_server("udp");
+    hosts
 }
 
 const SSHD_FILES: &str = "\
@@ -96,17 +96,17 @@ fn echoes(said: &Lines) -> Vec<Instant> {
 /// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
 /// the longest delay of an echo before that and after, and the joules that LTE's packets cost in all.
 fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
-    let mut stage = set(dir);
+    let mut hosts = set(dir);
     let client = format!(
         "marline client --invite-file invite --path wifi --path lte,backup \
          --socks5 127.0.0.1:1080 {options}"
     );
-    hear(&stage.program(Side::Client, &client), "socks5 listening on");
+    hear(&hosts.program(Side::Client, &client), "socks5 listening on");
     // A terminal at the far end: it echoes what is typed, whoever reads it.
     let mut command =
-        stage.command("exec ssh -F ssh_config -tt 127.0.0.1 'echo READY; exec cat > /dev/null'");
+        hosts.command("exec ssh -F ssh_config -tt 127.0.0.1 'echo READY; exec cat > /dev/null'");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let ssh = stage.spawn(Side::Client, &mut command);
+    let ssh = hosts.spawn(Side::Client, &mut command);
     let said = collect(ssh.stdout.take().expect("piped"));
     let mut keyboard = ssh.stdin.take().expect("piped");
     let begun = Instant::now();
@@ -117,7 +117,7 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
     let mut typed = Vec::new();
     for number in 0..BEFORE + AFTER {
         if number == BEFORE {
-            stage.net.command("wifi", "down").expect("WiFi dies");
+            hosts.net.command("wifi", "down").expect("WiFi dies");
         }
         let key = b'a' + (number % 26) as u8;
         typed.push(Instant::now());
@@ -139,14 +139,14 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
         typed.iter().zip(&came).map(|(typed, came)| *came - *typed).collect();
     let (before, after) = delays.split_at(BEFORE);
     let longest = |delays: &[Duration]| delays.iter().copied().max().unwrap_or_default();
-    let lte = stage.net.report().expect("report").pop().and_then(|link| link.radio);
+    let lte = hosts.net.report().expect("report").pop().and_then(|link| link.radio);
     let lte = lte.map_or(0.0, |radio| radio.energy.traffic_j());
     (longest(before), longest(after), lte)
 }
 
 #[test]
 fn keys_are_echoed_although_wifi_dies() {
-    if !stage::possible(&["ssh", "sshd", "ssh-keygen"]) {
+    if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
         return;
     }
     for mode in ["handover", "interactive"] {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_testkit::need;
-use support::world::namespaces_work;
+use support::testbed::namespaces_work;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/units_world.sh");

@@ -43,9 +43,9 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use marline_policy::{
-    AddressId, DataRange, Dsn, LocalAddress, Mapping, Netpath, PathAction, PathContext, PathEvent,
-    PathManager, PathManagerFactory, ReinjectionCause, Role, SchedulerAction, SchedulerEvent,
-    SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
+    AddressId, AddressPair, DataRange, Dsn, LocalAddress, Mapping, PathAction, PathContext,
+    PathEvent, PathManager, PathManagerFactory, ReinjectionCause, Role, SchedulerAction,
+    SchedulerEvent, SchedulerFactory, SentSegment, SilenceCause, Ssn, SubflowId, SubflowSet, Token,
 };
 use marline_time::{Duration, Instant};
 use marline_wire::mptcp::{
@@ -79,7 +79,7 @@ use self::subflow_context::{
     LastWord, Membership, SubflowContext,
 };
 use crate::crypto::{Key, left_64, left_160};
-use crate::oracle::{NetpathFault, Trouble};
+use crate::path_health::{AddressPairFault, Trouble};
 use crate::subflow::{Egress, HeaderFor, Ingress, Subflow, SubflowConfig, SubflowEvent};
 use crate::tables::Context;
 use crate::tables::time_wait::{Answer, Ended, RESET_MEMORY};
@@ -110,22 +110,22 @@ const MARKED_TRANSMISSIONS: u16 = 2;
 
 /// Two addresses between which a subflow is to be opened.
 #[derive(Copy, Clone, Debug)]
-struct AddressPair {
+struct JoinAddresses {
     local: LocalAddress,
     remote: SocketAddr,
 }
 
 /// The place of a segment in the batch that is being filled.
 #[derive(Copy, Clone, Debug)]
-struct Place {
+struct BatchSlot {
     /// How many are before it.
     number: usize,
     /// The largest segment that still fits.
     limit: usize,
 }
 
-impl Place {
-    const FIRST: Place = Place { number: 0, limit: usize::MAX };
+impl BatchSlot {
+    const FIRST: BatchSlot = BatchSlot { number: 0, limit: usize::MAX };
 }
 
 /// What a data segment is made of, before its payload is known.
@@ -1740,13 +1740,13 @@ impl Connection {
     fn open_join(
         &mut self,
         cx: &mut Context<'_>,
-        pair: AddressPair,
+        pair: JoinAddresses,
         (backup, fast): (bool, bool),
     ) -> Option<SubflowId> {
         if !self.session.is_confirmed() || self.closing.is_closed() {
             return None;
         }
-        let AddressPair { local, remote } = pair;
+        let JoinAddresses { local, remote } = pair;
         let mut from = local.address;
         if from.port() == 0 || cx.flows.has_tuple(&FourTuple { local: from, remote }) {
             from.set_port(cx.flows.free_port(cx.rng, from, remote)?);
@@ -1956,7 +1956,7 @@ impl Connection {
 /// of addresses is then spared for a while.
 impl Connection {
     /// Whether a join between these addresses may be a fast one.
-    fn may_join_fast(&self, cx: &mut Context<'_>, pair: &AddressPair) -> bool {
+    fn may_join_fast(&self, cx: &mut Context<'_>, pair: &JoinAddresses) -> bool {
         self.session.agreed_on(Extensions::FAST_JOIN)
             && !cx.fast_joins.contains(cx.now, pair.local.address.ip(), pair.remote)
     }
@@ -2090,7 +2090,7 @@ impl Connection {
         cx: &mut Context<'_>,
         subflow: &mut SubflowContext,
         (id, why): (SubflowId, CloseReason),
-    ) -> Option<(AddressPair, bool)> {
+    ) -> Option<(JoinAddresses, bool)> {
         if let Some(range) = subflow.tcp_mut().abandon_syn_payload() {
             self.sender.unpin(range);
         }
@@ -2114,11 +2114,11 @@ impl Connection {
         }
         let local = self.paths.addresses().find_local(subflow.local_id());
         let local = local.filter(|local| local.up)?;
-        Some((AddressPair { local, remote }, subflow.is_backup_here()))
+        Some((JoinAddresses { local, remote }, subflow.is_backup_here()))
     }
 
     /// The ordinary join after a refused one, unless the path manager thought of it already.
-    fn join_as_usual(&mut self, cx: &mut Context<'_>, pair: AddressPair, backup: bool) {
+    fn join_as_usual(&mut self, cx: &mut Context<'_>, pair: JoinAddresses, backup: bool) {
         let same = |path: FourTuple| {
             path.local.ip() == pair.local.address.ip() && path.remote == pair.remote
         };
@@ -2608,7 +2608,7 @@ impl Connection {
                 let pinned = local.and_then(|l| l.remote).filter(|_| remote == AddressId(0));
                 let remote = pinned.or_else(|| addresses.find_remote(remote));
                 if let (Some(local), Some(remote)) = (local, remote) {
-                    self.open_join(cx, AddressPair { local, remote }, (backup, fast));
+                    self.open_join(cx, JoinAddresses { local, remote }, (backup, fast));
                 }
             }
             PathAction::Probe(id) => {
@@ -2781,7 +2781,7 @@ impl Connection {
     }
 
     /// Verdicts changed: takes them over, subflow by subflow.
-    pub(crate) fn adopt_verdicts(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn adopt_path_health(&mut self, cx: &mut Context<'_>) {
         let mut changed = Vec::new();
         for id in self.paths.ids() {
             let Some(subflow) = self.paths.get_mut(id) else { continue };
@@ -2792,22 +2792,22 @@ impl Connection {
             }
         }
         for (id, before, fault) in changed {
-            self.on_verdict(cx, id, before, fault);
+            self.on_fault_changed(cx, id, before, fault);
         }
     }
 
-    fn on_verdict(
+    fn on_fault_changed(
         &mut self,
         cx: &mut Context<'_>,
         id: SubflowId,
-        before: Option<NetpathFault>,
-        fault: Option<NetpathFault>,
+        before: Option<AddressPairFault>,
+        fault: Option<AddressPairFault>,
     ) {
         if before.is_some() != fault.is_some() {
-            cx.out.monitor(cx.now, self.id, MonitorKind::Netpath { id, fault });
+            cx.out.monitor(cx.now, self.id, MonitorKind::AddressPair { id, fault });
         }
         // A long timeout of somebody keeps new data away; anything else moves what is outstanding, too.
-        let moves = fault.is_some_and(|fault| fault != NetpathFault::Rto);
+        let moves = fault.is_some_and(|fault| fault != AddressPairFault::Rto);
         if moves && !self.session.is_plain() {
             self.suspect_silent(cx, id);
         }
@@ -2816,14 +2816,12 @@ impl Connection {
         if let Some(subflow) = self.paths.get_mut(id).filter(|subflow| waits(subflow)) {
             subflow.tcp_mut().retry_soon(cx.now);
         }
-        self.path_event(cx, PathEvent::Netpath { id, bad: fault.is_some() });
+        self.path_event(cx, PathEvent::AddressPair { id, bad: fault.is_some() });
     }
 
     /// Asks the peer for a sign of life, on the first subflow between these addresses.
-    pub(crate) fn ask_netpath(&mut self, netpath: &Netpath) {
-        let on = |path: FourTuple| {
-            (path.local.ip(), path.remote.ip()) == (netpath.local, netpath.remote)
-        };
+    pub(crate) fn ask_address_pair(&mut self, pair: &AddressPair) {
+        let on = |path: FourTuple| (path.local.ip(), path.remote.ip()) == (pair.local, pair.remote);
         let member = |s: &&mut SubflowContext| s.is_usable() && on(s.key().path);
         if let Some(subflow) = self.paths.iter_mut().find(member) {
             subflow.tcp_mut().request_probe();
@@ -3186,7 +3184,7 @@ impl Connection {
         }
         self.scheduling.void_all();
         let choice = Choice::once(id, range, Kind::New);
-        let (size, ecn) = self.emit_data(cx, &choice, Place::FIRST, buf)?;
+        let (size, ecn) = self.emit_data(cx, &choice, BatchSlot::FIRST, buf)?;
         self.batch(id, 1, size + buf.headroom(), ecn)
     }
 
@@ -3274,7 +3272,7 @@ impl Connection {
         }
         self.refresh_views(now);
         let first = self.choose(now);
-        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, Place::FIRST, buf));
+        let sent = first.and_then(|choice| self.emit_chosen(cx, &choice, BatchSlot::FIRST, buf));
         let (id, (size, ecn)) = match (first, sent) {
             (Some(choice), Some(sent)) => (choice.subflow, sent),
             (first, _) => {
@@ -3285,7 +3283,7 @@ impl Connection {
                 }
                 // The scheduler may have answered that something is to be repeated.
                 let repeat = self.scheduling.choose_reinjection(self.terms(now), &self.sender)?;
-                (repeat.subflow, self.emit_data(cx, &repeat, Place::FIRST, buf)?)
+                (repeat.subflow, self.emit_data(cx, &repeat, BatchSlot::FIRST, buf)?)
             }
         };
         let stride = size + buf.headroom();
@@ -3315,7 +3313,7 @@ impl Connection {
                 self.scheduling.defer(next);
                 break;
             }
-            let place = Place { number: count, limit: size };
+            let place = BatchSlot { number: count, limit: size };
             let Some((next_size, _)) = self.emit_chosen(cx, &next, place, buf) else { break };
             count += 1;
             if next_size != size {
@@ -3329,7 +3327,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
-        place: Place,
+        place: BatchSlot,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
         match choice.kind {
@@ -3506,7 +3504,7 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         choice: &Choice,
-        place: Place,
+        place: BatchSlot,
         buf: &mut TransmitBuf,
     ) -> Option<(usize, Ecn)> {
         let id = choice.subflow;

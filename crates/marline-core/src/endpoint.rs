@@ -5,7 +5,7 @@ mod cookie;
 mod flows;
 mod listener;
 mod oldest_first;
-pub(crate) mod oracle;
+pub(crate) mod path_health;
 mod slots;
 mod wakeups;
 
@@ -58,7 +58,7 @@ pub struct Endpoint {
     /// Connections with unauthenticated peers that wait for a path.
     waiting: OldestFirst,
     half_open: OldestFirst,
-    seat: Option<oracle::Seat>,
+    reporter: Option<path_health::PathHealthReporter>,
     /// When a SYN was last answered by a cookie.
     cookie_sent_at: Option<Instant>,
 }
@@ -84,7 +84,7 @@ impl Endpoint {
             wakeups: Wakeups::default(),
             waiting: OldestFirst::default(),
             half_open: OldestFirst::default(),
-            seat: None,
+            reporter: None,
             cookie_sent_at: None,
             config,
         }
@@ -192,7 +192,7 @@ impl Endpoint {
             }
             self.touched(slot);
         }
-        self.see_oracle(now);
+        self.check_path_health(now);
     }
 
     /// Fills `buf` with the next batch of datagrams, all for one path. Clears it first. `None`:
@@ -225,12 +225,12 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let connections = self.wakeups.next();
         let time_wait = self.flows.next_timeout();
-        let oracle = self
-            .seat
+        let monitor = self
+            .reporter
             .as_ref()
             .filter(|_| self.slots.count() > 0)
-            .and_then(oracle::Seat::next_timeout);
-        [connections, time_wait, oracle].into_iter().flatten().min()
+            .and_then(path_health::PathHealthReporter::next_timeout);
+        [connections, time_wait, monitor].into_iter().flatten().min()
     }
 
     /// Whether ended subflows are still remembered (TIME-WAIT), so that late segments can be
@@ -255,7 +255,7 @@ impl Endpoint {
     fn after(&mut self, now: Instant, slot: u32) {
         self.touched(slot);
         self.count(now, slot);
-        self.see_oracle(now);
+        self.check_path_health(now);
     }
 
     fn touched(&mut self, slot: u32) {

@@ -4,7 +4,7 @@ use marline_policy::{AddressId, SilenceCause, SubflowId};
 use marline_time::Instant;
 use marline_wire::mptcp::Extensions;
 
-use crate::{CloseReason, FallbackReason, FourTuple, NetpathFault};
+use crate::{AddressPairFault, CloseReason, FallbackReason, FourTuple};
 
 /// A connection of an endpoint. Never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,11 +118,11 @@ pub enum MonitorKind {
         cause: SilenceCause,
     },
     /// The path health monitor's verdict on a subflow's address pair changed.
-    Netpath {
+    AddressPair {
         /// Its slot.
         id: SubflowId,
         /// What is wrong with it; `None`: it is good again.
-        fault: Option<NetpathFault>,
+        fault: Option<AddressPairFault>,
     },
     /// A subflow is suspected to be dead (`true`), or something was received on it again (`false`).
     SubflowSuspected {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use marline_emulator::netns;
 use marline_emulator::{DEFAULT_SPIN, RelayReport};
 use marline_link::{DuplexSpec, RateSpec};
-use namespaces::{World, processor_time};
+use namespaces::{Testbed, processor_time};
 use quinn_udp::{RecvMeta, UdpSocketState};
 
 const PAYLOAD: usize = 1_400;
@@ -69,8 +69,8 @@ fn keep_to_processors() -> io::Result<()> {
 }
 
 fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Result<()> {
-    let world = World::new("p", 1, spec, spin, &mut |_| None)?;
-    let (client, server) = world.sockets()?;
+    let testbed = Testbed::new("p", 1, spec, spin, &mut |_| None)?;
+    let (client, server) = testbed.sockets()?;
     let state = UdpSocketState::new((&server).into())?;
     server.set_nonblocking(false)?;
     server.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -111,7 +111,7 @@ fn precision(spec: &str, packets: u32, gap: Duration, spin: Duration) -> io::Res
     println!("{spec}, spin {} us, {} packets:", spin.as_micros(), at_program.len());
     println!("    at the interface {}", quantiles(at_interface));
     println!("    at the program   {}", quantiles(at_program));
-    let report = world.emulator.report()?.remove(0);
+    let report = testbed.emulator.report()?.remove(0);
     println!("    its own figure   {}", report.up.late);
     println!("    its thread: {:.1} % of a processor, idle {:.1} %", 100.0 * busy, 100.0 * idle);
     doubts(&report);
@@ -138,14 +138,14 @@ fn quantiles(mut values_us: Vec<f64>) -> String {
 fn throughput(spec: &str, time: Duration) -> io::Result<()> {
     /// Before this, TCP looks for the rate.
     const WARM_UP: Duration = Duration::from_millis(500);
-    let world = World::new("t", 2, spec, DEFAULT_SPIN, &mut |_| None)?;
+    let testbed = Testbed::new("t", 2, spec, DEFAULT_SPIN, &mut |_| None)?;
     let over = AtomicBool::new(false);
     let received = std::thread::scope(|scope| -> io::Result<u64> {
         let mut readers = Vec::new();
         for path in 0..2 {
             let to: SocketAddr = ([10, 90, path, 1], 5_000).into();
-            let listener = netns::within(world.server(), || TcpListener::bind(to))?;
-            let mut sending = netns::within(world.client(), || TcpStream::connect(to))?;
+            let listener = netns::within(testbed.server(), || TcpListener::bind(to))?;
+            let mut sending = netns::within(testbed.client(), || TcpStream::connect(to))?;
             let (mut receiving, _) = listener.accept()?;
             receiving.set_read_timeout(Some(Duration::from_secs(5)))?;
             let over = &over;
@@ -172,7 +172,7 @@ fn throughput(spec: &str, time: Duration) -> io::Result<()> {
         }
         Ok(bytes)
     })?;
-    let reports = world.emulator.report()?;
+    let reports = testbed.emulator.report()?;
     let used = processor_time()?.as_secs_f64() / reports[0].running.as_secs_f64();
     let mbit = received as f64 * 8.0 / time.as_secs_f64() / 1e6;
     println!("{spec}: {mbit:.0} Mbit/s; the thread: {:.0} % of a processor", 100.0 * used);

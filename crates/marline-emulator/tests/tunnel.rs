@@ -14,7 +14,7 @@ use marline_emulator::{DEFAULT_SPIN, LinkCommand, RelayReport, Side};
 use marline_link::DuplexSpec;
 use marline_testkit::need;
 use marline_time::SeedTree;
-use namespaces::{World, ip, processor_time};
+use namespaces::{Testbed, ip, processor_time};
 use quinn_udp::{RecvMeta, UdpSocketState};
 
 /// Bytes of IPv4 and UDP header.
@@ -31,25 +31,25 @@ fn ready() -> bool {
     need::root() && need::program("ip").is_some()
 }
 
-fn world(tag: &str, spec: &str) -> World {
-    World::new(tag, 1, spec, DEFAULT_SPIN, &mut |_| None).expect("namespaces")
+fn testbed(tag: &str, spec: &str) -> Testbed {
+    Testbed::new(tag, 1, spec, DEFAULT_SPIN, &mut |_| None).expect("namespaces")
 }
 
-fn report(world: &World) -> RelayReport {
-    world.emulator.report().expect("report").remove(0)
+fn report(testbed: &Testbed) -> RelayReport {
+    testbed.emulator.report().expect("report").remove(0)
 }
 
 /// Waits until the link has dealt with so many packets from the client.
-fn settled(world: &World, packets: u64) -> RelayReport {
+fn settled(testbed: &Testbed, packets: u64) -> RelayReport {
     for _ in 0..4_000 {
-        let report = report(world);
+        let report = report(testbed);
         let stats = &report.up.stats;
         if stats.delivered_packets + stats.dropped() >= packets {
             return report;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("not settled: {:?}", report(world).up);
+    panic!("not settled: {:?}", report(testbed).up);
 }
 
 /// Times, in seconds, at which the kernel received so many datagrams.
@@ -71,13 +71,13 @@ fn arrivals(server: &UdpSocket, count: usize) -> Vec<f64> {
 /// makes the emulator doubt the run.
 fn span_s(spec: &str, wire: usize, count: usize, trace: &str) -> (f64, Vec<String>) {
     let mut read = |name: &str| (name == "t.up").then(|| trace.as_bytes().to_vec());
-    let world = World::new("rate", 1, spec, DEFAULT_SPIN, &mut read).expect("namespaces");
-    let (client, server) = world.sockets().expect("sockets");
+    let testbed = Testbed::new("rate", 1, spec, DEFAULT_SPIN, &mut read).expect("namespaces");
+    let (client, server) = testbed.sockets().expect("sockets");
     for _ in 0..count {
         client.send(&vec![0; wire - HEADERS]).expect("send");
     }
     let times = arrivals(&server, count);
-    (times[count - 1] - times[0], report(&world).doubts())
+    (times[count - 1] - times[0], report(&testbed).doubts())
 }
 
 /// That one run of many takes as long as expected: a busy machine stretches one, a wrong rate all.
@@ -125,12 +125,12 @@ fn losses_are_as_frequent_as_asked_and_all_are_counted() {
     if !ready() {
         return;
     }
-    let world = world("loss", "loss=10%,delay=1ms");
-    let (client, _server) = world.sockets().expect("sockets");
+    let testbed = testbed("loss", "loss=10%,delay=1ms");
+    let (client, _server) = testbed.sockets().expect("sockets");
     for _ in 0..5_000 {
         client.send(&[0; 100]).expect("send");
     }
-    let report = settled(&world, 5_000);
+    let report = settled(&testbed, 5_000);
     let stats = report.up.stats;
     assert_eq!((stats.offered_packets, report.kernel_drops), (5_000, 0));
     assert_eq!(stats.delivered_packets + stats.dropped_loss, 5_000);
@@ -146,12 +146,12 @@ fn a_queue_is_bounded_in_bytes_or_time() {
     }
     // 400 ms of 200 kbit/s are 10,000 bytes: nine packets of 1,028, the one being sent is of them.
     for spec in ["rate=200k,queue=10kB", "rate=200k,queue=400ms"] {
-        let world = world("queue", spec);
-        let (client, _server) = world.sockets().expect("sockets");
+        let testbed = testbed("queue", spec);
+        let (client, _server) = testbed.sockets().expect("sockets");
         for _ in 0..40 {
             client.send(&[0; 1_000]).expect("send");
         }
-        let stats = settled(&world, 40).up.stats;
+        let stats = settled(&testbed, 40).up.stats;
         assert_eq!(stats.queue_max_bytes, 9 * 1_028, "{spec}: {stats:?}");
         // While they were sent the queue took some more, one in 41 ms.
         assert!((9..20).contains(&stats.delivered_packets), "{spec}: {stats:?}");
@@ -164,15 +164,15 @@ fn commands_break_restore_and_change_a_link() {
     if !ready() {
         return;
     }
-    let world = world("down", "delay=1ms");
-    let (client, server) = world.sockets().expect("sockets");
+    let testbed = testbed("down", "delay=1ms");
+    let (client, server) = testbed.sockets().expect("sockets");
     server.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
-    let tell = |command| world.emulator.command(0, command).expect("command");
+    let tell = |command| testbed.emulator.command(0, command).expect("command");
     let mut buffer = [0; 16];
     tell(LinkCommand::Break(Side::Up));
     client.send(b"lost").expect("send");
-    assert_eq!(settled(&world, 1).up.stats.dropped_outage, 1);
-    assert!(!report(&world).up.up && report(&world).down.up);
+    assert_eq!(settled(&testbed, 1).up.stats.dropped_outage, 1);
+    assert!(!report(&testbed).up.up && report(&testbed).down.up);
     tell(LinkCommand::Restore(Side::Up));
     client.send(b"heard").expect("send");
     assert_eq!(server.recv(&mut buffer).expect("recv"), 5);
@@ -180,8 +180,8 @@ fn commands_break_restore_and_change_a_link() {
     let config = spec.resolve(&SeedTree::new(1), &mut |_| None).expect("link");
     tell(LinkCommand::Set(Box::new(config)));
     client.send(b"lost").expect("send");
-    assert_eq!(settled(&world, 3).up.stats.dropped_loss, 1);
-    assert_eq!(report(&world).doubts(), Vec::<String>::new());
+    assert_eq!(settled(&testbed, 3).up.stats.dropped_loss, 1);
+    assert_eq!(report(&testbed).doubts(), Vec::<String>::new());
 }
 
 /// The share of a processor that the emulator's thread used for 300 ms.
@@ -199,10 +199,10 @@ fn an_interface_may_go_down_and_up_again() {
     if !ready() {
         return;
     }
-    let world = world("updown", "delay=1ms");
-    let (client, server) = world.sockets().expect("sockets");
+    let testbed = testbed("updown", "delay=1ms");
+    let (client, server) = testbed.sockets().expect("sockets");
     server.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
-    for namespace in [world.client(), world.server()] {
+    for namespace in [testbed.client(), testbed.server()] {
         let set = |state| ip(&["-n", namespace, "link", "set", "path0", state]).expect("ip");
         set("down");
         // At the client it is the kernel that refuses, at the server the interface.
@@ -212,7 +212,7 @@ fn an_interface_may_go_down_and_up_again() {
         client.send(b"heard").expect("send");
         assert_eq!(server.recv(&mut [0; 16]).expect("recv"), 5);
     }
-    let report = report(&world);
+    let report = report(&testbed);
     assert_eq!(report.up.send_errors, 1);
     assert_eq!(report.doubts(), Vec::<String>::new());
 }
@@ -223,10 +223,10 @@ fn an_interface_that_is_removed_is_reported_and_costs_nothing() {
     if !ready() {
         return;
     }
-    let world = world("gone", "delay=1ms");
-    ip(&["-n", world.client(), "link", "del", "path0"]).expect("ip");
+    let testbed = testbed("gone", "delay=1ms");
+    ip(&["-n", testbed.client(), "link", "del", "path0"]).expect("ip");
     assert!(load() < 0.5, "the thread spins over an interface that is gone");
-    let report = report(&world);
+    let report = report(&testbed);
     assert_eq!(report.lost_interfaces, ["path0"]);
     assert!(report.doubts()[0].contains("path0 was removed"));
 }
@@ -237,8 +237,8 @@ fn an_idle_emulator_sleeps_and_no_packet_gets_lost_unseen() {
     if !ready() {
         return;
     }
-    let world = world("flood", "rate=1G,delay=1ms,queue=100kB");
-    let (client, _server) = world.sockets().expect("sockets");
+    let testbed = testbed("flood", "rate=1G,delay=1ms,queue=100kB");
+    let (client, _server) = testbed.sockets().expect("sockets");
     assert!(load() < 0.1, "the thread is busy with nothing");
     const FLOOD: u64 = 60_000;
     for _ in 0..FLOOD {
@@ -246,13 +246,13 @@ fn an_idle_emulator_sleeps_and_no_packet_gets_lost_unseen() {
     }
     let mut seen = 0;
     for _ in 0..1_000 {
-        let report = report(&world);
+        let report = report(&testbed);
         seen = report.up.stats.offered_packets + report.kernel_drops;
         if seen == FLOOD {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(seen, FLOOD, "{:?}", report(&world));
+    assert_eq!(seen, FLOOD, "{:?}", report(&testbed));
     assert!(load() < 0.1, "the thread is busy with nothing");
 }

@@ -9,10 +9,10 @@ use marline_lab::scenario::Side;
 use marline_testkit::wiretap::{self, Findings};
 
 use crate::cell::{Cell, Condition, Workload};
+use crate::cell_result::{CellResult, Evidence};
+use crate::cell_setup::{OTHER_PORT, PORT};
 use crate::content::End;
 use crate::exchange::Outcome;
-use crate::stage::{OTHER_PORT, PORT};
-use crate::verdict::{Evidence, Verdict};
 
 /// Counters of the kernel that say: this was no Multipath TCP, or not a correct one.
 const NEVER: &[&str] = &[
@@ -41,7 +41,7 @@ const NEVER: &[&str] = &[
 ];
 
 /// Judges a cell that ran to its end.
-pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<Verdict> {
+pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<CellResult> {
     let mut problems = Vec::new();
     applications(evidence, &mut problems);
     for (side, connection, reason) in evidence.fallbacks() {
@@ -60,12 +60,12 @@ pub(crate) fn judge(cell: Cell, evidence: &Evidence<'_>) -> anyhow::Result<Verdi
     }
     complaints(&evidence.kernel_said, &mut problems);
     let (capture, _) = captures(&evidence.captures, true, &mut problems)?;
-    Ok(Verdict {
+    Ok(CellResult {
         problems,
         counters: shown(&counters),
         capture,
         doubts: evidence.net.doubts()?,
-        ..Verdict::default()
+        ..CellResult::default()
     })
 }
 

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod cell;
+mod cell_result;
+mod cell_setup;
 mod content;
 mod exchange;
 mod judge;
@@ -12,8 +14,6 @@ mod play;
 mod results;
 mod run;
 mod special;
-mod stage;
-mod verdict;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use cell::{Cell, Condition, Pair, Subflows, Workload};
+use cell_setup::Scale;
 use results::Results;
 use run::Task;
-use stage::Scale;
 
 /// Runs cells of the matrix; needs root, ip, tcpdump and tshark.
 #[derive(Debug, Parser)]
@@ -134,8 +134,8 @@ fn matrix(args: &Args) -> anyhow::Result<bool> {
                 loop {
                     let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some(task) = next else { return };
-                    let verdict = run::run(task, &instance, &results.directory(&task));
-                    results.keep(&task, &verdict, total);
+                    let result = run::run(task, &instance, &results.directory(&task));
+                    results.keep(&task, &result, total);
                 }
             });
         }

@@ -11,9 +11,9 @@ use marline_lab::net::{KernelLog, Net};
 use marline_lab::scenario::Side;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cell_result::Evidence;
 use crate::exchange::Outcome;
 use crate::peer::Job;
-use crate::verdict::Evidence;
 
 /// Packets captured per path: enough for what begins and ends, not gigabytes.
 const CAPTURED_PACKETS: &str = "15000";

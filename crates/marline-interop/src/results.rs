@@ -10,9 +10,9 @@ use marline_lab::keep;
 use serde::{Deserialize, Serialize};
 
 use crate::cell::{Condition, Pair};
+use crate::cell_result::CellResult;
+use crate::cell_setup::Scale;
 use crate::run::Task;
-use crate::stage::Scale;
-use crate::verdict::Verdict;
 
 /// What is kept of a cell.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,7 +21,8 @@ struct Kept {
     program: String,
     /// Which cell, and how much was sent.
     name: String,
-    verdict: Verdict,
+    #[serde(rename = "verdict")]
+    result: CellResult,
 }
 
 /// A directory of results.
@@ -58,33 +59,33 @@ impl Results {
     }
 
     pub(crate) fn is_green(&self, task: &Task) -> bool {
-        !self.fresh && self.read(task).is_some_and(|verdict| verdict.problems.is_empty())
+        !self.fresh && self.read(task).is_some_and(|result| result.problems.is_empty())
     }
 
-    fn read(&self, task: &Task) -> Option<Verdict> {
+    fn read(&self, task: &Task) -> Option<CellResult> {
         let text = fs::read_to_string(self.directory(task).join("verdict.json")).ok()?;
         let kept: Kept = serde_json::from_str(&text).ok()?;
-        (kept.program == self.program && kept.name == name(task)).then_some(kept.verdict)
+        (kept.program == self.program && kept.name == name(task)).then_some(kept.result)
     }
 
     /// Notes a result, says it, and throws away the captures of a green cell if nobody wants them.
-    pub(crate) fn keep(&self, task: &Task, verdict: &Verdict, total: usize) {
+    pub(crate) fn keep(&self, task: &Task, result: &CellResult, total: usize) {
         let directory = self.directory(task);
         let (program, name) = (self.program.clone(), name(task));
-        let kept = Kept { program, name, verdict: verdict.clone() };
+        let kept = Kept { program, name, result: result.clone() };
         let text = serde_json::to_string_pretty(&kept).unwrap_or_default();
         if let Err(error) = fs::write(directory.join("verdict.json"), text) {
             eprintln!("{}: {error}", directory.display());
         }
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        let word = if verdict.problems.is_empty() { "ok    " } else { "FAILED" };
-        println!("{done:4}/{total} {word} {:6.1} s  {task}", verdict.seconds);
-        for problem in &verdict.problems {
+        let word = if result.problems.is_empty() { "ok    " } else { "FAILED" };
+        println!("{done:4}/{total} {word} {:6.1} s  {task}", result.seconds);
+        for problem in &result.problems {
             println!("       {problem}");
         }
-        if verdict.problems.is_empty() && self.keep_captures {
-            println!("       {} ({})", directory.display(), verdict.capture);
-        } else if verdict.problems.is_empty() {
+        if result.problems.is_empty() && self.keep_captures {
+            println!("       {} ({})", directory.display(), result.capture);
+        } else if result.problems.is_empty() {
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 if name.to_string_lossy().contains(".pcap") {
@@ -99,12 +100,12 @@ impl Results {
     }
 
     pub(crate) fn summary(&self, tasks: &[Task]) -> anyhow::Result<Summary> {
-        let verdicts: Vec<(Task, Option<Verdict>)> =
+        let results: Vec<(Task, Option<CellResult>)> =
             tasks.iter().map(|task| (*task, self.read(task))).collect();
-        let ok = |verdict: &Option<Verdict>| {
-            verdict.as_ref().is_some_and(|verdict| verdict.problems.is_empty())
+        let ok = |result: &Option<CellResult>| {
+            result.as_ref().is_some_and(|result| result.problems.is_empty())
         };
-        let green = verdicts.iter().filter(|(_, verdict)| ok(verdict)).count();
+        let green = results.iter().filter(|(_, result)| ok(result)).count();
         let mut markdown = format!(
             "{green} of {} cells green; kernel {}.\n\n| |{}\n|---|{}\n",
             tasks.len(),
@@ -115,12 +116,12 @@ impl Results {
         for pair in Pair::ALL {
             let _ = write!(markdown, "| {} |", words(*pair));
             for condition in Condition::ALL {
-                let here = verdicts.iter().filter(|(task, _)| {
+                let here = results.iter().filter(|(task, _)| {
                     matches!(task, Task::Cell(cell, _)
                         if cell.pair == *pair && cell.condition == *condition)
                 });
-                let (count, good) = here.fold((0, 0), |(count, good), (_, verdict)| {
-                    (count + 1, good + usize::from(ok(verdict)))
+                let (count, good) = here.fold((0, 0), |(count, good), (_, result)| {
+                    (count + 1, good + usize::from(ok(result)))
                 });
                 let _ = match count {
                     0 => write!(markdown, " - |"),
@@ -130,24 +131,24 @@ impl Results {
             markdown.push('\n');
         }
         let specials: Vec<_> =
-            verdicts.iter().filter(|(task, _)| matches!(task, Task::Special(_))).collect();
+            results.iter().filter(|(task, _)| matches!(task, Task::Special(_))).collect();
         if !specials.is_empty() {
-            let good = specials.iter().filter(|(_, verdict)| ok(verdict)).count();
+            let good = specials.iter().filter(|(_, result)| ok(result)).count();
             let _ = writeln!(
                 markdown,
                 "\nPath management and fallback: {good} of {} cases green.",
                 specials.len()
             );
         }
-        let failed = verdicts.iter().filter(|(_, verdict)| !ok(verdict));
-        for (number, (task, verdict)) in failed.enumerate() {
+        let failed = results.iter().filter(|(_, result)| !ok(result));
+        for (number, (task, result)) in failed.enumerate() {
             if number == 0 {
                 markdown.push_str("\nNot green:\n\n");
             }
-            let why = verdict.as_ref().map_or("not run", |verdict| &verdict.problems[0]);
+            let why = result.as_ref().map_or("not run", |result| &result.problems[0]);
             let _ = writeln!(markdown, "- `{task}`: {why}");
         }
-        let seconds: f64 = verdicts.iter().flat_map(|(_, v)| v).map(|v| v.seconds).sum();
+        let seconds: f64 = results.iter().flat_map(|(_, v)| v).map(|v| v.seconds).sum();
         let text = format!("\n{markdown}\n{seconds:.0} s of cells\n");
         Ok(Summary { green: green == tasks.len(), text, markdown })
     }

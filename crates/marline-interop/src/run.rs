@@ -8,12 +8,12 @@ use marline_lab::net::{KernelLog, Net, Options};
 use marline_lab::scenario::Side;
 
 use crate::cell::{Cell, Condition};
+use crate::cell_result::CellResult;
+use crate::cell_setup::{CellSetup, Scale};
 use crate::judge;
 use crate::peer::{Extra, Job, Stack};
 use crate::play::{Play, seed};
 use crate::special::Special;
-use crate::stage::{Scale, Stage};
-use crate::verdict::Verdict;
 
 /// What to run.
 #[derive(Copy, Clone, Debug)]
@@ -45,7 +45,7 @@ impl std::fmt::Display for Task {
 }
 
 /// Runs something in `directory`, which keeps what it leaves.
-pub(crate) fn run(task: Task, instance: &str, directory: &Path) -> Verdict {
+pub(crate) fn run(task: Task, instance: &str, directory: &Path) -> CellResult {
     let started = Instant::now();
     let made = std::fs::create_dir_all(directory).context("its directory");
     let result = made.and_then(|()| match task {
@@ -54,22 +54,27 @@ pub(crate) fn run(task: Task, instance: &str, directory: &Path) -> Verdict {
     });
     let seconds = started.elapsed().as_secs_f64();
     match result {
-        Ok(verdict) => Verdict { seconds, ..verdict },
+        Ok(result) => CellResult { seconds, ..result },
         Err(error) => {
-            Verdict { problems: vec![format!("{error:#}")], seconds, ..Verdict::default() }
+            CellResult { problems: vec![format!("{error:#}")], seconds, ..CellResult::default() }
         }
     }
 }
 
-fn attempt(cell: Cell, scale: Scale, instance: &str, directory: &Path) -> anyhow::Result<Verdict> {
-    let stage = Stage::of(&cell, scale, seed(&cell.to_string()));
+fn attempt(
+    cell: Cell,
+    scale: Scale,
+    instance: &str,
+    directory: &Path,
+) -> anyhow::Result<CellResult> {
+    let setup = CellSetup::of(&cell, scale, seed(&cell.to_string()));
     let log = KernelLog::from_now();
-    let net = Net::up(&stage.scenario, &Options::new(instance))?;
-    let first = &stage.scenario.paths[0].name;
+    let net = Net::up(&setup.scenario, &Options::new(instance))?;
+    let first = &setup.scenario.paths[0].name;
     if cell.condition == Condition::FirstDead {
         net.command(first, "down")?;
     }
-    let mut faults: Vec<(Duration, &str)> = stage
+    let mut faults: Vec<(Duration, &str)> = setup
         .fault
         .iter()
         .flat_map(|fault| [(fault.after + fault.lasts, "up"), (fault.after, "down")])
@@ -86,14 +91,14 @@ fn attempt(cell: Cell, scale: Scale, instance: &str, directory: &Path) -> anyhow
         net: &net,
         directory,
         watched: if cell.pair.kernel_client() { Side::Client } else { Side::Server },
-        jobs: [job(&cell, &stage, Side::Client), job(&cell, &stage, Side::Server)],
-        limit: stage.limit,
+        jobs: [job(&cell, &setup, Side::Client), job(&cell, &setup, Side::Server)],
+        limit: setup.limit,
     };
     let evidence = play.perform(log, &mut act)?;
     judge::judge(cell, &evidence)
 }
 
-fn job(cell: &Cell, stage: &Stage, side: Side) -> Job {
+fn job(cell: &Cell, setup: &CellSetup, side: Side) -> Job {
     let kernel = match side {
         Side::Client => cell.pair.kernel_client(),
         Side::Server => cell.pair.kernel_server(),
@@ -101,11 +106,11 @@ fn job(cell: &Cell, stage: &Stage, side: Side) -> Job {
     Job {
         stack: if kernel { Stack::Kernel } else { Stack::Marline },
         side,
-        address: stage.server,
-        paths: stage.scenario.paths.iter().map(|path| path.name.clone()).collect(),
+        address: setup.server,
+        paths: setup.scenario.paths.iter().map(|path| path.name.clone()).collect(),
         checksum: cell.checksum == crate::cell::Checksum::On,
-        receive_buffer: stage.receive_buffer,
-        plan: stage.plan.clone(),
+        receive_buffer: setup.receive_buffer,
+        plan: setup.plan.clone(),
         extra: Extra::default(),
     }
 }

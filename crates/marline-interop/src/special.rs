@@ -25,12 +25,12 @@ use marline_lab::scenario::{Endpoint, EndpointFlag, Path, Scenario, Side};
 use marline_testkit::wiretap::Findings;
 
 use crate::cell::{Family, Workload};
+use crate::cell_result::{CellResult, Evidence};
+use crate::cell_setup::{PORT, address, ipnet};
 use crate::exchange::Plan;
 use crate::judge;
 use crate::peer::{Announced, Extra, Job, Stack};
 use crate::play::{Play, seed};
-use crate::stage::{PORT, address, ipnet};
-use crate::verdict::{Evidence, Verdict};
 
 /// The two paths of most cases.
 const WIFI: &str = "wifi";
@@ -292,7 +292,7 @@ impl Special {
     ///
     /// # Errors
     /// It did not come to its end.
-    pub(crate) fn run(&self, instance: &str, directory: &FilePath) -> anyhow::Result<Verdict> {
+    pub(crate) fn run(&self, instance: &str, directory: &FilePath) -> anyhow::Result<CellResult> {
         let log = KernelLog::from_now();
         let net = Net::up(&self.scenario, &Options::new(instance))?;
         let mut notes = Vec::new();
@@ -321,7 +321,7 @@ impl Special {
         self.judge(&evidence, notes)
     }
 
-    fn judge(&self, evidence: &Evidence<'_>, notes: Vec<Noted>) -> anyhow::Result<Verdict> {
+    fn judge(&self, evidence: &Evidence<'_>, notes: Vec<Noted>) -> anyhow::Result<CellResult> {
         let mut problems = Vec::new();
         judge::applications(evidence, &mut problems);
         judge::complaints(&evidence.kernel_said, &mut problems);
@@ -345,12 +345,12 @@ impl Special {
         }
         (self.check)(&mut found);
         let kernel = if self.client == Stack::Marline { Side::Server } else { Side::Client };
-        Ok(Verdict {
+        Ok(CellResult {
             counters: judge::shown(found.counters(kernel)),
             capture: text,
             doubts: evidence.net.doubts()?,
             problems: found.problems,
-            ..Verdict::default()
+            ..CellResult::default()
         })
     }
 

@@ -39,7 +39,7 @@ pub struct Contact {
     /// When something was last received from it.
     pub heard_at: Option<Instant>,
     /// The last error since the peer was heard.
-    pub objection: Option<Objection>,
+    pub delivery_error: Option<DeliveryError>,
 }
 
 impl Contact {
@@ -67,7 +67,7 @@ pub struct Question {
 
 /// An error report: packets do not arrive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Objection {
+pub struct DeliveryError {
     /// Time of the first report without an answer since.
     pub since: Instant,
     /// The latest of its kind.
@@ -75,12 +75,12 @@ pub struct Objection {
     /// Sender of the report; `None`: this machine.
     pub by: Option<IpAddr>,
     /// Kind of error.
-    pub kind: ObjectionKind,
+    pub kind: DeliveryErrorKind,
 }
 
 /// Kind of an error report.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum ObjectionKind {
+pub enum DeliveryErrorKind {
     /// Nobody listens on this port (ICMP), or a reset answered a SYN.
     PortClosed,
     /// Communication is administratively prohibited (ICMP).
@@ -95,15 +95,15 @@ pub enum ObjectionKind {
     NotSent(i32),
 }
 
-impl ObjectionKind {
+impl DeliveryErrorKind {
     /// From ICMP's type and code (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section 3.1).
-    pub(crate) const fn of_icmp(v6: bool, kind: u8, code: u8) -> ObjectionKind {
+    pub(crate) const fn of_icmp(v6: bool, kind: u8, code: u8) -> DeliveryErrorKind {
         match (v6, kind, code) {
-            (false, 3, 3) | (true, 1, 4) => ObjectionKind::PortClosed,
-            (false, 3, 9 | 10 | 13) | (true, 1, 1 | 5 | 6) => ObjectionKind::Prohibited,
-            (false, 3, 1 | 7 | 8 | 12) | (true, 1, 2 | 3) => ObjectionKind::HostUnreachable,
-            (false, 3, 0 | 6 | 11) | (true, 1, 0) => ObjectionKind::NetUnreachable,
-            _ => ObjectionKind::Other(kind, code),
+            (false, 3, 3) | (true, 1, 4) => DeliveryErrorKind::PortClosed,
+            (false, 3, 9 | 10 | 13) | (true, 1, 1 | 5 | 6) => DeliveryErrorKind::Prohibited,
+            (false, 3, 1 | 7 | 8 | 12) | (true, 1, 2 | 3) => DeliveryErrorKind::HostUnreachable,
+            (false, 3, 0 | 6 | 11) | (true, 1, 0) => DeliveryErrorKind::NetUnreachable,
+            _ => DeliveryErrorKind::Other(kind, code),
         }
     }
 }
@@ -147,7 +147,7 @@ impl Contacts {
     fn heard(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
         let Some(at) = self.position(local, remote) else { return false };
         let contact = &mut self.known[at];
-        let (question, objection) = (contact.question.take(), contact.objection.take());
+        let (question, objection) = (contact.question.take(), contact.delivery_error.take());
         contact.heard_at = Some(now);
         let late = question.is_some_and(|question| now.since(question.since) >= LATE);
         (late || objection.is_some()) && core::mem::take(&mut self.awaited)
@@ -166,7 +166,7 @@ impl Contacts {
             // A peer that repeats itself has not heard us: only one direction works.
             return (self.is_new(remote, segment) || !asked) && self.heard(now, local, remote);
         }
-        self.objected(now, (local, remote), (Some(remote.ip()), ObjectionKind::PortClosed))
+        self.objected(now, (local, remote), (Some(remote.ip()), DeliveryErrorKind::PortClosed))
     }
 
     /// Whether a segment acknowledges something that none did before.
@@ -196,12 +196,12 @@ impl Contacts {
         &mut self,
         now: Instant,
         (local, remote): (IpAddr, SocketAddr),
-        (by, kind): (Option<IpAddr>, ObjectionKind),
+        (by, kind): (Option<IpAddr>, DeliveryErrorKind),
     ) -> bool {
         let Some(at) = self.position(local, remote) else { return false };
-        let objection = &mut self.known[at].objection;
-        let since = objection.map_or(now, |before| before.since);
-        *objection = Some(Objection { since, last_at: now, by, kind });
+        let error = &mut self.known[at].delivery_error;
+        let since = error.map_or(now, |before| before.since);
+        *error = Some(DeliveryError { since, last_at: now, by, kind });
         core::mem::take(&mut self.awaited)
     }
 
@@ -213,7 +213,7 @@ impl Contacts {
         errno: i32,
     ) -> bool {
         self.entry(local, remote).ask(now);
-        self.objected(now, (local, remote), (None, ObjectionKind::NotSent(errno)))
+        self.objected(now, (local, remote), (None, DeliveryErrorKind::NotSent(errno)))
     }
 
     /// What was learnt over this address is worth nothing any more: it belongs to another network.
@@ -227,7 +227,8 @@ impl Contacts {
 
     fn entry(&mut self, local: IpAddr, remote: SocketAddr) -> &mut Contact {
         let at = self.position(local, remote).unwrap_or_else(|| {
-            let new = Contact { local, remote, question: None, heard_at: None, objection: None };
+            let new =
+                Contact { local, remote, question: None, heard_at: None, delivery_error: None };
             if self.known.len() < CAPACITY {
                 self.known.push(new);
                 return self.known.len() - 1;
@@ -326,17 +327,17 @@ mod tests {
     fn an_objection_lasts_until_an_answer_and_says_since_when() {
         let mut contacts = Contacts::default();
         let router: IpAddr = "192.168.1.1".parse().unwrap();
-        let said = (Some(router), ObjectionKind::Prohibited);
+        let said = (Some(router), DeliveryErrorKind::Prohibited);
         contacts.objected(at(0), ENDS, said);
         assert!(contacts.all().is_empty(), "of a stranger");
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.objected(at(5), ENDS, said);
         contacts.objected(at(900), ENDS, said);
         let (by, kind) = said;
-        let expected = Objection { since: at(5), last_at: at(900), by, kind };
-        assert_eq!(contacts.all()[0].objection, Some(expected));
+        let expected = DeliveryError { since: at(5), last_at: at(900), by, kind };
+        assert_eq!(contacts.all()[0].delivery_error, Some(expected));
         contacts.heard(at(1_000), ENDS.0, ENDS.1);
-        assert_eq!(contacts.all()[0].objection, None);
+        assert_eq!(contacts.all()[0].delivery_error, None);
     }
 
     #[test]
@@ -344,10 +345,13 @@ mod tests {
         let mut contacts = Contacts::default();
         send(&mut contacts, 0, &segment(SYN, 1, 0));
         contacts.came(at(5), ENDS, &segment(RST, 77, 0));
-        assert_eq!(contacts.all()[0].objection, None);
+        assert_eq!(contacts.all()[0].delivery_error, None);
         contacts.came(at(9), ENDS, &segment(RST | ACK, 0, 0));
-        let objection = contacts.all()[0].objection.expect("refused");
-        assert_eq!((objection.by, objection.kind), (Some(ENDS.1.ip()), ObjectionKind::PortClosed));
+        let objection = contacts.all()[0].delivery_error.expect("refused");
+        assert_eq!(
+            (objection.by, objection.kind),
+            (Some(ENDS.1.ip()), DeliveryErrorKind::PortClosed)
+        );
     }
 
     #[test]
@@ -382,15 +386,15 @@ mod tests {
     #[test]
     fn icmp_has_words() {
         for (v6, kind, code, expected) in [
-            (false, 3, 3, ObjectionKind::PortClosed),
-            (true, 1, 4, ObjectionKind::PortClosed),
-            (false, 3, 13, ObjectionKind::Prohibited),
-            (true, 1, 1, ObjectionKind::Prohibited),
-            (false, 3, 1, ObjectionKind::HostUnreachable),
-            (true, 1, 0, ObjectionKind::NetUnreachable),
-            (false, 3, 2, ObjectionKind::Other(3, 2)),
+            (false, 3, 3, DeliveryErrorKind::PortClosed),
+            (true, 1, 4, DeliveryErrorKind::PortClosed),
+            (false, 3, 13, DeliveryErrorKind::Prohibited),
+            (true, 1, 1, DeliveryErrorKind::Prohibited),
+            (false, 3, 1, DeliveryErrorKind::HostUnreachable),
+            (true, 1, 0, DeliveryErrorKind::NetUnreachable),
+            (false, 3, 2, DeliveryErrorKind::Other(3, 2)),
         ] {
-            assert_eq!(ObjectionKind::of_icmp(v6, kind, code), expected, "{v6} {kind} {code}");
+            assert_eq!(DeliveryErrorKind::of_icmp(v6, kind, code), expected, "{v6} {kind} {code}");
         }
     }
 }

@@ -18,10 +18,11 @@ mod tap;
 
 pub use capture::Captures;
 pub use clock::Clock;
-pub use contacts::{Contact, Objection, ObjectionKind, Question};
+pub use contacts::{Contact, DeliveryError, DeliveryErrorKind, Question};
 pub use driver::{
-    AcceptQueue, CarrierKind, Direction, Incoming, ObservedPath, PacketObserver, Passing, Shard,
-    ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError, Stream, udp_capabilities,
+    AcceptQueue, CarrierKind, Direction, Incoming, ObservedPath, ObservedSegments, PacketObserver,
+    Shard, ShardConfig, ShardHandle, SharedObserver, SocketOptions, StartError, Stream,
+    udp_capabilities,
 };
 pub use native::{RawSockets, native_capabilities};
 pub use net::{Interface, Interfaces, Watcher};

@@ -13,5 +13,5 @@ pub mod parallel;
 pub mod policies;
 pub mod runs;
 pub mod scenario;
-pub mod walks;
+pub mod wifi_mobility;
 pub mod workload;

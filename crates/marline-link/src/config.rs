@@ -112,7 +112,7 @@ pub struct MiddleboxConfig {
 
 impl MiddleboxConfig {
     /// Whether there is any middlebox beyond those that look for options.
-    pub(crate) fn has_boxes(&self) -> bool {
+    pub(crate) fn has_middleboxes(&self) -> bool {
         let reshapes = self.split.is_some() || self.coalesce.is_some() || self.thin.is_some();
         reshapes || self.renumber.is_some() || self.rebind.is_some() || self.swallow > 0.0
     }

@@ -21,7 +21,6 @@
 
 mod config;
 mod link;
-mod outing;
 mod packet;
 mod preset;
 pub mod radio;
@@ -29,7 +28,7 @@ mod spec;
 mod stage;
 mod steps;
 pub mod trace;
-mod walkout;
+mod wifi_mobility;
 
 pub use config::{
     DelayConfig, Faults, GilbertElliott, Jitter, LinkConfig, LossConfig, MiddleboxConfig, Offset,
@@ -37,7 +36,6 @@ pub use config::{
     Reorder, Segments, Split, SplitOptions, TcpOption,
 };
 pub use link::{Link, LinkStats};
-pub use outing::{Outing, OutingCourse};
 pub use packet::{Packet, ip_with_tcp, tcp_of_ip};
 pub use preset::PRESETS;
 pub use spec::{
@@ -46,4 +44,4 @@ pub use spec::{
 };
 pub use steps::Steps;
 pub use trace::TraceError;
-pub use walkout::{Walk, Walkout};
+pub use wifi_mobility::{PhoneMobility, PhoneMobilityProfile, WalkCycle, WalkCycleProfile};

@@ -11,7 +11,7 @@
 mod congestion;
 mod factory;
 mod ids;
-mod oracle;
+mod path_health;
 mod path_manager;
 mod range;
 mod recovery;
@@ -25,14 +25,14 @@ pub use factory::{
     CongestionFactory, PathManagerFactory, PolicySet, RecoveryFactory, SchedulerFactory,
 };
 pub use ids::{AddressId, SubflowId, SubflowSet, Token};
-pub use oracle::{BadOracleSpec, Clean, LossBase, Netpath, OracleConfig, Watch};
+pub use path_health::{AddressPair, BadPathHealthSpec, Clean, LossBase, PathHealthConfig, Watch};
 pub use path_manager::{
     LocalAddress, PathAction, PathContext, PathEvent, PathManager, RemoteAddress, Role,
     SilenceCause, SubflowPath,
 };
 pub use range::{DataRange, Dsn, Ssn};
 pub use recovery::{
-    AckSummary, AckVerdict, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
+    AckOutcome, AckSummary, DeliveredSegment, LimitedTransmit, LossRecovery, RecoveryContext,
     SentKind, SentNotice, TimeoutAction,
 };
 pub use rtt::{RttConfig, RttEstimator};

@@ -133,8 +133,8 @@ pub enum PathEvent {
     /// Something was received on it again.
     HeardAgain(SubflowId),
     /// The path health monitor's verdict on a subflow's address pair changed
-    /// ([`SubflowView::bad_netpath`]).
-    Netpath {
+    /// ([`SubflowView::bad_address_pair`]).
+    AddressPair {
         /// The subflow.
         id: SubflowId,
         /// Bad from now on.
@@ -156,8 +156,8 @@ impl PathEvent {
     /// that keeps all subflows open may ignore such events.
     #[must_use]
     pub const fn is_about_health(&self) -> bool {
-        use PathEvent::{HeardAgain, Netpath, Silent, Suspected};
-        matches!(self, Suspected(_) | HeardAgain(_) | Netpath { .. } | Silent { .. })
+        use PathEvent::{AddressPair, HeardAgain, Silent, Suspected};
+        matches!(self, Suspected(_) | HeardAgain(_) | AddressPair { .. } | Silent { .. })
     }
 }
 

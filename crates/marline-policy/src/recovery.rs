@@ -92,7 +92,7 @@ pub struct RecoveryContext<'a> {
 
 /// Conclusions of an ACK about loss besides the segments it marked lost.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct AckVerdict {
+pub struct AckOutcome {
     /// A tail loss probe repaired a loss: reduce the window once (RFC 8985 section 7.4.2).
     pub probe_repaired_loss: bool,
     /// A probe was answered: the path is no longer suspected.
@@ -131,7 +131,7 @@ pub trait LossRecovery: Debug + Send {
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,
         lost: &mut Vec<Ssn>,
-    ) -> AckVerdict;
+    ) -> AckOutcome;
 
     /// When it wants to be woken: the earlier of reordering and probe timer.
     fn next_timeout(&self) -> Option<Instant>;

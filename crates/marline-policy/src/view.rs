@@ -84,7 +84,7 @@ pub struct SubflowView {
     /// The path health monitor considers its address pair (both addresses and the interface) bad,
     /// from the observations of all connections of the process. It should carry new data only if
     /// nothing else can.
-    pub bad_netpath: bool,
+    pub bad_address_pair: bool,
 }
 
 impl SubflowView {
@@ -98,7 +98,7 @@ impl SubflowView {
     /// received since, or its address pair is bad.
     #[must_use]
     pub const fn is_suspect(&self) -> bool {
-        self.potentially_failed || self.bad_netpath
+        self.potentially_failed || self.bad_address_pair
     }
 
     /// Whether it is established and not closing, though it may be full.

@@ -10,7 +10,7 @@
 //! in "marline1" is the version. Base32 (RFC 4648, lower case, no padding) survives double clicks,
 //! changes of case and QR codes.
 
-pub mod place;
+pub mod destination;
 
 use std::fmt;
 use std::str::FromStr;

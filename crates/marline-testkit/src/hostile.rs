@@ -22,7 +22,7 @@ use marline_core::{ConnectionConfig, ConnectionId, Extensions, LoneKeepalive, Re
 use marline_policy::{AddressId, LocalAddress, SchedulerFactory};
 
 use self::trick::Trick;
-use crate::{Flight, Pair, Side, config, endpoint_config, scene};
+use crate::{Flight, Pair, Side, config, endpoint_config, fixtures};
 
 /// Operations of one run.
 const MAX_OPERATIONS: usize = 400;
@@ -163,8 +163,8 @@ impl Run {
         watch(&mut client, variant);
         let mut ends = (endpoint_config(None), endpoint_config(Some(server)));
         if flags & 0x40 != 0 {
-            ends.0.capabilities = scene::flow_capabilities();
-            ends.1.capabilities = scene::flow_capabilities();
+            ends.0.capabilities = fixtures::flow_capabilities();
+            ends.1.capabilities = fixtures::flow_capabilities();
         }
         let mut run = Run {
             pair: Pair::new(ends.0, ends.1, u64::from(seed)),

@@ -10,12 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod expect;
+pub mod fixtures;
 pub mod hostile;
 pub mod keys;
 pub mod need;
 mod pair;
 mod peer;
-pub mod scene;
 mod script;
 mod seg;
 pub mod sender;

@@ -2,7 +2,7 @@
 //! consults the policy.
 
 use marline_policy::{
-    AckSummary, AckVerdict, DeliveredSegment, Dsn, LossRecovery, Phase, RateStamp, RecoveryContext,
+    AckOutcome, AckSummary, DeliveredSegment, Dsn, LossRecovery, Phase, RateStamp, RecoveryContext,
     RttConfig, RttEstimator, Scoreboard, SentKind, SentNotice, SentSegment, Ssn, TimeoutAction,
 };
 use marline_time::{Duration, Instant};
@@ -124,7 +124,7 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
     }
 
     /// An ACK up to (not including) segment `una` with SACKs for whole segments.
-    pub fn ack(&mut self, una: u64, sacks: &[u64]) -> (Vec<u64>, AckVerdict) {
+    pub fn ack(&mut self, una: u64, sacks: &[u64]) -> (Vec<u64>, AckOutcome) {
         self.ack_with(una, sacks, |_| {})
     }
 
@@ -134,7 +134,7 @@ impl<R: LossRecovery + ?Sized> Sender<R> {
         una: u64,
         sacks: &[u64],
         change: impl FnOnce(&mut AckSummary<'_>),
-    ) -> (Vec<u64>, AckVerdict) {
+    ) -> (Vec<u64>, AckOutcome) {
         let prior_una = Ssn(self.una);
         let una = seq(una).max(prior_una);
         let mut delivered = Vec::new();

@@ -40,7 +40,7 @@ pub fn view(id: u8, srtt_ms: u64) -> SubflowView {
         last_sent_at: Instant::ZERO,
         last_heard_at: Instant::ZERO,
         last_new_at: Instant::ZERO,
-        bad_netpath: false,
+        bad_address_pair: false,
     }
 }
 

@@ -51,7 +51,7 @@ impl Findings {
         self.checks.get(check).map_or(0, |(right, _)| *right)
     }
 
-    fn check(&mut self, name: &'static str, right: bool, at: Place) {
+    fn check(&mut self, name: &'static str, right: bool, at: FrameRef) {
         let (good, bad) = self.checks.entry(name).or_default();
         if right {
             *good += 1;
@@ -81,12 +81,12 @@ impl fmt::Display for Findings {
 
 /// A frame of a capture.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct FrameRef {
     file: usize,
     frame: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FrameRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "capture {} frame {}", self.file + 1, self.frame)
     }
@@ -106,7 +106,7 @@ pub fn check(captures: &[&[u8]]) -> Result<Findings, ReadError> {
     packets.sort_by_key(|packet| packet.time_ns);
     let mut tap = Wiretap::default();
     for packet in &packets {
-        tap.packet(packet.bytes, Place { file: packet.file, frame: packet.frame });
+        tap.packet(packet.bytes, FrameRef { file: packet.file, frame: packet.frame });
     }
     tap.finish();
     Ok(tap.findings)
@@ -125,7 +125,7 @@ struct Wiretap<'a> {
 }
 
 impl<'a> Wiretap<'a> {
-    fn packet(&mut self, bytes: &'a [u8], at: Place) {
+    fn packet(&mut self, bytes: &'a [u8], at: FrameRef) {
         let Ok(ip) = IpPacket::parse(bytes) else { return self.findings.see("not IP") };
         if ip.protocol != PROTOCOL_TCP || ip.fragment {
             return self.findings.see("not TCP");
@@ -144,7 +144,13 @@ impl<'a> Wiretap<'a> {
         self.segment(from, to, &segment, at);
     }
 
-    fn segment(&mut self, from: SocketAddr, to: SocketAddr, segment: &TcpSegment<'a>, at: Place) {
+    fn segment(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        segment: &TcpSegment<'a>,
+        at: FrameRef,
+    ) {
         let flags = segment.header.flags;
         let opens = flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK);
         if opens {
@@ -189,7 +195,7 @@ impl<'a> Wiretap<'a> {
         side: usize,
         option: &MptcpOption,
         segment: &TcpSegment<'a>,
-        at: Place,
+        at: FrameRef,
     ) {
         match option {
             MptcpOption::Capable(capable) => {
@@ -234,7 +240,7 @@ impl<'a> Wiretap<'a> {
         Some((&self.connections[flow.connection?], flow.sender(side)))
     }
 
-    fn capable_ack(&mut self, flow: usize, (initiator, listener): (u64, u64), at: Place) {
+    fn capable_ack(&mut self, flow: usize, (initiator, listener): (u64, u64), at: FrameRef) {
         if self.flows[flow].connection.is_some() {
             return;
         }
@@ -249,7 +255,7 @@ impl<'a> Wiretap<'a> {
         self.flows[flow].connection = Some(number);
     }
 
-    fn join(&mut self, flow: usize, join: &MpJoin, at: Place) {
+    fn join(&mut self, flow: usize, join: &MpJoin, at: FrameRef) {
         match *join {
             MpJoin::Syn { token, nonce, .. } => {
                 let known = self.tokens.get(&token).copied();
@@ -279,7 +285,7 @@ impl<'a> Wiretap<'a> {
         }
     }
 
-    fn add_addr(&mut self, flow: usize, side: usize, announced: &AddAddr, at: Place) {
+    fn add_addr(&mut self, flow: usize, side: usize, announced: &AddAddr, at: FrameRef) {
         let Some(hmac) = announced.hmac else { return self.findings.see("ADD_ADDR echoes") };
         let Some((connection, sender)) = self.of(flow, side) else { return };
         let right = connection.add_addr_hmac(sender, announced) == hmac;

@@ -5,7 +5,7 @@
 
 pub use marline_core::ConnectionConfig;
 pub use marline_io::{
-    Direction, ObservedPath, PacketObserver, Passing, RawSockets, ResetSeed, SegmentLog,
+    Direction, ObservedPath, ObservedSegments, PacketObserver, RawSockets, ResetSeed, SegmentLog,
     SharedObserver, drop_capabilities,
 };
 

@@ -5,7 +5,7 @@ mod builder;
 use core::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, Oracle};
+use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{Captures, Interfaces, Shard, ShardConfig, ShardHandle, Watcher};
 use marline_time::Duration;
 use tokio::net::{ToSocketAddrs, lookup_host};
@@ -88,8 +88,8 @@ impl Client {
             observers: config.observers.clone(),
         })
         .map_err(|error| BindError::io("start the network driver", error))?;
-        if let Some(oracle) = config.oracle.clone() {
-            shard.set_oracle(oracle);
+        if let Some(monitor) = config.path_health.clone() {
+            shard.set_path_health_monitor(monitor);
         }
         native::open(&config.carrier, &shard)?;
         if config.carrier.is_native() {
@@ -135,7 +135,7 @@ impl Client {
     ///
     /// Whichever address answers first on whichever path wins (RFC 8305): attempts start one after the
     /// other, a [stagger](ClientBuilder::stagger) apart. The winner is tried first next time. With an
-    /// oracle, what it holds to be good comes first: regular paths, then backup ones, then bad address
+    /// path health monitor, what it holds to be good comes first: regular paths, then backup ones, then bad address
     /// pairs, each of these later than a stagger, so that no radio is woken and no bad network used
     /// without need.
     ///
@@ -168,10 +168,12 @@ impl Client {
         config.local_addresses = local_addresses;
         let stagger = self.inner.config.stagger.clamp(*STAGGER.start(), *STAGGER.end());
         let transport = self.inner.config.carrier.transport();
-        let is_bad = |oracle: &Oracle, c: &Candidate| oracle.is_bad(c.end.address, c.remote.ip());
-        let schedule = match &self.inner.config.oracle {
+        let is_bad = |monitor: &PathHealthMonitor, c: &Candidate| {
+            monitor.is_bad(c.end.address, c.remote.ip())
+        };
+        let schedule = match &self.inner.config.path_health {
             None => AttemptSchedule::staggered(candidates, stagger),
-            Some(oracle) => AttemptSchedule::judged(candidates, stagger, |c| is_bad(oracle, c)),
+            Some(monitor) => AttemptSchedule::judged(candidates, stagger, |c| is_bad(monitor, c)),
         };
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
         let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience };
@@ -203,10 +205,10 @@ impl Client {
         self.inner.shard.connections()
     }
 
-    /// The oracle that its connections take part in.
+    /// The path health monitor that its connections take part in.
     #[must_use]
-    pub fn oracle(&self) -> Option<&Oracle> {
-        self.inner.config.oracle.as_ref()
+    pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
+        self.inner.config.path_health.as_ref()
     }
 
     /// The paths and their state.

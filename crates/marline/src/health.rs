@@ -13,7 +13,7 @@ mod tests;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use marline_io::{Contact, ObjectionKind};
+use marline_io::{Contact, DeliveryErrorKind};
 use marline_time::{Duration, Instant};
 
 pub(crate) use lookout::Lookout;
@@ -55,7 +55,7 @@ pub enum Reach {
         /// Who says so: a host on the way, or the server's own; `None`: this machine does.
         by: Option<IpAddr>,
         /// What is said.
-        kind: ObjectionKind,
+        kind: DeliveryErrorKind,
     },
 }
 
@@ -65,7 +65,7 @@ impl Reach {
         if let Some(objection) = settled(contact, now) {
             let by_server = objection.by == Some(contact.remote.ip());
             return match objection.kind {
-                ObjectionKind::PortClosed if by_server => Reach::Refused,
+                DeliveryErrorKind::PortClosed if by_server => Reach::Refused,
                 // The kernel's own word bears our address.
                 kind => Reach::Blocked { by: objection.by.filter(|by| *by != contact.local), kind },
             };
@@ -90,7 +90,7 @@ impl Reach {
             Reach::Answers { .. } => "answers",
             Reach::Silent { .. } => "no-answer",
             Reach::Refused => "refused",
-            Reach::Blocked { kind: ObjectionKind::Prohibited, .. } => "prohibited",
+            Reach::Blocked { kind: DeliveryErrorKind::Prohibited, .. } => "prohibited",
             Reach::Blocked { .. } => "unreachable",
         }
     }
@@ -123,19 +123,19 @@ impl fmt::Display for Reach {
 }
 
 /// What an objection says, in the RFCs' words.
-struct Said(ObjectionKind);
+struct Said(DeliveryErrorKind);
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            ObjectionKind::PortClosed => f.write_str("port unreachable (ICMP)"),
-            ObjectionKind::Prohibited => f.write_str("administratively prohibited (ICMP)"),
-            ObjectionKind::HostUnreachable => f.write_str("host unreachable (ICMP)"),
-            ObjectionKind::NetUnreachable => f.write_str("network unreachable (ICMP)"),
-            ObjectionKind::Other(kind, code) => {
+            DeliveryErrorKind::PortClosed => f.write_str("port unreachable (ICMP)"),
+            DeliveryErrorKind::Prohibited => f.write_str("administratively prohibited (ICMP)"),
+            DeliveryErrorKind::HostUnreachable => f.write_str("host unreachable (ICMP)"),
+            DeliveryErrorKind::NetUnreachable => f.write_str("network unreachable (ICMP)"),
+            DeliveryErrorKind::Other(kind, code) => {
                 write!(f, "destination unreachable (ICMP type {kind}, code {code})")
             }
-            ObjectionKind::NotSent(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
+            DeliveryErrorKind::NotSent(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
         }
     }
 }
@@ -143,15 +143,15 @@ impl fmt::Display for Said {
 /// What a server's own machine, this one, or somebody else said, without waiting for it to settle: why
 /// an attempt failed.
 pub(crate) fn objection(contact: &Contact) -> Option<Reach> {
-    let objection = contact.objection?;
+    let objection = contact.delivery_error?;
     let settled_at = objection.since + SETTLE;
     Some(Reach::of(contact, settled_at.max(objection.last_at))).filter(Reach::is_bad)
 }
 
 /// The objection that stands: nothing came in since, and whoever made it does not fall silent while
 /// questions go on.
-fn settled(contact: &Contact, now: Instant) -> Option<marline_io::Objection> {
-    let objection = contact.objection.filter(|said| now.since(said.since) >= SETTLE)?;
+fn settled(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
+    let objection = contact.delivery_error.filter(|said| now.since(said.since) >= SETTLE)?;
     let outlived =
         |question: marline_io::Question| question.last_at.since(objection.last_at) > PATIENCE;
     (!contact.question.is_some_and(outlived)).then_some(objection)
@@ -160,7 +160,7 @@ fn settled(contact: &Contact, now: Instant) -> Option<marline_io::Objection> {
 /// When what is bad about a contact began.
 fn began(contact: &Contact) -> Option<Instant> {
     let asked = contact.question.map(|question| question.since);
-    let said = contact.objection.map(|objection| objection.since);
+    let said = contact.delivery_error.map(|objection| objection.since);
     asked.into_iter().chain(said).min()
 }
 

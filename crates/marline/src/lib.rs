@@ -97,13 +97,13 @@ pub use health::{PathEvent, Reach, ServerReach};
 pub use marline_algos as algos;
 pub use marline_algos::{PolicyError, Registry, default_policies};
 pub use marline_core::{
-    BufferTuning, CloseReason, ConnectError as StartError, ConnectionId, ConnectionInfo, Counters,
-    Extensions, FallbackReason, FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent,
-    MonitorKind, NetpathFault, NetpathInfo, Oracle, Probing, ReceiveProbes, ReceiveTimer,
-    SubflowInfo, SubflowState, Verdict,
+    AddressPairFault, AddressPairHealth, AddressPairInfo, BufferTuning, CloseReason,
+    ConnectError as StartError, ConnectionId, ConnectionInfo, Counters, Extensions, FallbackReason,
+    FourTuple, Limits, Linger, LoneKeepalive, MonitorEvent, MonitorKind, PathHealthMonitor,
+    Probing, ReceiveProbes, ReceiveTimer, SubflowInfo, SubflowState,
 };
 pub use marline_io::carrier::CarrierCounters;
-pub use marline_io::{LocalSpec, ObjectionKind, PathSpec, PathSpecError, RadioKind};
+pub use marline_io::{DeliveryErrorKind, LocalSpec, PathSpec, PathSpecError, RadioKind};
 pub use marline_policy as policy;
 pub use marline_time::{Duration, Instant};
 pub use multimob::Interactive;

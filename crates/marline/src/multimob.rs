@@ -1,4 +1,5 @@
-//! MultiMob by one call: break before make, the oracle, a server that follows, and what both agree on.
+//! MultiMob by one call: break before make, the path health monitor, a server that follows, and what both
+//! agree on.
 //!
 //! The parts are policies and settings like any other, and each can be chosen by itself; this is where
 //! they are put together, once for its authors' parameters and once for ours.
@@ -6,8 +7,8 @@
 use std::sync::Arc;
 
 use marline_algos::Registry;
-use marline_core::{ConnectionConfig, Extensions, LoneKeepalive, Oracle, ReceiveTimer};
-use marline_policy::{OracleConfig, PathManagerFactory, Role, SchedulerFactory};
+use marline_core::{ConnectionConfig, Extensions, LoneKeepalive, PathHealthMonitor, ReceiveTimer};
+use marline_policy::{PathHealthConfig, PathManagerFactory, Role, SchedulerFactory};
 
 /// The extensions that a client asks for.
 const EXTENSIONS: Extensions = Extensions::FAST_JOIN
@@ -38,19 +39,19 @@ impl Interactive {
         }
     }
 
-    /// What the oracle of a process goes by.
+    /// What the path health monitor of a process goes by.
     #[must_use]
-    pub const fn oracle_config(self) -> OracleConfig {
+    pub const fn path_health_config(self) -> PathHealthConfig {
         match self {
-            Interactive::Prompt => OracleConfig::prompt(),
-            Interactive::Multimob => OracleConfig::multimob(),
+            Interactive::Prompt => PathHealthConfig::prompt(),
+            Interactive::Multimob => PathHealthConfig::multimob(),
         }
     }
 
-    /// An oracle for all endpoints of a process.
+    /// A path health monitor for all endpoints of a process.
     #[must_use]
-    pub fn oracle(self) -> Oracle {
-        Oracle::new(self.oracle_config())
+    pub fn path_health_monitor(self) -> PathHealthMonitor {
+        PathHealthMonitor::new(self.path_health_config())
     }
 
     const fn receive_timer(self) -> ReceiveTimer {
@@ -68,7 +69,8 @@ impl Interactive {
 
 /// Makes the connections of this side MultiMob's. Scheduler and path manager are replaced; the client
 /// asks the server to follow, and for the rest of what both can do; addresses flagged `backup` sleep until
-/// they are needed. The oracle is set elsewhere ([`ClientBuilder::oracle`](crate::ClientBuilder::oracle)).
+/// they are needed. The path health monitor is set elsewhere
+/// ([`ClientBuilder::path_health_monitor`](crate::ClientBuilder::path_health_monitor)).
 pub fn interactive(config: &mut ConnectionConfig, role: Role, parameters: Interactive) {
     let [client, server, path_manager] = parameters.specs();
     match role {

@@ -5,7 +5,7 @@ mod builder;
 use core::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, Oracle};
+use marline_core::{ConnectionId, ConnectionInfo, MonitorEvent, PathHealthMonitor};
 use marline_io::{
     AcceptQueue, Captures, ResetSeed, Shard, ShardConfig, ShardHandle, SocketOptions,
 };
@@ -165,10 +165,10 @@ impl Server {
         self.inner.monitor.subscribe()
     }
 
-    /// The oracle that its connections take part in.
+    /// The path health monitor that its connections take part in.
     #[must_use]
-    pub fn oracle(&self) -> Option<&Oracle> {
-        self.inner.config.oracle.as_ref()
+    pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
+        self.inner.config.path_health.as_ref()
     }
 
     /// Snapshots of all connections.
@@ -239,8 +239,8 @@ fn start_shard(
         observers: Vec::new(),
     })
     .map_err(|error| BindError::io("start the network driver", error))?;
-    if let Some(oracle) = config.oracle.clone() {
-        shard.set_oracle(oracle);
+    if let Some(monitor) = config.path_health.clone() {
+        shard.set_path_health_monitor(monitor);
     }
     Ok(shard)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use marline::RadioKind;
-use marline::advanced::{Direction, ObservedPath, PacketObserver, Passing};
+use marline::advanced::{Direction, ObservedPath, ObservedSegments, PacketObserver};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -240,12 +240,12 @@ struct Tally {
 }
 
 impl PacketObserver for Tally {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        let out = passing.direction == Direction::Out;
-        let [segments, bytes, packets] = self.passed.entry((passing.local_ip(), out)).or_default();
-        *segments += passing.segments().count() as u64;
-        *bytes += passing.segments().map(<[u8]>::len).sum::<usize>() as u64;
-        *packets += passing.packet_bytes();
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let out = observed.direction == Direction::Out;
+        let [segments, bytes, packets] = self.passed.entry((observed.local_ip(), out)).or_default();
+        *segments += observed.segments().count() as u64;
+        *bytes += observed.segments().map(<[u8]>::len).sum::<usize>() as u64;
+        *packets += observed.packet_bytes();
     }
 
     fn path(&mut self, _at: marline::Instant, path: &ObservedPath<'_>) {

@@ -8,7 +8,7 @@ use libc::{
     size_t, sockaddr, socklen_t, ssize_t, timeval,
 };
 
-/// `userdata`: where the world is. It is never looked through; see [`crate::calls`].
+/// `userdata`: where the machine is. It is never looked through; see [`crate::calls`].
 pub(crate) type Userdata = *mut c_void;
 
 /// The table.

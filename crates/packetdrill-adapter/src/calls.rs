@@ -19,26 +19,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libc::{c_char, c_int, c_void, socklen_t};
 
 use crate::abi::{Interface, Userdata};
+use crate::machine::Machine;
 use crate::tcp_info;
-use crate::world::World;
 
 /// `SO_MEMINFO`: nine numbers about memory, of which two are known here: what the buffers may hold.
 const SO_MEMINFO: c_int = 55;
 /// `TCP_CC_INFO`.
 const TCP_CC_INFO: c_int = 26;
 
-fn meminfo(world: &World, fd: c_int) -> Result<Vec<u8>, c_int> {
-    let limit = |name| world.call(|state| state.option(fd, libc::SOL_SOCKET, name));
+fn meminfo(machine: &Machine, fd: c_int) -> Result<Vec<u8>, c_int> {
+    let limit = |name| machine.call(|state| state.option(fd, libc::SOL_SOCKET, name));
     let numbers = [0, limit(libc::SO_RCVBUF)?, 0, limit(libc::SO_SNDBUF)?, 0, 0, 0, 0, 0];
     Ok(numbers.iter().flat_map(|number| number.to_ne_bytes()).collect())
 }
 
-/// The world of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
+/// The machine of this process: packetdrill runs one script at a time. `userdata` need not tell, and so
 /// nothing is ever looked up through it.
-static WORLD: Mutex<Option<Arc<World>>> = Mutex::new(None);
+static MACHINE: Mutex<Option<Arc<Machine>>> = Mutex::new(None);
 
-fn world() -> Option<Arc<World>> {
-    WORLD.lock().unwrap_or_else(PoisonError::into_inner).clone()
+fn machine() -> Option<Arc<Machine>> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Sets `errno`.
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn packetdrill_interface_init(
         // SAFETY: not null, and then a C string, as the caller promises.
         unsafe { CStr::from_ptr(flags) }.to_string_lossy().into_owned()
     };
-    *WORLD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(World::new(&flags)));
+    *MACHINE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Machine::new(&flags)));
     // SAFETY: the caller's table, of this form (checked at compile time to be 33 words).
     unsafe { table.write(filled()) };
 }
@@ -125,7 +125,7 @@ fn filled() -> Interface {
 }
 
 extern "C" fn free(_: Userdata) {
-    *WORLD.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *MACHINE.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 extern "C" fn set_option(
@@ -136,13 +136,13 @@ extern "C" fn set_option(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if value.is_null() {
         return status(Err(libc::EFAULT));
     }
     // SAFETY: not null, so `len` bytes may be read.
     let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) };
-    status(world.call(|state| state.set_option_bytes(fd, (level, name), bytes)))
+    status(machine.call(|state| state.set_option_bytes(fd, (level, name), bytes)))
 }
 
 extern "C" fn get_option(
@@ -153,8 +153,8 @@ extern "C" fn get_option(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    status(get(&world, fd, (level, name), value, len))
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    status(get(&machine, fd, (level, name), value, len))
 }
 
 /// `getsockopt` of one of our sockets; `None` if it is none of ours.
@@ -165,13 +165,13 @@ pub(crate) fn preloaded_getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<c_int> {
-    let world = world()?;
-    let ours = world.call(|state| state.sockets.by_fd.contains_key(&fd));
-    ours.then(|| status(get(&world, fd, (level, name), value, len)))
+    let machine = machine()?;
+    let ours = machine.call(|state| state.sockets.by_fd.contains_key(&fd));
+    ours.then(|| status(get(&machine, fd, (level, name), value, len)))
 }
 
 fn get(
-    world: &World,
+    machine: &Machine,
     fd: c_int,
     (level, name): (c_int, c_int),
     value: *mut c_void,
@@ -181,15 +181,15 @@ fn get(
         return Err(libc::EFAULT);
     }
     let bytes = match (level, name) {
-        (libc::SOL_TCP, libc::TCP_INFO) => world.call(|state| tcp_info::of(state, fd))?.to_vec(),
+        (libc::SOL_TCP, libc::TCP_INFO) => machine.call(|state| tcp_info::of(state, fd))?.to_vec(),
         (libc::SOL_TCP, TCP_CC_INFO) => vec![0; 20],
         (libc::SOL_TCP, libc::TCP_CONGESTION) => {
-            let mut name = world.call(|state| state.congestion_name(fd))?.into_bytes();
+            let mut name = machine.call(|state| state.congestion_name(fd))?.into_bytes();
             name.resize(16, 0);
             name
         }
-        (libc::SOL_SOCKET, SO_MEMINFO) => meminfo(world, fd)?,
-        _ => world.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec(),
+        (libc::SOL_SOCKET, SO_MEMINFO) => meminfo(machine, fd)?,
+        _ => machine.call(|state| state.option(fd, level, name))?.to_ne_bytes().to_vec(),
     };
     // SAFETY: not null, so it may be read, and as many bytes as it says may be written at `value`. The
     // rest of a longer buffer is cleared: callers look at fields that we do not know.

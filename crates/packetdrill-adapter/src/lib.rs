@@ -10,12 +10,12 @@
 //! packetdrill --so_filename=libpacketdrill_adapter.so --so_flags=local=192.168.0.1,... x.pkt
 //!      |  socket, write, poll, ...          netdev_send, netdev_receive     usleep, gettimeofday
 //!      v                                          v                              v
-//!   [calls]: pointers to values ----------> [world]: sockets, one Endpoint, packets, the clock
+//!   [calls]: pointers to values ----------> [machine]: sockets, one Endpoint, packets, the clock
 //! ```
 //!
 //! * `abi` is the table.
 //! * `calls` are the functions in it: the only place that reads and writes through foreign pointers.
-//! * `world` is the machine: it advances time, moves packets and wakes calls that block.
+//! * `machine` is the whole of it: it advances time, moves packets and wakes calls that block.
 //! * `sockets` and `options` are what system calls mean.
 //! * `mirror` reads from the network namespace what scripts set there (sysctls, `ip mptcp`), since they
 //!   mean us.
@@ -28,10 +28,10 @@
 mod abi;
 mod calls;
 mod capture;
+mod machine;
 mod mirror;
 mod options;
 mod preload;
 mod quiet;
 mod sockets;
 mod tcp_info;
-mod world;

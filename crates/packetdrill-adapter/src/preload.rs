@@ -10,7 +10,7 @@ use libc::{c_int, c_void, off_t, size_t, socklen_t, ssize_t};
 
 use crate::calls;
 
-/// The C library's `getsockopt`, for sockets of the world and all others.
+/// The C library's `getsockopt`, for sockets of the machine and all others.
 ///
 /// # Safety
 /// As the C library's: `value` points to as many bytes as `len` says, and both may be written.
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
     unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) as c_int }
 }
 
-/// The C library's `sendfile`, to sockets of the world and all others.
+/// The C library's `sendfile`, to sockets of the machine and all others.
 ///
 /// # Safety
 /// As the C library's: `offset` is null or may be read and written.

@@ -5,8 +5,8 @@ use marline_core::{SubflowInfo, SubflowState};
 use marline_policy::Phase;
 use marline_time::{Duration, Instant};
 
+use crate::machine::State;
 use crate::sockets::{Clocks, Kind};
-use crate::world::State;
 
 /// Bytes of the structure, as far as it is filled in.
 pub(crate) const LEN: usize = 248;

@@ -169,7 +169,7 @@ impl BreakBeforeMake {
     fn tally(&self, cx: &PathContext<'_>) -> Tally {
         let mut tally = Tally::default();
         for view in primaries(cx) {
-            let out = view.bad_netpath || view.backup || self.silent.contains(view.id);
+            let out = view.bad_address_pair || view.backup || self.silent.contains(view.id);
             tally.established += 1;
             tally.out += usize::from(out);
             tally.healthy += usize::from(!out && !view.potentially_failed);
@@ -247,7 +247,7 @@ impl BreakBeforeMake {
     /// Asks failed primary subflows for a sign of life, before a backup one is opened and while it does
     /// their work. Bad address pairs are the path health monitor's to ask.
     fn probe(&mut self, cx: &PathContext<'_>) {
-        let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_netpath;
+        let failed = |view: &&SubflowView| view.potentially_failed && !view.bad_address_pair;
         let mut probes = core::mem::take(&mut self.probes);
         probes.retain(|id, _| primaries(cx).filter(failed).any(|view| view.id == *id));
         let BreakBeforeMakeConfig { patience, probe, .. } = self.config;

@@ -35,8 +35,8 @@ pub(super) fn open(local: u8, remote: u8, backup: bool) -> PathAction {
     }
 }
 
-/// The world around a path manager. Actions are only collected; tests say what becomes of them.
-pub(super) struct World<M> {
+/// What surrounds a path manager. Actions are only collected; tests say what becomes of them.
+pub(super) struct Harness<M> {
     pub(super) manager: M,
     pub(super) now: Instant,
     pub(super) role: Role,
@@ -50,11 +50,11 @@ pub(super) struct World<M> {
     pub(super) followed: bool,
 }
 
-impl<M: PathManager + Default> World<M> {
+impl<M: PathManager + Default> Harness<M> {
     /// A client whose initial subflow, from `from`, is established to the server 10.0.0.1:443.
     pub(super) fn client(local: &[LocalAddress], from: &str) -> Self {
         let server = addr("10.0.0.1:443");
-        let mut world = World {
+        let mut harness = Harness {
             manager: M::default(),
             now: Instant::from_secs(1),
             role: Role::Client,
@@ -67,8 +67,8 @@ impl<M: PathManager + Default> World<M> {
             data_waits: false,
             followed: true,
         };
-        world.add_path(0, AddressId(0), addr(from), AddressId(0), server);
-        world
+        harness.add_path(0, AddressId(0), addr(from), AddressId(0), server);
+        harness
     }
 
     pub(super) fn add_path(

@@ -23,7 +23,7 @@
 mod rack;
 
 use marline_policy::{
-    AckSummary, AckVerdict, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn,
+    AckOutcome, AckSummary, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn,
     TimeoutAction,
 };
 use marline_time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl LossRecovery for RackTlp {
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,
         lost: &mut Vec<Ssn>,
-    ) -> AckVerdict {
+    ) -> AckOutcome {
         let before = lost.len();
         if cx.sack_enabled {
             self.rack.on_ack(ack, cx);

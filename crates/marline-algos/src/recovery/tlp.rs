@@ -22,7 +22,7 @@
 //! The draft allows two probes in a row, Linux sends one: `probes` says how many. The RFC's rule
 //! that an RTT sample must lie between two episodes applies only to its formula and ours.
 
-use marline_policy::{AckSummary, AckVerdict, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
+use marline_policy::{AckOutcome, AckSummary, Phase, RecoveryContext, SentKind, SentNotice, Ssn};
 use marline_time::{Duration, Instant};
 
 /// The longest that a peer is expected to sit on the ACK of a lone segment: Linux's and Marline's receivers
@@ -304,18 +304,18 @@ impl Tlp {
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,
         found_losses: bool,
-    ) -> AckVerdict {
-        let verdict = self.process_ack(ack, cx);
+    ) -> AckOutcome {
+        let outcome = self.process_ack(ack, cx);
         if found_losses {
             self.cancel();
         } else if ack.una > ack.prior_una || !ack.delivered.is_empty() {
             self.schedule(cx, cx.phase);
         }
-        verdict
+        outcome
     }
 
     /// TLP_process_ack (section 7.4).
-    fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckVerdict {
+    fn process_ack(&mut self, ack: &AckSummary<'_>, cx: &RecoveryContext<'_>) -> AckOutcome {
         let lone = ack.delivered.iter().find(|segment| Some(segment.start) == self.lone.waiting);
         if let (Some(segment), Some(least)) = (lone, cx.rtt.min()) {
             self.lone.waiting = None;
@@ -323,19 +323,19 @@ impl Tlp {
                 self.lone.on_sample(cx.now.since(segment.sent_at).saturating_sub(least));
             }
         }
-        let mut verdict = AckVerdict::default();
-        let Some(episode) = &mut self.episode else { return verdict };
+        let mut outcome = AckOutcome::default();
+        let Some(episode) = &mut self.episode else { return outcome };
         let sign_of_life = ack.una > ack.prior_una
             || !ack.delivered.is_empty()
             || ack.dsack.is_some()
             || ack.duplicate;
         if sign_of_life && episode.unanswered {
             episode.unanswered = false;
-            verdict.probe_answered = true;
+            outcome.probe_answered = true;
         }
         let episode = *episode;
         if ack.una < episode.end {
-            return verdict;
+            return outcome;
         }
         let both_arrived =
             ack.dsack.is_some_and(|(start, end)| start < episode.end && episode.end <= end);
@@ -345,11 +345,11 @@ impl Tlp {
         } else if ack.una > episode.end {
             // Later data was acknowledged and no DSACK came: only the probe had arrived.
             self.episode = None;
-            verdict.probe_repaired_loss = true;
+            outcome.probe_repaired_loss = true;
         } else if plain_duplicate && ack.una == ack.prior_una {
             self.episode = None;
         }
-        verdict
+        outcome
     }
 }
 

@@ -40,7 +40,7 @@ impl Class {
         if !view.is_usable() {
             return None;
         }
-        Some(match (view.potentially_failed, view.bad_netpath, view.backup) {
+        Some(match (view.potentially_failed, view.bad_address_pair, view.backup) {
             (false, false, false) => Class::Regular,
             (false, false, true) => Class::Backup,
             (false, true, _) => Class::Doubtful,

@@ -50,22 +50,23 @@ fn ip(words: &str) {
 }
 
 /// Two namespaces and two paths between them, and one of strangers beside the server.
-struct World {
+struct Testbed {
     near: String,
     far: String,
     crowd: String,
     _links: Option<Beside>,
 }
 
-impl World {
-    fn make(dir: &Path) -> World {
+impl Testbed {
+    fn make(dir: &Path) -> Testbed {
         let name = |end: &str| format!("ml-burst-{}-{end}", std::process::id());
-        let mut world = World { near: name("c"), far: name("s"), crowd: name("x"), _links: None };
-        for end in [&world.near, &world.far, &world.crowd] {
+        let mut testbed =
+            Testbed { near: name("c"), far: name("s"), crowd: name("x"), _links: None };
+        for end in [&testbed.near, &testbed.far, &testbed.crowd] {
             ip(&format!("netns add {end}"));
             ip(&format!("-n {end} link set lo up"));
         }
-        let (near, far) = (&world.near, &world.far);
+        let (near, far) = (&testbed.near, &testbed.far);
         let paths = [
             "fast,10.0.1.2/24,10.0.1.1/24,rate=1G,delay=30ms,queue=50ms",
             "slow,10.0.2.2/24,10.0.2.1/24,rate=1G,delay=30ms,queue=50ms",
@@ -80,7 +81,7 @@ impl World {
             let shown = Command::new("ip").args(["-n", far, "link", "show", "slow"]).output();
             shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains(",UP"))
         });
-        let crowd = &world.crowd;
+        let crowd = &testbed.crowd;
         ip(&format!("-n {crowd} link add crowd type veth peer name crowd netns {far}"));
         ip(&format!("-n {far} address add {SERVER_FOR_STRANGERS}/24 dev crowd"));
         for stranger in 0..STRANGERS {
@@ -89,8 +90,8 @@ impl World {
         for end in [far, crowd] {
             ip(&format!("-n {end} link set crowd up"));
         }
-        world._links = Some(links);
-        world
+        testbed._links = Some(links);
+        testbed
     }
 
     fn start(&self, namespace: &str, dir: &Path, words: &[&str]) -> Beside {
@@ -108,7 +109,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self._links = None;
         for end in [&self.near, &self.far, &self.crowd] {
@@ -188,19 +189,19 @@ async fn gather(mut running: JoinSet<io::Result<Came>>) -> Vec<f64> {
     came
 }
 
-async fn direct_round(world: &World, to: SocketAddr) -> Vec<f64> {
+async fn direct_round(testbed: &Testbed, to: SocketAddr) -> Vec<f64> {
     let mut running = JoinSet::new();
-    let (sockets, begin) = (sockets(&world.near), Instant::now());
+    let (sockets, begin) = (sockets(&testbed.near), Instant::now());
     for socket in sockets {
         running.spawn(straight(socket, to, begin));
     }
     gather(running).await
 }
 
-async fn proxied_round(world: &World, to: SocketAddr) -> Vec<f64> {
+async fn proxied_round(testbed: &Testbed, to: SocketAddr) -> Vec<f64> {
     let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS));
     let mut greeted = Vec::new();
-    for socket in sockets(&world.near) {
+    for socket in sockets(&testbed.near) {
         let mut stream = socket.connect(proxy).await.expect("the proxy");
         stream.write_all(&[5, 1, 0]).await.expect("greeting");
         let mut answer = [0; 2];
@@ -224,13 +225,14 @@ struct Flood {
 }
 
 impl Flood {
-    fn start(world: &World, syns_per_s: u64) -> Flood {
+    fn start(testbed: &Testbed, syns_per_s: u64) -> Flood {
         let server = SocketAddr::from((SERVER_FOR_STRANGERS, PORT));
         let bind = || {
             let strangers = (0..STRANGERS).map(|n| Ipv4Addr::new(10, 0, 9, 100 + n));
             strangers.map(|stranger| std::net::UdpSocket::bind((stranger, 0))).collect()
         };
-        let sockets: Vec<std::net::UdpSocket> = netns::within(&world.crowd, bind).expect("sockets");
+        let sockets: Vec<std::net::UdpSocket> =
+            netns::within(&testbed.crowd, bind).expect("sockets");
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
         let flood = move || {
@@ -275,15 +277,15 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-async fn rounds(world: &World, title: &str) -> f64 {
+async fn rounds(testbed: &Testbed, title: &str) -> f64 {
     let to: SocketAddr = (SERVER, GREETER).into();
     let mut all: [[Vec<f64>; 2]; 2] = Default::default();
     let mut failed = [0, 0];
     for _ in 0..ROUNDS {
         for way in [0, 1] {
             let came = match way {
-                0 => direct_round(world, to).await,
-                _ => proxied_round(world, to).await,
+                0 => direct_round(testbed, to).await,
+                _ => proxied_round(testbed, to).await,
             };
             failed[way] += AT_ONCE - came.len();
             all[way][0].push(percentile(&came, 0.5));
@@ -311,7 +313,7 @@ pub(crate) fn measure() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    let world = World::make(dir.path());
+    let testbed = Testbed::make(dir.path());
     let listen = format!("{SERVER}:{PORT}");
     let (config, invite) = ("server.toml", dir.path().join("invite"));
     let all = format!("0.0.0.0:{PORT}");
@@ -322,25 +324,25 @@ pub(crate) fn measure() {
         std::fs::create_dir_all(dir.path().join(role)).expect("a folder");
     }
     let server = ["server", "--config", config, "--allow", "10.0.0.0/8"];
-    let _server = world.start(&world.far, dir.path(), &server);
+    let _server = testbed.start(&testbed.far, dir.path(), &server);
     let socks = format!("127.0.0.1:{SOCKS}");
     let slow = format!("slow=10.0.2.1:{PORT}");
     let paths = ["--path", "fast", "--path", &slow, "--socks5", &socks];
     let client = [&["client", "--invite-file", "invite"][..], &paths].concat();
-    let _client = world.start(&world.near, dir.path(), &client);
+    let _client = testbed.start(&testbed.near, dir.path(), &client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let socket = netns::within(&world.far, TcpSocket::new_v4).expect("a socket");
+        let socket = netns::within(&testbed.far, TcpSocket::new_v4).expect("a socket");
         socket.bind((SERVER, GREETER).into()).expect("a port");
         // All of them fit into the queue of those that wait to be accepted.
         tokio::spawn(greet(socket.listen(4_096).expect("a listener")));
         let front = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS));
-        wait_for("the proxy", || world.connectable(front));
+        wait_for("the proxy", || testbed.connectable(front));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let calm = rounds(&world, "alone").await;
+        let calm = rounds(&testbed, "alone").await;
         for syns_per_s in SYNS_PER_S {
-            let flood = Flood::start(&world, syns_per_s);
-            let beside = rounds(&world, &format!("beside {syns_per_s} SYNs a second")).await;
+            let flood = Flood::start(&testbed, syns_per_s);
+            let beside = rounds(&testbed, &format!("beside {syns_per_s} SYNs a second")).await;
             drop(flood);
             println!("  p99 beside strangers / alone: {:.2}", beside / calm);
         }

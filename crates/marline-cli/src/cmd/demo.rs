@@ -10,7 +10,7 @@ use marline_link::DuplexSpec;
 use serde_json::json;
 
 use super::monitor::print;
-use crate::demo::{Scene, outcome, perform, scene};
+use crate::demo::{DemoPlan, outcome, perform, plan};
 use crate::emulation::report;
 
 /// Arguments of `marline demo`.
@@ -24,10 +24,10 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The link that fails, as a spec of `marline link`.
-    #[arg(long, value_name = "LINK", default_value = scene::WIFI)]
+    #[arg(long, value_name = "LINK", default_value = plan::WIFI)]
     pub wifi: DuplexSpec,
     /// The link that stays; for a recorded one use `trace=NAME,delay=30ms` and --trace-dir.
-    #[arg(long, value_name = "LINK", default_value = scene::LTE)]
+    #[arg(long, value_name = "LINK", default_value = plan::LTE)]
     pub lte: DuplexSpec,
     /// Directory of traces [default: MARLINE_TRACE_DIR].
     #[arg(long, value_name = "DIR")]
@@ -46,10 +46,10 @@ pub struct Args {
 /// # Errors
 /// Something could not be started.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let scene = scene(&args)?;
+    let plan = plan(&args)?;
     // An interrupt drops everything: processes are killed, files removed.
     let (outcomes, reports) = tokio::select! {
-        result = perform(&scene) => result?,
+        result = perform(&plan) => result?,
         signal = tokio::signal::ctrl_c() => {
             signal?;
             bail!("interrupted");
@@ -57,12 +57,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let mut text = format!(
         "\nWiFi: {}\nLTE:  {}\nWiFi was dead from {:.1} s to {:.1} s of {} s. Echo: {} a second, {} B.\n\n",
-        scene.wifi,
-        scene.lte,
-        scene.dies().as_secs_f64(),
-        scene.returns().as_secs_f64(),
+        plan.wifi,
+        plan.lte,
+        plan.dies().as_secs_f64(),
+        plan.returns().as_secs_f64(),
         args.seconds,
-        Scene::ECHOES_PER_S,
+        DemoPlan::ECHOES_PER_S,
         crate::demo::application::MESSAGE,
     );
     text.push_str(&outcome::table(&outcomes));
@@ -77,10 +77,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let value = json!({
             "seconds": args.seconds,
             "seed": args.seed,
-            "wifi": scene.wifi.to_string(),
-            "lte": scene.lte.to_string(),
-            "dies_s": scene.dies().as_secs_f64(),
-            "returns_s": scene.returns().as_secs_f64(),
+            "wifi": plan.wifi.to_string(),
+            "lte": plan.lte.to_string(),
+            "dies_s": plan.dies().as_secs_f64(),
+            "returns_s": plan.returns().as_secs_f64(),
             "outcomes": outcomes.iter().map(outcome::to_json).collect::<Vec<_>>(),
             "links": reports.iter().map(report::to_json).collect::<Vec<_>>(),
             "failures": failures,
@@ -108,7 +108,7 @@ fn doubts(reports: &[RelayReport]) -> String {
     )
 }
 
-fn scene(args: &Args) -> anyhow::Result<Scene> {
+fn plan(args: &Args) -> anyhow::Result<DemoPlan> {
     if !(0.0..=1_000.0).contains(&args.file_rate) {
         bail!("--file-rate {}: between 0 and 1000 Mbit/s", args.file_rate);
     }
@@ -116,7 +116,7 @@ fn scene(args: &Args) -> anyhow::Result<Scene> {
     // Without a pace: what takes about a third of the run on the slower link.
     let mbit = if args.file_rate > 0.0 { args.file_rate } else { 8.0 };
     let share = if args.file_rate > 0.0 { 0.9 } else { 0.6 };
-    Ok(Scene {
+    Ok(DemoPlan {
         run,
         seed: args.seed,
         wifi: args.wifi.clone(),

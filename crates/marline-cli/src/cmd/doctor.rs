@@ -10,7 +10,7 @@ use marline_proxy::target::Target;
 
 use super::monitor::print;
 use crate::config::client::ClientOptions;
-use crate::doctor::{Finding, Verdict, examine, invite, path};
+use crate::doctor::{Finding, FindingStatus, examine, invite, path};
 
 /// Arguments of `marline doctor`.
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn fails(finding: &Finding) -> bool {
-    finding.verdict == Verdict::Fails
+    finding.status == FindingStatus::Fails
 }
 
 /// Both carriers at once; `true`: one of them leads to the server over at least one path. Then it is no
@@ -89,11 +89,11 @@ async fn way_to(server: &Target, paths: &[PathSpec]) -> (Vec<Finding>, bool) {
         }
     };
     let (udp, mut native) = tokio::join!(invite::knock(server, paths), native);
-    let native_works = native.iter().any(|finding| finding.verdict == Verdict::Works);
+    let native_works = native.iter().any(|finding| finding.status == FindingStatus::Works);
     let mut findings = udp.findings;
     let forgive = |finding: &mut Finding| {
         if fails(finding) {
-            finding.verdict = Verdict::Note;
+            finding.status = FindingStatus::Note;
         }
     };
     if native_works {
@@ -106,10 +106,10 @@ async fn way_to(server: &Target, paths: &[PathSpec]) -> (Vec<Finding>, bool) {
 }
 
 fn line(finding: &Finding) -> String {
-    let mark = match finding.verdict {
-        Verdict::Works => "works",
-        Verdict::Note => "note",
-        Verdict::Fails => "FAILS",
+    let mark = match finding.status {
+        FindingStatus::Works => "works",
+        FindingStatus::Note => "note",
+        FindingStatus::Fails => "FAILS",
     };
     format!("{mark:<5}  {:<15} {}\n", finding.what, finding.text)
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::bail;
 
 use crate::control::client::ControlClient;
-use crate::control::place;
 use crate::control::protocol::{Answer, Command};
-use crate::{oracle_table, path_table};
+use crate::control::socket_path;
+use crate::{path_health_table, path_table};
 
 /// Arguments of `marline monitor`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub struct Args {
 pub(super) async fn reach(control: Option<&PathBuf>) -> anyhow::Result<ControlClient> {
     let path = match control {
         Some(path) => path.clone(),
-        None => place::find().map_err(anyhow::Error::msg)?,
+        None => socket_path::find().map_err(anyhow::Error::msg)?,
     };
     ControlClient::connect(&path).await
 }
@@ -72,8 +72,8 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
     let redraw = std::io::stdout().is_terminal() && !args.json && !args.once;
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(args.interval));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let has_oracle = match client.ask(Command::Hello).await? {
-        Answer::Hello(hello) => hello.oracle,
+    let has_path_health = match client.ask(Command::Hello).await? {
+        Answer::Hello(hello) => hello.path_health,
         other => bail!("greeted, got {other:?}"),
     };
     loop {
@@ -87,13 +87,13 @@ async fn show_table(client: &mut ControlClient, args: &Args) -> anyhow::Result<E
         } else {
             let paths = client.paths().await.unwrap_or_default();
             // A program of before has no path health monitor to ask.
-            let netpaths = client.netpaths().await.unwrap_or_default();
-            let oracle = if has_oracle || !netpaths.is_empty() {
-                oracle_table::render(&netpaths, &connections)
+            let address_pairs = client.address_pairs().await.unwrap_or_default();
+            let health = if has_path_health || !address_pairs.is_empty() {
+                path_health_table::render(&address_pairs, &connections)
             } else {
                 String::new()
             };
-            path_table::render(&connections) + &oracle + &path_table::radios(&paths)
+            path_table::render(&connections) + &health + &path_table::radios(&paths)
         };
         // Home, the text with the rest of each line erased, then everything below.
         let text =

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use marline::advanced::ResetSeed;
 use marline_proxy::credentials::Store;
-use marline_proxy::invite::place::Place;
+use marline_proxy::invite::destination::Destination;
 use marline_proxy::private_file;
 use marline_proxy::server::Server;
 use marline_proxy::shutdown::Stopper;
@@ -99,11 +99,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
     let file = &args.config;
     if args.init {
         let (client, options) = (&args.client, args.options);
-        let place = Place::at(args.invite_out)?;
-        let invite = place.unless_failed(setup::init(file, options, client))?;
+        let destination = Destination::at(args.invite_out)?;
+        let invite = destination.unless_failed(setup::init(file, options, client))?;
         eprintln!("made {}; start the server with", file.display());
         eprintln!("    marline server --config {}", file.display());
-        place.put(&invite, client)?;
+        destination.put(&invite, client)?;
         return Ok(None);
     }
     if !file.exists() {
@@ -128,9 +128,9 @@ pub fn prepare(args: Args) -> anyhow::Result<Option<Prepared>> {
 fn credential(file: &Path, options: ServerOptions, change: Credential) -> anyhow::Result<()> {
     match change {
         Credential::Add { name, invite_out } => {
-            let place = Place::at(invite_out)?;
-            let invite = place.unless_failed(setup::add_client(file, &options, &name))?;
-            place.put(&invite, &name)?;
+            let destination = Destination::at(invite_out)?;
+            let invite = destination.unless_failed(setup::add_client(file, &options, &name))?;
+            destination.put(&invite, &name)?;
         }
         Credential::List => {
             let store = Store::at(options.effective(file).credentials_file.unwrap_or_default());

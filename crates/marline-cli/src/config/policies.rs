@@ -1,7 +1,7 @@
 //! Mapping from a mode's name to its policies.
 
 use marline::advanced::{ConnectionConfig, interactive};
-use marline::policy::{OracleConfig, Role};
+use marline::policy::{PathHealthConfig, Role};
 use marline::{Duration, Interactive, Linger};
 use marline_algos::Registry;
 use serde::{Deserialize, Serialize};
@@ -57,8 +57,8 @@ impl Mode {
 
     /// The path health monitor of the mode.
     #[must_use]
-    pub fn oracle(self) -> Option<OracleConfig> {
-        (self == Mode::Interactive).then(|| Interactive::Prompt.oracle_config())
+    pub fn path_health(self) -> Option<PathHealthConfig> {
+        (self == Mode::Interactive).then(|| Interactive::Prompt.path_health_config())
     }
 }
 

@@ -172,7 +172,9 @@ impl ServeOptions {
         for word in &self.signal {
             server.announce(word.0.0);
         }
-        server.capture_secrets(self.pcap_secrets).oracle(self.shared().oracle());
+        server
+            .capture_secrets(self.pcap_secrets)
+            .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = shared.capture_dir()? {
             server.capture_dir(dir);
         }

@@ -167,7 +167,10 @@ impl ServerOptions {
         if shards > 1 && self.carrier != Some(CarrierChoice::Udp) {
             bail!("--shards {shards}: native TCP has one");
         }
-        server.shards(shards).capture_secrets(self.pcap_secrets).oracle(self.shared().oracle());
+        server
+            .shards(shards)
+            .capture_secrets(self.pcap_secrets)
+            .path_health_monitor(self.shared().path_health_monitor());
         if let Some(dir) = self.shared().capture_dir()? {
             server.capture_dir(dir);
         }

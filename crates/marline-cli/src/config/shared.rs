@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use marline::Oracle;
-use marline::policy::OracleConfig;
+use marline::PathHealthMonitor;
+use marline::policy::PathHealthConfig;
 
 use super::policies::{Choice, Mode, Side};
 use super::{Span, Tun, Watch, Word};
@@ -48,7 +48,7 @@ impl Layer for bool {
 }
 
 /// The path health monitor's parameters, or `off`.
-pub type OracleWord = Word<Watch<OracleConfig>>;
+pub type PathHealthWord = Word<Watch<PathHealthConfig>>;
 
 /// A command's options: its own fields, and after them the shared ones.
 macro_rules! options {
@@ -77,8 +77,9 @@ macro_rules! options {
                 recovery: Option<String>,
                 /// Path health monitor shared by all connections: prompt or multimob, optionally
                 /// with parameters (docs/concepts/path-health.md), or off [default: prompt in mode interactive]
-                #[arg(long, value_name = "SPEC")]
-                oracle: Option<$crate::config::shared::OracleWord>,
+                #[arg(long, value_name = "SPEC", alias = "oracle")]
+                #[serde(alias = "oracle")]
+                path_health: Option<$crate::config::shared::PathHealthWord>,
                 /// Keep connections without any path this long [default: 1h]
                 #[arg(long, value_name = "TIME")]
                 linger: Option<$crate::config::Word<$crate::config::Span>>,
@@ -171,7 +172,7 @@ pub struct Shared {
     pub scheduler: Option<String>,
     pub congestion: Option<String>,
     pub recovery: Option<String>,
-    pub oracle: Option<OracleWord>,
+    pub path_health: Option<PathHealthWord>,
     pub linger: Option<Word<Span>>,
     pub carrier: Option<CarrierChoice>,
     pub tun: Vec<Word<Tun>>,
@@ -214,10 +215,10 @@ impl Shared {
 
     /// The path health monitor of the program.
     #[must_use]
-    pub fn oracle(&self) -> Option<Oracle> {
+    pub fn path_health_monitor(&self) -> Option<PathHealthMonitor> {
         let mode = self.mode.unwrap_or_default();
-        let config = self.oracle.as_ref().map_or_else(|| mode.oracle(), |word| word.0.0);
-        config.map(Oracle::new)
+        let config = self.path_health.as_ref().map_or_else(|| mode.path_health(), |word| word.0.0);
+        config.map(PathHealthMonitor::new)
     }
 
     /// Fills in the defaults.
@@ -226,7 +227,7 @@ impl Shared {
         self.carrier.get_or_insert(carrier);
         let [scheduler, _, congestion, recovery] = self.choice(None).names(side);
         let mode = *self.mode.get_or_insert_default();
-        self.oracle.get_or_insert(Word(Watch(mode.oracle())));
+        self.path_health.get_or_insert(Word(Watch(mode.path_health())));
         self.scheduler = Some(scheduler);
         self.congestion = Some(congestion);
         self.recovery = Some(recovery);

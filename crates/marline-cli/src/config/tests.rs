@@ -126,7 +126,7 @@ fn errors_name_the_place() {
         ("invite = \"marline1abc\"", &["line 1", "cut short"]),
         ("warm = -1", &["line 1"]),
         ("\noracle = \"delphi\"", &["line 2", "delphi", "prompt", "multimob"]),
-        ("oracle = \"prompt,loss=0.4\"", &["line 1", "loss=25%"]),
+        ("path-health = \"prompt,loss=0.4\"", &["line 1", "loss=25%"]),
         ("warm = ", &["line 1"]),
     ] {
         let error = error_of(parse::<ClientOptions>(text));
@@ -213,7 +213,7 @@ fn interactive_is_multimob_on_both_sides() {
     let connection = plan.network.get_transport().as_core();
     assert_eq!(connection.policies.path_manager.name(), "break-before-make");
     assert!(connection.extensions.contains(marline::Extensions::FOLLOW_CLIENT));
-    assert!(connection.receive_timer.is_some() && plan.network.get_oracle().is_some());
+    assert!(connection.receive_timer.is_some() && plan.network.get_path_health_monitor().is_some());
     let own = ClientOptions { path_manager: Some("backup".into()), ..interactive() };
     let plan = own.plan().unwrap();
     assert_eq!(
@@ -221,8 +221,8 @@ fn interactive_is_multimob_on_both_sides() {
         "backup",
         "a name holds"
     );
-    let off = ClientOptions { oracle: Some("off".parse().unwrap()), ..interactive() };
-    assert!(off.plan().unwrap().network.get_oracle().is_none());
+    let off = ClientOptions { path_health: Some("off".parse().unwrap()), ..interactive() };
+    assert!(off.plan().unwrap().network.get_path_health_monitor().is_none());
 
     let server = ServerOptions {
         listen: vec!["192.0.2.1:7777".parse().unwrap()],
@@ -232,11 +232,11 @@ fn interactive_is_multimob_on_both_sides() {
     let plan = server.plan(Path::new("marline.toml")).unwrap();
     let connection = plan.network.get_transport().as_core();
     assert_eq!(connection.policies.scheduler.name(), "follow-client");
-    assert!(connection.follow_client.is_some() && plan.network.get_oracle().is_some());
+    assert!(connection.follow_client.is_some() && plan.network.get_path_health_monitor().is_some());
 
     let shipped = with_invite().plan().unwrap();
     assert!(
-        shipped.network.get_oracle().is_none()
+        shipped.network.get_path_health_monitor().is_none()
             && shipped.network.get_transport().as_core().extensions.is_empty()
     );
     let names = &shipped.network.get_transport().as_core().policies;
@@ -244,15 +244,22 @@ fn interactive_is_multimob_on_both_sides() {
 }
 
 #[test]
-fn the_oracle_in_force_is_printed_so_that_it_can_be_read() {
-    let told = ClientOptions { oracle: Some("prompt,clean=5s".parse().unwrap()), ..with_invite() };
+fn the_path_health_in_force_is_printed_so_that_it_can_be_read() {
+    let told =
+        ClientOptions { path_health: Some("prompt,clean=5s".parse().unwrap()), ..with_invite() };
     for options in
         [told, ClientOptions { mode: Some(Mode::Interactive), ..with_invite() }, with_invite()]
     {
         let effective = options.effective();
         let printed = toml::to_string(&effective).unwrap();
-        let line = printed.lines().find(|line| line.starts_with("oracle = ")).unwrap();
-        assert_eq!(parse::<ClientOptions>(line).unwrap().oracle, effective.oracle, "{line}");
+        let line = printed.lines().find(|line| line.starts_with("path-health = ")).unwrap();
+        assert_eq!(
+            parse::<ClientOptions>(line).unwrap().path_health,
+            effective.path_health,
+            "{line}"
+        );
+        let before = parse::<ClientOptions>(&line.replacen("path-health", "oracle", 1)).unwrap();
+        assert_eq!(before.path_health, effective.path_health, "the key of before is read");
     }
 }
 

@@ -75,10 +75,10 @@ impl ControlClient {
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub async fn netpaths(&mut self) -> anyhow::Result<Vec<protocol::Netpath>> {
-        match self.ask(Command::Netpaths).await? {
-            Answer::Netpaths(netpaths) => Ok(netpaths),
-            other => bail!("asked for netpaths, got {other:?}"),
+    pub async fn address_pairs(&mut self) -> anyhow::Result<Vec<protocol::AddressPair>> {
+        match self.ask(Command::AddressPairs).await? {
+            Answer::AddressPairs(address_pairs) => Ok(address_pairs),
+            other => bail!("asked for address pairs, got {other:?}"),
         }
     }
 

@@ -1,13 +1,13 @@
 //! Handles of a running client and a running server for the control socket.
 
 use marline::{
-    Client, ConnectionId, ConnectionInfo, MonitorEvent, NetpathInfo, PathEvent, PathStatus,
+    AddressPairInfo, Client, ConnectionId, ConnectionInfo, MonitorEvent, PathEvent, PathStatus,
     PolicyError, Server,
 };
 use tokio::sync::broadcast;
 
 use super::Handle;
-use super::protocol::{Connection, Netpath, Path, PathChange, Radio};
+use super::protocol::{AddressPair, Connection, Path, PathChange, Radio};
 use crate::radio_meter::RadioMeter;
 
 /// A client's side.
@@ -46,12 +46,12 @@ impl Handle for ClientHandle {
         shown.collect()
     }
 
-    fn netpaths(&self) -> Option<Vec<Netpath>> {
-        let (table, paths) = (self.client.oracle()?.table(), self.client.paths());
-        let named = |info: &NetpathInfo| {
-            let here = |path: &&PathStatus| path.addresses.contains(&info.netpath.local);
+    fn address_pairs(&self) -> Option<Vec<AddressPair>> {
+        let (table, paths) = (self.client.path_health_monitor()?.table(), self.client.paths());
+        let named = |info: &AddressPairInfo| {
+            let here = |path: &&PathStatus| path.addresses.contains(&info.address_pair.local);
             let interface_name = paths.iter().find(here).and_then(|path| path.interface.clone());
-            Netpath { interface_name, ..Netpath::from(info) }
+            AddressPair { interface_name, ..AddressPair::from(info) }
         };
         Some(table.iter().map(named).collect())
     }
@@ -100,8 +100,8 @@ impl Handle for ServerHandle {
         self.listener.local_addrs().iter().map(listens).collect()
     }
 
-    fn netpaths(&self) -> Option<Vec<Netpath>> {
-        Some(self.listener.oracle()?.table().iter().map(Netpath::from).collect())
+    fn address_pairs(&self) -> Option<Vec<AddressPair>> {
+        Some(self.listener.path_health_monitor()?.table().iter().map(AddressPair::from).collect())
     }
 
     fn events(&self) -> broadcast::Receiver<MonitorEvent> {

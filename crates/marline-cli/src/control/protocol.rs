@@ -27,7 +27,8 @@ pub enum Command {
     /// The local addresses or interfaces that serve as paths.
     Paths,
     /// The path health monitor's table.
-    Netpaths,
+    #[serde(alias = "netpaths")]
+    AddressPairs,
     /// From now on: every event, one line each, until the socket is closed.
     Monitor,
     /// Another scheduler, for one connection or (without a number) for all that exist.
@@ -85,8 +86,9 @@ pub enum Answer {
     Connections(Vec<Connection>),
     /// To `paths`.
     Paths(Vec<Path>),
-    /// To `netpaths`.
-    Netpaths(Vec<Netpath>),
+    /// To `address-pairs`.
+    #[serde(alias = "netpaths")]
+    AddressPairs(Vec<AddressPair>),
     /// To `monitor`: the events follow.
     Monitoring,
     /// To `set-scheduler`: how many connections changed.
@@ -105,8 +107,8 @@ pub struct Hello {
     /// Its process.
     pub pid: u32,
     /// It has a path health monitor.
-    #[serde(default)]
-    pub oracle: bool,
+    #[serde(default, alias = "oracle")]
+    pub path_health: bool,
 }
 
 /// A path: a local address or interface and what it is used for.
@@ -179,7 +181,7 @@ pub struct Radio {
 /// State of an address pair in the path health monitor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Netpath {
+pub struct AddressPair {
     /// Our address.
     pub local: String,
     /// The peer's address.
@@ -198,7 +200,8 @@ pub struct Netpath {
     /// The largest retransmission timeout of its members, backed off.
     pub rto_us: u64,
     /// `good`, `watched` or `bad`.
-    pub verdict: String,
+    #[serde(alias = "verdict")]
+    pub health: String,
     /// Why it is bad: loss, retransmissions, rto, unanswered or silent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -291,7 +294,7 @@ pub struct Subflow {
 #[serde(default)]
 pub struct Event {
     /// CREATED, ESTABLISHED, CLOSED, ANNOUNCED, REMOVED, SF_ESTABLISHED, SF_CLOSED, SF_PRIO; ours: AGREED,
-    /// FALLBACK, SF_NETPATH_BAD, SF_NETPATH_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, PATH_FAILED,
+    /// FALLBACK, SF_ADDRESS_PAIR_BAD, SF_ADDRESS_PAIR_GOOD, SF_SILENT, SF_SUSPECTED, SF_RECOVERED, PATH_FAILED,
     /// PATH_WORKS, and LAGGED where the reader was too slow.
     pub event: String,
     /// When: microseconds since the process started its clock.
@@ -323,7 +326,7 @@ pub struct Event {
     /// Backup, of SF_ESTABLISHED and SF_PRIO.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<bool>,
-    /// Why, of CLOSED, SF_CLOSED, SF_NETPATH_BAD, SF_SILENT and FALLBACK.
+    /// Why, of CLOSED, SF_CLOSED, SF_ADDRESS_PAIR_BAD, SF_SILENT and FALLBACK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Number of skipped events, for LAGGED.

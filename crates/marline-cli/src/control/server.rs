@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
 use super::protocol::{Answer, Command, Event, Hello, Request, Response};
-use super::{Handle, place};
+use super::{Handle, socket_path};
 
 /// Control connections at the same time.
 const MAX_PEERS: usize = 32;
@@ -58,7 +58,7 @@ pub fn serve(path: &Path, handle: Arc<dyn Handle>) -> io::Result<ControlServer> 
 /// [`is_allowed`].
 pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
-        place::prepare(directory)?;
+        socket_path::prepare(directory)?;
     }
     let listener = bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -154,11 +154,13 @@ fn answer(request: Request, handle: &dyn Handle) -> Response {
             role: handle.role().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            oracle: handle.netpaths().is_some(),
+            path_health: handle.address_pairs().is_some(),
         })),
         Command::Connections => Ok(Answer::Connections(handle.connections())),
         Command::Paths => Ok(Answer::Paths(handle.paths())),
-        Command::Netpaths => Ok(Answer::Netpaths(handle.netpaths().unwrap_or_default())),
+        Command::AddressPairs => {
+            Ok(Answer::AddressPairs(handle.address_pairs().unwrap_or_default()))
+        }
         Command::Monitor => Ok(Answer::Monitoring),
         Command::SetScheduler { scheduler, connection } => {
             handle.set_scheduler(connection, &scheduler).map(Answer::Changed)

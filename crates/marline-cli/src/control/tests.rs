@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
 use super::client::ControlClient;
-use super::protocol::{Answer, Command, Connection, Netpath, Path, PathChange};
+use super::protocol::{AddressPair, Answer, Command, Connection, Path, PathChange};
 use super::{Handle, serve};
 
 /// Stands in for a running client: keeps what it is told.
@@ -18,9 +18,9 @@ struct Recorder {
 }
 
 impl Handle for Recorder {
-    fn netpaths(&self) -> Option<Vec<Netpath>> {
-        let (local, verdict) = ("192.0.2.7".into(), "good".into());
-        Some(vec![Netpath { local, verdict, ..Netpath::default() }])
+    fn address_pairs(&self) -> Option<Vec<AddressPair>> {
+        let (local, health) = ("192.0.2.7".into(), "good".into());
+        Some(vec![AddressPair { local, health, ..AddressPair::default() }])
     }
 
     fn role(&self) -> &'static str {
@@ -141,4 +141,16 @@ async fn a_socket_left_behind_is_replaced_a_living_one_is_not() {
     let second = serve(&path, recorder()).expect_err("in use");
     assert_eq!(second.kind(), std::io::ErrorKind::AddrInUse);
     assert!(ControlClient::connect(&path).await.is_ok());
+}
+
+#[test]
+fn the_spellings_of_before_are_read() {
+    let asked: Command = serde_json::from_str(r#"{"cmd":"netpaths"}"#).unwrap();
+    assert_eq!(asked, Command::AddressPairs);
+    let answer: Answer = serde_json::from_str(r#"{"netpaths":[{"verdict":"bad"}]}"#).unwrap();
+    let pair = AddressPair { health: "bad".into(), ..AddressPair::default() };
+    assert_eq!(answer, Answer::AddressPairs(vec![pair]));
+    let hello = r#"{"hello":{"role":"client","version":"0.1.0","pid":1,"oracle":true}}"#;
+    let hello: Answer = serde_json::from_str(hello).unwrap();
+    assert!(matches!(hello, Answer::Hello(hello) if hello.path_health));
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use marline::policy::Phase;
 use marline::{
-    ConnectionInfo, FourTuple, MonitorEvent, MonitorKind, NetpathInfo, PathEvent, PathStatus,
-    Reach, ServerReach, SubflowInfo, SubflowState, Verdict,
+    AddressPairHealth, AddressPairInfo, ConnectionInfo, FourTuple, MonitorEvent, MonitorKind,
+    PathEvent, PathStatus, Reach, ServerReach, SubflowInfo, SubflowState,
 };
 use marline_link::radio::RadioReading;
 
-use super::protocol::{Connection, Event, Netpath, Path, Radio, Reached, Subflow};
+use super::protocol::{AddressPair, Connection, Event, Path, Radio, Reached, Subflow};
 
 // The snapshots are taken apart field by field, so that what is left out is seen here. Fields that the
 // core adds are not shown before they are named here.
@@ -108,26 +108,33 @@ impl From<&SubflowInfo> for Subflow {
     }
 }
 
-impl From<&NetpathInfo> for Netpath {
-    fn from(info: &NetpathInfo) -> Self {
-        let NetpathInfo {
-            netpath, members, loss, retransmissions, rto, verdict, times_bad, ..
+impl From<&AddressPairInfo> for AddressPair {
+    fn from(info: &AddressPairInfo) -> Self {
+        let AddressPairInfo {
+            address_pair,
+            members,
+            loss,
+            retransmissions,
+            rto,
+            health,
+            times_bad,
+            ..
         } = info;
-        let (verdict, fault) = match verdict {
-            Verdict::Good => ("good", None),
-            Verdict::Watched => ("watched", None),
-            Verdict::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
+        let (health, fault) = match health {
+            AddressPairHealth::Good => ("good", None),
+            AddressPairHealth::Watched => ("watched", None),
+            AddressPairHealth::Bad { fault, since: _ } => ("bad", Some(fault.to_string())),
         };
-        Netpath {
-            local: netpath.local.to_string(),
-            remote: netpath.remote.to_string(),
-            interface: netpath.interface,
+        AddressPair {
+            local: address_pair.local.to_string(),
+            remote: address_pair.remote.to_string(),
+            interface: address_pair.interface,
             interface_name: None,
             members: *members,
             loss: *loss,
             retransmissions: *retransmissions,
             rto_us: micros(*rto),
-            verdict: verdict.to_owned(),
+            health: health.to_owned(),
             fault,
             times_bad: *times_bad,
         }
@@ -237,8 +244,9 @@ impl From<&MonitorEvent> for Event {
                 reason: Some(cause.to_string()),
                 ..named(base, "SF_SILENT")
             },
-            MonitorKind::Netpath { id, fault } => {
-                let name = if fault.is_some() { "SF_NETPATH_BAD" } else { "SF_NETPATH_GOOD" };
+            MonitorKind::AddressPair { id, fault } => {
+                let name =
+                    if fault.is_some() { "SF_ADDRESS_PAIR_BAD" } else { "SF_ADDRESS_PAIR_GOOD" };
                 let event = Event { subflow: Some(id.0.into()), ..named(base, name) };
                 Event { reason: fault.map(|fault| fault.to_string()), ..event }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::application::{Download, EchoResult};
-use super::scene::Way;
+use super::plan::Way;
 use crate::path_table::{align, bytes};
 
 /// One compared way and what came of it.

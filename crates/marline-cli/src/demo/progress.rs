@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 
 use super::application::Live;
-use super::scene::{Scene, WAYS};
+use super::plan::{DemoPlan, WAYS};
 use crate::path_table::bytes;
 
 /// Silence beyond this is shown as a stall.
@@ -58,16 +58,16 @@ impl Progress {
     }
 
     /// Follows a run until it is dropped.
-    pub(super) async fn follow(&self, scene: &Scene, start: Instant, live: &[Arc<Live>]) {
+    pub(super) async fn follow(&self, plan: &DemoPlan, start: Instant, live: &[Arc<Live>]) {
         let beat = if self.plain { PLAIN } else { Duration::from_millis(200) };
-        self.time.set_length(scene.run.as_millis() as u64);
+        self.time.set_length(plan.run.as_millis() as u64);
         let mut ticks = tokio::time::interval_at(start, beat);
         loop {
             ticks.tick().await;
             let now = start.elapsed();
-            let state = if now > scene.run {
+            let state = if now > plan.run {
                 "waiting for stalled connections"
-            } else if (scene.dies()..scene.returns()).contains(&now) {
+            } else if (plan.dies()..plan.returns()).contains(&now) {
                 "WiFi is DEAD"
             } else {
                 "WiFi works"
@@ -80,7 +80,7 @@ impl Progress {
                 eprintln!("{:5.1} s, {state} | {all}", now.as_secs_f64());
                 continue;
             }
-            self.time.set_position((now.as_millis() as u64).min(scene.run.as_millis() as u64));
+            self.time.set_position((now.as_millis() as u64).min(plan.run.as_millis() as u64));
             self.time.set_message(format!("{:.1} s, {state}", now.as_secs_f64()));
             for (line, text) in self.ways.iter().zip(texts) {
                 line.set_message(text);

@@ -10,7 +10,7 @@ use super::application::{self, Download, EchoPlan, EchoResult, Live};
 use super::content::Content;
 use super::origin::{File, Origin};
 use super::outcome::{self, Latency, Outcome};
-use super::scene::{WAYS, Way};
+use super::plan::{WAYS, Way};
 
 const FILE: File = File { seed: 3, length: 300_000, pace: None };
 

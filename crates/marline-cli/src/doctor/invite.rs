@@ -57,7 +57,7 @@ struct Credential {
 
 /// Where a check ended.
 #[derive(Debug)]
-struct Walk {
+struct PathCheck {
     path: String,
     server: SocketAddr,
     findings: Vec<Finding>,
@@ -68,16 +68,16 @@ struct Walk {
 /// Goes the way of an invite over each of these paths, or over all that a client would use.
 pub async fn examine(invite: &Invite, paths: &[PathSpec]) -> Examination {
     let credential = Credential { pin: invite.pin, token: invite.token.clone() };
-    walk_all(&invite.servers, paths, Some(credential)).await
+    check_all(&invite.servers, paths, Some(credential)).await
 }
 
 /// Checks over each path whether a server answers on the UDP carrier, without identifying the
 /// client.
 pub async fn knock(server: &Target, paths: &[PathSpec]) -> Examination {
-    walk_all(std::slice::from_ref(server), paths, None).await
+    check_all(std::slice::from_ref(server), paths, None).await
 }
 
-async fn walk_all(
+async fn check_all(
     servers: &[Target],
     paths: &[PathSpec],
     credential: Option<Credential>,
@@ -90,24 +90,24 @@ async fn walk_all(
         }
     };
     let (mut findings, addresses) = resolve(servers).await;
-    let mut walking = JoinSet::new();
+    let mut running = JoinSet::new();
     for path in &paths {
         for server in addresses.iter().take(MOST_SERVERS) {
-            walking.spawn(walk(path.clone(), *server, credential.clone(), deadline));
+            running.spawn(check_path(path.clone(), *server, credential.clone(), deadline));
         }
     }
-    let mut walks = Vec::new();
-    while let Some(walk) = walking.join_next().await {
-        walks.extend(walk.ok().flatten());
+    let mut checks = Vec::new();
+    while let Some(check) = running.join_next().await {
+        checks.extend(check.ok().flatten());
     }
-    let place = |walk: &Walk| {
-        let path = paths.iter().position(|path| path.to_string() == walk.path);
-        (path, addresses.iter().position(|server| *server == walk.server))
+    let place = |check: &PathCheck| {
+        let path = paths.iter().position(|path| path.to_string() == check.path);
+        (path, addresses.iter().position(|server| *server == check.server))
     };
-    walks.sort_by_key(place);
-    let usable = walks.iter().any(|walk| walk.usable);
-    let comparison = compare(&walks);
-    findings.extend(walks.into_iter().flat_map(|walk| walk.findings));
+    checks.sort_by_key(place);
+    let usable = checks.iter().any(|check| check.usable);
+    let comparison = compare(&checks);
+    findings.extend(checks.into_iter().flat_map(|check| check.findings));
     findings.extend(comparison);
     Examination { findings, usable }
 }
@@ -162,20 +162,25 @@ pub(crate) async fn resolve(servers: &[Target]) -> (Vec<Finding>, Vec<SocketAddr
 }
 
 /// One path to one address; `None`: they are of different families.
-async fn walk(
+async fn check_path(
     path: PathSpec,
     server: SocketAddr,
     credential: Option<Credential>,
     deadline: Instant,
-) -> Option<Walk> {
+) -> Option<PathCheck> {
     let name = path.to_string();
-    let mut walk =
-        Walk { path: name.clone(), server, findings: Vec::new(), answered: false, usable: false };
+    let mut check = PathCheck {
+        path: name.clone(),
+        server,
+        findings: Vec::new(),
+        answered: false,
+        usable: false,
+    };
     let client = match Client::builder().path(path).bind().await {
         Ok(client) => client,
         Err(error) => {
-            walk.findings.push(Finding::fails(CARRIER, format!("{name}: {error}")));
-            return Some(walk);
+            check.findings.push(Finding::fails(CARRIER, format!("{name}: {error}")));
+            return Some(check);
         }
     };
     let addresses = client.paths().into_iter().flat_map(|path| path.addresses);
@@ -190,27 +195,27 @@ async fn walk(
         failed => {
             let error = failed.ok().and_then(Result::err);
             let (why, what_to_do) = unanswered(&client, server, error.as_ref());
-            walk.findings.push(Finding::fails(CARRIER, format!("{way}: {why}: {what_to_do}")));
-            return Some(walk);
+            check.findings.push(Finding::fails(CARRIER, format!("{way}: {why}: {what_to_do}")));
+            return Some(check);
         }
     };
     let took_ms = begun.elapsed().as_millis();
-    walk.findings.push(Finding::works(CARRIER, format!("{way}: answers in {took_ms} ms")));
-    walk.answered = true;
+    check.findings.push(Finding::works(CARRIER, format!("{way}: answers in {took_ms} ms")));
+    check.answered = true;
     match credential {
         None => {
-            walk.usable = true;
+            check.usable = true;
             stream.abort();
         }
         Some(credential) => {
             let (findings, accepted) = greet(&client, stream, &credential, deadline).await;
             let name_way = |f: Finding| Finding { text: format!("{way}: {}", f.text), ..f };
-            walk.findings.extend(findings.into_iter().map(name_way));
-            walk.usable = accepted;
+            check.findings.extend(findings.into_iter().map(name_way));
+            check.usable = accepted;
         }
     }
     client.drained(FAREWELL).await;
-    Some(walk)
+    Some(check)
 }
 
 /// Why a server did not answer, and what to do.
@@ -328,12 +333,12 @@ fn segment_size(client: &Client) -> Option<Finding> {
 }
 
 /// What the paths tell together: a server that answers over one and not over another is not the culprit.
-fn compare(walks: &[Walk]) -> Option<Finding> {
+fn compare(checks: &[PathCheck]) -> Option<Finding> {
     let names = |answered: bool| {
         let mut names: Vec<&str> = Vec::new();
-        for walk in walks.iter().filter(|walk| walk.answered == answered) {
-            if !names.contains(&walk.path.as_str()) {
-                names.push(&walk.path);
+        for check in checks.iter().filter(|check| check.answered == answered) {
+            if !names.contains(&check.path.as_str()) {
+                names.push(&check.path);
             }
         }
         names
@@ -356,26 +361,31 @@ fn compare(walks: &[Walk]) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    fn walk(path: &str, answered: bool) -> Walk {
+    fn check_path(path: &str, answered: bool) -> PathCheck {
         let server = "9.9.9.1:7777".parse().unwrap();
-        Walk { path: path.into(), server, findings: Vec::new(), answered, usable: answered }
+        PathCheck { path: path.into(), server, findings: Vec::new(), answered, usable: answered }
     }
 
     #[test]
     fn the_paths_together_tell_who_blocks() {
-        let text = |walks: &[Walk]| compare(walks).map(|finding| finding.text);
-        let one = text(&[walk("wlan0", false), walk("wwan0", true)]).expect("a culprit");
+        let text = |checks: &[PathCheck]| compare(checks).map(|finding| finding.text);
+        let one =
+            text(&[check_path("wlan0", false), check_path("wwan0", true)]).expect("a culprit");
         assert!(
             one.contains("answers over wwan0: what is behind wlan0 seems to block UDP"),
             "{one}"
         );
         assert_eq!(
-            text(&[walk("wlan0", false), walk("wwan0", false)]),
+            text(&[check_path("wlan0", false), check_path("wwan0", false)]),
             None,
             "it may be the server"
         );
-        assert_eq!(text(&[walk("wlan0", true), walk("wwan0", true)]), None);
-        assert_eq!(text(&[walk("wlan0", false), walk("wlan0", true)]), None, "the other family");
+        assert_eq!(text(&[check_path("wlan0", true), check_path("wwan0", true)]), None);
+        assert_eq!(
+            text(&[check_path("wlan0", false), check_path("wlan0", true)]),
+            None,
+            "the other family"
+        );
     }
 
     #[tokio::test]

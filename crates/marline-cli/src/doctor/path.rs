@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use self::diagnosis::{Behaviour, WHAT, diagnose};
 use self::exchange::{Exchanged, exchange, fetch_report};
 use super::invite::usable_paths;
-use super::{Finding, Verdict};
+use super::{Finding, FindingStatus};
 pub use responder::respond;
 
 /// Segments noted per connection.
@@ -137,7 +137,7 @@ fn outcome(exchanged: &Exchanged) -> Finding {
         None => Finding::note(WHAT, format!("{how}, {} bytes came back right", exchanged.right)),
         Some(error) => Finding {
             what: WHAT,
-            verdict: Verdict::Fails,
+            status: FindingStatus::Fails,
             text: format!("{how}, {} bytes came back right, then: {error}", exchanged.right),
         },
     }

@@ -151,12 +151,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::doctor::FindingStatus;
 
     #[test]
     fn what_the_lab_lacks_is_named() {
         let ip_and_rights = lab(false, false);
-        assert_eq!(ip_and_rights.verdict, Verdict::Note);
+        assert_eq!(ip_and_rights.status, FindingStatus::Note);
         assert!(ip_and_rights.text.contains("CAP_SYS_ADMIN"), "{ip_and_rights:?}");
         assert!(ip_and_rights.text.contains("`ip`"), "{ip_and_rights:?}");
     }
@@ -175,16 +175,16 @@ mod tests {
             {"chain": {"family": "inet", "table": "t", "name": "helper"}},
         ]});
         assert_eq!(dropping(&listing), ["t in"]);
-        assert_eq!(judge("firewall", &dropping(&listing)).verdict, Verdict::Note);
-        assert_eq!(judge("firewall", &dropping(&json!({}))).verdict, Verdict::Works);
+        assert_eq!(judge("firewall", &dropping(&listing)).status, FindingStatus::Note);
+        assert_eq!(judge("firewall", &dropping(&json!({}))).status, FindingStatus::Works);
     }
 
     #[test]
     fn small_buffers_and_strict_filters_are_noted() {
-        assert_eq!(buffers(Some(212_992), true).verdict, Verdict::Works);
+        assert_eq!(buffers(Some(212_992), true).status, FindingStatus::Works);
         let small = buffers(Some(212_992), false);
-        assert!(small.verdict == Verdict::Note && small.text.contains("rmem_max=8388608"));
-        assert_eq!(buffers(Some(8 << 20), false).verdict, Verdict::Works);
+        assert!(small.status == FindingStatus::Note && small.text.contains("rmem_max=8388608"));
+        assert_eq!(buffers(Some(8 << 20), false).status, FindingStatus::Works);
         assert!(reverse_path(Some(1)).is_some_and(|f| f.text.contains("rp_filter")));
         assert_eq!(reverse_path(Some(2)), None);
     }

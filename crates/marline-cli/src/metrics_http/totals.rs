@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use metrics::{counter, describe_counter, describe_gauge, gauge, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use crate::control::protocol::{Connection, Netpath, Path, Subflow};
+use crate::control::protocol::{AddressPair, Connection, Path, Subflow};
 
 /// Distinct values of the label `path`.
 pub const MAX_PATHS: usize = 32;
@@ -75,21 +75,23 @@ const GAUGES: [(&str, &str, Of); 5] = [
     ("marline_path_rate_bits_per_second", "Delivery rates", |s| s.rate_bits_per_s.unwrap_or(0)),
 ];
 
-type OfNetpath = fn(&Netpath) -> f64;
+type OfAddressPair = fn(&AddressPair) -> f64;
 
 /// Gauges of the path health monitor per address pair: name, meaning, where from.
-const NETPATHS: [(&str, &str, OfNetpath); 5] = [
-    ("marline_netpath_members", "Subflows and plain TCP connections", |n| n.members as f64),
-    ("marline_netpath_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
-    ("marline_netpath_retransmission_ratio", "Smoothed share of retransmissions", |n| {
+const ADDRESS_PAIRS: [(&str, &str, OfAddressPair); 5] = [
+    ("marline_address_pair_members", "Subflows and plain TCP connections", |n| n.members as f64),
+    ("marline_address_pair_loss_ratio", "Smoothed share of lost segments", |n| n.loss),
+    ("marline_address_pair_retransmission_ratio", "Smoothed share of retransmissions", |n| {
         n.retransmissions
     }),
-    ("marline_netpath_rto_seconds", "Largest retransmission timeout", |n| n.rto_us as f64 / 1e6),
-    ("marline_netpath_bad", "1 while the oracle holds it to be bad", |n| {
-        f64::from(u8::from(n.verdict == "bad"))
+    ("marline_address_pair_rto_seconds", "Largest retransmission timeout", |n| {
+        n.rto_us as f64 / 1e6
+    }),
+    ("marline_address_pair_bad", "1 while path health monitoring holds it to be bad", |n| {
+        f64::from(u8::from(n.health == "bad"))
     }),
 ];
-const TIMES_BAD: &str = "marline_netpath_bad_total";
+const TIMES_BAD: &str = "marline_address_pair_bad_total";
 const SRTT: &str = "marline_path_srtt_seconds";
 /// Grows like a counter; those of this library hold whole numbers only.
 const ENERGY: &str = "marline_path_radio_joules";
@@ -119,10 +121,13 @@ impl Totals {
             for (name, meaning, _) in GAUGES {
                 describe_gauge!(name, meaning);
             }
-            for (name, meaning, _) in NETPATHS {
+            for (name, meaning, _) in ADDRESS_PAIRS {
                 describe_gauge!(name, meaning);
             }
-            describe_counter!(TIMES_BAD, "How often the oracle came to hold it to be bad");
+            describe_counter!(
+                TIMES_BAD,
+                "How often path health monitoring came to hold it to be bad"
+            );
             describe_gauge!(SRTT, "Smoothed RTT, mean over the path's subflows");
             describe_gauge!(ENERGY, "Energy of the path's radio since the path was opened");
             describe_counter!(PROMOTIONS, "Times the path's radio was woken");
@@ -165,17 +170,18 @@ impl Totals {
     }
 
     /// Takes in the path health monitor's table: the bad address pairs, then those with most
-    /// members, as far as labels go.
-    pub fn netpaths(&self, netpaths: &[Netpath]) {
-        let mut netpaths: Vec<&Netpath> = netpaths.iter().collect();
-        netpaths.sort_by_key(|n| (n.verdict != "bad", core::cmp::Reverse(n.members)));
+    /// members, as far as
+    /// labels go.
+    pub fn address_pairs(&self, address_pairs: &[AddressPair]) {
+        let mut address_pairs: Vec<&AddressPair> = address_pairs.iter().collect();
+        address_pairs.sort_by_key(|n| (n.health != "bad", core::cmp::Reverse(n.members)));
         with_local_recorder(&self.recorder, || {
-            for netpath in netpaths.into_iter().take(MAX_PATHS) {
-                let label = format!("{}={}", netpath.local, netpath.remote);
-                for (name, _, of) in NETPATHS {
-                    gauge!(name, "netpath" => label.clone()).set(of(netpath));
+            for pair in address_pairs.into_iter().take(MAX_PATHS) {
+                let label = format!("{}={}", pair.local, pair.remote);
+                for (name, _, of) in ADDRESS_PAIRS {
+                    gauge!(name, "address_pair" => label.clone()).set(of(pair));
                 }
-                counter!(TIMES_BAD, "netpath" => label).absolute(netpath.times_bad);
+                counter!(TIMES_BAD, "address_pair" => label).absolute(pair.times_bad);
             }
         });
     }
@@ -344,29 +350,30 @@ mod tests {
     }
 
     #[test]
-    fn netpaths_have_the_oracles_words() {
+    fn address_pairs_have_the_words_of_path_health() {
         let totals = Totals::new(Side::Client);
-        let wifi = Netpath {
+        let wifi = AddressPair {
             local: "192.0.2.7".into(),
             remote: "198.51.100.1".into(),
             members: 3,
             loss: 0.25,
             rto_us: 1_500_000,
-            verdict: "bad".into(),
+            health: "bad".into(),
             times_bad: 2,
-            ..Netpath::default()
+            ..AddressPair::default()
         };
-        let many = (0..100).map(|n| Netpath { local: format!("10.0.0.{n}"), ..wifi.clone() });
-        let good = many.map(|n| Netpath { verdict: "good".into(), ..n });
-        totals.netpaths(&good.chain([wifi.clone()]).collect::<Vec<_>>());
+        let many = (0..100).map(|n| AddressPair { local: format!("10.0.0.{n}"), ..wifi.clone() });
+        let good = many.map(|n| AddressPair { health: "good".into(), ..n });
+        totals.address_pairs(&good.chain([wifi.clone()]).collect::<Vec<_>>());
         let text = totals.render();
         let of = |name: &str| {
-            let label = "{netpath=\"192.0.2.7=198.51.100.1\"}";
-            value(&text, &format!("marline_netpath_{name}{label}"))
+            let label = "{address_pair=\"192.0.2.7=198.51.100.1\"}";
+            value(&text, &format!("marline_address_pair_{name}{label}"))
         };
         assert_eq!((of("bad"), of("loss_ratio"), of("members")), (1.0, 0.25, 3.0));
         assert_eq!((of("rto_seconds"), of("bad_total")), (1.5, 2.0));
-        let lines = text.lines().filter(|line| line.starts_with("marline_netpath_bad{")).count();
+        let lines =
+            text.lines().filter(|line| line.starts_with("marline_address_pair_bad{")).count();
         assert_eq!(lines, MAX_PATHS);
     }
 

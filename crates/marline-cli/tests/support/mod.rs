@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "every test binary compiles this file and uses a part of it")]
 
 pub(crate) mod native;
-pub(crate) mod stage;
-pub(crate) mod world;
+pub(crate) mod testbed;
+pub(crate) mod two_uplinks;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use marline_testkit::need;
 
-use super::world::{Until, World, namespaces_work};
+use super::testbed::{Testbed, Until, namespaces_work};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/native_world.sh");
 
-/// The world, if this machine can have it.
-pub(crate) fn world(dir: &Path, programs: &[&str]) -> Option<World> {
+/// The testbed, if this machine can have it.
+pub(crate) fn testbed(dir: &Path, programs: &[&str]) -> Option<Testbed> {
     for program in ["unshare", "nsenter", "ip", "ss", "nstat", "mptcpize"].iter().chain(programs) {
         need::program(program)?;
     }
@@ -23,7 +23,7 @@ pub(crate) fn world(dir: &Path, programs: &[&str]) -> Option<World> {
     }
     std::fs::create_dir_all(dir.join("bin")).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
-    Some(World::make(dir, SCRIPT))
+    Some(Testbed::make(dir, SCRIPT))
 }
 
 const NGINX: &str = "
@@ -46,11 +46,11 @@ http {
 ";
 
 /// A web server with some files whose sums are in `web/sums`; nothing in them repeats.
-pub(crate) fn start_nginx(world: &mut World, wrapper: &str, listen: &str, port: u16) {
-    let home = world.dir.join("server");
+pub(crate) fn start_nginx(testbed: &mut Testbed, wrapper: &str, listen: &str, port: u16) {
+    let home = testbed.dir.join("server");
     std::fs::create_dir_all(home.join("tmp")).unwrap();
     std::fs::write(home.join("nginx.conf"), NGINX.replace("LISTEN", listen)).unwrap();
-    world.run(
+    testbed.run(
         "server",
         "mkdir -p web && chmod -R a+rwX . && cd web
         test -e sums && exit
@@ -58,14 +58,14 @@ pub(crate) fn start_nginx(world: &mut World, wrapper: &str, listen: &str, port: 
         head -c 32000000 /dev/urandom > large
         sha256sum f* large > sums",
     );
-    world.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
+    testbed.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
 }
 
-/// Starts sshd in a world with two homes; the client's has what `ssh -F ssh_config` needs.
-pub(crate) fn start_sshd(world: &mut World, address: &str, port: u16, wrapper: &str) {
-    let client = world.dir.join("client");
+/// Starts sshd in a testbed with two homes; the client's has what `ssh -F ssh_config` needs.
+pub(crate) fn start_sshd(testbed: &mut Testbed, address: &str, port: u16, wrapper: &str) {
+    let client = testbed.dir.join("client");
     let key = client.join("key");
-    let home = world.dir.join("server");
+    let home = testbed.dir.join("server");
     let config = format!(
         "HostKey {home}/host_key\nAuthorizedKeysFile {home}/authorized_keys\n\
          PermitRootLogin prohibit-password\nPasswordAuthentication no\nStrictModes no\nUsePAM no\n\
@@ -89,10 +89,10 @@ pub(crate) fn start_sshd(world: &mut World, address: &str, port: u16, wrapper: &
         key = key.display(),
         client = client.display()
     );
-    world.run("server", &make);
+    testbed.run("server", &make);
     let sshd = format!(
         "{wrapper} $(command -v sshd) -D -e -f {}/sshd_config -o ListenAddress={address} -p {port}",
         home.display()
     );
-    world.start("server", &sshd, Until::Listens(port));
+    testbed.start("server", &sshd, Until::Listens(port));
 }

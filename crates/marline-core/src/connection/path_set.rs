@@ -6,7 +6,7 @@ use marline_time::{Duration, Instant, Rate};
 
 use super::addresses::Addresses;
 use super::subflow_context::{Ends, Membership, SubflowContext};
-use crate::oracle::NetpathFault;
+use crate::path_health::AddressPairFault;
 use crate::subflow::Subflow;
 use crate::{BufferTuning, ConnectionConfig, FourTuple, Keepalive, SubflowInfo};
 
@@ -230,7 +230,7 @@ impl PathSet {
         mut tcp: Subflow,
         ends: Ends,
         (membership, backup): (Membership, bool),
-        fault: Option<NetpathFault>,
+        fault: Option<AddressPairFault>,
     ) -> Option<SubflowId> {
         let limit = limit.clamp(1, MAX_SUBFLOWS);
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());

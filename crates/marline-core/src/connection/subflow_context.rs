@@ -8,7 +8,7 @@ use marline_wire::{TcpFlags, TcpSegment};
 use super::handshake::{fast_join_token, mp_join};
 use super::keys::Keys;
 use crate::SubflowState;
-use crate::oracle::NetpathFault;
+use crate::path_health::AddressPairFault;
 use crate::subflow::Subflow;
 use crate::tables::demux::FlowKey;
 
@@ -268,7 +268,7 @@ pub(super) struct SubflowContext {
     /// When it last brought news of the stream, or joined.
     last_new_at: Instant,
     /// Why the path health monitor holds its path to be bad.
-    fault: Option<NetpathFault>,
+    fault: Option<AddressPairFault>,
 }
 
 impl SubflowContext {
@@ -277,7 +277,7 @@ impl SubflowContext {
         ends: Ends,
         membership: Membership,
         backup: bool,
-        fault: Option<NetpathFault>,
+        fault: Option<AddressPairFault>,
     ) -> Self {
         SubflowContext {
             tcp,
@@ -532,7 +532,10 @@ impl SubflowContext {
     }
 
     /// What is said of its path changed, perhaps: what was said before.
-    pub(super) const fn set_fault(&mut self, fault: Option<NetpathFault>) -> Option<NetpathFault> {
+    pub(super) const fn set_fault(
+        &mut self,
+        fault: Option<AddressPairFault>,
+    ) -> Option<AddressPairFault> {
         core::mem::replace(&mut self.fault, fault)
     }
 
@@ -766,7 +769,7 @@ impl SubflowContext {
         }
         view.potentially_failed |= self.suspected;
         view.last_new_at = self.last_new_at;
-        view.bad_netpath = self.fault.is_some();
+        view.bad_address_pair = self.fault.is_some();
         view
     }
 

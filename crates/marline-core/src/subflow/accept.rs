@@ -27,7 +27,7 @@ const ANSWER_GAP: Duration = Duration::from_millis(500);
 
 /// A segment's place in sequence space.
 #[derive(Copy, Clone, Debug)]
-struct Place {
+struct SegmentSpan {
     /// Its first octet, SYN included.
     start: Ssn,
     /// One past its last, FIN included.
@@ -75,16 +75,16 @@ impl Subflow {
         ecn: Ecn,
         accept_window: u64,
     ) -> Ingress {
-        let Some(place) = self.place(segment, accept_window) else {
+        let Some(span) = self.span(segment, accept_window) else {
             // Before the stream's first octet. A RST there is as far outside as any other.
             let is_reset = segment.header.flags.contains(TcpFlags::RST);
             return if is_reset { Ingress::default() } else { self.challenge(now, segment) };
         };
-        match self.check(now, segment, &place) {
+        match self.check(now, segment, &span) {
             Check::Accept => {}
             Check::Drop => return Ingress::default(),
             Check::Challenge => return self.challenge(now, segment),
-            Check::Duplicate => return self.on_duplicate(now, segment, &place),
+            Check::Duplicate => return self.on_duplicate(now, segment, &span),
             Check::Reset => return self.accept_reset(),
         }
         let ack = match self.check_ack(segment) {
@@ -92,7 +92,7 @@ impl Subflow {
             Err(Check::Challenge) => return self.challenge(now, segment),
             Err(_) => return Ingress::default(),
         };
-        self.take_accepted(now, segment, ecn, (place, ack))
+        self.take_accepted(now, segment, ecn, (span, ack))
     }
 
     /// The peer has reset this subflow, and it was the peer.
@@ -106,13 +106,13 @@ impl Subflow {
         now: Instant,
         segment: &TcpSegment<'_>,
         ecn: Ecn,
-        (place, ack): (Place, Ssn),
+        (span, ack): (SegmentSpan, Ssn),
     ) -> Ingress {
         let header = &segment.header;
         let is_syn = header.flags.contains(TcpFlags::SYN);
         self.heard(now);
         if let Some(timestamps) = segment.options.timestamps.filter(|_| self.timestamps.enabled) {
-            self.timestamps.on_accepted(now, timestamps.value, place.start);
+            self.timestamps.on_accepted(now, timestamps.value, span.start);
         }
         let (prior_una, prior_window) = (self.tx.una, self.tx.window);
         if self.state.is(SubflowState::SynReceived) {
@@ -121,14 +121,14 @@ impl Subflow {
                 self.ack.demand();
             }
         }
-        self.update_window(segment, place.start, ack);
+        self.update_window(segment, span.start, ack);
         if ack >= self.tx.una && !is_syn {
             let input = AckInput {
                 ack,
                 flags: header.flags,
                 sack: self.read_sack(ack, &segment.options.sack),
                 echo: self.echo_of(segment),
-                duplicate: place.start == place.end && self.tx.window == prior_window,
+                duplicate: span.start == span.end && self.tx.window == prior_window,
             };
             self.on_ack(now, &input);
         }
@@ -153,33 +153,33 @@ impl Subflow {
             window: self.window_of(segment),
             ..Ingress::default()
         };
-        let start = if is_syn { place.start.plus(1) } else { place.start };
-        self.receive(now, segment, (start, place.edge), &mut ingress);
+        let start = if is_syn { span.start.plus(1) } else { span.start };
+        self.receive(now, segment, (start, span.edge), &mut ingress);
         ingress
     }
 
-    fn place(&self, segment: &TcpSegment<'_>, accept_window: u64) -> Option<Place> {
+    fn span(&self, segment: &TcpSegment<'_>, accept_window: u64) -> Option<SegmentSpan> {
         let flags = segment.header.flags;
         let start = segment.header.seq.unwrap_near(self.irs, self.rx.nxt.0)?;
         let len = segment.payload.len() as u64
             + u64::from(flags.contains(TcpFlags::SYN))
             + u64::from(flags.contains(TcpFlags::FIN));
         let edge = self.rx.edge.max(self.rx.nxt.plus(accept_window));
-        Some(Place { start: Ssn(start), end: Ssn(start + len), edge })
+        Some(SegmentSpan { start: Ssn(start), end: Ssn(start + len), edge })
     }
 
-    fn check(&mut self, now: Instant, segment: &TcpSegment<'_>, place: &Place) -> Check {
+    fn check(&mut self, now: Instant, segment: &TcpSegment<'_>, span: &SegmentSpan) -> Check {
         let flags = segment.header.flags;
         let nxt = self.rx.nxt;
         if flags.contains(TcpFlags::RST) {
-            return match place.start {
+            return match span.start {
                 start if start == nxt => Check::Reset,
-                start if start > nxt && start < place.edge => Check::Challenge,
+                start if start > nxt && start < span.edge => Check::Challenge,
                 _ => Check::Drop,
             };
         }
         if flags.contains(TcpFlags::SYN) {
-            let opening = self.state.is(SubflowState::SynReceived) && place.start == Ssn(0);
+            let opening = self.state.is(SubflowState::SynReceived) && span.start == Ssn(0);
             return match (opening, flags.contains(TcpFlags::ACK)) {
                 (true, true) => Check::Accept,
                 (true, false) => {
@@ -194,13 +194,13 @@ impl Subflow {
             match segment.options.timestamps {
                 // RFC 7323 section 3.2 would drop it, but the longest ADD_ADDR leaves no room for
                 // timestamps beside it. It moves no data.
-                None if place.start == place.end && segment.options.has_mptcp() => {}
+                None if span.start == span.end && segment.options.has_mptcp() => {}
                 None if self.config.linux_compat.forgive_missing_timestamps => {}
                 None => return Check::Drop,
                 Some(timestamps) if self.timestamps.is_old(now, timestamps.value) => {
                     // To TCP a pure ACK that others overtook says nothing. What Multipath TCP puts on it
                     // may be said nowhere else: a DATA_FIN, an address, a greeting.
-                    let tells = place.start == place.end && segment.options.has_mptcp();
+                    let tells = span.start == span.end && segment.options.has_mptcp();
                     if !tells || !self.timestamps.is_overtaken(timestamps.value, self.tx.rtt.rto())
                     {
                         return Check::Challenge;
@@ -209,25 +209,21 @@ impl Subflow {
                 Some(_) => {}
             }
         }
-        if place.start == place.end {
+        if span.start == span.end {
             return match () {
-                () if place.start > place.edge => Check::Challenge,
-                () if place.start >= self.timestamps.last_ack_sent() => Check::Accept,
-                () if place.start.plus(1) == nxt => Check::Duplicate,
+                () if span.start > span.edge => Check::Challenge,
+                () if span.start >= self.timestamps.last_ack_sent() => Check::Accept,
+                () if span.start.plus(1) == nxt => Check::Duplicate,
                 () => Check::Challenge,
             };
         }
-        if place.end <= nxt {
+        if span.end <= nxt {
             let known = nxt.0.saturating_sub(self.rx.max_offered.max(1 << 16));
-            return if place.start.0 >= known { Check::Duplicate } else { Check::Challenge };
+            return if span.start.0 >= known { Check::Duplicate } else { Check::Challenge };
         }
         // At RCV.NXT a segment is read even if the window is closed: its ACK counts, its payload
         // is cut off.
-        if place.start < place.edge || place.start == nxt {
-            Check::Accept
-        } else {
-            Check::Challenge
-        }
+        if span.start < span.edge || span.start == nxt { Check::Accept } else { Check::Challenge }
     }
 
     /// The ACK field: RFC 5961 section 5 lets it lie at most a window below SND.UNA.
@@ -272,12 +268,17 @@ impl Subflow {
     }
 
     /// A segment of which nothing is new: a repetition, or a probe. The peer must hear where we are.
-    fn on_duplicate(&mut self, now: Instant, segment: &TcpSegment<'_>, place: &Place) -> Ingress {
+    fn on_duplicate(
+        &mut self,
+        now: Instant,
+        segment: &TcpSegment<'_>,
+        span: &SegmentSpan,
+    ) -> Ingress {
         let bytes = segment.payload.len() as u64;
         self.ack.demand();
         self.stats.bytes_duplicate += bytes;
         if bytes > 0 {
-            self.rx.dsack = Some((place.start, place.start.plus(bytes)));
+            self.rx.dsack = Some((span.start, span.start.plus(bytes)));
         }
         if self.state.is(SubflowState::TimeWait) {
             self.start_time_wait(now);

@@ -6,7 +6,7 @@
 //! recovery begins; congestion control and pacer have the last word.
 
 use marline_policy::{
-    AckSample, AckSummary, AckVerdict, CongestionSignal, DeliveredSegment, Phase, RateSample,
+    AckOutcome, AckSample, AckSummary, CongestionSignal, DeliveredSegment, Phase, RateSample,
     SentSegment, Ssn,
 };
 use marline_time::{Duration, Instant};
@@ -352,8 +352,8 @@ impl Subflow {
         };
         self.scratch.lost.clear();
         let context = self.tx.context(now);
-        let verdict: AckVerdict = self.recovery.on_ack(&summary, &context, &mut self.scratch.lost);
-        if verdict.probe_repaired_loss && self.tx.phase == Phase::Open {
+        let outcome: AckOutcome = self.recovery.on_ack(&summary, &context, &mut self.scratch.lost);
+        if outcome.probe_repaired_loss && self.tx.phase == Phase::Open {
             self.tx.undo = None;
             self.tx.losses.on_episode();
             let signals = [

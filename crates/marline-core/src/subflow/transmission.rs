@@ -10,7 +10,7 @@ use marline_time::{Duration, Instant};
 
 use super::SubflowConfig;
 use super::loss::LossHistory;
-use super::netpath::Tally;
+use super::path_health::Tally;
 use super::prr::Prr;
 use super::rate::RateSampler;
 use super::rto::{Frto, RtoTimer};

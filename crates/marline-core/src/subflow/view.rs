@@ -40,7 +40,7 @@ impl Subflow {
             last_heard_at: self.last_heard_at,
             // What the connection knows of it.
             last_new_at: Instant::ZERO,
-            bad_netpath: false,
+            bad_address_pair: false,
         }
     }
 

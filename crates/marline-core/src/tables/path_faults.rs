@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::FourTuple;
-use crate::oracle::{NetpathFault, Trouble};
+use crate::path_health::{AddressPairFault, Trouble};
 
 /// Address pairs whose troubles are remembered until the visit that follows.
 const MAX_TROUBLES: usize = 64;
@@ -17,7 +17,7 @@ pub(crate) struct PathFaults {
     /// What timed out since the last visit, by addresses: of one address pair the worst.
     troubles: BTreeMap<(IpAddr, IpAddr), (FourTuple, Trouble)>,
     /// The bad address pairs, by addresses.
-    bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>,
+    bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>,
 }
 
 impl PathFaults {
@@ -32,7 +32,7 @@ impl PathFaults {
     }
 
     /// Why the path is bad; `None` if it is not.
-    pub(crate) fn fault(&self, path: &FourTuple) -> Option<NetpathFault> {
+    pub(crate) fn fault(&self, path: &FourTuple) -> Option<AddressPairFault> {
         self.bad.get(&(path.local.ip(), path.remote.ip())).copied()
     }
 
@@ -50,7 +50,7 @@ impl PathFaults {
     }
 
     /// Verdicts changed.
-    pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), NetpathFault>) {
+    pub(crate) fn set_bad(&mut self, bad: BTreeMap<(IpAddr, IpAddr), AddressPairFault>) {
         self.bad = bad;
     }
 }

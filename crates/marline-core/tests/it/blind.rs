@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use marline_core::{ConnectionId, FourTuple, NetworkError, ReadError, SubflowState};
-use marline_testkit::scene::{flow_capabilities, listening, path, served};
+use marline_testkit::fixtures::{flow_capabilities, listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg};
 use marline_wire::mptcp::{MpFastclose, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags};

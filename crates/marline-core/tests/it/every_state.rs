@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionConfig, ConnectionId, EndpointConfig, SubflowState};
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::scene::{flow_capabilities, listening, path, serve, served};
+use marline_testkit::fixtures::{flow_capabilities, listening, path, serve, served};
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::mptcp::{
@@ -22,9 +22,9 @@ const BOUND: u64 = 9 * (6 << 20) + (4 << 20);
 const SEGMENTS: u64 = 2_000;
 
 /// A state: the script in it, the peer, and the endpoint's connection.
-type Scene = (Script, Peer, Option<ConnectionId>);
+type Setup = (Script, Peer, Option<ConnectionId>);
 /// Brings a script into a state, with a seed.
-type Opening = fn(u64) -> Scene;
+type Opening = fn(u64) -> Setup;
 
 fn with_ids(mut config: EndpointConfig) -> EndpointConfig {
     config.capabilities = flow_capabilities();
@@ -37,12 +37,12 @@ fn accepting(change: impl FnOnce(&mut ConnectionConfig)) -> EndpointConfig {
     endpoint_config(Some(accept))
 }
 
-fn listen(seed: u64) -> Scene {
+fn listen(seed: u64) -> Setup {
     let peer = Peer::new(path(0, 2, 40_000), 0x1111_2222_3333_4444);
     (Script::new(listening(), seed), peer, None)
 }
 
-fn syn_sent(seed: u64) -> Scene {
+fn syn_sent(seed: u64) -> Setup {
     let mut script = Script::new(endpoint_config(None), seed);
     let ends = path(0, 2, 443);
     let id = script.connect(two_addresses(), ends.local, ends.remote);
@@ -66,7 +66,7 @@ fn two_addresses() -> ConnectionConfig {
     config
 }
 
-fn syn_received(seed: u64) -> Scene {
+fn syn_received(seed: u64) -> Setup {
     let (mut script, mut peer, _) = listen(seed);
     let syn = peer.capable_syn();
     peer.send(&mut script, syn);
@@ -74,7 +74,7 @@ fn syn_received(seed: u64) -> Scene {
     (script, peer, None)
 }
 
-fn client_established(seed: u64) -> Scene {
+fn client_established(seed: u64) -> Setup {
     let mut script = Script::new(endpoint_config(None), seed);
     let ends = path(0, 2, 443);
     let id = script.connect(two_addresses(), ends.local, ends.remote);
@@ -84,7 +84,7 @@ fn client_established(seed: u64) -> Scene {
 }
 
 /// The client's own join is under way.
-fn client_joining(seed: u64) -> Scene {
+fn client_joining(seed: u64) -> Setup {
     let (mut script, mut first, id) = client_established(seed);
     first.send_data(&mut script, b"hello");
     script.advance(Duration::from_millis(100));
@@ -97,23 +97,23 @@ fn client_joining(seed: u64) -> Scene {
     (script, second, id)
 }
 
-fn established(seed: u64) -> Scene {
+fn established(seed: u64) -> Setup {
     let (script, peer, id) = served(listening(), seed);
     (script, peer, Some(id))
 }
 
-fn established_with_ids(seed: u64) -> Scene {
+fn established_with_ids(seed: u64) -> Setup {
     let (script, peer, id) = served(with_ids(listening()), seed);
     (script, peer, Some(id))
 }
 
-fn unacknowledged_data(seed: u64) -> Scene {
+fn unacknowledged_data(seed: u64) -> Setup {
     let (mut script, peer, id) = served(listening(), seed);
     script.run(|e, now| e.write(now, id, &[3; 50_000]).expect("room"));
     (script, peer, Some(id))
 }
 
-fn with_checksums(seed: u64) -> Scene {
+fn with_checksums(seed: u64) -> Setup {
     let mut script = Script::new(accepting(|c| c.dss_checksum = true), seed);
     let mut peer = Peer::new(path(0, 2, 40_000), 0x1111_2222_3333_4444);
     peer.connect(&mut script);
@@ -122,7 +122,7 @@ fn with_checksums(seed: u64) -> Scene {
     (script, peer, id)
 }
 
-fn plain(seed: u64) -> Scene {
+fn plain(seed: u64) -> Setup {
     let (mut script, mut peer, _) = listen(seed);
     let syn = Seg::syn().mss(1_400).sack_permitted().window_scale(7);
     peer.send(&mut script, syn);
@@ -133,7 +133,7 @@ fn plain(seed: u64) -> Scene {
     (script, peer, Some(id))
 }
 
-fn join_pending(seed: u64) -> Scene {
+fn join_pending(seed: u64) -> Setup {
     let (mut script, first, id) = served(listening(), seed);
     let mut second = Peer::new(path(1, 2, 40_000), first.key);
     second.timestamps = Some((1, 0));
@@ -144,7 +144,7 @@ fn join_pending(seed: u64) -> Scene {
     (script, second, Some(id))
 }
 
-fn joined(seed: u64) -> Scene {
+fn joined(seed: u64) -> Setup {
     let (mut script, first, id) = served(listening(), seed);
     let mut second = Peer::new(path(1, 2, 40_000), 0);
     second.join(&mut script, &first, 1);
@@ -153,7 +153,7 @@ fn joined(seed: u64) -> Scene {
 }
 
 /// Our DATA_FIN is out; with `acked`, it was acknowledged.
-fn shut_down(seed: u64, acked: bool) -> Scene {
+fn shut_down(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = served(listening(), seed);
     script.run(|e, now| e.shutdown(now, id));
     peer.hear_all(&mut script);
@@ -164,7 +164,7 @@ fn shut_down(seed: u64, acked: bool) -> Scene {
 }
 
 /// Both DATA_FINs are through: FIN-WAIT-1. With `acked`, FIN-WAIT-2.
-fn fin_wait(seed: u64, acked: bool) -> Scene {
+fn fin_wait(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = shut_down(seed, true);
     let end = Seg::ack().data_ack(peer.expected_dsn).mapping(peer.next_dsn, 0, 1).data_fin();
     peer.send(&mut script, end);
@@ -177,7 +177,7 @@ fn fin_wait(seed: u64, acked: bool) -> Scene {
 }
 
 /// CLOSING, and TIME-WAIT if our FIN is acknowledged, too.
-fn closing(seed: u64, acked: bool) -> Scene {
+fn closing(seed: u64, acked: bool) -> Setup {
     let (mut script, mut peer, id) = fin_wait(seed, false);
     let our_fin = peer.expected;
     let number = if acked { our_fin } else { our_fin.add(u32::MAX) };
@@ -188,7 +188,7 @@ fn closing(seed: u64, acked: bool) -> Scene {
     (script, peer, id)
 }
 
-fn close_wait_plain(seed: u64, closed: bool) -> Scene {
+fn close_wait_plain(seed: u64, closed: bool) -> Setup {
     let (mut script, mut peer, id) = plain(seed);
     peer.send(&mut script, Seg::fin());
     if let Some(id) = id.filter(|_| closed) {
@@ -317,12 +317,12 @@ fn mutated(rng: &mut dyn Rng, peer: &Peer) -> Seg {
 }
 
 /// Segments into one state; how often the state began anew.
-fn attack(name: &str, scene: Opening, segments: u64) {
+fn attack(name: &str, setup: Opening, segments: u64) {
     let mut rng = SeedTree::new(1).branch("every state").stream(name);
     let (mut left, mut rounds, mut peak) = (segments, 0, 0);
     while left > 0 {
         rounds += 1;
-        let (mut script, mut peer, id) = scene(rounds);
+        let (mut script, mut peer, id) = setup(rounds);
         let _ = script.take_sent();
         for _ in 0..10 + rng.below(30) {
             left = left.saturating_sub(1);
@@ -390,15 +390,15 @@ fn nonsense_into_every_state() {
         ("CLOSE-WAIT, plain", |seed| close_wait_plain(seed, false)),
         ("LAST-ACK, plain", |seed| close_wait_plain(seed, true)),
     ];
-    for (name, scene) in states {
-        attack(name, scene, segments);
+    for (name, setup) in states {
+        attack(name, setup, segments);
     }
 }
 
-/// The scenes are what they are called.
+/// The setups are what they are called.
 #[test]
 fn the_states_are_what_they_are_called() {
-    let state = |(script, _, id): Scene| {
+    let state = |(script, _, id): Setup| {
         let info = script.endpoint.info(id?)?;
         info.subflows.last().map(|s| s.state)
     };

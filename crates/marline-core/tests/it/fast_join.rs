@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use marline_core::{ConnectionConfig, ConnectionId, Extensions};
-use marline_testkit::scene::{path, served};
+use marline_testkit::fixtures::{path, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::two_hosts::{Packet, TwoHosts, Verdict, bytes, second_unused};
+use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, second_unused};
 use marline_core::{
     ConnectionConfig, ConnectionId, Extensions, FourTuple, NetworkError, SubflowState,
 };
 use marline_policy::{AddressId, PathAction};
-use marline_testkit::scene::calling;
+use marline_testkit::fixtures::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{ExperimentalMessage, FastJoinForm, MpJoin, MptcpOption};
@@ -330,7 +330,7 @@ fn without_agreement_a_hurried_join_is_an_ordinary_one() {
     let mut hosts = TwoHosts::new(
         by_hand(),
         ConnectionConfig { allow_extensions: Extensions::NONE, ..config() },
-        |_| Verdict::Pass,
+        |_| MiddleboxAction::Pass,
         1,
     );
     hosts.run_ms(500);
@@ -368,53 +368,52 @@ fn flip_last(p: &mut Packet<'_>) {
 /// Both directions, and a middlebox that does something to the join; the first path dies for good.
 #[test]
 fn whatever_a_box_does_to_it_the_bytes_arrive() {
-    type Box = fn(&mut Packet<'_>) -> Verdict;
-    let boxes: [(&str, Box); 9] =
-        [
-            ("nothing", |_| Verdict::Pass),
-            ("strips the SYN", |p| {
-                if is_fast_syn(p) {
-                    p.strip();
-                }
-                Verdict::Pass
-            }),
-            ("strips the SYN/ACK", |p| {
-                if is_fast_syn_ack(p) {
-                    p.strip();
-                }
-                Verdict::Pass
-            }),
-            ("drops the data of a SYN", |p| {
-                if is_fast_syn(p) {
-                    p.seg.payload.clear();
-                }
-                Verdict::Pass
-            }),
-            ("cuts the data of a SYN", |p| {
-                if is_fast_syn(p) {
-                    p.seg.payload.truncate(100);
-                }
-                Verdict::Pass
-            }),
-            ("mangles the SYN", |p| {
-                if is_fast_syn(p) {
-                    flip_last(p);
-                }
-                Verdict::Pass
-            }),
-            ("mangles the SYN/ACK", |p| {
-                if is_fast_syn_ack(p) {
-                    flip_last(p);
-                }
-                Verdict::Pass
-            }),
-            ("drops SYNs with the option", |p| {
-                if is_fast_syn(p) { Verdict::Drop } else { Verdict::Pass }
-            }),
-            ("drops SYN/ACKs with the option", |p| {
-                if is_fast_syn_ack(p) { Verdict::Drop } else { Verdict::Pass }
-            }),
-        ];
+    type Box = fn(&mut Packet<'_>) -> MiddleboxAction;
+    let boxes: [(&str, Box); 9] = [
+        ("nothing", |_| MiddleboxAction::Pass),
+        ("strips the SYN", |p| {
+            if is_fast_syn(p) {
+                p.strip();
+            }
+            MiddleboxAction::Pass
+        }),
+        ("strips the SYN/ACK", |p| {
+            if is_fast_syn_ack(p) {
+                p.strip();
+            }
+            MiddleboxAction::Pass
+        }),
+        ("drops the data of a SYN", |p| {
+            if is_fast_syn(p) {
+                p.seg.payload.clear();
+            }
+            MiddleboxAction::Pass
+        }),
+        ("cuts the data of a SYN", |p| {
+            if is_fast_syn(p) {
+                p.seg.payload.truncate(100);
+            }
+            MiddleboxAction::Pass
+        }),
+        ("mangles the SYN", |p| {
+            if is_fast_syn(p) {
+                flip_last(p);
+            }
+            MiddleboxAction::Pass
+        }),
+        ("mangles the SYN/ACK", |p| {
+            if is_fast_syn_ack(p) {
+                flip_last(p);
+            }
+            MiddleboxAction::Pass
+        }),
+        ("drops SYNs with the option", |p| {
+            if is_fast_syn(p) { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
+        }),
+        ("drops SYN/ACKs with the option", |p| {
+            if is_fast_syn_ack(p) { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
+        }),
+    ];
     for (name, middlebox) in boxes {
         for upload in [true, false] {
             let mut hosts = TwoHosts::new(by_hand(), config(), middlebox, 3);
@@ -440,6 +439,7 @@ fn whatever_a_box_does_to_it_the_bytes_arrive() {
     }
 }
 
-fn kill_first_path(hosts: &mut TwoHosts, middlebox: fn(&mut Packet<'_>) -> Verdict) {
-    hosts.middlebox = Box::new(move |p| if p.path == 0 { Verdict::Drop } else { middlebox(p) });
+fn kill_first_path(hosts: &mut TwoHosts, middlebox: fn(&mut Packet<'_>) -> MiddleboxAction) {
+    hosts.middlebox =
+        Box::new(move |p| if p.path == 0 { MiddleboxAction::Drop } else { middlebox(p) });
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use marline_core::{ConnectionId, Event, FourTuple, PacketMeta};
-use marline_testkit::scene::{flow_capabilities, path, serve};
+use marline_testkit::fixtures::{flow_capabilities, path, serve};
 use marline_testkit::{Fate, Pair, Peer, Script, Seg, Side, config, endpoint_config, keys};
 use marline_time::{Rng, SeedTree};
 use marline_wire::mptcp::{MpJoin, MptcpOption};
@@ -54,7 +54,7 @@ const FLOOD: u32 = 100_000;
 const PER_MS: u32 = 50;
 
 /// A connection over which A sends to B without end, at most a window of bytes per round trip.
-struct Scene {
+struct Setup {
     pair: Pair,
     sender: ConnectionId,
     receiver: ConnectionId,
@@ -69,8 +69,8 @@ fn byte(position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-impl Scene {
-    fn new(with_ids: bool) -> Scene {
+impl Setup {
+    fn new(with_ids: bool) -> Setup {
         let mut ends = (endpoint_config(None), endpoint_config(Some(config())));
         if with_ids {
             ends.0.capabilities = flow_capabilities();
@@ -82,9 +82,9 @@ impl Scene {
         let sender = pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
         let receiver = ConnectionId(0);
         let (written, read, keys) = (0, 0, (0, 0));
-        let mut scene = Scene { pair, sender, receiver, written, read, keys, with_ids };
-        scene.run(Duration::from_secs(1));
-        scene
+        let mut setup = Setup { pair, sender, receiver, written, read, keys, with_ids };
+        setup.run(Duration::from_secs(1));
+        setup
     }
 
     fn run(&mut self, time: Duration) {
@@ -144,7 +144,7 @@ impl Scene {
 
     /// Two seconds of transfer with a flood beside it. Bytes that arrived meanwhile, the most memory
     /// that was allocated beyond the start's, and what was left ten minutes after.
-    fn under(&mut self, mut flood: impl FnMut(&mut Scene)) -> Measured {
+    fn under(&mut self, mut flood: impl FnMut(&mut Setup)) -> Measured {
         let (start, read) = (live(), self.read);
         let mut peak = 0;
         let mut answers = 0;
@@ -198,8 +198,8 @@ fn spoofed(rng: &mut dyn Rng) -> FourTuple {
 }
 
 fn quiet(with_ids: bool) -> Measured {
-    let mut scene = Scene::new(with_ids);
-    scene.under(|_| {})
+    let mut setup = Setup::new(with_ids);
+    setup.under(|_| {})
 }
 
 /// The flood may cost this much memory at the most, and this share of the transfer.
@@ -219,20 +219,20 @@ fn assert_bounded(name: &str, with_ids: bool, flooded: Measured, bound: i64) {
 #[test]
 fn a_flood_of_syns() {
     for with_ids in [false, true] {
-        let mut scene = Scene::new(with_ids);
+        let mut setup = Setup::new(with_ids);
         let mut rng = SeedTree::new(1).stream("syns");
-        let flooded = scene.under(|scene| {
+        let flooded = setup.under(|setup| {
             let ends = spoofed(&mut rng);
             let peer = Peer::new(ends, 0);
             let told = if with_ids { rng.next_u64() | 1 } else { 0 };
-            scene.attack(ends, told, peer.capable_syn().at(SeqNum(rng.next_u32())));
+            setup.attack(ends, told, peer.capable_syn().at(SeqNum(rng.next_u32())));
         });
-        let counters = scene.pair.endpoint(Side::B).counters();
+        let counters = setup.pair.endpoint(Side::B).counters();
         // The carrier that has ids asks for cookies of its own; here nobody does.
         let turned_away =
             if with_ids { counters.syn_queue_overflow } else { counters.syn_cookies_sent };
         assert!(turned_away > u64::from(FLOOD) - 2_000);
-        assert_eq!(scene.connections(), 1, "half-open ones ended");
+        assert_eq!(setup.connections(), 1, "half-open ones ended");
         // Limits::syn_queue half-open connections of a few KiB, alarms and tables.
         assert_bounded("SYNs", with_ids, flooded, 24 << 20);
     }
@@ -240,19 +240,19 @@ fn a_flood_of_syns() {
 
 #[test]
 fn a_flood_of_syns_does_not_keep_others_out_afterwards() {
-    let mut scene = Scene::new(false);
+    let mut setup = Setup::new(false);
     let mut rng = SeedTree::new(2).stream("syns");
     for _ in 0..5_000 {
         let ends = spoofed(&mut rng);
-        scene.attack(ends, 0, Seg::syn().mss(1_400).at(SeqNum(rng.next_u32())));
+        setup.attack(ends, 0, Seg::syn().mss(1_400).at(SeqNum(rng.next_u32())));
     }
-    scene.lose_answers();
-    let now = scene.pair.now();
+    setup.lose_answers();
+    let now = setup.pair.now();
     let (local, remote) = (([10, 9, 0, 2], 0).into(), ([10, 9, 0, 1], 80).into());
     let newcomer =
-        scene.pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
-    scene.run(Duration::from_millis(200));
-    let info = scene.pair.endpoint(Side::A).info(newcomer).expect("it lives");
+        setup.pair.endpoint(Side::A).connect(now, config(), local, remote).expect("room");
+    setup.run(Duration::from_millis(200));
+    let info = setup.pair.endpoint(Side::A).info(newcomer).expect("it lives");
     assert_eq!(info.subflows[0].state, marline_core::SubflowState::Established);
     assert_eq!(info.fallback, None);
 }
@@ -266,14 +266,14 @@ fn join_syn(token: u32, nonce: u32) -> Seg {
 #[test]
 fn a_flood_of_joins_with_wrong_tokens() {
     for with_ids in [false, true] {
-        let mut scene = Scene::new(with_ids);
+        let mut setup = Setup::new(with_ids);
         let mut rng = SeedTree::new(3).stream("joins");
-        let flooded = scene.under(|scene| {
+        let flooded = setup.under(|setup| {
             let ends = spoofed(&mut rng);
             let told = if with_ids { rng.next_u64() | 1 } else { 0 };
-            scene.attack(ends, told, join_syn(rng.next_u32(), rng.next_u32()));
+            setup.attack(ends, told, join_syn(rng.next_u32(), rng.next_u32()));
         });
-        let counters = scene.pair.endpoint(Side::B).counters();
+        let counters = setup.pair.endpoint(Side::B).counters();
         assert_eq!(counters.mp_join_no_token, u64::from(FLOOD));
         // Resets: 1,000 a second at the most.
         assert!(counters.resets_out <= 3_000, "{}", counters.resets_out);
@@ -284,18 +284,18 @@ fn a_flood_of_joins_with_wrong_tokens() {
 #[test]
 fn a_flood_of_joins_with_the_right_token() {
     for with_ids in [false, true] {
-        let mut scene = Scene::new(with_ids);
-        let token = keys::token(scene.keys.1);
+        let mut setup = Setup::new(with_ids);
+        let token = keys::token(setup.keys.1);
         let mut rng = SeedTree::new(4).stream("joins");
-        let flooded = scene.under(|scene| {
+        let flooded = setup.under(|setup| {
             let ends = spoofed(&mut rng);
             let told = if with_ids { rng.next_u64() | 1 } else { 0 };
-            scene.attack(ends, told, join_syn(token, rng.next_u32()));
+            setup.attack(ends, told, join_syn(token, rng.next_u32()));
         });
-        let counters = scene.pair.endpoint(Side::B).counters();
+        let counters = setup.pair.endpoint(Side::B).counters();
         assert!(counters.mp_join_rejected > u64::from(FLOOD) - 1_000);
-        let receiver = scene.receiver;
-        let info = scene.pair.endpoint(Side::B).info(receiver).expect("it lives");
+        let receiver = setup.receiver;
+        let info = setup.pair.endpoint(Side::B).info(receiver).expect("it lives");
         assert_eq!((info.subflows.len(), info.gone.len()), (1, 0));
         assert_bounded("joins with the right token", with_ids, flooded, 1 << 20);
     }
@@ -304,12 +304,12 @@ fn a_flood_of_joins_with_the_right_token() {
 #[test]
 fn a_flood_of_strays() {
     for with_ids in [false, true] {
-        let mut scene = Scene::new(with_ids);
+        let mut setup = Setup::new(with_ids);
         let mut rng = SeedTree::new(5).stream("strays");
-        let flooded = scene.under(|scene| {
+        let flooded = setup.under(|setup| {
             let flags = TcpFlags(rng.below(512) as u16).without(TcpFlags::SYN);
             let seg = Seg::new(flags).at(SeqNum(rng.next_u32())).payload(&[1; 100]);
-            scene.attack(spoofed(&mut rng), 0, seg);
+            setup.attack(spoofed(&mut rng), 0, seg);
         });
         assert_bounded("segments of no subflow", with_ids, flooded, 1 << 20);
     }
@@ -352,15 +352,15 @@ fn handshakes_completed_and_left_alone_are_bounded_by_the_limit_of_connections()
 /// Short messages with pauses, for hours: alarms, ended flows and the like must not pile up.
 #[test]
 fn a_connection_that_talks_now_and_then_grows_no_memory() {
-    let mut scene = Scene::new(false);
+    let mut setup = Setup::new(false);
     let mut at = Vec::new();
     for _ in 0..8 {
         for _ in 0..1_000 {
-            scene.transfer();
-            scene.run(Duration::from_secs(3));
+            setup.transfer();
+            setup.run(Duration::from_secs(3));
         }
-        scene.transfer();
-        scene.run(Duration::from_secs(3));
+        setup.transfer();
+        setup.run(Duration::from_secs(3));
         at.push(live());
     }
     let growth = at[7] - at[1];

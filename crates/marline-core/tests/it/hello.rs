@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::two_hosts::{Packet, TwoHosts, Verdict, bytes};
+use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes};
 use marline_core::{ConnectionConfig, Extensions, MonitorKind};
 use marline_policy::SchedulerFactory;
-use marline_testkit::scene::{calling, served};
+use marline_testkit::fixtures::{calling, served};
 use marline_testkit::{Seg, Sent, Side, config, endpoint_config};
 use marline_wire::mptcp::{ExperimentalMessage, MpExperimental, MptcpOption};
 
@@ -45,7 +45,8 @@ fn hellos(sent: &[Sent]) -> Vec<Extensions> {
 
 #[test]
 fn two_peers_agree_on_what_one_asks_for_and_the_other_allows() {
-    let mut hosts = TwoHosts::new(asking(Extensions(0xffff)), following(), |_| Verdict::Pass, 1);
+    let mut hosts =
+        TwoHosts::new(asking(Extensions(0xffff)), following(), |_| MiddleboxAction::Pass, 1);
     hosts.run_ms(1_000);
     for side in [Side::A, Side::B] {
         assert!(hosts.info(side).extensions.contains(FOLLOW), "{side:?}");
@@ -63,7 +64,7 @@ fn two_peers_agree_on_what_one_asks_for_and_the_other_allows() {
 
 #[test]
 fn who_asks_for_nothing_says_nothing() {
-    let mut hosts = TwoHosts::new(config(), following(), |_| Verdict::Pass, 1);
+    let mut hosts = TwoHosts::new(config(), following(), |_| MiddleboxAction::Pass, 1);
     hosts.exchange_and_close(Side::A, &bytes(50_000, 1), &bytes(50_000, 2));
     assert_eq!(hosts.count(|c| c.hello_tx + c.hello_rx), 0);
     let experimental = |o| matches!(o, MptcpOption::Experimental(_));
@@ -78,7 +79,7 @@ fn a_server_grants_no_more_than_it_may() {
         (ConnectionConfig { allow_extensions: Extensions::NONE, ..following() }, Extensions::NONE),
     ];
     for (server, granted) in grants {
-        let mut hosts = TwoHosts::new(asking(FOLLOW), server, |_| Verdict::Pass, 1);
+        let mut hosts = TwoHosts::new(asking(FOLLOW), server, |_| MiddleboxAction::Pass, 1);
         hosts.run_ms(1_000);
         assert_eq!(hosts.info(Side::A).extensions, granted);
         assert_eq!(hosts.info(Side::B).extensions, granted);
@@ -95,7 +96,7 @@ fn a_lost_hello_is_repeated_and_a_lost_answer_is_given_again() {
         let middlebox = move |p: &mut Packet<'_>| {
             let loses = p.to == loser && hello_of(p.seg).is_some() && lost < 2;
             lost += u32::from(loses);
-            if loses { Verdict::Drop } else { Verdict::Pass }
+            if loses { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
         };
         let mut hosts = TwoHosts::new(asking(FOLLOW), following(), middlebox, 1);
         hosts.run_ms(10_000);
@@ -170,7 +171,7 @@ fn a_box_that_strips_hello_leaves_an_ordinary_connection() {
         if hello_of(p.seg).is_some() {
             p.seg.options.mptcp = Default::default();
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     };
     let mut hosts = TwoHosts::new(asking(FOLLOW), following(), middlebox, 1);
     hosts.run_ms(60_000);

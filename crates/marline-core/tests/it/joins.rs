@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionId, SubflowState};
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::scene::{listening, path, serve, served};
+use marline_testkit::fixtures::{listening, path, serve, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpJoin, MptcpOption};

@@ -1,6 +1,6 @@
 //! Integration tests of the core through its five calls, in one program so that it is linked once.
 
-mod bad_netpath;
+mod bad_address_pair;
 mod blind;
 mod closing;
 mod every_state;

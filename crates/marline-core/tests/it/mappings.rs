@@ -6,7 +6,7 @@ use std::time::Duration;
 use marline_core::{
     BufferTuning, CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, SubflowState,
 };
-use marline_testkit::scene::{listening, path, served};
+use marline_testkit::fixtures::{listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Sent};
 use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;

@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::two_hosts::{
-    Packet, TwoHosts, Verdict, by_turns, bytes, closed, local_address, read, served, served_path,
-    two_paths, two_subflows, write,
+    MiddleboxAction, Packet, TwoHosts, by_turns, bytes, closed, local_address, read, served,
+    served_path, two_paths, two_subflows, write,
 };
 use marline_core::ConnectionConfig;
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::scene::calling;
+use marline_testkit::fixtures::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Sent, Side, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpPrio, MptcpOption, RemoveAddr};
@@ -177,7 +177,7 @@ fn a_removed_address_loses_its_subflows_and_their_data() {
 /// Our own address goes away: REMOVE_ADDR tells the peer, on a subflow that is left.
 #[test]
 fn an_address_that_goes_away_is_withdrawn() {
-    let pass = |_: &mut Packet<'_>| Verdict::Pass;
+    let pass = |_: &mut Packet<'_>| MiddleboxAction::Pass;
     let mut hosts = TwoHosts::new(by_turns(two_paths(config())), config(), pass, 1);
     hosts.run_ms(300);
     hosts.write(Side::A, &bytes(1_000_000, 1));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::two_hosts::{
-    Dice, Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, reset_reason, served,
+    Dice, MiddleboxAction, Packet, TwoHosts, by_turns, bytes, closed, read, reset_reason, served,
     two_paths, with_checksums,
 };
 use marline_core::{CloseReason, FallbackReason};
@@ -53,7 +53,7 @@ fn right_checksum(seg: &Seg, idsn: u64) -> Option<(Option<u16>, u16)> {
 #[test]
 fn every_mapping_carries_a_right_checksum_if_either_side_asks() {
     for (client, server) in [(with_checksums(), config()), (config(), with_checksums())] {
-        let pass = |_: &mut Packet<'_>| Verdict::Pass;
+        let pass = |_: &mut Packet<'_>| MiddleboxAction::Pass;
         let mut hosts = TwoHosts::new(two_paths(client), server, pass, 1);
         hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
         let (client_key, server_key) = keys_of(&hosts.trace);
@@ -81,7 +81,7 @@ fn a_subflow_whose_bytes_are_changed_is_reset_and_the_other_carries_them() {
             if p.path == 1 && p.to == towards && p.seg.payload.len() > 100 {
                 p.seg.payload[50] ^= 0xff;
             }
-            Verdict::Pass
+            MiddleboxAction::Pass
         };
         let client = by_turns(two_paths(with_checksums()));
         let mut hosts = TwoHosts::new(client, by_turns(config()), change, 1);
@@ -106,7 +106,11 @@ enum Loss {
 
 /// Changes one byte of the `nth` data segment towards a side; the segment stays changed when it is
 /// repeated. Loses what `loss` says.
-fn changes_one(towards: Side, nth: usize, loss: Loss) -> impl FnMut(&mut Packet<'_>) -> Verdict {
+fn changes_one(
+    towards: Side,
+    nth: usize,
+    loss: Loss,
+) -> impl FnMut(&mut Packet<'_>) -> MiddleboxAction {
     let (mut seen, mut changed, mut lost) = (0, None, false);
     move |p: &mut Packet<'_>| {
         let wanted = match loss {
@@ -117,7 +121,7 @@ fn changes_one(towards: Side, nth: usize, loss: Loss) -> impl FnMut(&mut Packet<
         };
         if wanted && !lost {
             lost = true;
-            return Verdict::Drop;
+            return MiddleboxAction::Drop;
         }
         if p.to == towards && p.seg.payload.len() > 100 {
             seen += 1;
@@ -128,7 +132,7 @@ fn changes_one(towards: Side, nth: usize, loss: Loss) -> impl FnMut(&mut Packet<
                 p.seg.payload[50] ^= 0xff;
             }
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     }
 }
 
@@ -212,8 +216,8 @@ fn a_change_among_losses() {
             let mut change = changes_one(towards, 60, Loss::Nothing);
             let mut dice = Dice(seed);
             let middlebox = move |p: &mut Packet<'_>| {
-                let verdict = change(p);
-                if dice.once_in(30) { Verdict::Drop } else { verdict }
+                let action = change(p);
+                if dice.once_in(30) { MiddleboxAction::Drop } else { action }
             };
             let mut hosts = TwoHosts::new(with_checksums(), config(), middlebox, seed);
             let data = bytes(SIZE, 1);
@@ -244,15 +248,15 @@ fn a_box_inserts_bytes() {
             if seen == 40 && at.is_none() {
                 at = Some(p.seg.header.seq);
             }
-            let Some(at) = at else { return Verdict::Pass };
+            let Some(at) = at else { return MiddleboxAction::Pass };
             if p.seg.header.seq == at {
                 p.seg.payload.splice(10..10, *b"xyz");
             } else if p.seg.header.seq.offset_from(at) < 1 << 31 {
                 p.seg.header.seq = p.seg.header.seq.add(3);
             }
-            return Verdict::Pass;
+            return MiddleboxAction::Pass;
         }
-        let Some(at) = at else { return Verdict::Pass };
+        let Some(at) = at else { return MiddleboxAction::Pass };
         let back = |n: marline_wire::SeqNum| {
             let behind = n.offset_from(at);
             if behind > 10 && behind < 1 << 31 { n.add(0u32.wrapping_sub(3)) } else { n }
@@ -264,7 +268,7 @@ fn a_box_inserts_bytes() {
             (block.left, block.right) = (back(block.left), back(block.right));
             p.seg.options.sack.push(block);
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     };
     let mut hosts = TwoHosts::new(with_checksums(), config(), insert, 1);
     let data = bytes(SIZE, 1);
@@ -285,9 +289,9 @@ fn mp_fail_without_an_answer_ends_the_subflow() {
     let middlebox = move |p: &mut Packet<'_>| {
         let _ = change(p);
         if mp_fail(p.seg).is_some() && !p.seg.header.flags.contains(TcpFlags::RST) {
-            return Verdict::Drop;
+            return MiddleboxAction::Drop;
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     };
     let mut hosts = TwoHosts::new(with_checksums(), config(), middlebox, 1);
     let data = bytes(SIZE, 1);

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use crate::two_hosts::{
-    Packet, TwoHosts, Verdict, bytes, closed, read, two_paths, two_subflows, write,
+    MiddleboxAction, Packet, TwoHosts, bytes, closed, read, two_paths, two_subflows, write,
 };
 use marline_core::CloseReason;
-use marline_testkit::scene::{listening, path, serve};
+use marline_testkit::fixtures::{listening, path, serve};
 use marline_testkit::{Peer, Script, Seg, Side, config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpFastclose, MptcpOption};
 
 const SIZE: usize = 300_000;
 
-fn pass(_: &mut Packet<'_>) -> Verdict {
-    Verdict::Pass
+fn pass(_: &mut Packet<'_>) -> MiddleboxAction {
+    MiddleboxAction::Pass
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn lost_data_fins_are_repeated() {
         let count = &mut lost[p.to as usize];
         if p.seg.dss().data_fin && *count < 3 {
             *count += 1;
-            return Verdict::Drop;
+            return MiddleboxAction::Drop;
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     };
     let mut hosts = TwoHosts::new(two_paths(config()), config(), lose, 1);
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
@@ -199,7 +199,9 @@ fn an_abort_says_fastclose_on_every_subflow() {
 /// Its SYN would be repeated for a minute; nothing is left that it could be good for.
 #[test]
 fn a_join_that_nobody_answers_does_not_outlive_the_connection() {
-    let swallow = |p: &mut Packet<'_>| if p.path == 1 { Verdict::Drop } else { Verdict::Pass };
+    let swallow = |p: &mut Packet<'_>| {
+        if p.path == 1 { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
+    };
     let mut hosts = TwoHosts::new(two_paths(config()), config(), swallow, 1);
     hosts.run_ms(500);
     assert_eq!(hosts.info(Side::A).subflows.len(), 2, "the join is under way");

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::two_hosts::{
-    Packet, TwoHosts, Verdict, by_turns, bytes, closed, read, served, served_by, served_path,
-    two_paths, write,
+    MiddleboxAction, Packet, TwoHosts, by_turns, bytes, closed, read, served, served_by,
+    served_path, two_paths, write,
 };
 use marline_core::FourTuple;
 use marline_policy::{
@@ -159,7 +159,7 @@ fn a_path_that_swallows_data() {
 fn bytes_arrive_although_one_path_loses_all_data() {
     let lose = |p: &mut Packet<'_>| {
         let loses = p.path == 1 && p.to == Side::B && !p.seg.payload.is_empty();
-        if loses { Verdict::Drop } else { Verdict::Pass }
+        if loses { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };
     let mut hosts = TwoHosts::new(two_paths(by_turns(config())), config(), lose, 1);
     hosts.exchange_and_close(Side::A, &bytes(1_000_000, 1), &bytes(1_000_000, 2));

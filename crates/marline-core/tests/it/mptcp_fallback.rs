@@ -4,12 +4,12 @@
 use crate::two_hosts;
 use std::time::Duration;
 
-use crate::two_hosts::{Dice, Packet, TwoHosts, Verdict, bytes, two_paths};
+use crate::two_hosts::{Dice, MiddleboxAction, Packet, TwoHosts, bytes, two_paths};
 use marline_core::FallbackReason::{
     FirstDataWithoutOption, InfiniteMapping, SynAckWithoutOption, SynRetries, SynWithoutOption,
 };
 use marline_core::{CloseReason, FallbackReason};
-use marline_testkit::scene::calling;
+use marline_testkit::fixtures::calling;
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MptcpOption};
@@ -23,7 +23,7 @@ fn falls_back(change: fn(&mut Packet<'_>), client: FallbackReason, server: Fallb
     for first in [Side::A, Side::B] {
         let middlebox = move |p: &mut Packet<'_>| {
             change(p);
-            Verdict::Pass
+            MiddleboxAction::Pass
         };
         let mut hosts = TwoHosts::new(config(), config(), middlebox, 1);
         hosts.exchange_and_close(first, &bytes(SIZE, 1), &bytes(SIZE, 2));
@@ -88,7 +88,7 @@ fn falls_back_one_way(towards: Side, passes: fn(&Packet<'_>) -> bool) {
             if p.to == towards && !passes(p) {
                 p.strip();
             }
-            Verdict::Pass
+            MiddleboxAction::Pass
         };
         let mut hosts = TwoHosts::new(config(), config(), strip, 1);
         hosts.exchange_and_close(first, &bytes(SIZE, 1), &bytes(SIZE, 2));
@@ -117,7 +117,7 @@ fn syns_with_the_option_are_swallowed() {
         let offered = is(p.seg, TcpFlags::SYN) && p.seg.options.has_mptcp();
         syns += u32::from(offered);
         assert!(syns <= 3, "RFC 8684 section 3.1 asks for plain TCP after a few SYNs");
-        if offered { Verdict::Drop } else { Verdict::Pass }
+        if offered { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };
     let mut hosts = TwoHosts::new(config(), config(), swallow, 1);
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
@@ -209,7 +209,7 @@ fn options_vanish_in_mid_stream_and_nothing_else_is_left() {
             if seen > 40 && p.to == towards {
                 p.strip();
             }
-            Verdict::Pass
+            MiddleboxAction::Pass
         };
         let mut hosts = TwoHosts::new(config(), config(), strip, 1);
         hosts.write(Side::A, &bytes(SIZE, 1));
@@ -240,7 +240,7 @@ fn options_vanish_on_a_joined_subflow() {
             if p.path == 1 && p.to == towards && !join && !is(p.seg, TcpFlags::RST) {
                 p.strip();
             }
-            Verdict::Pass
+            MiddleboxAction::Pass
         };
         let mut hosts = TwoHosts::new(two_paths(config()), config(), strip, 1);
         hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
@@ -259,7 +259,7 @@ fn losses_are_not_mistaken_for_boxes() {
     for seed in 0..40 {
         let mut dice = Dice(seed);
         let lose = move |_: &mut Packet<'_>| {
-            if dice.once_in(8) { Verdict::Drop } else { Verdict::Pass }
+            if dice.once_in(8) { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
         };
         let mut hosts = TwoHosts::new(two_paths(config()), config(), lose, seed);
         let first = if seed % 2 == 0 { Side::A } else { Side::B };
@@ -286,7 +286,7 @@ fn boxes_and_losses() {
             if !opening && (seed % 3 == 0 || p.to == towards) {
                 p.strip();
             }
-            if dice.once_in(30) { Verdict::Drop } else { Verdict::Pass }
+            if dice.once_in(30) { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
         };
         let mut hosts = TwoHosts::new(config(), config(), middlebox, seed);
         let first = if seed % 4 < 2 { Side::A } else { Side::B };

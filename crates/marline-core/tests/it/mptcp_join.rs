@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::two_hosts::{
-    Packet, TwoHosts, Verdict, by_turns, bytes, closed, local_address, read, reset_reason, served,
-    served_path, two_paths, write,
+    MiddleboxAction, Packet, TwoHosts, by_turns, bytes, closed, local_address, read, reset_reason,
+    served, served_path, two_paths, write,
 };
 use marline_core::{ConnectionConfig, FourTuple, MonitorKind, NetworkError};
 use marline_policy::{LocalAddress, PathAction};
@@ -23,14 +23,14 @@ fn is(seg: &Seg, flags: TcpFlags) -> bool {
 type Which = fn(&Packet<'_>) -> bool;
 
 /// Loses the first segment for which `which` holds.
-fn loses_first(which: Which) -> impl FnMut(&mut Packet<'_>) -> Verdict {
+fn loses_first(which: Which) -> impl FnMut(&mut Packet<'_>) -> MiddleboxAction {
     let mut lost = false;
     move |p| {
         if !lost && which(p) {
             lost = true;
-            return Verdict::Drop;
+            return MiddleboxAction::Drop;
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     }
 }
 
@@ -266,7 +266,7 @@ fn unknown_tokens_and_full_houses_are_refused() {
 #[test]
 fn no_join_to_an_address_that_forbids_it() {
     let server = ConnectionConfig { deny_join_id0: true, ..config() };
-    let pass = |_: &mut Packet<'_>| Verdict::Pass;
+    let pass = |_: &mut Packet<'_>| MiddleboxAction::Pass;
     let mut hosts = TwoHosts::new(two_paths(config()), server, pass, 1);
     hosts.exchange_and_close(Side::A, &bytes(SIZE, 1), &bytes(SIZE, 2));
     assert_eq!(hosts.count(|c| c.mp_join_syn_tx), 0);
@@ -281,7 +281,7 @@ fn a_backup_subflow() {
     let middlebox = move |p: &mut Packet<'_>| {
         // The first path breaks on this word.
         broken |= p.seg.payload == b"break";
-        if broken && p.path == 0 { Verdict::Drop } else { Verdict::Pass }
+        if broken && p.path == 0 { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };
     let mut hosts = TwoHosts::new(client, config(), middlebox, 1);
     hosts.run_ms(500);
@@ -306,7 +306,7 @@ fn a_backup_subflow() {
 fn a_join_after_everything_is_gone() {
     let mut client = config();
     client.local_addresses = vec![local_address(1, "10.0.0.1")];
-    let pass = |_: &mut Packet<'_>| Verdict::Pass;
+    let pass = |_: &mut Packet<'_>| MiddleboxAction::Pass;
     let mut hosts = TwoHosts::new(client, config(), pass, 1);
     hosts.write(Side::A, &bytes(SIZE, 1));
     hosts.run_ms(60);
@@ -328,7 +328,8 @@ fn a_join_after_everything_is_gone() {
 /// subflow takes it back, although no timer of its own ever went off.
 #[test]
 fn an_unreachable_path_that_is_heard_is_trusted_again() {
-    let mut hosts = TwoHosts::new(two_paths(config()), by_turns(config()), |_| Verdict::Pass, 3);
+    let mut hosts =
+        TwoHosts::new(two_paths(config()), by_turns(config()), |_| MiddleboxAction::Pass, 3);
     hosts.run_ms(500);
     let subflow = &hosts.info(Side::A).subflows[1];
     let (id, path) = (subflow.id, subflow.path);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use marline_core::{
     ConnectionConfig, ConnectionId, EndpointConfig, Extensions, FourTuple, NetworkError,
 };
-use marline_testkit::scene::{path, served};
+use marline_testkit::fixtures::{path, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config};
 use marline_time::{Rng, SeedTree};
 use marline_wire::TcpFlags;

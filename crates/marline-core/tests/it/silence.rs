@@ -4,13 +4,13 @@
 use crate::two_hosts;
 use std::time::Duration;
 
-use crate::two_hosts::{TwoHosts, Verdict, bytes, second_unused, two_paths};
+use crate::two_hosts::{MiddleboxAction, TwoHosts, bytes, second_unused, two_paths};
 use marline_core::{
     CloseReason, ConnectionConfig, EndpointConfig, Event, Linger, LoneKeepalive, MonitorKind,
     ReceiveProbes, ReceiveTimer,
 };
 use marline_policy::{SilenceCause, SubflowId};
-use marline_testkit::scene::{calling, listening, served};
+use marline_testkit::fixtures::{calling, listening, served};
 use marline_testkit::{Peer, Script, Seg, Side, config, endpoint_config};
 use marline_time::Instant;
 use marline_wire::mptcp::MptcpOption;
@@ -251,11 +251,11 @@ fn a_receiver_on_the_reserve_asks_for_seconds_only() {
 /// A server that died in mid-download without a word, and is back a second later: what became of the
 /// client's connection, and after how many milliseconds. Nothing of the client's is under way.
 fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
-    let mut hosts = TwoHosts::new(client, config(), |_| Verdict::Pass, 1);
+    let mut hosts = TwoHosts::new(client, config(), |_| MiddleboxAction::Pass, 1);
     hosts.run_ms(500);
     hosts.write(Side::B, &bytes(50_000, 3));
     hosts.run_ms(500);
-    hosts.middlebox = Box::new(|_| Verdict::Drop);
+    hosts.middlebox = Box::new(|_| MiddleboxAction::Drop);
     let (now, id) = (hosts.pair.now(), hosts.id(Side::B));
     hosts.pair.endpoint(Side::B).abort(now, id);
     hosts.pair.endpoint(Side::B).release(now, id);
@@ -266,7 +266,7 @@ fn forgotten(client: ConnectionConfig) -> Option<(u64, CloseReason)> {
             // Who was killed remembers no key.
             packet.strip();
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     });
     (11..=600).find_map(|tenth| {
         hosts.run_ms(100);

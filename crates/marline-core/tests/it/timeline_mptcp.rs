@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline_core::{ConnectionConfig, LinuxCompat};
 use marline_policy::{AddressId, LocalAddress};
-use marline_testkit::scene::{calling, path, serve, served};
+use marline_testkit::fixtures::{calling, path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, keys};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpFastclose, MptcpOption, WireDsn};

@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::two_hosts::{Packet, TwoHosts, Verdict, bytes, two_paths};
+use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, two_paths};
 use marline_core::{ConnectionConfig, ConnectionId, Event};
-use marline_testkit::scene::{listening, served};
+use marline_testkit::fixtures::{listening, served};
 use marline_testkit::{Fate, Pair, Seg, Side, config, endpoint_config};
 use marline_wire::TcpSegment;
 
@@ -178,7 +178,7 @@ fn a_window_update_that_dies_with_its_path_is_asked_for_on_the_other() {
     let (died, counted) = (Rc::clone(&dead), Rc::clone(&on_second));
     let middle = move |packet: &mut Packet<'_>| {
         counted.set(counted.get() + packet.path);
-        if packet.path == 0 && died.get() { Verdict::Drop } else { Verdict::Pass }
+        if packet.path == 0 && died.get() { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     };
     let mut hosts = TwoHosts::new(two_paths(config()), config(), middle, 1);
     hosts.run_ms(1_000);

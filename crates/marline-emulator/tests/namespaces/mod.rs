@@ -11,7 +11,7 @@ use marline_emulator::{Emulator, LinkEnds, TunnelConfig, TunnelEnd};
 use marline_link::DuplexSpec;
 use marline_time::SeedTree;
 
-pub(crate) struct World {
+pub(crate) struct Testbed {
     // In this order: the interfaces go before their namespaces.
     pub(crate) emulator: Emulator,
     names: Names,
@@ -37,15 +37,15 @@ pub(crate) fn ip(words: &[&str]) -> io::Result<()> {
     Err(io::Error::other(format!("ip {}: {said}", words.join(" "))))
 }
 
-impl World {
-    /// `tag` tells worlds of one process apart; traces are asked of `read`.
+impl Testbed {
+    /// `tag` tells testbeds of one process apart; traces are asked of `read`.
     pub(crate) fn new(
         tag: &str,
         paths: usize,
         spec: &str,
         spin: Duration,
         read: &mut dyn FnMut(&str) -> Option<Vec<u8>>,
-    ) -> io::Result<World> {
+    ) -> io::Result<Testbed> {
         let names = ["c", "s"].map(|side| format!("emu-{}-{tag}-{side}", std::process::id()));
         let names = Names(names);
         names.0.iter().try_for_each(|name| ip(&["netns", "add", name]))?;
@@ -73,7 +73,7 @@ impl World {
                 ip(&["-n", namespace, "addr", "add", &address, "dev", &device])?;
             }
         }
-        Ok(World { emulator, names })
+        Ok(Testbed { emulator, names })
     }
 
     pub(crate) fn client(&self) -> &str {

@@ -5,9 +5,9 @@ use marline_lab::scenario::EndpointFlag::Subflow;
 use marline_lab::scenario::{Path, Scenario, Side};
 
 use super::{Act, Found, LINKS, LONG, LTE, Special, WIFI, Way, case, dual_stack, endpoint, v4};
+use crate::cell_setup::ipnet;
 use crate::peer::Extra;
 use crate::peer::Stack::{Kernel, Marline};
-use crate::stage::ipnet;
 
 /// A third path.
 const THIRD: &str = "lte2";

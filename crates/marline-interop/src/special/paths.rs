@@ -8,9 +8,9 @@ use marline_lab::scenario::{Endpoint, Scenario, Side};
 use super::{
     Act, LONG, LTE, Special, WIFI, Way, announced, at, case, dual_stack, endpoint, v4, v6,
 };
+use crate::cell_setup::OTHER_PORT;
 use crate::peer::Stack::{Kernel, Marline};
 use crate::peer::{Announced, Extra};
-use crate::stage::OTHER_PORT;
 
 pub(super) fn cases() -> Vec<Special> {
     [announcing_kernel(), announcing_marline(), announcing_afar(), refusing(), removing()]

@@ -69,13 +69,13 @@ pub(super) fn cases() -> Vec<Special> {
     let cut = || vec![(900, Act::Path(WIFI, "down")), (3_000, Act::Path(WIFI, "up"))];
     let mut cases = Vec::new();
     for (client, server, role) in [(Marline, Kernel, "mk"), (Kernel, Marline, "km")] {
-        let stage = |scenario: Scenario| match client {
+        let setup = |scenario: Scenario| match client {
             Kernel => joining(scenario),
             _ => scenario,
         };
         let one = |name: &'static str, variant: &Variant, scenario: Scenario| Special {
             extra: system(variant),
-            scenario: stage(scenario),
+            scenario: setup(scenario),
             ..case(name, client, server, |found| repeated(found, 1))
         };
         let name = |mk: &'static str, km: &'static str| if role == "mk" { mk } else { km };

@@ -9,9 +9,9 @@ use marline_lab::scenario::{Scenario, Side};
 use super::{
     Act, Found, LONG, LTE, Special, WIFI, Way, announced, at, case, dual_stack, endpoint, v4, v6,
 };
+use crate::cell_setup::OTHER_PORT;
 use crate::peer::Extra;
 use crate::peer::Stack::{self, Kernel, Marline};
-use crate::stage::OTHER_PORT;
 
 pub(super) fn cases() -> Vec<Special> {
     [backups(), priorities(), removing(), announcing()].into_iter().flatten().collect()

@@ -7,8 +7,8 @@ use marline_core::FourTuple;
 use marline_time::Instant;
 use tokio::sync::Notify;
 
-use super::observer::{Direction, PacketObserver, Passing};
-use crate::contacts::{Contact, Contacts, ObjectionKind};
+use super::observer::{Direction, ObservedSegments, PacketObserver};
+use crate::contacts::{Contact, Contacts, DeliveryErrorKind};
 use crate::sys::error_queue::NetworkError;
 
 /// The contacts and who waits for news of them.
@@ -66,27 +66,27 @@ impl ContactBook {
         error: &NetworkError,
     ) {
         let kind = match error.icmp {
-            Some((kind, code)) => ObjectionKind::of_icmp(remote.is_ipv6(), kind, code),
-            None => ObjectionKind::NotSent(error.errno),
+            Some((kind, code)) => DeliveryErrorKind::of_icmp(remote.is_ipv6(), kind, code),
+            None => DeliveryErrorKind::NotSent(error.errno),
         };
         self.note(|contacts| contacts.objected(now, (local, remote), (error.offender, kind)));
     }
 
     /// This machine would not send.
     pub(super) fn not_sent(&mut self, now: Instant, path: &FourTuple, errno: i32) {
-        let said = (None, ObjectionKind::NotSent(errno));
+        let said = (None, DeliveryErrorKind::NotSent(errno));
         self.note(|contacts| contacts.objected(now, (path.local.ip(), path.remote), said));
     }
 }
 
 impl PacketObserver for ContactBook {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        let (now, ends) = (passing.at, (passing.local_ip(), passing.path.remote));
-        self.note(|contacts| match passing.direction {
-            Direction::Out => contacts.sent(now, ends, passing.segments()),
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let (now, ends) = (observed.at, (observed.local_ip(), observed.path.remote));
+        self.note(|contacts| match observed.direction {
+            Direction::Out => contacts.sent(now, ends, observed.segments()),
             Direction::In => {
                 let mut news = false;
-                for segment in passing.segments() {
+                for segment in observed.segments() {
                     news |= contacts.came(now, ends, segment);
                 }
                 news

@@ -6,7 +6,7 @@ use marline_core::{Ecn, FourTuple, NetworkError as CoreError, Transmit};
 use marline_time::{Duration, Instant};
 
 use super::carrier::Carrier;
-use super::observer::Passing;
+use super::observer::ObservedSegments;
 use super::socket::Stalled;
 use super::state::State;
 use crate::carrier::{Framed, Outer, SHORT_HEADER};
@@ -53,8 +53,8 @@ impl State {
 
     fn send_batch(&mut self, now: Instant, batch: &Transmit) {
         let mut out = core::mem::replace(&mut self.out, self.spare.take());
-        let passing = Passing::out(now, batch, out.bytes(), &self.carrier);
-        self.observers.observe(&passing);
+        let observed = ObservedSegments::out(now, batch, out.bytes(), &self.carrier);
+        self.observers.observe(&observed);
         let framed = match &mut self.carrier {
             Carrier::Udp(carrier) => carrier.frame(now, batch, out.bytes_mut()),
             Carrier::Native(carrier) => {

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use quinn_udp::{RecvMeta, UdpSockRef};
 
 use super::carrier::Carrier;
-use super::observer::Passing;
+use super::observer::ObservedSegments;
 use super::shard::Shard;
 use super::socket::{Kind, Sock, UdpKind, ecn_of};
 use super::state::{CarrierKind, Handover, State};
@@ -168,7 +168,7 @@ impl Shard {
         match carrier.receive(now, datagram) {
             Received::Segment(meta, segment) => {
                 let header = state.carrier.header();
-                state.observers.observe(&Passing::came(now, &meta, segment, header));
+                state.observers.observe(&ObservedSegments::came(now, &meta, segment, header));
                 state.endpoint.handle_packet(now, &meta, segment);
             }
             Received::Elsewhere(owner) => self.hand_over(usize::from(owner), datagram),
@@ -256,7 +256,7 @@ impl State {
         let Carrier::Native(carrier) = &mut self.carrier else { return };
         let Some((meta, segment)) = carrier.receive(arrived) else { return };
         let header = self.carrier.header();
-        self.observers.observe(&Passing::came(now, &meta, segment, header));
+        self.observers.observe(&ObservedSegments::came(now, &meta, segment, header));
         self.endpoint.handle_packet(now, &meta, segment);
     }
 }

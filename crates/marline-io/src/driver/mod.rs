@@ -26,7 +26,7 @@ mod task;
 
 pub use accept::{AcceptQueue, Incoming};
 pub use carrier::udp_capabilities;
-pub use observer::{Direction, ObservedPath, PacketObserver, Passing, SharedObserver};
+pub use observer::{Direction, ObservedPath, ObservedSegments, PacketObserver, SharedObserver};
 pub use shard::{Shard, ShardConfig, ShardHandle, StartError};
 pub use socket::SocketOptions;
 pub use state::CarrierKind;

@@ -21,7 +21,7 @@ pub enum Direction {
 
 /// Segments of one path that pass together: an outgoing batch, or an incoming one.
 #[derive(Debug)]
-pub struct Passing<'a> {
+pub struct ObservedSegments<'a> {
     /// Time by the clock of the drivers ([`Clock`](crate::Clock)).
     pub at: Instant,
     /// Direction.
@@ -37,7 +37,7 @@ pub struct Passing<'a> {
     carrier_header: usize,
 }
 
-impl<'a> Passing<'a> {
+impl<'a> ObservedSegments<'a> {
     /// A batch of the core, with so much room for the carrier's header before each segment.
     pub(super) fn out(
         now: Instant,
@@ -45,7 +45,7 @@ impl<'a> Passing<'a> {
         bytes: &'a [u8],
         carrier: &Carrier,
     ) -> Self {
-        Passing {
+        ObservedSegments {
             at: now,
             direction: Direction::Out,
             path: &batch.path,
@@ -64,7 +64,7 @@ impl<'a> Passing<'a> {
         segment: &'a [u8],
         carrier_header: usize,
     ) -> Self {
-        Passing {
+        ObservedSegments {
             at: now,
             direction: Direction::In,
             path: &meta.path,
@@ -119,7 +119,7 @@ pub struct ObservedPath<'a> {
 /// sends.
 pub trait PacketObserver: fmt::Debug + Send {
     /// These segments pass.
-    fn observe(&mut self, passing: &Passing<'_>);
+    fn observe(&mut self, observed: &ObservedSegments<'_>);
 
     /// From `at` on this is how a client's path is. Said of each path whenever one of them may have
     /// changed.
@@ -130,8 +130,8 @@ pub trait PacketObserver: fmt::Debug + Send {
 pub type SharedObserver = Arc<Mutex<dyn PacketObserver>>;
 
 impl PacketObserver for SharedObserver {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        self.lock().unwrap_or_else(PoisonError::into_inner).observe(passing);
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).observe(observed);
     }
 
     fn path(&mut self, at: Instant, path: &ObservedPath<'_>) {

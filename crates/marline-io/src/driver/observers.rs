@@ -5,25 +5,25 @@
 //! way in after that was taken off; none of them can change or delay it.
 
 use super::contacts::ContactBook;
-use super::observer::{Direction, PacketObserver, Passing, SharedObserver};
+use super::observer::{Direction, ObservedSegments, PacketObserver, SharedObserver};
 use crate::capture::Captures;
 use crate::tap::SegmentLog;
 
 impl PacketObserver for Captures {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        for segment in passing.segments() {
-            match passing.direction {
-                Direction::Out => self.sent(passing.path, passing.ecn, segment),
-                Direction::In => self.received(passing.path, passing.ecn, segment),
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        for segment in observed.segments() {
+            match observed.direction {
+                Direction::Out => self.sent(observed.path, observed.ecn, segment),
+                Direction::In => self.received(observed.path, observed.ecn, segment),
             }
         }
     }
 }
 
 impl PacketObserver for SegmentLog {
-    fn observe(&mut self, passing: &Passing<'_>) {
-        let sent = passing.direction == Direction::Out;
-        passing.segments().for_each(|segment| self.note(sent, passing.path, segment));
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let sent = observed.direction == Direction::Out;
+        observed.segments().for_each(|segment| self.note(sent, observed.path, segment));
     }
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Observers {
 
 impl Observers {
     /// Shows segments to each of them.
-    pub(super) fn observe(&mut self, passing: &Passing<'_>) {
+    pub(super) fn observe(&mut self, observed: &ObservedSegments<'_>) {
         let own: [Option<&mut dyn PacketObserver>; 3] = [
             self.captures.as_mut().map(|captures| captures as _),
             Some(&mut self.contacts),
             self.log.as_mut().map(|log| log as _),
         ];
-        own.into_iter().flatten().for_each(|observer| observer.observe(passing));
-        self.others.iter_mut().for_each(|observer| observer.observe(passing));
+        own.into_iter().flatten().for_each(|observer| observer.observe(observed));
+        self.others.iter_mut().for_each(|observer| observer.observe(observed));
     }
 }

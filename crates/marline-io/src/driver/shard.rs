@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use marline_core::{
     ConnectError, ConnectionConfig, ConnectionId, ConnectionInfo, Endpoint, Limits, MonitorEvent,
-    Oracle,
+    PathHealthMonitor,
 };
 use marline_time::Instant;
 use tokio::sync::{broadcast, mpsc};
@@ -126,8 +126,8 @@ impl core::ops::Deref for ShardHandle {
 
 impl Shard {
     /// Makes its connections members of this path health monitor from now on.
-    pub fn set_oracle(&self, oracle: Oracle) {
-        self.lock().endpoint.set_oracle(oracle);
+    pub fn set_path_health_monitor(&self, monitor: PathHealthMonitor) {
+        self.lock().endpoint.set_path_health_monitor(monitor);
     }
 
     /// Makes shards that share ports known to each other.

@@ -17,10 +17,10 @@ impl Shard {
     /// # Errors
     /// The system's.
     pub fn open_socket(&self, options: SocketOptions) -> io::Result<SocketAddr> {
-        if let (Some((_, index)), Some(oracle)) =
-            (&options.interface, self.lock().endpoint.oracle())
+        if let (Some((_, index)), Some(monitor)) =
+            (&options.interface, self.lock().endpoint.path_health_monitor())
         {
-            oracle.set_interface(options.local.ip(), *index);
+            monitor.set_interface(options.local.ip(), *index);
         }
         if self.lock().carrier.is_native() {
             let interface = options.interface.map_or(0, |(_, index)| index);

@@ -151,7 +151,7 @@ async fn marline_client(job: &Job) -> anyhow::Result<Log> {
     client
         .carrier(Carrier::Raw)
         .transport(job.variant.end(Role::Client)?)
-        .oracle(job.variant.interactive()?.map(Interactive::oracle));
+        .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor));
     for path in &job.paths {
         let flags = if path.backup { ",backup" } else { "" };
         client.path(format!("{}{flags}", path.interface).parse()?);
@@ -169,7 +169,7 @@ async fn marline_server(job: &Job) -> anyhow::Result<Log> {
         .carrier(Carrier::Raw)
         .listen(job.address)
         .transport(job.variant.end(Role::Server)?)
-        .oracle(job.variant.interactive()?.map(Interactive::oracle))
+        .path_health_monitor(job.variant.interactive()?.map(Interactive::path_health_monitor))
         .bind()
         .await?;
     println!("ready");

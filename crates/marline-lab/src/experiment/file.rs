@@ -4,7 +4,7 @@
 //! and the probable intention; all detectable errors are reported at once.
 
 mod check;
-mod complaint;
+mod diagnostic;
 mod document;
 mod raw;
 mod sweep;
@@ -16,7 +16,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use self::complaint::{Complaint, Place, told};
+use self::diagnostic::{Diagnostic, KeyPath, told};
 use self::raw::Raw;
 use super::{Stack, Variant};
 use crate::scenario::{Path, Scenario};
@@ -55,7 +55,7 @@ impl ExperimentFile {
     /// # Errors
     /// What is wrong, where, and what would be right.
     pub fn from_toml(name: &str, text: &str) -> anyhow::Result<ExperimentFile> {
-        let read = || -> Result<ExperimentFile, Vec<Complaint>> {
+        let read = || -> Result<ExperimentFile, Vec<Diagnostic>> {
             let raw: Raw = toml::from_str(text).map_err(|error| vec![error.into()])?;
             let mut file = check::checked(raw, text)?;
             name.clone_into(&mut file.name);
@@ -66,14 +66,14 @@ impl ExperimentFile {
                 for value in &axis.values {
                     let swept = sweep::applied(text, &[(axis, value)]);
                     swept.map_err(|what| {
-                        let place = Place::top("sweep").key(&axis.key);
-                        vec![Complaint::new(text, &place, what)]
+                        let key_path = KeyPath::top("sweep").key(&axis.key);
+                        vec![Diagnostic::new(text, &key_path, what)]
                     })?;
                 }
             }
             Ok(file)
         };
-        read().map_err(|complaints| anyhow::anyhow!(told(name, text, &complaints)))
+        read().map_err(|diagnostics| anyhow::anyhow!(told(name, text, &diagnostics)))
     }
 
     /// Where traces are that its links name.

@@ -54,7 +54,11 @@ pub fn stage(experiment: &Experiment, variant: &Variant, seed: u64) -> anyhow::R
     let mut paths = Paths::new(&scene, seeds);
     if let Some(parameters) = variant.interactive()? {
         for host in [paths.client, paths.server] {
-            paths.world.node_mut(host).endpoint_mut().set_oracle(parameters.oracle());
+            paths
+                .world
+                .node_mut(host)
+                .endpoint_mut()
+                .set_path_health_monitor(parameters.path_health_monitor());
         }
     }
     let script = experiment.script(seed)?;

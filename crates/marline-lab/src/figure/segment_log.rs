@@ -35,9 +35,9 @@ pub struct Segment {
     pub options: TcpOptions,
     /// Bytes of payload.
     pub payload: u32,
-    /// Place of the payload's first byte in its subflow, from 0.
+    /// KeyPath of the payload's first byte in its subflow, from 0.
     pub subflow_offset: u32,
-    /// Place of the payload's first byte in the connection's stream, from 0; `None`: nothing maps it.
+    /// KeyPath of the payload's first byte in the connection's stream, from 0; `None`: nothing maps it.
     pub stream_offset: Option<u64>,
     /// What it acknowledges of the other side's subflow, bytes.
     pub acked: u32,
@@ -84,10 +84,10 @@ struct Stream {
 
 impl Stream {
     /// The place in the stream that a DSN means.
-    fn place(&mut self, dsn: u32) -> Option<u64> {
-        let place = marline_wire::unwrap32(dsn.wrapping_sub(self.start), self.seen)?;
-        self.seen = place;
-        Some(place)
+    fn key_path(&mut self, dsn: u32) -> Option<u64> {
+        let key_path = marline_wire::unwrap32(dsn.wrapping_sub(self.start), self.seen)?;
+        self.seen = key_path;
+        Some(key_path)
     }
 }
 
@@ -191,14 +191,14 @@ impl SegmentLog {
             let stream = self.streams.entry(up).or_insert(Stream { start, seen: 0 });
             // Relative numbers of subflows count the SYN.
             let dsn = dsn.wrapping_add(offset + 1).wrapping_sub(mapping.ssn);
-            stream.place(dsn)
+            stream.key_path(dsn)
         });
         let acked = dss.data_ack.and_then(|ack| {
             let ack = match ack {
                 DataAck::Long(ack) => ack as u32,
                 DataAck::Short(ack) => ack,
             };
-            self.streams.get_mut(&!up)?.place(ack)
+            self.streams.get_mut(&!up)?.key_path(ack)
         });
         (mapped.filter(|_| !tcp.payload.is_empty()), acked)
     }

@@ -19,8 +19,8 @@ use std::collections::VecDeque;
 use marline_time::{Instant, PcgRng, Rng, SeedTree};
 
 use crate::radio::{Radio, RadioTap};
-use crate::stage::boxes::Boxes;
-use crate::stage::middlebox::{self, Verdict};
+use crate::stage::middlebox::Middleboxes;
+use crate::stage::middlebox::options::{self, Disposition};
 use crate::stage::{DelayStage, LossStage, OutageStage, Shaper};
 use crate::{LinkConfig, OutageMode, Packet, QueueLimit};
 pub use stats::LinkStats;
@@ -44,7 +44,7 @@ struct InFlight<P> {
 #[derive(Debug)]
 pub struct Link<P> {
     config: LinkConfig,
-    boxes: Boxes<P>,
+    middleboxes: Middleboxes<P>,
     queue: VecDeque<P>,
     queued_bytes: u64,
     head: Option<Head>,
@@ -91,7 +91,7 @@ impl<P: Packet> Link<P> {
             duplicates: seeds.stream("faults/duplicate"),
             corruptions: seeds.stream("faults/corrupt"),
             rewrites: seeds.stream("faults/rewrite"),
-            boxes: Boxes::new(seeds),
+            middleboxes: Middleboxes::new(seeds),
             config,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -171,29 +171,29 @@ impl<P: Packet> Link<P> {
             return self.bury(now, packet);
         }
         let age = now.since(self.start);
-        match middlebox::treat(&self.config.middlebox, age, &mut packet) {
-            Verdict::Passes => {}
-            Verdict::Changed => self.stats.stripped += 1,
-            Verdict::Dropped => {
+        match options::treat(&self.config.middlebox, age, &mut packet) {
+            Disposition::Passes => {}
+            Disposition::Changed => self.stats.stripped += 1,
+            Disposition::Dropped => {
                 self.stats.dropped_blocked += 1;
                 return self.bury(now, packet);
             }
         }
-        if !self.boxes.take(now, age, &self.config.middlebox, packet) {
+        if !self.middleboxes.take(now, age, &self.config.middlebox, packet) {
             self.stats.last_fault_at = Some(now);
         }
-        self.enqueue_from_boxes(now);
+        self.enqueue_from_middleboxes(now);
     }
 
     /// Puts what the middleboxes let go into the queue.
-    fn enqueue_from_boxes(&mut self, now: Instant) {
-        let counts = self.boxes.counts();
+    fn enqueue_from_middleboxes(&mut self, now: Instant) {
+        let counts = self.middleboxes.counts();
         self.stats.dropped_swallowed = counts.swallowed;
         self.stats.dropped_thinned = counts.thinned;
         self.stats.dropped_forgotten = counts.forgotten;
         self.stats.split = counts.split;
         self.stats.coalesced = counts.coalesced;
-        while let Some(packet) = self.boxes.pop() {
+        while let Some(packet) = self.middleboxes.pop() {
             self.enqueue(now, packet);
         }
     }
@@ -236,7 +236,7 @@ impl<P: Packet> Link<P> {
     /// nothing arrives yet at that time.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
-        let release = self.boxes.next_release();
+        let release = self.middleboxes.next_release();
         let nothing_held = release == Instant::FAR_FUTURE;
         if self.queue.is_empty() && self.flight.is_empty() && nothing_held {
             return None;
@@ -252,7 +252,7 @@ impl<P: Packet> Link<P> {
     /// A packet that a middlebox sends back to where packets are offered. It is not part of the
     /// statistics.
     pub fn take_answer(&mut self) -> Option<P> {
-        self.boxes.pop_answer()
+        self.middleboxes.pop_answer()
     }
 
     /// A dropped packet, for reuse of its memory. Only some are kept.
@@ -265,14 +265,14 @@ impl<P: Packet> Link<P> {
         loop {
             let finish = self.head.map_or(Instant::FAR_FUTURE, |head| head.finish);
             let change = self.outage.next_change();
-            let release = self.boxes.next_release();
+            let release = self.middleboxes.next_release();
             let first = finish.min(change).min(release);
             if first > now || first == Instant::FAR_FUTURE {
                 return;
             }
             if release == first {
-                self.boxes.release_due(release);
-                self.enqueue_from_boxes(release);
+                self.middleboxes.release_due(release);
+                self.enqueue_from_middleboxes(release);
             } else if change <= finish {
                 self.outage.step();
                 self.follow_outage(change);
@@ -311,7 +311,7 @@ impl<P: Packet> Link<P> {
         }
         if self.chance(|faults| faults.rewrite, |link| &mut link.rewrites) {
             let (pick, change) = (self.rewrites.below(1 << 16), 1 + self.rewrites.below(255) as u8);
-            if middlebox::rewrite(&mut packet, pick, change) {
+            if options::rewrite(&mut packet, pick, change) {
                 self.stats.rewritten += 1;
                 self.stats.last_fault_at = Some(now);
             }

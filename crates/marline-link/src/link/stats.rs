@@ -51,8 +51,8 @@ impl LinkStats {
     /// Packets that were dropped, whatever the cause.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
-        let by_boxes = self.dropped_swallowed + self.dropped_thinned + self.dropped_forgotten;
-        let by_rules = self.dropped_blocked + by_boxes;
+        let by_middleboxes = self.dropped_swallowed + self.dropped_thinned + self.dropped_forgotten;
+        let by_rules = self.dropped_blocked + by_middleboxes;
         self.dropped_queue + self.dropped_loss + self.dropped_outage + by_rules
     }
 }

@@ -64,7 +64,7 @@ impl LinkSpec {
             let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
             item(!rules.is_empty(), format!("{key}={}", rules.join("+")));
         }
-        boxes(self, &mut item);
+        middleboxes(self, &mut item);
         let down = |(from, to): &(_, _)| format!("{}-{}", Time(*from), Time(*to));
         let intervals: Vec<String> = self.outage.intervals.iter().map(down).collect();
         item(!intervals.is_empty(), format!("down={}", intervals.join("+")));
@@ -78,29 +78,29 @@ impl LinkSpec {
 }
 
 /// The middleboxes that meddle with more than options.
-fn boxes(spec: &LinkSpec, item: &mut impl FnMut(bool, String)) {
-    let (boxes, time) = (&spec.middlebox, |time: Option<_>| Time(time.unwrap_or_default()));
-    let not_sack = boxes.renumber == Some(Renumber::NotSack);
+fn middleboxes(spec: &LinkSpec, item: &mut impl FnMut(bool, String)) {
+    let (middlebox, time) = (&spec.middlebox, |time: Option<_>| Time(time.unwrap_or_default()));
+    let not_sack = middlebox.renumber == Some(Renumber::NotSack);
     let kind = if not_sack { "not-sack" } else { "yes" };
-    item(boxes.renumber.is_some(), format!("renumber={kind}"));
+    item(middlebox.renumber.is_some(), format!("renumber={kind}"));
     item(spec.rebind.is_some(), format!("rebind={}", time(spec.rebind)));
-    if let Some(split) = boxes.split {
+    if let Some(split) = middlebox.split {
         let first = if split.options == SplitOptions::First { ":first" } else { "" };
         item(true, format!("split={}{first}", Bytes(u64::from(split.bytes))));
     }
-    item(boxes.coalesce.is_some(), format!("coalesce={}", time(boxes.coalesce)));
-    item(boxes.thin.is_some(), format!("thin={}", boxes.thin.unwrap_or_default()));
-    item(boxes.swallow > 0.0, format!("swallow={}", boxes.swallow));
+    item(middlebox.coalesce.is_some(), format!("coalesce={}", time(middlebox.coalesce)));
+    item(middlebox.thin.is_some(), format!("thin={}", middlebox.thin.unwrap_or_default()));
+    item(middlebox.swallow > 0.0, format!("swallow={}", middlebox.swallow));
 }
 
 fn rate(rate: &RateSpec) -> String {
     match rate {
         RateSpec::Unlimited => "rate=unlimited".to_owned(),
         RateSpec::Constant(rate) => format!("rate={}", Bits(*rate)),
-        RateSpec::Walkout(peak) => format!("rate=walkout:{}", Bits(*peak)),
-        RateSpec::Outing(outing) => {
-            let word = if outing.leaves { "leaving" } else { "staying" };
-            format!("rate={word}:{}", Bits(outing.peak))
+        RateSpec::WalkCycle(peak) => format!("rate=walkout:{}", Bits(*peak)),
+        RateSpec::PhoneMobility(phone) => {
+            let word = if phone.leaves { "leaving" } else { "staying" };
+            format!("rate={word}:{}", Bits(phone.peak))
         }
         RateSpec::Trace(trace) => format!("trace={}{}", trace.name, start(trace)),
         RateSpec::Steps(steps) => {

@@ -51,7 +51,7 @@ use marline_time::{Duration, Rate};
 
 use crate::radio::RadioKind;
 use crate::{
-    Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, Outing, QueueLimit, Steps,
+    Faults, GilbertElliott, Jitter, MiddleboxConfig, OutageConfig, PhoneMobility, QueueLimit, Steps,
 };
 pub use resolve::{DuplexConfig, ResolveError};
 
@@ -142,9 +142,9 @@ pub enum RateSpec {
     /// A mahimahi trace.
     Trace(TraceRef),
     /// The walk-out model with this peak rate.
-    Walkout(Rate),
+    WalkCycle(Rate),
     /// Eighty seconds of leaving the range, or of staying in it.
-    Outing(Outing),
+    PhoneMobility(PhoneMobility),
 }
 
 /// A trace by name, and where to start in it.

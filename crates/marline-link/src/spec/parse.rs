@@ -7,8 +7,8 @@ use marline_time::{Duration, Rate};
 use super::value::{bytes, duration, positive, probability, rate};
 use super::{DuplexSpec, LinkSpec, PingRef, RadioSpec, RadioUse, RateSpec, SpecError, TraceRef};
 use crate::{
-    GilbertElliott, Jitter, OptionRule, OutageMode, Outing, QueueLimit, Renumber, Reorder, Split,
-    SplitOptions, Steps, preset,
+    GilbertElliott, Jitter, OptionRule, OutageMode, PhoneMobility, QueueLimit, Renumber, Reorder,
+    Split, SplitOptions, Steps, preset,
 };
 
 type Words<T> = Result<T, String>;
@@ -158,11 +158,14 @@ fn rate_spec(value: &str) -> Words<RateSpec> {
         return Ok(RateSpec::Unlimited);
     }
     if let Some(peak) = value.strip_prefix("walkout:") {
-        return Ok(RateSpec::Walkout(nonzero_rate(peak)?));
+        return Ok(RateSpec::WalkCycle(nonzero_rate(peak)?));
     }
     for (word, leaves) in [("leaving:", true), ("staying:", false)] {
         if let Some(peak) = value.strip_prefix(word) {
-            return Ok(RateSpec::Outing(Outing { peak: nonzero_rate(peak)?, leaves }));
+            return Ok(RateSpec::PhoneMobility(PhoneMobility {
+                peak: nonzero_rate(peak)?,
+                leaves,
+            }));
         }
     }
     if !value.contains(':') {

@@ -10,7 +10,7 @@ use crate::radio::RadioParameters;
 use crate::trace::{Opportunities, PingTrace, TraceError};
 use crate::{
     DelayConfig, LinkConfig, LossConfig, MiddleboxConfig, Offset, RadioConfig, RateConfig, Rebind,
-    Walk, Walkout,
+    WalkCycle, WalkCycleProfile,
 };
 
 /// Both directions of a link, ready to run.
@@ -90,14 +90,14 @@ impl LinkSpec {
             RateSpec::Constant(rate) => RateConfig::Constant(*rate),
             RateSpec::Steps(steps) => RateConfig::Steps(Arc::new(steps.clone())),
             RateSpec::Trace(trace) => RateConfig::Trace(opportunities(trace, direction, read)?),
-            RateSpec::Walkout(peak) => {
-                let Walk { rate, loss } = Walkout { peak: *peak }.walk(seeds);
+            RateSpec::WalkCycle(peak) => {
+                let WalkCycleProfile { rate, loss } = WalkCycle { peak: *peak }.draw(seeds);
                 loss_steps = Some(loss);
                 RateConfig::Steps(rate)
             }
-            RateSpec::Outing(outing) => {
-                let course = outing.course(seeds);
-                let (rate, loss) = course.of(direction);
+            RateSpec::PhoneMobility(phone) => {
+                let profile = phone.draw(seeds);
+                let (rate, loss) = profile.of(direction);
                 loss_steps = Some(Arc::clone(loss));
                 RateConfig::Steps(Arc::clone(rate))
             }

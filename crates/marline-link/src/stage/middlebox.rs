@@ -1,256 +1,217 @@
-//! Middleboxes that remove TCP options or drop segments that have them.
+//! Middleboxes that take TCP for something they may mend: they choose other sequence numbers, cut
+//! segments and put them together, thin out acknowledgments, forget a translation, or answer for the
+//! receiver.
 //!
-//! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than
-//! later, and taking out more often than dropping. An option is taken out as those middleboxes do
-//! it: its bytes become no-operations, so that no length changes, and the checksum is updated by what
-//! changed (RFC 1624): a segment that was damaged before stays damaged. What is not TCP passes, as
-//! does what cannot be read as TCP.
+//! The sources are the surveys of what the field does to TCP (Honda et al., "Is it still possible to
+//! extend TCP?", IMC 2011; Detal et al., "Revealing middlebox interference with tracebox", IMC 2013;
+//! Edeline and Donnet, "A first look at the prevalence and persistence of middleboxes in the wild", ITC
+//! 2017) and the notes on what a Multipath TCP must stand (RFC 8684 section 6).
+//!
+//! A link is one direction, and so is a box: what a box must know of the other direction is made a
+//! function of what every segment carries (renumbering follows from the ports, a translation from the
+//! time). What a box sends back by itself goes to [`crate::Link::take_answer`].
+//!
+//! The order is: swallow, renumber, rebind, split, coalesce, thin. All but the last two decide on a
+//! segment alone. Those hold back at most one segment per flow, in a table that is bounded, and let it
+//! go when its time is over or the next one of its flow does not go with it.
 
-use marline_time::Duration;
-
-use super::tcp::{self, ACK, FLAGS_AT, HEADER, SYN, blank, options_end};
-use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
-
-const MPTCP: u8 = 30;
-
-/// What became of a packet.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Passes,
-    Changed,
-    Dropped,
-}
-
-/// Applies the rules to a packet that comes so long after the link's start.
-pub(crate) fn treat<P: Packet>(config: &MiddleboxConfig, age: Duration, packet: &mut P) -> Verdict {
-    if config.strip.is_empty() && config.block.is_empty() && config.mangle.is_empty() {
-        return Verdict::Passes;
-    }
-    let Some(segment) = packet.tcp_mut() else { return Verdict::Passes };
-    let Some(options_end) = options_end(segment) else { return Verdict::Passes };
-    if find(&config.block, age, segment, (HEADER, options_end)).is_some() {
-        return Verdict::Dropped;
-    }
-    let (mut from, mut verdict) = (HEADER, Verdict::Passes);
-    while let Some((start, end)) = find(&config.strip, age, segment, (from, options_end)) {
-        blank(segment, start, end);
-        (from, verdict) = (end, Verdict::Changed);
-    }
-    from = HEADER;
-    while let Some((start, end)) = find(&config.mangle, age, segment, (from, options_end)) {
-        mangle(segment, start, end);
-        (from, verdict) = (end, Verdict::Changed);
-    }
-    verdict
-}
-
-/// Turns over all bits of an option but its kind, its length and the subtype it has if it is one of
-/// Multipath TCP, and brings the checksum up to date.
-fn mangle(segment: &mut [u8], start: usize, end: usize) {
-    let first = start + if segment[start] == MPTCP { 3 } else { 2 };
-    let mut turned = segment[first.min(end)..end].to_vec();
-    turned.iter_mut().for_each(|byte| *byte = !*byte);
-    tcp::change(segment, first.min(end), &turned);
-}
-
-/// Changes the payload's byte number `pick` (counted around) by adding `change`, and brings the
-/// checksum up to date. False for what has no TCP payload.
-pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool {
-    let Some(segment) = packet.tcp_mut() else { return false };
-    let Some(payload) = options_end(segment).filter(|end| *end < segment.len()) else {
-        return false;
-    };
-    let at = payload + (pick % (segment.len() - payload) as u64) as usize;
-    let changed = segment[at].wrapping_add(change);
-    tcp::change(segment, at, &[changed]);
-    true
-}
-
-/// The first option from `at` on that one of the rules is about.
-fn find(
-    rules: &[OptionRule],
-    age: Duration,
-    segment: &[u8],
-    place: (usize, usize),
-) -> Option<(usize, usize)> {
-    let flags = segment[FLAGS_AT];
-    tcp::find_option(segment, place, |option| {
-        rules.iter().any(|rule| rule.from <= age && rule.is_about(flags, option))
-    })
-}
-
-impl OptionRule {
-    fn is_about(&self, flags: u8, option: &[u8]) -> bool {
-        self.segments.contain(flags) && self.option.is(option)
-    }
-}
-
-impl Segments {
-    const fn contain(self, flags: u8) -> bool {
-        let (syn, ack) = (flags & SYN != 0, flags & ACK != 0);
-        match self {
-            Segments::All => true,
-            Segments::Syn => syn && !ack,
-            Segments::SynAck => syn && ack,
-            Segments::Rest => !syn,
-        }
-    }
-}
-
-impl TcpOption {
-    /// Whether these bytes (kind, length, contents) are one.
-    fn is(self, option: &[u8]) -> bool {
-        match self {
-            TcpOption::Kind(kind) => option[0] == kind,
-            TcpOption::Mptcp(subtype) => {
-                option[0] == MPTCP && option.get(2).is_some_and(|byte| byte >> 4 == subtype)
-            }
-        }
-    }
-}
-
+mod held;
+mod numbers;
+pub(crate) mod options;
+mod reshape;
 #[cfg(test)]
-mod tests {
-    use super::super::tcp::{CHECKSUM_AT, sum, update_checksum};
-    use super::*;
+mod tests;
 
-    #[derive(Clone, Debug)]
-    struct Segment(Vec<u8>);
+use std::collections::VecDeque;
 
-    impl Packet for Segment {
-        fn wire_len(&self) -> usize {
-            self.0.len()
+use marline_time::{Duration, Instant, PcgRng, Rng, SeedTree};
+
+use self::held::Held;
+use super::tcp::{ACK, FIN, FLAGS_AT, RST, SYN, options_end};
+use crate::{MiddleboxConfig, Packet};
+
+/// The boxes of one direction.
+#[derive(Debug)]
+pub(crate) struct Middleboxes<P> {
+    held: Held<P>,
+    /// Goes on over the link now.
+    out: VecDeque<P>,
+    /// Goes back to where the packets come from.
+    answers: VecDeque<P>,
+    swallows: PcgRng,
+    counts: Counts,
+}
+
+/// What the boxes did.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) swallowed: u64,
+    pub(crate) split: u64,
+    pub(crate) coalesced: u64,
+    pub(crate) thinned: u64,
+    pub(crate) forgotten: u64,
+}
+
+impl<P: Packet> Middleboxes<P> {
+    pub(crate) fn new(seeds: &SeedTree) -> Self {
+        Middleboxes {
+            held: Held::default(),
+            out: VecDeque::new(),
+            answers: VecDeque::new(),
+            swallows: seeds.stream("box/swallow"),
+            counts: Counts::default(),
         }
+    }
 
-        fn bytes_mut(&mut self) -> &mut [u8] {
-            &mut self.0
+    pub(crate) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// A packet that came so long (`age`) after the link's start. What goes on is then in
+    /// [`Middleboxes::pop`]. `false`: a box dropped it.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        age: Duration,
+        config: &MiddleboxConfig,
+        mut packet: P,
+    ) -> bool {
+        if !config.has_middleboxes() {
+            self.release_all();
+            self.out.push_back(packet);
+            return true;
         }
-
-        fn tcp_mut(&mut self) -> Option<&mut [u8]> {
-            Some(&mut self.0)
+        let Some(segment) = packet.tcp_mut().filter(|segment| options_end(segment).is_some())
+        else {
+            self.out.push_back(packet);
+            return true;
+        };
+        if config.swallow > 0.0 && has_payload(segment) && self.swallows.chance(config.swallow) {
+            self.swallow(&mut packet);
+            return false;
         }
-    }
-
-    /// A segment with a good checksum (without the addresses: they do not change).
-    fn segment(flags: u8, options: &[u8]) -> Segment {
-        assert_eq!(options.len() % 4, 0);
-        let mut bytes = vec![0x12; HEADER];
-        bytes[12] = ((HEADER + options.len()) as u8 / 4) << 4;
-        bytes[FLAGS_AT] = flags;
-        bytes.extend_from_slice(options);
-        bytes.extend_from_slice(b"payload!");
-        bytes[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
-        let checksum = !sum(&bytes);
-        bytes[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
-        Segment(bytes)
-    }
-
-    fn config(strip: &str, block: &str) -> MiddleboxConfig {
-        let rules = |text| OptionRule::parse_list(text).expect("rules");
-        MiddleboxConfig { strip: rules(strip), block: rules(block), ..MiddleboxConfig::default() }
-    }
-
-    /// MSS, a no-operation that makes what follows odd, MP_CAPABLE of 12 bytes, timestamps' start.
-    const OPTIONS: [u8; 24] =
-        [2, 4, 5, 180, 1, 30, 12, 0x01, 9, 8, 7, 6, 5, 4, 3, 2, 1, 4, 2, 1, 30, 4, 0x20, 0x85];
-
-    #[test]
-    fn an_option_becomes_no_operations_and_the_checksum_stays_good() {
-        let mut syn = segment(SYN, &OPTIONS);
-        assert_eq!(
-            treat(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
-            Verdict::Changed
-        );
-        let mut expected = OPTIONS;
-        expected[5..17].fill(1);
-        assert_eq!(syn.0[HEADER..HEADER + 24], expected);
-        assert_eq!(sum(&syn.0), 0xffff);
-        // The other one of the same kind goes with a rule for the kind.
-        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Verdict::Changed);
-        assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
-        assert_eq!(sum(&syn.0), 0xffff);
-        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Verdict::Passes);
-    }
-
-    #[test]
-    fn a_mangled_option_keeps_its_kind_and_subtype_and_the_checksum_stays_good() {
-        let mangle = OptionRule::parse_list("mp_capable:syn+timestamps").unwrap();
-        let config = MiddleboxConfig { mangle, ..MiddleboxConfig::default() };
-        let mut syn = segment(SYN, &OPTIONS);
-        assert_eq!(treat(&config, Duration::ZERO, &mut syn), Verdict::Changed);
-        let mut expected = OPTIONS;
-        expected[8..17].iter_mut().for_each(|byte| *byte = !*byte);
-        assert_eq!(syn.0[HEADER..HEADER + 24], expected);
-        assert_eq!(sum(&syn.0), 0xffff);
-    }
-
-    #[test]
-    fn rules_look_at_flags() {
-        for (rule, meant) in
-            [("mptcp:syn", SYN), ("mptcp:synack", SYN | ACK), ("mptcp:rest", ACK | 8)]
+        if let Some(renumber) = config.renumber {
+            numbers::renumber(segment, renumber);
+        }
+        if let Some(rebind) = config.rebind.filter(|rebind| rebind.at <= age)
+            && !numbers::rebind(segment, rebind)
         {
-            for flags in [SYN, SYN | ACK, ACK | 8, ACK, 4] {
-                let hit = flags == meant || (rule == "mptcp:rest" && flags & SYN == 0);
-                let mut packet = segment(flags, &OPTIONS);
-                let expected = if hit { Verdict::Changed } else { Verdict::Passes };
-                assert_eq!(
-                    treat(&config(rule, "none"), Duration::ZERO, &mut packet),
-                    expected,
-                    "{rule} {flags}"
-                );
-                let expected = if hit { Verdict::Dropped } else { Verdict::Passes };
-                let mut packet = segment(flags, &OPTIONS);
-                assert_eq!(
-                    treat(&config("none", rule), Duration::ZERO, &mut packet),
-                    expected,
-                    "{rule} {flags}"
-                );
-            }
+            self.counts.forgotten += 1;
+            return false;
         }
-    }
-
-    #[test]
-    fn a_rewritten_payload_has_a_good_checksum() {
-        for odd in [false, true] {
-            for pick in 0..20 {
-                let mut packet = segment(ACK, &[1; 4]);
-                if odd {
-                    // Without its last byte, as if it had been sent so.
-                    let last = packet.0.pop().expect("a byte");
-                    update_checksum(&mut packet.0, u16::from_be_bytes([0, last]), 0);
+        match config.split.and_then(|split| reshape::split(&mut packet, split)) {
+            Some(pieces) => {
+                self.counts.split += 1;
+                for piece in pieces {
+                    self.hold(now, config, piece);
                 }
-                assert_eq!(sum(&packet.0), 0xffff);
-                let before = packet.0.clone();
-                assert!(rewrite(&mut packet, pick, 0x55));
-                let changed = packet.0.iter().zip(&before).filter(|(a, b)| a != b).count();
-                assert!(packet.0[24..] != before[24..] && changed <= 3, "{pick}");
-                assert_eq!(sum(&packet.0), 0xffff, "{pick}, odd {odd}");
             }
+            None => self.hold(now, config, packet),
         }
-        let mut pure = segment(ACK, &[1; 4]);
-        pure.0.truncate(24);
-        assert!(!rewrite(&mut pure, 3, 1));
+        true
     }
 
-    #[test]
-    fn nonsense_passes_untouched() {
-        let all = config("2+30+4+8", "none");
-        let mut state = 1u32;
-        for length in 0..80 {
-            let mut packet = Segment((0..length).map(|n| n as u8).collect());
-            let before = packet.0.clone();
-            if treat(&all, Duration::ZERO, &mut packet) == Verdict::Passes {
-                assert_eq!(packet.0, before);
-            }
-            // Random options of a true header: at worst something is blanked, nothing panics.
-            let mut options = [0; 40];
-            for byte in &mut options {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                *byte = (state >> 24) as u8 % 32;
-            }
-            let mut packet = segment(SYN, &options);
-            treat(&all, Duration::ZERO, &mut packet);
-            assert_eq!(sum(&packet.0), 0xffff);
+    /// The next packet that goes on.
+    pub(crate) fn pop(&mut self) -> Option<P> {
+        self.out.pop_front()
+    }
+
+    /// The next packet that goes back.
+    pub(crate) fn pop_answer(&mut self) -> Option<P> {
+        self.answers.pop_front()
+    }
+
+    /// When something that is held must go on.
+    pub(crate) fn next_release(&self) -> Instant {
+        self.held.next_release()
+    }
+
+    /// Lets go what is held no longer than until `now`.
+    pub(crate) fn release_due(&mut self, now: Instant) {
+        while let Some(packet) = self.held.pop_due(now) {
+            self.out.push_back(packet);
         }
     }
+
+    fn release_all(&mut self) {
+        self.release_due(Instant::FAR_FUTURE);
+    }
+
+    /// Acknowledges what never arrives.
+    fn swallow(&mut self, packet: &mut P) {
+        self.counts.swallowed += 1;
+        let answer = packet.tcp_mut().and_then(|segment| numbers::acknowledgment_of(segment));
+        let answer = answer.and_then(|segment| packet.answer(&segment));
+        // What nobody fetches is not kept for ever.
+        if self.answers.len() < Held::<P>::MOST {
+            self.answers.extend(answer);
+        }
+    }
+
+    /// The stages that wait for a segment's followers.
+    fn hold(&mut self, now: Instant, config: &MiddleboxConfig, mut packet: P) {
+        let Some(segment) = packet.tcp_mut() else { return self.out.push_back(packet) };
+        let (flow, payload, flags) = (
+            super::tcp::ports(segment),
+            has_payload(segment),
+            segment[FLAGS_AT] & (SYN | FIN | RST | ACK),
+        );
+        let before = self.held.take(flow);
+        if payload && flags == ACK && config.coalesce.is_some() {
+            let wait = config.coalesce.unwrap_or_default();
+            let Some(mut before) = before else {
+                return self.put(flow, held::Entry { packet, until: now + wait, count: 1 });
+            };
+            if let Some(joined) = reshape::join(&mut before.packet, &mut packet) {
+                self.counts.coalesced += 1;
+                return self.put(flow, held::Entry { packet: joined, ..before });
+            }
+            self.out.push_back(before.packet);
+            return self.put(flow, held::Entry { packet, until: now + wait, count: 1 });
+        }
+        let pure = !payload && flags == ACK;
+        if let Some(every) = config.thin.filter(|_| pure) {
+            return self.thin(now, flow, before, packet, every);
+        }
+        self.out.extend(before.map(|before| before.packet));
+        self.out.push_back(packet);
+    }
+
+    /// Of acknowledgments one after the other the latest goes on, when there were `every` of them or the
+    /// first has waited long enough.
+    fn thin(
+        &mut self,
+        now: Instant,
+        flow: held::Flow,
+        before: Option<held::Entry<P>>,
+        mut packet: P,
+        every: u32,
+    ) {
+        let (until, count) = match before {
+            None => (now + held::THIN_WAIT, 1),
+            Some(mut before) => {
+                let data = before.packet.tcp_mut().is_some_and(|segment| has_payload(segment));
+                let newer = !data && numbers::is_newer(&mut packet, &mut before.packet);
+                if newer {
+                    self.counts.thinned += 1;
+                    (before.until, before.count + 1)
+                } else {
+                    self.out.push_back(before.packet);
+                    (now + held::THIN_WAIT, 1)
+                }
+            }
+        };
+        if count >= every {
+            return self.out.push_back(packet);
+        }
+        self.put(flow, held::Entry { packet, until, count });
+    }
+
+    fn put(&mut self, flow: held::Flow, entry: held::Entry<P>) {
+        self.out.extend(self.held.put(flow, entry));
+    }
+}
+
+fn has_payload(segment: &[u8]) -> bool {
+    options_end(segment).is_some_and(|end| end < segment.len())
 }

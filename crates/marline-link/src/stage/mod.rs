@@ -1,6 +1,5 @@
 //! Stages of the link model, each with its own random streams.
 
-pub(crate) mod boxes;
 mod delay;
 mod loss;
 pub(crate) mod middlebox;

@@ -5,8 +5,8 @@ use anyhow::Context as _;
 use marline_sim::{Pace, Units};
 use marline_time::{Duration, Instant};
 
+use super::phone_scenario::{PhoneScenario, WIFI, ms};
 use super::published::Published;
-use super::scene::{Scene, WIFI, ms};
 use super::systems::{self, System};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -103,8 +103,8 @@ fn handover_ms(
     seed: u64,
 ) -> anyhow::Result<f64> {
     let lte = format!("rate=20M,delay={}ms,queue=300ms", f64::from(rtt_ms) / 2.0);
-    let scene = Scene::of("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
-    let mut paths = scene.stage(system, seed)?;
+    let scenario = PhoneScenario::of("rate=20M,delay=10ms,queue=100ms", &lte, None, seed)?;
+    let mut paths = scenario.stage(system, seed)?;
     let from = Duration::from_secs(1);
     let times = (0..UNITS).map(|n| Instant::ZERO + from + GAP * n).collect();
     let (mut writer, mut reader) = (

@@ -7,7 +7,7 @@ use marline_lab::figure::{Plot, cdf};
 use marline_sim::{Pace, Paths, ResponseServer, Units, median};
 use marline_time::{Duration, Instant};
 
-use super::scene::{LTE, Scene, WIFI, ms};
+use super::phone_scenario::{LTE, PhoneScenario, WIFI, ms};
 use super::systems::{self, System};
 use crate::judge::Row;
 use crate::paper::Context;
@@ -113,8 +113,9 @@ fn asks(from: Instant, gap: Duration) -> Box<Units> {
 
 fn moves(system: &System, seed: u64) -> anyhow::Result<Moves> {
     let wifi = "rate=20M,delay=10ms,queue=100ms,radio=wifi";
-    let scene = Scene::of(wifi, "rate=15M,delay=25ms,queue=300ms,radio=lte", None, seed)?;
-    let mut paths = scene.stage(system, seed)?;
+    let scenario =
+        PhoneScenario::of(wifi, "rate=15M,delay=25ms,queue=300ms,radio=lte", None, seed)?;
+    let mut paths = scenario.stage(system, seed)?;
     paths.listen(Box::new(|_| Box::new(ResponseServer::new((BYTES, BYTES), (6, 5)))));
     let mut ids = vec![paths.connect(WIFI, asks(Instant::from_secs(1), BUSY)).context("connect")?];
     for other in 0..OTHERS as u32 {

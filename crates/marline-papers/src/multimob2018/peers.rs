@@ -7,7 +7,7 @@ use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 use marline_wire::mptcp::ExperimentalMessage;
 
-use super::scene::{Download, Fetched, LTE, Scene, ms};
+use super::phone_scenario::{Download, Fetched, LTE, PhoneScenario, ms};
 use super::systems::{self, System};
 use crate::judge::Row;
 use crate::paper::Context;
@@ -136,7 +136,7 @@ fn boxes() -> Vec<(String, String, String)> {
 fn fetch(system: &System, (wifi, lte): (&str, &str), seed: u64) -> anyhow::Result<Outcome> {
     let (wifi, lte) = (format!("{WIFI_LINK}{wifi}"), format!("{LTE_LINK}{lte}"));
     let Fetched { paths, report, segments, came, last } =
-        Scene::of(&wifi, &lte, None, seed)?.fetch(system, DOWNLOAD, seed)?;
+        PhoneScenario::of(&wifi, &lte, None, seed)?.fetch(system, DOWNLOAD, seed)?;
     let monitor = paths.world.node(paths.client).monitor().iter();
     let syn =
         |s: &&Segment| s.path == LTE && s.from_client && s.header.flags.contains(TcpFlags::SYN);

@@ -6,8 +6,8 @@ use marline_sim::Paths;
 use marline_time::{Duration, Instant};
 use marline_wire::TcpFlags;
 
+use super::phone_scenario::{Download, Fetched, LTE, NAMES, PhoneScenario, WIFI, ms};
 use super::published::Published;
-use super::scene::{Download, Fetched, LTE, NAMES, Scene, WIFI, ms};
 use super::systems::{self, System};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -76,8 +76,8 @@ pub(super) fn reproduce(
 }
 
 fn fetch(system: &System, seed: u64) -> anyhow::Result<Fetch> {
-    let scene = Scene::of(WIFI_LINK, LTE_LINK, None, seed)?;
-    let Fetched { paths, segments, came, last, .. } = scene.fetch(system, DOWNLOAD, seed)?;
+    let scenario = PhoneScenario::of(WIFI_LINK, LTE_LINK, None, seed)?;
+    let Fetched { paths, segments, came, last, .. } = scenario.fetch(system, DOWNLOAD, seed)?;
     Ok(Fetch {
         system: system.clone(),
         hole: hole(&paths, &segments),

@@ -7,8 +7,8 @@ use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
 use marline_time::Instant;
 
 use super::loads::ASSISTANT;
+use super::phone_scenario::{LTE, PhoneScenario, Talk, WIFI};
 use super::published::Published;
-use super::scene::{LTE, Scene, Talk, WIFI};
 use super::systems::{self, System};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -43,8 +43,8 @@ pub(super) fn reproduce(
     let items: Vec<(usize, u64)> =
         (0..systems.len()).flat_map(|s| seeds.iter().map(move |seed| (s, *seed))).collect();
     let talks = context.parallel("static", &items, |(system, seed)| {
-        let scene = Scene::walk(context.traces()?, *seed, false)?;
-        scene.talk(&systems[*system], &ASSISTANT, *seed)
+        let scenario = PhoneScenario::walk(context.traces()?, *seed, false)?;
+        scenario.talk(&systems[*system], &ASSISTANT, *seed)
     })?;
     let mut talks = talks.into_iter();
     let mut cost = |system| Cost { system, talks: talks.by_ref().take(seeds.len()).collect() };
@@ -150,9 +150,9 @@ struct Varied {
 /// Vanilla's packets through radios of which each has one parameter at 80 or 120 %.
 fn swings(context: &Context<'_>, seeds: &[u64]) -> anyhow::Result<Vec<Varied>> {
     let runs = context.parallel("static, sensitivity", seeds, |seed| {
-        let scene = Scene::walk(context.traces()?, *seed, false)?;
+        let scenario = PhoneScenario::walk(context.traces()?, *seed, false)?;
         let mut varied = Vec::new();
-        scene.watched(
+        scenario.watched(
             &systems::vanilla(),
             &ASSISTANT,
             *seed,

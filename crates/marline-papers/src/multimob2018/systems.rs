@@ -22,7 +22,7 @@ pub(super) struct System {
     /// What is asked is asked of it.
     pub(super) judged: bool,
     /// Connections of the client have a path health monitor in common.
-    oracle: bool,
+    shared_path_health: bool,
     /// What the server grants.
     allowed: Extensions,
 }
@@ -57,7 +57,7 @@ impl System {
             backup: false,
             multimob: false,
             judged: false,
-            oracle: false,
+            shared_path_health: false,
             allowed: Extensions::NONE,
         }
     }
@@ -69,7 +69,7 @@ impl System {
             backup: true,
             multimob: true,
             judged: parameters == Interactive::Prompt,
-            oracle: true,
+            shared_path_health: true,
             allowed: Extensions::ALL,
             ..System::both(name, Variant::new(""))
         }
@@ -89,9 +89,13 @@ impl System {
     /// What hosts have beside their connections.
     pub(super) fn furnish(&self, paths: &mut Paths) {
         let ends = [(&self.client, paths.client), (&self.server, paths.server)];
-        for (end, host) in ends.into_iter().filter(|_| self.oracle) {
+        for (end, host) in ends.into_iter().filter(|_| self.shared_path_health) {
             if let End::MultiMob(parameters) = end {
-                paths.world.node_mut(host).endpoint_mut().set_oracle(parameters.oracle());
+                paths
+                    .world
+                    .node_mut(host)
+                    .endpoint_mut()
+                    .set_path_health_monitor(parameters.path_health_monitor());
             }
         }
     }
@@ -120,7 +124,7 @@ pub(super) fn tuned() -> System {
 
 /// Every connection for itself.
 pub(super) fn tuned_alone() -> System {
-    System { oracle: false, name: "MultiMob, tuned, no oracle", ..tuned() }
+    System { shared_path_health: false, name: "MultiMob, tuned, no oracle", ..tuned() }
 }
 
 /// Joins as RFC 8684 has them.

@@ -3,13 +3,13 @@
 use marline_lab::bound::Bound;
 use marline_lab::experiment::START;
 use marline_lab::figure::{Plot, cdf};
-use marline_lab::walks;
+use marline_lab::wifi_mobility;
 use marline_lab::workload::Workload;
 use marline_sim::{median, quantile};
 
 use super::loads::{ASSISTANT, ECHO};
+use super::phone_scenario::{PhoneScenario, Talk};
 use super::published::Published;
-use super::scene::{Scene, Talk};
 use super::systems::{self, System};
 use crate::file::PaperFile;
 use crate::judge::Row;
@@ -58,7 +58,9 @@ pub(super) fn reproduce(
 }
 
 fn seeds(context: &Context<'_>) -> Vec<u64> {
-    (0..context.runs(walks::count() as usize) as u64).map(|run| context.seed + run).collect()
+    (0..context.runs(wifi_mobility::count() as usize) as u64)
+        .map(|run| context.seed + run)
+        .collect()
 }
 
 fn campaign(context: &Context<'_>, title: &str, workload: &Workload) -> anyhow::Result<Vec<Runs>> {
@@ -66,8 +68,8 @@ fn campaign(context: &Context<'_>, title: &str, workload: &Workload) -> anyhow::
     let items: Vec<(usize, u64)> =
         (0..systems.len()).flat_map(|s| seeds.iter().map(move |seed| (s, *seed))).collect();
     let talks = context.parallel(title, &items, |(system, seed)| {
-        let scene = Scene::walk(context.traces()?, *seed, true)?;
-        scene.talk(&systems[*system], workload, *seed)
+        let scenario = PhoneScenario::walk(context.traces()?, *seed, true)?;
+        scenario.talk(&systems[*system], workload, *seed)
     })?;
     let mut talks = talks.into_iter();
     Ok(systems
@@ -79,9 +81,13 @@ fn campaign(context: &Context<'_>, title: &str, workload: &Workload) -> anyhow::
 /// The least that the longest delay of each walk could be, ms.
 fn bounds(context: &Context<'_>, title: &str, workload: &Workload) -> anyhow::Result<Vec<f64>> {
     context.parallel(&format!("{title}, bound"), &seeds(context), |seed| {
-        let scene = Scene::walk(context.traces()?, *seed, true)?;
-        let bound =
-            Bound::over(&scene.named(), workload, *seed, START + scene.lasts(workload, *seed));
+        let scenario = PhoneScenario::walk(context.traces()?, *seed, true)?;
+        let bound = Bound::over(
+            &scenario.named(),
+            workload,
+            *seed,
+            START + scenario.lasts(workload, *seed),
+        );
         let answer = workload.sizes(*seed).of(0);
         let due = workload.times_ns(*seed).into_iter();
         let least = due.map(|ns| bound.latency_ms(ns as f64 / 1e6, answer));

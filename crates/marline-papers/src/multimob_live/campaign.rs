@@ -2,7 +2,7 @@
 
 use marline_lab::experiment::Experiment;
 use marline_lab::runs::{Job, Record, Series, Store};
-use marline_lab::walks::{self, walk};
+use marline_lab::wifi_mobility::{self, mobility_run};
 use marline_lab::workload::Workload;
 use marline_sim::quantile;
 
@@ -69,7 +69,7 @@ impl Runs {
     /// Bytes over LTE, all runs together.
     pub(super) fn lte_bytes(&self) -> u64 {
         let paths = self.good().flat_map(|record| &record.paths);
-        let lte = paths.filter(|path| path.name == walks::PATHS[1]);
+        let lte = paths.filter(|path| path.name == wifi_mobility::PATHS[1]);
         lte.map(|path| path.up_bytes + path.down_bytes).sum()
     }
 }
@@ -84,7 +84,7 @@ pub(super) struct Campaign {
 /// A walk (or a stay) and the assistant.
 fn talk(context: &Context<'_>, seed: u64, leaves: bool) -> anyhow::Result<Experiment> {
     let mut experiment = Experiment::over(&[], ASSISTANT);
-    experiment.scenario.paths = walk(seed, leaves, true).paths();
+    experiment.scenario.paths = mobility_run(seed, leaves, true).paths();
     experiment.scenario.seed = seed;
     experiment.patience = std::time::Duration::from_secs(PATIENCE_S);
     experiment.trace_dir = Some(context.traces()?.to_path_buf());
@@ -94,7 +94,7 @@ fn talk(context: &Context<'_>, seed: u64, leaves: bool) -> anyhow::Result<Experi
 fn download(seed: u64) -> Experiment {
     let mut experiment = Experiment::over(&DOWNLOAD_LINKS, DOWNLOAD);
     experiment.scenario.seed = seed;
-    let (at, path) = (DIES.to_owned(), walks::PATHS[0].to_owned());
+    let (at, path) = (DIES.to_owned(), wifi_mobility::PATHS[0].to_owned());
     let event = marline_lab::scenario::Event { at, path, command: "set loss=100%".to_owned() };
     experiment.scenario.events = vec![event];
     experiment.patience = std::time::Duration::from_secs(5);

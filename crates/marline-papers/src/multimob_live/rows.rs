@@ -1,7 +1,7 @@
 //! Rows with acceptance criteria, and tables for information.
 
 use marline_lab::figure::{Figure, Plot, cdf};
-use marline_lab::walks::PATHS;
+use marline_lab::wifi_mobility::PATHS;
 use marline_sim::median;
 
 use super::campaign::{Campaign, Known, Runs};

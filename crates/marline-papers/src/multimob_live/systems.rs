@@ -2,7 +2,7 @@
 
 use marline_lab::experiment::file::Lane;
 use marline_lab::experiment::{Stack, Variant};
-use marline_lab::walks::PATHS;
+use marline_lab::wifi_mobility::PATHS;
 
 /// A way to use WiFi and LTE.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,7 +19,7 @@ const BEFORE: u32 = 15;
 const EARLY: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(9);
 
-struct Scene {
+struct DiagramSpec {
     name: &'static str,
     title: &'static str,
     figure: &'static str,
@@ -30,8 +30,8 @@ struct Scene {
     until_ms: f64,
 }
 
-const SCENES: [Scene; 2] = [
-    Scene {
+const DIAGRAMS: [DiagramSpec; 2] = [
+    DiagramSpec {
         name: "short",
         title: "a burst of one packet (Docs)",
         figure: "5",
@@ -39,7 +39,7 @@ const SCENES: [Scene; 2] = [
         within: false,
         until_ms: 520.0,
     },
-    Scene {
+    DiagramSpec {
         name: "large",
         title: "a large burst (Netflix, 600 kB)",
         figure: "8",
@@ -50,7 +50,7 @@ const SCENES: [Scene; 2] = [
 ];
 
 pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
-    for scene in &SCENES {
+    for scene in &DIAGRAMS {
         for variant in [standard(), multipath()] {
             all.figures.push(diagram(scene, &variant)?);
         }
@@ -58,7 +58,7 @@ pub(super) fn draw(all: &mut Reproduction) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn diagram(drawn: &Scene, variant: &Variant) -> anyhow::Result<marline_lab::figure::Figure> {
+fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab::figure::Figure> {
     let begins = Duration::from_secs(1) * (BEFORE + 1);
     let bursts = (1..=BEFORE + 1).map(|n| (Duration::from_secs(1) * n, drawn.bytes)).collect();
     let trace = Trace { app: App::Docs, number: 0, bursts, rtts_ms: (13.0, 85.0) };

@@ -62,7 +62,7 @@ struct Counts<K> {
 
 /// One place in a [`Quota`]; dropping it makes room.
 #[derive(Debug)]
-pub struct Place<K: Ord> {
+pub struct Permit<K: Ord> {
     key: K,
     counts: Arc<Mutex<Counts<K>>>,
 }
@@ -95,7 +95,7 @@ impl<K: Ord + Clone> Quota<K> {
     ///
     /// # Errors
     /// A bound is reached.
-    pub fn enter(&self, key: K) -> Result<Place<K>, Full> {
+    pub fn enter(&self, key: K) -> Result<Permit<K>, Full> {
         let mut counts = lock(&self.counts);
         if counts.all >= self.total.load(Ordering::Relaxed) {
             return Err(Full::Total);
@@ -106,7 +106,7 @@ impl<K: Ord + Clone> Quota<K> {
         }
         counts.by_key.insert(key.clone(), count + 1);
         counts.all += 1;
-        Ok(Place { key, counts: Arc::clone(&self.counts) })
+        Ok(Permit { key, counts: Arc::clone(&self.counts) })
     }
 
     /// How many places are taken.
@@ -116,7 +116,7 @@ impl<K: Ord + Clone> Quota<K> {
     }
 }
 
-impl<K: Ord> Drop for Place<K> {
+impl<K: Ord> Drop for Permit<K> {
     fn drop(&mut self) {
         let mut counts = lock(&self.counts);
         counts.all -= 1;
@@ -150,7 +150,7 @@ pub struct Ticket {
     // Given back in this order: who waits for the last must find the first free.
     _of_all: OwnedSemaphorePermit,
     _of_source: OwnedSemaphorePermit,
-    _counted: Place<IpAddr>,
+    _counted: Permit<IpAddr>,
 }
 
 impl HandshakeQueue {

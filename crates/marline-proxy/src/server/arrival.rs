@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::admission::{Full, Guest, Place};
+use super::admission::{Full, Guest, Permit};
 use super::{Client, Server, refuse};
 use crate::channel::Channel;
 use crate::message::{ErrorCode, Failure, Message, Offer};
@@ -31,7 +31,7 @@ pub(super) struct Arrived<T> {
     pub(super) offer: Option<Offer>,
     /// Its request came with it: the greeting can wait for the answer.
     pub(super) asks_at_once: bool,
-    pub(super) _place: Place<Arc<str>>,
+    pub(super) _permit: Permit<Arc<str>>,
 }
 
 /// What the first bytes were.
@@ -188,7 +188,7 @@ impl Server {
             return None;
         };
         stream.know_peer();
-        Some(Arrived { stream, client, offer, asks_at_once, _place: place })
+        Some(Arrived { stream, client, offer, asks_at_once, _permit: place })
     }
 
     async fn hello<T: Transport>(&self, stream: Rewound<T>) -> io::Result<Greeting<T>> {

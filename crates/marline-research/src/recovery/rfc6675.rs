@@ -33,7 +33,7 @@
 use marline_algos::recovery::no_sack::NoSack;
 use marline_algos::recovery::{ProbeConfig, Tlp, no_sack};
 use marline_policy::{
-    AckSummary, AckVerdict, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn,
+    AckOutcome, AckSummary, LimitedTransmit, LossRecovery, Phase, RecoveryContext, SentNotice, Ssn,
     TimeoutAction,
 };
 use marline_time::{Duration, Instant};
@@ -270,7 +270,7 @@ impl LossRecovery for Rfc6675 {
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,
         lost: &mut Vec<Ssn>,
-    ) -> AckVerdict {
+    ) -> AckOutcome {
         let before = lost.len();
         (self.sack_enabled, self.mss) = (cx.sack_enabled, cx.mss);
         if cx.sack_enabled {

@@ -20,10 +20,10 @@ use marline_link::DuplexSpec;
 use marline_sim::quantile;
 use marline_time::{Duration, Instant, SeedTree};
 
-type Scene = (&'static str, &'static str, &'static str, bool);
+type Setup = (&'static str, &'static str, &'static str, bool);
 
 /// The paths: name, first and second path, and whether the first dies in the midst of each burst.
-const SCENES: [Scene; 5] = [
+const SETUPS: [Setup; 5] = [
     ("losses 1 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=1%", LTE, false),
     ("losses 3 %", "rate=20M,delay=47.5ms,jitter=uniform:6ms,loss=3%", LTE, false),
     ("home: bad times", "rate=20M,delay=47.5ms,jitter=uniform:6ms,ge=60s:9s:20%:0.1%", LTE, false),
@@ -50,14 +50,14 @@ fn main() {
         "time to the whole burst, ms, and packets beyond it, %; {bursts} bursts of each kind\n"
     );
     let scenes: Vec<String> = std::thread::scope(|scope| {
-        let each = |scene: &'static Scene| scope.spawn(move || table(scene, bursts));
-        let running: Vec<_> = SCENES.iter().map(each).collect();
-        running.into_iter().map(|scene| scene.join().expect("a scene")).collect()
+        let each = |setup: &'static Setup| scope.spawn(move || table(setup, bursts));
+        let running: Vec<_> = SETUPS.iter().map(each).collect();
+        running.into_iter().map(|setup| setup.join().expect("a setup")).collect()
     });
-    scenes.iter().for_each(|scene| println!("{scene}"));
+    scenes.iter().for_each(|setup| println!("{setup}"));
 }
 
-fn table((name, first, second, dies): &Scene, bursts: u32) -> String {
+fn table((name, first, second, dies): &Setup, bursts: u32) -> String {
     let mut text = String::new();
     for packets in SIZES {
         let _ = writeln!(text, "{name}, {packets} packets");

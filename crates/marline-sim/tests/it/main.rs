@@ -1,7 +1,6 @@
 //! Integration tests in virtual time, in one program so that it is linked once.
 
 mod bbr;
-mod boxes;
 mod bulk;
 mod capture;
 mod cases;
@@ -13,6 +12,7 @@ mod death;
 mod fast_join;
 mod first_light;
 mod loss_recovery;
+mod middleboxes;
 mod multimob;
 mod new_connections;
 mod opening;

@@ -4,10 +4,10 @@
 use crate::cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions, LoneKeepalive,
-    MonitorKind, Oracle, ReceiveTimer, Verdict,
+    AddressPairHealth, Capabilities, ChecksumScope, ConnectionConfig, ConnectionId, Extensions,
+    LoneKeepalive, MonitorKind, PathHealthMonitor, ReceiveTimer,
 };
-use marline_policy::OracleConfig;
+use marline_policy::PathHealthConfig;
 use marline_sim::{Echo, EchoServer, Paths, PathsConfig};
 use marline_time::{Duration, Instant, SeedTree};
 
@@ -42,14 +42,14 @@ fn server() -> ConnectionConfig {
 }
 
 /// A phone and a server. The phone's connections echo a keystroke every so often.
-fn phone(wifi: &str, server: &ConnectionConfig, oracle: bool, intervals: &[u64]) -> Paths {
+fn phone(wifi: &str, server: &ConnectionConfig, monitor: bool, intervals: &[u64]) -> Paths {
     let mut config = PathsConfig::new(vec![link(wifi), link(LTE)], client());
     config.server = server.clone();
     config.backup = vec![false, true];
     let mut paths = Paths::new(&config, SeedTree::new(7));
-    if oracle {
-        let oracle = Oracle::new(OracleConfig::default());
-        paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    if monitor {
+        let monitor = PathHealthMonitor::new(PathHealthConfig::default());
+        paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);
     }
     paths.listen(Box::new(|_| Box::new(EchoServer::new(3))));
     for interval in intervals {
@@ -74,8 +74,8 @@ fn fast_join_learns_the_ids_of_the_udp_carrier() {
         ecn: true,
     };
     let mut paths = Paths::new(&config, SeedTree::new(7));
-    let oracle = Oracle::new(OracleConfig::default());
-    paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    let monitor = PathHealthMonitor::new(PathHealthConfig::default());
+    paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);
     paths.listen(Box::new(|_| Box::new(EchoServer::new(3))));
     paths.connect(0, Box::new(Echo::new(60, ms(50), 400, 3))).expect("a connection");
     paths.at_set_path_up(at(5_030), 0, false);
@@ -103,7 +103,7 @@ fn closed(kind: &MonitorKind) -> bool {
 }
 
 fn condemned(kind: &MonitorKind) -> bool {
-    matches!(kind, MonitorKind::Netpath { fault: Some(_), .. })
+    matches!(kind, MonitorKind::AddressPair { fault: Some(_), .. })
 }
 
 /// Everything came back, in order; the longest time between two arrivals after the first second.
@@ -170,11 +170,11 @@ fn a_static_phone_never_wakes_its_radio() {
 }
 
 /// When each of nine connections that are mostly quiet had its cellular subflow, after WiFi's death.
-fn nine_others(oracle: bool) -> Vec<Duration> {
+fn nine_others(monitor: bool) -> Vec<Duration> {
     let dies = at(20_100);
     let mut intervals = vec![50];
     intervals.extend([7_000; 9]);
-    let mut paths = phone(WIFI, &server(), oracle, &intervals);
+    let mut paths = phone(WIFI, &server(), monitor, &intervals);
     paths.at_set_path_up(dies, 0, false);
     paths.world.run_until(at(40_000));
     let up = times(&paths, opened);
@@ -187,7 +187,7 @@ fn nine_others(oracle: bool) -> Vec<Duration> {
 fn one_suffering_connection_warns_nine_others() {
     let warned = nine_others(true);
     let alone = nine_others(false);
-    println!("with the oracle {warned:?}\nwithout {alone:?}");
+    println!("with path health {warned:?}\nwithout {alone:?}");
     assert_eq!((warned.len(), alone.len()), (9, 9));
     let (slowest, quickest) = (warned.iter().max(), alone.iter().min());
     assert!(slowest < Some(&ms(900)), "{warned:?}");
@@ -226,7 +226,7 @@ fn an_address_that_goes_takes_no_detour() {
 }
 
 #[test]
-fn the_oracle_says_what_it_knows_and_runs_are_repeatable() {
+fn the_path_health_monitor_says_what_it_knows_and_runs_are_repeatable() {
     let run = || {
         let mut paths = phone(WIFI, &server(), true, &[50]);
         paths.at_set_path_up(at(5_030), 0, false);
@@ -235,13 +235,13 @@ fn the_oracle_says_what_it_knows_and_runs_are_repeatable() {
     };
     let (one, two) = (run(), run());
     assert_eq!(one.world.digest(), two.world.digest());
-    let oracle = one.world.node(one.client).endpoint().oracle().expect("set").clone();
-    let table = oracle.table();
+    let monitor = one.world.node(one.client).endpoint().path_health_monitor().expect("set").clone();
+    let table = monitor.table();
     assert_eq!(table.len(), 2, "{table:?}");
     let verdicts: Vec<bool> =
-        table.iter().map(|line| matches!(line.verdict, Verdict::Bad { .. })).collect();
+        table.iter().map(|line| matches!(line.health, AddressPairHealth::Bad { .. })).collect();
     assert_eq!(verdicts, [true, false], "{table:?}");
-    assert!(oracle.is_bad(Paths::address(0, 0), Paths::server_address()));
+    assert!(monitor.is_bad(Paths::address(0, 0), Paths::server_address()));
 }
 
 /// When the server pushes, after five minutes of silence.
@@ -254,8 +254,8 @@ fn waiting_phone(keepalive: Option<LoneKeepalive>, wifi: &str, pause: Duration) 
     config.server = server();
     config.backup = vec![false, true];
     let mut paths = Paths::new(&config, SeedTree::new(7));
-    let oracle = Oracle::new(OracleConfig::default());
-    paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    let monitor = PathHealthMonitor::new(PathHealthConfig::default());
+    paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);
     paths.listen(Box::new(move |_| Box::new(Echo::new(60, pause, 2, 3))));
     paths.connect(0, Box::new(EchoServer::new(3))).expect("a connection");
     paths

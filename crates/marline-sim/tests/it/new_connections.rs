@@ -7,9 +7,10 @@ use core::net::IpAddr;
 use crate::cases::link;
 use marline_algos::Registry;
 use marline_core::{
-    ConnectionConfig, ConnectionId, Extensions, MonitorKind, Oracle, ReceiveTimer, SubflowState,
+    ConnectionConfig, ConnectionId, Extensions, MonitorKind, PathHealthMonitor, ReceiveTimer,
+    SubflowState,
 };
-use marline_policy::OracleConfig;
+use marline_policy::PathHealthConfig;
 use marline_sim::{Echo, EchoServer, Observer, Packet, Paths, PathsConfig, Sighting};
 use marline_time::{Duration, Instant, SeedTree};
 use marline_wire::{TcpFlags, TcpSegment};
@@ -41,8 +42,8 @@ fn phone(wifi: &str) -> Paths {
     config.server.follow_client = Registry::default().scheduler("follow-client").ok();
     config.backup = vec![false, true];
     let mut paths = Paths::new(&config, SeedTree::new(7));
-    let oracle = Oracle::new(OracleConfig::prompt());
-    paths.world.node_mut(paths.client).endpoint_mut().set_oracle(oracle);
+    let monitor = PathHealthMonitor::new(PathHealthConfig::prompt());
+    paths.world.node_mut(paths.client).endpoint_mut().set_path_health_monitor(monitor);
     paths.world.observe(Box::new(Wire::default()));
     paths.listen(Box::new(|_| Box::new(EchoServer::new(3))));
     paths
@@ -95,8 +96,8 @@ fn sent(paths: &Paths, path: usize, from: Instant, to: Instant) -> Vec<Sent> {
 
 /// Where a new connection starts: WiFi first, unless the path health monitor considers it bad.
 fn start(paths: &Paths) -> usize {
-    let oracle = paths.world.node(paths.client).endpoint().oracle().expect("set");
-    let good = |path: &usize| !oracle.is_bad(Paths::address(*path, 0), Paths::server_address());
+    let monitor = paths.world.node(paths.client).endpoint().path_health_monitor().expect("set");
+    let good = |path: &usize| !monitor.is_bad(Paths::address(*path, 0), Paths::server_address());
     [WIFI, LTE].into_iter().find(good).unwrap_or(WIFI)
 }
 
@@ -111,7 +112,7 @@ fn verdicts(paths: &Paths) -> Vec<(Instant, bool)> {
     let events = paths.world.node(paths.client).monitor().iter();
     let mut told: Vec<(Instant, bool)> = events
         .filter_map(|event| match event.kind {
-            MonitorKind::Netpath { fault, .. } => Some((event.at, fault.is_some())),
+            MonitorKind::AddressPair { fault, .. } => Some((event.at, fault.is_some())),
             _ => None,
         })
         .collect();
@@ -133,7 +134,7 @@ fn on_wifi(paths: &Paths, id: ConnectionId) -> (usize, u64) {
 /// when that is back, and sends nothing there before the clean period is over; the next one starts on
 /// WiFi and never wakes LTE.
 #[test]
-fn a_new_connection_leaves_a_bad_netpath_alone_until_a_clean_period() {
+fn a_new_connection_leaves_a_bad_address_pair_alone_until_a_clean_period() {
     let (dies, returns) = (at(5_030), at(9_000));
     let run = |until: Instant| {
         let mut paths = phone("rate=30M,delay=10ms");
@@ -185,7 +186,7 @@ fn a_new_connection_leaves_a_bad_netpath_alone_until_a_clean_period() {
 /// WiFi that answers now and then is bad as well: a new connection does not start there although its SYN
 /// might be answered.
 #[test]
-fn a_netpath_that_loses_half_of_everything_opens_nothing_either() {
+fn an_address_pair_that_loses_half_of_everything_opens_nothing_either() {
     let mut paths = phone("rate=30M,delay=10ms");
     open(&mut paths, 600);
     paths.world.run_until(at(3_000));

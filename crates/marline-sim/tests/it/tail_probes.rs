@@ -60,7 +60,7 @@ impl Observer for Log {
     }
 }
 
-struct Scene {
+struct Setup {
     paths: Paths,
     bytes: u64,
     bursts: usize,
@@ -71,13 +71,13 @@ fn begins(burst: usize) -> Instant {
     Instant::from_secs(1) + ms(1_000) * burst as u32
 }
 
-impl Scene {
+impl Setup {
     /// The server writes bursts of `bytes`, one a second, with these policies.
-    fn new(scheduler: &str, recovery: &str, bytes: u64, bursts: usize) -> Scene {
+    fn new(scheduler: &str, recovery: &str, bytes: u64, bursts: usize) -> Setup {
         Self::over(LINKS, scheduler, recovery, bytes, bursts)
     }
 
-    fn over(links: [&str; 2], scheduler: &str, recovery: &str, bytes: u64, bursts: usize) -> Scene {
+    fn over(links: [&str; 2], scheduler: &str, recovery: &str, bytes: u64, bursts: usize) -> Setup {
         let set = marline_research::registry().policy_set(scheduler, "full-mesh", "reno", recovery);
         let mut connection = ConnectionConfig::new(set.expect("specs"));
         connection.initial_window = 40;
@@ -92,11 +92,11 @@ impl Scene {
         paths.connect(WLAN, Box::new(client)).expect("a connection");
         let log = Log { server: paths.server, sent: Vec::new() };
         paths.world.observe(Box::new(log));
-        Scene { paths, bytes, bursts }
+        Setup { paths, bytes, bursts }
     }
 
     /// WLAN is down in this part of a burst.
-    fn outage(mut self, burst: usize, from_ms: u64, to_ms: Option<u64>) -> Scene {
+    fn outage(mut self, burst: usize, from_ms: u64, to_ms: Option<u64>) -> Setup {
         self.paths.at_set_path_up(
             begins(burst) + ms(from_ms) - Duration::from_micros(1),
             WLAN,
@@ -108,7 +108,7 @@ impl Scene {
         self
     }
 
-    fn run(mut self) -> Scene {
+    fn run(mut self) -> Setup {
         self.paths.world.run_until(begins(self.bursts) + ms(10_000));
         let client = self.paths.client_report(0).expect("connected");
         assert_eq!((client.received.len(), client.wrong_at), (self.bursts, None));
@@ -152,21 +152,21 @@ const LINUX: &str = "rack-tlp,pto=linux-3.10";
 const OLD: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
 /// One packet, the path is dead from then on.
-fn lone(scheduler: &str, recovery: &str) -> Scene {
-    Scene::new(scheduler, recovery, 400, WARM + 2).outage(WARM, 0, None).run()
+fn lone(scheduler: &str, recovery: &str) -> Setup {
+    Setup::new(scheduler, recovery, 400, WARM + 2).outage(WARM, 0, None).run()
 }
 
 #[test]
 fn a_lone_packet_on_a_dead_path_waits_two_timeouts_with_the_standard() {
     for recovery in [LINUX, OLD] {
-        let scene = lone("min-rtt+tlp-std", recovery);
+        let setup = lone("min-rtt+tlp-std", recovery);
         // The probe at the time of the timer, the timer a timeout later: then it goes elsewhere.
-        let sent = scene.sent(WARM);
+        let sent = setup.sent(WARM);
         let expected = [(0, WLAN, 1), (213, WLAN, 1), (426, WLAN, 1), (426, LTE, 1)];
         assert_eq!(sent[..4], expected, "{recovery}: {sent:?}");
-        assert_eq!(scene.complete(WARM), 426 + 43, "{recovery}");
+        assert_eq!(setup.complete(WARM), 426 + 43, "{recovery}");
         // The next burst avoids the path.
-        assert_eq!(scene.sent(WARM + 1), [(0, LTE, 1)], "{recovery}");
+        assert_eq!(setup.sent(WARM + 1), [(0, LTE, 1)], "{recovery}");
     }
 }
 
@@ -174,14 +174,14 @@ fn a_lone_packet_on_a_dead_path_waits_two_timeouts_with_the_standard() {
 fn tlp_mp_saves_one_of_them() {
     for recovery in [LINUX, OLD] {
         for after in ["reinject", "rto"] {
-            let scene = lone(&format!("min-rtt+tlp-mp,after={after}"), recovery);
-            let sent = scene.sent(WARM);
+            let setup = lone(&format!("min-rtt+tlp-mp,after={after}"), recovery);
+            let sent = setup.sent(WARM);
             let expected = [(0, WLAN, 1), (213, WLAN, 1), (213, LTE, 1), (426, WLAN, 1)];
             assert_eq!(sent[..4], expected, "{recovery}, {after}: {sent:?}");
-            assert_eq!(scene.complete(WARM), 213 + 43);
+            assert_eq!(setup.complete(WARM), 213 + 43);
             // On the dead path TCP must go on repeating it; on the other it went once.
             assert!(sent[4..].iter().all(|(_, path, _)| *path == WLAN), "{sent:?}");
-            assert_eq!(scene.sent(WARM + 1), [(0, LTE, 1)]);
+            assert_eq!(setup.sent(WARM + 1), [(0, LTE, 1)]);
         }
     }
 }
@@ -197,27 +197,27 @@ fn the_formula_decides_when_a_lone_packet_is_probed() {
     ] {
         for base in ["rack-tlp", "rfc6675"] {
             let recovery = format!("{base},pto={pto}");
-            let scene = lone("min-rtt+tlp-mp", &recovery);
-            let sent = scene.sent(WARM);
+            let setup = lone("min-rtt+tlp-mp", &recovery);
+            let sent = setup.sent(WARM);
             assert_eq!(sent[1..3], [(probe, WLAN, 1), (probe, LTE, 1)], "{recovery}: {sent:?}");
-            assert_eq!(scene.complete(WARM), probe + 43, "{recovery}");
+            assert_eq!(setup.complete(WARM), probe + 43, "{recovery}");
         }
     }
 }
 
 #[test]
 fn the_default_sends_elsewhere_at_the_first_unanswered_probe() {
-    let scene = lone("min-rtt", "rack-tlp");
-    let sent = scene.sent(WARM);
+    let setup = lone("min-rtt", "rack-tlp");
+    let sent = setup.sent(WARM);
     let (probe, ..) = sent[1];
     assert!(probe <= 28, "{sent:?}");
     assert_eq!(sent[1..3], [(probe, WLAN, 1), (probe, LTE, 1)], "{sent:?}");
-    assert_eq!(scene.complete(WARM), probe + 43);
+    assert_eq!(setup.complete(WARM), probe + 43);
 }
 
 /// Three packets, the path is dead from then on.
-fn three(scheduler: &str) -> Scene {
-    Scene::new(scheduler, LINUX, 3 * MSS, WARM + 2).outage(WARM, 0, None).run()
+fn three(scheduler: &str) -> Setup {
+    Setup::new(scheduler, LINUX, 3 * MSS, WARM + 2).outage(WARM, 0, None).run()
 }
 
 #[test]
@@ -241,24 +241,24 @@ fn of_several_packets_the_last_is_probed_and_the_rest_follows_by_the_switch() {
     assert_eq!(sent[..5], expected, "{sent:?}");
     assert_eq!(reinjects.complete(WARM), 111 + 43);
 
-    for scene in [standard, waits, reinjects] {
+    for setup in [standard, waits, reinjects] {
         for segment in 1..=3 {
-            let copies = scene.sent(WARM).into_iter().filter(|s| s.1 == LTE && s.2 == segment);
+            let copies = setup.sent(WARM).into_iter().filter(|s| s.1 == LTE && s.2 == segment);
             assert_eq!(copies.count(), 1, "segment {segment} on 4G");
         }
-        assert!(scene.sent(WARM + 1).iter().all(|(_, path, _)| *path == LTE));
+        assert!(setup.sent(WARM + 1).iter().all(|(_, path, _)| *path == LTE));
     }
 }
 
 #[test]
 fn an_original_that_answers_is_trusted_again() {
     // Down for 150 ms: burst and probe are lost, the first repeat by the timer gets through.
-    let scene = Scene::new("min-rtt+tlp-mp", LINUX, 3 * MSS, WARM + 2);
-    let scene = scene.outage(WARM, 0, Some(150)).run();
-    assert_eq!(scene.complete(WARM), 111 + 43);
-    let sent = scene.repeats(WARM);
+    let setup = Setup::new("min-rtt+tlp-mp", LINUX, 3 * MSS, WARM + 2);
+    let setup = setup.outage(WARM, 0, Some(150)).run();
+    assert_eq!(setup.complete(WARM), 111 + 43);
+    let sent = setup.repeats(WARM);
     assert_eq!(sent[4], (239, WLAN, 1), "{sent:?}");
-    let next = scene.sent(WARM + 1);
+    let next = setup.sent(WARM + 1);
     assert!(next.iter().all(|(_, path, _)| *path == WLAN), "{next:?}");
     assert!(next.iter().all(|(at, ..)| *at == 0), "{next:?}");
 }
@@ -269,28 +269,28 @@ fn an_ordinary_tail_loss_costs_one_packet_on_the_other_path() {
         [("min-rtt+tlp-std", 0), ("min-rtt+tlp-mp,after=rto", 1), ("min-rtt+tlp-mp", 1)]
     {
         // The burst before is all on WLAN: its packets are counted to find the last of the next.
-        let probe = Scene::new(scheduler, LINUX, 5 * MSS, WARM + 2).run();
+        let probe = Setup::new(scheduler, LINUX, 5 * MSS, WARM + 2).run();
         let log = probe.paths.world.observer::<Log>().expect("it watches");
         assert!(log.sent.iter().all(|sent| sent.path == WLAN));
         let packets = probe.paths.world.link(probe.paths.down[WLAN]).stats();
         assert_eq!(packets.offered_packets, packets.delivered_packets);
         let first = packet_number(scheduler, WARM);
         let lossy = format!("rate=1G,delay=6.5ms,down.drop={}", first + 4);
-        let scene = Scene::over([&lossy, LINKS[LTE]], scheduler, LINUX, 5 * MSS, WARM + 2).run();
-        let sent = scene.repeats(WARM);
+        let setup = Setup::over([&lossy, LINKS[LTE]], scheduler, LINUX, 5 * MSS, WARM + 2).run();
+        let sent = setup.repeats(WARM);
         // Four were acknowledged at 13 ms, then one is left: a lone segment again.
         assert_eq!(sent[0].1, WLAN, "{scheduler}: {sent:?}");
         assert_eq!(sent.len(), 1 + extra, "{scheduler}: {sent:?}");
         assert!(sent.iter().all(|(at, _, segment)| (*at, *segment) == (sent[0].0, 5)));
-        assert!(scene.complete(WARM) <= sent[0].0 + 7);
-        let next = scene.sent(WARM + 1);
+        assert!(setup.complete(WARM) <= sent[0].0 + 7);
+        let next = setup.sent(WARM + 1);
         assert!(next.iter().all(|(_, path, _)| *path == WLAN), "{scheduler}: {next:?}");
     }
 }
 
 /// Number of the packet, counted from 1, with which a burst begins on WLAN towards the client.
 fn packet_number(scheduler: &str, burst: usize) -> u64 {
-    let mut scene = Scene::new(scheduler, LINUX, 5 * MSS, burst + 1);
-    scene.paths.world.run_until(begins(burst) - Duration::from_micros(1));
-    scene.paths.world.link(scene.paths.down[WLAN]).stats().offered_packets + 1
+    let mut setup = Setup::new(scheduler, LINUX, 5 * MSS, burst + 1);
+    setup.paths.world.run_until(begins(burst) - Duration::from_micros(1));
+    setup.paths.world.link(setup.paths.down[WLAN]).stats().offered_packets + 1
 }

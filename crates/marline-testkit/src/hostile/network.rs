@@ -6,7 +6,7 @@ use marline_core::{ChecksumScope, Event, FourTuple};
 
 use super::trick::Trick;
 use super::{Run, Script, address, index};
-use crate::{Fate, Flight, Seg, Side, scene};
+use crate::{Fate, Flight, Seg, Side, fixtures};
 
 /// One way of the network.
 const DELAY: Duration = Duration::from_millis(10);
@@ -19,7 +19,7 @@ fn check_egress(flight: &Flight, scope: ChecksumScope) {
         ChecksumScope::WithoutAddresses => None,
     };
     assert!(marline_wire::verify_tcp_checksum(addresses, &flight.bytes), "a wrong checksum");
-    let most = usize::from(scene::flow_capabilities().max_segment);
+    let most = usize::from(fixtures::flow_capabilities().max_segment);
     assert!(flight.bytes.len() <= most, "a segment of {} bytes", flight.bytes.len());
     match Seg::parse(&flight.bytes) {
         Ok(seg) => {

@@ -27,7 +27,7 @@ use marline_time::Instant;
 use marline_wire::mptcp::{AddAddr, MpCapable, MpCapableForm, MpJoin, MptcpOption, WireDsn};
 use marline_wire::{Checksum, TcpFlags, dss_checksum};
 
-use crate::scene::path;
+use crate::fixtures::path;
 use crate::{Peer, Script, Seg, endpoint_config, keys, with_known_mtu};
 
 /// The peer's key.

@@ -7,7 +7,7 @@ use marline_wire::mptcp::{AddAddr, CapableData, FastJoinForm, WireMapping};
 use marline_wire::{SeqNum, TcpFlags};
 
 use super::mapping::Mapping;
-use super::{Findings, Place};
+use super::{Findings, FrameRef};
 use crate::keys;
 
 /// Mappings of data that another mapping had, by who sent them: the connection's initiator, its
@@ -119,7 +119,7 @@ impl<'a> Flow<'a> {
         wire: &WireMapping,
         data_fin: bool,
         highest: &mut u64,
-        at: Place,
+        at: FrameRef,
     ) {
         let Some(dsn) = wire.dsn.unwrap_near(*highest) else { return };
         let end = dsn.wrapping_add(u64::from(wire.length));
@@ -129,7 +129,7 @@ impl<'a> Flow<'a> {
     }
 
     /// MP_CAPABLE with data maps the first bytes of the initiator.
-    pub(super) fn map_first(&mut self, dsn: u64, data: CapableData, at: Place) {
+    pub(super) fn map_first(&mut self, dsn: u64, data: CapableData, at: FrameRef) {
         let CapableData { length, checksum } = data;
         self.remember(0, Mapping { dsn, ssn: 1, length, checksum, data_fin: false, at });
     }

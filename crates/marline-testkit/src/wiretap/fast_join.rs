@@ -3,7 +3,7 @@
 use marline_wire::TcpSegment;
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, FastJoinForm, WireDsn, WireMapping};
 
-use super::{Place, Wiretap};
+use super::{FrameRef, Wiretap};
 use crate::keys;
 
 impl<'a> Wiretap<'a> {
@@ -14,7 +14,7 @@ impl<'a> Wiretap<'a> {
         side: usize,
         (message, nibble): (&ExperimentalMessage, u8),
         segment: &TcpSegment<'a>,
-        at: Place,
+        at: FrameRef,
     ) {
         let byte = 0xf0 | nibble;
         match *message {

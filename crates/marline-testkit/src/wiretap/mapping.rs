@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use marline_wire::{Checksum, verify_dss_checksum};
 
-use super::{Findings, Place};
+use super::{Findings, FrameRef};
 
 /// Longest mapping: its length has 16 bits.
 const LONGEST: u64 = 65_535;
@@ -17,7 +17,7 @@ pub(super) struct Mapping {
     pub(super) length: u16,
     pub(super) checksum: Option<u16>,
     pub(super) data_fin: bool,
-    pub(super) at: Place,
+    pub(super) at: FrameRef,
 }
 
 impl Mapping {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use marline_algos::Registry;
-use marline_core::{Limits, Oracle};
+use marline_core::{Limits, PathHealthMonitor};
 use marline_io::{PathSpec, SegmentLog, SharedObserver};
 use marline_policy::Role;
 use marline_time::Duration;
@@ -37,7 +37,7 @@ pub struct ClientBuilder {
     pub(super) tap: Option<SegmentLog>,
     pub(super) observers: Vec<SharedObserver>,
     pub(super) registry: Arc<Registry>,
-    pub(super) oracle: Option<Oracle>,
+    pub(super) path_health: Option<PathHealthMonitor>,
     pub(super) monitor: bool,
     pub(super) limits: Limits,
     pub(super) keepalive: Duration,
@@ -56,7 +56,7 @@ impl Default for ClientBuilder {
             tap: None,
             observers: Vec::new(),
             registry: Arc::new(Registry::default()),
-            oracle: None,
+            path_health: None,
             monitor: false,
             limits: Limits::default(),
             keepalive: Duration::from_secs(15),
@@ -134,21 +134,21 @@ impl ClientBuilder {
     /// Marline server, which follows the client's choice of path.
     pub fn interactive(&mut self, parameters: Interactive) -> &mut Self {
         multimob::interactive(self.transport.as_core_mut(), Role::Client, parameters);
-        self.oracle = Some(parameters.oracle());
+        self.path_health = Some(parameters.path_health_monitor());
         self
     }
 
-    /// What all connections of the process learn of each other's paths; clones are one oracle, and
+    /// What all connections of the process learn of each other's paths; clones are one monitor, and
     /// every client and server of a process may share it. Default: each connection for itself.
-    pub fn oracle(&mut self, oracle: Option<Oracle>) -> &mut Self {
-        self.oracle = oracle;
+    pub fn path_health_monitor(&mut self, monitor: Option<PathHealthMonitor>) -> &mut Self {
+        self.path_health = monitor;
         self
     }
 
-    /// The oracle so far.
+    /// The path health monitor so far.
     #[must_use]
-    pub const fn get_oracle(&self) -> Option<&Oracle> {
-        self.oracle.as_ref()
+    pub const fn get_path_health_monitor(&self) -> Option<&PathHealthMonitor> {
+        self.path_health.as_ref()
     }
 
     /// Longest time that [`Client::connect`] takes. Default: 10 s.

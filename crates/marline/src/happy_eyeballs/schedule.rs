@@ -5,18 +5,18 @@
 //! a path of which the process' other connections know that it is bad, which then wins now and then,
 //! because it is the nearer one.
 //!
-//! *How.* Without an oracle every attempt waits for the stagger, as ever. With one,
+//! *How.* Without a path health monitor every attempt waits for the stagger, as ever. With one,
 //! - what it holds to be good comes first, regular paths before backup ones, whichever won last time:
 //!   its verdicts are newer than that memory;
 //! - a backup path starts once the first regular one was asked twice, [`RESERVE_WAIT`] apart, and as long
 //!   again has passed: one lost SYN wakes no radio;
-//! - a bad netpath starts last, [`BAD_WAIT`] after everything else did: after that the others' first SYN is
-//!   lost as well, by RFC 6298.
+//! - a bad address pair starts last, [`BAD_WAIT`] after everything else did: after that the others' first
+//!   SYN is lost as well, by RFC 6298.
 //!
 //! Whoever starts late starts at once when nobody else is left in the race.
 //!
-//! *Source.* MultiMob's oracle "prevents primary use when bad" (slides). How long the others are waited
-//! for, and that a path is asked twice, is ours.
+//! *Source.* MultiMob's path health monitor "prevents primary use when bad" (slides). How long the others
+//! are waited for, and that a path is asked twice, is ours.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ use crate::path_table::Candidate;
 
 /// Between the two questions to a regular path, and from the second one to a backup path's first.
 pub(crate) const RESERVE_WAIT: Duration = Duration::from_millis(250);
-/// From the last of the others to the first on a bad netpath.
+/// From the last of the others to the first on a bad address pair.
 pub(crate) const BAD_WAIT: Duration = Duration::from_millis(1_000);
 
 /// An attempt and its place.
@@ -57,7 +57,7 @@ impl AttemptSchedule {
         }
     }
 
-    /// As an oracle advises that knows which netpaths are bad.
+    /// As a path health monitor advises that knows which address pairs are bad.
     pub(crate) fn judged(
         mut candidates: Vec<Candidate>,
         stagger: Duration,

@@ -104,7 +104,7 @@ impl Lookout {
             let asked = contact
                 .question
                 .is_some_and(|question| now.since(question.since) < PATIENCE + TOGETHER);
-            let said = contact.objection.is_some_and(|said| now.since(said.since) < SETTLE);
+            let said = contact.delivery_error.is_some_and(|said| now.since(said.since) < SETTLE);
             asked || said
         };
         paths.iter().any(|(_, contacts)| contacts.iter().any(open))

@@ -1,4 +1,4 @@
-use marline_io::{Objection, Question};
+use marline_io::{DeliveryError, Question};
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn at(ms: u64) -> Instant {
 
 fn contact(local: &str, remote: &str) -> Contact {
     let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
-    Contact { local, remote, question: None, heard_at: None, objection: None }
+    Contact { local, remote, question: None, heard_at: None, delivery_error: None }
 }
 
 fn asked(mut contact: Contact, since: u64, last: u64, tries: u32) -> Contact {
@@ -21,13 +21,13 @@ fn asked(mut contact: Contact, since: u64, last: u64, tries: u32) -> Contact {
 }
 
 fn heard(mut contact: Contact, ms: u64) -> Contact {
-    (contact.question, contact.objection, contact.heard_at) = (None, None, Some(at(ms)));
+    (contact.question, contact.delivery_error, contact.heard_at) = (None, None, Some(at(ms)));
     contact
 }
 
-fn objected(mut contact: Contact, ms: u64, by: Option<&str>, kind: ObjectionKind) -> Contact {
+fn objected(mut contact: Contact, ms: u64, by: Option<&str>, kind: DeliveryErrorKind) -> Contact {
     let by = by.map(|by| by.parse().unwrap());
-    contact.objection = Some(Objection { since: at(ms), last_at: at(ms), by, kind });
+    contact.delivery_error = Some(DeliveryError { since: at(ms), last_at: at(ms), by, kind });
     contact
 }
 
@@ -44,25 +44,25 @@ fn facts_have_words() {
     assert_eq!(says(&open, 3_000), "no answer for 3 s (tried 2 times)");
     assert_eq!(says(&asked(new.clone(), 0, 0, 1), 9_000), "not known yet", "one may get lost");
     assert_eq!(says(&heard(open.clone(), 500), 800), "answers (heard 300 ms ago)");
-    let closed = ObjectionKind::PortClosed;
+    let closed = DeliveryErrorKind::PortClosed;
     let refused = objected(open.clone(), 1_000, Some("9.9.9.1"), closed);
     assert_eq!(says(&refused, 1_400), "refused by the server: nobody listens on this port");
     let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), closed);
     assert_eq!(says(&portal, 1_400), "192.168.1.1 says: port unreachable (ICMP)");
-    let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), ObjectionKind::Prohibited);
+    let portal = objected(open.clone(), 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(says(&portal, 1_400), "192.168.1.1 says: administratively prohibited (ICMP)");
     assert_eq!(Reach::of(&portal, at(1_400)).word(), "prohibited");
     // The kernel's own, of a neighbour that does not answer.
-    let alone = objected(open.clone(), 1_000, Some(WLAN), ObjectionKind::HostUnreachable);
+    let alone = objected(open.clone(), 1_000, Some(WLAN), DeliveryErrorKind::HostUnreachable);
     assert_eq!(says(&alone, 1_400), "this machine says: host unreachable (ICMP)");
-    let kept = objected(open, 1_000, None, ObjectionKind::NotSent(1));
+    let kept = objected(open, 1_000, None, DeliveryErrorKind::NotSent(1));
     assert!(says(&kept, 1_400).starts_with("this machine says: Operation not permitted"));
 }
 
 #[test]
 fn an_objection_settles_first_and_is_outlived_by_silence() {
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
-    let portal = objected(open, 1_000, Some("192.168.1.1"), ObjectionKind::Prohibited);
+    let portal = objected(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(Reach::of(&portal, at(1_200)), Reach::Unknown);
     assert!(objection(&portal).is_some_and(|reach| reach.word() == "prohibited"), "at once");
     let mut later = portal;
@@ -146,7 +146,7 @@ fn where_no_path_works_one_line_says_so() {
 fn a_server_that_is_gone_and_a_portal_are_told_apart() {
     let refused = |local| {
         let open = asked(contact(local, SERVER), 0, 100, 2);
-        objected(open, 10, Some("9.9.9.1"), ObjectionKind::PortClosed)
+        objected(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
     };
     let said = told(&mut Lookout::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: refused by the server: nobody \
@@ -154,7 +154,7 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
                     is `marline server` running there, with the same --carrier?";
     assert_eq!(said, [expected]);
     let open = asked(contact(WLAN, SERVER), 0, 100, 2);
-    let portal = objected(open, 10, Some("192.168.1.1"), ObjectionKind::Prohibited);
+    let portal = objected(open, 10, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     let mut lookout = Lookout::new("UDP");
     let said = told(&mut lookout, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
     let expected = "path wlan0 to 9.9.9.1:7777: 192.168.1.1 says: administratively prohibited (ICMP), \
@@ -166,7 +166,7 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
     silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
     assert_eq!(told(&mut lookout, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
-    let again = objected(silent, 9_200, Some("192.168.1.1"), ObjectionKind::Prohibited);
+    let again = objected(silent, 9_200, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(told(&mut lookout, 9_600, &[again, wwan]), NOTHING);
 }
 
@@ -202,6 +202,6 @@ fn looks_are_due_only_while_time_decides() {
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     assert!(due(&open, 3_000) && !due(&open, 4_000));
     assert!(!due(&heard(contact(WLAN, SERVER), 0), 10));
-    let said = objected(heard(contact(WLAN, SERVER), 0), 100, None, ObjectionKind::Prohibited);
+    let said = objected(heard(contact(WLAN, SERVER), 0), 100, None, DeliveryErrorKind::Prohibited);
     assert!(due(&said, 200) && !due(&said, 500));
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use libc::{c_int, c_long, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-use super::{answer, status, world};
+use super::{answer, machine, status};
 use crate::abi::Userdata;
 use crate::sockets::{told_to, unmapped};
 
@@ -22,12 +22,12 @@ pub(super) fn last_errno() -> c_int {
 }
 
 pub(super) fn close_token(fd: c_int) {
-    // SAFETY: a descriptor of ours that the world no longer knows.
+    // SAFETY: a descriptor of ours that the machine no longer knows.
     unsafe { libc::close(fd) };
 }
 
 pub(super) extern "C" fn socket(_: Userdata, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     let v6 = match domain {
         libc::AF_INET => false,
         libc::AF_INET6 => true,
@@ -40,7 +40,7 @@ pub(super) extern "C" fn socket(_: Userdata, domain: c_int, kind: c_int, protoco
     }
     let fd = token(v6);
     if let Ok(fd) = fd {
-        world.call(|state| state.open_socket(fd, v6, protocol, nonblocking));
+        machine.call(|state| state.open_socket(fd, v6, protocol, nonblocking));
     }
     answer(fd) as c_int
 }
@@ -116,18 +116,18 @@ pub(super) extern "C" fn bind(
     to: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     let to = match address(to, len) {
         Ok(Some(to)) => to,
         Ok(None) => return status(Err(libc::EAFNOSUPPORT)),
         Err(errno) => return status(Err(errno)),
     };
-    status(world.call(|state| state.bind(fd, to)))
+    status(machine.call(|state| state.bind(fd, to)))
 }
 
 pub(super) extern "C" fn listen(_: Userdata, fd: c_int, backlog: c_int) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    let bound = match world.call(|state| state.listen(fd)) {
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    let bound = match machine.call(|state| state.listen(fd)) {
         Ok(bound) => bound,
         Err(errno) => return status(Err(errno)),
     };
@@ -160,8 +160,8 @@ pub(super) extern "C" fn accept(
     peer: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    let v6 = match world.call(|state| state.sockets.get(fd).map(|socket| socket.v6)) {
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    let v6 = match machine.call(|state| state.sockets.get(fd).map(|socket| socket.v6)) {
         Ok(v6) => v6,
         Err(errno) => return status(Err(errno)),
     };
@@ -169,7 +169,7 @@ pub(super) extern "C" fn accept(
         Ok(new_fd) => new_fd,
         Err(errno) => return status(Err(errno)),
     };
-    match world.wait(|state| state.accept(fd, new_fd)) {
+    match machine.wait(|state| state.accept(fd, new_fd)) {
         Ok(remote) => {
             tell(told_to(v6, remote), peer, len);
             new_fd
@@ -187,37 +187,37 @@ pub(super) extern "C" fn connect(
     to: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     let to = match address(to, len) {
         Ok(Some(to)) => to,
-        Ok(None) => return status(world.call(|state| state.disconnect(fd))),
+        Ok(None) => return status(machine.call(|state| state.disconnect(fd))),
         Err(errno) => return status(Err(errno)),
     };
     let mut deadline = None;
-    status(world.wait(|state| state.connect(fd, to, &mut deadline)))
+    status(machine.wait(|state| state.connect(fd, to, &mut deadline)))
 }
 
 pub(super) extern "C" fn fcntl(_: Userdata, fd: c_int, command: c_int, argument: c_long) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    if !world.call(|state| state.sockets.is_ours(fd)) {
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    if !machine.call(|state| state.sockets.is_ours(fd)) {
         // SAFETY: the caller's own arguments; the system checks them.
         return unsafe { libc::fcntl(fd, command, argument) };
     }
-    answer(world.call(|state| state.fcntl(fd, command, argument))) as c_int
+    answer(machine.call(|state| state.fcntl(fd, command, argument))) as c_int
 }
 
 pub(super) extern "C" fn shutdown(_: Userdata, fd: c_int, how: c_int) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    status(world.call(|state| state.shutdown(fd, how)))
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    status(machine.call(|state| state.shutdown(fd, how)))
 }
 
 pub(super) extern "C" fn close(_: Userdata, fd: c_int) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    if !world.call(|state| state.sockets.is_ours(fd)) {
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    if !machine.call(|state| state.sockets.is_ours(fd)) {
         // SAFETY: no pointers: a pipe or a file of the script, or none.
         return unsafe { libc::close(fd) };
     }
-    let closed = world.call(|state| state.close(fd));
+    let closed = machine.call(|state| state.close(fd));
     if closed.is_ok() {
         close_token(fd);
     }

@@ -2,8 +2,8 @@
 
 use libc::{c_int, msghdr, timespec};
 
+use crate::machine::wall_ns;
 use crate::sockets::Report;
-use crate::world::wall_ns;
 
 /// `SO_EE_ORIGIN_TIMESTAMPING` and `SO_EE_ORIGIN_ZEROCOPY`.
 const ORIGIN_TIME: u8 = 4;

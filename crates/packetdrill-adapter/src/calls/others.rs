@@ -5,7 +5,7 @@ use marline_time::Duration;
 
 use super::addresses::{close_token, last_errno};
 use super::streams::{receive_parts, send_parts};
-use super::{answer, length, status, world};
+use super::{answer, length, machine, status};
 use crate::abi::Userdata;
 
 /// Most bytes that one call moves between a file and a socket.
@@ -40,24 +40,24 @@ fn number_from(place: *const c_void) -> Result<c_int, c_int> {
 }
 
 pub(super) extern "C" fn ioctl(_: Userdata, fd: c_int, code: c_ulong, place: *mut c_void) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if code == libc::FIONBIO {
         let wanted = number_from(place);
-        return status(wanted.and_then(|on| world.call(|s| s.set_nonblocking(fd, on != 0))));
+        return status(wanted.and_then(|on| machine.call(|s| s.set_nonblocking(fd, on != 0))));
     }
-    let asked = world.call(|state| state.ask(fd, code));
+    let asked = machine.call(|state| state.ask(fd, code));
     status(asked.and_then(|value| tell_number(place, value)))
 }
 
 pub(super) extern "C" fn epoll_create(_: Userdata, size: c_int) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if size <= 0 {
         return status(Err(libc::EINVAL));
     }
     // SAFETY: no pointers. A real one that stays empty, as sockets are real ones that stay unused.
     let fd = unsafe { libc::epoll_create(size) };
     if fd >= 0 {
-        world.call(|state| state.sockets.add_epoll(fd));
+        machine.call(|state| state.sockets.add_epoll(fd));
     }
     fd
 }
@@ -69,7 +69,7 @@ pub(super) extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     let event = if event.is_null() {
         None
     } else {
@@ -77,7 +77,7 @@ pub(super) extern "C" fn epoll_ctl(
         let event = unsafe { event.read_unaligned() };
         Some((event.events, event.u64))
     };
-    status(world.call(|state| state.watch(epoll, operation, fd, event)))
+    status(machine.call(|state| state.watch(epoll, operation, fd, event)))
 }
 
 pub(super) extern "C" fn epoll_wait(
@@ -87,12 +87,12 @@ pub(super) extern "C" fn epoll_wait(
     room: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if events.is_null() {
         return status(Err(libc::EFAULT));
     }
     let mut deadline = None;
-    let found = world.wait(|state| {
+    let found = machine.wait(|state| {
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         deadline = deadline.or_else(|| timeout.map(|timeout| state.now + timeout));
         state.wait_for_events(epoll, usize::try_from(room).unwrap_or(0), deadline)
@@ -127,8 +127,8 @@ pub(super) extern "C" fn splice(
     count: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let Some(world) = world() else { return length(Err(libc::ENOSYS)) };
-    let ours = |fd| world.call(|state| state.sockets.by_fd.contains_key(&fd));
+    let Some(machine) = machine() else { return length(Err(libc::ENOSYS)) };
+    let ours = |fd| machine.call(|state| state.sockets.by_fd.contains_key(&fd));
     let (wait, no_wait) = (0, libc::MSG_DONTWAIT);
     let how = if flags & libc::SPLICE_F_NONBLOCK != 0 { no_wait } else { wait };
     let mut bytes = vec![0u8; count.min(MOST)];
@@ -168,8 +168,8 @@ pub(crate) fn preloaded_sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> Option<ssize_t> {
-    let world = world()?;
-    if !world.call(|state| state.sockets.by_fd.contains_key(&to)) {
+    let machine = machine()?;
+    if !machine.call(|state| state.sockets.by_fd.contains_key(&to)) {
         return None;
     }
     // SAFETY: null, or a number that may be read.

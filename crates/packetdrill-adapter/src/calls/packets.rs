@@ -3,18 +3,18 @@
 use libc::{c_int, c_longlong, c_uint, c_void, nfds_t, pollfd, size_t, timeval};
 use marline_time::Duration;
 
-use super::{status, world};
+use super::{machine, status};
 use crate::abi::Userdata;
-use crate::world::Attempt;
+use crate::machine::Attempt;
 
 pub(super) extern "C" fn netdev_send(_: Userdata, packet: *const c_void, count: size_t) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if packet.is_null() {
         return status(Err(libc::EFAULT));
     }
     // SAFETY: not null, so `count` bytes may be read.
     let packet = unsafe { std::slice::from_raw_parts(packet.cast::<u8>(), count) };
-    world.send(packet);
+    machine.send(packet);
     0
 }
 
@@ -25,15 +25,15 @@ pub(super) extern "C" fn netdev_receive(
     count: *mut size_t,
     time_us: *mut c_longlong,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if packet.is_null() || count.is_null() || time_us.is_null() {
         return status(Err(libc::EFAULT));
     }
-    let received = world.receive();
+    let received = machine.receive();
     // SAFETY: none is null, so all may be written, and `count` says how many bytes at `packet`.
     unsafe {
         let out = std::slice::from_raw_parts_mut(packet.cast::<u8>(), *count);
-        let (at, bytes) = received.unwrap_or_else(|| (world.time_us(), Vec::new()));
+        let (at, bytes) = received.unwrap_or_else(|| (machine.time_us(), Vec::new()));
         let len = bytes.len().min(out.len());
         out[..len].copy_from_slice(&bytes[..len]);
         *count = len;
@@ -43,14 +43,14 @@ pub(super) extern "C" fn netdev_receive(
 }
 
 pub(super) extern "C" fn usleep(_: Userdata, us: c_uint) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    world.sleep(us);
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    machine.sleep(us);
     0
 }
 
 pub(super) extern "C" fn gettimeofday(_: Userdata, time: *mut timeval, _: *mut c_void) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
-    let us = world.time_us();
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
+    let us = machine.time_us();
     if !time.is_null() {
         // SAFETY: not null, so it may be written.
         unsafe {
@@ -67,7 +67,7 @@ pub(super) extern "C" fn poll(
     count: nfds_t,
     timeout_ms: c_int,
 ) -> c_int {
-    let Some(world) = world() else { return status(Err(libc::ENOSYS)) };
+    let Some(machine) = machine() else { return status(Err(libc::ENOSYS)) };
     if fds.is_null() && count > 0 {
         return status(Err(libc::EFAULT));
     }
@@ -78,7 +78,7 @@ pub(super) extern "C" fn poll(
         unsafe { std::slice::from_raw_parts_mut(fds, count as usize) }
     };
     let mut deadline = None;
-    let ready = world.wait(|state| {
+    let ready = machine.wait(|state| {
         let now = state.now;
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         deadline = deadline.or_else(|| timeout.map(|timeout| now + timeout));

@@ -6,11 +6,11 @@
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::control::Control;
-use super::{length, world};
+use super::{length, machine};
 use crate::abi::Userdata;
+use crate::machine::Machine;
 use crate::options::TCP_INQ;
 use crate::sockets::{Reading, Writing};
-use crate::world::World;
 
 /// Most bytes of one call: what a script asks for in error must not exhaust the machine.
 const MOST: usize = 64 << 20;
@@ -68,9 +68,9 @@ fn scatter(vector: &[iovec], bytes: &[u8]) -> Result<(), c_int> {
 }
 
 /// Reads once into the parts.
-fn receive(world: &World, fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
+fn receive(machine: &Machine, fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return world.call(|state| state.take_report(fd)).map(|_| 0);
+        return machine.call(|state| state.take_report(fd)).map(|_| 0);
     }
     if vector.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0) {
         return Err(libc::EFAULT);
@@ -78,7 +78,7 @@ fn receive(world: &World, fd: c_int, vector: &[iovec], flags: c_int) -> Result<u
     let room = vector.iter().fold(0usize, |sum, part| sum.saturating_add(part.iov_len));
     let mut bytes = vec![0u8; room.min(MOST)];
     let mut reading = Reading { out: &mut bytes, done: 0, flags, deadline: None };
-    let len = world.wait(|state| state.read(fd, &mut reading))?;
+    let len = machine.wait(|state| state.read(fd, &mut reading))?;
     if flags & libc::MSG_TRUNC == 0 {
         scatter(vector, &bytes[..len])?;
     }
@@ -87,7 +87,7 @@ fn receive(world: &World, fd: c_int, vector: &[iovec], flags: c_int) -> Result<u
 
 /// Writes the parts one after the other as one message.
 pub(super) fn send_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
-    let world = world().ok_or(libc::ENOSYS)?;
+    let machine = machine().ok_or(libc::ENOSYS)?;
     // To a socket that is not connected this would open a connection with its first data (TCP Fast Open),
     // which Marline has not.
     if flags & libc::MSG_FASTOPEN != 0 {
@@ -95,18 +95,18 @@ pub(super) fn send_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<us
     }
     let bytes = gathered(vector)?;
     let mut writing = Writing { bytes: &bytes, done: 0, flags, deadline: None };
-    world.wait(|state| state.write(fd, &mut writing))
+    machine.wait(|state| state.write(fd, &mut writing))
 }
 
 /// Reads into the parts, whosever the descriptor is.
 pub(super) fn receive_parts(fd: c_int, vector: &[iovec], flags: c_int) -> Result<usize, c_int> {
-    let world = world().ok_or(libc::ENOSYS)?;
-    receive(&world, fd, vector, flags)
+    let machine = machine().ok_or(libc::ENOSYS)?;
+    receive(&machine, fd, vector, flags)
 }
 
 /// Whether a descriptor is the system's: a pipe, or a file that a script opened.
 fn is_foreign(fd: c_int) -> bool {
-    world().is_some_and(|world| !world.call(|state| state.sockets.is_ours(fd)))
+    machine().is_some_and(|machine| !machine.call(|state| state.sockets.is_ours(fd)))
 }
 
 pub(super) extern "C" fn recvfrom(
@@ -166,16 +166,16 @@ pub(super) extern "C" fn recvmsg(
 
 /// A message with what comes beside it. One that fails leaves the header as it was.
 fn receive_message(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<usize, c_int> {
-    let world = world().ok_or(libc::ENOSYS)?;
+    let machine = machine().ok_or(libc::ENOSYS)?;
     let mut control = Control::default();
     if flags & libc::MSG_ERRQUEUE != 0 {
-        let (report, v6) = world.call(|state| state.take_report(fd))?;
+        let (report, v6) = machine.call(|state| state.take_report(fd))?;
         let told = control.report(report, v6);
         control.write(message, libc::MSG_ERRQUEUE | told);
         return Ok(0);
     }
-    let len = receive(&world, fd, parts(message.msg_iov, message.msg_iovlen)?, flags)?;
-    let left = world.call(|state| state.left_to_read(fd));
+    let len = receive(&machine, fd, parts(message.msg_iov, message.msg_iovlen)?, flags)?;
+    let left = machine.call(|state| state.left_to_read(fd));
     if let Some(left) = left {
         control.number(libc::SOL_TCP, TCP_INQ, left);
     }

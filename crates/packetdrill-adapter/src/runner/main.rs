@@ -29,10 +29,10 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 
   NAME               only scripts whose path contains one of these
   --ip-version V     ipv4 (default), ipv4-mapped-ipv6 or ipv6
-  --conduct C        linux (default): as Linux where RFCs leave a choice; shipped: as Marline does for its users
+  --profile P        linux (default): as Linux where RFCs leave a choice; shipped: as Marline does for its users
   --captures DIR     write what passed to DIR/NAME.pcapng
   --jobs N           so many at once (default 1)
-  --ratchet FILE     the list of names (default: the repository's for this conduct)
+  --ratchet FILE     the list of names (default: the repository's for this profile)
   --write            put scripts that pass on the list
   --why              show all that packetdrill says of a script that fails
 ";
@@ -42,7 +42,7 @@ usage: PACKETDRILL=PROGRAM PKT_DIR=DIRECTORY packetdrill-runner [NAME..] [OPTION
 struct Options {
     names: Vec<String>,
     ip_version: String,
-    conduct: String,
+    profile: String,
     captures: Option<PathBuf>,
     jobs: usize,
     ratchet: Option<PathBuf>,
@@ -53,7 +53,7 @@ struct Options {
 impl Options {
     /// List of passing scripts, one for each configuration.
     fn ratchet(&self) -> PathBuf {
-        let name = if self.conduct == "linux" { "passing.txt" } else { "passing-shipped.txt" };
+        let name = if self.profile == "linux" { "passing.txt" } else { "passing-shipped.txt" };
         let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         self.ratchet.clone().unwrap_or_else(own)
     }
@@ -87,7 +87,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options {
         names: Vec::new(),
         ip_version: "ipv4".to_owned(),
-        conduct: "linux".to_owned(),
+        profile: "linux".to_owned(),
         captures: None,
         jobs: 1,
         ratchet: None,
@@ -99,9 +99,9 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
         match word.as_str() {
             "--ip-version" => options.ip_version = value()?,
             "--captures" => options.captures = Some(value()?.into()),
-            "--conduct" => match value()? {
-                conduct if conduct == "linux" || conduct == "shipped" => options.conduct = conduct,
-                other => return Err(format!("`{other}` is no conduct: linux or shipped")),
+            "--profile" | "--conduct" => match value()? {
+                profile if profile == "linux" || profile == "shipped" => options.profile = profile,
+                other => return Err(format!("`{other}` is no profile: linux or shipped")),
             },
             "--ratchet" => options.ratchet = Some(value()?.into()),
             "--jobs" => {
@@ -126,13 +126,14 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
         let text = path.to_string_lossy();
         options.names.is_empty() || options.names.iter().any(|name| text.contains(name.as_str()))
     });
-    let place = shims::Place::create().map_err(|error| format!("temporary files: {error}"))?;
+    let scratch =
+        shims::ScratchDir::create().map_err(|error| format!("temporary files: {error}"))?;
     let setting = Setting {
         program,
         library: library()?,
         ip_version: options.ip_version.clone(),
-        conduct: options.conduct.clone(),
-        shims: place.programs(),
+        profile: options.profile.clone(),
+        shims: scratch.programs(),
         captures: options.captures.clone(),
         patience: Duration::from_secs(60),
     };
@@ -148,7 +149,7 @@ fn run(options: &Options, program: OsString, directory: &Path) -> Result<bool, S
             scope.spawn(|| {
                 while let Some(path) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = ratchet::name_of(directory, path);
-                    let outcome = namespace::run(&setting, &place, path, &name);
+                    let outcome = namespace::run(&setting, &scratch, path, &name);
                     let Ok(mut results) = results.lock() else { return };
                     results.push((name.clone(), outcome.passed));
                     tell(results.len(), &name, &outcome, options.why);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::shims::Place;
+use crate::shims::ScratchDir;
 
 /// Makes what scripts expect of the namespace, then becomes packetdrill: scripts configure a device
 /// `tun0`, through which nothing passes here.
@@ -25,7 +25,7 @@ pub(crate) struct Setting {
     pub(crate) library: PathBuf,
     pub(crate) ip_version: String,
     /// As whom connections act.
-    pub(crate) conduct: String,
+    pub(crate) profile: String,
     /// Directory of the programs that stand before the system's.
     pub(crate) shims: PathBuf,
     pub(crate) captures: Option<PathBuf>,
@@ -92,9 +92,9 @@ const IPV6: Version = Version {
 };
 
 /// Runs one script.
-pub(crate) fn run(setting: &Setting, place: &Place, script: &Path, name: &str) -> Outcome {
+pub(crate) fn run(setting: &Setting, scratch: &ScratchDir, script: &Path, name: &str) -> Outcome {
     let failed = |output: String| Outcome { passed: false, output };
-    let (state, log) = match place.for_script(name) {
+    let (state, log) = match scratch.for_script(name) {
         Ok(paths) => paths,
         Err(error) => return failed(format!("temporary files: {error}")),
     };
@@ -156,7 +156,7 @@ fn command(setting: &Setting, state: &Path, script: &Path, name: &str) -> Comman
     };
     let mut flags = format!("local={},local={}", IPV4.local, IPV6.local);
     flags.push_str(&format!(",state={}", state.display()));
-    flags.push_str(&format!(",conduct={}", setting.conduct));
+    flags.push_str(&format!(",profile={}", setting.profile));
     if let Some(mtu) = version.mtu {
         flags.push_str(&format!(",mtu={mtu}"));
     }

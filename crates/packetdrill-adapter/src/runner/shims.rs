@@ -103,16 +103,16 @@ const NOTHING: &str = "#!/bin/sh\nexit 0\n";
 
 /// A directory of temporary files that goes away with its owner.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ScratchDir {
     root: PathBuf,
 }
 
-impl Place {
+impl ScratchDir {
     /// Makes the directory, with the programs in it.
     pub(crate) fn create() -> io::Result<Self> {
         let root = std::env::temp_dir().join(format!("marline-packetdrill-{}", std::process::id()));
-        let place = Place { root };
-        fs::create_dir_all(place.programs())?;
+        let scratch = ScratchDir { root };
+        fs::create_dir_all(scratch.programs())?;
         for (name, text) in [
             ("ip", IP),
             ("sysctl", SYSCTL),
@@ -121,11 +121,11 @@ impl Place {
             ("tc", TC),
             ("ethtool", NOTHING),
         ] {
-            let path = place.programs().join(name);
+            let path = scratch.programs().join(name);
             fs::write(&path, text)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         }
-        Ok(place)
+        Ok(scratch)
     }
 
     /// Where the programs are.
@@ -143,7 +143,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ScratchDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(Path::new(&self.root));
     }

@@ -3,7 +3,7 @@
 use libc::{c_int, c_ulong};
 
 use super::Kind;
-use crate::world::State;
+use crate::machine::State;
 
 /// `SIOCOUTQNSD`.
 const UNSENT: c_ulong = 0x894b;

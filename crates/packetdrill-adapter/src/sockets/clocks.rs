@@ -6,7 +6,7 @@
 use marline_core::ConnectionInfo;
 use marline_time::{Duration, Instant};
 
-use crate::world::State;
+use crate::machine::State;
 
 /// The clocks of one connection.
 #[derive(Copy, Clone, Debug)]

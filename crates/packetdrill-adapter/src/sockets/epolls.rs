@@ -9,7 +9,7 @@ use libc::{c_int, c_short};
 use marline_time::Instant;
 
 use super::{Kind, Sockets};
-use crate::world::{Attempt, State};
+use crate::machine::{Attempt, State};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;

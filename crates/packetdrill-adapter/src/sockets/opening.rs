@@ -8,8 +8,8 @@ use marline_core::{ConnectError, FourTuple};
 use marline_time::Instant;
 
 use super::{Kind, Life, Socket, errno_of};
+use crate::machine::{Attempt, State};
 use crate::mirror::Opening;
-use crate::world::{Attempt, State};
 
 impl State {
     /// A new socket for the descriptor `fd`.

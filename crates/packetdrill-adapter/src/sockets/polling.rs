@@ -4,7 +4,7 @@ use libc::{c_int, c_short};
 use marline_core::{CloseReason, ReadError};
 
 use super::Kind;
-use crate::world::State;
+use crate::machine::State;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;

@@ -11,8 +11,8 @@ use marline_core::{ConnectionInfo, Endpoint};
 use marline_time::Instant;
 
 use super::{Kind, Socket, Sockets};
+use crate::machine::State;
 use crate::options::SO_ZEROCOPY;
-use crate::world::State;
 
 /// Bits of `SO_TIMESTAMPING` that mean something here.
 const SENT: c_int = 1 << 1;

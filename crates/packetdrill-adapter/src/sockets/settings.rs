@@ -5,9 +5,9 @@ use marline_core::{ConnectionId, Hold, SocketOption, SubflowInfo};
 use marline_time::Duration;
 
 use super::Kind;
+use crate::machine::State;
 use crate::mirror::{congestion, sysctl, tcp_memory};
 use crate::options::{SOL_MPTCP, TCP_IS_MPTCP, TCP_MD5SIG, TCP_NOTSENT_LOWAT, check, is_known};
-use crate::world::State;
 
 /// Largest MSS on IPv4, bytes.
 const LARGEST_MSS: u16 = 1_460;

@@ -5,8 +5,8 @@ use marline_core::{ConnectionId, Hold, ReadError, SocketOption, WriteError};
 use marline_time::Instant;
 
 use super::{Kind, write_errno};
+use crate::machine::{Attempt, State};
 use crate::options::TCP_INQ;
-use crate::world::{Attempt, State};
 
 /// What is left of a read.
 pub(crate) struct Reading<'a> {

@@ -1,7 +1,7 @@
 use marline_policy::SilenceCause;
 
 use super::*;
-use crate::path_managers::testing::{World, addr, local, open};
+use crate::path_managers::testing::{Harness, addr, local, open};
 
 const CELL: u8 = 2;
 
@@ -10,9 +10,9 @@ fn at(ms: u64) -> Duration {
 }
 
 /// A phone on WiFi (address 1) with cellular (address 2) in reserve.
-fn phone() -> World<BreakBeforeMake> {
+fn phone() -> Harness<BreakBeforeMake> {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
-    let mut w = World::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
+    let mut w = Harness::client(&[local(1, "192.0.2.7:0"), cell], "192.0.2.7:40000");
     assert!(w.event(PathEvent::Established).is_empty(), "cellular is left asleep");
     w
 }
@@ -31,10 +31,10 @@ fn id(slot: u8) -> SubflowId {
 }
 
 /// WiFi's address pair becomes bad, and cellular is up.
-fn on_cellular() -> World<BreakBeforeMake> {
+fn on_cellular() -> Harness<BreakBeforeMake> {
     let mut w = phone();
-    w.views[0].bad_netpath = true;
-    let actions = w.event(PathEvent::Netpath { id: id(0), bad: true });
+    w.views[0].bad_address_pair = true;
+    let actions = w.event(PathEvent::AddressPair { id: id(0), bad: true });
     assert_eq!(actions, [fast(CELL)]);
     assert!(w.up(1, actions[0]).is_empty());
     w
@@ -52,11 +52,11 @@ fn nothing_is_sent_on_cellular_while_wifi_does() {
 
 #[test]
 fn what_opens_cellular_at_once() {
-    type Change = fn(&mut World<BreakBeforeMake>) -> PathEvent;
+    type Change = fn(&mut Harness<BreakBeforeMake>) -> PathEvent;
     let reasons: [(&str, Change); 5] = [
-        ("the oracle's verdict", |w| {
-            w.views[0].bad_netpath = true;
-            PathEvent::Netpath { id: id(0), bad: true }
+        ("what path health says", |w| {
+            w.views[0].bad_address_pair = true;
+            PathEvent::AddressPair { id: id(0), bad: true }
         }),
         ("the receive timer", |w| {
             w.views[0].potentially_failed = true;
@@ -132,10 +132,10 @@ fn another_primary_path_is_enough() {
     let wired = w.event(PathEvent::LocalUp(AddressId(3)));
     assert_eq!(wired, [open(3, 0, false)]);
     w.up(1, wired[0]);
-    w.views[0].bad_netpath = true;
-    assert!(w.event(PathEvent::Netpath { id: id(0), bad: true }).is_empty());
-    w.views[1].bad_netpath = true;
-    assert_eq!(w.event(PathEvent::Netpath { id: id(1), bad: true }), [fast(CELL)]);
+    w.views[0].bad_address_pair = true;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: true }).is_empty());
+    w.views[1].bad_address_pair = true;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(1), bad: true }), [fast(CELL)]);
 }
 
 #[test]
@@ -143,22 +143,22 @@ fn back_on_wifi_cellular_is_closed_after_a_quiet_time() {
     let mut w = on_cellular();
     w.now += at(5_000);
     w.views[1].last_new_at = w.now;
-    w.views[0].bad_netpath = false;
-    assert!(w.event(PathEvent::Netpath { id: id(0), bad: false }).is_empty(), "not at once");
+    w.views[0].bad_address_pair = false;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty(), "not at once");
     let (slept, actions) = w.fire();
     assert_eq!((slept, actions), (at(2_000), vec![PathAction::CloseSubflow(id(1))]));
     assert!(w.down(1).is_empty());
     // And again, at once, though that subflow did not live long.
-    w.views[0].bad_netpath = true;
-    assert_eq!(w.event(PathEvent::Netpath { id: id(0), bad: true }), [fast(CELL)]);
+    w.views[0].bad_address_pair = true;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
 }
 
 #[test]
 fn cellular_is_not_closed_while_it_is_used_nor_before_wifi_has_settled() {
     let mut w = on_cellular();
     w.now += at(60_000);
-    w.views[0].bad_netpath = false;
-    assert!(w.event(PathEvent::Netpath { id: id(0), bad: false }).is_empty());
+    w.views[0].bad_address_pair = false;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty());
     w.views[1].bytes_in_flight = 1_000;
     assert_eq!(w.fire(), (at(1_000), vec![]), "quiet for long, but something is under way");
     w.views[1].bytes_in_flight = 0;
@@ -201,30 +201,30 @@ fn a_failed_path_is_asked_for_a_sign_of_life_ever_more_rarely() {
         waits.push(slept.as_millis());
     }
     assert_eq!(waits, [200, 400, 800, 1_600, 3_200, 3_200, 3_200]);
-    w.views[0].bad_netpath = true;
-    w.event(PathEvent::Netpath { id: id(0), bad: true });
-    assert_eq!(w.manager.next_timeout(), None, "the oracle asks on bad netpaths");
+    w.views[0].bad_address_pair = true;
+    w.event(PathEvent::AddressPair { id: id(0), bad: true });
+    assert_eq!(w.manager.next_timeout(), None, "path health monitoring asks on bad address pairs");
 }
 
 #[test]
 fn a_peer_that_decides_for_itself_is_told_priorities() {
     let mut w = phone();
     w.followed = false;
-    w.views[0].bad_netpath = true;
-    let cell = w.event(PathEvent::Netpath { id: id(0), bad: true })[0];
+    w.views[0].bad_address_pair = true;
+    let cell = w.event(PathEvent::AddressPair { id: id(0), bad: true })[0];
     let prio = |backup| PathAction::SetBackup { id: id(1), backup };
     assert_eq!(w.up(1, cell), [prio(false)]);
     w.views[1].backup = false;
-    w.views[0].bad_netpath = false;
-    assert_eq!(w.event(PathEvent::Netpath { id: id(0), bad: false }), [prio(true)]);
+    w.views[0].bad_address_pair = false;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: false }), [prio(true)]);
 }
 
 #[test]
 fn a_join_that_fails_leaves_the_next_address_its_turn() {
     let mut w = phone();
     w.local.push(LocalAddress { backup: true, ..local(4, "203.0.113.9:0") });
-    w.views[0].bad_netpath = true;
-    assert_eq!(w.event(PathEvent::Netpath { id: id(0), bad: true }), [fast(CELL)]);
+    w.views[0].bad_address_pair = true;
+    assert_eq!(w.event(PathEvent::AddressPair { id: id(0), bad: true }), [fast(CELL)]);
     assert_eq!(w.failed(CELL, 0), [fast(4)]);
     assert!(w.failed(4, 0).is_empty(), "the first one again, when its time has come");
     assert_eq!(w.fire().1, [fast(CELL)]);
@@ -235,7 +235,7 @@ fn who_started_on_cellular_goes_back_too() {
     let cell = LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") };
     let mut wifi = local(1, "192.0.2.7:0");
     wifi.up = false;
-    let mut w: World<BreakBeforeMake> = World::client(&[wifi, cell], "198.51.100.7:40000");
+    let mut w: Harness<BreakBeforeMake> = Harness::client(&[wifi, cell], "198.51.100.7:40000");
     w.views[0].backup = true;
     assert!(w.event(PathEvent::Established).is_empty());
     w.local[0].up = true;
@@ -254,12 +254,12 @@ fn the_module_waits_for_a_verdict_and_never_closes() {
     w.views[0].potentially_failed = true;
     w.event(PathEvent::Suspected(id(0)));
     assert_eq!(w.manager.next_timeout(), Some(w.now + at(1_800_000)), "as good as never");
-    w.views[0].bad_netpath = true;
-    let cell = w.event(PathEvent::Netpath { id: id(0), bad: true })[0];
+    w.views[0].bad_address_pair = true;
+    let cell = w.event(PathEvent::AddressPair { id: id(0), bad: true })[0];
     w.up(1, cell);
-    (w.views[0].bad_netpath, w.views[0].potentially_failed) = (false, false);
+    (w.views[0].bad_address_pair, w.views[0].potentially_failed) = (false, false);
     w.now += at(100_000);
-    assert!(w.event(PathEvent::Netpath { id: id(0), bad: false }).is_empty());
+    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: false }).is_empty());
     assert_eq!(w.manager.next_timeout(), None);
 }
 
@@ -269,7 +269,7 @@ fn if_every_address_is_a_backup_all_are_used() {
         LocalAddress { backup: true, ..local(1, "192.0.2.7:0") },
         LocalAddress { backup: true, ..local(CELL, "198.51.100.7:0") },
     ];
-    let mut w: World<BreakBeforeMake> = World::client(&both, "192.0.2.7:40000");
+    let mut w: Harness<BreakBeforeMake> = Harness::client(&both, "192.0.2.7:40000");
     assert_eq!(w.event(PathEvent::Established), [open(CELL, 0, true)]);
 }
 
@@ -277,8 +277,8 @@ fn if_every_address_is_a_backup_all_are_used() {
 fn a_server_opens_nothing() {
     let mut w = phone();
     w.role = Role::Server;
-    w.views[0].bad_netpath = true;
-    assert!(w.event(PathEvent::Netpath { id: id(0), bad: true }).is_empty());
+    w.views[0].bad_address_pair = true;
+    assert!(w.event(PathEvent::AddressPair { id: id(0), bad: true }).is_empty());
     assert!(w.accepts_join());
     assert_eq!(w.remote[0].address, addr("10.0.0.1:443"));
 }

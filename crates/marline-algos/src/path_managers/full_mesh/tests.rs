@@ -3,10 +3,10 @@ use marline_time::Duration;
 
 use super::*;
 use crate::path_managers::Manual;
-use crate::path_managers::testing::{World, addr, local, open};
+use crate::path_managers::testing::{Harness, addr, local, open};
 
-fn two_interfaces() -> World<FullMesh> {
-    World::client(&[local(1, "192.0.2.7:0"), local(2, "198.51.100.7:0")], "192.0.2.7:40000")
+fn two_interfaces() -> Harness<FullMesh> {
+    Harness::client(&[local(1, "192.0.2.7:0"), local(2, "198.51.100.7:0")], "192.0.2.7:40000")
 }
 
 fn secs(duration: Duration) -> u64 {
@@ -34,9 +34,9 @@ fn families_pins_flags_and_denied_joins_are_respected() {
     let down = LocalAddress { up: false, ..local(5, "203.0.113.8:0") };
     let unused = LocalAddress { subflow: false, ..local(6, "203.0.113.9:0") };
     let all = [local(1, "192.0.2.7:0"), v6, pinned, spare, down, unused];
-    let mut w: World<FullMesh> = World::client(&all, "192.0.2.7:40000");
+    let mut w: Harness<FullMesh> = Harness::client(&all, "192.0.2.7:40000");
     assert_eq!(w.event(PathEvent::Established), [open(3, 0, false), open(4, 0, true)]);
-    let mut denied: World<FullMesh> = World::client(&all, "192.0.2.7:40000");
+    let mut denied: Harness<FullMesh> = Harness::client(&all, "192.0.2.7:40000");
     denied.deny_join_id0 = true;
     // The pin is not the initial address, so joining there was not forbidden.
     assert_eq!(denied.event(PathEvent::Established), [open(3, 0, false)]);
@@ -46,7 +46,7 @@ fn families_pins_flags_and_denied_joins_are_respected() {
 fn two_pins_on_one_local_address_are_two_paths() {
     let pin = |id, to: &str| LocalAddress { remote: Some(addr(to)), ..local(id, "127.0.0.1:0") };
     let all = [pin(1, "10.0.0.1:443"), pin(2, "127.0.0.1:7002")];
-    let mut w: World<FullMesh> = World::client(&all, "127.0.0.1:40000");
+    let mut w: Harness<FullMesh> = Harness::client(&all, "127.0.0.1:40000");
     let actions = w.event(PathEvent::Established);
     assert_eq!(actions, [open(2, 0, false)]);
     assert!(w.up(1, actions[0]).is_empty());
@@ -156,7 +156,7 @@ fn an_interface_that_comes_back_is_used_at_once() {
 fn a_server_announces_what_the_client_does_not_know_and_opens_nothing() {
     let signal = |id, address| LocalAddress { signal: true, ..local(id, address) };
     let all = [signal(1, "10.0.0.1:443"), signal(2, "10.0.0.2:443"), signal(3, "10.0.0.1:8443")];
-    let mut w: World<FullMesh> = World::client(&all, "10.0.0.1:443");
+    let mut w: Harness<FullMesh> = Harness::client(&all, "10.0.0.1:443");
     w.role = Role::Server;
     let announce = |id| PathAction::Announce(AddressId(id));
     assert_eq!(w.event(PathEvent::Established), [announce(2), announce(3)]);
@@ -189,7 +189,7 @@ fn an_address_withdrawn_is_not_tried_and_a_new_announcement_is_tried_at_once() {
 fn manual_does_nothing_by_itself() {
     let all =
         [local(1, "192.0.2.7:0"), LocalAddress { signal: true, ..local(2, "198.51.100.7:0") }];
-    let mut w: World<Manual> = World::client(&all, "192.0.2.7:40000");
+    let mut w: Harness<Manual> = Harness::client(&all, "192.0.2.7:40000");
     assert!(w.event(PathEvent::Established).is_empty());
     assert!(w.down(0).is_empty());
     assert_eq!(w.manager.next_timeout(), None);
@@ -200,12 +200,12 @@ fn manual_does_nothing_by_itself() {
 #[test]
 fn a_pair_whose_only_subflow_is_stuck_gets_another_until_it_is_heard() {
     let only = [local(1, "192.0.2.7:0")];
-    let mut w: World<FullMesh> = World::client(&only, "192.0.2.7:40000");
+    let mut w: Harness<FullMesh> = Harness::client(&only, "192.0.2.7:40000");
     assert!(w.event(PathEvent::Established).is_empty());
     let actions = w.event(PathEvent::Stuck(SubflowId(0)));
     assert_eq!(actions, [open(1, 0, false)]);
     assert!(w.up(1, actions[0]).is_empty(), "one is enough");
-    let mut w: World<FullMesh> = World::client(&only, "192.0.2.7:40000");
+    let mut w: Harness<FullMesh> = Harness::client(&only, "192.0.2.7:40000");
     w.event(PathEvent::Established);
     w.event(PathEvent::Suspected(SubflowId(0)));
     w.event(PathEvent::Stuck(SubflowId(0)));

@@ -100,8 +100,8 @@ fn the_drafts_second_probe_follows_the_first_and_no_third_does() {
     answered.fire();
     answered.resend(4, SentKind::ProbeRepeat);
     answered.wait(13);
-    let (_, verdict) = answered.ack(4, &[]);
-    assert!(verdict.probe_answered);
+    let (_, outcome) = answered.ack(4, &[]);
+    assert!(outcome.probe_answered);
     assert_eq!(answered.timeout_in(), None);
 }
 

@@ -7,7 +7,7 @@ use marline_time::Instant;
 use super::*;
 
 const fn bad(view: SubflowView) -> SubflowView {
-    SubflowView { bad_netpath: true, ..view }
+    SubflowView { bad_address_pair: true, ..view }
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn reinjection_table() {
             to(3),
         ),
         (
-            "a bad netpath that is heard, rather than silence",
+            "a bad address pair that is heard, rather than silence",
             &[wifi, suspect(lte, 5), bad(sat)],
             item(&[0], SubflowRto),
             to(3),

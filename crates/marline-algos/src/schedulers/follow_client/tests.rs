@@ -10,7 +10,7 @@ fn news(view: SubflowView, ms: u64) -> SubflowView {
 }
 
 fn bad(view: SubflowView) -> SubflowView {
-    SubflowView { bad_netpath: true, ..view }
+    SubflowView { bad_address_pair: true, ..view }
 }
 
 fn decide(config: FollowClientConfig, subflows: &[SubflowView]) -> Decision {
@@ -34,7 +34,7 @@ fn decision_table() {
         ("followed and full: waited for", &[wifi(5), full(other(6))], Decision::Wait),
         ("followed and paced: until then", &[wifi(5), paced(cell(6), 3)], pacer),
         ("potentially failed: last", &[suspect(wifi(9), 9), cell(1)], send(1, 0, 5_000)),
-        ("bad netpath: last", &[bad(wifi(9)), cell(1)], send(1, 0, 5_000)),
+        ("bad address pair: last", &[bad(wifi(9)), cell(1)], send(1, 0, 5_000)),
         (
             "bad but heard before timed out",
             &[suspect(wifi(9), 99), bad(cell(1))],
@@ -106,7 +106,7 @@ fn any_view(id: u8) -> impl Strategy<Value = SubflowView> {
         let view = SubflowView {
             backup: is_backup,
             potentially_failed: failed,
-            bad_netpath: is_bad,
+            bad_address_pair: is_bad,
             last_heard_at: Instant::from_millis(heard),
             ..news(marline_testkit::views::view(id, 10), new)
         };

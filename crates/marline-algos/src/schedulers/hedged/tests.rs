@@ -3,14 +3,14 @@ use marline_testkit::views::{MSS, Stream, backup, full, ms, range, send, view};
 use super::*;
 
 /// A scheduler with its stream, at a time of its own.
-struct Scene<S> {
+struct Setup<S> {
     scheduler: S,
     stream: Stream,
     views: Vec<SubflowView>,
     now: Instant,
 }
 
-impl<S: Scheduler> Scene<S> {
+impl<S: Scheduler> Setup<S> {
     fn ask(&mut self) -> Decision {
         let context = SchedulerContext { now: self.now, ..self.stream.context(&self.views) };
         let decision = self.scheduler.next_send(&context);
@@ -35,17 +35,17 @@ fn is_send(decision: &Decision) -> bool {
 }
 
 /// RTTs of 80 ms (variation 5) and 150 ms, at second 1; two variations of patience.
-fn scene() -> Scene<Hedged> {
+fn setup() -> Setup<Hedged> {
     let fast = SubflowView { rttvar: ms(5), ..view(0, 80) };
     let views = vec![fast, view(1, 150)];
-    let mut scene = Scene {
+    let mut setup = Setup {
         scheduler: patient(HedgedConfig::default().limit),
         stream: Stream::new(0),
         views,
         now: Instant::from_secs(1),
     };
-    scene.hear(0);
-    scene
+    setup.hear(0);
+    setup
 }
 
 fn patient(limit: u64) -> Hedged {
@@ -59,98 +59,98 @@ fn at(milliseconds: u64) -> Instant {
 
 #[test]
 fn the_copy_waits_for_the_answer_and_goes_elsewhere_once() {
-    let mut scene = scene();
-    assert_eq!(scene.write(200), [send(0, 0, 200)]);
-    assert_eq!(scene.ask(), Decision::WaitUntil(at(90)), "80 + 2 x 5");
-    scene.now = at(89);
-    assert_eq!(scene.ask(), Decision::WaitUntil(at(90)));
-    scene.now = at(90);
-    assert_eq!(scene.ask(), send(1, 0, 200));
-    scene.now = at(500);
-    assert!(!is_send(&scene.ask()), "once");
+    let mut setup = setup();
+    assert_eq!(setup.write(200), [send(0, 0, 200)]);
+    assert_eq!(setup.ask(), Decision::WaitUntil(at(90)), "80 + 2 x 5");
+    setup.now = at(89);
+    assert_eq!(setup.ask(), Decision::WaitUntil(at(90)));
+    setup.now = at(90);
+    assert_eq!(setup.ask(), send(1, 0, 200));
+    setup.now = at(500);
+    assert!(!is_send(&setup.ask()), "once");
 }
 
 #[test]
 fn what_is_acknowledged_is_not_copied() {
-    let mut scene = scene();
-    scene.write(200);
-    scene.now = at(85);
-    scene.stream.ack(200);
-    scene.now = at(90);
-    assert_eq!(scene.ask(), Decision::Wait);
+    let mut setup = setup();
+    setup.write(200);
+    setup.now = at(85);
+    setup.stream.ack(200);
+    setup.now = at(90);
+    assert_eq!(setup.ask(), Decision::Wait);
 }
 
 #[test]
 fn each_message_has_its_own_time() {
-    let mut scene = scene();
-    scene.write(200);
-    scene.now = at(60);
-    scene.write(300);
-    scene.now = at(88);
-    scene.hear(0);
-    scene.now = at(90);
-    assert_eq!(scene.ask(), send(1, 0, 200));
+    let mut setup = setup();
+    setup.write(200);
+    setup.now = at(60);
+    setup.write(300);
+    setup.now = at(88);
+    setup.hear(0);
+    setup.now = at(90);
+    assert_eq!(setup.ask(), send(1, 0, 200));
     assert_eq!(
-        scene.ask(),
+        setup.ask(),
         Decision::WaitUntil(at(150)),
         "the path is heard: only what is overdue"
     );
-    scene.now = at(150);
-    assert_eq!(scene.ask(), send(1, 200, 500));
+    setup.now = at(150);
+    assert_eq!(setup.ask(), send(1, 200, 500));
 }
 
 #[test]
 fn of_a_silent_path_everything_is_copied() {
-    let mut scene = scene();
-    scene.now = at(1);
-    scene.write(200);
-    scene.now = at(61);
-    scene.write(300);
-    scene.now = at(91);
-    assert_eq!(scene.ask(), send(1, 0, 200));
-    assert_eq!(scene.ask(), send(1, 200, 500), "nothing was heard since the first was sent");
-    scene.now = at(95);
-    assert_eq!(scene.write(100), [send(0, 500, 600), send(1, 500, 600)], "and what is sent now");
-    scene.hear(0);
-    scene.stream.ack(600);
-    assert_eq!(scene.write(100), [send(0, 600, 700)]);
+    let mut setup = setup();
+    setup.now = at(1);
+    setup.write(200);
+    setup.now = at(61);
+    setup.write(300);
+    setup.now = at(91);
+    assert_eq!(setup.ask(), send(1, 0, 200));
+    assert_eq!(setup.ask(), send(1, 200, 500), "nothing was heard since the first was sent");
+    setup.now = at(95);
+    assert_eq!(setup.write(100), [send(0, 500, 600), send(1, 500, 600)], "and what is sent now");
+    setup.hear(0);
+    setup.stream.ack(600);
+    assert_eq!(setup.write(100), [send(0, 600, 700)]);
 }
 
 #[test]
 fn a_full_path_and_a_backup_are_waited_for_in_vain() {
-    let mut scene = scene();
-    scene.views[1] = full(scene.views[1]);
-    scene.write(200);
-    scene.now = at(90);
-    assert_eq!(scene.ask(), Decision::Wait, "it has room later");
-    scene.views[1] = view(1, 150);
-    assert_eq!(scene.ask(), send(1, 0, 200));
-    scene.views[1] = backup(view(1, 150));
-    scene.write(100);
-    scene.now = at(300);
-    assert_eq!(scene.ask(), Decision::Wait);
+    let mut setup = setup();
+    setup.views[1] = full(setup.views[1]);
+    setup.write(200);
+    setup.now = at(90);
+    assert_eq!(setup.ask(), Decision::Wait, "it has room later");
+    setup.views[1] = view(1, 150);
+    assert_eq!(setup.ask(), send(1, 0, 200));
+    setup.views[1] = backup(view(1, 150));
+    setup.write(100);
+    setup.now = at(300);
+    assert_eq!(setup.ask(), Decision::Wait);
 }
 
 #[test]
 fn in_bulk_data_only_the_end_is_hedged() {
-    let mut scene = scene();
-    scene.scheduler = patient(2 * u64::from(MSS));
-    scene.write(10_000);
-    scene.now = at(90);
-    let copies: Vec<_> = std::iter::from_fn(|| Some(scene.ask())).take_while(is_send).collect();
+    let mut setup = setup();
+    setup.scheduler = patient(2 * u64::from(MSS));
+    setup.write(10_000);
+    setup.now = at(90);
+    let copies: Vec<_> = std::iter::from_fn(|| Some(setup.ask())).take_while(is_send).collect();
     assert_eq!(copies, [send(1, 8_000, 9_000), send(1, 9_000, 10_000)]);
 }
 
 #[test]
 fn a_refused_decision_is_not_watched_twice() {
-    let mut scene = scene();
-    scene.stream.written = 200;
-    let context = SchedulerContext { now: scene.now, ..scene.stream.context(&scene.views) };
+    let mut setup = setup();
+    setup.stream.written = 200;
+    let context = SchedulerContext { now: setup.now, ..setup.stream.context(&setup.views) };
     for _ in 0..3 {
-        assert_eq!(scene.scheduler.next_send(&context), send(0, 0, 200));
+        assert_eq!(setup.scheduler.next_send(&context), send(0, 0, 200));
     }
-    scene.stream.apply(SubflowId(0), range(0, 200));
-    scene.now = at(90);
-    assert_eq!(scene.ask(), send(1, 0, 200));
-    assert!(!is_send(&scene.ask()));
+    setup.stream.apply(SubflowId(0), range(0, 200));
+    setup.now = at(90);
+    assert_eq!(setup.ask(), send(1, 0, 200));
+    assert!(!is_send(&setup.ask()));
 }

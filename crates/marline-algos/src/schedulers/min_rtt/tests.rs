@@ -6,7 +6,7 @@ use super::*;
 
 /// On a bad address pair, and heard at this time.
 fn doubtful(view: SubflowView, heard_ms: u64) -> SubflowView {
-    SubflowView { bad_netpath: true, last_heard_at: Instant::from_millis(heard_ms), ..view }
+    SubflowView { bad_address_pair: true, last_heard_at: Instant::from_millis(heard_ms), ..view }
 }
 
 #[test]

@@ -29,23 +29,26 @@ fn lines_survive_and_nonsense_is_refused() {
 fn no_connection_and_another_kind_of_server_are_said_as_what_they_are() {
     let said = |exchanged: &Exchanged| {
         let found = findings(&[], None, exchanged);
-        found.iter().map(|f| (f.verdict, f.text.clone())).collect::<Vec<_>>()
+        found.iter().map(|f| (f.status, f.text.clone())).collect::<Vec<_>>()
     };
     let refused = Exchanged {
         error: Some("no connection: refused by the peer".to_owned()),
         ..Exchanged::default()
     };
-    assert_eq!(said(&refused), [(Verdict::Fails, "no connection: refused by the peer".to_owned())]);
-    let [(verdict, text)] =
+    assert_eq!(
+        said(&refused),
+        [(FindingStatus::Fails, "no connection: refused by the peer".to_owned())]
+    );
+    let [(status, text)] =
         &said(&Exchanged { opened: true, stranger: true, ..Exchanged::default() })[..]
     else {
         panic!("one finding");
     };
-    assert_eq!(*verdict, Verdict::Note);
+    assert_eq!(*status, FindingStatus::Note);
     assert!(text.starts_with("Multipath TCP; the other end is no `marline doctor"), "{text}");
     // A responder that does not get round to telling is a finding of its own.
     let mute = Exchanged { opened: true, answered: true, right: 9, ..Exchanged::default() };
     let said = said(&mute);
-    assert_eq!((said[0].0, said.len()), (Verdict::Works, 2), "{said:?}");
+    assert_eq!((said[0].0, said.len()), (FindingStatus::Works, 2), "{said:?}");
     assert!(said[1].1.contains("did not tell"), "{said:?}");
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use marline_policy::{
-    AckSample, AckSummary, AckVerdict, CongestionController, CongestionFactory, CongestionSignal,
+    AckOutcome, AckSample, AckSummary, CongestionController, CongestionFactory, CongestionSignal,
     LossRecovery, RecoveryContext, RecoveryFactory, SentKind, SentNotice, Ssn, SubflowId,
     SubflowView, TimeoutAction,
 };
@@ -155,7 +155,7 @@ impl LossRecovery for ByTime {
         ack: &AckSummary<'_>,
         cx: &RecoveryContext<'_>,
         lost: &mut Vec<Ssn>,
-    ) -> AckVerdict {
+    ) -> AckOutcome {
         for segment in ack.delivered {
             let spurious = segment.retransmitted
                 && ack.echoed_sent_at.is_some_and(|echoed| echoed < segment.sent_at);
@@ -168,7 +168,7 @@ impl LossRecovery for ByTime {
         if cx.board.bytes_sacked() > 0 {
             self.probe_at = None;
         }
-        AckVerdict::default()
+        AckOutcome::default()
     }
 
     fn next_timeout(&self) -> Option<Instant> {

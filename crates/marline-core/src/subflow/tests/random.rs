@@ -26,7 +26,7 @@ struct Faults {
 }
 
 #[derive(Clone, Debug)]
-struct World {
+struct RunParameters {
     faults: Faults,
     config: SubflowConfig,
     isns: (u32, u32),
@@ -74,11 +74,11 @@ fn settings() -> impl Strategy<Value = SubflowConfig> {
     )
 }
 
-fn world() -> impl Strategy<Value = World> {
+fn run_parameters() -> impl Strategy<Value = RunParameters> {
     let isns = (any::<u32>(), any::<u32>());
     let bytes = (0..300_000_u64, 0..100_000_u64);
     (faults(), settings(), isns, bytes, 0..60_000_u64, 700..1_500_usize).prop_map(
-        |(faults, config, isns, bytes, delay_us, largest)| World {
+        |(faults, config, isns, bytes, delay_us, largest)| RunParameters {
             faults,
             config,
             isns,
@@ -89,8 +89,8 @@ fn world() -> impl Strategy<Value = World> {
     )
 }
 
-fn play(world: World) -> Pair {
-    let World { faults, config, isns, bytes, delay_us, largest } = world;
+fn play(run: RunParameters) -> Pair {
+    let RunParameters { faults, config, isns, bytes, delay_us, largest } = run;
     let mut pair = Pair::with_isns(config, SeqNum(isns.0), SeqNum(isns.1));
     pair.delay = Duration::from_micros(delay_us);
     // A base size that does not pass is nobody's fault but the configuration's.
@@ -149,8 +149,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_byte_arrives_once_and_both_ends_close(world in world()) {
-        let bytes = world.bytes;
-        check(play(world), bytes);
+    fn every_byte_arrives_once_and_both_ends_close(run in run_parameters()) {
+        let bytes = run.bytes;
+        check(play(run), bytes);
     }
 }

@@ -12,7 +12,7 @@ use marline_core::{
     ConnectionConfig, EndpointConfig, Event, Extensions, MonitorKind, ReceiveTimer,
 };
 use marline_policy::SilenceCause;
-use marline_testkit::scene::calling;
+use marline_testkit::fixtures::calling;
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_wire::mptcp::{DataAck, ExperimentalMessage, MptcpOption, WireDsn};
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use marline_core::{CloseReason, ConnectionId, Event, SubflowState};
 use marline_policy::{PathAction, SubflowId};
-use marline_testkit::scene::{listening, path, served};
+use marline_testkit::fixtures::{listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg, Side, config, endpoint_config};
 use marline_wire::TcpFlags;
 
 use super::S;
-use crate::two_hosts::{Packet, TwoHosts, Verdict, reset_reason, two_paths};
+use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, reset_reason, two_paths};
 
 /// When the connection ended, in seconds from now, and why; the application holds on to it.
 fn closes_within(
@@ -189,7 +189,11 @@ fn data_that_nobody_acknowledges_ends_the_connection() {
 fn a_join_whose_fourth_ack_never_comes_is_reset() {
     let swallow = |p: &mut Packet<'_>| {
         let syn_ack = p.seg.header.flags.contains(TcpFlags::SYN);
-        if p.path == 1 && p.to == Side::A && !syn_ack { Verdict::Drop } else { Verdict::Pass }
+        if p.path == 1 && p.to == Side::A && !syn_ack {
+            MiddleboxAction::Drop
+        } else {
+            MiddleboxAction::Pass
+        }
     };
     let mut hosts = TwoHosts::new(two_paths(config()), config(), swallow, 1);
     hosts.run_ms(30_000);

@@ -7,7 +7,7 @@ mod strangers;
 use std::time::Duration;
 
 use marline_core::{CloseReason, ConnectionId, Event};
-use marline_testkit::scene::{listening, path, served};
+use marline_testkit::fixtures::{listening, path, served};
 use marline_testkit::{Expect, Peer, Script, Seg};
 use marline_wire::TcpFlags;
 

@@ -5,14 +5,14 @@ use marline_policy::LocalAddress;
 use marline_testkit::{Side, config};
 use marline_wire::TcpFlags;
 
-use crate::two_hosts::{Packet, TwoHosts, Verdict, bytes, local_address, two_paths};
+use crate::two_hosts::{MiddleboxAction, Packet, TwoHosts, bytes, local_address, two_paths};
 
 /// How a path is.
-type Way = fn(&mut Packet<'_>) -> Verdict;
+type Way = fn(&mut Packet<'_>) -> MiddleboxAction;
 
-const PASS: Way = |_| Verdict::Pass;
-const RESET: Way = |_| Verdict::Refuse;
-const SWALLOW: Way = |_| Verdict::Drop;
+const PASS: Way = |_| MiddleboxAction::Pass;
+const RESET: Way = |_| MiddleboxAction::Refuse;
+const SWALLOW: Way = |_| MiddleboxAction::Drop;
 
 /// A client with two addresses. Until `from_ms` both paths pass everything; from then on each is as it is
 /// in `later`.
@@ -118,7 +118,7 @@ fn a_peer_that_aborted_without_fastclose_ends_the_connection_at_the_first_join()
             bare -= 1;
             packet.strip();
         }
-        Verdict::Pass
+        MiddleboxAction::Pass
     });
     let (now, id) = (hosts.pair.now(), hosts.id(Side::B));
     hosts.pair.endpoint(Side::B).abort(now, id);
@@ -135,7 +135,7 @@ fn a_reset_ends_plain_tcp_at_once() {
         config(),
         |packet| {
             packet.strip();
-            Verdict::Pass
+            MiddleboxAction::Pass
         },
         1,
     );
@@ -150,12 +150,9 @@ fn a_reset_ends_plain_tcp_at_once() {
 #[test]
 fn a_box_that_resets_every_join_with_its_first_data_ends_the_connection_in_bounded_time() {
     let mut hosts = hosts_whose_paths_turn(500, [PASS, PASS]);
-    hosts.middlebox =
-        Box::new(
-            |packet| {
-                if packet.seg.payload.is_empty() { Verdict::Pass } else { Verdict::Refuse }
-            },
-        );
+    hosts.middlebox = Box::new(|packet| {
+        if packet.seg.payload.is_empty() { MiddleboxAction::Pass } else { MiddleboxAction::Refuse }
+    });
     hosts.write(Side::A, b"into the boxes");
     let (after_s, why) = end_of_client(&mut hosts, 300).expect("an end");
     // The server, which hears of none of this, soon has no room for more subflows.
@@ -175,7 +172,7 @@ fn a_translator_that_forgets_and_swallows_is_passed_on_other_ports() {
     let port = hosts.info(Side::A).subflows[0].path.local.port();
     hosts.middlebox = Box::new(move |packet| {
         let ports = [packet.seg.header.src_port, packet.seg.header.dst_port];
-        if ports.contains(&port) { Verdict::Drop } else { Verdict::Pass }
+        if ports.contains(&port) { MiddleboxAction::Drop } else { MiddleboxAction::Pass }
     });
     hosts.write(Side::A, b" and after");
     hosts.write(Side::B, b"down, too");

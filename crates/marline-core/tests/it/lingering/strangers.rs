@@ -4,7 +4,7 @@ use marline_core::{
     CloseReason, ConnectionConfig, ConnectionId, EndpointConfig, Event, SocketOption,
 };
 use marline_core::{Limits, Linger};
-use marline_testkit::scene::{path, serve};
+use marline_testkit::fixtures::{path, serve};
 use marline_testkit::{Peer, Script, Seg, config, endpoint_config};
 use marline_time::Duration as Span;
 

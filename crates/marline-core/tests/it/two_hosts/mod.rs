@@ -18,7 +18,7 @@ use marline_wire::{SeqNum, TcpFlags};
 
 /// What the middlebox does with a segment.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MiddleboxAction {
     Pass,
     Drop,
     /// It goes no further, and its sender gets a RST that says nothing more.
@@ -53,7 +53,7 @@ impl Dice {
     }
 }
 
-pub type Middlebox = Box<dyn FnMut(&mut Packet<'_>) -> Verdict>;
+pub type Middlebox = Box<dyn FnMut(&mut Packet<'_>) -> MiddleboxAction>;
 
 /// One end of the connection.
 #[derive(Debug, Default)]
@@ -227,7 +227,7 @@ impl TwoHosts {
     pub fn new(
         client: ConnectionConfig,
         server: ConnectionConfig,
-        middlebox: impl FnMut(&mut Packet<'_>) -> Verdict + 'static,
+        middlebox: impl FnMut(&mut Packet<'_>) -> MiddleboxAction + 'static,
         seed: u64,
     ) -> Self {
         let (mut a, mut b) = (endpoint_config(None), endpoint_config(Some(server)));
@@ -296,16 +296,18 @@ impl TwoHosts {
             let ends = [flight.meta.path.local.ip(), flight.meta.path.remote.ip()];
             let path = usize::from(ends.iter().any(|ip| ip.to_string().starts_with("10.1.")));
             let before = seg.clone();
-            let verdict = middlebox(&mut Packet { to: flight.to, path, seg: &mut seg });
+            let action = middlebox(&mut Packet { to: flight.to, path, seg: &mut seg });
             trace.push((flight.to, seg.clone()));
             if seg != before {
                 let (src, dst) = (flight.meta.path.remote.ip(), flight.meta.path.local.ip());
                 flight.bytes = seg.bytes(Some((src, dst)));
             }
-            match verdict {
-                Verdict::Pass => Fate::Arrive(Duration::from_millis(10 * (path as u64 + 1))),
-                Verdict::Drop => Fate::Lose,
-                Verdict::Refuse => {
+            match action {
+                MiddleboxAction::Pass => {
+                    Fate::Arrive(Duration::from_millis(10 * (path as u64 + 1)))
+                }
+                MiddleboxAction::Drop => Fate::Lose,
+                MiddleboxAction::Refuse => {
                     refused.push(bare_reset(flight, &seg));
                     Fate::Lose
                 }

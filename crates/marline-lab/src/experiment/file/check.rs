@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use marline::{LoneKeepalive, ReceiveTimer};
 
-use super::complaint::{Complaint, Place};
+use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Contestant, ExperimentFile};
 use super::raw::{Raw, RawFault, RawVariant, RawWorkload};
 use super::values::{Bytes, Span, Time};
@@ -31,38 +31,44 @@ const KINDS: &str = "echo, ask, dialogue, bursts, exchange, blocks, bulk";
 /// Everything that is wrong so far.
 struct Checker<'a> {
     text: &'a str,
-    complaints: Vec<Complaint>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl Checker<'_> {
-    fn complain(&mut self, place: &Place, what: impl Display) {
-        self.complaints.push(Complaint::new(self.text, place, what));
+    fn report(&mut self, key_path: &KeyPath, what: impl Display) {
+        self.diagnostics.push(Diagnostic::new(self.text, key_path, what));
     }
 
-    /// A value, or a complaint at its place.
-    fn ok<T, E: Display>(&mut self, place: &Place, result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.complain(place, format!("{error:#}"))).ok()
+    /// A value, or a diagnostic at its place.
+    fn ok<T, E: Display>(&mut self, key_path: &KeyPath, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.report(key_path, format!("{error:#}"))).ok()
     }
 
     /// What must be there.
-    fn need<T>(&mut self, table: &Place, key: &str, example: &str, value: Option<T>) -> Option<T> {
+    fn need<T>(
+        &mut self,
+        table: &KeyPath,
+        key: &str,
+        example: &str,
+        value: Option<T>,
+    ) -> Option<T> {
         if value.is_none() {
-            self.complain(table, format!("`{key}` is missing, for example {key} = {example}"));
+            self.report(table, format!("`{key}` is missing, for example {key} = {example}"));
         }
         value
     }
 
     /// What must not be there.
-    fn refuse<T>(&mut self, table: &Place, key: &str, why: &str, value: Option<&T>) {
+    fn refuse<T>(&mut self, table: &KeyPath, key: &str, why: &str, value: Option<&T>) {
         if value.is_some() {
-            self.complain(&table.key(key), why);
+            self.report(&table.key(key), why);
         }
     }
 }
 
 /// The experiment of a file.
-pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Complaint>> {
-    let mut checker = Checker { text, complaints: Vec::new() };
+pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Diagnostic>> {
+    let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &raw.paths);
     events(&mut checker, &raw.events, &raw.paths);
     let workload = workload(&mut checker, &raw.workload);
@@ -71,8 +77,8 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Compla
         moments.extend(fault(&mut checker, number, raw_fault, &raw.paths));
     }
     let contestants = contestants(&mut checker, &raw.variants, &raw.paths);
-    let Some(workload) = workload.filter(|_| checker.complaints.is_empty()) else {
-        return Err(checker.complaints);
+    let Some(workload) = workload.filter(|_| checker.diagnostics.is_empty()) else {
+        return Err(checker.diagnostics);
     };
     let experiment = Experiment {
         scenario: Scenario {
@@ -88,204 +94,205 @@ pub(super) fn checked(raw: Raw, text: &str) -> Result<ExperimentFile, Vec<Compla
         patience: raw.patience.map_or(PATIENCE, |time| time.0),
         trace_dir: None,
     };
-    checker.ok(&Place::default(), experiment.check());
-    if !checker.complaints.is_empty() {
-        return Err(checker.complaints);
+    checker.ok(&KeyPath::default(), experiment.check());
+    if !checker.diagnostics.is_empty() {
+        return Err(checker.diagnostics);
     }
     let (title, name, text) = (raw.title.unwrap_or_default(), String::new(), String::new());
     Ok(ExperimentFile { title, experiment, contestants, name, text, axes: Vec::new() })
 }
 
 /// A file that is a scenario only.
-pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Complaint>> {
+pub(super) fn scenario(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     let scenario: Scenario = toml::from_str(text).map_err(|error| vec![error.into()])?;
-    let mut checker = Checker { text, complaints: Vec::new() };
+    let mut checker = Checker { text, diagnostics: Vec::new() };
     paths(&mut checker, &scenario.paths);
     events(&mut checker, &scenario.events, &scenario.paths);
-    if checker.complaints.is_empty() {
-        checker.ok(&Place::default(), scenario.check());
+    if checker.diagnostics.is_empty() {
+        checker.ok(&KeyPath::default(), scenario.check());
     }
-    if checker.complaints.is_empty() { Ok(scenario) } else { Err(checker.complaints) }
+    if checker.diagnostics.is_empty() { Ok(scenario) } else { Err(checker.diagnostics) }
 }
 
 fn paths(checker: &mut Checker<'_>, paths: &[Path]) {
     if paths.is_empty() {
-        checker.complain(
-            &Place::default(),
+        checker.report(
+            &KeyPath::default(),
             "there must be at least one [[path]] with `name` and `link`",
         );
     }
     let mut seen = BTreeSet::new();
     for (number, path) in paths.iter().enumerate() {
-        let place = Place::top("path").at(number);
-        checker.ok(&place.key("name"), check_name(&path.name));
+        let key_path = KeyPath::top("path").at(number);
+        checker.ok(&key_path.key("name"), check_name(&path.name));
         if !seen.insert(&path.name) {
-            checker.complain(&place.key("name"), format!("two paths are called `{}`", path.name));
+            checker.report(&key_path.key("name"), format!("two paths are called `{}`", path.name));
         }
         let spec: Result<marline_link::DuplexSpec, _> = path.link.parse();
         if let Err(error) = spec {
             let shown = format!("`{}`: {}", error.item, error.why);
-            checker.complain(&place.key("link"), shown);
+            checker.report(&key_path.key("link"), shown);
         }
         if path.client.is_empty() != path.server.is_empty() {
-            checker.complain(&place, "addresses of both hosts, or of none (then they are chosen)");
+            checker.report(&key_path, "addresses of both hosts, or of none (then they are chosen)");
         }
     }
 }
 
 fn events(checker: &mut Checker<'_>, events: &[Event], paths: &[Path]) {
     for (number, event) in events.iter().enumerate() {
-        let place = Place::top("event").at(number);
-        checker.ok(&place.key("path"), path_number(paths, &event.path));
-        checker.ok(&place.key("at"), script::duration(&event.at));
-        checker.ok(&place.key("command"), event.command.parse::<Order>());
+        let key_path = KeyPath::top("event").at(number);
+        checker.ok(&key_path.key("path"), path_number(paths, &event.path));
+        checker.ok(&key_path.key("at"), script::duration(&event.at));
+        checker.ok(&key_path.key("command"), event.command.parse::<Order>());
     }
 }
 
-fn gap(checker: &mut Checker<'_>, place: &Place, gap: Option<Span<Time>>) -> Option<Gap> {
-    let gap = checker.need(place, "gap", "\"100ms\" or [\"100ms\", \"200ms\"]", gap)?;
+fn gap(checker: &mut Checker<'_>, key_path: &KeyPath, gap: Option<Span<Time>>) -> Option<Gap> {
+    let gap = checker.need(key_path, "gap", "\"100ms\" or [\"100ms\", \"200ms\"]", gap)?;
     let (least_ms, most_ms) = (gap.least.ms(), gap.most.ms());
     if least_ms > most_ms {
-        checker.complain(&place.key("gap"), "the least comes first");
+        checker.report(&key_path.key("gap"), "the least comes first");
     }
     Some(Gap { least_ms, most_ms })
 }
 
-fn size(checker: &mut Checker<'_>, place: &Place, bytes: Bytes) -> Option<u32> {
+fn size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Bytes) -> Option<u32> {
     if !BYTES.contains(&bytes.0) {
         let (least, most) = (BYTES.start(), BYTES.end());
-        checker.complain(place, format!("{} bytes: must be from {least} to {most}", bytes.0));
+        checker.report(key_path, format!("{} bytes: must be from {least} to {most}", bytes.0));
         return None;
     }
     Some(bytes.0 as u32)
 }
 
 /// One size, where there can be only one.
-fn one_size(checker: &mut Checker<'_>, place: &Place, bytes: Span<Bytes>) -> Option<u32> {
+fn one_size(checker: &mut Checker<'_>, key_path: &KeyPath, bytes: Span<Bytes>) -> Option<u32> {
     if bytes.least != bytes.most {
-        checker.complain(place, "only bursts have random sizes");
+        checker.report(key_path, "only bursts have random sizes");
     }
-    size(checker, place, bytes.least)
+    size(checker, key_path, bytes.least)
 }
 
-fn count(checker: &mut Checker<'_>, place: &Place, count: Option<u32>) -> Option<u32> {
-    let count = checker.need(place, "count", "200", count)?;
+fn count(checker: &mut Checker<'_>, key_path: &KeyPath, count: Option<u32>) -> Option<u32> {
+    let count = checker.need(key_path, "count", "200", count)?;
     if !COUNT.contains(&count) {
         let (least, most) = (COUNT.start(), COUNT.end());
-        checker.complain(&place.key("count"), format!("must be from {least} to {most}"));
+        checker.report(&key_path.key("count"), format!("must be from {least} to {most}"));
     }
     Some(count)
 }
 
 fn workload(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
-    let place = Place::top("workload");
-    let before = checker.complaints.len();
-    let bytes_at = place.key("bytes");
+    let key_path = KeyPath::top("workload");
+    let before = checker.diagnostics.len();
+    let bytes_at = key_path.key("bytes");
     let kind = raw.kind.as_str();
     if !matches!(kind, "ask" | "dialogue") {
         for (key, value) in [("request", &raw.request), ("answer", &raw.answer)] {
             let why = "only kind = \"ask\" and kind = \"dialogue\" have this";
-            checker.refuse(&place, key, why, value.as_ref());
+            checker.refuse(&key_path, key, why, value.as_ref());
         }
     }
     if kind != "dialogue" {
         let why = "only kind = \"dialogue\" has this";
-        checker.refuse(&place, "pieces", why, raw.pieces.as_ref());
-        checker.refuse(&place, "unanswered", why, raw.unanswered.as_ref());
+        checker.refuse(&key_path, "pieces", why, raw.pieces.as_ref());
+        checker.refuse(&key_path, "unanswered", why, raw.unanswered.as_ref());
     }
     if matches!(kind, "blocks" | "bulk") {
         let why = "a stream has no messages: it has `lasts`";
-        checker.refuse(&place, "gap", why, raw.gap.as_ref());
-        checker.refuse(&place, "count", why, raw.count.as_ref());
+        checker.refuse(&key_path, "gap", why, raw.gap.as_ref());
+        checker.refuse(&key_path, "count", why, raw.count.as_ref());
     } else if kind == "exchange" {
         let why = "an exchange is one message each way, at the start";
-        checker.refuse(&place, "gap", why, raw.gap.as_ref());
-        checker.refuse(&place, "count", why, raw.count.as_ref());
-        checker.refuse(&place, "lasts", why, raw.lasts.as_ref());
+        checker.refuse(&key_path, "gap", why, raw.gap.as_ref());
+        checker.refuse(&key_path, "count", why, raw.count.as_ref());
+        checker.refuse(&key_path, "lasts", why, raw.lasts.as_ref());
     } else {
         let why = "this ends after `count` messages; only blocks and bulk have a time";
-        checker.refuse(&place, "lasts", why, raw.lasts.as_ref());
+        checker.refuse(&key_path, "lasts", why, raw.lasts.as_ref());
     }
     let workload = match kind {
         "echo" => {
-            let bytes = checker.need(&place, "bytes", "200", raw.bytes);
+            let bytes = checker.need(&key_path, "bytes", "200", raw.bytes);
             let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
-            let gap = gap(checker, &place, raw.gap);
-            let count = count(checker, &place, raw.count)?;
+            let gap = gap(checker, &key_path, raw.gap);
+            let count = count(checker, &key_path, raw.count)?;
             let (bytes, gap) = (bytes?, gap?);
             Workload::Ask { request_bytes: bytes, answer_bytes: bytes, gap, count }
         }
         "ask" | "dialogue" => questions(checker, raw)?,
         "bursts" => {
             let example = "\"100kB\" or [\"0.5MB\", \"1.5MB\"]";
-            let bytes = checker.need(&place, "bytes", example, raw.bytes);
-            let gap = gap(checker, &place, raw.gap);
-            let count = count(checker, &place, raw.count);
+            let bytes = checker.need(&key_path, "bytes", example, raw.bytes);
+            let gap = gap(checker, &key_path, raw.gap);
+            let count = count(checker, &key_path, raw.count);
             bursts(checker, &bytes_at, bytes?, gap?, count?)?
         }
         "exchange" => {
-            let bytes = checker.need(&place, "bytes", "\"8MiB\"", raw.bytes)?;
+            let bytes = checker.need(&key_path, "bytes", "\"8MiB\"", raw.bytes)?;
             Workload::Exchange { bytes: one_size(checker, &bytes_at, bytes)? }
         }
         "blocks" | "bulk" => {
             let usual = (raw.kind == "bulk").then_some(Bytes(u64::from(BULK_BYTES)));
             let usual = usual.map(|bytes| Span { least: bytes, most: bytes });
-            let bytes = checker.need(&place, "bytes", "8192", raw.bytes.or(usual));
+            let bytes = checker.need(&key_path, "bytes", "8192", raw.bytes.or(usual));
             let bytes = bytes.and_then(|bytes| one_size(checker, &bytes_at, bytes));
-            let lasts = checker.need(&place, "lasts", "\"30s\"", raw.lasts)?;
+            let lasts = checker.need(&key_path, "lasts", "\"30s\"", raw.lasts)?;
             Workload::Blocks { bytes: bytes?, lasts_ms: lasts.0.as_millis() as u64 }
         }
         other => {
             let what = format!("unknown workload `{other}`; there are {KINDS}");
-            checker.complain(&place.key("kind"), what);
+            checker.report(&key_path.key("kind"), what);
             return None;
         }
     };
-    (checker.complaints.len() == before).then_some(workload)
+    (checker.diagnostics.len() == before).then_some(workload)
 }
 
 /// Requests and answers.
 fn questions(checker: &mut Checker<'_>, raw: &RawWorkload) -> Option<Workload> {
-    let place = Place::top("workload");
-    checker.refuse(&place, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
-    let request = checker.need(&place, "request", "100", raw.request);
-    let answer = checker.need(&place, "answer", "1000", raw.answer);
-    let request = request.and_then(|bytes| size(checker, &place.key("request"), bytes));
-    let answer = answer.and_then(|bytes| size(checker, &place.key("answer"), bytes));
-    let gap = gap(checker, &place, raw.gap);
-    let count = count(checker, &place, raw.count);
+    let key_path = KeyPath::top("workload");
+    checker.refuse(&key_path, "bytes", "this has `request` and `answer`", raw.bytes.as_ref());
+    let request = checker.need(&key_path, "request", "100", raw.request);
+    let answer = checker.need(&key_path, "answer", "1000", raw.answer);
+    let request = request.and_then(|bytes| size(checker, &key_path.key("request"), bytes));
+    let answer = answer.and_then(|bytes| size(checker, &key_path.key("answer"), bytes));
+    let gap = gap(checker, &key_path, raw.gap);
+    let count = count(checker, &key_path, raw.count);
     let (request_bytes, answer_bytes) = (request?, answer?);
     let (gap, count) = (gap?, count?);
     if raw.kind == "ask" {
         return Some(Workload::Ask { request_bytes, answer_bytes, gap, count });
     }
     // Whole, and whatever is unanswered, where nothing else is said.
-    let at_pieces = place.key("pieces");
+    let at_pieces = key_path.key("pieces");
     let pieces = match raw.pieces {
         None => (request_bytes, request_bytes),
         Some(span) if span.least.0 > span.most.0 => {
-            checker.complain(&at_pieces, "the least comes first");
+            checker.report(&at_pieces, "the least comes first");
             return None;
         }
         Some(span) => {
             (size(checker, &at_pieces, span.least)?, size(checker, &at_pieces, span.most)?)
         }
     };
-    let unanswered = raw.unanswered.map(|bytes| size(checker, &place.key("unanswered"), bytes));
+    let unanswered = raw.unanswered.map(|bytes| size(checker, &key_path.key("unanswered"), bytes));
     let unanswered_bytes = unanswered.unwrap_or(Some(u32::MAX))?;
     Some(Workload::Dialogue { request_bytes, answer_bytes, pieces, unanswered_bytes, gap, count })
 }
 
 fn bursts(
     checker: &mut Checker<'_>,
-    place: &Place,
+    key_path: &KeyPath,
     bytes: Span<Bytes>,
     gap: Gap,
     count: u32,
 ) -> Option<Workload> {
-    let (least, most) = (size(checker, place, bytes.least)?, size(checker, place, bytes.most)?);
+    let (least, most) =
+        (size(checker, key_path, bytes.least)?, size(checker, key_path, bytes.most)?);
     if least > most {
-        checker.complain(place, "the least comes first");
+        checker.report(key_path, "the least comes first");
     }
     Some(match least == most {
         true => Workload::Bursts { bytes: least, gap, count },
@@ -299,15 +306,15 @@ fn fault(
     raw: &RawFault,
     paths: &[Path],
 ) -> Option<Fault> {
-    let place = Place::top("fault").at(number);
-    checker.ok(&place.key("path"), path_number(paths, &raw.path));
-    let order: Option<Order> = checker.ok(&place.key("command"), raw.command.parse());
+    let key_path = KeyPath::top("fault").at(number);
+    checker.ok(&key_path.key("path"), path_number(paths, &raw.path));
+    let order: Option<Order> = checker.ok(&key_path.key("command"), raw.command.parse());
     if raw.lasts.is_some() && order.is_some_and(|order| !can_be_restored(&order)) {
-        checker.complain(&place.key("lasts"), "only a `down` ends by itself");
+        checker.report(&key_path.key("lasts"), "only a `down` ends by itself");
     }
     for (key, span) in [("after", raw.after), ("between", raw.between)] {
         if span.is_some_and(|span| span.least.0 > span.most.0) {
-            checker.complain(&place.key(key), "the earlier time comes first");
+            checker.report(&key_path.key(key), "the earlier time comes first");
         }
     }
     let moment = match (raw.burst, raw.around_burst, raw.between) {
@@ -320,12 +327,12 @@ fn fault(
         _ => {
             let what = "say when, one of: burst = 6 (with after = [\"0ms\", \"45ms\"]), \
                         around_burst = 6, between = [\"7s\", \"8s\"]";
-            checker.complain(&place, what);
+            checker.report(&key_path, what);
             return None;
         }
     };
     if raw.after.is_some() && raw.burst.is_none() {
-        checker.complain(&place.key("after"), "this belongs to `burst`");
+        checker.report(&key_path.key("after"), "this belongs to `burst`");
     }
     let (path, command) = (raw.path.clone(), raw.command.clone());
     Some(Fault { path, moment, command, lasts: raw.lasts.map(|time| time.0) })
@@ -344,19 +351,19 @@ fn contestants(
     let mut seen = BTreeSet::new();
     let mut contestants = Vec::new();
     for (number, raw) in variants.iter().enumerate() {
-        let place = Place::top("variant").at(number);
+        let key_path = KeyPath::top("variant").at(number);
         let name = raw.name.trim();
         if name.is_empty() || !seen.insert(name.to_owned()) {
-            checker.complain(&place.key("name"), "every variant has a name of its own");
+            checker.report(&key_path.key("name"), "every variant has a name of its own");
         }
         for (key, names) in [("paths", &raw.paths), ("backup", &raw.backup)] {
             for path in names {
-                checker.ok(&place.key(key), path_number(paths, path));
+                checker.ok(&key_path.key(key), path_number(paths, path));
             }
         }
         let stacks = raw.stacks.clone().unwrap_or_else(|| marline.clone());
-        policies(checker, &place, raw, &stacks);
-        buffers(checker, &place, raw);
+        policies(checker, &key_path, raw, &stacks);
+        buffers(checker, &key_path, raw);
         let variant = Variant {
             name: name.to_owned(),
             paths: raw.paths.clone(),
@@ -380,55 +387,60 @@ fn contestants(
     contestants
 }
 
-fn buffers(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant) {
+fn buffers(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant) {
     for (key, bytes) in [("send_buffer", raw.send_buffer), ("receive_buffer", raw.receive_buffer)] {
         if let Some(Bytes(bytes)) = bytes.filter(|bytes| !BUFFER.contains(&bytes.0)) {
             let (least, most) = (BUFFER.start(), BUFFER.end());
             let what = format!("{bytes} bytes: must be from {least} to {most}");
-            checker.complain(&place.key(key), what);
+            checker.report(&key_path.key(key), what);
         }
     }
 }
 
-fn policies(checker: &mut Checker<'_>, place: &Place, raw: &RawVariant, stacks: &[Stack]) {
+fn policies(checker: &mut Checker<'_>, key_path: &KeyPath, raw: &RawVariant, stacks: &[Stack]) {
     let registry = policies::registry();
     if let Some(stack) = stacks.iter().find(|stack| !stack.is_marline()) {
         let why = format!("stack `{stack}` is the kernel's: it has a congestion control only");
-        checker.refuse(place, "mode", &why, raw.mode.as_ref());
-        checker.refuse(place, "scheduler", &why, raw.scheduler.as_ref());
-        checker.refuse(place, "path_manager", &why, raw.path_manager.as_ref());
-        checker.refuse(place, "recovery", &why, raw.recovery.as_ref());
-        checker.refuse(place, "receive_timer", &why, raw.receive_timer.as_ref());
-        checker.refuse(place, "lone_keepalive", &why, raw.lone_keepalive.as_ref());
-        checker.refuse(place, "plain", "for that there is stack `tcp`", raw.plain.then_some(&()));
+        checker.refuse(key_path, "mode", &why, raw.mode.as_ref());
+        checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
+        checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());
+        checker.refuse(key_path, "recovery", &why, raw.recovery.as_ref());
+        checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());
+        checker.refuse(key_path, "lone_keepalive", &why, raw.lone_keepalive.as_ref());
+        checker.refuse(
+            key_path,
+            "plain",
+            "for that there is stack `tcp`",
+            raw.plain.then_some(&()),
+        );
     }
     if !stacks.iter().any(|stack| stack.is_marline()) {
         return;
     }
     if let Some(mode) = &raw.mode {
         let why = format!("mode = \"{mode}\" brings its own: take one of the two out");
-        checker.refuse(place, "scheduler", &why, raw.scheduler.as_ref());
-        checker.refuse(place, "path_manager", &why, raw.path_manager.as_ref());
-        checker.refuse(place, "receive_timer", &why, raw.receive_timer.as_ref());
+        checker.refuse(key_path, "scheduler", &why, raw.scheduler.as_ref());
+        checker.refuse(key_path, "path_manager", &why, raw.path_manager.as_ref());
+        checker.refuse(key_path, "receive_timer", &why, raw.receive_timer.as_ref());
     }
     let moded = Variant { mode: raw.mode.clone(), ..Variant::default() };
-    checker.ok(&place.key("mode"), moded.interactive());
+    checker.ok(&key_path.key("mode"), moded.interactive());
     if let Some(spec) = &raw.scheduler {
-        checker.ok(&place.key("scheduler"), registry.scheduler(spec));
+        checker.ok(&key_path.key("scheduler"), registry.scheduler(spec));
     }
     if let Some(spec) = &raw.path_manager {
-        checker.ok(&place.key("path_manager"), registry.path_manager(spec));
+        checker.ok(&key_path.key("path_manager"), registry.path_manager(spec));
     }
     if let Some(spec) = &raw.congestion {
-        checker.ok(&place.key("congestion"), registry.congestion(spec));
+        checker.ok(&key_path.key("congestion"), registry.congestion(spec));
     }
     if let Some(spec) = &raw.recovery {
-        checker.ok(&place.key("recovery"), registry.recovery(spec));
+        checker.ok(&key_path.key("recovery"), registry.recovery(spec));
     }
     if let Some(spec) = &raw.receive_timer {
-        checker.ok(&place.key("receive_timer"), spec.parse::<ReceiveTimer>());
+        checker.ok(&key_path.key("receive_timer"), spec.parse::<ReceiveTimer>());
     }
     if let Some(spec) = &raw.lone_keepalive {
-        checker.ok(&place.key("lone_keepalive"), spec.parse::<LoneKeepalive>());
+        checker.ok(&key_path.key("lone_keepalive"), spec.parse::<LoneKeepalive>());
     }
 }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::check;
-use super::complaint::{Complaint, Place};
+use super::diagnostic::{Diagnostic, KeyPath};
 use super::document::{Axis, ExperimentFile};
 use super::raw::Raw;
 
@@ -54,25 +54,25 @@ enum Scale {
 }
 
 /// What a file sweeps.
-pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Complaint>> {
+pub(super) fn axes(text: &str) -> Result<Vec<Axis>, Vec<Diagnostic>> {
     let document: Table = toml::from_str(text).map_err(|error| vec![error.into()])?;
     let Some(Value::Table(sweep)) = document.get("sweep") else { return Ok(Vec::new()) };
-    let (mut axes, mut complaints) = (Vec::new(), Vec::new());
+    let (mut axes, mut diagnostics) = (Vec::new(), Vec::new());
     for (key, value) in sweep {
         match values(value) {
             Ok(values) => axes.push(Axis { key: key.clone(), values }),
             Err(error) => {
-                let place = Place::top("sweep").key(key);
-                complaints.push(Complaint::new(text, &place, format!("{error:#}")));
+                let key_path = KeyPath::top("sweep").key(key);
+                diagnostics.push(Diagnostic::new(text, &key_path, format!("{error:#}")));
             }
         }
     }
     let points = axes.iter().try_fold(1usize, |points, axis| points.checked_mul(axis.values.len()));
     if points.is_none_or(|points| points > POINTS_MAX) {
         let what = format!("more than {POINTS_MAX} combinations");
-        complaints.push(Complaint::new(text, &Place::top("sweep"), what));
+        diagnostics.push(Diagnostic::new(text, &KeyPath::top("sweep"), what));
     }
-    if complaints.is_empty() { Ok(axes) } else { Err(complaints) }
+    if diagnostics.is_empty() { Ok(axes) } else { Err(diagnostics) }
 }
 
 fn values(value: &Value) -> anyhow::Result<Vec<Value>> {
@@ -173,8 +173,8 @@ pub(super) fn applied(text: &str, chosen: &[(&Axis, &Value)]) -> Result<Experime
     }
     let swept = toml::to_string(&document).map_err(|error| error.to_string())?;
     let raw: Raw = toml::from_str(&swept).map_err(|error| error.message().to_owned())?;
-    check::checked(raw, &swept).map_err(|complaints| {
-        complaints.first().map(|complaint| complaint.what().to_owned()).unwrap_or_default()
+    check::checked(raw, &swept).map_err(|diagnostics| {
+        diagnostics.first().map(|diagnostic| diagnostic.what().to_owned()).unwrap_or_default()
     })
 }
 

@@ -6,7 +6,7 @@ mod heard;
 mod mobile;
 mod plan;
 
-use marline_core::{CloseReason, MonitorKind, Oracle};
+use marline_core::{CloseReason, MonitorKind, PathHealthMonitor};
 use marline_link::{LinkConfig, MiddleboxConfig};
 use marline_sim::oracle::{Conservation, Liveness, StreamState, Windows, stream};
 use marline_sim::{Amount, App, Bulk, Capture, Paths, Report};
@@ -117,9 +117,13 @@ fn furnish(plan: &Plan, seed: u64) -> Paths {
     if !plan.has_boxes() {
         paths.world.observe(Box::new(Conservation::new()));
     }
-    let hosts = [paths.client, paths.server].into_iter().zip(plan.oracles);
-    for (host, oracle) in hosts.filter_map(|(host, oracle)| Some((host, oracle?))) {
-        paths.world.node_mut(host).endpoint_mut().set_oracle(Oracle::new(oracle));
+    let hosts = [paths.client, paths.server].into_iter().zip(plan.path_health);
+    for (host, health) in hosts.filter_map(|(host, health)| Some((host, health?))) {
+        paths
+            .world
+            .node_mut(host)
+            .endpoint_mut()
+            .set_path_health_monitor(PathHealthMonitor::new(health));
     }
     let mut apps: Vec<Box<dyn App>> = Vec::new();
     for connection in (0..plan.connections).rev() {

@@ -52,7 +52,7 @@ fn names(starts: &[(u128, &str)]) -> Vec<(u128, String)> {
 }
 
 #[test]
-fn without_an_oracle_all_start_a_stagger_apart_and_at_once_when_one_fails() {
+fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
     let all =
         || AttemptSchedule::staggered(vec![way(1, false), way(2, true), way(3, false)], STAGGER);
     assert_eq!(run(all(), never), names(&[(0, "if1"), (100, "if2"), (200, "if3")]));
@@ -74,7 +74,7 @@ fn without_a_backup_path_nobody_is_asked_twice() {
 }
 
 #[test]
-fn a_bad_netpath_comes_last_and_late() {
+fn a_bad_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
     let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));

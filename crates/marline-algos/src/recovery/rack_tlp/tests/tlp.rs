@@ -51,8 +51,8 @@ fn one_probe_per_episode_and_none_in_recovery_or_with_sacks() {
     s.send(1);
     assert_eq!(s.recovery.next_timeout(), None, "the verdict is open");
     s.wait(100);
-    let (_, verdict) = s.ack(3, &[]);
-    assert_eq!(verdict, AckVerdict { probe_answered: true, probe_repaired_loss: false });
+    let (_, outcome) = s.ack(3, &[]);
+    assert_eq!(outcome, AckOutcome { probe_answered: true, probe_repaired_loss: false });
     assert_eq!(s.recovery.next_timeout(), None, "the probe itself is not acknowledged");
     s.ack(5, &[]);
     assert!(s.recovery.next_timeout().is_some(), "the next episode may begin");
@@ -80,12 +80,12 @@ fn probed_by_repetition() -> Sender {
 #[test]
 fn a_probe_that_repaired_the_tail_is_told_by_the_next_ack() {
     let mut s = probed_by_repetition();
-    let (_, verdict) = s.ack(3, &[]);
-    assert!(verdict.probe_answered && !verdict.probe_repaired_loss, "original or probe: unknown");
+    let (_, outcome) = s.ack(3, &[]);
+    assert!(outcome.probe_answered && !outcome.probe_repaired_loss, "original or probe: unknown");
     s.send(1);
     s.wait(100);
-    let (_, verdict) = s.ack(4, &[]);
-    assert!(verdict.probe_repaired_loss && !verdict.probe_answered);
+    let (_, outcome) = s.ack(4, &[]);
+    assert!(outcome.probe_repaired_loss && !outcome.probe_answered);
     assert!(!s.ack(4, &[]).1.probe_repaired_loss, "once");
 }
 
@@ -117,9 +117,9 @@ fn a_probe_uncovers_the_loss_of_what_was_before_it() {
     s.resend(3, SentKind::ProbeRepeat);
     s.wait(100);
     // Only the probe arrived: 1 and 2 were sent long before it.
-    let (lost, verdict) = s.ack(1, &[3]);
+    let (lost, outcome) = s.ack(1, &[3]);
     assert_eq!(lost, vec![1, 2]);
-    assert!(verdict.probe_answered);
+    assert!(outcome.probe_answered);
     s.enter(Phase::Recovery);
     assert_eq!(s.recovery.next_timeout(), None);
 }

@@ -4,7 +4,7 @@ use marline::FallbackReason;
 
 use super::super::exchange::Exchanged;
 use super::super::responder::{began, told};
-use super::super::{Verdict, findings};
+use super::super::{FindingStatus, findings};
 use super::talk::{ACK, Notes, SYN, Segment, Talk, content};
 
 const PAGE: &str =
@@ -401,7 +401,7 @@ const OTHERS: &[Kind] = &[
 
 impl Kind {
     /// What is said beside how the connection came out.
-    fn said(&self) -> Vec<(Verdict, String)> {
+    fn said(&self) -> Vec<(FindingStatus, String)> {
         let (notes, came) = (self.notes)();
         let (opened, answered) = (true, !notes.server.is_empty());
         let right = 157_200;
@@ -422,17 +422,21 @@ impl Kind {
         let said = findings(&notes.client, theirs, &exchanged);
         let first = &said[0];
         let expected = match came {
-            Came::Multipath => (Verdict::Works, "Multipath TCP, 157200 bytes came back right"),
-            Came::Plain(_) => (Verdict::Note, "plain TCP ("),
-            Came::Stranger => (Verdict::Note, "the other end is no `marline doctor --listen`"),
-            Came::Broken => (Verdict::Fails, "then: nothing came any more"),
+            Came::Multipath => {
+                (FindingStatus::Works, "Multipath TCP, 157200 bytes came back right")
+            }
+            Came::Plain(_) => (FindingStatus::Note, "plain TCP ("),
+            Came::Stranger => {
+                (FindingStatus::Note, "the other end is no `marline doctor --listen`")
+            }
+            Came::Broken => (FindingStatus::Fails, "then: nothing came any more"),
         };
         assert!(
-            first.verdict == expected.0 && first.text.contains(expected.1),
+            first.status == expected.0 && first.text.contains(expected.1),
             "{}: {first:?}",
             self.name
         );
-        said.into_iter().skip(1).map(|finding| (finding.verdict, finding.text)).collect()
+        said.into_iter().skip(1).map(|finding| (finding.status, finding.text)).collect()
     }
 }
 
@@ -458,7 +462,7 @@ fn what_breaks_connections_is_said_to_fail() {
         "payload changed",
     ];
     for kind in KINDS.iter().chain(OTHERS) {
-        let failed = kind.said().iter().any(|(verdict, _)| *verdict == Verdict::Fails);
+        let failed = kind.said().iter().any(|(status, _)| *status == FindingStatus::Fails);
         assert_eq!(failed, fails.contains(&kind.name), "{}", kind.name);
     }
 }

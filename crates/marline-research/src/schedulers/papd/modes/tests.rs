@@ -7,7 +7,7 @@ const fn ms(n: u64) -> Duration {
 }
 
 /// Runs the machine on a world in which each mode delivers at its rate.
-struct World {
+struct Harness {
     modes: Modes,
     reading: Reading,
     /// Bytes per millisecond: redundant, multipath.
@@ -19,9 +19,9 @@ struct World {
     spent: [u64; 2],
 }
 
-impl World {
+impl Harness {
     fn new(config: PapdConfig, rates: [u64; 2]) -> Self {
-        World {
+        Harness {
             modes: Modes::new(config),
             reading: Reading {
                 now: Instant::from_secs(1),
@@ -55,41 +55,41 @@ impl World {
 
     /// Past the start and the first comparison.
     fn compared(config: PapdConfig, rates: [u64; 2]) -> Self {
-        let mut world = World::new(config, rates);
-        world.reading.rates_are_known = true;
-        world.run(850);
-        world
+        let mut harness = Harness::new(config, rates);
+        harness.reading.rates_are_known = true;
+        harness.run(850);
+        harness
     }
 }
 
 #[test]
 fn it_is_redundant_until_every_rate_is_known_then_compares() {
-    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
-    world.run(1_500);
-    assert!(!world.modes.has_started() && world.modes.mode() == Mode::Redundant);
-    world.reading.rates_are_known = true;
-    world.run(399);
-    assert_eq!(world.modes.mode(), Mode::Redundant, "a window for comparison");
-    world.run(3);
-    assert_eq!(world.modes.mode(), Mode::Multipath, "then the other is tried");
-    world.run(750);
-    assert_eq!(world.modes.mode(), Mode::Multipath, "and stays, as it is better");
-    assert_eq!(world.spent[0], 1_901);
-    world.run(200);
-    assert_eq!(world.modes.mode(), Mode::Redundant, "but a new winner is soon doubted");
+    let mut harness = Harness::new(PapdConfig::default(), [10_000, 18_000]);
+    harness.run(1_500);
+    assert!(!harness.modes.has_started() && harness.modes.mode() == Mode::Redundant);
+    harness.reading.rates_are_known = true;
+    harness.run(399);
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "a window for comparison");
+    harness.run(3);
+    assert_eq!(harness.modes.mode(), Mode::Multipath, "then the other is tried");
+    harness.run(750);
+    assert_eq!(harness.modes.mode(), Mode::Multipath, "and stays, as it is better");
+    assert_eq!(harness.spent[0], 1_901);
+    harness.run(200);
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "but a new winner is soon doubted");
 }
 
 /// Windows for which the multipath mode ran, one time after the other.
 #[test]
 fn a_new_winner_is_on_probation() {
-    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
-    world.reading.rates_are_known = true;
+    let mut harness = Harness::new(PapdConfig::default(), [10_000, 18_000]);
+    harness.reading.rates_are_known = true;
     let mut held = Vec::new();
     let mut since = 0;
     for now in 0..20_000 {
-        let before = world.modes.mode();
-        world.run(1);
-        match (before, world.modes.mode()) {
+        let before = harness.modes.mode();
+        harness.run(1);
+        match (before, harness.modes.mode()) {
             (Mode::Redundant, Mode::Multipath) => since = now,
             (Mode::Multipath, Mode::Redundant) => held.push((now - since) / 400),
             _ => {}
@@ -101,12 +101,12 @@ fn a_new_winner_is_on_probation() {
 
 #[test]
 fn a_start_without_end_ends_after_twenty_round_trips() {
-    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
-    world.run(1_990);
-    assert!(!world.modes.has_started());
-    world.run(20);
-    assert!(world.modes.has_started());
-    let mut idle = World::new(PapdConfig::default(), [10_000, 18_000]);
+    let mut harness = Harness::new(PapdConfig::default(), [10_000, 18_000]);
+    harness.run(1_990);
+    assert!(!harness.modes.has_started());
+    harness.run(20);
+    assert!(harness.modes.has_started());
+    let mut idle = Harness::new(PapdConfig::default(), [10_000, 18_000]);
     idle.reading.void = true;
     idle.run(20_000);
     assert!(!idle.modes.has_started(), "with too little to send there is nothing to compare");
@@ -117,11 +117,11 @@ fn the_losing_mode_has_its_share_of_the_time() {
     for (rates, loser) in [([10_000, 18_000], 0), ([10_000, 3_000], 1)] {
         for share in [0.05, 0.1, 0.25] {
             let config = PapdConfig { share, ..PapdConfig::default() };
-            let mut world = World::compared(config, rates);
-            world.run(20_000);
-            world.spent = [0; 2];
-            world.run(80_000);
-            let measured = world.spent[loser] as f64 / 80_000.0;
+            let mut harness = Harness::compared(config, rates);
+            harness.run(20_000);
+            harness.spent = [0; 2];
+            harness.run(80_000);
+            let measured = harness.spent[loser] as f64 / 80_000.0;
             assert!((measured / share - 1.0).abs() < 0.1, "{rates:?} {share}: {measured}");
         }
     }
@@ -129,13 +129,13 @@ fn the_losing_mode_has_its_share_of_the_time() {
 
 #[test]
 fn a_little_better_is_not_enough() {
-    let mut world = World::compared(PapdConfig::default(), [10_000, 10_400]);
-    world.run(20_000);
-    assert!(world.spent[1] * 5 < world.spent[0], "{:?}", world.spent);
+    let mut harness = Harness::compared(PapdConfig::default(), [10_000, 10_400]);
+    harness.run(20_000);
+    assert!(harness.spent[1] * 5 < harness.spent[0], "{:?}", harness.spent);
     let bold = PapdConfig { hysteresis: 0.0, ..PapdConfig::default() };
-    let mut world = World::compared(bold, [10_000, 10_400]);
-    world.run(20_000);
-    assert!(world.spent[0] * 5 < world.spent[1], "{:?}", world.spent);
+    let mut harness = Harness::compared(bold, [10_000, 10_400]);
+    harness.run(20_000);
+    assert!(harness.spent[0] * 5 < harness.spent[1], "{:?}", harness.spent);
 }
 
 #[test]
@@ -143,11 +143,11 @@ fn what_arrives_from_the_mode_before_does_not_count() {
     // A megabyte that the redundant mode left under way would make up for the whole window.
     let run = |discard_rtts| {
         let config = PapdConfig { discard_rtts, ..PapdConfig::default() };
-        let mut world = World::new(config, [10_000, 8_000]);
-        world.reading.rates_are_known = true;
-        world.left_over = 1_500_000;
-        world.run(30_000);
-        world.spent
+        let mut harness = Harness::new(config, [10_000, 8_000]);
+        harness.reading.rates_are_known = true;
+        harness.left_over = 1_500_000;
+        harness.run(30_000);
+        harness.spent
     };
     let [redundant, multipath] = run(1.0);
     assert!(multipath * 5 < redundant, "{redundant} {multipath}");
@@ -157,29 +157,29 @@ fn what_arrives_from_the_mode_before_does_not_count() {
 
 #[test]
 fn a_void_window_changes_nothing() {
-    let mut world = World::new(PapdConfig::default(), [10_000, 18_000]);
-    world.reading.rates_are_known = true;
-    world.run(500);
-    assert_eq!(world.modes.mode(), Mode::Multipath);
-    world.run(200);
-    world.reading.void = true;
-    world.run(1);
-    world.reading.void = false;
-    world.run(300);
-    assert_eq!(world.modes.mode(), Mode::Redundant, "one void moment, and nobody knows");
-    world.run(3_800);
-    assert_eq!(world.modes.mode(), Mode::Multipath, "the next comparison decides");
+    let mut harness = Harness::new(PapdConfig::default(), [10_000, 18_000]);
+    harness.reading.rates_are_known = true;
+    harness.run(500);
+    assert_eq!(harness.modes.mode(), Mode::Multipath);
+    harness.run(200);
+    harness.reading.void = true;
+    harness.run(1);
+    harness.reading.void = false;
+    harness.run(300);
+    assert_eq!(harness.modes.mode(), Mode::Redundant, "one void moment, and nobody knows");
+    harness.run(3_800);
+    assert_eq!(harness.modes.mode(), Mode::Multipath, "the next comparison decides");
 }
 
 #[test]
 fn when_the_paths_change_so_does_the_winner() {
-    let mut world = World::compared(PapdConfig::default(), [10_000, 18_000]);
-    world.run(8_000);
-    world.rates = [10_000, 4_000];
-    world.run(9_000);
-    world.spent = [0; 2];
-    world.run(20_000);
-    assert!(world.spent[1] * 7 < world.spent[0], "{:?}", world.spent);
+    let mut harness = Harness::compared(PapdConfig::default(), [10_000, 18_000]);
+    harness.run(8_000);
+    harness.rates = [10_000, 4_000];
+    harness.run(9_000);
+    harness.spent = [0; 2];
+    harness.run(20_000);
+    assert!(harness.spent[1] * 7 < harness.spent[0], "{:?}", harness.spent);
 }
 
 #[test]
@@ -192,9 +192,9 @@ fn windows_follow_the_longest_rtt_within_bounds() {
 
 #[test]
 fn what_cannot_win_by_the_rule_is_not_tried() {
-    let mut world = World::compared(PapdConfig::default(), [10_000, 12_000]);
-    assert_eq!(world.modes.mode(), Mode::Multipath, "on trial");
-    let mut ruled = World::new(PapdConfig::default(), [10_000, 12_000]);
+    let mut harness = Harness::compared(PapdConfig::default(), [10_000, 12_000]);
+    assert_eq!(harness.modes.mode(), Mode::Multipath, "on trial");
+    let mut ruled = Harness::new(PapdConfig::default(), [10_000, 12_000]);
     ruled.reading.rates_are_known = true;
     // 10,000 bytes a millisecond are more than 9 MB per second.
     ruled.reading.spread_limit = 9e6;
@@ -202,22 +202,22 @@ fn what_cannot_win_by_the_rule_is_not_tried() {
     assert_eq!(ruled.spent[1], 0);
     ruled.reading.spread_limit = 11e6;
     ruled.run(20_000);
-    world.run(20_000);
-    assert!(ruled.spent[1] > 10_000 && world.spent[1] > 10_000);
+    harness.run(20_000);
+    assert!(ruled.spent[1] > 10_000 && harness.spent[1] > 10_000);
 }
 
 #[test]
 fn what_brings_less_than_one_path_would_is_left_after_a_window() {
     /// Milliseconds until the multipath mode, which has won and then became bad, is left.
     fn left_after(alone: f64) -> u64 {
-        let mut world = World::compared(PapdConfig::default(), [10_000, 12_000]);
-        world.run(2_000);
-        assert_eq!(world.modes.mode(), Mode::Multipath, "it won, and once again");
-        world.rates[1] = 7_000;
-        world.reading.alone = alone;
+        let mut harness = Harness::compared(PapdConfig::default(), [10_000, 12_000]);
+        harness.run(2_000);
+        assert_eq!(harness.modes.mode(), Mode::Multipath, "it won, and once again");
+        harness.rates[1] = 7_000;
+        harness.reading.alone = alone;
         let mut passed = 0;
-        while world.modes.mode() == Mode::Multipath {
-            world.run(1);
+        while harness.modes.mode() == Mode::Multipath {
+            harness.run(1);
             passed += 1;
         }
         passed

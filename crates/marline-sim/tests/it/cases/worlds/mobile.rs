@@ -17,7 +17,7 @@ use marline_link::{
     Direction, DuplexConfig, MiddleboxConfig, OptionRule, RadioConfig, Rebind, Renumber, Reorder,
     Segments, Split, SplitOptions, TcpOption,
 };
-use marline_policy::OracleConfig;
+use marline_policy::PathHealthConfig;
 use marline_sim::RandomPlan;
 use marline_time::{Duration, PcgRng, Rng, SeedTree};
 
@@ -154,8 +154,8 @@ impl Plan {
         };
         let checksum = rng.chance(0.3);
         let (timer, keepalive) = (pick(rng, &TIMERS), pick(rng, &KEEPALIVES));
-        let oracles = [None, Some(OracleConfig::prompt()), Some(OracleConfig::multimob())];
-        self.oracles = [pick(rng, &oracles), pick(rng, &[oracles[0], oracles[0], oracles[1]])];
+        let choices = [None, Some(PathHealthConfig::prompt()), Some(PathHealthConfig::multimob())];
+        self.path_health = [pick(rng, &choices), pick(rng, &[choices[0], choices[0], choices[1]])];
         let (client, server) = (&mut self.paths.client, &mut self.paths.server);
         client.policies = set(ours, manager);
         client.dss_checksum = checksum;

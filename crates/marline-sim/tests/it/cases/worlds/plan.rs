@@ -5,7 +5,7 @@ use marline_link::{
     DuplexConfig, GilbertElliott, Jitter, LinkConfig, MiddleboxConfig, QueueLimit, RateConfig,
     Reorder,
 };
-use marline_policy::OracleConfig;
+use marline_policy::PathHealthConfig;
 use marline_sim::{Amount, App, Bulk, PathsConfig, Random, RandomPlan};
 use marline_time::{Duration, Instant, PcgRng, Rate, Rng, SeedTree};
 
@@ -55,7 +55,7 @@ pub(super) struct Plan {
     /// Connections of the client, one at least.
     pub(super) connections: usize,
     /// Those of the client and of the server.
-    pub(super) oracles: [Option<OracleConfig>; 2],
+    pub(super) path_health: [Option<PathHealthConfig>; 2],
     /// How long they may stand still is judged of the upload, of the download.
     pub(super) judges_stalls: [bool; 2],
     /// How long that is beyond what faults excuse.
@@ -202,7 +202,7 @@ impl Plan {
         paths.backup = (0..count).map(|path| path > 0 && rng.chance(0.2)).collect();
         let apps = [random_app(&mut rng), random_app(&mut rng)];
         let policies = scheduler.to_owned();
-        let (bulk, oracles) = (rng.chance(0.2), [None, None]);
+        let (bulk, path_health) = (rng.chance(0.2), [None, None]);
         Plan {
             paths,
             policies,
@@ -210,7 +210,7 @@ impl Plan {
             apps,
             bulk,
             connections: 1,
-            oracles,
+            path_health,
             judges_stalls: [true; 2],
             grace: Duration::from_secs(1),
         }

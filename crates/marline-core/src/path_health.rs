@@ -18,7 +18,7 @@
 //!
 //! *What follows.* Every member on a bad address pair is potentially failed: its outstanding data
 //! is reinjected on other subflows, path managers open their reserve paths, schedulers avoid it
-//! (`SubflowView::bad_netpath`), clients open new connections elsewhere first. A retransmission
+//! (`SubflowView::bad_address_pair`), clients open new connections elsewhere first. A retransmission
 //! timeout alone does less, as in the source: it keeps new data away.
 //!
 //! *Good again* (`clean`). While an address pair is bad, it is probed periodically, on one member
@@ -29,7 +29,7 @@
 //! period, since nobody is left to confirm it.
 //!
 //! *Source.* MultiMob's kernel module (De Coninck and Bonaventure), reimplemented from its
-//! behaviour; [`OracleConfig::multimob`] has its values. There the first timeout of 1.5 s also
+//! behaviour; [`PathHealthConfig::multimob`] has its values. There the first timeout of 1.5 s also
 //! hides later triggers until a clean second; here no trigger hides another. Its rule for idle
 //! paths is `ConnectionConfig::lone_keepalive`, off by default as there, on in `--mode
 //! interactive`.
@@ -40,21 +40,21 @@
 //! packet.
 
 mod average;
-mod judge;
+mod table;
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use marline_policy::{Netpath, OracleConfig};
+use marline_policy::{AddressPair, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
-pub(crate) use judge::{Contribution, Judge, Trouble};
+pub(crate) use table::{Contribution, HealthTable, Trouble};
 
 /// Path health monitor, which several endpoints may share. Clones refer to the same monitor.
 #[derive(Clone, Debug)]
-pub struct Oracle {
-    judge: Arc<Mutex<Judge>>,
+pub struct PathHealthMonitor {
+    table: Arc<Mutex<HealthTable>>,
     /// Grows with each change of a verdict.
     generation: Arc<AtomicU64>,
 }
@@ -62,7 +62,7 @@ pub struct Oracle {
 /// Why an address pair is bad.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NetpathFault {
+pub enum AddressPairFault {
     /// The smoothed share of lost segments.
     Loss,
     /// The smoothed share of retransmissions.
@@ -75,21 +75,21 @@ pub enum NetpathFault {
     Silent,
 }
 
-impl core::fmt::Display for NetpathFault {
+impl core::fmt::Display for AddressPairFault {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            NetpathFault::Loss => "loss",
-            NetpathFault::Retransmissions => "retransmissions",
-            NetpathFault::Rto => "rto",
-            NetpathFault::Unanswered => "unanswered",
-            NetpathFault::Silent => "silent",
+            AddressPairFault::Loss => "loss",
+            AddressPairFault::Retransmissions => "retransmissions",
+            AddressPairFault::Rto => "rto",
+            AddressPairFault::Unanswered => "unanswered",
+            AddressPairFault::Silent => "silent",
         })
     }
 }
 
 /// Verdict of the path health monitor on an address pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AddressPairHealth {
     /// Nothing is wrong with it.
     Good,
     /// Something timed out there; it is being probed.
@@ -97,7 +97,7 @@ pub enum Verdict {
     /// It carries new data only if nothing else can.
     Bad {
         /// The cause.
-        fault: NetpathFault,
+        fault: AddressPairFault,
         /// The time since which it has been bad.
         since: Instant,
     },
@@ -106,9 +106,9 @@ pub enum Verdict {
 /// A line of the path health monitor's table.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct NetpathInfo {
+pub struct AddressPairInfo {
     /// The address pair.
-    pub netpath: Netpath,
+    pub address_pair: AddressPair,
     /// Its members: established subflows and plain TCP connections.
     pub members: u64,
     /// Smoothed share of lost segments, 0 to 1.
@@ -117,27 +117,27 @@ pub struct NetpathInfo {
     pub retransmissions: f64,
     /// The largest retransmission timeout of its members, backed off.
     pub rto: Duration,
-    /// The verdict.
-    pub verdict: Verdict,
+    /// Its health.
+    pub health: AddressPairHealth,
     /// Number of times it became bad.
     pub times_bad: u64,
 }
 
-impl Oracle {
+impl PathHealthMonitor {
     /// A path health monitor without any observations.
     #[must_use]
-    pub fn new(config: OracleConfig) -> Self {
-        let judge = Arc::new(Mutex::new(Judge::new(config)));
-        Oracle { judge, generation: Arc::new(AtomicU64::new(0)) }
+    pub fn new(config: PathHealthConfig) -> Self {
+        let table = Arc::new(Mutex::new(HealthTable::new(config)));
+        PathHealthMonitor { table, generation: Arc::new(AtomicU64::new(0)) }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HealthTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Publishes that verdicts changed.
-    pub(crate) fn publish(&self, judge: &Judge) {
-        self.generation.store(judge.generation(), Ordering::Release);
+    pub(crate) fn publish(&self, table: &HealthTable) {
+        self.generation.store(table.generation(), Ordering::Release);
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -146,7 +146,7 @@ impl Oracle {
 
     /// All its information, by address pair.
     #[must_use]
-    pub fn table(&self) -> Vec<NetpathInfo> {
+    pub fn table(&self) -> Vec<AddressPairInfo> {
         self.lock().table()
     }
 
@@ -159,9 +159,9 @@ impl Oracle {
     /// The interface an address belongs to from now on. What was known of the address on another one is
     /// forgotten.
     pub fn set_interface(&self, local: IpAddr, interface: u32) {
-        let mut judge = self.lock();
-        judge.set_interface(local, interface);
-        self.publish(&judge);
+        let mut table = self.lock();
+        table.set_interface(local, interface);
+        self.publish(&table);
     }
 }
 

@@ -13,7 +13,7 @@ pub const LTE: &str = "rate=15M,up.rate=6M,delay=30ms,jitter=uniform:4ms,queue=2
 
 /// One run of the demo.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct DemoPlan {
     /// How long the applications run.
     pub run: Duration,
     /// Seed of links and file.
@@ -30,7 +30,7 @@ pub struct Scene {
     pub file_bytes: u64,
 }
 
-impl Scene {
+impl DemoPlan {
     /// Echo messages a second.
     pub const ECHOES_PER_S: u32 = 20;
 

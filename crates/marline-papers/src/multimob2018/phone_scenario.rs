@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use marline_lab::emulation::settings::Settings;
 use marline_lab::experiment::{START, apps};
 use marline_lab::figure::{Segment, SegmentLog};
-use marline_lab::walks::walk;
+use marline_lab::wifi_mobility::mobility_run;
 use marline_lab::workload::Workload;
 use marline_link::DuplexConfig;
 use marline_link::radio::Energy;
@@ -52,7 +52,7 @@ pub(super) struct Fetched {
 
 /// The links, and what becomes of the WiFi address.
 #[derive(Clone, Debug)]
-pub(super) struct Scene {
+pub(super) struct PhoneScenario {
     pub(super) links: [DuplexConfig; 2],
     /// After the links' start the client loses its WiFi address or gets it back.
     pub(super) address: Vec<(Duration, bool)>,
@@ -60,7 +60,7 @@ pub(super) struct Scene {
     pub(super) silent: Option<Duration>,
 }
 
-impl Scene {
+impl PhoneScenario {
     /// Over links of these descriptions.
     ///
     /// # Errors
@@ -70,12 +70,12 @@ impl Scene {
         lte: &str,
         traces: Option<&Path>,
         seed: u64,
-    ) -> anyhow::Result<Scene> {
+    ) -> anyhow::Result<PhoneScenario> {
         let link = |name: &str, text: &str| -> anyhow::Result<DuplexConfig> {
             let spec = text.parse().with_context(|| format!("link `{text}`"))?;
             Settings::new(spec, traces, SeedTree::new(seed).branch(name)).first()
         };
-        Ok(Scene {
+        Ok(PhoneScenario {
             links: [link(NAMES[WIFI], wifi)?, link(NAMES[LTE], lte)?],
             address: Vec::new(),
             silent: None,
@@ -86,17 +86,17 @@ impl Scene {
     ///
     /// # Errors
     /// A trace is missing.
-    pub(super) fn walk(traces: &Path, seed: u64, leaves: bool) -> anyhow::Result<Scene> {
-        let walk = walk(seed, leaves, true);
-        let links = walk.links(Some(traces))?;
+    pub(super) fn walk(traces: &Path, seed: u64, leaves: bool) -> anyhow::Result<PhoneScenario> {
+        let run = mobility_run(seed, leaves, true);
+        let links = run.links(Some(traces))?;
         let links = links.try_into().map_err(|_| anyhow::anyhow!("two links"))?;
         let changes = |(gone, back): (Duration, Option<Duration>)| {
             [Some((gone, false)), back.map(|back| (back, true))]
         };
-        let away = if leaves { walk.away()? } else { Vec::new() };
+        let away = if leaves { run.away()? } else { Vec::new() };
         let address: Vec<(Duration, bool)> = away.into_iter().flat_map(changes).flatten().collect();
         let first = address.first().map(|(at, _)| *at);
-        Ok(Scene { links, address, silent: first.map(|at| at.saturating_sub(GIVEN_UP)) })
+        Ok(PhoneScenario { links, address, silent: first.map(|at| at.saturating_sub(GIVEN_UP)) })
     }
 
     /// Names and links.
@@ -132,7 +132,7 @@ impl Scene {
     /// Has the workload done with somebody watching, who is asked at its end.
     ///
     /// # Errors
-    /// As [`Scene::talk`].
+    /// As [`PhoneScenario::talk`].
     pub(super) fn watched<O: Observer + 'static>(
         &self,
         system: &System,
@@ -154,7 +154,7 @@ impl Scene {
     /// Has something downloaded by a system, and WiFi die meanwhile.
     ///
     /// # Errors
-    /// As [`Scene::talk`].
+    /// As [`PhoneScenario::talk`].
     pub(super) fn fetch(
         &self,
         system: &System,

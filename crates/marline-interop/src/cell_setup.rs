@@ -40,7 +40,7 @@ pub(crate) struct Fault {
 
 /// Everything about a cell but its processes.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct CellSetup {
     pub(crate) scenario: Scenario,
     pub(crate) server: SocketAddr,
     pub(crate) plan: Plan,
@@ -49,8 +49,8 @@ pub(crate) struct Stage {
     pub(crate) limit: Duration,
 }
 
-impl Stage {
-    pub(crate) fn of(cell: &Cell, scale: Scale, seed: u64) -> Stage {
+impl CellSetup {
+    pub(crate) fn of(cell: &Cell, scale: Scale, seed: u64) -> CellSetup {
         let mut plan = plan(cell, scale, seed);
         let receive_buffer = (cell.workload == Workload::SlowReader).then_some(SLOW_READER_BUFFER);
         let fault = (cell.condition == Condition::Cut).then(|| Fault {
@@ -64,7 +64,7 @@ impl Stage {
         let slowest = plan.bytes * plan.connections() as u64 / (20_000_000 / 8 / 4);
         let limit = Duration::from_secs(60 + slowest);
         let server = SocketAddr::new(address(cell.family, 0, 1), PORT);
-        Stage { scenario: scenario(cell, seed), server, plan, receive_buffer, fault, limit }
+        CellSetup { scenario: scenario(cell, seed), server, plan, receive_buffer, fault, limit }
     }
 }
 
@@ -146,9 +146,9 @@ mod tests {
     #[test]
     fn every_cell_has_a_scenario_that_holds() {
         for cell in Cell::all() {
-            let stage = Stage::of(&cell, Scale::Full, 1);
-            stage.scenario.check().unwrap_or_else(|error| panic!("{cell}: {error:#}"));
-            assert_eq!(stage.scenario.paths.len(), cell.subflows.count());
+            let setup = CellSetup::of(&cell, Scale::Full, 1);
+            setup.scenario.check().unwrap_or_else(|error| panic!("{cell}: {error:#}"));
+            assert_eq!(setup.scenario.paths.len(), cell.subflows.count());
         }
     }
 }

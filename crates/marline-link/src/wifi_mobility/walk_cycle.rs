@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use marline_time::{Duration, PcgRng, Rate, Rng, SeedTree};
 
+use super::steps;
 use crate::Steps;
 use crate::stage::normal;
 
@@ -37,16 +38,16 @@ const SHADOW_DEVIATION: f64 = 0.2;
 const SHADOW_KEPT: f64 = 0.975;
 const SHADOW_NEW: f64 = 0.222_204_86;
 
-/// Parameters of a walk out of range.
+/// Parameters of a cycle of walks out of range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Walkout {
+pub struct WalkCycle {
     /// Rate next to the access point.
     pub peak: Rate,
 }
 
-/// A walk: rate and loss of both directions of the link, repeating after ten minutes.
+/// Drawn walks: rate and loss of both directions of the link, repeating after ten minutes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Walk {
+pub struct WalkCycleProfile {
     /// Rate in steps of 100 ms.
     pub rate: Arc<Steps<Rate>>,
     /// Loss probability in steps of 100 ms.
@@ -95,10 +96,10 @@ impl Walker {
     }
 }
 
-impl Walkout {
-    /// Draws the walk of this seed.
+impl WalkCycle {
+    /// Draws the walks of this seed.
     #[must_use]
-    pub fn walk(&self, seeds: &SeedTree) -> Walk {
+    pub fn draw(&self, seeds: &SeedTree) -> WalkCycleProfile {
         let mut walker = Walker::new(seeds.stream("walkout/way"));
         let mut shadowing = seeds.stream("walkout/shadow");
         let mut shadow = 0.0;
@@ -118,17 +119,8 @@ impl Walkout {
             losses.push((SAMPLE * sample, loss));
         }
         let period = Some(SAMPLE * SAMPLES);
-        Walk { rate: steps(rates, period), loss: steps(losses, period) }
+        WalkCycleProfile { rate: steps(rates, period), loss: steps(losses, period) }
     }
-}
-
-/// Steps of ascending times, equal neighbours joined.
-pub(crate) fn steps<T: Copy + PartialEq>(
-    mut points: Vec<(Duration, T)>,
-    period: Option<Duration>,
-) -> Arc<Steps<T>> {
-    points.dedup_by(|next, before| next.1 == before.1);
-    Arc::new(Steps::new(points, period).expect("samples ascend and end before the period"))
 }
 
 #[cfg(test)]
@@ -137,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_walk_leaves_the_range_and_comes_back_and_is_the_seeds() {
-        let model = Walkout { peak: Rate::from_mbit(30) };
+        let model = WalkCycle { peak: Rate::from_mbit(30) };
         for seed in 0..20 {
-            let walk = model.walk(&SeedTree::new(seed));
-            assert_eq!(walk, model.walk(&SeedTree::new(seed)));
+            let walk = model.draw(&SeedTree::new(seed));
+            assert_eq!(walk, model.draw(&SeedTree::new(seed)));
             let at = |ms| walk.loss.at(Duration::from_millis(ms)).0;
             let gone = (0..6_000).filter(|i| at(i * 100) == 1.0).count();
             let fine = (0..6_000).filter(|i| at(i * 100) <= 0.001).count();
@@ -148,6 +140,6 @@ mod tests {
             assert!(fine > 1_500, "seed {seed}: {fine}");
             assert_eq!(walk.rate.at(Duration::ZERO).0, Rate::from_mbit(30));
         }
-        assert_ne!(model.walk(&SeedTree::new(1)), model.walk(&SeedTree::new(2)));
+        assert_ne!(model.draw(&SeedTree::new(1)), model.draw(&SeedTree::new(2)));
     }
 }

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 const READY: Duration = Duration::from_secs(20);
 
 /// The namespaces; they end with it, and everything that was started in them before.
-pub(crate) struct World {
+pub(crate) struct Testbed {
     pub(crate) dir: PathBuf,
     pids: BTreeMap<String, String>,
     shell: Child,
-    // Its end is the world's.
+    // Its end is the testbed's.
     input: Option<ChildStdin>,
     background: Vec<Child>,
 }
@@ -25,27 +25,27 @@ pub(crate) fn namespaces_work() -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-impl World {
+impl Testbed {
     /// Runs `script` in namespaces of its own. It makes others, tells who can be joined, and lasts as
-    /// long as the world.
-    pub(crate) fn make(dir: &Path, script: &str) -> World {
+    /// long as the testbed.
+    pub(crate) fn make(dir: &Path, script: &str) -> Testbed {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "bash", script]).arg(dir);
         let mut shell =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("unshare");
         let (input, output) = (shell.stdin.take(), shell.stdout.take().unwrap());
         let (pids, background) = (BTreeMap::new(), Vec::new());
-        let mut world = World { dir: dir.to_owned(), pids, shell, input, background };
+        let mut testbed = Testbed { dir: dir.to_owned(), pids, shell, input, background };
         let lines = BufReader::new(output).lines().map_while(Result::ok);
         for line in lines.take_while(|line| line != "ready") {
             let (role, pid) = line.split_once(' ').expect("ROLE PID");
-            world.pids.insert(role.to_owned(), pid.to_owned());
+            testbed.pids.insert(role.to_owned(), pid.to_owned());
         }
-        assert!(world.pids.len() >= 2, "the world was not made");
-        for role in world.pids.keys() {
-            std::fs::create_dir_all(world.dir.join(role)).unwrap();
+        assert!(testbed.pids.len() >= 2, "the testbed was not made");
+        for role in testbed.pids.keys() {
+            std::fs::create_dir_all(testbed.dir.join(role)).unwrap();
         }
-        world
+        testbed
     }
 
     /// A shell command of this role, in its home directory, for at most `limit_s` seconds.
@@ -75,7 +75,7 @@ impl World {
         out
     }
 
-    /// Starts it, to run as long as the world, and waits until it has said `ready` or, without that,
+    /// Starts it, to run as long as the testbed, and waits until it has said `ready` or, without that,
     /// until the shell command `until` succeeds. Gives its number.
     pub(crate) fn start(&mut self, role: &str, text: &str, until: Until<'_>) -> usize {
         let number = self.background.len();
@@ -157,7 +157,7 @@ pub(crate) enum Until<'a> {
     Listens(u16),
 }
 
-impl Drop for World {
+impl Drop for Testbed {
     fn drop(&mut self) {
         let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
         for child in self.background.iter_mut().filter_map(|c| runs(c).then_some(c)) {

@@ -14,21 +14,21 @@ use crate::private_file;
 
 /// Destination of an invite.
 #[derive(Debug)]
-pub enum Place {
+pub enum Destination {
     /// Standard output, with nothing else, so that it can be piped.
     Output,
     /// A file, created and still empty.
     File(File, PathBuf),
 }
 
-impl Place {
+impl Destination {
     /// A new file, or standard output without one.
     ///
     /// # Errors
     /// The file exists, or cannot be created.
-    pub fn at(file: Option<PathBuf>) -> anyhow::Result<Place> {
-        let Some(path) = file else { return Ok(Place::Output) };
-        Ok(Place::File(private_file::reserve(&path)?, path))
+    pub fn at(file: Option<PathBuf>) -> anyhow::Result<Destination> {
+        let Some(path) = file else { return Ok(Destination::Output) };
+        Ok(Destination::File(private_file::reserve(&path)?, path))
     }
 
     /// Passes `result` on; after a failure no empty file is left.
@@ -36,7 +36,7 @@ impl Place {
     /// # Errors
     /// That of `result`.
     pub fn unless_failed<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
-        if let (Err(_), Place::File(_, path)) = (&result, self) {
+        if let (Err(_), Destination::File(_, path)) = (&result, self) {
             // It is empty.
             let _ = std::fs::remove_file(path);
         }
@@ -50,7 +50,7 @@ impl Place {
     pub fn put(self, invite: &Invite, client: &str) -> anyhow::Result<()> {
         let word = invite.to_word();
         match self {
-            Place::File(mut file, path) => {
+            Destination::File(mut file, path) => {
                 let shown = path.display();
                 let written = writeln!(file, "{word}").and_then(|()| file.sync_all());
                 written.with_context(|| format!("cannot write {shown}"))?;
@@ -59,7 +59,7 @@ impl Place {
                      that client)"
                 );
             }
-            Place::Output => {
+            Destination::Output => {
                 eprintln!(
                     "the invite of the client {client:?} (secret: whoever has it is that client):"
                 );
@@ -91,18 +91,19 @@ mod tests {
     fn a_file_is_private_there_is_one_or_none_and_none_is_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("invite");
-        let place = Place::at(Some(path.clone())).unwrap();
-        let failed = place.unless_failed::<()>(Err(anyhow::anyhow!("no server"))).unwrap_err();
+        let destination = Destination::at(Some(path.clone())).unwrap();
+        let failed =
+            destination.unless_failed::<()>(Err(anyhow::anyhow!("no server"))).unwrap_err();
         assert_eq!(failed.to_string(), "no server");
         assert!(!path.exists());
 
         let token = crate::secret::Secret::random().unwrap();
         let invite = Invite::new(vec!["a.example:1".parse().unwrap()], [1; 32], token).unwrap();
-        Place::at(Some(path.clone())).unwrap().put(&invite, "first").unwrap();
+        Destination::at(Some(path.clone())).unwrap().put(&invite, "first").unwrap();
         private_file::check_mode(&path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.parse::<Invite>().is_ok_and(|read| read == invite));
-        assert!(Place::at(Some(path.clone())).is_err());
+        assert!(Destination::at(Some(path.clone())).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 }

@@ -3,54 +3,53 @@
 
 use std::net::SocketAddr;
 
-use crate::control::protocol::{Connection, Netpath};
+use crate::control::protocol::{AddressPair, Connection};
 use crate::path_table::align;
 
-const HEADER: [&str; 7] = ["netpath", "subflows", "loss", "retrans", "rto", "verdict", "bad"];
+const HEADER: [&str; 7] = ["address pair", "subflows", "loss", "retrans", "rto", "health", "bad"];
 
 /// Subflows named in a line; the rest are counted.
 const NAMED: usize = 4;
 
 /// The table, headed, of a process that has a path health monitor.
 #[must_use]
-pub fn render(netpaths: &[Netpath], connections: &[Connection]) -> String {
-    if netpaths.is_empty() {
-        return "\noracle: nobody uses a netpath yet\n".to_owned();
+pub fn render(address_pairs: &[AddressPair], connections: &[Connection]) -> String {
+    if address_pairs.is_empty() {
+        return "\npath health: nobody uses an address pair yet\n".to_owned();
     }
-    let rows = netpaths.iter().map(|netpath| row(netpath, connections));
+    let rows = address_pairs.iter().map(|pair| row(pair, connections));
     let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
-    format!("\noracle\n{}", align(&rows, &[0, 1, 5]))
+    format!("\npath health\n{}", align(&rows, &[0, 1, 5]))
 }
 
-fn row(netpath: &Netpath, connections: &[Connection]) -> [String; HEADER.len()] {
+fn row(pair: &AddressPair, connections: &[Connection]) -> [String; HEADER.len()] {
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
-    let why = netpath.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
-    let rto = match netpath.rto_us {
+    let why = pair.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
+    let rto = match pair.rto_us {
         0 => "-".to_owned(),
         us => format!("{:.0}ms", us as f64 / 1e3),
     };
-    let at = match (&netpath.interface_name, netpath.interface) {
+    let at = match (&pair.interface_name, pair.interface) {
         (Some(name), _) => format!("%{name}"),
         (None, 0) => String::new(),
         (None, number) => format!("%{number}"),
     };
     [
-        format!("{}{at} -> {}", netpath.local, netpath.remote),
-        members(netpath, connections),
-        percent(netpath.loss),
-        percent(netpath.retransmissions),
+        format!("{}{at} -> {}", pair.local, pair.remote),
+        members(pair, connections),
+        percent(pair.loss),
+        percent(pair.retransmissions),
         rto,
-        format!("{}{why}", netpath.verdict),
-        format!("{}x", netpath.times_bad),
+        format!("{}{why}", pair.health),
+        format!("{}x", pair.times_bad),
     ]
 }
 
 /// `CONNECTION.SUBFLOW` of each member.
-fn members(netpath: &Netpath, connections: &[Connection]) -> String {
+fn members(pair: &AddressPair, connections: &[Connection]) -> String {
     let host = |end: &str| end.parse::<SocketAddr>().map(|end| end.ip().to_string()).ok();
     let on = |local: &str, remote: &str| {
-        host(local).as_ref() == Some(&netpath.local)
-            && host(remote).as_ref() == Some(&netpath.remote)
+        host(local).as_ref() == Some(&pair.local) && host(remote).as_ref() == Some(&pair.remote)
     };
     let mut names = Vec::new();
     for connection in connections {
@@ -70,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_line_says_who_is_there_and_what_is_thought() {
-        let netpath = Netpath {
+        let pair = AddressPair {
             local: "192.0.2.7".into(),
             remote: "198.51.100.1".into(),
             interface: 3,
@@ -79,7 +78,7 @@ mod tests {
             loss: 0.254,
             retransmissions: 0.5,
             rto_us: 1_600_000,
-            verdict: "bad".into(),
+            health: "bad".into(),
             fault: Some("rto".into()),
             times_bad: 1,
         };
@@ -101,9 +100,9 @@ mod tests {
                 ..Connection::default()
             },
         ];
-        let wlan = Netpath { interface_name: Some("wlan0".into()), ..netpath.clone() };
-        for (netpath, over) in [(netpath, "192.0.2.7%3"), (wlan, "192.0.2.7%wlan0")] {
-            let text = render(&[netpath], &connections);
+        let wlan = AddressPair { interface_name: Some("wlan0".into()), ..pair.clone() };
+        for (pair, over) in [(pair, "192.0.2.7%3"), (wlan, "192.0.2.7%wlan0")] {
+            let text = render(&[pair], &connections);
             let line = text.lines().last().expect("a line");
             let cells: Vec<&str> =
                 line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
@@ -115,8 +114,11 @@ mod tests {
 
     #[test]
     fn many_members_are_counted() {
-        let netpath =
-            Netpath { local: "192.0.2.7".into(), remote: "1.2.3.4".into(), ..Netpath::default() };
+        let pair = AddressPair {
+            local: "192.0.2.7".into(),
+            remote: "1.2.3.4".into(),
+            ..AddressPair::default()
+        };
         let subflow = Subflow {
             local: "192.0.2.7:9".into(),
             remote: "1.2.3.4:443".into(),
@@ -128,6 +130,6 @@ mod tests {
             ..Connection::default()
         };
         let all: Vec<Connection> = (0..9).map(of).collect();
-        assert!(render(&[netpath], &all).contains("0.0 1.0 2.0 3.0 and 5 more"));
+        assert!(render(&[pair], &all).contains("0.0 1.0 2.0 3.0 and 5 more"));
     }
 }

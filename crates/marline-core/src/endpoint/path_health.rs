@@ -1,5 +1,5 @@
-//! Exchange between an endpoint and the path health monitor: it reports observations of its
-//! connections, asks for due verdicts, and passes changed ones on.
+//! An endpoint's visits to the path health monitor: it tells what its connections saw, asks what is due, and
+//! passes changed verdicts on to them.
 //!
 //! A visit looks at every subflow, so it happens once per period while anything is sent, when something
 //! timed out (not more often than every [`TROUBLE_GAP`]: a network that dies takes a thousand timers with
@@ -9,22 +9,22 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::Netpath;
+use marline_policy::AddressPair;
 use marline_time::{Duration, Instant};
 
 use super::Endpoint;
 use crate::ConnectionId;
 use crate::connection::Connection;
-use crate::oracle::{Contribution, Judge, NetpathFault, Oracle};
+use crate::path_health::{AddressPairFault, Contribution, HealthTable, PathHealthMonitor};
 use crate::tables::Context;
 
 /// Least time between a visit and the next one for trouble's sake.
 const TROUBLE_GAP: Duration = Duration::from_millis(10);
 
-/// An endpoint's place at the path health monitor.
+/// What an endpoint knows of the path health monitor that it reports to.
 #[derive(Debug)]
-pub(super) struct Seat {
-    oracle: Oracle,
+pub(super) struct PathHealthReporter {
+    monitor: PathHealthMonitor,
     /// The generation of verdicts that connections know.
     seen: u64,
     /// When statistics are told next; `None` while nothing happens.
@@ -36,7 +36,7 @@ pub(super) struct Seat {
     last_visit_at: Option<Instant>,
 }
 
-impl Seat {
+impl PathHealthReporter {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.period_ends.into_iter().chain(self.watch_at).chain(self.troubles_at).min()
     }
@@ -53,16 +53,16 @@ impl Seat {
 
 /// What a visit brought.
 struct Findings {
-    bad: Option<BTreeMap<(IpAddr, IpAddr), NetpathFault>>,
-    questions: Vec<(ConnectionId, Netpath)>,
+    bad: Option<BTreeMap<(IpAddr, IpAddr), AddressPairFault>>,
+    questions: Vec<(ConnectionId, AddressPair)>,
 }
 
 impl Endpoint {
-    /// Connections take part in this path health monitor from now on. Endpoints that share one must
-    /// share a clock.
-    pub fn set_oracle(&mut self, oracle: Oracle) {
-        self.seat = Some(Seat {
-            oracle,
+    /// Connections take part in this path health monitor from now on. Endpoints that share one must share a
+    /// clock.
+    pub fn set_path_health_monitor(&mut self, monitor: PathHealthMonitor) {
+        self.reporter = Some(PathHealthReporter {
+            monitor,
             seen: 0,
             period_ends: None,
             watch_at: None,
@@ -74,74 +74,75 @@ impl Endpoint {
 
     /// The path health monitor, if there is one.
     #[must_use]
-    pub fn oracle(&self) -> Option<&Oracle> {
-        self.seat.as_ref().map(|seat| &seat.oracle)
+    pub fn path_health_monitor(&self) -> Option<&PathHealthMonitor> {
+        self.reporter.as_ref().map(|reporter| &reporter.monitor)
     }
 
     /// Visits the path health monitor if there is a reason to.
-    pub(super) fn see_oracle(&mut self, now: Instant) {
-        let Some(seat) = &mut self.seat else { return };
-        let changed = seat.oracle.generation() != seat.seen;
-        let due = seat.next_timeout().is_some_and(|at| at <= now);
-        let troubled = self.faults.has_troubles() && seat.tells_trouble(now);
+    pub(super) fn check_path_health(&mut self, now: Instant) {
+        let Some(reporter) = &mut self.reporter else { return };
+        let changed = reporter.monitor.generation() != reporter.seen;
+        let due = reporter.next_timeout().is_some_and(|at| at <= now);
+        let troubled = self.faults.has_troubles() && reporter.tells_trouble(now);
         if changed || due || troubled {
-            self.visit_oracle(now);
-        } else if seat.period_ends.is_none() {
+            self.sync_path_health(now);
+        } else if reporter.period_ends.is_none() {
             // Somebody woke: statistics have a meaning again.
-            seat.period_ends = Some(now + seat.oracle.lock().period());
+            reporter.period_ends = Some(now + reporter.monitor.lock().period());
         }
     }
 
-    fn visit_oracle(&mut self, now: Instant) {
-        let Some(mut seat) = self.seat.take() else { return };
-        let findings = self.consult(now, &mut seat);
-        self.seat = Some(seat);
+    fn sync_path_health(&mut self, now: Instant) {
+        let Some(mut reporter) = self.reporter.take() else { return };
+        let findings = self.consult(now, &mut reporter);
+        self.reporter = Some(reporter);
         if let Some(bad) = findings.bad {
             self.faults.set_bad(bad);
             for id in self.connections() {
-                self.with_quietly(now, id, |c, cx| c.adopt_verdicts(cx));
+                self.with_quietly(now, id, |c, cx| c.adopt_path_health(cx));
             }
         }
-        for (id, netpath) in findings.questions {
-            self.with_quietly(now, id, |c, _| c.ask_netpath(&netpath));
+        for (id, pair) in findings.questions {
+            self.with_quietly(now, id, |c, _| c.ask_address_pair(&pair));
         }
     }
 
     /// All that needs the lock.
-    fn consult(&mut self, now: Instant, seat: &mut Seat) -> Findings {
-        let oracle = seat.oracle.clone();
-        let mut judge = oracle.lock();
-        let period_over = seat.period_ends.is_none_or(|at| at <= now);
-        let active = self.tell(now, &mut judge, period_over);
+    fn consult(&mut self, now: Instant, reporter: &mut PathHealthReporter) -> Findings {
+        let monitor = reporter.monitor.clone();
+        let mut table = monitor.lock();
+        let period_over = reporter.period_ends.is_none_or(|at| at <= now);
+        let active = self.tell(now, &mut table, period_over);
         let troubles = self.faults.take_troubles();
-        (seat.troubles_at, seat.last_visit_at) = (None, Some(now));
+        (reporter.troubles_at, reporter.last_visit_at) = (None, Some(now));
         for (path, trouble) in &troubles {
-            if let Some(netpath) = judge.netpath(path) {
-                judge.trouble(now, netpath, *trouble);
+            if let Some(pair) = table.address_pair(path) {
+                table.trouble(now, pair, *trouble);
             }
         }
-        judge.advance(now);
+        table.advance(now);
         if period_over {
-            let goes_on = active || !troubles.is_empty() || judge.is_watching();
-            seat.period_ends = goes_on.then(|| now + judge.period());
+            let goes_on = active || !troubles.is_empty() || table.is_watching();
+            reporter.period_ends = goes_on.then(|| now + table.period());
         }
-        seat.watch_at = judge.next_timeout();
-        let changed = judge.generation() != seat.seen;
-        seat.seen = judge.generation();
-        oracle.publish(&judge);
-        let by_addresses = |(n, fault): (Netpath, NetpathFault)| ((n.local, n.remote), fault);
-        let bad = changed.then(|| judge.bad().map(by_addresses).collect());
-        Findings { bad, questions: self.questions(&mut judge) }
+        reporter.watch_at = table.next_timeout();
+        let changed = table.generation() != reporter.seen;
+        reporter.seen = table.generation();
+        monitor.publish(&table);
+        let by_addresses =
+            |(n, fault): (AddressPair, AddressPairFault)| ((n.local, n.remote), fault);
+        let bad = changed.then(|| table.bad().map(by_addresses).collect());
+        Findings { bad, questions: self.questions(&mut table) }
     }
 
     /// Tells when members were heard, and at a period's end what they did. Whether they did anything.
-    fn tell(&mut self, now: Instant, judge: &mut Judge, period_over: bool) -> bool {
-        let mut parts: BTreeMap<Netpath, (Instant, Contribution)> = BTreeMap::new();
+    fn tell(&mut self, now: Instant, table: &mut HealthTable, period_over: bool) -> bool {
+        let mut parts: BTreeMap<AddressPair, (Instant, Contribution)> = BTreeMap::new();
         for connection in self.slots.iter_mut() {
             self.out.counters.connections_looked_at += 1;
             connection.members(|path, tcp| {
-                let Some(netpath) = judge.netpath(&path) else { return };
-                let (heard, sum) = parts.entry(netpath).or_default();
+                let Some(pair) = table.address_pair(&path) else { return };
+                let (heard, sum) = parts.entry(pair).or_default();
                 *heard = (*heard).max(tcp.last_heard_at());
                 if period_over {
                     sum.add(&tcp.contribute());
@@ -149,25 +150,25 @@ impl Endpoint {
             });
         }
         let mut active = false;
-        for (netpath, (heard, part)) in parts {
-            judge.heard(now, netpath, heard);
-            judge.contribute(now, netpath, &part);
+        for (pair, (heard, part)) in parts {
+            table.heard(now, pair, heard);
+            table.contribute(now, pair, &part);
             active |= part.sent > 0 || part.outstanding > 0;
         }
         active
     }
 
     /// Who asks on address pairs on which a question is due: the first member of each.
-    fn questions(&mut self, judge: &mut Judge) -> Vec<(ConnectionId, Netpath)> {
+    fn questions(&mut self, table: &mut HealthTable) -> Vec<(ConnectionId, AddressPair)> {
         let mut questions = Vec::new();
-        if !judge.is_watching() {
+        if !table.is_watching() {
             return questions;
         }
         for connection in self.slots.iter_mut() {
             let id = connection.id();
             connection.members(|path, _| {
-                let netpath = judge.netpath(&path).filter(|netpath| judge.take_question(netpath));
-                questions.extend(netpath.map(|netpath| (id, netpath)));
+                let pair = table.address_pair(&path).filter(|pair| table.take_question(pair));
+                questions.extend(pair.map(|pair| (id, pair)));
             });
         }
         questions

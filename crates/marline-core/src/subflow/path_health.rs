@@ -4,7 +4,7 @@
 use marline_time::Duration;
 
 use super::Subflow;
-use crate::oracle::Contribution;
+use crate::path_health::Contribution;
 
 /// An answer on a path without a measured round trip takes no longer.
 const UNKNOWN_ANSWER: Duration = Duration::from_millis(300);

@@ -53,7 +53,7 @@ pub(crate) enum Attempt<T> {
 }
 
 /// The machine, shared by packetdrill's threads.
-pub(crate) struct World {
+pub(crate) struct Machine {
     state: Mutex<State>,
     changed: Condvar,
     main: ThreadId,
@@ -80,7 +80,7 @@ pub(crate) struct State {
     acted_at: Instant,
 }
 
-impl World {
+impl Machine {
     /// A machine as the flags of the command line say: `local=ADDRESS` (repeatable, the first is the one
     /// connections are opened from), `mtu=BYTES` (1,500 otherwise), `state=DIRECTORY` ([`Mirror`]),
     /// `capture=FILE`.
@@ -105,7 +105,7 @@ impl World {
                     Ok(bytes) => max_segment = bytes.saturating_sub(IPV4_HEADER).max(LEAST_SEGMENT),
                     Err(error) => eprintln!("packetdrill-adapter: {bytes}: {error}"),
                 },
-                Some(("conduct", whose)) => shipped = whose == "shipped",
+                Some(("profile", whose)) => shipped = whose == "shipped",
                 _ => eprintln!("packetdrill-adapter: `{flag}` is no flag"),
             }
         }
@@ -137,7 +137,7 @@ impl World {
             helped: false,
             acted_at: Instant::from_secs(1),
         };
-        World { state: Mutex::new(state), changed: Condvar::new(), main: thread::current().id() }
+        Machine { state: Mutex::new(state), changed: Condvar::new(), main: thread::current().id() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,7 +2,7 @@
 //! multimob-live use them.
 //!
 //! A seed determines a walk: the movement of the phone, which losses and pauses WiFi has
-//! ([`marline_link::Outing`]), and the piece of a recorded LTE drive that accompanies it. The same
+//! ([`marline_link::PhoneMobility`]), and the piece of a recorded LTE drive that accompanies it. The same
 //! seed gives the same walk in virtual time and over emulated links, because random numbers are
 //! derived from the names of the links.
 
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Context;
-use marline_link::{DuplexConfig, DuplexSpec, Outing, RateSpec};
+use marline_link::{DuplexConfig, DuplexSpec, PhoneMobility, RateSpec};
 use marline_time::{Rng, SeedTree};
 use serde::Deserialize;
 
@@ -71,7 +71,7 @@ static FILE: LazyLock<File> =
 
 /// A walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Walk {
+pub struct MobilityRun {
     /// Which one.
     pub seed: u64,
     /// The WiFi link (docs/research/link.md).
@@ -101,7 +101,7 @@ pub fn fit() -> Fit {
 /// The walk of this seed, out of WiFi's range or (`leaves` false) always within it. LTE goes at the
 /// pace of a recorded drive, or, if `traced` is false, at constant rates.
 #[must_use]
-pub fn walk(seed: u64, leaves: bool, traced: bool) -> Walk {
+pub fn mobility_run(seed: u64, leaves: bool, traced: bool) -> MobilityRun {
     let wifi = if leaves { &FILE.leaving } else { &FILE.staying };
     let lte = if traced {
         let mut rng = SeedTree::new(seed).stream("walks/lte");
@@ -112,13 +112,13 @@ pub fn walk(seed: u64, leaves: bool, traced: bool) -> Walk {
     } else {
         format!("{},{}", FILE.lte.untraced, FILE.lte.link)
     };
-    Walk { seed, wifi: wifi.clone(), lte }
+    MobilityRun { seed, wifi: wifi.clone(), lte }
 }
 
-impl Walk {
+impl MobilityRun {
     /// The same with radios that are always awake: their energy is counted, nothing waits.
     #[must_use]
-    pub fn without_promotion(mut self) -> Walk {
+    pub fn without_promotion(mut self) -> MobilityRun {
         self.wifi = self.wifi.replace("radio=wifi", "radio=wifi:meter");
         self.lte = self.lte.replace("radio=lte", "radio=lte:meter");
         self
@@ -154,14 +154,14 @@ impl Walk {
     /// The link does not use the WiFi mobility model.
     pub fn away(&self) -> anyhow::Result<Vec<(Duration, Option<Duration>)>> {
         let spec: DuplexSpec = self.wifi.parse()?;
-        let RateSpec::Outing(outing) = spec.down.rate else {
+        let RateSpec::PhoneMobility(phone) = spec.down.rate else {
             anyhow::bail!("`{}` is no walk", self.wifi)
         };
-        Ok(self.course(outing).away)
+        Ok(self.profile(phone).away)
     }
 
-    fn course(&self, outing: Outing) -> marline_link::OutingCourse {
-        outing.course(&SeedTree::new(self.seed).branch(PATHS[0]))
+    fn profile(&self, phone: PhoneMobility) -> marline_link::PhoneMobilityProfile {
+        phone.draw(&SeedTree::new(self.seed).branch(PATHS[0]))
     }
 }
 
@@ -179,13 +179,13 @@ pub struct Seen {
 /// Probes the WiFi of these walks: 200 bytes each 200 ms, answered at once.
 ///
 /// # Errors
-/// Those of [`Walk::links`].
+/// Those of [`MobilityRun::links`].
 pub fn probe(seeds: impl Iterator<Item = u64>, leaves: bool) -> anyhow::Result<Seen> {
     let mut seen = Seen { rtts_ms: Vec::new(), lost: 0, seconds: (0, 0) };
     for seed in seeds {
-        let walk = walk(seed, leaves, false);
-        let end = walk.away()?.first().map_or(lasts(), |away| away.0.min(lasts()));
-        let links = walk.links(None)?;
+        let run = mobility_run(seed, leaves, false);
+        let end = run.away()?.first().map_or(lasts(), |away| away.0.min(lasts()));
+        let links = run.links(None)?;
         probe_one(links.first().context("WiFi")?, seed, end, &mut seen);
     }
     seen.rtts_ms.sort_by(f64::total_cmp);
@@ -243,12 +243,12 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_walk() {
-        let first = walk(7, true, true);
-        assert_eq!(first, walk(7, true, true));
+        let first = mobility_run(7, true, true);
+        assert_eq!(first, mobility_run(7, true, true));
         let drives: std::collections::BTreeSet<String> =
-            (1..=u64::from(count())).map(|seed| walk(seed, true, true).lte).collect();
+            (1..=u64::from(count())).map(|seed| mobility_run(seed, true, true).lte).collect();
         assert!(drives.len() > 50, "{drives:?}");
-        let untraced = walk(7, true, false);
+        let untraced = mobility_run(7, true, false);
         assert_eq!(untraced.wifi, first.wifi);
         let links = untraced.links(None).expect("no traces needed");
         assert!(links[1].up.radio.expect("a radio").waits);
@@ -262,7 +262,7 @@ mod tests {
     fn recorded_drives_are_long_enough() {
         let Some(directory) = marline_testkit::need::trace_dir() else { return };
         for seed in 1..=u64::from(count()) {
-            walk(seed, true, true).links(Some(&directory)).expect("the drive");
+            mobility_run(seed, true, true).links(Some(&directory)).expect("the drive");
         }
     }
 
@@ -286,7 +286,7 @@ mod tests {
             within(what, value, bounds);
         }
         let gone = all.clone().filter(|seed| {
-            let away = walk(*seed, true, false).away().expect("a walk");
+            let away = mobility_run(*seed, true, false).away().expect("a walk");
             away.first().is_some_and(|away| away.0 < lasts())
         });
         assert!(gone.count() * 10 >= 9 * count() as usize);

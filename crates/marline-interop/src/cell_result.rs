@@ -10,7 +10,7 @@ use crate::exchange::{Outcome, Plan};
 
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Verdict {
+pub(crate) struct CellResult {
     /// Everything that is not as it must be; empty: green.
     pub(crate) problems: Vec<String>,
     pub(crate) seconds: f64,

@@ -16,8 +16,8 @@ use super::child::{self, Process};
 use super::content::Content;
 use super::origin::{File, Origin};
 use super::outcome::Outcome;
+use super::plan::{DemoPlan, WAYS, Way};
 use super::progress::Progress;
-use super::scene::{Scene, WAYS, Way};
 use crate::emulation::traces;
 
 /// Between the last preparation and the first message.
@@ -49,22 +49,22 @@ struct Links {
     lte: Option<Link>,
 }
 
-/// Performs the scene.
+/// Performs the demo.
 ///
 /// # Errors
 /// Something could not be started or died.
-pub async fn perform(scene: &Scene) -> anyhow::Result<(Vec<Outcome>, Vec<RelayReport>)> {
+pub async fn perform(plan: &DemoPlan) -> anyhow::Result<(Vec<Outcome>, Vec<RelayReport>)> {
     let progress = Progress::new();
     let directory = tempfile::Builder::new().prefix("marline-demo-").tempdir()?;
-    let file = File { seed: scene.seed, length: scene.file_bytes, pace: scene.pace };
+    let file = File { seed: plan.seed, length: plan.file_bytes, pace: plan.pace };
     let origin = Origin::start(file).await.context("cannot start the HTTP and echo servers")?;
     progress.say("starting servers, links and clients");
     let ports = server_ports()?;
-    let (emulator, links) = start_links(scene, &ports)?;
+    let (emulator, links) = start_links(plan, &ports)?;
     let mut running = start_ways(&ports, &links, directory.path()).await?;
     let wifi = links.iter().filter_map(|links| links.wifi).map(|link| link.relay).collect();
     let director = Director { emulator: &emulator, wifi, progress: &progress };
-    let results = run_applications(scene, &running, &origin, &director).await;
+    let results = run_applications(plan, &running, &origin, &director).await;
     progress.finish();
     for process in running.iter_mut().flat_map(|way| [&mut way.server, &mut way.client]) {
         if let Some(words) = process.has_died() {
@@ -103,9 +103,9 @@ fn server_ports() -> anyhow::Result<Vec<SocketAddr>> {
 
 /// All links on one emulator: those of one kind have the same seed, so they lose the same packets
 /// by number, and die at the same moment.
-fn start_links(scene: &Scene, ports: &[SocketAddr]) -> anyhow::Result<(Emulator, Vec<Links>)> {
-    let seeds = SeedTree::new(scene.seed);
-    let directory = scene.trace_dir.as_deref();
+fn start_links(plan: &DemoPlan, ports: &[SocketAddr]) -> anyhow::Result<(Emulator, Vec<Links>)> {
+    let seeds = SeedTree::new(plan.seed);
+    let directory = plan.trace_dir.as_deref();
     let mut relays = Vec::new();
     let mut numbers = Vec::new();
     for (way, port) in WAYS.iter().zip(ports) {
@@ -122,7 +122,7 @@ fn start_links(scene: &Scene, ports: &[SocketAddr]) -> anyhow::Result<(Emulator,
             relays.push(relay);
             Ok(Some(relays.len() - 1))
         };
-        numbers.push((add(way.wifi, "WiFi", &scene.wifi)?, add(way.lte, "LTE", &scene.lte)?));
+        numbers.push((add(way.wifi, "WiFi", &plan.wifi)?, add(way.lte, "LTE", &plan.lte)?));
     }
     let emulator = Emulator::start(relays, DEFAULT_SPIN)?;
     let link = |relay: Option<usize>| {
@@ -197,12 +197,12 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// Runs echo and file of every way while WiFi dies and returns.
 async fn run_applications(
-    scene: &Scene,
+    plan: &DemoPlan,
     running: &[Running],
     origin: &Origin,
     director: &Director<'_>,
 ) -> anyhow::Result<Vec<(EchoResult, Download)>> {
-    let expected = Content::new(scene.seed, scene.file_bytes).hash();
+    let expected = Content::new(plan.seed, plan.file_bytes).hash();
     let mut streams = Vec::new();
     for way in running {
         let open = |target| application::connect(way.socks5, target);
@@ -215,11 +215,11 @@ async fn run_applications(
         })?);
     }
     let start = Instant::now() + BREATH;
-    let deadline = start + scene.run + Scene::GRACE;
-    let plan = EchoPlan {
+    let deadline = start + plan.run + DemoPlan::GRACE;
+    let echo_plan = EchoPlan {
         start,
-        interval: Duration::from_secs(1) / Scene::ECHOES_PER_S,
-        count: scene.echoes(),
+        interval: Duration::from_secs(1) / DemoPlan::ECHOES_PER_S,
+        count: plan.echoes(),
         deadline,
     };
     let mut live = Vec::new();
@@ -227,8 +227,8 @@ async fn run_applications(
     for (echo, http) in streams {
         let shown = Arc::new(Live::default());
         live.push(shown.clone());
-        let echo = tokio::spawn(application::echo(echo, plan, shown.clone()));
-        let (length, seed) = (scene.file_bytes, expected);
+        let echo = tokio::spawn(application::echo(echo, echo_plan, shown.clone()));
+        let (length, seed) = (plan.file_bytes, expected);
         let file = tokio::spawn(application::download(http, length, seed, deadline, shown));
         tasks.push((echo, file));
     }
@@ -241,8 +241,8 @@ async fn run_applications(
     };
     tokio::select! {
         results = results => results,
-        error = director.direct(scene, start) => Err(error),
-        () = director.progress.follow(scene, start, &live) => anyhow::bail!("the display ended"),
+        error = director.direct(plan, start) => Err(error),
+        () = director.progress.follow(plan, start, &live) => anyhow::bail!("the display ended"),
     }
 }
 
@@ -257,10 +257,10 @@ struct Director<'a> {
 
 impl Director<'_> {
     /// Kills WiFi and brings it back; returns only with an error.
-    async fn direct(&self, scene: &Scene, start: Instant) -> anyhow::Error {
+    async fn direct(&self, plan: &DemoPlan, start: Instant) -> anyhow::Error {
         let acts = [
-            (scene.dies(), LinkCommand::Break(Side::Both), "WiFi dies"),
-            (scene.returns(), LinkCommand::Restore(Side::Both), "WiFi is back"),
+            (plan.dies(), LinkCommand::Break(Side::Both), "WiFi dies"),
+            (plan.returns(), LinkCommand::Restore(Side::Both), "WiFi is back"),
         ];
         for (after, command, text) in acts {
             tokio::time::sleep_until(start + after).await;

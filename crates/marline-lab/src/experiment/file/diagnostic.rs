@@ -22,26 +22,26 @@ pub(crate) enum Step {
 
 /// The way to a value: `["variant", 2, "scheduler"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place(Vec<Step>);
+pub(crate) struct KeyPath(Vec<Step>);
 
-impl Place {
+impl KeyPath {
     /// A table or value at the top.
-    pub(crate) fn top(key: &str) -> Place {
-        Place::default().key(key)
+    pub(crate) fn top(key: &str) -> KeyPath {
+        KeyPath::default().key(key)
     }
 
     /// The value of a key in it.
-    pub(crate) fn key(&self, key: &str) -> Place {
+    pub(crate) fn key(&self, key: &str) -> KeyPath {
         self.step(Step::Key(key.to_owned()))
     }
 
     /// An element of it.
-    pub(crate) fn at(&self, index: usize) -> Place {
+    pub(crate) fn at(&self, index: usize) -> KeyPath {
         self.step(Step::At(index))
     }
 
-    fn step(&self, step: Step) -> Place {
-        Place(self.0.iter().cloned().chain([step]).collect())
+    fn step(&self, step: Step) -> KeyPath {
+        KeyPath(self.0.iter().cloned().chain([step]).collect())
     }
 
     /// Where that stands in a text; of what does not stand there, what it would be in.
@@ -68,19 +68,19 @@ impl Place {
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint {
+pub(crate) struct Diagnostic {
     /// Bytes of the text it is about, if it is about some.
     span: Option<Range<usize>>,
     /// What is wrong, and what there is.
     what: String,
 }
 
-impl Complaint {
+impl Diagnostic {
     /// About a value. A word in backticks that stands in it is pointed at.
-    pub(crate) fn new(text: &str, place: &Place, what: impl fmt::Display) -> Complaint {
+    pub(crate) fn new(text: &str, key_path: &KeyPath, what: impl fmt::Display) -> Diagnostic {
         let what = what.to_string();
-        let span = place.span(text).map(|span| narrowed(text, span, &what));
-        Complaint { span, what }
+        let span = key_path.span(text).map(|span| narrowed(text, span, &what));
+        Diagnostic { span, what }
     }
 
     /// What is wrong, without its place.
@@ -89,9 +89,9 @@ impl Complaint {
     }
 }
 
-impl From<toml::de::Error> for Complaint {
+impl From<toml::de::Error> for Diagnostic {
     fn from(error: toml::de::Error) -> Self {
-        Complaint { span: error.span(), what: error.message().to_owned() }
+        Diagnostic { span: error.span(), what: error.message().to_owned() }
     }
 }
 
@@ -106,18 +106,18 @@ fn narrowed(text: &str, span: Range<usize>, what: &str) -> Range<usize> {
 }
 
 /// Everything wrong with a file, as text for people. `name` is the file's.
-pub(crate) fn told(name: &str, text: &str, complaints: &[Complaint]) -> String {
+pub(crate) fn told(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
     let mut said = String::new();
-    for complaint in complaints {
+    for diagnostic in diagnostics {
         if !said.is_empty() {
             said.push('\n');
         }
-        let mut what = complaint.what.trim().replace('\n', " ");
+        let mut what = diagnostic.what.trim().replace('\n', " ");
         if let Some(better) = suggestion(&what) {
             // Writing to a String cannot fail.
             let _ = write!(what, "; did you mean `{better}`?");
         }
-        let Some(span) = &complaint.span else {
+        let Some(span) = &diagnostic.span else {
             let _ = write!(said, "{name}: {what}");
             continue;
         };
@@ -161,18 +161,18 @@ mod tests {
     #[test]
     fn a_complaint_has_its_line_and_points_at_the_word() {
         let text = "a = 1\n[[variant]]\nname = 'x'\nscheduler = 'min-rt+orp'\n";
-        let place = Place::top("variant").at(0).key("scheduler");
+        let key_path = KeyPath::top("variant").at(0).key("scheduler");
         let what = "unknown scheduler `min-rt`; known: blest, min-rtt, redundant";
-        let said = told("f.toml", text, &[Complaint::new(text, &place, what)]);
+        let said = told("f.toml", text, &[Diagnostic::new(text, &key_path, what)]);
         let expected = format!(
             "f.toml:4:14: {what}; did you mean `min-rtt`?\n    4 | scheduler = 'min-rt+orp'\n      \
              |              ^^^^^^"
         );
         assert_eq!(said, expected);
         // What is missing is said of what it is missing in.
-        let said = told("f", text, &[Complaint::new(text, &place.key("x"), "no")]);
+        let said = told("f", text, &[Diagnostic::new(text, &key_path.key("x"), "no")]);
         assert!(said.starts_with("f:4:13: no"), "{said}");
-        let nowhere = told("f", text, &[Complaint::new(text, &Place::top("b"), "missing")]);
+        let nowhere = told("f", text, &[Diagnostic::new(text, &KeyPath::top("b"), "missing")]);
         assert_eq!(nowhere, "f: missing");
     }
 

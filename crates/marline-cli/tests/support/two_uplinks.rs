@@ -13,14 +13,14 @@ use marline_lab::net::{Net, Options};
 use marline_lab::scenario::{Scenario, Side};
 use marline_testkit::need;
 
-use super::world::namespaces_work;
+use super::testbed::namespaces_work;
 
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// Which part this binary plays when a stage runs it once more.
+/// Which part this binary plays when a test runs it once more.
 const ROLE: &str = "MARLINE_TEST_ROLE";
 
-/// Whether this machine can have a stage and these programs.
+/// Whether this machine can have such hosts and these programs.
 pub(crate) fn possible(programs: &[&str]) -> bool {
     for program in ["ip"].iter().chain(programs) {
         if need::program(program).is_none() {
@@ -40,13 +40,13 @@ pub(crate) fn plays(role: &str) -> bool {
 }
 
 /// Two hosts. Programs end before their namespaces do.
-pub(crate) struct Stage {
+pub(crate) struct TwoUplinks {
     running: Vec<Child>,
     pub(crate) net: Net,
     pub(crate) dir: PathBuf,
 }
 
-impl Drop for Stage {
+impl Drop for TwoUplinks {
     fn drop(&mut self) {
         for child in &mut self.running {
             let _ = child.kill();
@@ -55,16 +55,16 @@ impl Drop for Stage {
     }
 }
 
-impl Stage {
+impl TwoUplinks {
     /// A scenario's hosts, under a name of their own: tests of one process run at the same time. `dir`
     /// is everybody's home.
-    pub(crate) fn set(scenario: &str, name: &str, dir: &Path) -> Stage {
+    pub(crate) fn set(scenario: &str, name: &str, dir: &Path) -> TwoUplinks {
         static STAGES: AtomicU32 = AtomicU32::new(0);
         let scenario = Scenario::from_toml(scenario).expect("scenario");
         let number = STAGES.fetch_add(1, Ordering::Relaxed);
         let instance = format!("{name}-{}-{number}", std::process::id());
         let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
-        Stage { running: Vec::new(), net, dir: dir.to_owned() }
+        TwoUplinks { running: Vec::new(), net, dir: dir.to_owned() }
     }
 
     /// A shell command with the program under test in its path.
@@ -91,7 +91,7 @@ impl Stage {
         out
     }
 
-    /// Starts it, to run as long as the stage; whose pipes were asked for is given back.
+    /// Starts it, to run as long as the hosts; whose pipes were asked for is given back.
     pub(crate) fn spawn(&mut self, side: Side, command: &mut Command) -> &mut Child {
         let child = self.net.spawn(side, command).expect("spawn");
         self.running.push(child);

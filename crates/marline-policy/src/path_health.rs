@@ -6,12 +6,12 @@ use core::net::IpAddr;
 
 use marline_time::Duration;
 
-pub use spec::BadOracleSpec;
+pub use spec::BadPathHealthSpec;
 
 /// Address pair and interface: what connections over the same network to the same host have in
 /// common.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Netpath {
+pub struct AddressPair {
     /// Our address.
     pub local: IpAddr,
     /// The peer's address.
@@ -23,7 +23,7 @@ pub struct Netpath {
 
 /// Conditions under which the path health monitor considers an address pair bad, and good again.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct OracleConfig {
+pub struct PathHealthConfig {
     /// How often statistics are taken; above zero.
     pub period: Duration,
     /// Weight of the newest period in the averages, 0 (exclusive) to 1.
@@ -44,7 +44,7 @@ pub struct OracleConfig {
     /// What lifts the verdict; `None`: nothing does.
     pub clean: Option<Clean>,
     /// Maximum number of address pairs; the least recently used one is evicted.
-    pub netpaths: usize,
+    pub address_pairs: usize,
 }
 
 /// Denominator of the loss share.
@@ -79,12 +79,12 @@ pub struct Clean {
     pub longest_probe: Duration,
 }
 
-impl OracleConfig {
+impl PathHealthConfig {
     /// Values of MultiMob's kernel module: statistics each second, no probing, and verdicts that
     /// are never lifted.
     #[must_use]
     pub const fn multimob() -> Self {
-        OracleConfig {
+        PathHealthConfig {
             period: Duration::from_secs(1),
             weight: 0.5,
             loss: 0.25,
@@ -94,7 +94,7 @@ impl OracleConfig {
             rto: Duration::from_millis(1_500),
             watch: None,
             clean: None,
-            netpaths: 1_024,
+            address_pairs: 1_024,
         }
     }
 
@@ -110,7 +110,7 @@ impl OracleConfig {
             probe: Duration::from_millis(600),
             longest_probe: Duration::from_millis(1_200),
         };
-        OracleConfig {
+        PathHealthConfig {
             period: Duration::from_millis(250),
             // Half of it is forgotten after one second, as there.
             weight: 0.16,
@@ -118,13 +118,13 @@ impl OracleConfig {
             loss_base: LossBase::AtRisk,
             watch: Some(watch),
             clean: Some(clean),
-            ..OracleConfig::multimob()
+            ..PathHealthConfig::multimob()
         }
     }
 }
 
-impl Default for OracleConfig {
+impl Default for PathHealthConfig {
     fn default() -> Self {
-        OracleConfig::prompt()
+        PathHealthConfig::prompt()
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use marline_core::{ConnectionId, Oracle};
-use marline_policy::OracleConfig;
-use marline_testkit::scene::{path, serve, served};
+use marline_core::{ConnectionId, PathHealthMonitor};
+use marline_policy::PathHealthConfig;
+use marline_testkit::fixtures::{path, serve, served};
 use marline_testkit::{Peer, Script, Seg, Sent, config, endpoint_config, with_known_mtu};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -14,7 +14,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const HELD: usize = 40_000;
 
 /// A server with a subflow to a peer whose window has grown, and which then keeps silent over `HELD` bytes.
-struct Scene {
+struct Setup {
     script: Script,
     first: Peer,
     second: Peer,
@@ -26,13 +26,13 @@ struct Scene {
     carried: BTreeMap<u64, (usize, u32)>,
 }
 
-impl Scene {
-    fn new(oracle: Option<OracleConfig>) -> Scene {
+impl Setup {
+    fn new(monitor: Option<PathHealthConfig>) -> Setup {
         // How its window grows, and what is in flight when, is that of full segments.
         let (mut script, mut first, id) =
             served(with_known_mtu(endpoint_config(Some(config()))), 1);
-        if let Some(config) = oracle {
-            script.endpoint.set_oracle(Oracle::new(config));
+        if let Some(config) = monitor {
+            script.endpoint.set_path_health_monitor(PathHealthMonitor::new(config));
         }
         // Round trips of 20 ms until the window is wide.
         let grow = 300_000;
@@ -57,7 +57,7 @@ impl Scene {
         let mut second = Peer::new(path(1, 2, 40_000), 0);
         second.join(&mut script, &first, 2);
         second.expected_dsn = base;
-        Scene { script, first, second, id, base, carried: BTreeMap::new() }
+        Setup { script, first, second, id, base, carried: BTreeMap::new() }
     }
 
     /// Takes what was sent on the second path, and notes it.
@@ -81,9 +81,9 @@ impl Scene {
         while self.script.now() < until {
             self.script.advance(MS(1));
             self.hear_second();
-            let oracle = self.script.endpoint.oracle();
+            let monitor = self.script.endpoint.path_health_monitor();
             let (ours, theirs) = (self.first.path.local.ip(), self.first.path.remote.ip());
-            let condemned = oracle.is_some_and(|oracle| oracle.is_bad(ours, theirs));
+            let condemned = monitor.is_some_and(|monitor| monitor.is_bad(ours, theirs));
             if condemned || (!bad && !self.carried.is_empty()) {
                 return;
             }
@@ -123,51 +123,52 @@ impl Scene {
 /// Suspicion alone is taken back by the first segment heard: nothing goes twice that need not.
 #[test]
 fn what_was_only_suspected_stays_on_its_path_when_that_is_heard() {
-    let mut scene = Scene::new(None);
-    scene.fall_silent(false);
-    let before = scene.total();
-    scene.first_is_heard(0);
-    assert!(!scene.is_suspected(0));
-    assert_eq!(scene.open_second(), 0, "after {before} bytes");
+    let mut setup = Setup::new(None);
+    setup.fall_silent(false);
+    let before = setup.total();
+    setup.first_is_heard(0);
+    assert!(!setup.is_suspected(0));
+    assert_eq!(setup.open_second(), 0, "after {before} bytes");
 }
 
 /// What a bad address pair holds is in doubt although something was heard there: it was heard all
 /// along at the edge of a cell, and brought nothing.
 #[test]
-fn what_a_bad_netpath_holds_goes_elsewhere_although_it_is_heard() {
-    let mut scene = Scene::new(Some(OracleConfig::prompt()));
-    scene.fall_silent(true);
-    let before = scene.total();
+fn what_a_bad_address_pair_holds_goes_elsewhere_although_it_is_heard() {
+    let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
+    setup.fall_silent(true);
+    let before = setup.total();
     assert!(before < HELD, "the second path's window leaves some of it in the queue");
-    scene.first_is_heard(0);
-    assert!(!scene.is_suspected(0), "heard, and yet");
-    while scene.total() < HELD {
-        assert!(scene.open_second() > 0, "stuck after {}", scene.total());
-        scene.first_is_heard(0);
+    setup.first_is_heard(0);
+    assert!(!setup.is_suspected(0), "heard, and yet");
+    while setup.total() < HELD {
+        assert!(setup.open_second() > 0, "stuck after {}", setup.total());
+        setup.first_is_heard(0);
     }
-    assert_eq!((scene.total(), scene.open_second()), (HELD, 0), "each byte, and once");
+    assert_eq!((setup.total(), setup.open_second()), (HELD, 0), "each byte, and once");
 }
 
 /// What is acknowledged there meanwhile is not sent again.
 #[test]
-fn what_a_bad_netpath_brought_after_all_is_not_sent_again() {
-    let mut scene = Scene::new(Some(OracleConfig::prompt()));
-    scene.fall_silent(true);
-    let before = scene.total();
+fn what_a_bad_address_pair_brought_after_all_is_not_sent_again() {
+    let mut setup = Setup::new(Some(PathHealthConfig::prompt()));
+    setup.fall_silent(true);
+    let before = setup.total();
     let there = before + 12_000;
-    scene.first_is_heard(there);
-    while scene.open_second() > 0 {}
-    assert_eq!(scene.total(), before + HELD - there);
-    assert!(scene.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
+    setup.first_is_heard(there);
+    while setup.open_second() > 0 {}
+    assert_eq!(setup.total(), before + HELD - there);
+    assert!(setup.carried.keys().all(|dsn| *dsn < before as u64 || *dsn >= there as u64));
 }
 
 /// A network dies under many connections: each tells the path health monitor of its timers, and
-/// that looks at all of them once for many, not once for each.
+/// that looks
+/// at all of them once for many, not once for each.
 #[test]
 fn many_timeouts_are_no_work_for_each_about_each() {
     const CONNECTIONS: u64 = 100;
     let mut script = Script::new(endpoint_config(Some(config())), 1);
-    script.endpoint.set_oracle(Oracle::new(OracleConfig::prompt()));
+    script.endpoint.set_path_health_monitor(PathHealthMonitor::new(PathHealthConfig::prompt()));
     let mut ids = Vec::new();
     for n in 0..CONNECTIONS {
         let mut peer = Peer::new(path(0, 2, 40_000 + n as u16), 0x1111 + n);
@@ -185,6 +186,6 @@ fn many_timeouts_are_no_work_for_each_about_each() {
     assert!(timeouts >= CONNECTIONS, "{timeouts} timeouts");
     let looked_at = script.endpoint.counters().connections_looked_at - before;
     assert!(looked_at <= 70 * CONNECTIONS, "{looked_at} looks, {timeouts} timeouts");
-    let oracle = script.endpoint.oracle().unwrap();
-    assert!(oracle.is_bad([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
+    let monitor = script.endpoint.path_health_monitor().unwrap();
+    assert!(monitor.is_bad([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
 }

@@ -6,15 +6,15 @@ use core::str::FromStr;
 
 use marline_time::Duration;
 
-use super::{LossBase, OracleConfig};
+use super::{LossBase, PathHealthConfig};
 
 /// A text that is not a valid specification of the path health monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadOracleSpec {
+pub struct BadPathHealthSpec {
     text: String,
 }
 
-impl Display for BadOracleSpec {
+impl Display for BadPathHealthSpec {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -27,21 +27,21 @@ impl Display for BadOracleSpec {
     }
 }
 
-impl core::error::Error for BadOracleSpec {}
+impl core::error::Error for BadPathHealthSpec {}
 
-impl FromStr for OracleConfig {
-    type Err = BadOracleSpec;
+impl FromStr for PathHealthConfig {
+    type Err = BadPathHealthSpec;
 
-    fn from_str(text: &str) -> Result<Self, BadOracleSpec> {
-        read(text).ok_or_else(|| BadOracleSpec { text: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, BadPathHealthSpec> {
+        read(text).ok_or_else(|| BadPathHealthSpec { text: text.to_owned() })
     }
 }
 
-fn read(text: &str) -> Option<OracleConfig> {
+fn read(text: &str) -> Option<PathHealthConfig> {
     let mut words = text.split(',');
     let mut config = match words.next()? {
-        "prompt" => OracleConfig::prompt(),
-        "multimob" => OracleConfig::multimob(),
+        "prompt" => PathHealthConfig::prompt(),
+        "multimob" => PathHealthConfig::multimob(),
         _ => return None,
     };
     for word in words {
@@ -90,7 +90,7 @@ fn base(text: &str) -> Option<LossBase> {
     }
 }
 
-impl Display for OracleConfig {
+impl Display for PathHealthConfig {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let ms = |duration: Duration| duration.as_millis();
         let percent = |share: f64| (share * 100.0).round() as u32;
@@ -117,14 +117,14 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read_again() {
-        let other: OracleConfig =
-            "prompt,loss=40%,clean=5s,count=2,base=outstanding".parse().expect("an oracle");
+        let other: PathHealthConfig =
+            "prompt,loss=40%,clean=5s,count=2,base=outstanding".parse().expect("a configuration");
         assert!((other.loss - 0.4).abs() < 1e-9);
         assert_eq!(other.clean.map(|clean| clean.period), Some(Duration::from_secs(5)));
-        for config in [OracleConfig::prompt(), OracleConfig::multimob(), other] {
+        for config in [PathHealthConfig::prompt(), PathHealthConfig::multimob(), other] {
             assert_eq!(config.to_string().parse(), Ok(config));
         }
-        assert_eq!("multimob".parse(), Ok(OracleConfig::multimob()));
+        assert_eq!("multimob".parse(), Ok(PathHealthConfig::multimob()));
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
             "multimob,wait=50ms",
             "multimob,clean=2s",
         ] {
-            let error = text.parse::<OracleConfig>().expect_err(text).to_string();
+            let error = text.parse::<PathHealthConfig>().expect_err(text).to_string();
             assert!(error.contains("prompt") && error.contains("longest-probe"), "{error}");
         }
     }

@@ -4,11 +4,11 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
-use marline_policy::{LossBase, Netpath, OracleConfig};
+use marline_policy::{AddressPair, LossBase, PathHealthConfig};
 use marline_time::{Duration, Instant};
 
 use super::average::Average;
-use super::{NetpathFault, NetpathInfo, Verdict};
+use super::{AddressPairFault, AddressPairHealth, AddressPairInfo};
 use crate::FourTuple;
 
 /// Interfaces of local addresses remembered.
@@ -88,7 +88,7 @@ enum State {
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Bad {
-    fault: NetpathFault,
+    fault: AddressPairFault,
     since: Instant,
     /// When the first answer of the clean period that runs was noticed.
     clean_since: Option<Instant>,
@@ -135,19 +135,19 @@ impl Entry {
 
 /// All that is known, and the rules.
 #[derive(Clone, Debug)]
-pub(crate) struct Judge {
-    config: OracleConfig,
-    netpaths: BTreeMap<Netpath, Entry>,
+pub(crate) struct HealthTable {
+    config: PathHealthConfig,
+    address_pairs: BTreeMap<AddressPair, Entry>,
     interfaces: BTreeMap<IpAddr, u32>,
     period_ends: Instant,
     generation: u64,
 }
 
-impl Judge {
-    pub(super) fn new(config: OracleConfig) -> Self {
-        Judge {
+impl HealthTable {
+    pub(super) fn new(config: PathHealthConfig) -> Self {
+        HealthTable {
             config,
-            netpaths: BTreeMap::new(),
+            address_pairs: BTreeMap::new(),
             interfaces: BTreeMap::new(),
             period_ends: Instant::ZERO,
             generation: 0,
@@ -163,13 +163,13 @@ impl Judge {
     }
 
     /// The address pair of a subflow; `None` if it does not leave this machine.
-    pub(crate) fn netpath(&self, path: &FourTuple) -> Option<Netpath> {
+    pub(crate) fn address_pair(&self, path: &FourTuple) -> Option<AddressPair> {
         let (local, remote) = (path.local.ip(), path.remote.ip());
         if local.is_loopback() || remote.is_loopback() || remote.is_unspecified() {
             return None;
         }
         let interface = self.interfaces.get(&local).copied().unwrap_or(0);
-        Some(Netpath { local, remote, interface })
+        Some(AddressPair { local, remote, interface })
     }
 
     pub(super) fn set_interface(&mut self, local: IpAddr, interface: u32) {
@@ -178,28 +178,28 @@ impl Judge {
         }
         let before = self.interfaces.insert(local, interface);
         if before.is_some_and(|before| before != interface) {
-            self.netpaths.retain(|netpath, _| netpath.local != local);
+            self.address_pairs.retain(|pair, _| pair.local != local);
             self.generation += 1;
         }
     }
 
     pub(super) fn is_bad(&self, local: IpAddr, remote: IpAddr) -> bool {
         let interface = self.interfaces.get(&local).copied().unwrap_or(0);
-        self.fault(&Netpath { local, remote, interface }).is_some()
+        self.fault(&AddressPair { local, remote, interface }).is_some()
     }
 
     /// Why an address pair is bad; `None` if it is not.
-    pub(crate) fn fault(&self, netpath: &Netpath) -> Option<NetpathFault> {
-        match self.netpaths.get(netpath)?.state {
+    pub(crate) fn fault(&self, pair: &AddressPair) -> Option<AddressPairFault> {
+        match self.address_pairs.get(pair)?.state {
             State::Bad(bad) => Some(bad.fault),
             _ => None,
         }
     }
 
     /// The bad address pairs, in order.
-    pub(crate) fn bad(&self) -> impl Iterator<Item = (Netpath, NetpathFault)> {
-        self.netpaths.iter().filter_map(|(netpath, entry)| match entry.state {
-            State::Bad(bad) => Some((*netpath, bad.fault)),
+    pub(crate) fn bad(&self) -> impl Iterator<Item = (AddressPair, AddressPairFault)> {
+        self.address_pairs.iter().filter_map(|(pair, entry)| match entry.state {
+            State::Bad(bad) => Some((*pair, bad.fault)),
             _ => None,
         })
     }
@@ -211,7 +211,7 @@ impl Judge {
 
     /// When a question or its answer is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.netpaths.values().filter_map(|entry| self.deadline(entry)).min()
+        self.address_pairs.values().filter_map(|entry| self.deadline(entry)).min()
     }
 
     fn deadline(&self, entry: &Entry) -> Option<Instant> {
@@ -222,48 +222,48 @@ impl Judge {
         }
     }
 
-    fn entry(&mut self, now: Instant, netpath: Netpath) -> &mut Entry {
-        if self.netpaths.len() >= self.config.netpaths.max(1)
-            && !self.netpaths.contains_key(&netpath)
+    fn entry(&mut self, now: Instant, pair: AddressPair) -> &mut Entry {
+        if self.address_pairs.len() >= self.config.address_pairs.max(1)
+            && !self.address_pairs.contains_key(&pair)
         {
-            let oldest = self.netpaths.iter().min_by_key(|(_, entry)| entry.used_at);
-            if let Some(oldest) = oldest.map(|(netpath, _)| *netpath) {
+            let oldest = self.address_pairs.iter().min_by_key(|(_, entry)| entry.used_at);
+            if let Some(oldest) = oldest.map(|(pair, _)| *pair) {
                 self.generation += u64::from(self.fault(&oldest).is_some());
-                self.netpaths.remove(&oldest);
+                self.address_pairs.remove(&oldest);
             }
         }
-        self.netpaths.entry(netpath).or_insert_with(|| Entry::new(now))
+        self.address_pairs.entry(pair).or_insert_with(|| Entry::new(now))
     }
 
     /// A member of the address pair was last heard then.
-    pub(crate) fn heard(&mut self, now: Instant, netpath: Netpath, at: Instant) {
-        let entry = self.entry(now, netpath);
+    pub(crate) fn heard(&mut self, now: Instant, pair: AddressPair, at: Instant) {
+        let entry = self.entry(now, pair);
         entry.used_at = now;
         entry.heard_at = entry.heard_at.max(at);
     }
 
     /// What an endpoint's members did since it last told.
-    pub(crate) fn contribute(&mut self, now: Instant, netpath: Netpath, part: &Contribution) {
-        self.entry(now, netpath).current.add(part);
+    pub(crate) fn contribute(&mut self, now: Instant, pair: AddressPair, part: &Contribution) {
+        self.entry(now, pair).current.add(part);
     }
 
     /// Something happened to a member.
-    pub(crate) fn trouble(&mut self, now: Instant, netpath: Netpath, trouble: Trouble) {
+    pub(crate) fn trouble(&mut self, now: Instant, pair: AddressPair, trouble: Trouble) {
         let Some(watch) = self.config.watch else {
             if matches!(trouble, Trouble::Silent { .. }) {
-                self.entry(now, netpath);
-                self.condemn(now, netpath, NetpathFault::Silent);
+                self.entry(now, pair);
+                self.mark_bad(now, pair, AddressPairFault::Silent);
             }
             return;
         };
-        let entry = self.entry(now, netpath);
+        let entry = self.entry(now, pair);
         let (Trouble::TimedOut { wait } | Trouble::Silent { wait }) = trouble;
         let wait = wait.max(watch.wait);
         // What another member heard in the meantime is stronger than one member's silence.
         let silent = matches!(trouble, Trouble::Silent { .. }) && entry.heard_at + wait <= now;
         match &mut entry.state {
             State::Bad(bad) => bad.clean_since = None,
-            _ if silent => self.condemn(now, netpath, NetpathFault::Silent),
+            _ if silent => self.mark_bad(now, pair, AddressPairFault::Silent),
             State::Watched { .. } => {}
             State::Good => {
                 // The probe or the retransmission that goes out now is the first question.
@@ -272,13 +272,13 @@ impl Judge {
         }
     }
 
-    fn condemn(&mut self, now: Instant, netpath: Netpath, fault: NetpathFault) {
+    fn mark_bad(&mut self, now: Instant, pair: AddressPair, fault: AddressPairFault) {
         let first = self.config.clean.map_or(Duration::ZERO, |clean| clean.probe);
-        let Some(entry) = self.netpaths.get_mut(&netpath) else { return };
+        let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         if let State::Bad(bad) = &mut entry.state {
             bad.clean_since = None;
             // Whatever came first: a lone timeout is the least of them.
-            if bad.fault == NetpathFault::Rto && fault != NetpathFault::Rto {
+            if bad.fault == AddressPairFault::Rto && fault != AddressPairFault::Rto {
                 bad.fault = fault;
                 self.generation += 1;
             }
@@ -296,19 +296,19 @@ impl Judge {
         if now >= self.period_ends {
             self.end_period(now);
         }
-        let due: Vec<Netpath> = self
-            .netpaths
+        let due: Vec<AddressPair> = self
+            .address_pairs
             .iter()
             .filter(|(_, entry)| self.deadline(entry).is_some_and(|at| at <= now))
-            .map(|(netpath, _)| *netpath)
+            .map(|(pair, _)| *pair)
             .collect();
-        for netpath in due {
-            self.ask_again(now, netpath);
+        for pair in due {
+            self.ask_again(now, pair);
         }
     }
 
-    fn ask_again(&mut self, now: Instant, netpath: Netpath) {
-        let Some(entry) = self.netpaths.get_mut(&netpath) else { return };
+    fn ask_again(&mut self, now: Instant, pair: AddressPair) {
+        let Some(entry) = self.address_pairs.get_mut(&pair) else { return };
         let heard = entry.heard_at;
         match &mut entry.state {
             State::Good => {}
@@ -321,7 +321,7 @@ impl Judge {
             State::Watched { waits, wait, next, .. } => {
                 *waits += 1;
                 if *waits >= self.config.watch.map_or(1, |watch| watch.count) {
-                    self.condemn(now, netpath, NetpathFault::Unanswered);
+                    self.mark_bad(now, pair, AddressPairFault::Unanswered);
                     return;
                 }
                 *next = now + *wait;
@@ -364,7 +364,7 @@ impl Judge {
         let config = self.config;
         let forget = config.clean.map_or(Duration::ZERO, |clean| clean.period) + config.period;
         let mut faults = Vec::new();
-        for (netpath, entry) in &mut self.netpaths {
+        for (pair, entry) in &mut self.address_pairs {
             let period = core::mem::take(&mut entry.current);
             let w = config.weight;
             let base = match config.loss_base {
@@ -376,43 +376,43 @@ impl Judge {
             entry.last = period;
             let least = config.least as f64;
             let fault = if entry.loss.rose_to(config.loss, least, w) {
-                Some(NetpathFault::Loss)
+                Some(AddressPairFault::Loss)
             } else if entry.retransmissions.rose_to(config.retransmissions, least, w) {
-                Some(NetpathFault::Retransmissions)
+                Some(AddressPairFault::Retransmissions)
             } else if period.rto >= config.rto {
-                Some(NetpathFault::Rto)
+                Some(AddressPairFault::Rto)
             } else {
                 None
             };
-            faults.extend(fault.map(|fault| (*netpath, fault)));
+            faults.extend(fault.map(|fault| (*pair, fault)));
         }
-        for (netpath, fault) in faults {
-            self.condemn(now, netpath, fault);
+        for (pair, fault) in faults {
+            self.mark_bad(now, pair, fault);
         }
         let before = self.bad().count();
-        self.netpaths.retain(|_, entry| now.since(entry.used_at) <= forget);
+        self.address_pairs.retain(|_, entry| now.since(entry.used_at) <= forget);
         self.generation += (before - self.bad().count()) as u64;
     }
 
     /// Whether the address pair is to be asked now; who has a member and asks says so by this.
-    pub(crate) fn take_question(&mut self, netpath: &Netpath) -> bool {
-        self.netpaths.get_mut(netpath).is_some_and(|entry| core::mem::take(&mut entry.question))
+    pub(crate) fn take_question(&mut self, pair: &AddressPair) -> bool {
+        self.address_pairs.get_mut(pair).is_some_and(|entry| core::mem::take(&mut entry.question))
     }
 
-    pub(super) fn table(&self) -> Vec<NetpathInfo> {
-        let line = |(netpath, entry): (&Netpath, &Entry)| NetpathInfo {
-            netpath: *netpath,
+    pub(super) fn table(&self) -> Vec<AddressPairInfo> {
+        let line = |(pair, entry): (&AddressPair, &Entry)| AddressPairInfo {
+            address_pair: *pair,
             members: entry.last.members.max(entry.current.members),
             loss: entry.loss.share(),
             retransmissions: entry.retransmissions.share(),
             rto: entry.last.rto,
-            verdict: match entry.state {
-                State::Good => Verdict::Good,
-                State::Watched { .. } => Verdict::Watched,
-                State::Bad(Bad { fault, since, .. }) => Verdict::Bad { fault, since },
+            health: match entry.state {
+                State::Good => AddressPairHealth::Good,
+                State::Watched { .. } => AddressPairHealth::Watched,
+                State::Bad(Bad { fault, since, .. }) => AddressPairHealth::Bad { fault, since },
             },
             times_bad: entry.times_bad,
         };
-        self.netpaths.iter().map(line).collect()
+        self.address_pairs.iter().map(line).collect()
     }
 }

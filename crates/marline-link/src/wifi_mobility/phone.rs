@@ -34,8 +34,8 @@ use std::sync::Arc;
 
 use marline_time::{Duration, PcgRng, Rate, Rng, SeedTree};
 
+use super::steps;
 use crate::stage::normal;
-use crate::walkout::steps;
 use crate::{Direction, Steps};
 
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -84,7 +84,7 @@ const RETURNS_ABOVE_DB: f64 = 8.0;
 
 /// Parameters of the WiFi mobility model.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Outing {
+pub struct PhoneMobility {
     /// Rate next to the access point.
     pub peak: Rate,
     /// Walks out of range; otherwise stays.
@@ -93,7 +93,7 @@ pub struct Outing {
 
 /// One course of the WiFi mobility model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OutingCourse {
+pub struct PhoneMobilityProfile {
     /// Rate from the phone.
     pub up_rate: Arc<Steps<Rate>>,
     /// Rate to the phone.
@@ -106,7 +106,7 @@ pub struct OutingCourse {
     pub away: Vec<(Duration, Option<Duration>)>,
 }
 
-impl OutingCourse {
+impl PhoneMobilityProfile {
     /// Rate and loss of one direction.
     #[must_use]
     pub const fn of(&self, direction: Direction) -> (&Arc<Steps<Rate>>, &Arc<Steps<f64>>) {
@@ -249,10 +249,10 @@ fn log10(x: f64) -> f64 {
     natural / core::f64::consts::LN_10
 }
 
-impl Outing {
+impl PhoneMobility {
     /// Draws the course of this seed.
     #[must_use]
-    pub fn course(&self, seeds: &SeedTree) -> OutingCourse {
+    pub fn draw(&self, seeds: &SeedTree) -> PhoneMobilityProfile {
         let mut owner = Owner::new(self.leaves, seeds.stream("outing/way"));
         let (mut shadowing, mut fading) =
             (seeds.stream("outing/shadow"), seeds.stream("outing/fading"));
@@ -293,7 +293,7 @@ impl Outing {
         }
         let ([up_rate, down_rate], [up_loss, down_loss]) =
             (rates.map(|rate| steps(rate, None)), losses.map(|loss| steps(loss, None)));
-        OutingCourse { up_rate, down_rate, up_loss, down_loss, away: association.away }
+        PhoneMobilityProfile { up_rate, down_rate, up_loss, down_loss, away: association.away }
     }
 }
 
@@ -303,29 +303,29 @@ mod tests {
 
     const PEAK: Rate = Rate::from_mbit(40);
 
-    fn courses(leaves: bool) -> Vec<OutingCourse> {
-        let draw = |seed| Outing { peak: PEAK, leaves }.course(&SeedTree::new(seed));
+    fn profiles(leaves: bool) -> Vec<PhoneMobilityProfile> {
+        let draw = |seed| PhoneMobility { peak: PEAK, leaves }.draw(&SeedTree::new(seed));
         (0..100).map(draw).collect()
     }
 
     #[test]
     fn who_leaves_is_out_of_range_before_the_end_and_sometimes_comes_back() {
-        let all = courses(true);
-        assert_eq!(all, courses(true));
+        let all = profiles(true);
+        assert_eq!(all, profiles(true));
         let (mut returned, mut left_all) = (0, 0);
-        for (seed, course) in all.iter().enumerate() {
-            assert_eq!(course.down_loss.at(Duration::ZERO).0, LEAST_LOSS, "seed {seed}");
-            let gone = course.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
+        for (seed, profile) in all.iter().enumerate() {
+            assert_eq!(profile.down_loss.at(Duration::ZERO).0, LEAST_LOSS, "seed {seed}");
+            let gone = profile.down_loss.points().iter().find(|(_, loss)| *loss > 0.9);
             let gone_at = gone.expect("silence comes").0.as_secs();
             assert!((8..75).contains(&gone_at), "seed {seed}: gone at {gone_at} s");
             // Who turns round at once may keep its address through a few bad seconds.
-            let Some(&(left, back)) = course.away.first() else { continue };
+            let Some(&(left, back)) = profile.away.first() else { continue };
             left_all += 1;
             assert!(left.as_secs() >= 10, "seed {seed}: {left:?}");
-            assert_eq!(course.up_loss.at(left).0, 1.0);
+            assert_eq!(profile.up_loss.at(left).0, 1.0);
             if let Some(back) = back {
                 returned += usize::from(back < Duration::from_secs(80));
-                assert!(course.down_loss.at(back).0 < 1.0, "seed {seed}");
+                assert!(profile.down_loss.at(back).0 < 1.0, "seed {seed}");
             }
         }
         assert!(left_all > 90, "{left_all}");
@@ -334,16 +334,17 @@ mod tests {
 
     #[test]
     fn the_way_out_has_slow_moments_losses_and_pauses_first() {
-        let all = courses(true);
-        let before = |course: &OutingCourse, least: f64, most: f64| {
-            let end = course.away.first().map_or(SAMPLE * SAMPLES, |away| away.0);
-            let points = course.down_loss.points().iter().take_while(|(at, _)| *at < end);
+        let all = profiles(true);
+        let before = |profile: &PhoneMobilityProfile, least: f64, most: f64| {
+            let end = profile.away.first().map_or(SAMPLE * SAMPLES, |away| away.0);
+            let points = profile.down_loss.points().iter().take_while(|(at, _)| *at < end);
             points.filter(|(_, loss)| (least..most).contains(loss)).count()
         };
         // Steps in which some, but not all packets are lost; steps at which the link stands still.
-        let lossy = all.iter().filter(|course| before(course, 0.02, 0.9) > 5).count();
-        let stands =
-            |course: &&OutingCourse| course.down_rate.points().iter().any(|p| p.1 == Rate::ZERO);
+        let lossy = all.iter().filter(|profile| before(profile, 0.02, 0.9) > 5).count();
+        let stands = |profile: &&PhoneMobilityProfile| {
+            profile.down_rate.points().iter().any(|p| p.1 == Rate::ZERO)
+        };
         assert!(lossy > 90, "{lossy}");
         assert!(all.iter().filter(stands).count() > 90);
         // The phone is heard worse than it hears.
@@ -366,13 +367,13 @@ mod tests {
 
     #[test]
     fn who_stays_never_loses_it() {
-        for (seed, course) in courses(false).iter().enumerate() {
-            assert_eq!(course.away, [], "seed {seed}");
-            for steps in [&course.up_loss, &course.down_loss] {
+        for (seed, profile) in profiles(false).iter().enumerate() {
+            assert_eq!(profile.away, [], "seed {seed}");
+            for steps in [&profile.up_loss, &profile.down_loss] {
                 assert!(steps.points().iter().all(|(_, loss)| *loss < 0.05), "seed {seed}");
             }
             let slow = Rate::from_mbit(8);
-            for steps in [&course.up_rate, &course.down_rate] {
+            for steps in [&profile.up_rate, &profile.down_rate] {
                 assert!(steps.points().iter().all(|(_, rate)| *rate > slow), "seed {seed}");
             }
         }

@@ -1,0 +1,260 @@
+//! Middleboxes that do not like TCP options: they take them out, or drop the segment.
+//!
+//! Honda et al. ("Is it still possible to extend TCP?", IMC 2011) found both, more often on SYNs than
+//! later, and taking out more often than dropping. An option is taken out as those boxes do it: its
+//! bytes become no-operations, so that no length changes, and the checksum is updated by what
+//! changed (RFC 1624): a segment that was damaged before stays damaged. What is not TCP passes, as
+//! does what cannot be read as TCP.
+
+use marline_time::Duration;
+
+use crate::stage::tcp::{self, ACK, FLAGS_AT, HEADER, SYN, blank, options_end};
+use crate::{MiddleboxConfig, OptionRule, Packet, Segments, TcpOption};
+
+const MPTCP: u8 = 30;
+
+/// What became of a packet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    Passes,
+    Changed,
+    Dropped,
+}
+
+/// Applies the rules to a packet that comes so long after the link's start.
+pub(crate) fn treat<P: Packet>(
+    config: &MiddleboxConfig,
+    age: Duration,
+    packet: &mut P,
+) -> Disposition {
+    if config.strip.is_empty() && config.block.is_empty() && config.mangle.is_empty() {
+        return Disposition::Passes;
+    }
+    let Some(segment) = packet.tcp_mut() else { return Disposition::Passes };
+    let Some(options_end) = options_end(segment) else { return Disposition::Passes };
+    if find(&config.block, age, segment, (HEADER, options_end)).is_some() {
+        return Disposition::Dropped;
+    }
+    let (mut from, mut disposition) = (HEADER, Disposition::Passes);
+    while let Some((start, end)) = find(&config.strip, age, segment, (from, options_end)) {
+        blank(segment, start, end);
+        (from, disposition) = (end, Disposition::Changed);
+    }
+    from = HEADER;
+    while let Some((start, end)) = find(&config.mangle, age, segment, (from, options_end)) {
+        mangle(segment, start, end);
+        (from, disposition) = (end, Disposition::Changed);
+    }
+    disposition
+}
+
+/// Turns over all bits of an option but its kind, its length and the subtype it has if it is one of
+/// Multipath TCP, and brings the checksum up to date.
+fn mangle(segment: &mut [u8], start: usize, end: usize) {
+    let first = start + if segment[start] == MPTCP { 3 } else { 2 };
+    let mut turned = segment[first.min(end)..end].to_vec();
+    turned.iter_mut().for_each(|byte| *byte = !*byte);
+    tcp::change(segment, first.min(end), &turned);
+}
+
+/// Changes the payload's byte number `pick` (counted around) by adding `change`, and brings the
+/// checksum up to date. False for what has no TCP payload.
+pub(crate) fn rewrite<P: Packet>(packet: &mut P, pick: u64, change: u8) -> bool {
+    let Some(segment) = packet.tcp_mut() else { return false };
+    let Some(payload) = options_end(segment).filter(|end| *end < segment.len()) else {
+        return false;
+    };
+    let at = payload + (pick % (segment.len() - payload) as u64) as usize;
+    let changed = segment[at].wrapping_add(change);
+    tcp::change(segment, at, &[changed]);
+    true
+}
+
+/// The first option from `at` on that one of the rules is about.
+fn find(
+    rules: &[OptionRule],
+    age: Duration,
+    segment: &[u8],
+    place: (usize, usize),
+) -> Option<(usize, usize)> {
+    let flags = segment[FLAGS_AT];
+    tcp::find_option(segment, place, |option| {
+        rules.iter().any(|rule| rule.from <= age && rule.is_about(flags, option))
+    })
+}
+
+impl OptionRule {
+    fn is_about(&self, flags: u8, option: &[u8]) -> bool {
+        self.segments.contain(flags) && self.option.is(option)
+    }
+}
+
+impl Segments {
+    const fn contain(self, flags: u8) -> bool {
+        let (syn, ack) = (flags & SYN != 0, flags & ACK != 0);
+        match self {
+            Segments::All => true,
+            Segments::Syn => syn && !ack,
+            Segments::SynAck => syn && ack,
+            Segments::Rest => !syn,
+        }
+    }
+}
+
+impl TcpOption {
+    /// Whether these bytes (kind, length, contents) are one.
+    fn is(self, option: &[u8]) -> bool {
+        match self {
+            TcpOption::Kind(kind) => option[0] == kind,
+            TcpOption::Mptcp(subtype) => {
+                option[0] == MPTCP && option.get(2).is_some_and(|byte| byte >> 4 == subtype)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::tcp::{CHECKSUM_AT, sum, update_checksum};
+
+    #[derive(Clone, Debug)]
+    struct Segment(Vec<u8>);
+
+    impl Packet for Segment {
+        fn wire_len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+
+        fn tcp_mut(&mut self) -> Option<&mut [u8]> {
+            Some(&mut self.0)
+        }
+    }
+
+    /// A segment with a good checksum (without the addresses: they do not change).
+    fn segment(flags: u8, options: &[u8]) -> Segment {
+        assert_eq!(options.len() % 4, 0);
+        let mut bytes = vec![0x12; HEADER];
+        bytes[12] = ((HEADER + options.len()) as u8 / 4) << 4;
+        bytes[FLAGS_AT] = flags;
+        bytes.extend_from_slice(options);
+        bytes.extend_from_slice(b"payload!");
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+        let checksum = !sum(&bytes);
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
+        Segment(bytes)
+    }
+
+    fn config(strip: &str, block: &str) -> MiddleboxConfig {
+        let rules = |text| OptionRule::parse_list(text).expect("rules");
+        MiddleboxConfig { strip: rules(strip), block: rules(block), ..MiddleboxConfig::default() }
+    }
+
+    /// MSS, a no-operation that makes what follows odd, MP_CAPABLE of 12 bytes, timestamps' start.
+    const OPTIONS: [u8; 24] =
+        [2, 4, 5, 180, 1, 30, 12, 0x01, 9, 8, 7, 6, 5, 4, 3, 2, 1, 4, 2, 1, 30, 4, 0x20, 0x85];
+
+    #[test]
+    fn an_option_becomes_no_operations_and_the_checksum_stays_good() {
+        let mut syn = segment(SYN, &OPTIONS);
+        assert_eq!(
+            treat(&config("mp_capable:syn", "none"), Duration::ZERO, &mut syn),
+            Disposition::Changed
+        );
+        let mut expected = OPTIONS;
+        expected[5..17].fill(1);
+        assert_eq!(syn.0[HEADER..HEADER + 24], expected);
+        assert_eq!(sum(&syn.0), 0xffff);
+        // The other one of the same kind goes with a rule for the kind.
+        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Disposition::Changed);
+        assert_eq!(syn.0[HEADER + 20..HEADER + 24], [1; 4]);
+        assert_eq!(sum(&syn.0), 0xffff);
+        assert_eq!(treat(&config("mptcp", "none"), Duration::ZERO, &mut syn), Disposition::Passes);
+    }
+
+    #[test]
+    fn a_mangled_option_keeps_its_kind_and_subtype_and_the_checksum_stays_good() {
+        let mangle = OptionRule::parse_list("mp_capable:syn+timestamps").unwrap();
+        let config = MiddleboxConfig { mangle, ..MiddleboxConfig::default() };
+        let mut syn = segment(SYN, &OPTIONS);
+        assert_eq!(treat(&config, Duration::ZERO, &mut syn), Disposition::Changed);
+        let mut expected = OPTIONS;
+        expected[8..17].iter_mut().for_each(|byte| *byte = !*byte);
+        assert_eq!(syn.0[HEADER..HEADER + 24], expected);
+        assert_eq!(sum(&syn.0), 0xffff);
+    }
+
+    #[test]
+    fn rules_look_at_flags() {
+        for (rule, meant) in
+            [("mptcp:syn", SYN), ("mptcp:synack", SYN | ACK), ("mptcp:rest", ACK | 8)]
+        {
+            for flags in [SYN, SYN | ACK, ACK | 8, ACK, 4] {
+                let hit = flags == meant || (rule == "mptcp:rest" && flags & SYN == 0);
+                let mut packet = segment(flags, &OPTIONS);
+                let expected = if hit { Disposition::Changed } else { Disposition::Passes };
+                assert_eq!(
+                    treat(&config(rule, "none"), Duration::ZERO, &mut packet),
+                    expected,
+                    "{rule} {flags}"
+                );
+                let expected = if hit { Disposition::Dropped } else { Disposition::Passes };
+                let mut packet = segment(flags, &OPTIONS);
+                assert_eq!(
+                    treat(&config("none", rule), Duration::ZERO, &mut packet),
+                    expected,
+                    "{rule} {flags}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_rewritten_payload_has_a_good_checksum() {
+        for odd in [false, true] {
+            for pick in 0..20 {
+                let mut packet = segment(ACK, &[1; 4]);
+                if odd {
+                    // Without its last byte, as if it had been sent so.
+                    let last = packet.0.pop().expect("a byte");
+                    update_checksum(&mut packet.0, u16::from_be_bytes([0, last]), 0);
+                }
+                assert_eq!(sum(&packet.0), 0xffff);
+                let before = packet.0.clone();
+                assert!(rewrite(&mut packet, pick, 0x55));
+                let changed = packet.0.iter().zip(&before).filter(|(a, b)| a != b).count();
+                assert!(packet.0[24..] != before[24..] && changed <= 3, "{pick}");
+                assert_eq!(sum(&packet.0), 0xffff, "{pick}, odd {odd}");
+            }
+        }
+        let mut pure = segment(ACK, &[1; 4]);
+        pure.0.truncate(24);
+        assert!(!rewrite(&mut pure, 3, 1));
+    }
+
+    #[test]
+    fn nonsense_passes_untouched() {
+        let all = config("2+30+4+8", "none");
+        let mut state = 1u32;
+        for length in 0..80 {
+            let mut packet = Segment((0..length).map(|n| n as u8).collect());
+            let before = packet.0.clone();
+            if treat(&all, Duration::ZERO, &mut packet) == Disposition::Passes {
+                assert_eq!(packet.0, before);
+            }
+            // Random options of a true header: at worst something is blanked, nothing panics.
+            let mut options = [0; 40];
+            for byte in &mut options {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = (state >> 24) as u8 % 32;
+            }
+            let mut packet = segment(SYN, &options);
+            treat(&all, Duration::ZERO, &mut packet);
+            assert_eq!(sum(&packet.0), 0xffff);
+        }
+    }
+}

@@ -11,7 +11,7 @@ use marline_wire::mptcp::{
 };
 use marline_wire::{Checksum, TcpOptions};
 
-const DOCUMENT: &str = include_str!("../../../docs/spec/experimental.md");
+const DOCUMENT: &str = include_str!("../../../../docs/spec/experimental.md");
 
 /// `name = hex # comment` lines of the document; each may be asked for once.
 struct Vectors(BTreeMap<&'static str, Vec<u8>>);

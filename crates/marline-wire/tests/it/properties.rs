@@ -1,8 +1,6 @@
 //! What must hold for any segment and any bytes.
 
-mod common;
-
-use common::{header, message, mptcp_option, options};
+use super::common::{header, message, mptcp_option, options};
 use marline_wire::mptcp::{ExperimentalMessage, MpExperimental, MptcpOption, MptcpOptions};
 use marline_wire::{
     Checksum, EmitError, IpPacket, Ipv4Packet, Ipv6Packet, MAX_OPTIONS, TcpOptions, TcpSegment,

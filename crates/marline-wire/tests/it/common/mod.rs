@@ -1,5 +1,4 @@
 //! Strategies for headers and options that a wire can carry.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::net::IpAddr;
 

@@ -1,8 +1,6 @@
 //! A second witness: smoltcp reads what we write, and we read what it writes.
 
-mod common;
-
-use common::{header, options};
+use super::common::{header, options};
 use marline_wire::{
     IpPacket, PROTOCOL_TCP, TcpFlags, TcpSegment, emit_ip, fill_tcp_checksum, verify_tcp_checksum,
 };

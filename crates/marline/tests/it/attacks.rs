@@ -1,12 +1,10 @@
 //! Strangers: floods of SYNs and joins, spoofed sources, noise.
 
-mod support;
-
 use std::time::Duration;
 
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, fill_tcp_checksum};
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 

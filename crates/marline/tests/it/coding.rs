@@ -1,15 +1,11 @@
 //! Repair by coding in real time: over the UDP carrier through a path that loses packets, over native TCP,
 //! and towards a kernel that knows nothing of it.
 
-#[path = "support/machines.rs"]
-mod machines;
-mod support;
-
 use std::time::Duration;
 
-use machines::on_two_machines;
+use super::support::machines::on_two_machines;
 use marline::{Carrier, Client, ClientConfig, Extensions, Registry, Stream};
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BURST: usize = 8_000;
@@ -88,7 +84,7 @@ async fn raw_client() -> Client {
 
 #[test]
 fn repairs_are_bytes_of_a_subflow_in_native_tcp() {
-    on_two_machines("repairs_are_bytes_of_a_subflow_in_native_tcp", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         let server = far.serve_marline("10.1.0.2:7000");
@@ -105,7 +101,7 @@ fn repairs_are_bytes_of_a_subflow_in_native_tcp() {
 
 #[test]
 fn a_kernel_gets_copies_and_never_a_repair() {
-    on_two_machines("a_kernel_gets_copies_and_never_a_repair", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         let server = far.serve("10.1.0.2:7000", true);

@@ -1,11 +1,9 @@
 //! What goes wrong on the way: dead paths, cut paths, NATs that forget.
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn via(relay: &Relay, local: &str) -> String {

@@ -1,19 +1,15 @@
 //! The client leaves a path for one that was asleep: by Fast JOIN to a Marline server on both
 //! carriers, by an ordinary join to the kernel, which knows nothing of HELLO.
 
-#[path = "support/machines.rs"]
-mod machines;
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use machines::on_two_machines;
+use super::support::machines::on_two_machines;
 use marline::{
     Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream, interactive,
 };
 use marline_policy::Role;
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ROUNDS: usize = 40;
@@ -85,7 +81,7 @@ fn run(work: impl Future<Output = ()>) {
 
 #[test]
 fn natively_to_marline() {
-    on_two_machines("natively_to_marline", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         let server = far.serve_marline("10.1.0.2:7000");
@@ -99,7 +95,7 @@ fn natively_to_marline() {
 
 #[test]
 fn natively_to_the_kernel() {
-    on_two_machines("natively_to_the_kernel", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         let server = far.serve("10.1.0.2:7000", true);

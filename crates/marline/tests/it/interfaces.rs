@@ -4,31 +4,31 @@
 //! The test starts itself again inside `unshare`, first as the client's machine, and from there as
 //! the server's. Needs `unshare`, `nsenter` and `ip`, and a kernel that allows user namespaces.
 
-#[path = "support/machines.rs"]
-mod machines;
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use machines::{can_make_machines, role, this_test};
-use support::*;
+use super::support::machines::{
+    can_make_machines, done, name_of_test, role, run_this_test, this_test,
+};
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn interfaces_are_found_used_and_followed() {
-    const NAME: &str = "interfaces_are_found_used_and_followed";
+    let name = name_of_test(&|| ());
     match role().as_deref() {
         Some("server") => return run(serve()),
-        Some("client") => return run(follow(NAME)),
+        Some("client") => {
+            run(follow(name));
+            done();
+        }
         _ => {}
     }
     if !can_make_machines() {
         return;
     }
-    let status = this_test("client", &["-rn"], NAME).status().unwrap();
-    assert!(status.success(), "see the output above");
+    run_this_test("client", &["-rn"], name);
 }
 
 fn run(work: impl Future<Output = ()>) {
@@ -192,9 +192,8 @@ async fn follow(name: &str) {
 
 #[test]
 fn a_named_path_without_route_is_a_loud_error() {
-    const NAME: &str = "a_named_path_without_route_is_a_loud_error";
     if role().is_some() {
-        return run(async {
+        run(async {
             ip("link set lo up");
             ip("link add left type veth peer name right");
             ip("link set right up");
@@ -213,9 +212,10 @@ fn a_named_path_without_route_is_a_loud_error() {
             })
             .await;
         });
+        done();
     }
     if !can_make_machines() {
         return;
     }
-    assert!(this_test("client", &["-rn"], NAME).status().unwrap().success());
+    run_this_test("client", &["-rn"], name_of_test(&|| ()));
 }

@@ -1,19 +1,15 @@
 //! Native TCP against the kernel of this machine, in both roles, over veth with its default
 //! offloads: what arrives is what was sent, subflows join, and the kernel sends no RST.
 
-#[path = "support/machines.rs"]
-mod machines;
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use machines::{Far, near_counter, near_ip, on_two_machines, packets_sent};
+use super::support::machines::{Far, near_counter, near_ip, on_two_machines, packets_sent};
 use marline::{
     Carrier, Client, FallbackReason, Listener, ServerAddress, ServerConfig, Stream, SubflowState,
 };
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: usize = 6_000_000;
@@ -113,14 +109,14 @@ fn client_asks_kernel(mut far: Far, listen: &str, near: [&str; 2]) {
 
 #[test]
 fn a_client_joins_a_kernel_server() {
-    on_two_machines("a_client_joins_a_kernel_server", |far| {
+    on_two_machines(|far| {
         client_asks_kernel(far, "10.1.0.2:7000", ["near1", "near2"]);
     });
 }
 
 #[test]
 fn a_client_joins_a_kernel_server_over_ipv6() {
-    on_two_machines("a_client_joins_a_kernel_server_over_ipv6", |far| {
+    on_two_machines(|far| {
         client_asks_kernel(far, "[fd00:1::2]:7000", ["fd00:1::1", "fd00:2::1"]);
     });
 }
@@ -129,7 +125,7 @@ fn a_client_joins_a_kernel_server_over_ipv6() {
 /// windows that are scaled.
 #[test]
 fn a_kernel_client_connects_by_a_cookie() {
-    on_two_machines("a_kernel_client_connects_by_a_cookie", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         far.ip("mptcp limits set subflows 4 add_addr_accepted 4");
@@ -189,21 +185,21 @@ fn kernel_asks_server(mut far: Far, listen: &str, announce: [&str; 2]) {
 
 #[test]
 fn a_kernel_client_joins_a_server() {
-    on_two_machines("a_kernel_client_joins_a_server", |far| {
+    on_two_machines(|far| {
         kernel_asks_server(far, "0.0.0.0:7000", ["10.1.0.1", "10.2.0.1"]);
     });
 }
 
 #[test]
 fn a_kernel_client_joins_a_server_over_ipv6() {
-    on_two_machines("a_kernel_client_joins_a_server_over_ipv6", |far| {
+    on_two_machines(|far| {
         kernel_asks_server(far, "[::]:7000", ["fd00:1::1", "fd00:2::1"]);
     });
 }
 
 #[test]
 fn plain_tcp_is_spoken_where_the_peer_has_no_more() {
-    on_two_machines("plain_tcp_is_spoken_where_the_peer_has_no_more", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         let server = far.serve("10.1.0.2:7000", false);
         run(async {
@@ -225,7 +221,7 @@ fn plain_tcp_is_spoken_where_the_peer_has_no_more() {
 
 #[test]
 fn ports_are_ours_alone_and_strangers_are_refused_by_us() {
-    on_two_machines("ports_are_ours_alone_and_strangers_are_refused_by_us", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         let server = far.serve("10.1.0.2:7000", true);
         run(async {
@@ -254,7 +250,7 @@ fn ports_are_ours_alone_and_strangers_are_refused_by_us() {
 
 #[test]
 fn an_interface_that_goes_and_comes_back_is_followed() {
-    on_two_machines("an_interface_that_goes_and_comes_back_is_followed", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         let server = far.serve("10.1.0.2:7000", true);
@@ -290,7 +286,7 @@ fn established(stream: &Stream) -> usize {
 
 #[test]
 fn an_announced_address_that_goes_is_withdrawn() {
-    on_two_machines("an_announced_address_that_goes_is_withdrawn", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.cable(2);
         far.ip("mptcp limits set subflows 4 add_addr_accepted 4");
@@ -317,7 +313,7 @@ fn an_announced_address_that_goes_is_withdrawn() {
 
 #[test]
 fn icmp_ends_an_attempt_at_once() {
-    on_two_machines("icmp_ends_an_attempt_at_once", |far| {
+    on_two_machines(|far| {
         far.cable(1);
         // The far machine is a router that does not know the way.
         far.write("/proc/sys/net/ipv4/ip_forward", "1");

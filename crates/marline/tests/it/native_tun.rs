@@ -1,16 +1,12 @@
 //! Marline as a host of its own behind TUN interfaces, which the kernel of its machine routes for,
 //! against a kernel on another machine, in both roles.
 
-#[path = "support/machines.rs"]
-mod machines;
-mod support;
-
 use std::net::{IpAddr, SocketAddr};
 
-use machines::{Far, near_counter, near_ip, on_two_machines};
+use super::support::machines::{Far, near_counter, near_ip, on_two_machines};
 use marline::{Carrier, Listener, ServerAddress, ServerConfig, TunPath};
 use marline_testkit::need;
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: usize = 3_000_000;
@@ -40,7 +36,7 @@ fn tuns(far: &Far) -> Option<Vec<TunPath>> {
 
 #[test]
 fn a_host_behind_tun_speaks_to_the_kernel_in_both_roles() {
-    on_two_machines("a_host_behind_tun_speaks_to_the_kernel_in_both_roles", |mut far| {
+    on_two_machines(|mut far| {
         let Some(paths) = tuns(&far) else { return };
         let server = far.serve("10.1.0.2:7000", true);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

@@ -1,7 +1,5 @@
 //! Bytes over loopback: both ways, over two paths, half closed, aborted, over shards.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -9,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use marline::{Direction, ObservedPath, PacketObserver, Passing, RadioKind};
-use support::*;
+use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]

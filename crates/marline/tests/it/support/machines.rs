@@ -40,6 +40,27 @@ pub fn can_make_machines() -> bool {
     may
 }
 
+/// What a test that was started again ends with if it went well: a harness that finds no test of the name ends
+/// well too.
+const DONE: i32 = 42;
+
+/// The name of the test that this closure stands in, as the harness has it.
+pub fn name_of_test<C>(_within: &C) -> &'static str {
+    let path = std::any::type_name::<C>().strip_suffix("::{{closure}}").expect("a closure");
+    path.split_once("::").expect("the program's name first").1
+}
+
+/// Ends a test that was started again and went well.
+pub fn done() -> ! {
+    std::process::exit(DONE)
+}
+
+/// The test of this name once more, in a role and in new namespaces, to its end.
+pub fn run_this_test(role: &str, unshare: &[&str], name: &str) {
+    let status = this_test(role, unshare, name).status().unwrap();
+    assert_eq!(status.code(), Some(DONE), "{name} as {role}: see the output above");
+}
+
 /// The test of this name once more, in a role and in new namespaces.
 pub fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
     let mut command = Command::new("unshare");
@@ -48,14 +69,16 @@ pub fn this_test(role: &str, unshare: &[&str], name: &str) -> Command {
     command
 }
 
-/// Runs the test of this name as `near`, in a namespace of its own, or as the far machine.
-pub fn on_two_machines(name: &str, near: impl FnOnce(Far)) {
+/// Runs the test as `near`, which must be written in it, in a namespace of its own, or as the far machine.
+pub fn on_two_machines(near: impl FnOnce(Far)) {
+    let name = name_of_test(&near);
     match role().as_deref() {
         Some("far") => return far(),
         Some(_) => {
             trust_addresses();
             near_ip("link set lo up");
-            return near(Far::start(name));
+            near(Far::start(name));
+            done();
         }
         None => {}
     }
@@ -66,8 +89,7 @@ pub fn on_two_machines(name: &str, near: impl FnOnce(Far)) {
         need::skip("the kernel does not speak Multipath TCP");
         return;
     }
-    let status = this_test("near", &["-rn"], name).status().unwrap();
-    assert!(status.success(), "see the output above");
+    run_this_test("near", &["-rn"], name);
 }
 
 fn mptcp_socket(family: SocketAddr) -> std::io::Result<Socket> {
@@ -276,7 +298,7 @@ fn far_serve_marline(listen: SocketAddr) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut config = ServerConfig::new(vec![listen], super::support::connection());
+            let mut config = ServerConfig::new(vec![listen], super::connection());
             config.carrier = Carrier::Raw;
             let listener = Listener::bind(config).await.unwrap();
             told.send(listener.local_addrs()[0]).unwrap();
@@ -306,7 +328,7 @@ fn far_ask(server: SocketAddr, bytes: usize, mptcp: bool) -> std::io::Result<()>
     socket.connect_timeout(&server.into(), PATIENCE)?;
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
-    let sent = super::support::bytes(bytes, 9);
+    let sent = super::bytes(bytes, 9);
     // A byte each way first: the kernel joins when it has heard from the server.
     stream.write_all(&sent[..1])?;
     let mut first = [0; 1];

@@ -12,8 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use support::machines::{Far, kernel_socket, near_ip, on_two_machines};
 use marline::Carrier;
+use support::machines::{Far, kernel_socket, near_ip, on_two_machines};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use support::machines::{near_counter, on_two_machines, role};
 use marline::{Carrier, Client, ClientConfig, Listener, RawSockets, ServerConfig, Stream};
+use support::machines::{near_counter, on_two_machines, role};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

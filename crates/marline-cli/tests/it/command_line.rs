@@ -1,11 +1,9 @@
 //! The program's commands that need no network: set-up, credentials, configuration, errors.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use support::{run, run_err, run_ok, texts, write_private};
+use super::support::{run, run_err, run_ok, texts, write_private};
 
 fn init(dir: &Path) -> String {
     run_ok(dir, &["server", "--init", "--config", "server.toml", "--listen", "127.0.0.1:7777"])

@@ -6,15 +6,13 @@
 //! sudo cargo test -p marline-cli --test dead_download -- --nocapture
 //! ```
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::support::stage::{self, PATIENCE, Stage, hear};
 use marline_lab::scenario::Side;
-use support::stage::{self, PATIENCE, Stage, hear};
 
 const SCENARIO: &str = r#"
 [[path]]
@@ -42,7 +40,7 @@ const SLACK_MS: f64 = 500.0;
 /// Where the bytes come from: whoever connects gets them.
 #[test]
 fn source() {
-    if !stage::plays("source") {
+    if !stage::plays(source) {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:8080").expect("bind");
@@ -58,7 +56,7 @@ fn source() {
 /// Where they go: says when the first came, and in the end where the longest pause was.
 #[test]
 fn sink() {
-    if !stage::plays("sink") {
+    if !stage::plays(sink) {
         return;
     }
     let mut stream = TcpStream::connect("127.0.0.1:9000").expect("connect");
@@ -96,7 +94,7 @@ struct Hole {
 
 fn download(dir: &Path, options: &str) -> Hole {
     let mut stage = Stage::set(SCENARIO, "idle", dir);
-    hear(&stage.role(Side::Server, "", "source"), "ready");
+    hear(&stage.role(Side::Server, "", source), "ready");
     stage.marline_server("udp");
     let client = format!(
         "marline client --invite-file invite --path wifi --path lte,backup \
@@ -105,7 +103,7 @@ fn download(dir: &Path, options: &str) -> Hole {
     hear(&stage.program(Side::Client, &client), "listening on");
     let events = stage.program(Side::Client, "marline monitor --json --control client.sock");
     std::thread::sleep(Duration::from_millis(300));
-    let sink = stage.role(Side::Client, "", "sink");
+    let sink = stage.role(Side::Client, "", sink);
     hear(&sink, "first");
     std::thread::sleep(DIES_AFTER);
     stage.net.command("wifi", "down").expect("WiFi dies");

@@ -2,13 +2,9 @@
 //!
 //! `MARLINE_HEAVY=1` moves 256 MiB each way instead of 12.
 
-#[path = "end_to_end/crowds.rs"]
 mod crowds;
-#[path = "end_to_end/restarts.rs"]
 mod restarts;
-#[path = "end_to_end/signals.rs"]
 mod signals;
-mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,9 +12,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::support;
+use super::support::{Running, run_ok, start_client, start_server, texts, write_private};
 use marline_testkit::need;
 use ring::digest::{Context, SHA256, digest};
-use support::{Running, run_ok, start_client, start_server, texts, write_private};
 
 /// Bytes that do not repeat within a segment, by position.
 fn pattern(offset: u64, out: &mut [u8]) {

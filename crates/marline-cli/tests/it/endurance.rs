@@ -1,8 +1,6 @@
 //! Churn, many streams, and ends without notice. Small versions run with all tests; `cargo xtask endurance`
 //! runs the large ones and prints their figures (docs/endurance.md). Needs root.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::support;
+use super::support::{Beside, Running, ServerSide, start_client, start_server};
 use marline_testkit::need;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::{Beside, Running, ServerSide, start_client, start_server};
 
 /// What a process holds.
 #[derive(Copy, Clone, Debug, Default)]
@@ -185,7 +184,7 @@ impl Drop for Echo {
 fn echo(dir: &Path) -> Echo {
     let note = dir.join("echo");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--ignored", "--exact", "the_echo"]).env(ECHO, &note);
+    command.args(["--ignored", "--exact", support::name_of_test(the_echo)]).env(ECHO, &note);
     let process = command.stdout(Stdio::null()).spawn().expect("this program again");
     let mut found = None;
     until("the echo listens", || {

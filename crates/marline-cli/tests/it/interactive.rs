@@ -6,8 +6,6 @@
 //! sudo cargo test -p marline-cli --test interactive -- --nocapture
 //! ```
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -15,10 +13,10 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use super::support::stage::{self, PATIENCE, Stage, hear};
 use marline_lab::scenario::Side;
 use marline_testkit::{need, wiretap};
 use serde_json::Value;
-use support::stage::{self, PATIENCE, Stage, hear};
 
 const SCENARIO: &str = include_str!("support/phone.toml");
 
@@ -43,7 +41,7 @@ const HOLE_MS: [f64; 2] = [1_500.0, 3_000.0];
 /// Sends back what comes.
 #[test]
 fn echo() {
-    if !stage::plays("echo") {
+    if !stage::plays(echo) {
         return;
     }
     let listener = TcpListener::bind("0.0.0.0:8080").expect("bind");
@@ -88,14 +86,14 @@ fn type_keys(count: usize) {
 
 #[test]
 fn keys() {
-    if stage::plays("keys") {
+    if stage::plays(keys) {
         type_keys((ENDS.as_millis() / TYPES_EVERY.as_millis()) as usize);
     }
 }
 
 #[test]
 fn new_keys() {
-    if stage::plays("new_keys") {
+    if stage::plays(new_keys) {
         type_keys(NEW_KEYS);
     }
 }
@@ -153,7 +151,7 @@ fn day_out(dir: &Path, server: Server) {
         Server::Ours => ("", "--invite-file invite --carrier raw --warm 0 -L 9000:127.0.0.1:8080"),
         Server::Kernel => ("mptcpize run", "--direct -L 9000:10.0.1.1:8080"),
     };
-    hear(&stage.role(Side::Server, wrapper, "echo"), "ready");
+    hear(&stage.role(Side::Server, wrapper, echo), "ready");
     if server == Server::Ours {
         stage.marline_server("raw");
     }
@@ -166,7 +164,7 @@ fn day_out(dir: &Path, server: Server) {
     let lines = stage.program(Side::Client, "marline monitor --json --control client.sock");
     let mut events = Events { lines, seen: Vec::new() };
     std::thread::sleep(Duration::from_millis(300));
-    let keys = stage.role(Side::Client, "", "keys");
+    let keys = stage.role(Side::Client, "", keys);
     hear(&keys, "first");
     let begun = Instant::now();
     let until = |at: Duration| std::thread::sleep(at.saturating_sub(begun.elapsed()));
@@ -184,7 +182,7 @@ fn day_out(dir: &Path, server: Server) {
     assert!(verdict(&during, LTE).contains("good"), "{during}");
     events.collect();
     let known = events.of("CREATED", "").len();
-    let new_keys = stage.role(Side::Client, "", "new_keys");
+    let new_keys = stage.role(Side::Client, "", new_keys);
     let new_sum = hear(&new_keys, "sum ");
     events.collect();
     let created: Vec<String> =

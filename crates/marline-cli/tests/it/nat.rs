@@ -3,16 +3,16 @@
 //! on by a new subflow. Needs root.
 
 mod path_health;
-mod support;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::support;
+use super::support::native::start_nginx;
+use super::support::world::{Until, World, namespaces_work};
 use marline_testkit::need;
-use support::native::start_nginx;
-use support::world::{Until, World, namespaces_work};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nat_world.sh");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat_world.sh");
 const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
 
 fn world(dir: &Path) -> Option<World> {

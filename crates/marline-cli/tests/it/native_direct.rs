@@ -1,10 +1,9 @@
 //! `marline client --direct` to real servers: a kernel's Multipath TCP (by `mptcpize`), and plain TCP
 //! by fallback, over two networks between namespaces. Needs root.
 
-mod support;
-
-use support::native::{start_nginx, start_sshd, world};
-use support::world::{Until, World};
+use super::support;
+use super::support::native::{start_nginx, start_sshd, world};
+use super::support::world::{Until, World};
 
 const CLIENT: &str = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
 

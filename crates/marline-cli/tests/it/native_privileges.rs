@@ -1,13 +1,12 @@
 //! What the native carrier needs of the system, and what it keeps: CAP_NET_RAW to start, nothing while
 //! it runs. The sandbox of the units in `packaging/` as far as it goes without systemd. Needs root.
 
-mod support;
-
 use std::path::Path;
 
+use super::support;
+use super::support::native::{start_nginx, world};
+use super::support::world::{Until, World};
 use marline_testkit::need;
-use support::native::{start_nginx, world};
-use support::world::{Until, World};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 

@@ -1,10 +1,8 @@
 //! `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (by
 //! `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
 
-mod support;
-
-use support::native::{start_nginx, start_sshd, world};
-use support::world::{Until, World};
+use super::support::native::{start_nginx, start_sshd, world};
+use super::support::world::{Until, World};
 
 /// The kernel of the client spoke Multipath TCP on so many connections, and none fell back.
 fn used_mptcp(world: &World, connections: u64) {

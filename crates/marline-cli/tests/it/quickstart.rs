@@ -6,18 +6,17 @@
 //! and `wwan0`, a server, and an internet between them with example.org and host.example, whose addresses are
 //! public there and nowhere else. That needs root; without it the test is left out loudly.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
+use super::support;
+use super::support::world::{Until, World, namespaces_work};
 use marline_testkit::need;
-use support::world::{Until, World, namespaces_work};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quickstart.md");
-const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/quickstart_world.sh");
+const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/quickstart_world.sh");
 const STEP_S: &str = "30";
 
 /// A fenced block.

@@ -6,16 +6,14 @@
 //! sudo cargo test -p marline-cli --test ssh_hole -- --nocapture
 //! ```
 
-mod support;
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::support::stage::{self, Stage, hear};
 use marline_lab::scenario::Side;
-use support::stage::{self, Stage, hear};
 
 const SCENARIO: &str = include_str!("support/phone.toml");
 

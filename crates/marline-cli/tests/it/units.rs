@@ -1,17 +1,15 @@
 //! The units of `packaging/`, started by systemd itself with all that they forbid: a machine in namespaces
 //! of its own. Needs root, systemd and a cgroup to make.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::support::world::namespaces_work;
 use marline_testkit::need;
-use support::world::namespaces_work;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/units_world.sh");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/units_world.sh");
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A machine; everything on it ends with it, and its cgroup is gone.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::support::*;
 use marline_wire::mptcp::{MpCapable, MpCapableForm, MpJoin, MptcpOption};
 use marline_wire::{SeqNum, TcpFlags, TcpHeader, TcpOptions, fill_tcp_checksum};
-use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::support::machines::on_two_machines;
-use marline::{Carrier, Client, ClientConfig, Extensions, Registry, Stream};
 use super::support::*;
+use marline::{Carrier, Client, ClientConfig, Extensions, Registry, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BURST: usize = 8_000;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::support::machines::on_two_machines;
+use super::support::*;
 use marline::{
     Carrier, Client, Counters, Extensions, Interactive, PathChange, Stream, interactive,
 };
 use marline_policy::Role;
-use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ROUNDS: usize = 40;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn interfaces_are_found_used_and_followed() {
-    let name = name_of_test(&|| ());
+    let name = name_of_test(&interfaces_are_found_used_and_followed);
     match role().as_deref() {
         Some("server") => return run(serve()),
         Some("client") => {
@@ -217,5 +217,5 @@ fn a_named_path_without_route_is_a_loud_error() {
     if !can_make_machines() {
         return;
     }
-    run_this_test("client", &["-rn"], name_of_test(&|| ()));
+    run_this_test("client", &["-rn"], name_of_test(&a_named_path_without_route_is_a_loud_error));
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::support::machines::{Far, near_counter, near_ip, on_two_machines, packets_sent};
+use super::support::*;
 use marline::{
     Carrier, Client, FallbackReason, Listener, ServerAddress, ServerConfig, Stream, SubflowState,
 };
-use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: usize = 6_000_000;

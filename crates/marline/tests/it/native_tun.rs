@@ -4,9 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::support::machines::{Far, near_counter, near_ip, on_two_machines};
+use super::support::*;
 use marline::{Carrier, Listener, ServerAddress, ServerConfig, TunPath};
 use marline_testkit::need;
-use super::support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const BYTES: usize = 3_000_000;

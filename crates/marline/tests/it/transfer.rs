@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use marline::{Direction, ObservedPath, PacketObserver, Passing, RadioKind};
 use super::support::*;
+use marline::{Direction, ObservedPath, PacketObserver, Passing, RadioKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]

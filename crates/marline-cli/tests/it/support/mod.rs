@@ -18,6 +18,12 @@ use std::time::{Duration, Instant};
 /// How long a process may take to say that it is ready.
 const READY: Duration = Duration::from_secs(30);
 
+/// The name by which the harness knows this test, for who starts it in a process of its own.
+pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
+    let path = std::any::type_name::<T>();
+    path.split_once("::").expect("the program's name first").1
+}
+
 /// The program with these arguments, in `dir`.
 pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));

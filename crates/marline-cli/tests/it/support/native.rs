@@ -6,7 +6,7 @@ use marline_testkit::need;
 
 use super::world::{Until, World, namespaces_work};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/native_world.sh");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/native_world.sh");
 
 /// The world, if this machine can have it.
 pub(crate) fn world(dir: &Path, programs: &[&str]) -> Option<World> {

@@ -12,6 +12,7 @@ use marline_lab::net::{Net, Options};
 use marline_lab::scenario::{Scenario, Side};
 use marline_testkit::need;
 
+use super::name_of_test;
 use super::world::namespaces_work;
 
 /// How long anything may take.
@@ -34,8 +35,8 @@ pub(crate) fn possible(programs: &[&str]) -> bool {
 }
 
 /// Whether this test binary runs to play this part.
-pub(crate) fn plays(role: &str) -> bool {
-    std::env::var(ROLE).as_deref() == Ok(role)
+pub(crate) fn plays(role: impl Fn()) -> bool {
+    std::env::var(ROLE).as_deref() == Ok(name_of_test(role))
 }
 
 /// Two hosts. Programs end before their namespaces do.
@@ -118,7 +119,8 @@ impl Stage {
     }
 
     /// This test binary once more, as the test `role`, which must ask [`plays`]; `wrapper` runs it.
-    pub(crate) fn role(&mut self, side: Side, wrapper: &str, role: &str) -> Receiver<String> {
+    pub(crate) fn role(&mut self, side: Side, wrapper: &str, role: impl Fn()) -> Receiver<String> {
+        let role = name_of_test(role);
         let binary = std::env::current_exe().expect("this test");
         let text = format!("exec {wrapper} {} --exact {role} --nocapture", binary.display());
         let mut command = self.command(&text);

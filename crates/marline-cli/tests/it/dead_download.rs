@@ -6,6 +6,7 @@
 //! sudo cargo test -p marline-cli --test dead_download -- --nocapture
 //! ```
 
+use super::support;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -131,6 +132,7 @@ fn download(dir: &Path, options: &str) -> Hole {
 
 #[test]
 fn a_download_goes_on_over_lte_although_wifi_dies() {
+    let _alone = support::alone();
     if !stage::possible(&[]) {
         return;
     }

@@ -1,9 +1,11 @@
 //! The demo as a user runs it, only shorter: the whole product end to end.
 
+use super::support;
 use std::process::Command;
 
 #[test]
 fn the_demo_ends_well_and_its_files_are_intact() {
+    let _alone = support::alone();
     let directory = tempfile::tempdir().expect("directory");
     let json = directory.path().join("demo.json");
     let output = Command::new(env!("CARGO_BIN_EXE_marline"))

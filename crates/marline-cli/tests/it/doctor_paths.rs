@@ -1,6 +1,7 @@
 //! `marline doctor --server` against boxes between two namespaces: it says in plain words what each does,
 //! and the connection through it brings right bytes or an error. Native TCP; needs root.
 
+use super::support;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -145,6 +146,7 @@ const BOXES: &[(&str, &[&str])] = &[
 
 #[test]
 fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
+    let _alone = support::alone();
     if !need::root() || need::program("ip").is_none() || !Path::new("/dev/net/tun").exists() {
         return;
     }

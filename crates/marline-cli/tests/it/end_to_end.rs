@@ -122,6 +122,7 @@ fn size() -> u64 {
 
 #[test]
 fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
+    let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
@@ -168,6 +169,7 @@ fn curl_both_ways_over_two_links_one_of_which_dies_and_returns() {
 
 #[test]
 fn refusals_reach_curl_and_name_the_flag_on_both_sides() {
+    let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut server = start_server(dir.path(), &[]);
@@ -182,6 +184,7 @@ fn refusals_reach_curl_and_name_the_flag_on_both_sides() {
 
 #[test]
 fn a_revoked_client_and_a_foreign_invite_are_told_so() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let path = format!("127.0.0.1={}", server.address);
@@ -211,6 +214,7 @@ fn a_revoked_client_and_a_foreign_invite_are_told_so() {
 
 #[test]
 fn connect_joins_standard_input_and_output() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let invite = server.invite_file.to_str().unwrap();
@@ -232,6 +236,7 @@ fn connect_joins_standard_input_and_output() {
 
 #[test]
 fn a_restarted_server_is_found_again() {
+    let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     let dir = tempfile::tempdir().unwrap();
     let flags = ["--allow", "127.0.0.0/8"];
@@ -254,6 +259,7 @@ fn a_restarted_server_is_found_again() {
 
 #[test]
 fn no_answer_names_path_and_firewall() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();

@@ -149,12 +149,14 @@ fn churn(connections: u64) {
 
 #[test]
 fn a_front_survives_churn() {
+    let _alone = support::alone();
     churn(1_000);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn a_front_survives_two_hundred_thousand_connections() {
+    let _alone = support::alone();
     churn(200_000);
 }
 
@@ -360,6 +362,7 @@ const PER_STREAM_KIB: u64 = 48;
 
 #[test]
 fn the_proxy_carries_many_streams_and_gives_their_memory_back() {
+    let _alone = support::alone();
     // What is given back when a flood is over must be more than what is kept anyway.
     streams(800, 2);
 }
@@ -379,24 +382,28 @@ fn streams_again(count: usize, rounds: usize) {
 
 #[test]
 fn streams_opened_again_within_time_wait_are_as_good_as_the_first() {
+    let _alone = support::alone();
     streams_again(500, 4);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn ten_thousand_streams_opened_again_within_time_wait_are_as_good_as_the_first() {
+    let _alone = support::alone();
     streams_again(10_000, 3);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn the_proxy_carries_ten_thousand_streams() {
+    let _alone = support::alone();
     streams(10_000, 1);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask endurance"]
 fn memory_does_not_grow_from_round_to_round() {
+    let _alone = support::alone();
     streams(2_000, 5);
 }
 
@@ -420,6 +427,7 @@ fn traces_left() -> [BTreeSet<String>; 3] {
 /// kill -9 of each end: its port can be had again at once, by it and by others, and nothing is left.
 #[test]
 fn nothing_is_left_by_who_is_killed() {
+    let _others = support::among_others();
     if !need::root() || need::program("nginx").is_none() || need::program("ip").is_none() {
         return;
     }

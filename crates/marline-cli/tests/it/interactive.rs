@@ -6,6 +6,7 @@
 //! sudo cargo test -p marline-cli --test interactive -- --nocapture
 //! ```
 
+use super::support;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -240,6 +241,7 @@ fn read_captures(dir: &Path, server: Server) {
 
 #[test]
 fn out_of_wifi_and_back_with_a_server_of_ours() {
+    let _alone = support::alone();
     if stage::possible(&[]) {
         let dir = tempfile::tempdir().expect("directory");
         day_out(dir.path(), Server::Ours);
@@ -248,6 +250,7 @@ fn out_of_wifi_and_back_with_a_server_of_ours() {
 
 #[test]
 fn out_of_wifi_and_back_with_the_kernels_server() {
+    let _alone = support::alone();
     if !stage::possible(&["mptcpize"]) {
         return;
     }

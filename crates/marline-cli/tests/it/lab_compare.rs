@@ -1,6 +1,7 @@
 //! `marline lab compare` as a process: every contestant runs, the table is made, and an interrupted one
 //! goes on. What the figures are is not judged here: this machine may be busy.
 
+use super::support;
 use std::process::{Command, Output};
 
 use marline_testkit::need;
@@ -13,6 +14,7 @@ fn compare(results: &std::path::Path, more: &[&str]) -> Output {
 
 #[test]
 fn every_contestant_runs_and_the_table_is_made_once() {
+    let _alone = support::alone();
     if !need::root() || need::program("ip").is_none() {
         return;
     }

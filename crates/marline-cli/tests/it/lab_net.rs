@@ -1,6 +1,7 @@
 //! `marline lab net` and `marline link --between` as processes: traffic passes, commands count, and
 //! nothing stays, even after SIGKILL.
 
+use super::support;
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
@@ -87,6 +88,7 @@ fn scenario(name: &str) -> String {
 
 #[test]
 fn what_a_killed_net_leaves_is_swept() {
+    let _others = support::among_others();
     if !need::root() || need::program("ip").is_none() {
         return;
     }
@@ -120,6 +122,7 @@ fn what_a_killed_net_leaves_is_swept() {
 
 #[test]
 fn a_net_obeys_reports_and_ends_when_told() {
+    let _others = support::among_others();
     if !need::root() || need::program("ip").is_none() {
         return;
     }
@@ -170,6 +173,7 @@ impl Drop for Namespaces {
 
 #[test]
 fn a_link_between_namespaces_obeys_and_reports_per_path() {
+    let _others = support::among_others();
     if !need::root() || need::program("ip").is_none() {
         return;
     }

@@ -1,6 +1,7 @@
 //! `marline lab report` in a real browser: the page is whole, shows what it must, and needs nothing
 //! but itself.
 
+use super::support;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -133,6 +134,7 @@ fn is_dark(colour: &serde_json::Value) -> bool {
 
 #[test]
 fn a_browser_shows_the_whole_page_and_fetches_nothing() {
+    let _alone = support::alone();
     let Some(browser) = need::program("chromium") else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let page = page(dir.path());

@@ -1,5 +1,6 @@
 //! `marline lab run` and `sweep` as a process: the documentation's first experiment, as a reader does it.
 
+use super::support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -46,6 +47,7 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn the_first_experiment_runs_as_the_page_says() {
+    let _others = support::among_others();
     let (dir, file) = place();
     let page = docs();
     let [sim, live] = &commands(&page, "marline lab run first.toml")[..] else {
@@ -93,6 +95,7 @@ fn the_first_experiment_runs_as_the_page_says() {
 
 #[test]
 fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
+    let _others = support::among_others();
     let (dir, file) = place();
     let page = docs();
     let mut text = std::fs::read_to_string(&file).expect("text");

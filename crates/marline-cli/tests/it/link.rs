@@ -1,5 +1,6 @@
 //! `marline link` as a process: commands on its socket, statistics at its end.
 
+use super::support;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
@@ -27,6 +28,7 @@ fn ask(control: &mut BufReader<UnixStream>, order: &str) -> Value {
 
 #[test]
 fn a_link_obeys_and_reports() {
+    let _others = support::among_others();
     let directory = tempfile::tempdir().expect("directory");
     let socket = directory.path().join("link.sock");
     let server = UdpSocket::bind("127.0.0.1:0").expect("bind");
@@ -90,6 +92,7 @@ fn connect(socket: &std::path::Path) -> UnixStream {
 
 #[test]
 fn a_wrong_description_is_refused_in_words() {
+    let _others = support::among_others();
     let output = Command::new(env!("CARGO_BIN_EXE_marline"))
         .args(["link", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "rate=fast"])
         .output()

@@ -85,6 +85,7 @@ fn moves(world: &World, server: usize) -> usize {
 
 #[test]
 fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     // No other path to go on by.
@@ -139,6 +140,7 @@ server.serve_forever()
 /// ends of the subflow hear it: another one comes at once, on the only path too.
 #[test]
 fn native_connections_go_on_by_a_new_subflow() {
+    let _others = support::among_others();
     for paths in ["--path wlan0", "--path wlan0 --path wwan0"] {
         let dir = tempfile::tempdir().expect("a folder");
         let Some(mut world) = world(dir.path()) else { return };
@@ -154,6 +156,7 @@ fn native_connections_go_on_by_a_new_subflow() {
 /// the other one carries on.
 #[test]
 fn native_connections_leave_a_path_that_swallows_them() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     start(&mut world, "raw", "--path wlan0 --path wwan0");
@@ -168,6 +171,7 @@ fn native_connections_leave_a_path_that_swallows_them() {
 
 #[test]
 fn the_doctor_names_it() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     world.start("server", "marline doctor --listen 9.9.9.1:7000", Until::Says("listening on"));

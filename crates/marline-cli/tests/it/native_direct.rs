@@ -35,6 +35,7 @@ fn announce(world: &World) {
 
 #[test]
 fn curl_reaches_a_kernel_that_speaks_mptcp() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
     announce(&world);
@@ -51,6 +52,7 @@ fn curl_reaches_a_kernel_that_speaks_mptcp() {
 
 #[test]
 fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
     start_nginx(&mut world, "", "[::]:80 ipv6only=off", 80);
@@ -70,6 +72,7 @@ fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
 
 #[test]
 fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
     announce(&world);
@@ -96,6 +99,7 @@ fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
 
 #[test]
 fn dead_families_and_dead_paths_do_not_keep_anybody_from_a_name() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx", "nft"]) else { return };
     start_nginx(&mut world, "mptcpize run", "[::]:80 ipv6only=off", 80);
@@ -119,6 +123,7 @@ fn dead_families_and_dead_paths_do_not_keep_anybody_from_a_name() {
 
 #[test]
 fn a_forward_survives_the_loss_of_a_network() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
     start_nginx(&mut world, "mptcpize run", "10.91.1.1:80", 80);
@@ -141,6 +146,7 @@ fn a_forward_survives_the_loss_of_a_network() {
 
 #[test]
 fn the_tunnel_to_our_own_server_can_be_native_too() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
     start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
@@ -167,6 +173,7 @@ fn the_tunnel_to_our_own_server_can_be_native_too() {
 /// killed and came back: nothing in flight means no retransmission that could be answered by a reset.
 #[test]
 fn a_download_fails_soon_after_a_killed_native_server_is_back() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "python3"]) else { return };
     // A kilobyte every 10 ms without an announced length: an end of the stream would look like its end.

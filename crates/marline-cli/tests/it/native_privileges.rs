@@ -32,6 +32,7 @@ fn serve_fails(world: &World, capabilities: &str, listen: &str) -> String {
 
 #[test]
 fn one_capability_is_enough_and_none_is_kept() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
     // The world's directory is root's alone.
@@ -62,6 +63,7 @@ fn one_capability_is_enough_and_none_is_kept() {
 
 #[test]
 fn what_is_missing_is_said_with_its_remedy() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(world) = world(dir.path(), &["setpriv"]) else { return };
     world.run("server", &format!("chmod a+rx {0} {0}/*", dir.path().display()));
@@ -77,6 +79,7 @@ fn what_is_missing_is_said_with_its_remedy() {
 
 #[test]
 fn files_may_carry_the_capability() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["setpriv", "setcap"]) else { return };
     let marked = world.command("server", "setcap cap_net_raw+ep ../bin/marline", "10").status();
@@ -94,6 +97,7 @@ fn files_may_carry_the_capability() {
 
 #[test]
 fn behind_an_interface_of_its_own_it_needs_none() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx", "setpriv"]) else { return };
     if !Path::new("/dev/net/tun").exists() {
@@ -147,6 +151,7 @@ fn verdict(world: &World, wrapper: &str, what: &str) -> (String, String) {
 
 #[test]
 fn the_doctor_finds_what_works_and_what_does_not() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(world) = world(dir.path(), &["setpriv", "nft"]) else { return };
     world.run("server", &format!("chmod a+rx {0} {0}/bin", dir.path().display()));
@@ -181,6 +186,7 @@ fn exposure(unit: &Path) -> f64 {
 
 #[test]
 fn units_are_valid_and_expose_little() {
+    let _others = support::among_others();
     let Some(_) = need::program("systemd-analyze") else { return };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("marline");

@@ -1,6 +1,7 @@
 //! `marline serve` in front of real services, with stock clients: a kernel's Multipath TCP (by
 //! `mptcpize`) and plain TCP, over two networks between namespaces. Needs root.
 
+use super::support;
 use super::support::native::{start_nginx, start_sshd, world};
 use super::support::world::{Until, World};
 
@@ -16,6 +17,7 @@ fn used_mptcp(world: &World, connections: u64) {
 
 #[test]
 fn curl_fetches_from_nginx_which_learns_who_asks() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
     start_nginx(&mut world, "", "127.0.0.1:8080 proxy_protocol", 8080);
@@ -50,6 +52,7 @@ fn curl_fetches_from_nginx_which_learns_who_asks() {
 
 #[test]
 fn fifty_streams_of_http_2_share_one_connection() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx", "h2load", "openssl"]) else {
         return;
@@ -99,6 +102,7 @@ fn iperf3(world: &World, way: &str) -> u64 {
 
 #[test]
 fn iperf3_both_ways() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["iperf3"]) else { return };
     world.start("server", "iperf3 -s -B 127.0.0.1 -p 5202", Until::Listens(5202));
@@ -114,6 +118,7 @@ fn iperf3_both_ways() {
 
 #[test]
 fn ssh_logs_in_and_copies() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
     start_sshd(&mut world, "127.0.0.1", 2222, "");
@@ -145,6 +150,7 @@ fn documented_rules() -> String {
 
 #[test]
 fn the_documented_firewall_lets_marline_through_and_another_does_not() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx", "nft"]) else { return };
     start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
@@ -175,6 +181,7 @@ fn the_documented_firewall_lets_marline_through_and_another_does_not() {
 
 #[test]
 fn a_drain_finishes_what_runs_and_refuses_what_comes() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["curl", "nginx"]) else { return };
     start_nginx(&mut world, "", "127.0.0.1:8080", 8080);
@@ -203,6 +210,7 @@ fn a_drain_finishes_what_runs_and_refuses_what_comes() {
 
 #[test]
 fn ends_of_either_side_reach_the_other() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(mut world) = world(dir.path(), &["python3"]) else { return };
     std::fs::write(world.dir.join("server/service.py"), SERVICE).unwrap();

@@ -97,6 +97,7 @@ fn run(world: &mut World, block: &Block, input: &[u8]) {
 
 #[test]
 fn the_page_works_word_for_word() {
+    let _alone = support::alone();
     for program in ["curl", "ssh", "sshd", "ssh-keygen", "unshare", "nsenter", "ip", "python3"] {
         let Some(_) = need::program(program) else { return };
     }

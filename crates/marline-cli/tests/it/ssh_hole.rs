@@ -6,6 +6,7 @@
 //! sudo cargo test -p marline-cli --test ssh_hole -- --nocapture
 //! ```
 
+use super::support;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
@@ -144,6 +145,7 @@ fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
 
 #[test]
 fn keys_are_echoed_although_wifi_dies() {
+    let _alone = support::alone();
     if !stage::possible(&["ssh", "sshd", "ssh-keygen"]) {
         return;
     }

@@ -1,6 +1,7 @@
 //! The units of `packaging/`, started by systemd itself with all that they forbid: a machine in namespaces
 //! of its own. Needs root, systemd and a cgroup to make.
 
+use super::support;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,6 +97,7 @@ fn heard(machine: &mut Machine, dir: &Path) -> String {
 
 #[test]
 fn systemd_starts_all_three_and_they_work_together() {
+    let _alone = support::alone();
     for program in ["unshare", "ip", "curl", "python3", "systemctl", "pivot_root", "chroot"] {
         let Some(_) = need::program(program) else { return };
     }

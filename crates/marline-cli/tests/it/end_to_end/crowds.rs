@@ -1,5 +1,6 @@
 //! Programs that open many connections at once, through the proxy: none of them may fail.
 
+use super::support;
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -114,6 +115,7 @@ fn members(group: u32) -> Vec<String> {
 
 #[test]
 fn no_worker_of_a_program_beside_outlives_it() {
+    let _others = support::among_others();
     let Some(nginx) = need::program("nginx") else { return };
     let dir = tempfile::tempdir().unwrap();
     let web = web(&nginx, dir.path());
@@ -132,6 +134,7 @@ fn no_worker_of_a_program_beside_outlives_it() {
 
 #[test]
 fn redis_benchmark_with_fifty_connections_fails_nowhere() {
+    let _others = support::among_others();
     let Some(server) = need::program("redis-server") else { return };
     let Some(benchmark) = need::program("redis-benchmark") else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -152,6 +155,7 @@ fn redis_benchmark_with_fifty_connections_fails_nowhere() {
 
 #[test]
 fn a_hundred_connections_of_h2load_and_a_thousand_of_ab_fail_nowhere() {
+    let _others = support::among_others();
     let Some(nginx) = need::program("nginx") else { return };
     let Some(h2load) = need::program("h2load") else { return };
     let Some(ab) = need::program("ab") else { return };
@@ -219,6 +223,7 @@ fn browse(browser: &Path, home: &PathBuf, socks: SocketAddr, url: &str) -> Strin
 
 #[test]
 fn a_browser_loads_two_hundred_files_of_forty_hosts() {
+    let _others = support::among_others();
     let Some(nginx) = need::program("nginx") else { return };
     let Some(browser) = need::program("chromium") else { return };
     let dir = tempfile::tempdir().unwrap();

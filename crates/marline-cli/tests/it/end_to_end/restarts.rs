@@ -1,6 +1,7 @@
 //! Servers that end in the middle of a download: what curl is told, and when. The download's length is
 //! not announced, so an end of the stream would make it look whole.
 
+use super::support;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -71,6 +72,7 @@ const FLAGS: [&str; 2] = ["--allow", "127.0.0.0/8"];
 
 #[test]
 fn curl_fails_soon_after_a_killed_server_is_back() {
+    let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     for paths in [&["127.0.0.1"][..], &["127.0.0.1", "127.0.0.2"]] {
         let dir = tempfile::tempdir().unwrap();
@@ -96,6 +98,7 @@ fn curl_fails_soon_after_a_killed_server_is_back() {
 
 #[test]
 fn what_a_drain_cuts_off_ends_with_an_error() {
+    let _others = support::among_others();
     let Some(_) = need::program("curl") else { return };
     for who in ["server", "client"] {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Signals of running programs: what they end, what they change, and what they leave alone.
 
+use super::support;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -46,6 +47,7 @@ fn echo(stream: &mut TcpStream, text: &[u8]) {
 
 #[test]
 fn a_hundred_streams_outlive_every_signal_that_is_not_an_end() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
     let path = format!("127.0.0.1={}", server.address);
@@ -71,6 +73,7 @@ fn a_hundred_streams_outlive_every_signal_that_is_not_an_end() {
 
 #[test]
 fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let mut server = start_server(dir.path(), &[]);
     let path = format!("127.0.0.1={}", server.address);
@@ -105,6 +108,7 @@ fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
 
 #[test]
 fn a_client_takes_over_another_invite() {
+    let _others = support::among_others();
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let flags = ["--allow", "127.0.0.0/8"];
     let (first, second) = (start_server(one.path(), &flags), start_server(two.path(), &flags));
@@ -124,6 +128,7 @@ fn a_client_takes_over_another_invite() {
 
 #[test]
 fn a_front_takes_over_another_service() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("serve.toml");
     let listen = format!("127.0.0.1:{}", free_udp_port());

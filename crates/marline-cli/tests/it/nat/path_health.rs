@@ -48,6 +48,7 @@ const PORTAL: &str =
 
 #[test]
 fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     let (_, client) = start(&mut world, DROP);
@@ -81,6 +82,7 @@ fn a_network_that_drops_or_forbids_udp_is_named_once_and_taken_back() {
 
 #[test]
 fn where_no_path_is_left_one_line_says_so_and_a_server_that_is_gone_refuses() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     let (server, client) = start(&mut world, "meta l4proto udp drop");
@@ -117,6 +119,7 @@ fn doctor(world: &World, invite: &str) -> (String, bool) {
 
 #[test]
 fn the_doctor_goes_the_way_of_an_invite_and_says_where_it_ends() {
+    let _others = support::among_others();
     let dir = tempfile::tempdir().expect("a folder");
     let Some(mut world) = world(dir.path()) else { return };
     let (server, _) = start(&mut world, "accept");

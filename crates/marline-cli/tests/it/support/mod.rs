@@ -1,7 +1,7 @@
 //! Running the program as its users do: as processes.
 
 // Each test file uses its part.
-#![allow(dead_code, reason = "every test binary compiles this file and uses a part of it")]
+#![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
 
 pub(crate) mod native;
 pub(crate) mod stage;
@@ -13,7 +13,23 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
+
+/// Whom the machine belongs to.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// For tests whose figures other work would spoil, or that take all of the machine: no test that asks runs
+/// meanwhile.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    // Who panicked with it has spoiled nothing.
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For all tests that are more than a moment's work. Once in a test: a second time it may wait for itself.
+pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How long a process may take to say that it is ready.
 const READY: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 //! the hole and its parts. Needs root.
 //!
 //! ```text
-//! sudo cargo test -p marline-cli --test dead_download -- --nocapture
+//! sudo cargo test -p marline-cli --test it dead_download -- --nocapture
 //! ```
 
 use super::support;

@@ -3,7 +3,7 @@
 //! again afterwards. Once with our server, once with the kernel's Multipath TCP. Needs root.
 //!
 //! ```text
-//! sudo cargo test -p marline-cli --test interactive -- --nocapture
+//! sudo cargo test -p marline-cli --test it interactive -- --nocapture
 //! ```
 
 use super::support;

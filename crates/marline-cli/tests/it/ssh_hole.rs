@@ -3,7 +3,7 @@
 //! Needs root.
 //!
 //! ```text
-//! sudo cargo test -p marline-cli --test ssh_hole -- --nocapture
+//! sudo cargo test -p marline-cli --test it ssh_hole -- --nocapture
 //! ```
 
 use super::support;

@@ -80,11 +80,17 @@ pub(crate) fn fuzz(root: &Path, seconds: Option<&str>) -> TaskResult {
         Some(text) => text.parse().map_err(|error| format!("`{text}` seconds: {error}"))?,
     };
     // Seeds: a fuzzer that starts from nothing spends its time on finding out what a segment is.
-    let mut seeds =
-        command(root, "cargo", &["test", "-q", "-p", "marline-testkit", "--test", "corpus"]);
+    let mut seeds = command(
+        root,
+        "cargo",
+        &["test", "-q", "-p", "marline-testkit", "--test", "it", "corpus::"],
+    );
     run(seeds.env("MARLINE_WRITE_CORPUS", "1"))?;
     for target in fuzz_targets(root)? {
         println!("--- {target}");
+        if !root.join("fuzz/corpus").join(&target).is_dir() {
+            return Err(format!("no seeds were written for {target}"));
+        }
         let mut fuzzer = command(root, "cargo", &["fuzz", "run", "--sanitizer", "none", &target]);
         fuzzer.arg("--");
         fuzzer.arg(format!("-max_total_time={seconds}"));

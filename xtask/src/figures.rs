@@ -17,7 +17,7 @@ const ROWS: &[(&str, &str)] = &[
     ("death", "run --release -q -p marline-sim --example numbers death"),
     ("sleep", "run --release -q -p marline-sim --example numbers sleep"),
     ("worlds", "run --release -q -p marline-sim --example numbers worlds"),
-    ("live", "test --release -q -p marline-cli --test end_to_end -- --nocapture"),
+    ("live", "test --release -q -p marline-cli --test it end_to_end:: -- --nocapture"),
     ("bulk", "run --release -q -p marline --example bulk"),
     ("memory", "bench -q -p marline-core --bench memory"),
     ("echo", "run --release -q -p marline --example echo"),
@@ -25,7 +25,7 @@ const ROWS: &[(&str, &str)] = &[
     ("links", "bench -q -p marline-emulator --bench tunnel"),
     ("handover", HANDOVER),
     ("captures", "test --release -q -p marline-sim --test it capture:: -- --nocapture"),
-    ("captures", "test --release -q -p marline-testkit --test tshark -- --nocapture"),
+    ("captures", "test --release -q -p marline-testkit --test it tshark:: -- --nocapture"),
 ];
 
 /// Draws the README's figure again, into the tree.
@@ -75,4 +75,28 @@ fn beside_ns3(root: &Path) -> TaskResult {
     let ran = compiled.and_then(|()| run(&mut command(root, &program.to_string_lossy(), &[])));
     let _ = std::fs::remove_file(&program);
     ran
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ROWS;
+
+    /// A filter that fits no test is no error for cargo.
+    #[test]
+    fn rows_name_modules_of_tests_that_are_there() {
+        let root = crate::workspace_root();
+        let mut seen = 0;
+        for line in ROWS.iter().map(|(_, line)| *line) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let after =
+                |word: &str| Some(words[words.iter().position(|w| *w == word)? + 1..].to_vec());
+            let (Some(package), Some(program)) = (after("-p"), after("--test")) else { continue };
+            let module = program[1].strip_suffix("::").expect("a module");
+            let place = root.join("crates").join(package[0]).join("tests").join(program[0]);
+            let there = [format!("{module}.rs"), format!("{module}/mod.rs")];
+            assert!(there.iter().any(|file| place.join(file).is_file()), "{line}");
+            seen += 1;
+        }
+        assert!(seen >= 3);
+    }
 }

@@ -5,17 +5,15 @@
 //! 64 kB that nobody cuts or sums, which no user-space stack can; the second table is with segments
 //! as they are on a wire. Both ends share this machine's processors.
 
-#[path = "../tests/support/machines.rs"]
-mod machines;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use machines::{Far, kernel_socket, near_ip, on_two_machines};
 use marline::Carrier;
+use support::machines::{Far, kernel_socket, near_ip, on_two_machines};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -23,7 +21,7 @@ const BYTES: usize = 256 << 20;
 const ROUNDS: usize = 3;
 
 fn main() {
-    on_two_machines("native", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         let plain = far.serve("10.1.0.2:7000", false);
         let mptcp = far.serve("10.1.0.2:7001", true);

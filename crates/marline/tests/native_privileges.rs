@@ -3,8 +3,7 @@
 //!
 //! Capabilities belong to threads, so this test has a `main` of its own instead of the harness.
 
-#[path = "support/machines.rs"]
-mod machines;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,9 +11,9 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use machines::{near_counter, on_two_machines, role};
 use marline::advanced::RawSockets;
 use marline::{Carrier, Client, Server, Stream};
+use support::machines::{near_counter, on_two_machines, role};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -26,11 +25,11 @@ fn main() {
     if let Some("dropped") = role().as_deref() {
         return dropped();
     }
-    on_two_machines("native_privileges", |mut far| {
+    on_two_machines(|mut far| {
         far.cable(1);
         far.serve(SERVER, true);
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.env(machines::ROLE, "dropped").stdin(Stdio::piped()).stdout(Stdio::piped());
+        child.env(support::machines::ROLE, "dropped").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Dropped::start(&mut child);
         child.hear("connected");
         far.cable(2);

@@ -9,7 +9,7 @@
 
 mod burst;
 mod requests;
-#[path = "../../tests/support/mod.rs"]
+#[path = "../../tests/it/support/mod.rs"]
 mod support;
 
 fn main() {

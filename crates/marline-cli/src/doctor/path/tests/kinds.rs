@@ -10,8 +10,8 @@ use super::talk::{ACK, Notes, SYN, Segment, Talk, content};
 const PAGE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/concepts/middleboxes.md"));
 const LIVE: [&str; 2] = [
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor_paths.rs")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nat.rs")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/doctor_paths.rs")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat.rs")),
 ];
 
 /// How the connection itself came out.

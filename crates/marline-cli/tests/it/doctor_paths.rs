@@ -1,0 +1,190 @@
+//! Tests of `marline doctor --server` against middleboxes between two namespaces: it names what
+//! each does, and a connection through it delivers the right bytes or an error. Native TCP; needs
+//! root.
+
+use super::support;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use marline_testkit::need;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_marline");
+/// Most of the time each only waits.
+const AT_ONCE: usize = 8;
+/// Some middleboxes act by chance, and a busy machine stretches what they do: whoever was not named
+/// is looked at again with fewer beside him.
+const AGAIN: [usize; 2] = [2, 1];
+
+/// Two namespaces, the link between them, and the doctor's other end. All of it ends with this.
+struct NamespacePair {
+    names: [String; 2],
+    children: Vec<Child>,
+}
+
+impl Drop for NamespacePair {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for name in &self.names {
+            let _ = ip(&["netns", "del", name]);
+        }
+    }
+}
+
+fn ip(words: &[&str]) -> bool {
+    Command::new("ip").args(words).status().is_ok_and(|status| status.success())
+}
+
+impl NamespacePair {
+    fn new(number: usize, boxes: &str) -> NamespacePair {
+        let name = |side| format!("dp{}-{number}{side}", std::process::id());
+        let mut namespaces = NamespacePair { names: ["c", "s"].map(name), children: Vec::new() };
+        for name in &namespaces.names {
+            assert!(ip(&["netns", "add", name]), "a namespace");
+            assert!(ip(&["-n", name, "link", "set", "lo", "up"]));
+        }
+        let path = format!("wifi,10.93.1.2/24,10.93.1.1/24,rate=20M,delay=10ms{boxes}");
+        let [client, server] = namespaces.names.clone();
+        namespaces.start(&["link", "--between", &client, &server, "--path", &path, "--for", "120"]);
+        for (name, address) in [(&client, "10.93.1.2"), (&server, "10.93.1.1")] {
+            wait_for("the link", || {
+                let words = ["-n", name, "-o", "addr", "show", "dev", "wifi", "up"];
+                let output = Command::new("ip").args(words).output().expect("ip");
+                String::from_utf8_lossy(&output.stdout).contains(address)
+            });
+        }
+        let responder = ["netns", "exec", &server, PROGRAM, "doctor", "--listen", "10.93.1.1:7000"];
+        let mut command = Command::new("ip");
+        command.args(responder).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the responder");
+        let out = child.stdout.take().expect("its output");
+        namespaces.children.push(child);
+        let mut line = String::new();
+        let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line);
+        assert!(read.is_ok() && line.contains("listening on"), "{line}");
+        namespaces
+    }
+
+    fn start(&mut self, words: &[&str]) {
+        let mut command = Command::new(PROGRAM);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::null());
+        self.children.push(command.spawn().expect("the program starts"));
+    }
+
+    /// What the doctor says.
+    fn examine(&self) -> String {
+        let words = ["netns", "exec", &self.names[0], "timeout", "100", PROGRAM, "doctor"];
+        let mut command = Command::new("ip");
+        command.args(words).args(["--server", "10.93.1.1:7000", "--path", "10.93.1.2"]);
+        let output = command.stdin(Stdio::null()).output().expect("the doctor");
+        let err = String::from_utf8_lossy(&output.stderr);
+        format!("{}{err}", String::from_utf8_lossy(&output.stdout))
+    }
+}
+
+fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(15);
+    while !ready() {
+        assert!(Instant::now() < until, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+const RIGHT: &str = "157200 bytes came back right";
+
+/// Middleboxes, and what the doctor must say (all of it).
+const BOXES: &[(&str, &[&str])] = &[
+    ("", &["Multipath TCP, 157200", "nothing on the way meddles with Multipath TCP"]),
+    (
+        ",up.strip=mptcp:syn",
+        &[RIGHT, "strips the options of Multipath TCP from SYNs", "UDP carrier"],
+    ),
+    (",down.strip=mptcp:synack", &[RIGHT, "strips the options of Multipath TCP from SYN/ACKs"]),
+    (",strip=mptcp:rest", &[RIGHT, "strips the options of Multipath TCP after the handshake"]),
+    (",up.strip=mptcp:rest", &[RIGHT, "after the handshake, towards the server"]),
+    (",down.strip=mptcp:rest", &[RIGHT, "after the handshake, towards here"]),
+    // Begins while messages go to and fro, and RFC 8684 has no way on: a clear error.
+    (",strip=mptcp:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
+    (",up.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards the server"]),
+    (",down.strip=mptcp:rest@2s", &["FAILS", "in mid-stream, towards here"]),
+    (",strip=dss:rest@2s", &["FAILS", "strips the options of Multipath TCP in mid-stream"]),
+    (
+        ",strip=mptcp+sack_permitted+sack+timestamps+window_scale",
+        &[RIGHT, "strips the options of Multipath TCP from SYNs"],
+    ),
+    (
+        ",up.block=mptcp:syn",
+        &[RIGHT, "drops SYNs with the options of Multipath TCP", "seven seconds"],
+    ),
+    (",down.block=mptcp:synack", &[RIGHT, "drops SYN/ACKs with the options of Multipath TCP"]),
+    (",block=mptcp:rest", &[RIGHT, "drops segments with the options of Multipath TCP"]),
+    (",down.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards here"]),
+    (",up.block=mptcp:rest", &[RIGHT, "drops segments with the options", "towards the server"]),
+    (",block=mptcp:rest@2s", &["FAILS", "drops segments with the options", "in mid-stream"]),
+    (
+        ",renumber=yes",
+        &["Multipath TCP, 157200", "rewrites sequence numbers: Multipath TCP does not"],
+    ),
+    (",renumber=not-sack,loss=3%", &[RIGHT, "not those in selective acknowledgments"]),
+    (",split=500B", &["Multipath TCP, 157200", "splits segments"]),
+    (",split=500B:first", &["Multipath TCP, 157200", "splits segments"]),
+    (",split=90B:first", &["Multipath TCP, 157200", "splits segments"]),
+    (",split=700B,coalesce=3ms", &[RIGHT, "splits segments", "coalesces segments"]),
+    (",split=700B:first,coalesce=3ms", &[RIGHT, "splits segments", "coalesces segments"]),
+    (",coalesce=3ms", &[RIGHT, "coalesces segments"]),
+    (",thin=8", &["Multipath TCP, 157200", "thins out acknowledgments"]),
+    (",thin=8,loss=1%", &["Multipath TCP, 157200", "thins out acknowledgments"]),
+    (",rebind=2s", &["Multipath TCP, 157200", "forgets address translations"]),
+    (",up.swallow=2%", &[RIGHT, "acknowledges data that it does not deliver"]),
+    (",swallow=2%", &["acknowledges data that it does not deliver"]),
+    (",swallow=100%", &["FAILS", "what is sent is acknowledged, and nothing comes back"]),
+    (",up.rewrite=5%", &["FAILS", "changes payload", "DSS checksums"]),
+];
+
+#[test]
+fn each_box_is_named_and_bytes_are_right_or_an_error_is_said() {
+    let _alone = support::alone();
+    if !need::root() || need::program("ip").is_none() || !Path::new("/dev/net/tun").exists() {
+        return;
+    }
+    let all: Vec<usize> = (0..BOXES.len()).collect();
+    let mut complaints = examine_all(&all, AT_ONCE);
+    for at_once in AGAIN {
+        let missed: Vec<usize> = complaints.iter().map(|(number, _)| *number).collect();
+        for (_, words) in &complaints {
+            eprintln!("once more: {words}");
+        }
+        complaints = examine_all(&missed, at_once);
+    }
+    let words: Vec<String> = complaints.into_iter().map(|(_, words)| words).collect();
+    assert!(words.is_empty(), "{}", words.join("\n"));
+}
+
+/// Has the doctor look at these middleboxes; returns those of which it did not say what it must.
+fn examine_all(numbers: &[usize], at_once: usize) -> Vec<(usize, String)> {
+    let next = Mutex::new(numbers.iter());
+    let complaints = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let Some(&number) = next.lock().expect("unpoisoned").next() else { return };
+            let (boxes, words) = BOXES[number];
+            let namespaces = NamespacePair::new(number, boxes);
+            let mut said = namespaces.examine();
+            if boxes.is_empty() {
+                // Asked again at once, the other end tells nothing of the first time.
+                said = namespaces.examine();
+            }
+            let missing: Vec<&&str> = words.iter().filter(|word| !said.contains(**word)).collect();
+            if !missing.is_empty() {
+                let words = format!("`{boxes}`: {missing:?} is missing in\n{said}");
+                complaints.lock().expect("unpoisoned").push((number, words));
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(work))));
+    complaints.into_inner().expect("unpoisoned")
+}

@@ -1,0 +1,149 @@
+//! Tests of signal handling: what signals end, what they change, and what they leave alone.
+
+use super::support;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::support::{Running, free_udp_port, start_client, start_server};
+
+/// A TCP server that gives back what it gets.
+fn echo_target() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut reader = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut reader, &mut &stream);
+            });
+        }
+    });
+    address
+}
+
+/// A stream to `target` by way of a SOCKS5 port; the reply's code if it is refused.
+fn open(socks: SocketAddr, target: SocketAddr) -> Result<TcpStream, u8> {
+    let SocketAddr::V4(target) = target else { panic!("an IPv4 target") };
+    let mut stream = TcpStream::connect(socks).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    stream.read_exact(&mut [0; 2]).unwrap();
+    let mut request = vec![5, 1, 0, 1];
+    request.extend_from_slice(&target.ip().octets());
+    request.extend_from_slice(&target.port().to_be_bytes());
+    stream.write_all(&request).unwrap();
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).unwrap();
+    if reply[1] == 0 { Ok(stream) } else { Err(reply[1]) }
+}
+
+fn echo(stream: &mut TcpStream, text: &[u8]) {
+    stream.write_all(text).unwrap();
+    let mut back = vec![0; text.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(back, text);
+}
+
+#[test]
+fn a_hundred_streams_outlive_every_signal_that_is_not_an_end() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
+    let path = format!("127.0.0.1={}", server.address);
+    let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    let target = echo_target();
+    let mut streams: Vec<TcpStream> = (0..100).map(|_| open(socks, target).unwrap()).collect();
+    for program in [&mut server.process, &mut client] {
+        for name in ["USR1", "USR2", "ALRM", "VTALRM", "RTMIN", "HUP"] {
+            program.signal(name);
+        }
+        program.line_with("SIGHUP: configuration read again");
+    }
+    for (number, stream) in streams.iter_mut().enumerate() {
+        echo(stream, format!("still {number}").as_bytes());
+    }
+    echo(&mut open(socks, target).unwrap(), b"and a new one");
+    drop(streams);
+    server.process.signal("QUIT");
+    assert!(server.process.wait(Duration::from_secs(30)), "SIGQUIT is an orderly end");
+    client.signal("TERM");
+    assert!(client.wait(Duration::from_secs(30)), "SIGTERM is an orderly end");
+}
+
+#[test]
+fn a_server_takes_over_new_rules_limits_and_log_level_and_refuses_a_bad_file() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = start_server(dir.path(), &[]);
+    let path = format!("127.0.0.1={}", server.address);
+    let (_client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    let target = echo_target();
+    assert_eq!(open(socks, target).unwrap_err(), 2, "not allowed by the rules");
+
+    let file = dir.path().join("server.toml");
+    let made = std::fs::read_to_string(&file).unwrap();
+    let change = |more: &str| std::fs::write(&file, format!("{made}{more}\n")).unwrap();
+    change("allow = [\"127.0.0.0/8\"]\nlog = \"debug\"\nshards = 2");
+    server.process.signal("HUP");
+    server.process.line_with("configuration read again, new: allow, log");
+    server.process.line_with("need a restart: shards");
+    let mut stream = open(socks, target).unwrap();
+    server.process.line_with("DEBUG");
+
+    // A bad file changes nothing, and says where it is bad.
+    change("allow = [\"127.0.0.1/8\"]");
+    server.process.signal("HUP");
+    server.process.line_with("what was in force stays");
+    server.process.line_with("127.0.0.0/8");
+    echo(&mut open(socks, target).unwrap(), b"as before");
+
+    // Rules are for new streams.
+    change("deny = [\"127.0.0.0/8\"]");
+    server.process.signal("HUP");
+    server.process.line_with("new: allow, deny, log");
+    assert_eq!(open(socks, target).unwrap_err(), 2);
+    echo(&mut stream, b"the old one goes on");
+}
+
+#[test]
+fn a_client_takes_over_another_invite() {
+    let _others = support::among_others();
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let flags = ["--allow", "127.0.0.0/8"];
+    let (first, second) = (start_server(one.path(), &flags), start_server(two.path(), &flags));
+    // A path without an address of the server: the invite has it.
+    let (mut client, socks) =
+        start_client(one.path(), &first.invite_file, &["--path", "127.0.0.1"]);
+    let target = echo_target();
+    let mut stream = open(socks, target).unwrap();
+    std::fs::copy(&second.invite_file, &first.invite_file).unwrap();
+    client.signal("HUP");
+    client.line_with("another invite");
+    echo(&mut open(socks, target).unwrap(), b"by way of the other server");
+    echo(&mut stream, b"by way of the first one");
+    first.process.signal("KILL");
+    echo(&mut open(socks, target).unwrap(), b"which is not needed any more");
+}
+
+#[test]
+fn a_front_takes_over_another_service() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("serve.toml");
+    let listen = format!("127.0.0.1:{}", free_udp_port());
+    let write = |to: &str| {
+        let text = format!("listen = [\"{listen}\"]\ncarrier = \"udp\"\nto = \"{to}\"\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    write("127.0.0.1:81");
+    let mut front = Running::start(dir.path(), &["serve", "--config", file.to_str().unwrap()]);
+    front.line_with("listening on ");
+    write("127.0.0.1:82");
+    front.signal("USR1");
+    front.line_with("SIGUSR1 means nothing here");
+    front.signal("HUP");
+    front.line_with("configuration read again, new: to");
+    front.signal("INT");
+    assert!(front.wait(Duration::from_secs(30)), "SIGINT is an orderly end");
+}

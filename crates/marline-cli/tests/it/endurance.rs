@@ -1,0 +1,506 @@
+//! Endurance tests: churn, many streams, and abrupt ends. Small versions run with all tests; `cargo
+//! xtask endurance` runs the large ones and prints their figures (docs/research/endurance.md). Needs root.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::support;
+use super::support::{Beside, Running, ServerSide, start_client, start_server};
+use marline_testkit::need;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// What a process holds.
+#[derive(Copy, Clone, Debug, Default)]
+struct Held {
+    kib: u64,
+    descriptors: usize,
+}
+
+impl Held {
+    fn by(process: u32) -> Held {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
+        let descriptors =
+            std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count);
+        Held { kib: kib.unwrap_or_default(), descriptors }
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// nginx on loopback, with a small page.
+fn nginx(dir: &Path) -> (Beside, SocketAddr) {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let text = format!(
+        "daemon off; pid nginx.pid; error_log stderr crit; worker_processes 1;
+        events {{ worker_connections 4096; }}
+        http {{ access_log off; client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp;
+        uwsgi_temp_path tmp; scgi_temp_path tmp;
+        server {{ listen {address} backlog=4096; location / {{ return 200 {}; }} }} }}",
+        "x".repeat(1_000)
+    );
+    std::fs::write(dir.join("nginx.conf"), text).expect("a file");
+    let mut command = Command::new("nginx");
+    let nginx = Beside::start(command.args(["-p", ".", "-c", "nginx.conf"]).current_dir(dir));
+    let until = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < until, "nginx does not listen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    (nginx, address)
+}
+
+/// Fetches the page over a new connection of the kernel's, Multipath TCP or plain.
+fn fetch(server: SocketAddr, source: Ipv4Addr, mptcp: bool) -> io::Result<()> {
+    let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    let mut socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol))?;
+    socket.bind(&SocketAddr::from((source, 0)).into())?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    socket.connect_timeout(&server.into(), Duration::from_secs(20))?;
+    socket.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut page = Vec::new();
+    socket.read_to_end(&mut page)?;
+    if page.starts_with(b"HTTP/1.1 200") && page.ends_with(b"xxxx") {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} bytes came", page.len())))
+}
+
+fn mptcp_works() -> bool {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_ok()
+}
+
+/// `marline serve` in front of nginx: so many connections one after the other, sixteen at once. Memory and
+/// descriptors are looked at after a tenth and at the end.
+fn churn(connections: u64) {
+    if !need::root() || need::program("nginx").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_nginx, backend) = nginx(dir.path());
+    let (listen, to) = (format!("127.0.0.1:{}", free_port()), backend.to_string());
+    let limits = ["--max-per-source", "4000"];
+    let mut words = vec!["serve", "--listen", &listen, "--to", &to];
+    words.extend_from_slice(&limits);
+    let mut serve = Running::start(dir.path(), &words);
+    let server = serve.address_after("listening on ");
+    let begin = Held::by(serve.id());
+    let multipath = mptcp_works();
+    let (done, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let start = Instant::now();
+    let mut samples = Vec::new();
+    std::thread::scope(|scope| {
+        for worker in 0..16_u8 {
+            let (done, failed) = (&done, &failed);
+            scope.spawn(move || {
+                // Sources of their own, or the ports of one would run out.
+                let source = Ipv4Addr::new(127, 0, 1, worker + 1);
+                loop {
+                    let number = done.fetch_add(1, Ordering::Relaxed);
+                    if number >= connections {
+                        return;
+                    }
+                    if let Err(error) = fetch(server, source, multipath && number % 2 == 0) {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        eprintln!("connection {number}: {error}");
+                    }
+                }
+            });
+        }
+        let mut next = connections / 10;
+        while done.load(Ordering::Relaxed) < connections {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = done.load(Ordering::Relaxed);
+            if now >= next {
+                samples.push((now, Held::by(serve.id())));
+                next += connections / 10;
+            }
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    // What is still being closed counts as held: TIME-WAIT is kept for a minute, and is bounded.
+    std::thread::sleep(Duration::from_secs(2));
+    let end = Held::by(serve.id());
+    let rate = connections as f64 / seconds;
+    println!(
+        "churn: {connections} connections in {seconds:.0} s ({rate:.0}/s), half of them MPTCP: {multipath}"
+    );
+    println!("  at the start {begin:?}");
+    samples.iter().for_each(|(count, held)| println!("  after {count:>7} {held:?}"));
+    println!("  2 s after the last one {end:?}; failed: {}", failed.load(Ordering::Relaxed));
+    assert_eq!(failed.load(Ordering::Relaxed), 0, "every page came whole");
+    let warm = samples.first().map_or(begin, |(_, held)| *held);
+    // A fifth, and what allocators keep, once TIME-WAIT has filled (16,384 entries).
+    let filled = samples.iter().find(|(count, _)| *count > 40_000).map_or(warm, |(_, held)| *held);
+    let allowed = filled.kib + filled.kib / 5 + 8_192;
+    assert!(end.kib <= allowed, "{} KiB, at most {allowed}", end.kib);
+    assert!(end.descriptors <= begin.descriptors + 2, "{begin:?} {end:?}");
+}
+
+#[test]
+fn a_front_survives_churn() {
+    let _alone = support::alone();
+    churn(1_000);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask endurance"]
+fn a_front_survives_two_hundred_thousand_connections() {
+    let _alone = support::alone();
+    churn(200_000);
+}
+
+/// As many descriptors as the system gives to root.
+fn raise_descriptors(wanted: u64) -> bool {
+    let limit = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+    let enough = getrlimit(Resource::Nofile).current.is_none_or(|current| current >= wanted);
+    enough || setrlimit(Resource::Nofile, limit).is_ok()
+}
+
+/// The variable that makes [`the_echo`] one.
+const ECHO: &str = "MARLINE_ENDURANCE_ECHO";
+
+/// An echo in a process of its own, so that its descriptors are not ours; it ends with this.
+struct Echo {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn echo(dir: &Path) -> Echo {
+    let note = dir.join("echo");
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--ignored", "--exact", support::name_of_test(the_echo)]).env(ECHO, &note);
+    let process = command.stdout(Stdio::null()).spawn().expect("this program again");
+    let mut found = None;
+    until("the echo listens", || {
+        found = std::fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok());
+        found.is_some()
+    });
+    Echo { process, address: found.expect("an address") }
+}
+
+/// No test: the other end of those that need an echo. One thread per connection, with small stacks.
+#[test]
+#[ignore = "a part of other tests"]
+fn the_echo() {
+    let Some(note) = std::env::var_os(ECHO) else { return };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    std::fs::write(note, format!("{address}\n")).expect("a file");
+    for mut stream in listener.incoming().flatten() {
+        let serve = move || {
+            let mut buffer = [0; 512];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                if stream.write_all(&buffer[..count]).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(serve);
+        drop(thread.expect("a thread"));
+    }
+}
+
+/// Opens a stream through the proxy.
+fn through(socks: SocketAddr, target: SocketAddr) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(socks)?;
+    // Ten thousand at once on a busy machine take their time.
+    stream.set_read_timeout(Some(Duration::from_secs(180)))?;
+    stream.write_all(&[5, 1, 0])?;
+    let mut answer = [0; 2];
+    stream.read_exact(&mut answer)?;
+    let mut request = vec![5, 1, 0, 1, 127, 0, 0, 1];
+    request.extend_from_slice(&target.port().to_be_bytes());
+    stream.write_all(&request)?;
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply)?;
+    if reply[1] == 0 { Ok(stream) } else { Err(io::Error::other(format!("SOCKS5: {}", reply[1]))) }
+}
+
+/// Two messages on each, all at once; each must get its own.
+fn echo_twice(open: &mut [TcpStream]) {
+    for round in 0..2_u8 {
+        for (number, stream) in open.iter_mut().enumerate() {
+            let text = format!("stream {number} round {round} ................").into_bytes();
+            stream.write_all(&text[..24]).expect("a write");
+        }
+        for (number, stream) in open.iter_mut().enumerate() {
+            let text = format!("stream {number} round {round} ................").into_bytes();
+            let mut got = [0; 24];
+            stream.read_exact(&mut got).unwrap_or_else(|error| panic!("stream {number}: {error}"));
+            assert_eq!(got, text[..24], "stream {number} has its own bytes");
+        }
+    }
+}
+
+/// Opens so many streams through the proxy, eight at a time.
+fn open_all(socks: SocketAddr, target: SocketAddr, count: usize) -> Vec<TcpStream> {
+    const AT_ONCE: usize = 8;
+    let mut open = Vec::with_capacity(count);
+    std::thread::scope(|scope| {
+        let share = count.div_ceil(AT_ONCE);
+        let work: Vec<_> = (0..AT_ONCE)
+            .map(|worker| {
+                let mine = share.min(count.saturating_sub(worker * share));
+                let some = (0..mine).map(move |_| through(socks, target));
+                scope.spawn(move || some.collect::<io::Result<Vec<TcpStream>>>())
+            })
+            .collect();
+        for part in work {
+            open.extend(part.join().expect("no panic").expect("every stream opens"));
+        }
+    });
+    assert_eq!(open.len(), count);
+    open
+}
+
+/// What is held once the descriptors are back and `small` holds of the memory, or after a while.
+fn settled(
+    processes: [u32; 2],
+    begin: &[Held; 2],
+    small: impl Fn(usize, &Held) -> bool,
+) -> [Held; 2] {
+    // Until ends are noticed, TIME-WAIT's minute, then some seconds until free pages are given back.
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let held = processes.map(Held::by);
+        let back = |at: usize| held[at].descriptors < begin[at].descriptors + 20;
+        let all = (0..2).all(|at| back(at) && small(at, &held[at]));
+        if all || Instant::now() > until {
+            return held;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Client and server with room for many streams, and what answers behind them.
+struct Proxy {
+    echo: Echo,
+    client: Running,
+    server: ServerSide,
+    socks: SocketAddr,
+}
+
+impl Proxy {
+    /// With room for so many streams; `None` if this machine has no descriptors for them.
+    fn for_streams(dir: &Path, count: usize) -> Option<Proxy> {
+        if !raise_descriptors(count as u64 + 2_000) {
+            need::skip("descriptors cannot be raised here");
+            return None;
+        }
+        let most = (count + 200).to_string();
+        let limits = ["--max-connections", most.as_str()];
+        let server = start_server(dir, &["--allow", "127.0.0.0/8", limits[0], limits[1]]);
+        let path = format!("127.0.0.1={}", server.address);
+        let flags = ["--path", &path, limits[0], limits[1]];
+        let (client, socks) = start_client(dir, &server.invite_file, &flags);
+        Some(Proxy { echo: echo(dir), client, server, socks })
+    }
+}
+
+/// The proxy with so many streams at once, several times: each is opened, all stay open, each echoes a
+/// message twice, all are closed. What they took is given back each time, and does not grow from round to
+/// round.
+fn streams(count: usize, rounds: usize) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(proxy) = Proxy::for_streams(dir.path(), count) else { return };
+    let (socks, target) = (proxy.socks, proxy.echo.address);
+    let both = [proxy.client.id(), proxy.server.process.id()];
+    drop(open_all(socks, target, 1));
+    let begin = both.map(Held::by);
+    println!("streams: {count} at once\n  client, server at the start {begin:?}");
+    for round in 1..=rounds {
+        let start = Instant::now();
+        let mut open = open_all(socks, target, count);
+        let opened_s = start.elapsed().as_secs_f64();
+        let echoes = Instant::now();
+        echo_twice(&mut open);
+        let echoes_s = echoes.elapsed().as_secs_f64();
+        let held = both.map(Held::by);
+        drop(open);
+        println!(
+            "  round {round}: opened in {opened_s:.1} s, two echoes on each in {echoes_s:.1} s"
+        );
+        println!("    with all open {held:?}");
+        // An eighth of what they took, for TIME-WAIT and tables; and what allocators keep.
+        let allowed =
+            |at: usize| begin[at].kib + held[at].kib.saturating_sub(begin[at].kib) / 8 + KEPT_KIB;
+        let end = settled(both, &begin, |at, held| held.kib <= allowed(at));
+        println!("    after all were closed {end:?}");
+        for at in 0..2 {
+            let (begin, end) = (begin[at], end[at]);
+            assert!(end.descriptors < begin.descriptors + 20, "descriptors: {begin:?} {end:?}");
+            let allowed = allowed(at);
+            assert!(end.kib <= allowed, "memory: {begin:?} {end:?}, {allowed} KiB allowed");
+            let per_stream = held[at].kib.saturating_sub(begin.kib) / count as u64;
+            assert!(per_stream <= PER_STREAM_KIB, "{per_stream} KiB for each stream");
+        }
+    }
+}
+
+/// What may stay after streams were closed, beside a part of what they took.
+const KEPT_KIB: u64 = 6_144;
+/// What an open stream may take at one end, with its part of what all share.
+const PER_STREAM_KIB: u64 = 48;
+
+#[test]
+fn the_proxy_carries_many_streams_and_gives_their_memory_back() {
+    let _alone = support::alone();
+    // What is given back when a flood is over must be more than what is kept anyway.
+    streams(800, 2);
+}
+
+/// Streams opened and closed again and again, each time within the minute in which the server remembers the last
+/// ones' ports: every one gets a subflow, and its bytes.
+fn streams_again(count: usize, rounds: usize) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(proxy) = Proxy::for_streams(dir.path(), count) else { return };
+    let begun = Instant::now();
+    for round in 1..=rounds {
+        let mut open = open_all(proxy.socks, proxy.echo.address, count);
+        echo_twice(&mut open);
+        println!("  round {round}: over after {:.1} s", begun.elapsed().as_secs_f64());
+    }
+}
+
+#[test]
+fn streams_opened_again_within_time_wait_are_as_good_as_the_first() {
+    let _alone = support::alone();
+    streams_again(500, 4);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask endurance"]
+fn ten_thousand_streams_opened_again_within_time_wait_are_as_good_as_the_first() {
+    let _alone = support::alone();
+    streams_again(10_000, 3);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask endurance"]
+fn the_proxy_carries_ten_thousand_streams() {
+    let _alone = support::alone();
+    streams(10_000, 1);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo xtask endurance"]
+fn memory_does_not_grow_from_round_to_round() {
+    let _alone = support::alone();
+    streams(2_000, 5);
+}
+
+fn printed(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).output();
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What a killed process might leave on the machine: rules, namespaces, interfaces.
+fn traces_left() -> [BTreeSet<String>; 3] {
+    let lines = |text: String| text.lines().map(str::to_owned).collect();
+    let links = printed("ip", &["-o", "link"]);
+    let names = links.lines().filter_map(|line| Some(line.split(": ").nth(1)?.to_owned()));
+    [
+        lines(printed("nft", &["list", "ruleset"])),
+        lines(printed("ip", &["netns", "list"])),
+        names.collect(),
+    ]
+}
+
+/// kill -9 of each end: its port can be had again at once, by it and by others, and nothing is left.
+#[test]
+fn nothing_is_left_by_who_is_killed() {
+    let _others = support::among_others();
+    if !need::root() || need::program("nginx").is_none() || need::program("ip").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (_nginx, backend) = nginx(dir.path());
+    let mine = format!("kl{}", std::process::id());
+    let before = traces_left();
+    let (listen, to) = (format!("127.0.0.1:{}", free_port()), backend.to_string());
+    for round in 0..3 {
+        let mut serve = Running::start(dir.path(), &["serve", "--listen", &listen, "--to", &to]);
+        let server = serve.address_after("listening on ");
+        fetch(server, Ipv4Addr::LOCALHOST, false)
+            .unwrap_or_else(|error| panic!("{round}: {error}"));
+        // A connection in the middle of things, whose other end is killed.
+        let mut held = TcpStream::connect(server).expect("a connection");
+        held.write_all(b"GET / HTTP/1.0\r\n").expect("half a request");
+        serve.signal("KILL");
+        let _ = serve_ended(&mut serve);
+        let plain = TcpListener::bind(server).expect("the port is free at once");
+        drop(plain);
+    }
+    let names = [format!("{mine}c"), format!("{mine}s")];
+    for name in &names {
+        assert!(Command::new("ip").args(["netns", "add", name]).status().expect("ip").success());
+    }
+    let path = "wifi,10.94.1.2/24,10.94.1.1/24,delay=1ms";
+    let words = ["link", "--between", &names[0], &names[1], "--path", path];
+    let mut link = Running::start(dir.path(), &words);
+    let has_link = || printed("ip", &["-n", &names[0], "-o", "link"]).contains("wifi");
+    until("the link", has_link);
+    link.signal("KILL");
+    let _ = serve_ended(&mut link);
+    until("the interface goes", || !has_link());
+    for name in &names {
+        assert!(Command::new("ip").args(["netns", "del", name]).status().expect("ip").success());
+    }
+    let other = echo(dir.path());
+    let server = start_server(dir.path(), &["--allow", "127.0.0.0/8"]);
+    let path = format!("127.0.0.1={}", server.address);
+    let (mut client, socks) = start_client(dir.path(), &server.invite_file, &["--path", &path]);
+    let stream = through(socks, other.address).expect("a stream");
+    client.signal("KILL");
+    let _ = serve_ended(&mut client);
+    drop(TcpListener::bind(socks).expect("the port is free at once"));
+    drop(stream);
+    let ServerSideEnd(address) = kill_server(server);
+    drop(std::net::UdpSocket::bind(address).expect("the UDP port is free at once"));
+    // Other tests make namespaces of their own meanwhile; ours must be gone.
+    let after = traces_left();
+    let rules: Vec<_> =
+        after[0].difference(&before[0]).filter(|line| line.contains(&mine)).collect();
+    assert!(rules.is_empty(), "{rules:?}");
+    for set in &after[1..] {
+        assert!(!set.iter().any(|name| name.contains(&mine)), "{set:?}");
+    }
+}
+
+struct ServerSideEnd(SocketAddr);
+
+fn kill_server(mut server: support::ServerSide) -> ServerSideEnd {
+    server.process.signal("KILL");
+    let _ = serve_ended(&mut server.process);
+    ServerSideEnd(server.address)
+}
+
+fn serve_ended(process: &mut Running) -> bool {
+    process.wait(Duration::from_secs(10))
+}
+
+fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !ready() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,264 @@
+//! Test of `--mode interactive` between namespaces, over native TCP: WiFi falls silent and comes
+//! back while keystrokes are echoed. LTE sleeps until then, carries everything meanwhile, including
+//! new connections, and sleeps again afterwards. Once with `marline server`, once with the kernel's
+//! Multipath TCP. Needs root.
+//!
+//! ```text
+//! sudo cargo test -p marline-cli --test it interactive -- --nocapture
+//! ```
+
+use super::support;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use super::support::two_uplinks::{self, PATIENCE, TwoUplinks, hear};
+use marline_lab::scenario::Side;
+use marline_testkit::{need, wiretap};
+use serde_json::Value;
+
+const SCENARIO: &str = include_str!("support/phone.toml");
+
+const WIFI: &str = "10.0.1.2:";
+const LTE: &str = "10.0.2.2:";
+const KEY_BYTES: usize = 60;
+const TYPES_EVERY: Duration = Duration::from_millis(50);
+/// WiFi is there for so long, then silent, then back; and the keys end.
+const DIES: Duration = Duration::from_secs(3);
+const RETURNS: Duration = Duration::from_secs(8);
+const ENDS: Duration = Duration::from_secs(21);
+/// While it is silent a new connection is opened then ...
+const OPENS: Duration = Duration::from_millis(5_500);
+/// ... and of so many keys.
+const NEW_KEYS: usize = 40;
+/// LTE must be closed so long after WiFi's return: a question every 1.2 s (lost ones 2.4 s apart), a clean
+/// period of 2 s, a quiet time of 2 s, and what a busy machine adds.
+const ASLEEP_AFTER: Duration = Duration::from_secs(9);
+/// The longest echo: with our server, and with one that knows nothing of what we do.
+const HOLE_MS: [f64; 2] = [1_500.0, 3_000.0];
+
+/// Sends back what comes.
+#[test]
+fn echo() {
+    if !two_uplinks::plays(echo) {
+        return;
+    }
+    let listener = TcpListener::bind("0.0.0.0:8080").expect("bind");
+    println!("ready");
+    for stream in listener.incoming().flatten() {
+        std::thread::spawn(move || {
+            let _ = stream.set_nodelay(true);
+            let mut writer = stream.try_clone().expect("clone");
+            let _ = std::io::copy(&mut &stream, &mut writer);
+        });
+    }
+}
+
+/// Types keys, compares what comes back, and tells how many came and the longest wait.
+fn type_keys(count: usize) {
+    let stream = TcpStream::connect("127.0.0.1:9000").expect("connect");
+    stream.set_nodelay(true).expect("nodelay");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let mut reader = stream.try_clone().expect("clone");
+    let begun = Instant::now();
+    let key = |n: usize| -> Vec<u8> { (0..KEY_BYTES).map(|i| (n * 31 + i) as u8).collect() };
+    let typist = std::thread::spawn(move || {
+        let mut stream = stream;
+        for n in 0..count {
+            std::thread::sleep((begun + TYPES_EVERY * n as u32).duration_since(Instant::now()));
+            stream.write_all(&key(n)).expect("write");
+        }
+    });
+    let mut longest = Duration::ZERO;
+    for n in 0..count {
+        let mut came = vec![0; KEY_BYTES];
+        reader.read_exact(&mut came).expect("an echo");
+        assert_eq!(came, key(n), "key {n}");
+        longest = longest.max(begun.elapsed().saturating_sub(TYPES_EVERY * n as u32));
+        if n == 0 {
+            println!("first");
+        }
+    }
+    typist.join().expect("typist");
+    println!("sum {count} {}", longest.as_micros());
+}
+
+#[test]
+fn keys() {
+    if two_uplinks::plays(keys) {
+        type_keys((ENDS.as_millis() / TYPES_EVERY.as_millis()) as usize);
+    }
+}
+
+#[test]
+fn new_keys() {
+    if two_uplinks::plays(new_keys) {
+        type_keys(NEW_KEYS);
+    }
+}
+
+/// What `marline monitor --json` said, in its order.
+struct Events {
+    lines: Receiver<String>,
+    seen: Vec<Value>,
+}
+
+impl Events {
+    fn collect(&mut self) {
+        let lines = self.lines.try_iter();
+        self.seen.extend(lines.filter_map(|line| serde_json::from_str(&line).ok()));
+    }
+
+    /// Those of this name whose local address begins so.
+    fn of(&self, name: &str, local: &str) -> Vec<&Value> {
+        let here = |event: &&Value| {
+            event["event"] == name && event["local"].as_str().is_none_or(|l| l.starts_with(local))
+        };
+        self.seen.iter().filter(here).collect()
+    }
+}
+
+/// Packets that LTE's link was offered so far, and how often its radio was woken.
+fn lte(hosts: &TwoUplinks) -> (u64, u64) {
+    let report = hosts.net.report().expect("report").pop().expect("two links");
+    let packets = report.up.stats.offered_packets + report.down.stats.offered_packets;
+    (packets, report.radio.map_or(0, |radio| radio.energy.promotions))
+}
+
+fn table(hosts: &TwoUplinks) -> String {
+    hosts.shell(Side::Client, "marline monitor --table --once --control client.sock")
+}
+
+/// The path health monitor's line for a local address.
+fn health(table: &str, local: &str) -> String {
+    let table_below = table.split("path health\n").nth(1).unwrap_or_default();
+    let line = table_below.lines().find(|line| line.starts_with(local.trim_end_matches(':')));
+    line.unwrap_or_else(|| panic!("no {local} in\n{table}")).to_owned()
+}
+
+/// Who answers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Server {
+    Ours,
+    Kernel,
+}
+
+/// WiFi falls silent and comes back; what happened is checked as it happens.
+fn day_out(dir: &Path, server: Server) {
+    let mut hosts = TwoUplinks::set(SCENARIO, "mobile", dir);
+    let (wrapper, options) = match server {
+        Server::Ours => ("", "--invite-file invite --carrier raw --warm 0 -L 9000:127.0.0.1:8080"),
+        Server::Kernel => ("mptcpize run", "--direct -L 9000:10.0.1.1:8080"),
+    };
+    hear(&hosts.role(Side::Server, wrapper, echo), "ready");
+    if server == Server::Ours {
+        hosts.marline_server("raw");
+    }
+    let client = format!(
+        "marline client {options} --mode interactive --path wifi --path lte,backup \
+         --control client.sock --pcap caps --pcap-secrets"
+    );
+    hear(&hosts.program(Side::Client, &client), "listening on");
+    println!("{server:?}, before anything was opened:\n{}", table(&hosts));
+    let lines = hosts.program(Side::Client, "marline monitor --json --control client.sock");
+    let mut events = Events { lines, seen: Vec::new() };
+    std::thread::sleep(Duration::from_millis(300));
+    let keys = hosts.role(Side::Client, "", keys);
+    hear(&keys, "first");
+    let begun = Instant::now();
+    let until = |at: Duration| std::thread::sleep(at.saturating_sub(begun.elapsed()));
+
+    until(DIES);
+    assert_eq!(lte(&hosts), (0, 0), "asleep while WiFi works");
+    let before = table(&hosts);
+    assert!(health(&before, WIFI).contains("good"), "{before}");
+    hosts.net.command("wifi", "down").expect("WiFi dies");
+
+    until(OPENS);
+    let during = table(&hosts);
+    println!("{server:?}, WiFi silent:\n{during}");
+    assert!(health(&during, WIFI).contains("bad"), "{during}");
+    assert!(health(&during, LTE).contains("good"), "{during}");
+    events.collect();
+    let known = events.of("CREATED", "").len();
+    let new_keys = hosts.role(Side::Client, "", new_keys);
+    let new_sum = hear(&new_keys, "sum ");
+    events.collect();
+    let created: Vec<String> =
+        events.of("CREATED", "")[known..].iter().map(|e| e.to_string()).collect();
+    assert!(!created.is_empty() && created.iter().all(|e| e.contains(LTE)), "{created:?}");
+
+    until(RETURNS);
+    hosts.net.command("wifi", "up").expect("WiFi returns");
+    until(RETURNS + ASLEEP_AFTER);
+    let (asleep, _) = lte(&hosts);
+    let after = table(&hosts);
+    println!("{server:?}, back on WiFi:\n{after}");
+    assert!(health(&after, WIFI).contains("good"), "{after}");
+    let sum = hear(&keys, "sum ");
+    let (packets, woken) = lte(&hosts);
+    assert_eq!(packets, asleep, "LTE carries nothing any more");
+    assert_eq!(woken, 1, "and was woken once");
+
+    events.collect();
+    for (name, local) in [("SF_ESTABLISHED", LTE), ("SF_CLOSED", LTE), ("SF_ADDRESS_PAIR_GOOD", "")]
+    {
+        assert!(!events.of(name, local).is_empty(), "{name}: {:#?}", events.seen);
+    }
+    let numbers = |sum: &str| -> Vec<f64> {
+        sum.split_whitespace().skip(1).map(|word| word.parse().expect("a number")).collect()
+    };
+    let (longest_ms, new_ms) = (numbers(&sum)[1] / 1e3, numbers(&new_sum)[1] / 1e3);
+    println!(
+        "{server:?}: longest echo {longest_ms:.0} ms, of a connection opened meanwhile {new_ms:.0} ms"
+    );
+    assert!(longest_ms < HOLE_MS[usize::from(server == Server::Kernel)], "{longest_ms} ms");
+    drop(hosts);
+    read_captures(&dir.join("caps"), server);
+}
+
+/// What the client captured: our checker verifies keys, HMACs, mappings and bytes, Wireshark the rest.
+fn read_captures(dir: &Path, server: Server) {
+    let files: Vec<_> = std::fs::read_dir(dir).expect("captures").flatten().collect();
+    let bytes: Vec<_> = files.iter().map(|f| std::fs::read(f.path()).expect("read")).collect();
+    assert_eq!(files.len(), 2, "a file for each path");
+    let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+    let findings = wiretap::check(&slices).expect("captures");
+    println!("{server:?}: {findings}");
+    assert!(findings.is_clean(), "{findings}: {:#?}", findings.faults);
+    let Some(tshark) = need::program("tshark") else { return };
+    for file in files {
+        let mut command = Command::new(&tshark);
+        command.args(["-d", "tcp.port==8080,data", "-d", "tcp.port==7777,data"]);
+        command.args(["-Y", "_ws.malformed || tcp.checksum.status == \"Bad\""]);
+        command.args(["-o", "tcp.check_checksum:TRUE", "-r"]).arg(file.path());
+        let output = command.output().expect("tshark");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text, "", "malformed in {:?}", file.file_name());
+    }
+}
+
+#[test]
+fn out_of_wifi_and_back_with_a_server_of_ours() {
+    let _alone = support::alone();
+    if two_uplinks::possible(&[]) {
+        let dir = tempfile::tempdir().expect("directory");
+        day_out(dir.path(), Server::Ours);
+    }
+}
+
+#[test]
+fn out_of_wifi_and_back_with_the_kernels_server() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&["mptcpize"]) {
+        return;
+    }
+    if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
+        return need::skip("this kernel has no MPTCP");
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    day_out(dir.path(), Server::Kernel);
+}

@@ -1,0 +1,135 @@
+//! Test of `marline lab run` and `sweep` as processes: the first experiment of the documentation.
+
+use super::support;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use marline_testkit::need;
+
+fn docs() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/lab.md");
+    std::fs::read_to_string(file).expect("docs/research/lab.md")
+}
+
+/// What stands after a line that begins a block, up to the block's end.
+fn block<'a>(text: &'a str, begin: &str) -> &'a str {
+    let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("no {begin:?}"));
+    rest.split_once("```").expect("the block's end").0
+}
+
+/// The commands of the page that begin so, without `sudo`.
+fn commands(text: &str, begin: &str) -> Vec<Vec<String>> {
+    let lines = text.lines().map(|line| line.strip_prefix("sudo ").unwrap_or(line));
+    let mine = lines.filter(|line| line.starts_with(begin));
+    mine.map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect()).collect()
+}
+
+fn marline(place: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.current_dir(place).args(args).stdin(Stdio::null()).output().expect("marline")
+}
+
+fn good(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A directory with the page's `first.toml`.
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("first.toml");
+    std::fs::write(&file, block(&docs(), "```toml\ntitle").replacen(" =", "title =", 1))
+        .expect("file");
+    (dir, file)
+}
+
+#[test]
+fn the_first_experiment_runs_as_the_page_says() {
+    let _others = support::among_others();
+    let (dir, file) = place();
+    let page = docs();
+    let [sim, live] = &commands(&page, "marline lab run first.toml")[..] else {
+        panic!("two commands");
+    };
+    let table = good(&marline(dir.path(), sim));
+    let line = |text: &str, start: [&str; 2]| {
+        let words = |line: &&str| line.split_whitespace().take(2).eq(start);
+        text.lines().find(words).unwrap_or_else(|| panic!("{start:?} in {text}")).to_owned()
+    };
+    assert!(line(&table, ["sim", "twice"]).contains(" 10 "), "{table}");
+    assert!(table.contains("p99 / bound"), "{table}");
+    for name in ["messages.csv", "runs.csv", "result.json"] {
+        assert!(dir.path().join("target/lab/first").join(name).exists(), "{name}");
+    }
+    // The mistake of step 3, and what the page says comes of it.
+    let text = std::fs::read_to_string(&file).expect("text");
+    std::fs::write(&file, text.replace("\"redundant\"", "\"redundnat\"")).expect("write");
+    let refused = marline(dir.path(), sim);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let shown = block(&page, "```\nfirst.toml:");
+    let (place, rest) = shown.split_once(": unknown").expect("a place");
+    let pointed = rest.split_once('\n').expect("lines").1;
+    assert!(!refused.status.success());
+    for wanted in [&format!("first.toml:{place}: unknown scheduler"), pointed.trim_end()] {
+        assert!(said.contains(wanted), "wanted\n{wanted}\nsaid\n{said}");
+    }
+    assert!(said.contains("did you mean `redundant`?"), "{said}");
+    std::fs::write(&file, text).expect("write");
+    // Step 4, as far as it can be done here.
+    if !need::root() || need::program("ip").is_none() {
+        let refused = marline(dir.path(), live);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("needs root") || !need::root(), "{said}");
+        return;
+    }
+    let mut fewer = live.clone();
+    *fewer.last_mut().expect("seeds") = "1".to_owned();
+    let table = good(&marline(dir.path(), &fewer));
+    for start in [["live", "default"], ["live", "twice"], ["mptcp", "kernel"]] {
+        line(&table, start);
+    }
+    assert!(table.contains("sim and live"), "{table}");
+}
+
+#[test]
+fn a_sweep_that_is_killed_goes_on_and_ends_as_if_nothing_had_been() {
+    let _others = support::among_others();
+    let (dir, file) = place();
+    let page = docs();
+    let mut text = std::fs::read_to_string(&file).expect("text");
+    text.push_str(block(&page, "```toml sweep\n"));
+    std::fs::write(&file, &text).expect("write");
+    let [sweep] = &commands(&page, "marline lab sweep first.toml")[..] else { panic!("a command") };
+    let csv = |out: &str| std::fs::read(dir.path().join(out).join("sweep.csv"));
+    let whole: Vec<String> = [sweep.as_slice(), &["--out".into(), "whole".into()]].concat();
+    let table = good(&marline(dir.path(), &whole));
+    assert!(table.contains("80ms") && table.contains("5%"), "{table}");
+    assert!(String::from_utf8_lossy(&csv("whole").expect("csv")).contains("\n20ms,0,sim,default,"));
+
+    let part = [sweep.as_slice(), &["--out".into(), "part".into(), "--jobs".into(), "1".into()]];
+    let part = part.concat();
+    let mut killed = Command::new(env!("CARGO_BIN_EXE_marline"));
+    killed.current_dir(dir.path()).args(&part).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut killed = killed.spawn().expect("start");
+    let runs = dir.path().join("part/runs");
+    let count = || std::fs::read_dir(&runs).map_or(0, Iterator::count);
+    let start = Instant::now();
+    while count() < 4 && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    killed.kill().expect("kill");
+    killed.wait().expect("wait");
+    let kept = count();
+    assert!((4..120).contains(&kept), "{kept} of 120 runs: killed too late to show anything");
+    assert!(csv("part").is_err(), "it had not come to its end");
+    let mut again = part.clone();
+    *again.last_mut().expect("jobs") = "4".to_owned();
+    let output = marline(dir.path(), &again);
+    good(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("of 120 runs are there already"), "{said}");
+    // Interrupted or not, with one thread or four: the same to the byte.
+    assert_eq!(csv("part").expect("csv"), csv("whole").expect("csv"));
+}

@@ -1,0 +1,194 @@
+//! Tests with a NAT that loses its translations while connections pass it, as after a power cycle:
+//! the kernel's own NAT, between namespaces. Connections over UDP survive unnoticed; native ones
+//! continue on a new subflow. Needs root.
+
+mod path_health;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::support;
+use super::support::native::start_nginx;
+use super::support::testbed::{Testbed, Until, namespaces_work};
+use marline_testkit::need;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/nat_world.sh");
+const CURL: &str = "curl -sS --fail --max-time 50 --socks5-hostname 127.0.0.1:1080";
+
+fn testbed(dir: &Path) -> Option<Testbed> {
+    for program in ["unshare", "nsenter", "ip", "nft", "curl", "nginx", "python3"] {
+        need::program(program)?;
+    }
+    if !namespaces_work() {
+        need::skip("making network namespaces needs root");
+        return None;
+    }
+    std::fs::create_dir_all(dir.join("bin")).expect("a folder");
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).expect("the program");
+    Some(Testbed::make(dir, SCRIPT))
+}
+
+/// A service that says a line, and another one after a silence.
+const LATE: &str = "python3 -u -c '
+import socket, time
+listener = socket.create_server((\"127.0.0.1\", 8081))
+print(\"ready\")
+while True:
+    stream, _ = listener.accept()
+    stream.sendall(b\"early\\n\")
+    time.sleep(4)
+    stream.sendall(b\"late\\n\")
+    stream.close()
+'";
+
+/// The server, and a client that uses these paths. `marline server` logs what moves.
+fn start(testbed: &mut Testbed, carrier: &str, paths: &str) -> usize {
+    start_nginx(testbed, "", "127.0.0.1:8080", 8080);
+    testbed.start("server", LATE, Until::Says("ready"));
+    let init = "marline server --init --config s.toml --listen 9.9.9.1:7777 --public 9.9.9.1:7777";
+    let word = testbed.run("server", init);
+    support::write_private(&testbed.dir.join("client/invite"), &word);
+    let serve =
+        format!("marline -v server --config s.toml --allow 127.0.0.0/8 --carrier {carrier}");
+    let server = testbed.start("server", &serve, Until::Says("listening on"));
+    let client = format!(
+        "marline client --invite-file invite {paths} --carrier {carrier} --socks5 127.0.0.1:1080"
+    );
+    testbed.start("client", &client, Until::Says("socks5 listening"));
+    server
+}
+
+/// Fetches 32 MB in some three seconds, and meanwhile the translator forgets twice. What came of it.
+fn download(testbed: &Testbed) -> (String, Duration) {
+    let begin = Instant::now();
+    let fetch = format!(
+        "rm -f large sums
+        {CURL} -o sums http://127.0.0.1:8080/sums
+        {CURL} --limit-rate 10M -o large http://127.0.0.1:8080/large || echo \"curl ends with $?\"
+        sha256sum --check --ignore-missing sums || true"
+    );
+    let said = std::thread::scope(|scope| {
+        let fetching = scope.spawn(|| testbed.run("client", &fetch));
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(1_100));
+            testbed.run("nat", "nat forget");
+        }
+        fetching.join().expect("no panic")
+    });
+    (said, begin.elapsed())
+}
+
+/// The server's view of how often an address of the client's changed.
+fn moves(testbed: &Testbed, server: usize) -> usize {
+    testbed.log(server).matches("moved").count()
+}
+
+#[test]
+fn over_udp_nobody_notices_and_a_silent_stream_is_found_again() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    // No other path to go on by.
+    let server = start(&mut testbed, "udp", "--path wlan0");
+    let (said, took) = download(&testbed);
+    assert!(said.contains("large: OK"), "{said}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert!(moves(&testbed, server) >= 2, "{}", testbed.log(server));
+    // Upwards, with bytes of both directions in flight.
+    let upload = format!(
+        "head -c 16000000 /dev/urandom > sent
+        {CURL} -H Expect: --limit-rate 8M -T sent http://127.0.0.1:8082/ | sha256sum; sha256sum < sent"
+    );
+    testbed.start("server", ECHO, Until::Says("ready"));
+    let sums = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| testbed.run("client", &upload));
+        std::thread::sleep(Duration::from_millis(1_200));
+        testbed.run("nat", "nat forget");
+        sending.join().expect("no panic")
+    });
+    let sums: Vec<&str> = sums.lines().collect();
+    assert!(sums.len() == 2 && sums[0] == sums[1], "{sums:?}");
+    // The client is silent when its address changes, and the next word is the server's.
+    let listen = "marline -q connect --socks5 127.0.0.1:1080 127.0.0.1 8081 < /dev/null";
+    let begin = Instant::now();
+    let heard = std::thread::scope(|scope| {
+        let hearing = scope.spawn(|| testbed.run("client", listen));
+        std::thread::sleep(Duration::from_millis(1_500));
+        testbed.run("nat", "nat forget");
+        hearing.join().expect("no panic")
+    });
+    assert_eq!(heard, "early\nlate\n");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+/// A web server that answers an upload with its bytes.
+const ECHO: &str = "python3 -u -c '
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Echo(BaseHTTPRequestHandler):
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers[\"Content-Length\"]))
+        self.send_response(200)
+        self.send_header(\"Content-Length\", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = HTTPServer((\"127.0.0.1\", 8082), Echo)
+print(\"ready\")
+server.serve_forever()
+'";
+
+/// Native segments get another port like all others. The server knows no such connection and says so, and both
+/// ends of the subflow hear it: another one comes at once, on the only path too.
+#[test]
+fn native_connections_go_on_by_a_new_subflow() {
+    let _others = support::among_others();
+    for paths in ["--path wlan0", "--path wlan0 --path wwan0"] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let Some(mut testbed) = testbed(dir.path()) else { return };
+        start(&mut testbed, "raw", paths);
+        let (said, took) = download(&testbed);
+        eprintln!("{paths}: {took:?}");
+        assert!(said.contains("large: OK"), "{paths}: {said}");
+        assert!(took < Duration::from_secs(15), "{paths}: {took:?}");
+    }
+}
+
+/// A translator that drops what belongs to nothing it knows, and tells nobody: the path is as good as dead, and
+/// the other one carries on.
+#[test]
+fn native_connections_leave_a_path_that_swallows_them() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    start(&mut testbed, "raw", "--path wlan0 --path wwan0");
+    testbed.run("nat", "nat mute");
+    for _ in 0..3 {
+        let (said, took) = download(&testbed);
+        eprintln!("mute: {took:?}");
+        assert!(said.contains("large: OK"), "{said}");
+        assert!(took < Duration::from_secs(15), "{took:?}");
+    }
+}
+
+#[test]
+fn the_doctor_names_it() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(mut testbed) = testbed(dir.path()) else { return };
+    testbed.start("server", "marline doctor --listen 9.9.9.1:7000", Until::Says("listening on"));
+    let doctor = "marline doctor --server 9.9.9.1:7000 --path wlan0";
+    let said = testbed.run("client", doctor);
+    assert!(said.contains("translates addresses or ports (NAT)"), "{said}");
+    assert!(said.contains("nothing on the way meddles with Multipath TCP"), "{said}");
+    // Some other server, of which only this end can tell.
+    testbed.start("server", "python3 -m http.server --bind 9.9.9.1 8000", Until::Listens(8000));
+    let other = testbed.run("client", "marline doctor --server 9.9.9.1:8000 --path wlan0 || true");
+    assert!(other.contains("the SYN/ACK comes without the option of Multipath TCP"), "{other}");
+    let said = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| testbed.run("client", doctor));
+        std::thread::sleep(Duration::from_millis(1_000));
+        testbed.run("nat", "nat forget");
+        asking.join().expect("no panic")
+    });
+    assert!(said.contains("157200 bytes came back right"), "{said}");
+    assert!(said.contains("forgets address translations of live connections"), "{said}");
+}

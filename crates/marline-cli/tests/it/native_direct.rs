@@ -1,0 +1,216 @@
+//! Tests of `marline client --direct` with real servers: a kernel's Multipath TCP (by `mptcpize`),
+//! and plain TCP by fallback, over two networks between namespaces. Needs root.
+
+use super::support;
+use super::support::native::{start_nginx, start_sshd, testbed};
+use super::support::testbed::{Testbed, Until};
+
+const CLIENT: &str = "marline client --direct --path net1 --path net2 --socks5 127.0.0.1:1080";
+
+/// Fetches by both names through the SOCKS5 port; what comes must be what was there.
+fn fetch(testbed: &Testbed, port: u16) {
+    for name in ["four.example", "six.example"] {
+        let curl = "curl -sS --fail --socks5-hostname 127.0.0.1:1080";
+        let text = testbed.run(
+            "client",
+            &format!(
+                "rm -f large sums
+                {curl} -o large http://{name}:{port}/large
+                {curl} -o sums http://{name}:{port}/sums
+                sha256sum --check --ignore-missing sums"
+            ),
+        );
+        assert!(text.contains("large: OK"), "{text}");
+    }
+}
+
+/// The kernel announces its second address and takes joins to both.
+fn announce(testbed: &Testbed) {
+    testbed.run(
+        "server",
+        "ip mptcp endpoint add 10.91.2.1 dev eth2 signal
+        ip mptcp endpoint add fd91:2::1 dev eth2 signal",
+    );
+}
+
+#[test]
+fn curl_reaches_a_kernel_that_speaks_mptcp() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    announce(&testbed);
+    start_nginx(&mut testbed, "mptcpize run", "[::]:80 ipv6only=off", 80);
+    let client = testbed.start("client", CLIENT, Until::Says("socks5 listening"));
+    fetch(&testbed, 80);
+    let count = |name: &str| testbed.counter("server", name);
+    assert!(count("MPTcpExtMPCapableACKRX") >= 4);
+    assert!(count("MPTcpExtMPJoinAckRx") >= 2, "the second network was not used");
+    assert_eq!(count("MPTcpExtMPCapableFallbackACK"), 0);
+    let log = testbed.log(client);
+    assert!(log.contains("by Multipath TCP") && !log.contains("by plain TCP"), "{log}");
+}
+
+#[test]
+fn curl_reaches_a_server_that_does_not_and_the_log_says_so() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "", "[::]:80 ipv6only=off", 80);
+    let client = testbed.start("client", CLIENT, Until::Says("socks5 listening"));
+    let events = testbed.start("client", "marline monitor", Until::Says(""));
+    // It says nothing before something happens; the first fetch may be before it listens.
+    fetch(&testbed, 80);
+    fetch(&testbed, 80);
+    assert!(testbed.log(client).contains("by plain TCP"), "{}", testbed.log(client));
+    assert!(testbed.log_with(events, "FALLBACK").contains("FALLBACK"));
+    let text = testbed.run(
+        "client",
+        "curl -sS --socks5-hostname 127.0.0.1:1080 http://four.example:81/ 2>&1 || echo code $?",
+    );
+    assert!(text.contains("code 97"), "a refused connection is one: {text}");
+}
+
+#[test]
+fn ssh_goes_straight_to_a_kernel_that_speaks_mptcp() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["ssh", "sshd", "ssh-keygen"]) else { return };
+    announce(&testbed);
+    start_sshd(&mut testbed, "10.91.1.1", 22, "mptcpize run");
+    testbed.start("client", CLIENT, Until::Says("socks5 listening"));
+    for way in ["--socks5 127.0.0.1:1080", "--direct --path net1 --path net2"] {
+        let text = testbed.run(
+            "client",
+            &format!(
+                "head -c 3000000 /dev/urandom > sent
+                ssh() {{ command ssh -F ssh_config -o ProxyCommand=\"marline -q connect {way} %h %p\" \
+                    four.example \"$@\"; }}
+                ssh 'tee copy | sha256sum' < sent
+                sha256sum < sent
+                ssh cat copy | sha256sum"
+            ),
+        );
+        let sums: Vec<&str> = text.lines().collect();
+        assert!(sums.len() == 3 && sums.iter().all(|sum| *sum == sums[0]), "{way}: {text}");
+    }
+    assert!(testbed.counter("server", "MPTcpExtMPCapableACKRX") >= 4);
+    assert!(testbed.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
+}
+
+#[test]
+fn dead_families_and_dead_paths_do_not_keep_anybody_from_a_name() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx", "nft"]) else { return };
+    start_nginx(&mut testbed, "mptcpize run", "[::]:80 ipv6only=off", 80);
+    testbed.start("client", CLIENT, Until::Says("socks5 listening"));
+    let curl = "curl -sS --fail -m 10 --socks5-hostname 127.0.0.1:1080 -o /dev/null";
+    let fetch = format!("{curl} http://server.example/sums && echo done");
+    testbed.run(
+        "server",
+        "nft add table inet t
+        nft add chain inet t dead '{ type filter hook prerouting priority 0; policy accept; }'",
+    );
+    for dead in ["meta nfproto ipv6", "meta nfproto ipv4", "iifname eth1", "iifname eth2"] {
+        testbed.run(
+            "server",
+            &format!("nft flush chain inet t dead; nft add rule inet t dead {dead} drop"),
+        );
+        let text = testbed.run("client", &fetch);
+        assert_eq!(text, "done\n", "{dead}");
+    }
+}
+
+#[test]
+fn a_forward_survives_the_loss_of_a_network() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "mptcpize run", "10.91.1.1:80", 80);
+    let client = "marline client --direct --path net1 --path net2 -L 8080:four.example:80";
+    testbed.start("client", client, Until::Says("forward listening"));
+    let text = testbed.run(
+        "client",
+        "curl -sS --fail -o sums http://127.0.0.1:8080/sums
+        curl -sS --fail --limit-rate 8M -o large http://127.0.0.1:8080/large & job=$!
+        sleep 1
+        # What arrives there is lost; nothing says so.
+        ip link set net1 arp off; ip neigh flush dev net1
+        ip neigh replace 10.91.1.1 lladdr 02:00:00:00:00:01 dev net1
+        wait $job
+        sha256sum --check --ignore-missing sums",
+    );
+    assert!(text.contains("large: OK"), "{text}");
+    assert!(testbed.counter("server", "MPTcpExtMPJoinAckRx") >= 1);
+}
+
+#[test]
+fn the_tunnel_to_our_own_server_can_be_native_too() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "nginx"]) else { return };
+    start_nginx(&mut testbed, "", "127.0.0.1:8080", 8080);
+    let serve = "marline server --config s.toml --carrier raw --allow 127.0.0.0/8";
+    let init = "marline server --init --config s.toml --listen 10.91.1.1:443 \
+                --public 10.91.1.1:443";
+    let word = testbed.run("server", init);
+    support::write_private(&testbed.dir.join("client/invite"), &word);
+    testbed.start("server", serve, Until::Says("listening on"));
+    let client = CLIENT.replace("--direct", "--invite-file invite --carrier raw");
+    testbed.start("client", &client, Until::Says("socks5 listening"));
+    let text = testbed.run(
+        "client",
+        "curl='curl -sS --fail --socks5-hostname 127.0.0.1:1080'
+        $curl -o sums http://127.0.0.1:8080/sums
+        $curl -o large http://127.0.0.1:8080/large
+        sha256sum --check --ignore-missing sums
+        marline monitor --table --once",
+    );
+    assert!(text.contains("large: OK"), "{text}");
+}
+
+/// What only receives is told by the questions that it asks, and by nothing else, that its server was
+/// killed and came back: nothing in flight means no retransmission that could be answered by a reset.
+#[test]
+fn a_download_fails_soon_after_a_killed_native_server_is_back() {
+    let _others = support::among_others();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut testbed) = testbed(dir.path(), &["curl", "python3"]) else { return };
+    // A kilobyte every 10 ms without an announced length: an end of the stream would look like its end.
+    let source = "
+import http.server, time
+class Endless(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        while True:
+            self.wfile.write(b\"x\" * 1000)
+            time.sleep(0.01)
+http.server.ThreadingHTTPServer((\"127.0.0.1\", 8080), Endless).serve_forever()";
+    std::fs::write(testbed.dir.join("server/endless.py"), source).unwrap();
+    testbed.start("server", "python3 endless.py", Until::Listens(8080));
+    testbed.run(
+        "server",
+        "marline server --init --config s.toml --listen 10.91.1.1:443 --public 10.91.1.1:443 \
+         --invite-out ../client/invite",
+    );
+    let serve = "bash -c 'echo $$ > pid; exec marline server --config s.toml --carrier raw \
+                 --allow 127.0.0.0/8'";
+    testbed.start("server", serve, Until::Says("listening on"));
+    let client = CLIENT.replace("--direct", "--invite-file invite --carrier raw");
+    testbed.start("client", &client, Until::Says("socks5 listening"));
+    let download = "bash -c 'curl -sS -N -o down --socks5-hostname 127.0.0.1:1080 http://127.0.0.1:8080/ \
+                    || echo \"curl failed with $?\"; echo over'";
+    let curl = testbed.start("client", download, Until::Says(""));
+    testbed.run(
+        "client",
+        "for n in {1..200}; do test $(stat -c %s down || echo 0) -gt 50000 && exit; sleep 0.1
+         done; exit 1",
+    );
+    testbed.run("server", "kill -KILL $(cat pid)");
+    testbed.start("server", serve, Until::Says("listening on"));
+    let from = std::time::Instant::now();
+    let said = testbed.log_with(curl, "over");
+    eprintln!("curl ended {:?} after the server was back", from.elapsed());
+    assert!(said.contains("curl failed with"), "a cut download looks whole: {said}");
+}

@@ -1,0 +1,165 @@
+//! Test of a real `ssh` session through `marline client` and `marline server`, over WiFi and a
+//! sleeping LTE radio: keys are typed, WiFi dies, and the echo continues. Prints the length of the
+//! gap, which docs/start/quickstart.md quotes. Needs root.
+//!
+//! ```text
+//! sudo cargo test -p marline-cli --test it ssh_hole -- --nocapture
+//! ```
+
+use super::support;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::support::two_uplinks::{self, TwoUplinks, hear};
+use marline_lab::scenario::Side;
+
+const SCENARIO: &str = include_str!("support/phone.toml");
+
+/// A key each so often ...
+const TYPES_EVERY: Duration = Duration::from_millis(50);
+/// ... so many before WiFi dies (by then the radio of an LTE subflow that was opened at the start
+/// sleeps again), and after.
+const BEFORE: usize = 280;
+const AFTER: usize = 160;
+/// How long a login may take, and a key to be echoed.
+const READY: Duration = Duration::from_secs(20);
+/// The promotion of the LTE radio and a round trip, which nobody can be without.
+const PROMOTION_AND_WAY: Duration = Duration::from_millis(260 + 60);
+
+/// Two hosts, the server's programs running.
+fn set(dir: &Path) -> TwoUplinks {
+    let mut hosts = TwoUplinks::set(SCENARIO, "ssh", dir);
+    hosts.shell(Side::Server, SSHD_FILES);
+    let sshd = "$(command -v sshd) -D -e -f sshd_config";
+    hear(&hosts.program(Side::Server, sshd), "Server listening");
+    hosts.marline_server("udp");
+    hosts
+}
+
+const SSHD_FILES: &str = "\
+mkdir -p /run/sshd
+ssh-keygen -q -t ed25519 -N '' -f host_key
+ssh-keygen -q -t ed25519 -N '' -f key
+cp key.pub authorized_keys
+echo \"test $(cut -d ' ' -f 1,2 host_key.pub)\" > known_hosts
+cat > sshd_config <<FILE
+ListenAddress 127.0.0.1
+Port 2222
+HostKey $PWD/host_key
+AuthorizedKeysFile $PWD/authorized_keys
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+StrictModes no
+UsePAM no
+PidFile none
+FILE
+cat > ssh_config <<FILE
+Host *
+User root
+Port 2222
+IdentityFile $PWD/key
+IdentitiesOnly yes
+BatchMode yes
+UserKnownHostsFile $PWD/known_hosts
+HostKeyAlias test
+ProxyCommand marline -q connect --socks5 127.0.0.1:1080 %h %p
+FILE
+";
+
+type Lines = Arc<Mutex<Vec<(Instant, String)>>>;
+
+/// What a program says, with the time of each piece.
+fn collect(mut from: impl Read + Send + 'static) -> Lines {
+    let said = Lines::default();
+    let all = Arc::clone(&said);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4_096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            all.lock().expect("lock").push((Instant::now(), text));
+        }
+    });
+    said
+}
+
+/// When each of the keys came back; they are the letters of the alphabet, in turns.
+fn echoes(said: &Lines) -> Vec<Instant> {
+    let said = said.lock().expect("lock");
+    let typed = |c: &char| c.is_ascii_lowercase();
+    said.iter().flat_map(|(at, text)| text.chars().filter(typed).map(|_| *at)).collect()
+}
+
+/// Types into an `ssh` session through a client with these options, has WiFi die meanwhile, and tells
+/// the longest delay of an echo before that and after, and the joules that LTE's packets cost in all.
+fn hole(dir: &Path, options: &str) -> (Duration, Duration, f64) {
+    let mut hosts = set(dir);
+    let client = format!(
+        "marline client --invite-file invite --path wifi --path lte,backup \
+         --socks5 127.0.0.1:1080 {options}"
+    );
+    hear(&hosts.program(Side::Client, &client), "socks5 listening on");
+    // A terminal at the far end: it echoes what is typed, whoever reads it.
+    let mut command =
+        hosts.command("exec ssh -F ssh_config -tt 127.0.0.1 'echo READY; exec cat > /dev/null'");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let ssh = hosts.spawn(Side::Client, &mut command);
+    let said = collect(ssh.stdout.take().expect("piped"));
+    let mut keyboard = ssh.stdin.take().expect("piped");
+    let begun = Instant::now();
+    while !said.lock().expect("lock").iter().any(|(_, text)| text.contains("READY")) {
+        assert!(begun.elapsed() < READY, "no login: {:?}", said.lock().expect("lock"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut typed = Vec::new();
+    for number in 0..BEFORE + AFTER {
+        if number == BEFORE {
+            hosts.net.command("wifi", "down").expect("WiFi dies");
+        }
+        let key = b'a' + (number % 26) as u8;
+        typed.push(Instant::now());
+        keyboard.write_all(&[key]).expect("type");
+        // A line must end before the terminal's buffer is full.
+        if number % 26 == 25 {
+            keyboard.write_all(b"\r").expect("type");
+        }
+        keyboard.flush().expect("type");
+        std::thread::sleep(TYPES_EVERY);
+    }
+    let patience = Instant::now();
+    while echoes(&said).len() < typed.len() && patience.elapsed() < READY {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let came = echoes(&said);
+    assert_eq!(came.len(), typed.len(), "{options}: keys without echo");
+    let delays: Vec<Duration> =
+        typed.iter().zip(&came).map(|(typed, came)| *came - *typed).collect();
+    let (before, after) = delays.split_at(BEFORE);
+    let longest = |delays: &[Duration]| delays.iter().copied().max().unwrap_or_default();
+    let lte = hosts.net.report().expect("report").pop().and_then(|link| link.radio);
+    let lte = lte.map_or(0.0, |radio| radio.energy.traffic_j());
+    (longest(before), longest(after), lte)
+}
+
+#[test]
+fn keys_are_echoed_although_wifi_dies() {
+    let _alone = support::alone();
+    if !two_uplinks::possible(&["ssh", "sshd", "ssh-keygen"]) {
+        return;
+    }
+    for mode in ["handover", "interactive"] {
+        let dir = tempfile::tempdir().expect("directory");
+        let (before, after, joules) = hole(dir.path(), &format!("--mode {mode}"));
+        println!(
+            "--mode {mode}: longest echo {} ms, once WiFi died {} ms (a sleeping LTE radio's promotion \
+             and a round trip are {} ms); LTE {joules:.1} J",
+            before.as_millis(),
+            after.as_millis(),
+            PROMOTION_AND_WAY.as_millis(),
+        );
+        assert!(before < Duration::from_millis(500), "{mode}: {before:?} with both paths alive");
+        assert!(after < Duration::from_secs(3), "{mode}: {after:?}");
+    }
+}

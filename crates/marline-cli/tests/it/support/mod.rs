@@ -1,0 +1,244 @@
+//! Test support: running the program as a process.
+
+// Each test file uses its part.
+#![allow(dead_code, reason = "a bench compiles this file as well and uses a part of it")]
+
+pub(crate) mod native;
+pub(crate) mod testbed;
+pub(crate) mod two_uplinks;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+/// Whom the machine belongs to.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// For tests whose figures other work would spoil, or that take all of the machine: no test that asks runs
+/// meanwhile.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    // Who panicked with it has spoiled nothing.
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For all tests that are more than a moment's work. Once in a test: a second time it may wait for itself.
+pub(crate) fn among_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a process may take to say that it is ready.
+const READY: Duration = Duration::from_secs(30);
+
+/// The name by which the harness knows this test, for who starts it in a process of its own.
+pub(crate) fn name_of_test<T: Fn()>(_test: T) -> &'static str {
+    let path = std::any::type_name::<T>();
+    path.split_once("::").expect("the program's name first").1
+}
+
+/// The program with these arguments, in `dir`.
+pub(crate) fn marline(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(args).current_dir(dir).env("XDG_RUNTIME_DIR", dir).env_remove("RUNTIME_DIRECTORY");
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(dir: &Path, args: &[&str]) -> Output {
+    marline(dir, args).stdin(Stdio::null()).output().expect("the program starts")
+}
+
+/// Runs it, expects success, gives its standard output.
+pub(crate) fn run_ok(dir: &Path, args: &[&str]) -> String {
+    let output = run(dir, args);
+    let (out, err) = texts(&output);
+    assert!(output.status.success(), "marline {args:?}: {err}");
+    out
+}
+
+/// Runs it, expects failure, gives its standard error.
+pub(crate) fn run_err(dir: &Path, args: &[&str]) -> String {
+    let output = run(dir, args);
+    let (_, err) = texts(&output);
+    assert!(!output.status.success(), "marline {args:?} should fail");
+    err
+}
+
+/// Both outputs as text.
+pub(crate) fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// A running process; it ends with the test.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    name: String,
+}
+
+impl Running {
+    /// Starts it; its standard error goes to the test's and is searched as well.
+    pub(crate) fn start(dir: &Path, args: &[&str]) -> Running {
+        let mut command = marline(dir, args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Its own group: signals of the terminal are the test's.
+        command.process_group(0);
+        let mut child = command.spawn().expect("the program starts");
+        let (sender, lines) = channel();
+        let name = args.first().copied().unwrap_or_default().to_owned();
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|out| Box::new(out) as Box<dyn Read + Send>),
+            child.stderr.take().map(|err| Box::new(err) as Box<dyn Read + Send>),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let (sender, name) = (sender.clone(), name.clone());
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    eprintln!("[{name}] {line}");
+                    let _ = sender.send(line);
+                }
+            });
+        }
+        Running { child, lines, name }
+    }
+
+    /// Waits for a line with `text` and gives it.
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
+        let until = Instant::now() + READY;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(_) => {}
+                Err(_) => panic!("{} did not say {text:?} within {READY:?}", self.name),
+            }
+        }
+    }
+
+    /// Waits for `text ADDRESS:PORT` and gives the address.
+    pub(crate) fn address_after(&mut self, text: &str) -> SocketAddr {
+        let line = self.line_with(text);
+        let rest = line.split(text).nth(1).unwrap_or_default().trim();
+        let word = rest.split([' ', ',']).next().unwrap_or_default();
+        word.parse().unwrap_or_else(|_| panic!("no address in {line:?}"))
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &id]).status().expect("kill");
+        assert!(status.success());
+    }
+
+    /// Waits for its end after a signal that leaves it no choice.
+    pub(crate) fn end(&mut self) {
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its end; whether it was a success.
+    pub(crate) fn wait(&mut self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("{} did not end within {patience:?}", self.name);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program beside ours, with all that it starts; they end with the test.
+pub(crate) struct Beside(Child);
+
+impl Beside {
+    /// Starts it in a group of its own.
+    pub(crate) fn start(command: &mut Command) -> Beside {
+        let command = command.stdin(Stdio::null()).process_group(0);
+        Beside(command.spawn().expect("the program beside starts"))
+    }
+
+    /// Its process id, and its group's.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // The workers of a server that is killed alone stay. Not waited for before: the number is its own.
+        let group = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(group) = group {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that is set up in `dir` and running, and its first invite in a file.
+pub(crate) struct ServerSide {
+    pub(crate) process: Running,
+    pub(crate) address: SocketAddr,
+    pub(crate) invite_file: PathBuf,
+}
+
+/// A UDP port of loopback that was free a moment ago.
+pub(crate) fn free_udp_port() -> u16 {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("its address").port()
+}
+
+/// Writes a file that only its owner reads.
+pub(crate) fn write_private(path: &Path, text: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+/// Sets a server up and starts it.
+pub(crate) fn start_server(dir: &Path, flags: &[&str]) -> ServerSide {
+    let listen = format!("127.0.0.1:{}", free_udp_port());
+    let config = dir.join("server.toml");
+    let config = config.to_str().expect("text");
+    let invite = run_ok(dir, &["server", "--init", "--config", config, "--listen", &listen]);
+    let invite_file = dir.join("invite");
+    write_private(&invite_file, &invite);
+    let mut args = vec!["server", "--config", config];
+    args.extend_from_slice(flags);
+    let mut process = Running::start(dir, &args);
+    let address = process.address_after("listening on ");
+    ServerSide { process, address, invite_file }
+}
+
+/// Starts a client with a SOCKS5 port; the port's address comes with it.
+pub(crate) fn start_client(
+    dir: &Path,
+    invite_file: &Path,
+    flags: &[&str],
+) -> (Running, SocketAddr) {
+    let invite = invite_file.to_str().expect("text");
+    let mut args = vec!["client", "--invite-file", invite, "--socks5", "127.0.0.1:0"];
+    args.extend_from_slice(flags);
+    let mut process = Running::start(dir, &args);
+    let address = process.address_after("socks5 listening on ");
+    (process, address)
+}

@@ -1,0 +1,98 @@
+//! Test support for the native carrier: hosts and services.
+
+use std::path::Path;
+
+use marline_testkit::need;
+
+use super::testbed::{Testbed, Until, namespaces_work};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/native_world.sh");
+
+/// The testbed, if this machine can have it.
+pub(crate) fn testbed(dir: &Path, programs: &[&str]) -> Option<Testbed> {
+    for program in ["unshare", "nsenter", "ip", "ss", "nstat", "mptcpize"].iter().chain(programs) {
+        need::program(program)?;
+    }
+    if !namespaces_work() {
+        need::skip("making network namespaces needs root");
+        return None;
+    }
+    if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
+        need::skip("this kernel has no MPTCP");
+        return None;
+    }
+    std::fs::create_dir_all(dir.join("bin")).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_marline"), dir.join("bin/marline")).unwrap();
+    Some(Testbed::make(dir, SCRIPT))
+}
+
+const NGINX: &str = "
+daemon off;
+pid nginx.pid;
+error_log stderr;
+worker_processes 1;
+events {}
+http {
+    access_log off;
+    client_body_temp_path tmp; proxy_temp_path tmp; fastcgi_temp_path tmp; uwsgi_temp_path tmp;
+    scgi_temp_path tmp;
+    server {
+        listen LISTEN;
+        root web;
+        add_header X-Client \"$proxy_protocol_addr|$remote_addr\";
+        add_header X-Connection $connection;
+    }
+}
+";
+
+/// A web server with some files whose sums are in `web/sums`; nothing in them repeats.
+pub(crate) fn start_nginx(testbed: &mut Testbed, wrapper: &str, listen: &str, port: u16) {
+    let home = testbed.dir.join("server");
+    std::fs::create_dir_all(home.join("tmp")).unwrap();
+    std::fs::write(home.join("nginx.conf"), NGINX.replace("LISTEN", listen)).unwrap();
+    testbed.run(
+        "server",
+        "mkdir -p web && chmod -R a+rwX . && cd web
+        test -e sums && exit
+        for n in {1..50}; do head -c 400000 /dev/urandom > f$n; done
+        head -c 32000000 /dev/urandom > large
+        sha256sum f* large > sums",
+    );
+    testbed.start("server", &format!("{wrapper} nginx -p . -c nginx.conf"), Until::Listens(port));
+}
+
+/// Starts sshd in a testbed with two homes; the client's has what `ssh -F ssh_config` needs.
+pub(crate) fn start_sshd(testbed: &mut Testbed, address: &str, port: u16, wrapper: &str) {
+    let client = testbed.dir.join("client");
+    let key = client.join("key");
+    let home = testbed.dir.join("server");
+    let config = format!(
+        "HostKey {home}/host_key\nAuthorizedKeysFile {home}/authorized_keys\n\
+         PermitRootLogin prohibit-password\nPasswordAuthentication no\nStrictModes no\nUsePAM no\n\
+         PidFile none\nForceCommand cd {home} && eval \"$SSH_ORIGINAL_COMMAND\"\n",
+        home = home.display()
+    );
+    std::fs::write(home.join("sshd_config"), config).unwrap();
+    let client_config = format!(
+        "Host *\nUser root\nIdentityFile {key}\nIdentitiesOnly yes\nBatchMode yes\n\
+         UserKnownHostsFile {home}/known_hosts\nHostKeyAlias test\n",
+        key = key.display(),
+        home = client.display()
+    );
+    std::fs::write(client.join("ssh_config"), client_config).unwrap();
+    let make = format!(
+        "mkdir -p /run/sshd
+        ssh-keygen -q -t ed25519 -N '' -f host_key
+        ssh-keygen -q -t ed25519 -N '' -f {key}
+        cp {key}.pub authorized_keys
+        echo \"test $(cut -d ' ' -f 1,2 host_key.pub)\" > {client}/known_hosts",
+        key = key.display(),
+        client = client.display()
+    );
+    testbed.run("server", &make);
+    let sshd = format!(
+        "{wrapper} $(command -v sshd) -D -e -f {}/sshd_config -o ListenAddress={address} -p {port}",
+        home.display()
+    );
+    testbed.start("server", &sshd, Until::Listens(port));
+}

@@ -1,0 +1,156 @@
+//! Test network of a phone and a server: namespaces with emulated links between them, and the
+//! programs in them.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use marline_lab::net::{Net, Options};
+use marline_lab::scenario::{Scenario, Side};
+use marline_testkit::need;
+
+use super::name_of_test;
+use super::testbed::namespaces_work;
+
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// Which part this binary plays when a test runs it once more.
+const ROLE: &str = "MARLINE_TEST_ROLE";
+
+/// Whether this machine can have such hosts and these programs.
+pub(crate) fn possible(programs: &[&str]) -> bool {
+    for program in ["ip"].iter().chain(programs) {
+        if need::program(program).is_none() {
+            return false;
+        }
+    }
+    if !namespaces_work() {
+        need::skip("making network namespaces needs root");
+        return false;
+    }
+    true
+}
+
+/// Whether this test binary runs to play this part.
+pub(crate) fn plays(role: impl Fn()) -> bool {
+    std::env::var(ROLE).as_deref() == Ok(name_of_test(role))
+}
+
+/// Two hosts. Programs end before their namespaces do.
+pub(crate) struct TwoUplinks {
+    running: Vec<Child>,
+    pub(crate) net: Net,
+    pub(crate) dir: PathBuf,
+}
+
+impl Drop for TwoUplinks {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl TwoUplinks {
+    /// A scenario's hosts, under a name of their own: tests of one process run at the same time. `dir`
+    /// is everybody's home.
+    pub(crate) fn set(scenario: &str, name: &str, dir: &Path) -> TwoUplinks {
+        static STAGES: AtomicU32 = AtomicU32::new(0);
+        let scenario = Scenario::from_toml(scenario).expect("scenario");
+        let number = STAGES.fetch_add(1, Ordering::Relaxed);
+        let instance = format!("{name}-{}-{number}", std::process::id());
+        let net = Net::up(&scenario, &Options::new(&instance)).expect("net");
+        TwoUplinks { running: Vec::new(), net, dir: dir.to_owned() }
+    }
+
+    /// A shell command with the program under test in its path.
+    pub(crate) fn command(&self, text: &str) -> Command {
+        let program = Path::new(env!("CARGO_BIN_EXE_marline")).parent().expect("a directory");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("bash");
+        command.args(["-euc", text]).current_dir(&self.dir).stdin(Stdio::null());
+        command.env("PATH", format!("{}:{path}:/usr/sbin", program.display()));
+        command.env("HOME", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
+        // What a shell leaves behind ends with it.
+        command.process_group(0);
+        command
+    }
+
+    /// Runs it to its end; what it printed.
+    pub(crate) fn shell(&self, side: Side, text: &str) -> String {
+        let mut command = self.command(text);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = self.net.spawn(side, &mut command).expect("spawn");
+        let output = child.wait_with_output().expect("output");
+        let (out, err) = super::texts(&output);
+        assert!(output.status.success(), "{text}: {}\n{out}\n{err}", output.status);
+        out
+    }
+
+    /// Starts it, to run as long as the hosts; whose pipes were asked for is given back.
+    pub(crate) fn spawn(&mut self, side: Side, command: &mut Command) -> &mut Child {
+        let child = self.net.spawn(side, command).expect("spawn");
+        self.running.push(child);
+        self.running.last_mut().expect("just pushed")
+    }
+
+    /// Starts it; what it says comes line by line.
+    fn lines_of(&mut self, side: Side, command: &mut Command) -> Receiver<String> {
+        let child = self.spawn(side, command.stdin(Stdio::null()).stdout(Stdio::piped()));
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // Whoever hears no more must not end a program that still speaks.
+                let _ = tell.send(line);
+            }
+        });
+        told
+    }
+
+    /// Starts a program; both its outputs, line by line.
+    pub(crate) fn program(&mut self, side: Side, text: &str) -> Receiver<String> {
+        let mut command = self.command(&format!("exec {text} 2>&1"));
+        self.lines_of(side, &mut command)
+    }
+
+    /// This test binary once more, as the test `role`, which must ask [`plays`]; `wrapper` runs it.
+    pub(crate) fn role(&mut self, side: Side, wrapper: &str, role: impl Fn()) -> Receiver<String> {
+        let role = name_of_test(role);
+        let binary = std::env::current_exe().expect("this test");
+        let text = format!("exec {wrapper} {} --exact {role} --nocapture", binary.display());
+        let mut command = self.command(&text);
+        self.lines_of(side, command.env(ROLE, role))
+    }
+
+    /// Makes the server's configuration, starts it at 10.0.1.1, and leaves its invite in `invite`.
+    pub(crate) fn marline_server(&mut self, carrier: &str) {
+        self.shell(
+            Side::Server,
+            "umask 077; marline server --init --config marline.toml --listen 10.0.1.1:7777 \
+             --public 10.0.1.1:7777 --allow 127.0.0.0/8 > invite 2> /dev/null",
+        );
+        let server =
+            format!("marline server --config marline.toml --allow 127.0.0.0/8 --carrier {carrier}");
+        hear(&self.program(Side::Server, &server), "listening on");
+    }
+}
+
+/// Waits for a line that has this word.
+pub(crate) fn hear(lines: &Receiver<String>, word: &str) -> String {
+    let begun = Instant::now();
+    let mut heard = Vec::new();
+    while let Some(left) = PATIENCE.checked_sub(begun.elapsed()) {
+        let Ok(line) = lines.recv_timeout(left) else { break };
+        if line.contains(word) {
+            return line;
+        }
+        heard.push(line);
+    }
+    panic!("nothing with {word:?} in {heard:#?}");
+}

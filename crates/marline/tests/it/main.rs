@@ -1,0 +1,13 @@
+//! Tests of streams over loopback and between machines in namespaces: one program, so that it is linked once.
+//! What must be alone in its process stands beside it.
+
+mod adapters;
+mod attacks;
+mod coding;
+mod faults;
+mod handover;
+mod interfaces;
+mod native_kernel;
+mod native_tun;
+mod support;
+mod transfer;

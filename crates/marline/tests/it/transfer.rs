@@ -1,0 +1,282 @@
+//! Tests of transfers over loopback: both ways, over two paths, half closed, aborted, over shards.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::support::*;
+use marline::RadioKind;
+use marline::advanced::{Direction, ObservedPath, ObservedSegments, PacketObserver};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn bytes_arrive_equal_both_ways_over_two_paths() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1", "127.0.0.2"]).await;
+    let (near, far) = pair(&client, &listener).await;
+    wait_for_subflows(&near, 2).await;
+    let (up, down) = (bytes(3 << 20, 1), bytes(2 << 20, 2));
+    let (mut near_read, mut near_write) = tokio::io::split(near);
+    let (mut far_read, mut far_write) = tokio::io::split(far);
+    let ((), (), got_up, got_down) = within(async {
+        tokio::join!(
+            send(&mut near_write, &up),
+            send(&mut far_write, &down),
+            receive(&mut far_read),
+            receive(&mut near_read)
+        )
+    })
+    .await;
+    assert!(got_up == up && got_down == down);
+    let near = near_read.unsplit(near_write);
+    let info = near.info().unwrap_or_else(|| panic!("still there, as the stream is held"));
+    assert_eq!(info.fallback, None);
+}
+
+#[tokio::test]
+async fn a_half_closed_stream_still_carries_the_other_direction() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1"]).await;
+    let (mut near, mut far) = pair(&client, &listener).await;
+    near.shutdown().await.unwrap();
+    let mut buf = [0; 16];
+    assert_eq!(within(far.read(&mut buf)).await.unwrap(), 0, "the end of the stream");
+    assert_eq!(near.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let late = bytes(100_000, 3);
+    let ((), got) = within(async { tokio::join!(send(&mut far, &late), receive(&mut near)) }).await;
+    assert!(got == late);
+    drop((near, far));
+    let patience = Duration::from_secs(5);
+    assert!(client.drained(patience).await, "left: {:#?}", client.connections());
+    assert!(listener.drained(patience).await, "left: {:#?}", listener.connections());
+}
+
+#[tokio::test]
+async fn an_abort_is_a_reset_at_the_peer() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1", "127.0.0.2"]).await;
+    let (mut near, mut far) = pair(&client, &listener).await;
+    near.write_all(b"hello").await.unwrap();
+    let mut buf = [0; 5];
+    within(far.read_exact(&mut buf)).await.unwrap();
+    near.abort();
+    let error = within(far.read(&mut buf)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn dropping_a_stream_with_unread_data_tells_the_peer() {
+    let listener = server(1).await;
+    let client = client(&["127.0.0.1"]).await;
+    let (mut near, far) = pair(&client, &listener).await;
+    near.write_all(&bytes(10_000, 4)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    drop(far);
+    let mut buf = [0; 1];
+    let error = within(near.read(&mut buf)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn nobody_listening_is_refused_at_once() {
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let client = client(&["127.0.0.1"]).await;
+    let started = std::time::Instant::now();
+    let error = within(client.connect(address)).await.unwrap_err();
+    let error = std::io::Error::from(error);
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10), "not by waiting for timeouts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_and_their_joins_land_in_the_right_shard() {
+    let listener = server(2).await;
+    let client = client(&["127.0.0.1", "127.0.0.2", "127.0.0.3"]).await;
+    let mut held = Vec::new();
+    for seed in 0..16 {
+        let (mut near, mut far) = pair(&client, &listener).await;
+        wait_for_subflows(&near, 3).await;
+        let data = bytes(60_000, seed);
+        let ((), got) =
+            within(async { tokio::join!(send(&mut near, &data), receive(&mut far)) }).await;
+        assert!(got == data);
+        held.push((near, far));
+    }
+    let counters = listener.counters();
+    let sum = |f: fn(&marline::Counters) -> u64| counters.iter().map(|(c, _)| f(c)).sum::<u64>();
+    assert_eq!(sum(|c| c.mp_join_no_token), 0, "no join reached a shard that knows no such token");
+    assert_eq!(sum(|c| c.mp_join_ack_rx), 32);
+    let busy = counters.iter().filter(|(c, _)| c.mp_capable_syn_rx > 0).count();
+    assert_eq!(busy, 2, "16 connections are spread over both shards");
+    let ids: std::collections::BTreeSet<_> = held.iter().map(|(_, far)| far.id()).collect();
+    assert_eq!(ids.len(), 16, "ids are unique over the shards");
+    assert_eq!(listener.connections().len(), 16);
+}
+
+#[tokio::test]
+async fn captures_are_written_per_path() {
+    let dir = std::env::temp_dir().join(format!("marline-capture-{}", std::process::id()));
+    {
+        let listener = server(1).await;
+        let client = client_with(&["127.0.0.1", "127.0.0.2"], |config| {
+            config.capture_dir(dir.clone());
+        })
+        .await;
+        let (mut near, mut far) = pair(&client, &listener).await;
+        wait_for_subflows(&near, 2).await;
+        let data = bytes(50_000, 9);
+        within(async { tokio::join!(send(&mut near, &data), receive(&mut far)) }).await;
+        drop((near, far));
+        client.drained(Duration::from_secs(5)).await;
+    }
+    // The driver ends in the background and writes what it has gathered.
+    let files = within(async {
+        loop {
+            let files = ["127.0.0.1", "127.0.0.2"].map(|ip| {
+                std::fs::read(dir.join(format!("client-{ip}.pcapng"))).unwrap_or_default()
+            });
+            if files.iter().all(|file| file.len() > 500) {
+                return files;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    for file in files {
+        assert_eq!(file[..4], [0x0a, 0x0d, 0x0d, 0x0a], "a pcapng section header");
+    }
+    read_by_wireshark(&dir);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Wireshark must see Multipath TCP in every file, and nothing malformed.
+fn read_by_wireshark(dir: &std::path::Path) {
+    let Some(tshark) = marline_testkit::need::program("tshark") else { return };
+    let frames = |file: &std::path::Path, filter: &str| {
+        let mut command = std::process::Command::new(&tshark);
+        command.args(["-o", "tcp.check_checksum:TRUE", "-Y", filter, "-r"]).arg(file);
+        let output = command.stderr(std::process::Stdio::null()).output().unwrap();
+        output.stdout.iter().filter(|byte| **byte == b'\n').count()
+    };
+    for (ip, handshake) in [("127.0.0.1", 0), ("127.0.0.2", 1)] {
+        let file = dir.join(format!("client-{ip}.pcapng"));
+        assert_eq!(frames(&file, "_ws.malformed || tcp.checksum.status == \"Bad\""), 0, "{ip}");
+        let subtype = format!("tcp.options.mptcp.subtype == {handshake}");
+        assert!(frames(&file, &subtype) >= 3, "the handshake of {ip} is recognised");
+        assert!(frames(&file, "tcp.options.mptcp.subtype == 2") > 3, "so is DSS on {ip}");
+    }
+}
+
+/// Whoever waits for a connection learns that none will come, and so does whoever asks later.
+#[tokio::test]
+async fn accept_ends_when_the_listener_is_closed() {
+    let listener = server(1).await;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let listener = listener.clone();
+            tokio::spawn(async move { listener.accept().await.map(drop) })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    listener.close();
+    for task in waiting {
+        assert!(within(task).await.unwrap().is_none());
+    }
+    assert!(within(listener.accept()).await.is_none());
+}
+
+/// A server that says nothing is given up in time, and the error says who and what was tried.
+#[tokio::test]
+async fn a_silent_server_is_given_up_when_patience_ends() {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap();
+    let patience = std::time::Duration::from_millis(400);
+    let impatient = |client: &mut marline::ClientBuilder| {
+        client.connect_timeout(patience);
+    };
+    let client = client_with(&["127.0.0.1", "127.0.0.2"], impatient).await;
+    let error = within(client.connect(at)).await.unwrap_err();
+    let marline::ConnectError::Unreachable { attempts } = &error else { panic!("{error}") };
+    assert_eq!(attempts.len(), 2, "{error}");
+    assert!(attempts.iter().all(|attempt| attempt.reason().contains("no answer")), "{error}");
+    assert!(client.connections().is_empty(), "nothing goes on behind the caller's back");
+}
+
+/// `[::]` is every address of the machine: clients of both families reach the server.
+#[tokio::test]
+async fn a_server_on_all_addresses_answers_both_families() {
+    for shards in [1, 2] {
+        let any = "[::]:0".parse().unwrap();
+        let listener = server_with(shards, |server| {
+            server.listen(any);
+        })
+        .await;
+        let port = listener.local_addr().port();
+        assert!(listener.local_addrs().iter().all(|at| at.port() == port));
+        for (local, server) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1")] {
+            let client = client(&[local]).await;
+            let server = std::net::SocketAddr::new(server.parse().unwrap(), port);
+            let (mut near, mut far) = pair_at(&client, &listener, server).await;
+            assert_eq!(far.peer_addr().is_ipv4(), server.is_ipv4());
+            let (sent, got) = tokio::join!(send(&mut near, b"hello"), receive(&mut far));
+            assert_eq!(((), &got[..]), (sent, &b"hello"[..]));
+        }
+    }
+}
+
+/// What an observer was shown.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Segments, their bytes and their packets' bytes, by our address and way.
+    passed: BTreeMap<(IpAddr, bool), [u64; 3]>,
+    /// Radio and addresses of each path, as said last.
+    paths: BTreeMap<usize, (Option<RadioKind>, Vec<IpAddr>)>,
+}
+
+impl PacketObserver for Tally {
+    fn observe(&mut self, observed: &ObservedSegments<'_>) {
+        let out = observed.direction == Direction::Out;
+        let [segments, bytes, packets] = self.passed.entry((observed.local_ip(), out)).or_default();
+        *segments += observed.segments().count() as u64;
+        *bytes += observed.segments().map(<[u8]>::len).sum::<usize>() as u64;
+        *packets += observed.packet_bytes();
+    }
+
+    fn path(&mut self, _at: marline::Instant, path: &ObservedPath<'_>) {
+        self.paths.insert(path.number, (path.spec.radio, path.addresses.to_vec()));
+    }
+}
+
+#[tokio::test]
+async fn an_observer_is_shown_every_segment_and_every_path() {
+    /// IPv4, UDP, and the carrier's short header.
+    const HEADERS: u64 = 20 + 8 + 9;
+    const BYTES: usize = 100_000;
+    let listener = server(1).await;
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let paths = ["127.0.0.1,radio=lte", "127.0.0.2"];
+    let client = client_with(&paths, |client| {
+        client.observer(tally.clone());
+    })
+    .await;
+    let [first, second] = [1, 2].map(|last| IpAddr::from([127, 0, 0, last]));
+    let known = [(0, (Some(RadioKind::Lte), vec![first])), (1, (None, vec![second]))];
+    assert_eq!(tally.lock().unwrap().paths, BTreeMap::from(known));
+    let (mut near, mut far) = pair(&client, &listener).await;
+    wait_for_subflows(&near, 2).await;
+    let sent = bytes(BYTES, 1);
+    let (_, got) = within(async { tokio::join!(send(&mut near, &sent), receive(&mut far)) }).await;
+    assert!(got == sent);
+    let tally = tally.lock().unwrap();
+    let both_ways_on_both = [(first, false), (first, true), (second, false), (second, true)];
+    assert!(tally.passed.keys().eq(&both_ways_on_both), "{tally:?}");
+    for [segments, bytes, packets] in tally.passed.values() {
+        assert_eq!(*packets, bytes + segments * HEADERS, "{tally:?}");
+    }
+    let out: u64 = [first, second].iter().map(|ip| tally.passed[&(*ip, true)][1]).sum();
+    assert!(out > BYTES as u64, "{tally:?}");
+}

@@ -4,8 +4,15 @@
 //! cargo run -p marline --example server -- 0.0.0.0:4500
 //! ```
 
-use marline::Server;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use marline::{Server, Stream};
+use tokio::io::AsyncWriteExt;
+
+async fn echo(stream: Stream) -> std::io::Result<u64> {
+    let (mut reader, mut writer) = stream.into_split();
+    let bytes = tokio::io::copy(&mut reader, &mut writer).await?;
+    writer.shutdown().await?;
+    Ok(bytes)
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,21 +21,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("listening on {}", server.local_addr());
     while let Some((stream, peer)) = server.accept().await {
         tokio::spawn(async move {
-            let (mut reader, mut writer) = stream.into_split();
-            let mut buf = vec![0; 16 * 1024];
-            loop {
-                match reader.read(&mut buf).await {
-                    Ok(0) => break,
-                    Ok(len) => {
-                        if writer.write_all(&buf[..len]).await.is_err() {
-                            break;
-                        }
-                    }
-                    Err(error) => {
-                        eprintln!("{peer}: {error}");
-                        break;
-                    }
-                }
+            match echo(stream).await {
+                Ok(bytes) => println!("{peer}: {bytes} bytes"),
+                Err(error) => println!("{peer}: {error}"),
             }
         });
     }

@@ -3,7 +3,10 @@
 use core::net::IpAddr;
 use std::sync::Arc;
 
-use marline_io::RawSockets;
+use marline_io::{CarrierKind, RawSockets, Shard};
+use marline_time::Duration;
+
+use crate::BindError;
 
 /// How segments travel.
 #[derive(Clone, Debug, Default)]
@@ -42,5 +45,34 @@ impl Carrier {
     /// Name of the transport below, as firewalls and their administrators call it.
     pub(crate) const fn transport(&self) -> &'static str {
         if self.is_native() { "TCP" } else { "UDP" }
+    }
+}
+
+pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind {
+    match carrier {
+        Carrier::Udp => CarrierKind::Udp { keepalive },
+        Carrier::Raw | Carrier::Opened(_) => CarrierKind::Raw,
+        Carrier::Tun(_) => CarrierKind::Tun,
+    }
+}
+
+/// Gives a shard its sockets.
+pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), BindError> {
+    let in_use = |error| BindError::io("use the raw sockets", error);
+    match carrier {
+        Carrier::Udp => Ok(()),
+        Carrier::Raw => {
+            let what = "open raw sockets (this needs CAP_NET_RAW)";
+            let sockets = RawSockets::open().map_err(|error| BindError::io(what, error))?;
+            shard.use_raw(&sockets).map_err(in_use)
+        }
+        Carrier::Opened(sockets) => shard.use_raw(sockets).map_err(in_use),
+        Carrier::Tun(paths) => {
+            for TunPath { interface, address } in paths {
+                let what = format!("open TUN interface `{interface}`");
+                shard.open_tun(interface, *address).map_err(|error| BindError::io(&what, error))?;
+            }
+            Ok(())
+        }
     }
 }

@@ -16,11 +16,10 @@ use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, verdict};
 use crate::health::{Lookout, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
 use crate::routes::Routes;
-use crate::{BindError, Carrier, ConnectError, PolicyError, Registry, Stream, UnknownPath, native};
+use crate::shards::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::{BindError, Carrier, ConnectError, PolicyError, Stream, UnknownPath, carrier};
 pub use builder::ClientBuilder;
 
-/// Monitor events a slow reader may lag behind.
-pub(crate) const MONITOR_CAPACITY: usize = 1_024;
 /// Changes of paths a slow reader may lag behind.
 const PATH_EVENT_CAPACITY: usize = 64;
 /// News of contacts comes with every packet of a busy client: paths are looked at this often at most.
@@ -82,7 +81,7 @@ impl Client {
             limits: config.limits,
             queue: None,
             monitor: config.monitor.then(|| monitor.clone()),
-            carrier: native::kind(&config.carrier, config.keepalive),
+            carrier: carrier::kind(&config.carrier, config.keepalive),
             capture,
             tap: config.tap.clone(),
             observers: config.observers.clone(),
@@ -91,7 +90,7 @@ impl Client {
         if let Some(monitor) = config.path_health.clone() {
             shard.set_path_health_monitor(monitor);
         }
-        native::open(&config.carrier, &shard)?;
+        carrier::open(&config.carrier, &shard)?;
         if config.carrier.is_native() {
             shard
                 .reserve_local_ports()
@@ -305,28 +304,4 @@ async fn watch(client: Weak<Inner>, mut watcher: Watcher) {
             }
         }
     }
-}
-
-pub(crate) fn set_scheduler(
-    registry: &Registry,
-    shard: &Shard,
-    id: ConnectionId,
-    spec: &str,
-) -> Result<(), PolicyError> {
-    let factory = registry.scheduler(spec)?;
-    let (_, id) = Shard::split_id(id);
-    shard.with_endpoint(|endpoint, now| endpoint.set_scheduler(now, id, factory));
-    Ok(())
-}
-
-pub(crate) fn set_path_manager(
-    registry: &Registry,
-    shard: &Shard,
-    id: ConnectionId,
-    spec: &str,
-) -> Result<(), PolicyError> {
-    let factory = registry.path_manager(spec)?;
-    let (_, id) = Shard::split_id(id);
-    shard.with_endpoint(|endpoint, now| endpoint.set_path_manager(now, id, factory));
-    Ok(())
 }

@@ -81,10 +81,10 @@ mod health;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 mod multimob;
-mod native;
 mod path_table;
 mod routes;
 mod server;
+mod shards;
 mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -1,5 +1,6 @@
 //! Server: accepts connections on one or several addresses.
 
+mod announced;
 mod builder;
 
 use core::net::SocketAddr;
@@ -13,10 +14,10 @@ use marline_time::Duration;
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-use crate::client::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
-use crate::native::Announced;
-use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, native};
-pub(crate) use builder::same_port;
+use crate::shards::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
+use crate::{BindError, LONGEST_KEEPALIVE, PathChange, PolicyError, Stream, UnknownPath, carrier};
+use announced::Announced;
+use builder::same_port;
 pub use builder::{ServerAddress, ServerBuilder};
 
 /// Accepts connections. Clones share everything.
@@ -74,7 +75,7 @@ impl Server {
         let (monitor, _) = broadcast::channel(MONITOR_CAPACITY);
         let queue = AcceptQueue::new(config.backlog);
         let mut shards = Vec::new();
-        native::announce(&mut config)?;
+        announced::announce(&mut config)?;
         if config.reset_seed.is_none() {
             let drawn =
                 ResetSeed::random().map_err(|error| BindError::io("draw a secret", error))?;
@@ -84,9 +85,9 @@ impl Server {
             shards.push(start_shard(&config, index as u8, &queue, &monitor)?);
         }
         if config.carrier.is_native() {
-            let listen = native::listen(&config, &shards[0])?;
+            let listen = announced::listen(&config, &shards[0])?;
             let addresses = Arc::new(Mutex::new(Announced::of(&config)));
-            let watch = native::follow_addresses(&config, &shards[0], &addresses);
+            let watch = announced::follow_addresses(&config, &shards[0], &addresses);
             let inner = Inner { shards, queue, config, monitor, listen, addresses, watch };
             return Ok(Server { inner: Arc::new(inner) });
         }
@@ -156,7 +157,7 @@ impl Server {
     /// # Errors
     /// `address` was not [announced](ServerBuilder::announce), port included.
     pub fn set_address(&self, address: SocketAddr, change: PathChange) -> Result<(), UnknownPath> {
-        native::change(&self.inner.shards[0], &self.inner.addresses, address, change)
+        announced::change(&self.inner.shards[0], &self.inner.addresses, address, change)
     }
 
     /// Monitor events, if the configuration asked for them.
@@ -233,7 +234,7 @@ fn start_shard(
         limits: config.limits,
         queue: Some(Arc::clone(queue)),
         monitor: config.monitor.then(|| monitor.clone()),
-        carrier: native::kind(&config.carrier, LONGEST_KEEPALIVE),
+        carrier: carrier::kind(&config.carrier, LONGEST_KEEPALIVE),
         capture,
         tap: config.tap.clone(),
         observers: Vec::new(),

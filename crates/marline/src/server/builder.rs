@@ -48,11 +48,11 @@ impl ServerAddress {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is opened before `bind`"]
 pub struct ServerBuilder {
-    pub(crate) carrier: Carrier,
-    pub(crate) listen: Vec<SocketAddr>,
-    pub(crate) addresses: Vec<ServerAddress>,
+    pub(super) carrier: Carrier,
+    pub(super) listen: Vec<SocketAddr>,
+    pub(super) addresses: Vec<ServerAddress>,
     pub(super) shards: usize,
-    pub(crate) transport: TransportConfig,
+    pub(super) transport: TransportConfig,
     pub(super) capture_dir: Option<PathBuf>,
     pub(super) capture_secrets: bool,
     pub(super) tap: Option<SegmentLog>,
@@ -314,7 +314,7 @@ fn on_both_families(listen: &[SocketAddr]) -> Vec<SocketAddr> {
 }
 
 /// `0.0.0.0:0` behind `[::]:PORT` means that port.
-pub(crate) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
+pub(super) fn same_port(address: SocketAddr, before: Option<SocketAddr>) -> SocketAddr {
     let everywhere = |at: &SocketAddr| at.ip().is_unspecified();
     match before.filter(|at| at.is_ipv6() && everywhere(at)) {
         Some(ipv6) if address.is_ipv4() && everywhere(&address) && address.port() == 0 => {

@@ -46,7 +46,7 @@ impl TlsServer {
             let next = poll_fn(|cx| {
                 while let Poll::Ready(Some(done)) = handshakes.poll_join_next(cx) {
                     if let Ok(Some(stream)) = done {
-                        return Poll::Ready(Next::Stream(stream));
+                        return Poll::Ready(Next::Stream(Box::new(stream)));
                     }
                 }
                 if !closed && handshakes.len() < HANDSHAKES {
@@ -65,7 +65,7 @@ impl TlsServer {
             });
             match next.await {
                 Next::Closed => return None,
-                Next::Stream(stream) => return Some(stream),
+                Next::Stream(stream) => return Some(*stream),
                 Next::Incoming((stream, peer)) => {
                     let acceptor = acceptor.clone();
                     handshakes.spawn(async move {
@@ -87,6 +87,6 @@ impl TlsServer {
 /// Outcome of a wait.
 enum Next {
     Closed,
-    Stream((TlsStream, SocketAddr)),
+    Stream(Box<(TlsStream, SocketAddr)>),
     Incoming((crate::Stream, SocketAddr)),
 }

@@ -1,51 +1,21 @@
-//! Set-up of native carriers: their sockets, reserved ports and announced addresses.
+//! Addresses of a server on a native carrier: its reserved ports, and what it announces.
 
 use core::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use marline_io::{CarrierKind, Interfaces, RawSockets, Shard, ShardHandle, Watcher};
+use marline_io::{Interfaces, Shard, ShardHandle, Watcher};
 use marline_policy::{AddressId, LocalAddress};
-use marline_time::Duration;
 use tokio::task::AbortHandle;
 
-use crate::server::same_port;
-use crate::{BindError, Carrier, PathChange, ServerAddress, ServerBuilder, TunPath, UnknownPath};
+use super::builder::{ServerAddress, ServerBuilder, same_port};
+use crate::{BindError, Carrier, PathChange, UnknownPath, carrier};
 
 /// Address ids: 0 is the initial subflow's, 255 of one byte remain.
 const MAX_ADDRESSES: usize = 254;
 
-pub(crate) const fn kind(carrier: &Carrier, keepalive: Duration) -> CarrierKind {
-    match carrier {
-        Carrier::Udp => CarrierKind::Udp { keepalive },
-        Carrier::Raw | Carrier::Opened(_) => CarrierKind::Raw,
-        Carrier::Tun(_) => CarrierKind::Tun,
-    }
-}
-
-/// Gives a shard its sockets.
-pub(crate) fn open(carrier: &Carrier, shard: &Shard) -> Result<(), BindError> {
-    let in_use = |error| BindError::io("use the raw sockets", error);
-    match carrier {
-        Carrier::Udp => Ok(()),
-        Carrier::Raw => {
-            let what = "open raw sockets (this needs CAP_NET_RAW)";
-            let sockets = RawSockets::open().map_err(|error| BindError::io(what, error))?;
-            shard.use_raw(&sockets).map_err(in_use)
-        }
-        Carrier::Opened(sockets) => shard.use_raw(sockets).map_err(in_use),
-        Carrier::Tun(paths) => {
-            for TunPath { interface, address } in paths {
-                let what = format!("open TUN interface `{interface}`");
-                shard.open_tun(interface, *address).map_err(|error| BindError::io(&what, error))?;
-            }
-            Ok(())
-        }
-    }
-}
-
 /// Opens what a listener needs and reserves its ports; returns where it listens.
-pub(crate) fn listen(config: &ServerBuilder, shard: &Shard) -> Result<Vec<SocketAddr>, BindError> {
-    open(&config.carrier, shard)?;
+pub(super) fn listen(config: &ServerBuilder, shard: &Shard) -> Result<Vec<SocketAddr>, BindError> {
+    carrier::open(&config.carrier, shard)?;
     shard.never_connect();
     let mut listen: Vec<SocketAddr> = Vec::new();
     for &address in &config.listen {
@@ -72,7 +42,7 @@ pub(crate) fn listen(config: &ServerBuilder, shard: &Shard) -> Result<Vec<Socket
 
 /// What a listener announces: as its machine has it, and as it was told by hand.
 #[derive(Debug)]
-pub(crate) struct Announced {
+pub(super) struct Announced {
     /// As the configuration names it.
     named: SocketAddr,
     /// As the core knows it.
@@ -84,7 +54,7 @@ pub(crate) struct Announced {
 
 impl Announced {
     /// The addresses of a configuration that went through [`announce`].
-    pub(crate) fn of(config: &ServerBuilder) -> Vec<Announced> {
+    pub(super) fn of(config: &ServerBuilder) -> Vec<Announced> {
         let locals = &config.transport.as_core().local_addresses;
         let first = locals.len() - config.addresses.len();
         let pairs = config.addresses.iter().zip(&locals[first..]);
@@ -109,7 +79,7 @@ impl Announced {
 }
 
 /// Changes an announced address by hand.
-pub(crate) fn change(
+pub(super) fn change(
     shard: &Shard,
     addresses: &Mutex<Vec<Announced>>,
     named: SocketAddr,
@@ -132,7 +102,7 @@ pub(crate) fn change(
 
 /// Tells the core when addresses that are announced go away and come back with their interfaces.
 /// Does not keep the shard running. `None`: there is nothing to follow.
-pub(crate) fn follow_addresses(
+pub(super) fn follow_addresses(
     config: &ServerBuilder,
     shard: &Arc<ShardHandle>,
     addresses: &Arc<Mutex<Vec<Announced>>>,
@@ -182,7 +152,7 @@ fn lock(addresses: &Mutex<Vec<Announced>>) -> MutexGuard<'_, Vec<Announced>> {
 }
 
 /// Writes the addresses to announce into the connections' configuration.
-pub(crate) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
+pub(super) fn announce(config: &mut ServerBuilder) -> Result<(), BindError> {
     if config.addresses.len() > MAX_ADDRESSES {
         let count = config.addresses.len();
         let what = format!("{count} addresses to announce; at most {MAX_ADDRESSES} have an id");

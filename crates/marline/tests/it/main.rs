@@ -9,5 +9,6 @@ mod handover;
 mod interfaces;
 mod native_kernel;
 mod native_tun;
+mod readme;
 mod support;
 mod transfer;

@@ -12,8 +12,8 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, verdict};
-use crate::health::{Lookout, PathEvent};
+use crate::happy_eyeballs::{AttemptSchedule, HappyEyeballs, connect_error};
+use crate::health::{HealthWatcher, PathEvent};
 use crate::path_table::{Candidate, PathChange, PathStatus, PathTable};
 use crate::routes::Routes;
 use crate::shards::{MONITOR_CAPACITY, set_path_manager, set_scheduler};
@@ -42,7 +42,7 @@ struct Inner {
     routes: Routes,
     winner: Mutex<Option<(IpAddr, SocketAddr)>>,
     monitor: broadcast::Sender<MonitorEvent>,
-    lookout: Mutex<Lookout>,
+    watcher: Mutex<HealthWatcher>,
     path_events: broadcast::Sender<PathEvent>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -106,7 +106,7 @@ impl Client {
         if !config.paths.is_empty() {
             paths.check()?;
         }
-        let lookout = Mutex::new(Lookout::new(config.carrier.transport()));
+        let watcher = Mutex::new(HealthWatcher::new(config.carrier.transport()));
         let (path_events, _) = broadcast::channel(PATH_EVENT_CAPACITY);
         let inner = Arc::new(Inner {
             shard,
@@ -115,7 +115,7 @@ impl Client {
             routes: Routes::default(),
             winner: Mutex::new(None),
             monitor,
-            lookout,
+            watcher,
             path_events,
             tasks: Mutex::default(),
         });
@@ -172,16 +172,20 @@ impl Client {
         };
         let schedule = match &self.inner.config.path_health {
             None => AttemptSchedule::staggered(candidates, stagger),
-            Some(monitor) => AttemptSchedule::judged(candidates, stagger, |c| is_bad(monitor, c)),
+            Some(monitor) => {
+                AttemptSchedule::by_health(candidates, stagger, |c| is_bad(monitor, c))
+            }
         };
         let (shard, routes) = (&self.inner.shard, &self.inner.routes);
         let attempts = HappyEyeballs { shard, config: &config, routes, transport, patience };
         let outcome = attempts.run(schedule).await;
         for failure in &outcome.failures {
-            // What lasts is the lookout's to tell, once.
+            // What lasts is the watcher's to tell, once.
             tracing::debug!("{failure}");
         }
-        let Some((stream, ends)) = outcome.winner else { return Err(verdict(outcome.failures)) };
+        let Some((stream, ends)) = outcome.winner else {
+            return Err(connect_error(outcome.failures));
+        };
         *lock(&self.inner.winner) = Some(ends);
         Ok(Stream::new(stream, Arc::clone(&self.inner.config.registry)))
     }
@@ -261,8 +265,8 @@ impl Inner {
     fn look(&self) -> bool {
         let (now, contacts) = self.shard.contacts();
         let paths = lock(&self.paths).known(&contacts);
-        let mut lookout = lock(&self.lookout);
-        for event in lookout.look(now, &paths) {
+        let mut watcher = lock(&self.watcher);
+        for event in watcher.look(now, &paths) {
             match event.fault {
                 Some(_) => tracing::warn!("{event}"),
                 None => tracing::info!("{event}"),
@@ -270,7 +274,7 @@ impl Inner {
             // Nobody listening is no error.
             let _ = self.path_events.send(event);
         }
-        lookout.is_unsettled(now, &paths)
+        watcher.is_unsettled(now, &paths)
     }
 }
 

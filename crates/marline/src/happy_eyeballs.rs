@@ -1,7 +1,8 @@
-//! The first SYN races over the paths (after RFC 8305, "happy eyeballs"): a path may be dead
-//! without anybody knowing, so the next attempt starts a stagger after the one before, or at once
-//! when that one fails. The first handshake that completes wins; the others are closed quietly. Who
-//! starts when is the schedule's (`schedule.rs`).
+//! Race of first SYNs over the paths, after "happy eyeballs" (RFC 8305).
+//!
+//! A path may be dead without anybody knowing, so the next attempt starts a stagger after the one
+//! before, or at once when that one fails. The first handshake that completes wins; the others are
+//! closed quietly. The order and the times are the schedule's (`schedule.rs`).
 
 mod schedule;
 
@@ -37,7 +38,7 @@ pub(crate) struct Failure {
     pub(crate) candidate: Candidate,
     pub(crate) why: FailureKind,
     /// Who objected, if anybody did.
-    objection: Option<Reach>,
+    delivery_error: Option<Reach>,
     transport: &'static str,
 }
 
@@ -76,11 +77,13 @@ impl core::fmt::Display for Reason<'_> {
                 f.write_str("the network driver has stopped")
             }
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent
-                if let Some(objection) = &self.0.objection =>
+                if let Some(delivery_error) = &self.0.delivery_error =>
             {
-                write!(f, "no answer; {objection}")
+                write!(f, "no answer; {delivery_error}")
             }
-            FailureKind::Closed(_) if let Some(objection) = &self.0.objection => objection.fmt(f),
+            FailureKind::Closed(_) if let Some(delivery_error) = &self.0.delivery_error => {
+                delivery_error.fmt(f)
+            }
             FailureKind::Closed(CloseReason::TimedOut) | FailureKind::Silent => {
                 write!(f, "no answer (does a firewall drop {} there?)", self.0.transport)
             }
@@ -147,15 +150,15 @@ impl HappyEyeballs<'_> {
         let (local, remote) = (candidate.end.address, candidate.remote);
         let (_, contacts) = self.shard.contacts();
         let contact = contacts.iter().find(|c| c.local == local && c.remote == remote);
-        let objection = contact.and_then(health::objection);
-        let why = match (why, &objection) {
+        let delivery_error = contact.and_then(health::delivery_error);
+        let why = match (why, &delivery_error) {
             // The server's own machine said so: that is its word.
             (FailureKind::Closed(CloseReason::Unreachable), Some(Reach::Refused)) => {
                 FailureKind::Closed(CloseReason::Refused)
             }
             (why, _) => why,
         };
-        Failure { candidate, why, objection, transport: self.transport }
+        Failure { candidate, why, delivery_error, transport: self.transport }
     }
 
     fn start(&self, candidate: &Candidate) -> Result<Stream, FailureKind> {
@@ -187,7 +190,7 @@ async fn first(
 }
 
 /// One error for all that happened.
-pub(crate) fn verdict(mut failures: Vec<Failure>) -> ConnectError {
+pub(crate) fn connect_error(mut failures: Vec<Failure>) -> ConnectError {
     let all = |test: fn(&FailureKind) -> bool| failures.iter().all(|f| test(&f.why));
     if failures.is_empty() {
         return ConnectError::NoPath;

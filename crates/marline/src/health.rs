@@ -1,14 +1,13 @@
-//! Health of paths: whether servers answer over them, told from what was asked and what came back, and
-//! in words that name the likely cause.
+//! Health of a client's paths: whether servers answer over them, and if not, the likely cause.
 //!
 //! An interface that is up says little: a captive portal, a firewall that drops UDP or a server that
-//! is gone leave it up. What counts is what is asked anyway (nobody sends a probe of his own for this): a
-//! question that stays open for [`PATIENCE`], tried twice, is no answer, and who objects by ICMP is
-//! named. The first thing that comes in takes it all back.
+//! is gone leave it up. Health is judged from traffic that is sent anyway; there are no extra probes. A
+//! request that is unanswered for [`PATIENCE`] and was repeated counts as unanswered, and the sender of
+//! an ICMP error is named. The first packet that comes in restores the path.
 
-mod lookout;
 #[cfg(test)]
 mod tests;
+mod watcher;
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -16,8 +15,8 @@ use core::net::{IpAddr, SocketAddr};
 use marline_io::{Contact, DeliveryErrorKind};
 use marline_time::{Duration, Instant};
 
-pub(crate) use lookout::Lookout;
-pub use lookout::PathEvent;
+pub(crate) use watcher::HealthWatcher;
+pub use watcher::PathEvent;
 
 /// A path's name and what is known of its servers.
 pub(crate) type Known<'a> = (String, Vec<&'a Contact>);
@@ -26,7 +25,7 @@ pub(crate) type Known<'a> = (String, Vec<&'a Contact>);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// Tries that it takes: one packet may get lost.
 const TRIES: u32 = 2;
-/// An objection counts if nothing came in for this long: a late one, or a forged one, is outlived by
+/// A delivery error counts if nothing came in for this long: a late one, or a forged one, is outlived by
 /// a server that answers.
 pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 
@@ -62,12 +61,14 @@ pub enum Reach {
 impl Reach {
     /// What a contact tells.
     pub(crate) fn of(contact: &Contact, now: Instant) -> Reach {
-        if let Some(objection) = settled(contact, now) {
-            let by_server = objection.by == Some(contact.remote.ip());
-            return match objection.kind {
+        if let Some(delivery_error) = settled(contact, now) {
+            let by_server = delivery_error.by == Some(contact.remote.ip());
+            return match delivery_error.kind {
                 DeliveryErrorKind::PortClosed if by_server => Reach::Refused,
                 // The kernel's own word bears our address.
-                kind => Reach::Blocked { by: objection.by.filter(|by| *by != contact.local), kind },
+                kind => {
+                    Reach::Blocked { by: delivery_error.by.filter(|by| *by != contact.local), kind }
+                }
             };
         }
         if let Some(question) = contact.question {
@@ -112,7 +113,7 @@ impl fmt::Display for Reach {
             }
             Reach::Refused => f.write_str("refused by the server: nobody listens on this port"),
             Reach::Blocked { by, kind } => {
-                let said = Said(*kind);
+                let said = DeliveryErrorText(*kind);
                 match by {
                     Some(by) => write!(f, "{by} says: {said}"),
                     None => write!(f, "this machine says: {said}"),
@@ -122,10 +123,10 @@ impl fmt::Display for Reach {
     }
 }
 
-/// What an objection says, in the RFCs' words.
-struct Said(DeliveryErrorKind);
+/// Text of a delivery error, in the terms of the RFCs.
+struct DeliveryErrorText(DeliveryErrorKind);
 
-impl fmt::Display for Said {
+impl fmt::Display for DeliveryErrorText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             DeliveryErrorKind::PortClosed => f.write_str("port unreachable (ICMP)"),
@@ -142,25 +143,25 @@ impl fmt::Display for Said {
 
 /// What a server's own machine, this one, or somebody else said, without waiting for it to settle: why
 /// an attempt failed.
-pub(crate) fn objection(contact: &Contact) -> Option<Reach> {
-    let objection = contact.delivery_error?;
-    let settled_at = objection.since + SETTLE;
-    Some(Reach::of(contact, settled_at.max(objection.last_at))).filter(Reach::is_bad)
+pub(crate) fn delivery_error(contact: &Contact) -> Option<Reach> {
+    let delivery_error = contact.delivery_error?;
+    let settled_at = delivery_error.since + SETTLE;
+    Some(Reach::of(contact, settled_at.max(delivery_error.last_at))).filter(Reach::is_bad)
 }
 
-/// The objection that stands: nothing came in since, and whoever made it does not fall silent while
+/// The delivery error that stands: nothing came in since, and whoever made it does not fall silent while
 /// questions go on.
 fn settled(contact: &Contact, now: Instant) -> Option<marline_io::DeliveryError> {
-    let objection = contact.delivery_error.filter(|said| now.since(said.since) >= SETTLE)?;
+    let delivery_error = contact.delivery_error.filter(|said| now.since(said.since) >= SETTLE)?;
     let outlived =
-        |question: marline_io::Question| question.last_at.since(objection.last_at) > PATIENCE;
-    (!contact.question.is_some_and(outlived)).then_some(objection)
+        |question: marline_io::Question| question.last_at.since(delivery_error.last_at) > PATIENCE;
+    (!contact.question.is_some_and(outlived)).then_some(delivery_error)
 }
 
 /// When what is bad about a contact began.
 fn began(contact: &Contact) -> Option<Instant> {
     let asked = contact.question.map(|question| question.since);
-    let said = contact.delivery_error.map(|objection| objection.since);
+    let said = contact.delivery_error.map(|delivery_error| delivery_error.since);
     asked.into_iter().chain(said).min()
 }
 

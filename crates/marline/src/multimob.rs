@@ -1,8 +1,8 @@
-//! MultiMob by one call: break before make, the path health monitor, a server that follows, and what both
-//! agree on.
+//! MultiMob as one setting: break before make, the path health monitor, a server that follows the
+//! client, and the extensions that both agree on.
 //!
-//! The parts are policies and settings like any other, and each can be chosen by itself; this is where
-//! they are put together, once for its authors' parameters and once for ours.
+//! Each part is a policy or setting that can also be chosen by itself. They are combined here, once with
+//! the parameters of MultiMob's authors and once with ours.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The paths of a client: which local addresses they stand for now, which of them have sockets, and
-//! what the core was told.
+//! Table of a client's paths: their local addresses now, their sockets, and what the core was told.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Routes that the kernel has shown a moment ago.
+//! Cache of routes that the kernel has shown a moment ago.
 //!
 //! Each attempt to connect asks first whether the path leads to the server at all. A client that opens a
 //! thousand connections a second asks once: an answer is remembered for a second, or until interfaces or

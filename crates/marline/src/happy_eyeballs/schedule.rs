@@ -1,4 +1,4 @@
-//! Which attempt to connect starts when.
+//! Schedule of the attempts to connect.
 //!
 //! *Problem.* Happy eyeballs (RFC 8305) try the next path a little after the one before, answered or
 //! not. That wakes a cellular radio whenever a server is further away than the stagger, and it starts on
@@ -58,7 +58,7 @@ impl AttemptSchedule {
     }
 
     /// As a path health monitor advises that knows which address pairs are bad.
-    pub(crate) fn judged(
+    pub(crate) fn by_health(
         mut candidates: Vec<Candidate>,
         stagger: Duration,
         is_bad: impl Fn(&Candidate) -> bool,

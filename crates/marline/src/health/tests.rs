@@ -64,38 +64,38 @@ fn an_objection_settles_first_and_is_outlived_by_silence() {
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     let portal = objected(open, 1_000, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
     assert_eq!(Reach::of(&portal, at(1_200)), Reach::Unknown);
-    assert!(objection(&portal).is_some_and(|reach| reach.word() == "prohibited"), "at once");
+    assert!(delivery_error(&portal).is_some_and(|reach| reach.word() == "prohibited"), "at once");
     let mut later = portal;
     later.question = Some(Question { since: at(0), last_at: at(7_000), tries: 4 });
     assert_eq!(says(&later, 7_100), "no answer for 7 s (tried 4 times)");
 }
 
 /// What is told of paths that are looked at at these times.
-fn told(lookout: &mut Lookout, ms: u64, contacts: &[Contact]) -> Vec<String> {
+fn told(watcher: &mut HealthWatcher, ms: u64, contacts: &[Contact]) -> Vec<String> {
     let of = |name: &str, local: &str| {
         let here = |c: &&Contact| c.local.to_string() == local;
         (name.to_owned(), contacts.iter().filter(here).collect::<Vec<_>>())
     };
     let paths = [of("wlan0", WLAN), of("wwan0", WWAN)];
-    lookout.look(at(ms), &paths).iter().map(ToString::to_string).collect()
+    watcher.look(at(ms), &paths).iter().map(ToString::to_string).collect()
 }
 
 const NOTHING: [&str; 0] = [];
 
 #[test]
 fn one_blocked_path_is_told_of_once_and_when_it_works_again() {
-    let mut lookout = Lookout::new("UDP");
+    let mut watcher = HealthWatcher::new("UDP");
     let wwan = |ms| heard(contact(WWAN, SERVER), ms);
     let wlan = |last, tries| asked(contact(WLAN, SERVER), 0, last, tries);
-    assert_eq!(told(&mut lookout, 2_900, &[wlan(1_000, 2), wwan(2_800)]), NOTHING);
+    assert_eq!(told(&mut watcher, 2_900, &[wlan(1_000, 2), wwan(2_800)]), NOTHING);
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 3 s (tried 2 times), while it answers over \
                     wwan0: the network there seems to block UDP port 7777";
-    assert_eq!(told(&mut lookout, 3_100, &[wlan(1_000, 2), wwan(3_000)]), [expected]);
-    assert_eq!(told(&mut lookout, 60_000, &[wlan(59_000, 30), wwan(59_900)]), NOTHING);
+    assert_eq!(told(&mut watcher, 3_100, &[wlan(1_000, 2), wwan(3_000)]), [expected]);
+    assert_eq!(told(&mut watcher, 60_000, &[wlan(59_000, 30), wwan(59_900)]), NOTHING);
     let again = "path wlan0 works again: 9.9.9.1:7777 answers, after 57 s";
     let back = heard(contact(WLAN, SERVER), 60_200);
-    assert_eq!(told(&mut lookout, 60_300, &[back.clone(), wwan(60_100)]), [again]);
-    assert_eq!(told(&mut lookout, 60_400, &[back, wwan(60_100)]), NOTHING);
+    assert_eq!(told(&mut watcher, 60_300, &[back.clone(), wwan(60_100)]), [again]);
+    assert_eq!(told(&mut watcher, 60_400, &[back, wwan(60_100)]), NOTHING);
 }
 
 #[test]
@@ -104,27 +104,27 @@ fn a_path_that_nobody_used_is_not_said_to_fail() {
     let expected = "path wlan0 to 9.9.9.1:7777: no answer for 4 s (tried 3 times); nothing was asked over \
                     wwan0 since";
     let idle = heard(contact(WWAN, SERVER), 900);
-    assert_eq!(told(&mut Lookout::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
-    assert_eq!(told(&mut Lookout::new("UDP"), 5_100, &[wlan]), [expected]);
+    assert_eq!(told(&mut HealthWatcher::new("UDP"), 5_100, &[wlan.clone(), idle]), [expected]);
+    assert_eq!(told(&mut HealthWatcher::new("UDP"), 5_100, &[wlan]), [expected]);
 }
 
 #[test]
 fn where_no_path_works_one_line_says_so() {
-    let mut lookout = Lookout::new("UDP");
+    let mut watcher = HealthWatcher::new("UDP");
     let both = |first, second, last| {
         [
             asked(contact(WLAN, SERVER), first, last, 3),
             asked(contact(WWAN, SERVER), second, last, 3),
         ]
     };
-    assert_eq!(told(&mut lookout, 3_100, &both(0, 250, 3_000)), NOTHING, "the other one follows");
-    let said = told(&mut lookout, 3_300, &both(0, 250, 3_000));
+    assert_eq!(told(&mut watcher, 3_100, &both(0, 250, 3_000)), NOTHING, "the other one follows");
+    let said = told(&mut watcher, 3_300, &both(0, 250, 3_000));
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: no answer for 3 s (tried 3 times); \
                     wwan0: no answer for 3 s (tried 3 times)): is `marline server` running there with \
                     the same --carrier, is UDP port 7777 open in its firewall and its provider's, and \
                     does this network let UDP out?";
     assert_eq!(said, [expected]);
-    assert_eq!(told(&mut lookout, 30_000, &both(0, 250, 29_000)), NOTHING);
+    assert_eq!(told(&mut watcher, 30_000, &both(0, 250, 29_000)), NOTHING);
     let [wlan, wwan] = both(0, 250, 3_000);
     let wwan = Contact { heard_at: Some(at(200)), ..wwan };
     let known = [("wlan0".to_owned(), vec![&wlan]), ("wwan0".to_owned(), vec![&wwan])];
@@ -132,13 +132,13 @@ fn where_no_path_works_one_line_says_so() {
     let words = problem("wlan0", &found, (at(3_300), &known), "UDP");
     assert_eq!(words, "9.9.9.1:7777: no answer for 3 s (tried 3 times)", "it answers nowhere now");
     // The last one fails later than the first.
-    let mut lookout = Lookout::new("UDP");
+    let mut watcher = HealthWatcher::new("UDP");
     let wwan = heard(contact(WWAN, SERVER), 3_000);
     let wlan = asked(contact(WLAN, SERVER), 0, 1_000, 2);
-    assert_eq!(told(&mut lookout, 3_100, &[wlan.clone(), wwan]).len(), 1);
+    assert_eq!(told(&mut watcher, 3_100, &[wlan.clone(), wwan]).len(), 1);
     let wwan = asked(heard(contact(WWAN, SERVER), 3_000), 0, 0, 0);
     let wwan = asked(wwan, 9_000, 12_000, 3);
-    let said = told(&mut lookout, 12_500, &[wlan, wwan]);
+    let said = told(&mut watcher, 12_500, &[wlan, wwan]);
     assert!(said.len() == 1 && said[0].starts_with("no path reaches"), "{said:?}");
 }
 
@@ -148,15 +148,15 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
         let open = asked(contact(local, SERVER), 0, 100, 2);
         objected(open, 10, Some("9.9.9.1"), DeliveryErrorKind::PortClosed)
     };
-    let said = told(&mut Lookout::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
+    let said = told(&mut HealthWatcher::new("UDP"), 500, &[refused(WLAN), refused(WWAN)]);
     let expected = "no path reaches 9.9.9.1:7777 over UDP (wlan0: refused by the server: nobody \
                     listens on this port; wwan0: refused by the server: nobody listens on this port): \
                     is `marline server` running there, with the same --carrier?";
     assert_eq!(said, [expected]);
     let open = asked(contact(WLAN, SERVER), 0, 100, 2);
     let portal = objected(open, 10, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
-    let mut lookout = Lookout::new("UDP");
-    let said = told(&mut lookout, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
+    let mut watcher = HealthWatcher::new("UDP");
+    let said = told(&mut watcher, 500, &[portal.clone(), heard(contact(WWAN, SERVER), 400)]);
     let expected = "path wlan0 to 9.9.9.1:7777: 192.168.1.1 says: administratively prohibited (ICMP), \
                     while it answers over wwan0: a captive portal or a firewall there blocks UDP port \
                     7777";
@@ -165,40 +165,40 @@ fn a_server_that_is_gone_and_a_portal_are_told_apart() {
     let mut silent = portal;
     silent.question = Some(Question { since: at(0), last_at: at(9_000), tries: 9 });
     let wwan = heard(contact(WWAN, SERVER), 9_000);
-    assert_eq!(told(&mut lookout, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
+    assert_eq!(told(&mut watcher, 9_100, &[silent.clone(), wwan.clone()]), NOTHING);
     let again = objected(silent, 9_200, Some("192.168.1.1"), DeliveryErrorKind::Prohibited);
-    assert_eq!(told(&mut lookout, 9_600, &[again, wwan]), NOTHING);
+    assert_eq!(told(&mut watcher, 9_600, &[again, wwan]), NOTHING);
 }
 
 #[test]
 fn a_path_on_which_another_server_answers_is_no_bad_path() {
     let dead = asked(contact(WLAN, "192.0.2.9:443"), 0, 3_000, 3);
     let other = heard(contact(WLAN, SERVER), 2_000);
-    assert_eq!(told(&mut Lookout::new("TCP"), 9_000, &[dead.clone(), other]), NOTHING);
+    assert_eq!(told(&mut HealthWatcher::new("TCP"), 9_000, &[dead.clone(), other]), NOTHING);
     let long_ago = heard(contact(WLAN, SERVER), 0);
     let dead = asked(dead, 10_000, 14_000, 3);
-    assert_eq!(told(&mut Lookout::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
+    assert_eq!(told(&mut HealthWatcher::new("TCP"), 15_000, &[dead, long_ago]).len(), 1);
 }
 
 #[test]
 fn what_was_forgotten_is_no_good_news() {
-    let mut lookout = Lookout::new("UDP");
+    let mut watcher = HealthWatcher::new("UDP");
     let wlan = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     let wwan = heard(contact(WWAN, SERVER), 3_000);
-    assert_eq!(told(&mut lookout, 3_100, &[wlan.clone(), wwan.clone()]).len(), 1);
+    assert_eq!(told(&mut watcher, 3_100, &[wlan.clone(), wwan.clone()]).len(), 1);
     assert_eq!(
-        told(&mut lookout, 5_000, std::slice::from_ref(&wwan)),
+        told(&mut watcher, 5_000, std::slice::from_ref(&wwan)),
         NOTHING,
         "another network, as yet unknown"
     );
-    assert_eq!(told(&mut lookout, 9_000, &[wlan, wwan]).len(), 1, "and it is blocked as well");
+    assert_eq!(told(&mut watcher, 9_000, &[wlan, wwan]).len(), 1, "and it is blocked as well");
 }
 
 #[test]
 fn looks_are_due_only_while_time_decides() {
-    let lookout = Lookout::new("UDP");
+    let watcher = HealthWatcher::new("UDP");
     let due =
-        |contact: &Contact, ms| lookout.is_unsettled(at(ms), &[("wlan0".into(), vec![contact])]);
+        |contact: &Contact, ms| watcher.is_unsettled(at(ms), &[("wlan0".into(), vec![contact])]);
     let open = asked(contact(WLAN, SERVER), 0, 1_000, 2);
     assert!(due(&open, 3_000) && !due(&open, 4_000));
     assert!(!due(&heard(contact(WLAN, SERVER), 0), 10));

@@ -63,47 +63,47 @@ fn without_path_health_all_start_a_stagger_apart_and_at_once_when_one_fails() {
 #[test]
 fn a_backup_path_sleeps_until_a_regular_one_was_asked_twice() {
     // However the last race ended.
-    let schedule = AttemptSchedule::judged(vec![lte(), wifi()], STAGGER, |_| false);
+    let schedule = AttemptSchedule::by_health(vec![lte(), wifi()], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (250, "if1"), (500, "if2")]));
 }
 
 #[test]
 fn without_a_backup_path_nobody_is_asked_twice() {
-    let schedule = AttemptSchedule::judged(vec![wifi(), way(3, false)], STAGGER, |_| false);
+    let schedule = AttemptSchedule::by_health(vec![wifi(), way(3, false)], STAGGER, |_| false);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if3")]));
 }
 
 #[test]
 fn a_bad_address_pair_comes_last_and_late() {
     let on_wifi = |candidate: &Candidate| candidate.path == "if1";
-    let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, on_wifi);
+    let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     assert_eq!(run(schedule, never), names(&[(0, "if2"), (1_000, "if1")]));
     // Not a moment earlier as long as one of the others may still be answered, ...
-    let schedule = AttemptSchedule::judged(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
+    let schedule = AttemptSchedule::by_health(vec![wifi(), lte(), way(3, true)], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if3"), (1_050, "if1")]));
     // ... and at once if none can.
-    let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, on_wifi);
+    let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, on_wifi);
     let starts = run(schedule, |path| (path == 2).then_some(50));
     assert_eq!(starts, names(&[(0, "if2"), (50, "if1")]));
 }
 
 #[test]
 fn where_all_is_bad_somebody_starts_at_once() {
-    let schedule = AttemptSchedule::judged(vec![lte(), wifi()], STAGGER, |_| true);
+    let schedule = AttemptSchedule::by_health(vec![lte(), wifi()], STAGGER, |_| true);
     assert_eq!(run(schedule, never), names(&[(0, "if1"), (100, "if2")]));
 }
 
 #[test]
 fn who_was_refused_is_not_asked_again() {
-    let schedule = AttemptSchedule::judged(vec![wifi(), lte()], STAGGER, |_| false);
+    let schedule = AttemptSchedule::by_health(vec![wifi(), lte()], STAGGER, |_| false);
     let starts = run(schedule, |path| (path == 1).then_some(20));
     assert_eq!(starts, names(&[(0, "if1"), (20, "if2")]));
 }
 
 #[test]
 fn nobody_starts_in_an_empty_race() {
-    let mut schedule = AttemptSchedule::judged(Vec::new(), STAGGER, |_| true);
+    let mut schedule = AttemptSchedule::by_health(Vec::new(), STAGGER, |_| true);
     assert_eq!((schedule.take(Duration::ZERO, true), schedule.due()), (None, None));
     assert!(schedule.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The lookout over all paths of a client: notices when one fails or works again, and says so once.
+//! Watcher of a client's paths: reports once when one fails or works again.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -45,7 +45,7 @@ struct Told {
 
 /// What was told of all of them.
 #[derive(Debug)]
-pub(crate) struct Lookout {
+pub(crate) struct HealthWatcher {
     /// What firewalls call the carrier.
     transport: &'static str,
     told: BTreeMap<String, Told>,
@@ -58,9 +58,9 @@ struct Look<'a> {
     reach: Reach,
 }
 
-impl Lookout {
+impl HealthWatcher {
     pub(crate) const fn new(transport: &'static str) -> Self {
-        Lookout { transport, told: BTreeMap::new() }
+        HealthWatcher { transport, told: BTreeMap::new() }
     }
 
     /// Looks at all paths; gives what changed.

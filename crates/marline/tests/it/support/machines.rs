@@ -222,12 +222,12 @@ impl Far {
     }
 }
 
-/// Packets that left through an interface here.
-pub fn packets_sent(interface: &str) -> u64 {
-    const TRANSMITTED_PACKETS: usize = 9;
+/// Bytes that left through an interface here.
+pub fn bytes_sent(interface: &str) -> u64 {
+    const TRANSMITTED_BYTES: usize = 8;
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
     let line = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
-    let count = line.and_then(|line| line.split_whitespace().nth(TRANSMITTED_PACKETS));
+    let count = line.and_then(|line| line.split_whitespace().nth(TRANSMITTED_BYTES));
     count.and_then(|count| count.parse().ok()).expect("the interface is in the table")
 }
 

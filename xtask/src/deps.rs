@@ -10,10 +10,12 @@
 //! every policy is a guest and every driver an equal. Dev-dependencies are free: tests of the core
 //! use real policies.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::TaskResult;
 use crate::manifest::{self, Crate};
+use crate::run::{command, output};
 
 /// A crate, and the crates directly below it.
 const HOUSE: &[(&str, &[&str])] = &[
@@ -58,12 +60,28 @@ pub(crate) const PURE: &[&str] = &[
 /// neither look at the clock nor draw randomness nor do I/O of its own.
 const PURE_MAY_USE: &[&str] = &["flate2", "hmac", "rand_pcg", "sha2"];
 
-/// Fails with every dependency that runs against the house's direction.
+/// Crates that a program compiles with the library and no features, itself not counted.
+const LIBRARY_AT_MOST: usize = 35;
+
+/// Crates that the library without features must not bring: links' models, what only files and figures
+/// need, and procedural macros, which cost a program more time to compile than all of ours.
+const NOT_IN_LIBRARY: &[&str] =
+    &["marline-link", "marline-emulator", "flate2", "hdrhistogram", "syn", "proc-macro2"];
+
+/// Fails with every dependency that runs against the house's direction, and if the library has grown.
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
-    let wrong: Vec<String> = crates.iter().flat_map(violations).collect();
+    let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();
+    let tree = ["tree", "-p", "marline", "-e", "normal", "--prefix", "none"];
+    let printed = output(&mut command(root, "cargo", &tree))?;
+    let library = crates_in(&printed);
+    wrong.extend(excess(&library));
     if wrong.is_empty() {
-        println!("deps: {} crates, every dependency points down", crates.len());
+        println!(
+            "deps: {} crates, every dependency points down; {} crates in a program with the library",
+            crates.len(),
+            library.len()
+        );
         return Ok(());
     }
     Err(format!("{} wrong dependencies\n{}", wrong.len(), wrong.join("\n")))
@@ -90,6 +108,29 @@ fn violations(of: &Crate) -> Vec<String> {
         }
     };
     of.dependencies.iter().filter_map(judge).collect()
+}
+
+/// Names and versions in what `cargo tree` prints without a prefix.
+fn crates_in(tree: &str) -> BTreeSet<&str> {
+    let named = |line: &'_ str| line.trim_end_matches(" (*)").split(" (").next().map(str::len);
+    tree.lines()
+        .filter_map(|line| Some(line.get(..named(line)?)?.trim()))
+        .filter(|n| !n.is_empty())
+        .collect()
+}
+
+fn excess(library: &BTreeSet<&str>) -> Vec<String> {
+    let name = |known: &str| known.split(' ').next().unwrap_or_default().to_owned();
+    let mut wrong: Vec<String> = library
+        .iter()
+        .map(|known| name(known))
+        .filter(|name| NOT_IN_LIBRARY.contains(&name.as_str()))
+        .map(|name| format!("marline brings {name}"))
+        .collect();
+    if library.len() > LIBRARY_AT_MOST {
+        wrong.push(format!("marline brings {} crates, at most {LIBRARY_AT_MOST}", library.len()));
+    }
+    wrong
 }
 
 /// Everything below `name`, or nothing where the house does not know it.
@@ -122,6 +163,16 @@ mod tests {
             );
             assert_eq!(wrong(&manifest).len(), 1, "{above}");
         }
+    }
+
+    #[test]
+    fn the_library_is_counted_once_per_crate_and_version() {
+        let tree = "marline v0.1.0 (/a)\nlibc v0.2.1\nlibc v0.2.1 (*)\nsyn v2.0.0 (proc-macro)\n\n";
+        let library = crates_in(tree);
+        assert_eq!(library, BTreeSet::from(["marline v0.1.0", "libc v0.2.1", "syn v2.0.0"]));
+        assert_eq!(excess(&library), ["marline brings syn"]);
+        let many: Vec<String> = (0..36).map(|n| format!("c{n} v1")).collect();
+        assert_eq!(excess(&many.iter().map(String::as_str).collect()).len(), 1);
     }
 
     #[test]

@@ -126,9 +126,9 @@ async fn a_tunnel_that_is_closed_takes_nothing_back() {
 /// Several times what a stranger's source may have, with room for one: one handshake, and nobody is refused.
 #[tokio::test]
 async fn five_hundred_at_once_wait_for_one_handshake() {
-    let gate =
+    let admission =
         AdmissionLimits { per_source: 1, waiting_per_source: 0, ..AdmissionLimits::default() };
-    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let bench = Arc::new(Bench::new(ServerLimits { admission, ..ServerLimits::default() }));
     let (way, connects) = tunnel_to(&bench);
     let target = echo_target().await;
     let one = || {
@@ -161,9 +161,9 @@ async fn a_session_that_the_server_has_forgotten_is_made_anew_on_the_same_connec
 
 #[tokio::test]
 async fn many_requests_after_a_restart_make_one_handshake() {
-    let gate =
+    let admission =
         AdmissionLimits { per_source: 1, waiting_per_source: 0, ..AdmissionLimits::default() };
-    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let bench = Arc::new(Bench::new(ServerLimits { admission, ..ServerLimits::default() }));
     let (way, _) = tunnel_to(&bench);
     let target = echo_target().await;
     drop(echo(&way, &target).await);
@@ -241,9 +241,9 @@ async fn an_opening_that_does_not_authenticate_goes_on_as_a_strangers() {
 
 #[tokio::test]
 async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
-    let gate =
+    let admission =
         AdmissionLimits { per_source: 8, waiting_per_source: 0, ..AdmissionLimits::default() };
-    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let bench = Arc::new(Bench::new(ServerLimits { admission, ..ServerLimits::default() }));
     let connect = ToBench { bench: Arc::clone(&bench), connects: Arc::default() };
     let (pin, token) = (bench.key.pin(), bench.token.clone());
     let way = Tunnel::new(connect, pin, token, Patience::default(), 0).unwrap();
@@ -259,13 +259,13 @@ async fn without_a_binding_every_connection_is_tls_and_they_take_turns() {
     }
 }
 
-/// Clients behind one address, each with its own invite's worth of requests: the gate is narrower than
+/// Clients behind one address, each with its own invite's worth of requests: the admission limit is lower than
 /// their number, and all get in.
 #[tokio::test]
 async fn many_clients_behind_one_address_all_get_in() {
-    let gate =
+    let admission =
         AdmissionLimits { per_source: 2, waiting_per_source: 4, ..AdmissionLimits::default() };
-    let bench = Arc::new(Bench::new(ServerLimits { gate, ..ServerLimits::default() }));
+    let bench = Arc::new(Bench::new(ServerLimits { admission, ..ServerLimits::default() }));
     let target = echo_target().await;
     let clients: Vec<_> = (0..40)
         .map(|_| {

@@ -325,53 +325,53 @@ mod tests {
 
     #[tokio::test]
     async fn both_bounds_hold_and_leaving_lets_the_next_one_in() {
-        let gate = HandshakeQueue::new(SMALL);
-        let first = gate.enter(address("192.0.2.1")).await.unwrap();
-        let _second = gate.enter(address("::ffff:192.0.2.1")).await.unwrap();
-        let mut waiting = Box::pin(gate.enter(address("192.0.2.1")));
+        let queue = HandshakeQueue::new(SMALL);
+        let first = queue.enter(address("192.0.2.1")).await.unwrap();
+        let _second = queue.enter(address("::ffff:192.0.2.1")).await.unwrap();
+        let mut waiting = Box::pin(queue.enter(address("192.0.2.1")));
         assert!(timeout(Duration::from_millis(20), &mut waiting).await.is_err());
         // One is all that may wait, and it does.
-        assert_eq!(gate.enter(address("192.0.2.1")).await.unwrap_err(), Full::Key);
-        let _third = gate.enter(address("2001:db8::1")).await.unwrap();
-        assert_eq!(gate.count(), 3);
-        let mut other = Box::pin(gate.enter(address("192.0.2.2")));
+        assert_eq!(queue.enter(address("192.0.2.1")).await.unwrap_err(), Full::Key);
+        let _third = queue.enter(address("2001:db8::1")).await.unwrap();
+        assert_eq!(queue.count(), 3);
+        let mut other = Box::pin(queue.enter(address("192.0.2.2")));
         assert!(timeout(Duration::from_millis(20), &mut other).await.is_err());
-        assert_eq!(gate.enter(address("192.0.2.3")).await.unwrap_err(), Full::Total);
+        assert_eq!(queue.enter(address("192.0.2.3")).await.unwrap_err(), Full::Total);
         // For the place that both need, the other one has waited longer.
         drop(first);
         let came = timeout(Duration::from_secs(1), other).await.unwrap().unwrap();
         assert!(timeout(Duration::from_millis(20), &mut waiting).await.is_err());
-        assert_eq!(gate.count(), 3);
+        assert_eq!(queue.count(), 3);
         drop(came);
         timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
     }
 
     #[tokio::test]
     async fn one_ipv6_network_is_one_source_and_nothing_is_left_behind() {
-        let gate =
+        let queue =
             HandshakeQueue::new(AdmissionLimits { per_source: 1, waiting_per_source: 0, ..SMALL });
-        let ticket = gate.enter(address("2001:db8:0:1::1")).await.unwrap();
-        assert!(gate.enter(address("2001:db8:0:1:ffff::2")).await.is_err());
-        let _other = gate.enter(address("2001:db8:0:2::1")).await.unwrap();
+        let ticket = queue.enter(address("2001:db8:0:1::1")).await.unwrap();
+        assert!(queue.enter(address("2001:db8:0:1:ffff::2")).await.is_err());
+        let _other = queue.enter(address("2001:db8:0:2::1")).await.unwrap();
         drop(ticket);
         for n in 0..100 {
-            gate.enter(address(&format!("198.51.100.{n}"))).await.unwrap();
+            queue.enter(address(&format!("198.51.100.{n}"))).await.unwrap();
         }
-        assert!(lock(&gate.sources).len() <= 3);
-        assert_eq!(gate.count(), 1);
+        assert!(lock(&queue.sources).len() <= 3);
+        assert_eq!(queue.count(), 1);
     }
 
     #[tokio::test]
     async fn who_gives_up_waiting_leaves_its_place() {
-        let gate = HandshakeQueue::new(AdmissionLimits { per_source: 1, ..SMALL });
-        let ticket = gate.enter(address("192.0.2.1")).await.unwrap();
+        let queue = HandshakeQueue::new(AdmissionLimits { per_source: 1, ..SMALL });
+        let ticket = queue.enter(address("192.0.2.1")).await.unwrap();
         for _ in 0..5 {
-            let waiting = gate.enter(address("192.0.2.1"));
+            let waiting = queue.enter(address("192.0.2.1"));
             assert!(timeout(Duration::from_millis(5), waiting).await.is_err());
         }
         drop(ticket);
-        gate.enter(address("192.0.2.1")).await.unwrap();
-        assert_eq!(gate.count(), 0);
+        queue.enter(address("192.0.2.1")).await.unwrap();
+        assert_eq!(queue.count(), 0);
     }
 
     #[tokio::test]

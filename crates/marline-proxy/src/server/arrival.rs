@@ -128,7 +128,7 @@ impl Server {
 
     /// TLS and the client's greeting, in turn.
     async fn stranger<T: Transport>(&self, stream: Rewound<T>, peer: IpAddr) -> Option<Arrived<T>> {
-        let ticket = match timeout(self.limits.authentication, self.gate.enter(peer)).await {
+        let ticket = match timeout(self.limits.authentication, self.handshakes.enter(peer)).await {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(full)) => {
                 let scope = if full == Full::Key { "from this source" } else { "in all" };

@@ -38,7 +38,7 @@ use crate::transport::Transport;
 #[derive(Copy, Clone, Debug)]
 pub struct ServerLimits {
     /// On unauthenticated connections.
-    pub gate: AdmissionLimits,
+    pub admission: AdmissionLimits,
     /// Time limit for the first byte, then for the wait in the queue, and then for authentication.
     pub authentication: Duration,
     /// Time that a session lasts, an hour at most.
@@ -54,7 +54,7 @@ pub struct ServerLimits {
 impl Default for ServerLimits {
     fn default() -> Self {
         ServerLimits {
-            gate: AdmissionLimits::default(),
+            admission: AdmissionLimits::default(),
             authentication: Duration::from_secs(10),
             session: LIFETIME,
             idle: Duration::from_secs(600),
@@ -72,7 +72,7 @@ pub struct Server {
     rules: RwLock<Arc<Rules>>,
     limits: ServerLimits,
     lobby: SilentHandshakes,
-    gate: HandshakeQueue,
+    handshakes: HandshakeQueue,
     sessions: Sessions,
     clients: Quota<Arc<str>>,
     stop: Stop,
@@ -114,8 +114,8 @@ impl Server {
             acceptor: Acceptor(acceptor),
             credentials,
             rules: RwLock::new(Arc::new(rules)),
-            lobby: SilentHandshakes::new(limits.gate),
-            gate: HandshakeQueue::new(limits.gate),
+            lobby: SilentHandshakes::new(limits.admission),
+            handshakes: HandshakeQueue::new(limits.admission),
             sessions,
             clients: Quota::new(limits.per_client, limits.clients_total),
             limits,
@@ -138,7 +138,7 @@ impl Server {
     /// Connections that have not authenticated yet.
     #[must_use]
     pub fn unauthenticated(&self) -> usize {
-        self.lobby.count() + self.gate.count()
+        self.lobby.count() + self.handshakes.count()
     }
 
     /// Connections that have authenticated.

@@ -131,9 +131,9 @@ async fn a_peer_is_known_once_it_has_shown_its_credential_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn lingering_without_authentication_is_bounded_in_number_and_time() {
-    let gate =
+    let admission =
         AdmissionLimits { silent_per_source: 4, silent_total: 6, ..AdmissionLimits::default() };
-    let bench = Bench::new(ServerLimits { gate, ..ServerLimits::default() });
+    let bench = Bench::new(ServerLimits { admission, ..ServerLimits::default() });
     let mut lingering: Vec<DuplexStream> = (0..20).map(|_| bench.dial_from("192.0.2.9")).collect();
     lingering.extend((0..20).map(|n| bench.dial_from(&format!("198.51.100.{n}"))));
     tokio::time::sleep(Duration::from_secs(1)).await;

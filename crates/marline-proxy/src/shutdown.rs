@@ -51,16 +51,17 @@ impl Stopper {
     }
 
     /// Runs `work`. When it is told to end, `work` gets the patience that `running` has to finish what
-    /// it has begun; told again, it ends at once.
+    /// it has begun; told again, it ends at once. `signals` are there before the program says that it is
+    /// ready: one that came in between would be lost.
     ///
     /// # Errors
-    /// What `work` gives, or signals cannot be received.
+    /// What `work` gives.
     pub async fn run_until_signal(
         &self,
+        mut signals: Signals,
         running: &mut dyn Reload,
         work: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
-        let mut signals = Signals::new()?;
         tokio::pin!(work);
         loop {
             let told = tokio::select! {

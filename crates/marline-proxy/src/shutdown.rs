@@ -51,16 +51,17 @@ impl Stopper {
     }
 
     /// Runs `work`. On the first signal to end, `work` gets the drain time of `running` to finish;
-    /// on the second, it ends at once.
+    /// on the second, it ends at once. `signals` are there before the program says that it is
+    /// ready: one that came in between would be lost.
     ///
     /// # Errors
-    /// What `work` gives, or signals cannot be received.
+    /// What `work` gives.
     pub async fn run_until_signal(
         &self,
+        mut signals: Signals,
         running: &mut dyn Reload,
         work: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
-        let mut signals = Signals::new()?;
         tokio::pin!(work);
         loop {
             let told = tokio::select! {

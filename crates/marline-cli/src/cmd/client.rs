@@ -13,6 +13,7 @@ use marline_proxy::client::socks_listener::{Service, SocksListener, bind};
 use marline_proxy::client::tunnel::{Patience, Tunnel};
 use marline_proxy::invite::Invite;
 use marline_proxy::shutdown::Stopper;
+use marline_proxy::signals::Signals;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -115,7 +116,7 @@ async fn serve<O: Open>(
     ports: Vec<(std::net::TcpListener, Service)>,
     mut renew: impl FnMut(&ClientPlan) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let stopper = Stopper::default();
+    let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = SocksListener::new(way, plan.max_connections, stopper.listen());
     let mut serving = JoinSet::new();
     for (listener, service) in ports {
@@ -134,7 +135,7 @@ async fn serve<O: Open>(
         front.bound(plan.max_connections);
         Ok(())
     };
-    stopper.run_until_signal(&mut Live { settings, apply }, work).await
+    stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await
 }
 
 fn bind_all(plan: &ClientPlan) -> anyhow::Result<Vec<(std::net::TcpListener, Service)>> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use marline::Stream;
 use marline_proxy::serve::ServiceFront;
 use marline_proxy::shutdown::Stopper;
+use marline_proxy::signals::Signals;
 
 use super::accepting::accept;
 use super::client::FAREWELL;
@@ -49,7 +50,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
 /// An error message for the user.
 pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
     let Prepared { plan, settings } = prepared;
-    let stopper = Stopper::default();
+    let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let front = ServiceFront::new(plan.backend, plan.header, plan.limits, stopper.listen());
     let listener = plan.network.bind().await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "serve" });
@@ -71,7 +72,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<ExitCode> {
         front.change(plan.backend.clone(), plan.header, plan.limits);
         Ok(())
     };
-    stopper.run_until_signal(&mut Live { settings, apply }, work).await?;
+    stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await?;
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }

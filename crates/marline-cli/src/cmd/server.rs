@@ -12,6 +12,7 @@ use marline_proxy::invite::destination::Destination;
 use marline_proxy::private_file;
 use marline_proxy::server::Server;
 use marline_proxy::shutdown::Stopper;
+use marline_proxy::signals::Signals;
 use marline_proxy::tls::ServerKey;
 use tokio::sync::Notify;
 
@@ -163,7 +164,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
     if credentials.borrow().list().is_empty() {
         tracing::warn!("no client is known: `marline server credential add NAME` makes an invite");
     }
-    let stopper = Stopper::default();
+    let (stopper, signals) = (Stopper::default(), Signals::new()?);
     let server = Server::new(acceptor, credentials, plan.rules, plan.limits, stopper.listen());
     let listener = network.bind().await?;
     let handle = Arc::new(ServerHandle { listener: listener.clone(), role: "server" });
@@ -182,7 +183,7 @@ pub async fn run(prepared: Option<Prepared>) -> anyhow::Result<ExitCode> {
         again.notify_one();
         Ok(())
     };
-    stopper.run_until_signal(&mut Live { settings, apply }, work).await?;
+    stopper.run_until_signal(signals, &mut Live { settings, apply }, work).await?;
     listener.drained(FAREWELL).await;
     Ok(ExitCode::SUCCESS)
 }

@@ -72,7 +72,8 @@ const NOT_IN_LIBRARY: &[&str] =
 pub(crate) fn check(root: &Path) -> TaskResult {
     let crates = manifest::workspace_crates(root)?;
     let mut wrong: Vec<String> = crates.iter().flat_map(violations).collect();
-    let tree = ["tree", "-p", "marline", "-e", "normal", "--prefix", "none"];
+    // Colour would tell a crate from its own repetition, which is marked: CI asks cargo for colour.
+    let tree = ["tree", "--color", "never", "-p", "marline", "-e", "normal", "--prefix", "none"];
     let printed = output(&mut command(root, "cargo", &tree))?;
     let library = crates_in(&printed);
     wrong.extend(excess(&library));

@@ -63,7 +63,7 @@ impl Paper for HighSpeedRail {
         let mut pooled = Vec::new();
         for (class, better) in CLASSES.iter().zip(file.published.better_than_best) {
             let rides: Vec<(Download, u64)> = (0..context.runs(RUNS) as u64)
-                .map(|run| Ok((class.ride(context.seed + run)?, context.seed + run)))
+                .map(|run| Ok((class.ride(context.master + run)?, context.master + run)))
                 .collect::<anyhow::Result<_>>()?;
             let measured = measure(context, class.name, &rides)?;
             let mut table = shares(class.key, class.name, &measured);

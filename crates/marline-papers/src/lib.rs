@@ -11,12 +11,15 @@
 use anyhow::Context as _;
 use marline_sim::digest;
 
+mod agree;
 mod download;
+mod estimate;
 mod file;
 mod hsr2018;
 mod judge;
 mod kernel;
 mod live;
+mod markdown;
 mod multimob2018;
 mod multimob_live;
 mod output;
@@ -25,16 +28,21 @@ mod paper;
 mod raiciu2012;
 mod remp2015;
 pub mod report;
+mod roots;
 mod table;
 mod tlp2019;
 mod traces;
 mod value;
 
+pub use agree::{Agreement, agreement};
+pub use estimate::{Asked, CONFIDENCE, Estimate, LEAST_ROOTS, Samples, pooled_quantile};
 pub use file::PaperFile;
 pub use judge::{Row, Verdict};
+pub use markdown::{page_with_results, results_were_edited};
 pub use output::{Machine, RunInfo, load, store};
-pub use paper::{Context, Paper, trace_directory};
-pub use table::{Column, Grid, Reproduction, Table};
+pub use paper::{Context, Effort, Paper, Spent, trace_directory};
+pub use roots::{Part, Root, forget};
+pub use table::{Column, Counts, Grid, Reproduction, Table};
 pub use value::Value;
 
 /// All there are, in the order in which they are run and shown.
@@ -64,7 +72,16 @@ pub fn run(paper: &dyn Paper, context: &Context<'_>) -> anyhow::Result<(Reproduc
     let (result, runs) = digest::of_runs(|| paper.run(context));
     let simulated = runs != digest::Digest::default();
     let digest = simulated.then(|| format!("{:016x}", runs.value()));
-    Ok((result?, digest.unwrap_or_default()))
+    let mut result = result?;
+    let judges = match context.effort {
+        Effort::Full => true,
+        Effort::Quick => false,
+        Effort::Roots(count) => count >= LEAST_ROOTS,
+    };
+    if !judges {
+        result.unjudge();
+    }
+    Ok((result, digest.unwrap_or_default()))
 }
 
 /// Other names under which a paper is known: CS244's students did `raiciu2012` again.

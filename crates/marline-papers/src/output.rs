@@ -20,14 +20,18 @@ pub struct RunInfo {
     pub program: String,
     /// The machine.
     pub machine: Machine,
-    /// Root of everything random.
-    pub seed: u64,
-    /// Share of the full number of runs.
+    /// Master root.
+    pub master: u64,
+    /// How much was run, in words.
+    pub effort: String,
+    /// Share of the full number of runs, of keys that run in real time.
     pub scale: f64,
     /// Threads.
     pub jobs: usize,
     /// Wall clock, seconds.
     pub seconds: f64,
+    /// Processor time, seconds, with what kept roots had cost.
+    pub cpu_s: f64,
     /// Hash over all packets, times and bytes read of the simulated runs, in hexadecimal: equal where
     /// nothing behaved differently. Empty where nothing was simulated.
     #[serde(default)]
@@ -139,14 +143,17 @@ fn cells(value: Option<&Value>) -> [String; 4] {
 
 fn table_csv(table: &Table) -> String {
     let head = "what,paper,paper_low,paper_high,paper_unit,ours,ours_low,ours_high,ours_unit,\
-                bound_ratio,requirement,verdict,remark\n";
+                bound_ratio,requirement,verdict,roots,needed,fitted,remark\n";
     let mut text = head.to_owned();
     for row in &table.rows {
         let mut fields = vec![row.what.clone()];
         fields.extend(cells(row.paper.as_ref()));
         fields.extend(cells(row.ours.as_ref()));
         fields.push(row.bound_ratio.map_or_else(String::new, |ratio| ratio.to_string()));
-        fields.extend([row.requirement.clone(), row.verdict.word().to_owned(), row.remark.clone()]);
+        fields.extend([row.requirement.clone(), row.verdict.word().to_owned()]);
+        fields.push(row.roots.map_or_else(String::new, |roots| roots.to_string()));
+        fields.push(row.needed.map_or_else(String::new, |needed| needed.to_string()));
+        fields.extend([row.fitted.clone(), row.remark.clone()]);
         text.push_str(&line(&fields));
     }
     text

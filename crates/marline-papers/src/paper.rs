@@ -1,7 +1,9 @@
 //! Paper: the interface each key implements, and the context of its run.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 use marline_lab::emulation::traces::directory_of_environment;
@@ -32,35 +34,70 @@ pub trait Paper: Sync {
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction>;
 }
 
+/// How much is run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// As many roots as verdicts need, up to the most of each part.
+    Full,
+    /// Two roots, shorter runs: whether it works. Judges nothing.
+    Quick,
+    /// So many roots of each part, runs of full length; fewer than
+    /// [`LEAST_ROOTS`](crate::LEAST_ROOTS) judge nothing.
+    Roots(usize),
+}
+
+/// Processor time that kept roots cost when they were measured, by part and root.
+pub type Spent = Mutex<BTreeMap<(&'static str, u64), f64>>;
+
 /// Context of a reproduction.
 #[derive(Copy, Clone)]
 pub struct Context<'a> {
-    /// Root of everything random.
-    pub seed: u64,
-    /// Share of the full number of runs, above 0; verdicts apply to 1, less is for a quick look.
+    /// The paper's key: roots are drawn for it.
+    pub key: &'a str,
+    /// Master root, from which all roots are drawn.
+    pub master: u64,
+    /// How much is run.
+    pub effort: Effort,
+    /// Share of the full number of runs of keys that run in real time, above 0.
     pub scale: f64,
     /// Threads.
     pub jobs: usize,
+    /// What tells this build from others: roots that another measured are measured again.
+    pub program: &'a str,
     /// Directory of this key's results; it exists. For what can be continued after an interruption.
     pub results: &'a std::path::Path,
     /// Where recorded traces lie.
     pub traces: Option<&'a std::path::Path>,
+    /// What kept roots had cost.
+    pub spent: &'a Spent,
     /// Told after every run: what is run, how many are done, of how many.
     pub progress: &'a (dyn Fn(&str, usize, usize) + Sync),
 }
 
 impl Context<'_> {
-    /// `full` runs at scale 1, fewer at less, at least one.
+    /// Of keys that run in real time: `full` runs at scale 1, fewer at less, at least one.
     #[must_use]
     pub fn runs(&self, full: usize) -> usize {
         ((full as f64 * self.scale).round() as usize).max(1)
     }
 
-    /// So long at scale 1, shorter at less, a twentieth at least: for keys whose runs are long rather than
-    /// many.
+    /// So long, or a twentieth of it for a quick look: for runs that are long rather than many.
     #[must_use]
     pub fn length(&self, full: marline_time::Duration) -> marline_time::Duration {
-        full.mul_f64(self.scale.clamp(0.05, 1.0))
+        if self.effort == Effort::Quick { full.mul_f64(0.05) } else { full }
+    }
+
+    /// So many, or a twentieth of them, at least one, for a quick look: messages of a run, walks of a
+    /// root.
+    #[must_use]
+    pub fn count(&self, full: usize) -> usize {
+        if self.effort == Effort::Quick { full.div_ceil(20) } else { full }
+    }
+
+    /// Notes what a root had cost; what this run measured itself is not noted again.
+    pub(crate) fn spend(&self, part: &'static str, root: u64, cpu_s: f64) {
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.entry((part, root)).or_insert(cpu_s);
     }
 
     /// Does `run` with each item on all threads, in the order of the items, and tells how far it is

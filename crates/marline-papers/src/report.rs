@@ -30,7 +30,7 @@ th,td{border:1px solid var(--line);padding:.2rem .5rem;text-align:left;vertical-
 th{background:var(--soft)}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
 .good{color:var(--good);background:var(--goodbg);font-weight:600;white-space:nowrap}\
 .bad{color:var(--bad);background:var(--badbg);font-weight:600;white-space:nowrap}\
-.mute{color:var(--mute)}figure{margin:1rem 0}figure .scroll svg{max-width:none}\
+.open{background:var(--soft);font-weight:600}.mute{color:var(--mute)}figure{margin:1rem 0}figure .scroll svg{max-width:none}\
 figcaption{color:var(--mute);font-size:.87rem}code{background:var(--soft);padding:.1rem .3rem}\
 details{margin:.7rem 0}summary{cursor:pointer}footer{margin:3rem 0 1rem;color:var(--mute)}";
 
@@ -70,19 +70,6 @@ pub fn html(sections: &[Section], program: &str) -> String {
     page.text
 }
 
-/// Rows that are accepted, not accepted, and only shown.
-fn counts(result: &Reproduction) -> [usize; 3] {
-    let mut counts = [0; 3];
-    for row in result.tables.iter().flat_map(|table| &table.rows) {
-        counts[match row.verdict {
-            Verdict::Accepted => 0,
-            Verdict::NotAccepted => 1,
-            Verdict::Shown => 2,
-        }] += 1;
-    }
-    counts
-}
-
 /// HTML in the making.
 #[derive(Default)]
 struct Page {
@@ -98,23 +85,25 @@ impl Page {
     fn summary(&mut self, sections: &[Section]) {
         self.add(format_args!(
             "<div class=\"scroll\"><table id=\"summary\">\n<tr><th>key</th><th>what</th>\
-             <th>verdict</th><th>rows accepted</th><th>not accepted</th><th>shown</th><th>time</th></tr>\n"
+             <th>verdict</th><th>rows accepted</th><th>not accepted</th><th>not told apart</th><th>fitted</th><th>shown</th><th>time</th></tr>\n"
         ));
         for Section { key, file, results } in sections {
             let (key, title) = (escape(key), escape(&file.title));
             self.add(format_args!("<tr><td><a href=\"#{key}\">{key}</a></td><td>{title}</td>"));
             match results {
                 None => {
-                    self.add(format_args!("<td class=\"bad\">not run</td><td colspan=\"4\"></td>"))
+                    self.add(format_args!("<td class=\"bad\">not run</td><td colspan=\"6\"></td>"))
                 }
                 Some((result, run)) => {
-                    let verdict = verdict_cell(if result.accepted() {
-                        Verdict::Accepted
-                    } else {
-                        Verdict::NotAccepted
-                    });
-                    self.add(format_args!("{verdict}"));
-                    for count in counts(result) {
+                    let (verdict, counts) = (result.verdict(), result.counts());
+                    self.add(format_args!("{}", verdict_cell(verdict, verdict.word())));
+                    for count in [
+                        counts.accepted,
+                        counts.not_accepted,
+                        counts.not_told_apart,
+                        counts.fitted,
+                        counts.shown,
+                    ] {
                         self.add(format_args!("<td class=\"n\">{count}</td>"));
                     }
                     self.add(format_args!("<td class=\"n\">{:.0} s</td>", run.seconds));
@@ -164,7 +153,7 @@ impl Page {
         let machine = &run.machine;
         self.add(format_args!(
             "<p class=\"mute\">{:.1} s on {} threads of {} processors ({}), Linux {}; Marline {}, build {}; \
-             seed {}.",
+             master root {}, {}.",
             run.seconds,
             run.jobs,
             machine.processors,
@@ -172,7 +161,8 @@ impl Page {
             escape(&machine.kernel),
             escape(&run.version),
             escape(&run.program),
-            run.seed
+            run.master,
+            escape(&run.effort)
         ));
         if (run.scale - 1.0).abs() > f64::EPSILON {
             let share = number(100.0 * run.scale);
@@ -195,14 +185,15 @@ impl Page {
             if remarks { "<th></th>" } else { "" }
         ));
         for row in &table.rows {
-            let Row { what, paper, ours, bound_ratio, requirement, verdict, remark } = row;
+            let Row { what, paper, ours, bound_ratio, requirement, remark, .. } = row;
             let (paper, ours) = (cell(paper.as_ref()), cell(ours.as_ref()));
             self.add(format_args!("<tr><td>{}</td>{paper}{ours}", escape(what)));
             if bound {
                 let ratio = bound_ratio.map_or_else(String::new, number);
                 self.add(format_args!("<td class=\"n\">{ratio}</td>"));
             }
-            let (requirement, verdict) = (escape(requirement), verdict_cell(*verdict));
+            let verdict = verdict_cell(row.verdict, &row.verdict_words());
+            let requirement = escape(requirement);
             self.add(format_args!("<td>{requirement}</td>{verdict}"));
             if remarks {
                 self.add(format_args!("<td>{}</td>", escape(remark)));
@@ -281,13 +272,14 @@ fn words(text: &str) -> String {
 }
 
 /// Colour alone does not tell: the word does, and a mark before it.
-fn verdict_cell(verdict: Verdict) -> String {
+fn verdict_cell(verdict: Verdict, words: &str) -> String {
     let (class, mark) = match verdict {
         Verdict::Accepted => ("good", "✓ "),
         Verdict::NotAccepted => ("bad", "✗ "),
-        Verdict::Shown => ("mute", ""),
+        Verdict::NotToldApart => ("open", "? "),
+        Verdict::NotJudged | Verdict::Fitted | Verdict::Shown => ("mute", ""),
     };
-    format!("<td class=\"{class}\">{mark}{}</td>", verdict.word())
+    format!("<td class=\"{class}\">{mark}{}</td>", escape(words))
 }
 
 #[cfg(test)]
@@ -310,10 +302,12 @@ mod tests {
             version,
             program,
             machine,
-            seed: 1,
+            master: 1,
+            effort: "full".into(),
             scale: 0.5,
             jobs: 2,
             seconds: 3.0,
+            cpu_s: 6.0,
             digest: String::new(),
         }
     }

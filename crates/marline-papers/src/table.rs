@@ -23,12 +23,6 @@ impl Table {
     pub fn new(name: &str, title: impl Into<String>, rows: Vec<Row>) -> Table {
         Table { name: name.to_owned(), title: title.into(), rows }
     }
-
-    /// Whether no row fails.
-    #[must_use]
-    pub fn accepted(&self) -> bool {
-        self.rows.iter().all(|row| row.verdict != Verdict::NotAccepted)
-    }
 }
 
 /// A column of a [`Grid`].
@@ -90,10 +84,60 @@ pub struct Reproduction {
     pub notes: Vec<String>,
 }
 
+/// How many rows have which verdict.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// [`Verdict::Accepted`].
+    pub accepted: usize,
+    /// [`Verdict::NotAccepted`].
+    pub not_accepted: usize,
+    /// [`Verdict::NotToldApart`].
+    pub not_told_apart: usize,
+    /// [`Verdict::NotJudged`].
+    pub not_judged: usize,
+    /// [`Verdict::Fitted`].
+    pub fitted: usize,
+    /// [`Verdict::Shown`].
+    pub shown: usize,
+}
+
 impl Reproduction {
-    /// Whether no row of any table fails.
+    /// Rows of all tables by verdict.
     #[must_use]
-    pub fn accepted(&self) -> bool {
-        self.tables.iter().all(Table::accepted)
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for row in self.tables.iter().flat_map(|table| &table.rows) {
+            *match row.verdict {
+                Verdict::Accepted => &mut counts.accepted,
+                Verdict::NotAccepted => &mut counts.not_accepted,
+                Verdict::NotToldApart => &mut counts.not_told_apart,
+                Verdict::NotJudged => &mut counts.not_judged,
+                Verdict::Fitted => &mut counts.fitted,
+                Verdict::Shown => &mut counts.shown,
+            } += 1;
+        }
+        counts
+    }
+
+    /// What the rows say together: not accepted if one of them is, not told apart if one of the others is,
+    /// not judged if none is judged.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let counts = self.counts();
+        match counts {
+            Counts { not_accepted: 1.., .. } => Verdict::NotAccepted,
+            Counts { not_told_apart: 1.., .. } => Verdict::NotToldApart,
+            Counts { accepted: 1.., .. } => Verdict::Accepted,
+            _ => Verdict::NotJudged,
+        }
+    }
+
+    /// Takes back all verdicts: what was run was for a look.
+    pub(crate) fn unjudge(&mut self) {
+        for row in self.tables.iter_mut().flat_map(|table| &mut table.rows) {
+            if row.verdict.is_judged() {
+                (row.verdict, row.needed) = (Verdict::NotJudged, None);
+            }
+        }
     }
 }

@@ -8,11 +8,15 @@ fn context(run: impl FnOnce(&Context<'_>)) {
     let directory = tempfile::tempdir().unwrap();
     let progress = |_: &str, _: usize, _: usize| {};
     run(&Context {
-        seed: 1,
+        key: "test",
+        master: 1,
+        effort: Effort::Full,
         scale: 1.0,
         jobs: 2,
+        program: "p",
         results: directory.path(),
         traces: None,
+        spent: &Spent::default(),
         progress: &progress,
     });
 }
@@ -52,13 +56,62 @@ fn what_was_not_measured_meets_nothing() {
     assert_eq!(none.clone().at_most(9.0).verdict, Verdict::NotAccepted);
     assert_eq!(none.at_least(0.0).verdict, Verdict::NotAccepted);
     assert_eq!(Row::new("x").at_most(1.0).verdict, Verdict::NotAccepted);
-    let order = |values: &[(&str, f64)]| Row::new("order").rising(values, "ms");
-    assert_eq!(order(&[("a", 1.0), ("b", f64::NAN)]).verdict, Verdict::NotAccepted);
-    assert_eq!(order(&[]).verdict, Verdict::NotAccepted);
-    let good = order(&[("a", 1.0), ("b", 2.0), ("c", 2.5)]);
-    assert_eq!((good.verdict, good.requirement.as_str()), (Verdict::Accepted, "a < b < c"));
-    assert_eq!(good.ours, Some(Value::Text("a 1 ms; b 2 ms; c 2.5 ms".to_owned())));
-    assert_eq!(order(&[("a", 2.0), ("b", 2.0)]).verdict, Verdict::NotAccepted);
+}
+
+#[test]
+fn a_verdict_is_that_of_the_whole_interval() {
+    let samples = Samples::new((0..20).map(|n| 90.0 + f64::from(n)).collect::<Vec<f64>>(), 1);
+    let mean = samples.mean(|value| *value);
+    let row = || Row::new("x").paper(100.0, "ms").estimate(&mean, "ms");
+    assert_eq!(row().at_most(110.0).verdict, Verdict::Accepted);
+    assert_eq!(row().at_most(90.0).verdict, Verdict::NotAccepted);
+    let open = row().at_most(100.0);
+    assert_eq!(open.verdict, Verdict::NotToldApart);
+    assert!(open.verdict_words().starts_with("not told apart (about "), "{}", open.verdict_words());
+    // What is missed is missed, whatever else is open or met.
+    assert_eq!(open.clone().at_least(110.0).verdict, Verdict::NotAccepted);
+    assert_eq!(open.clone().at_least(0.0).verdict, Verdict::NotToldApart);
+    assert_eq!(row().at_most(90.0).at_most(100.0).verdict, Verdict::NotAccepted);
+    // Fitted rows and too few roots are no verdict.
+    assert_eq!(row().at_most(90.0).fitted("y").verdict, Verdict::Fitted);
+    let few = Samples::new(vec![1.0; 19], 1).mean(|value| *value);
+    let few = Row::new("x").estimate(&few, "ms").at_most(90.0);
+    assert_eq!(few.verdict, Verdict::NotJudged);
+    assert_eq!(few.holds(false, "z").verdict, Verdict::NotJudged);
+}
+
+#[test]
+fn roots_are_measured_once_and_added_while_a_row_is_undecided() {
+    context(|context| {
+        let ran = std::sync::atomic::AtomicUsize::new(0);
+        let measure = |root: &Root| {
+            ran.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok((root.number % 10) as f64)
+        };
+        let rows = |limit: f64| {
+            move |samples: &Samples<f64>| {
+                let mean = samples.mean(|value| *value);
+                Ok(vec![Row::new("mean").estimate(&mean, "").at_most(limit)])
+            }
+        };
+        let part = Part::new("part", 20, 60);
+        let ran = || ran.swap(0, std::sync::atomic::Ordering::Relaxed);
+        let (samples, judged) = context.judge(part, measure, rows(9.0)).unwrap();
+        assert_eq!((samples.roots(), judged[0].verdict, ran()), (20, Verdict::Accepted, 20));
+        // The same again costs nothing and gives the same.
+        let again = context.judge(part, measure, rows(9.0)).unwrap();
+        assert_eq!((again.0.all(), ran()), (samples.all(), 0));
+        // Another build measures anew.
+        let other = Context { program: "q", ..*context };
+        other.judge(part, measure, rows(9.0)).unwrap();
+        assert_eq!(ran(), 20);
+        let (more, judged) = other.judge(part, measure, rows(5.5)).unwrap();
+        assert_eq!((judged[0].verdict, ran()), (Verdict::Accepted, more.roots() - 20));
+        assert!(more.roots() > 20, "{judged:?}");
+        // What cannot be kept is said at once.
+        let error = context.sample(Part::fixed("nan", 1), |_| Ok(f64::NAN)).unwrap_err();
+        assert!(error.to_string().contains("finite numbers"), "{error:#}");
+    });
 }
 
 #[test]
@@ -86,17 +139,19 @@ fn result() -> Reproduction {
     }
 }
 
-fn info() -> RunInfo {
+pub(crate) fn info() -> RunInfo {
     let machine = Machine::here();
     let (version, program) = ("0".to_owned(), "p".to_owned());
     RunInfo {
         version,
         program,
         machine,
-        seed: 1,
+        master: 1,
+        effort: "full".to_owned(),
         scale: 1.0,
         jobs: 2,
         seconds: 0.5,
+        cpu_s: 1.0,
         digest: String::new(),
     }
 }
@@ -113,10 +168,10 @@ fn results_come_back_from_disk_and_old_ones_go() {
         assert_eq!(run, info());
         // NaN is not equal to itself; everything else is.
         assert_eq!(format!("{back:?}"), format!("{:?}", result()));
-        assert!(!back.accepted());
+        assert_eq!(back.verdict(), Verdict::NotAccepted);
         let main = std::fs::read_to_string(directory.join("main.csv")).unwrap();
         let row = main.lines().nth(1).unwrap();
-        assert_eq!(row, "\"with, comma\",2,,,s,,,,s,,at most 3 s,not accepted,why");
+        assert_eq!(row, "\"with, comma\",2,,,s,,,,s,,at most 3 s,not accepted,,,,why");
         let grid = std::fs::read_to_string(directory.join("grid.csv")).unwrap();
         assert_eq!(grid, "who,p99 (ms)\n\"min-\"\"rtt\"\"\",12.5\n");
         let mut twice = result();

@@ -112,7 +112,7 @@ fn measure(context: &Context<'_>, setup: &Setup, pairs: Vec<Pair>) -> anyhow::Re
         runs.extend(variants.map(|variant| (number, variant)));
     }
     let cells = context.parallel("cells", &runs, |(number, variant)| {
-        cell::run(&pairs[*number], &parts[*number], variant, context.seed)
+        cell::run(&pairs[*number], &parts[*number], variant, context.master)
     })?;
     let schedulers: Vec<String> = variants.into_iter().map(|variant| variant.name).collect();
     let cells = cells.chunks(schedulers.len() + 2).map(<[Cell]>::to_vec).collect();

@@ -4,20 +4,21 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use marline_papers::{Context, Paper, Reproduction, Verdict, all};
+use marline_papers::{Context, Effort, Paper, Reproduction, Spent, Verdict, all};
 use marline_testkit::need;
-
-/// One run where there are many, and short ones: for whether it works, not for what comes out.
-const SCALE: f64 = 0.001;
 
 fn run(paper: &dyn Paper, jobs: usize, traces: &Path) -> Reproduction {
     let directory = tempfile::tempdir().expect("a directory");
     let context = Context {
-        seed: 1,
-        scale: SCALE,
+        key: paper.key(),
+        master: 1,
+        effort: Effort::Quick,
+        scale: 1.0,
         jobs,
+        program: "test",
         results: directory.path(),
         traces: Some(traces),
+        spent: &Spent::default(),
         progress: &|_, _, _| {},
     };
     paper.run(&context).unwrap_or_else(|error| panic!("{}: {error:#}", paper.key()))
@@ -33,6 +34,7 @@ fn check(key: &str, result: &Reproduction) {
             assert!(!row.what.is_empty(), "{key}: a row without a name in {}", table.name);
             let asked = !row.requirement.is_empty();
             assert_eq!(asked, row.verdict != Verdict::Shown, "{key}: {row:?}");
+            assert!(!asked || row.roots.is_some(), "{key}: judged without roots: {row:?}");
             judged += usize::from(asked);
         }
     }

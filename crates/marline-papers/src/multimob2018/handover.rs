@@ -46,7 +46,7 @@ pub(super) fn reproduce(
         }
     }
     let times = context.parallel("handover", &items, |(rtt, way, system, number)| {
-        handover_ms(&systems[*system], *rtt, *way, *number, context.seed)
+        handover_ms(&systems[*system], *rtt, *way, *number, context.master)
     })?;
     let mean = |rtt: u32, way: Way, system: usize| {
         let mine =

@@ -41,7 +41,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     systems.splice(0..0, systems::multimob());
     let runs = context.runs(RUNS) as u64;
     let items: Vec<(usize, u64)> = (0..systems.len())
-        .flat_map(|s| (0..runs).map(move |run| (s, context.seed + run)))
+        .flat_map(|s| (0..runs).map(move |run| (s, context.master + run)))
         .collect();
     let moves =
         context.parallel("neighbours", &items, |(system, seed)| moves(&systems[*system], *seed))?;

@@ -71,10 +71,10 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
     let title = "4 MB by GET, WiFi dies after 0.8 s: with peers and boxes of all kinds";
     let mut grid = Grid::new("peers", title, &columns);
     let mut rows = Vec::new();
-    let plain = fetch(&systems::tuned(), ("", ""), context.seed)?;
+    let plain = fetch(&systems::tuned(), ("", ""), context.master)?;
     grid.push(&["both ends MultiMob, no box"], &plain.numbers());
     for (name, system) in stock() {
-        let fetched = fetch(&system, ("", ""), context.seed)?;
+        let fetched = fetch(&system, ("", ""), context.master)?;
         grid.push(&[name], &fetched.numbers());
         let met = fetched.came
             && fetched.multipath
@@ -89,7 +89,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
         ));
     }
     for (name, wifi, lte) in boxes() {
-        let fetched = fetch(&systems::tuned(), (&wifi, &lte), context.seed)?;
+        let fetched = fetch(&systems::tuned(), (&wifi, &lte), context.master)?;
         grid.push(&[&name], &fetched.numbers());
         let met = fetched.came && fetched.multipath && fetched.syns <= SYNS;
         let row = Row::new(name.clone()).ours_says(fetched.told());

@@ -61,7 +61,7 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let systems = systems::multipath();
-    let fetches = context.parallel("download", &systems, |system| fetch(system, context.seed))?;
+    let fetches = context.parallel("download", &systems, |system| fetch(system, context.master))?;
     let mut rows = Vec::new();
     for fetch in &fetches {
         rows.extend(judge(fetch, file));

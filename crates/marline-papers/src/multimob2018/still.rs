@@ -38,7 +38,7 @@ pub(super) fn reproduce(
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let seeds: Vec<u64> = (0..context.runs(RUNS) as u64).map(|run| context.seed + run).collect();
+    let seeds: Vec<u64> = (0..context.runs(RUNS) as u64).map(|run| context.master + run).collect();
     let systems = systems::all();
     let items: Vec<(usize, u64)> =
         (0..systems.len()).flat_map(|s| seeds.iter().map(move |seed| (s, *seed))).collect();

@@ -51,7 +51,7 @@ pub(super) fn reproduce(
         let bounds = bounds(context, title, &workload)?;
         all.tables.push(verdicts(key, title, &runs, &bounds, file)?);
         all.grids.push(deciles(key, title, &runs, &bounds));
-        all.grids.push(each_walk(key, title, &runs, &bounds, context.seed));
+        all.grids.push(each_walk(key, title, &runs, &bounds, context.master));
         all.figures.push(figure(key, title, &runs));
     }
     Ok(())
@@ -59,7 +59,7 @@ pub(super) fn reproduce(
 
 fn seeds(context: &Context<'_>) -> Vec<u64> {
     (0..context.runs(wifi_mobility::count() as usize) as u64)
-        .map(|run| context.seed + run)
+        .map(|run| context.master + run)
         .collect()
 }
 

@@ -73,7 +73,7 @@ fn measure(context: &Context<'_>, half: &Half<'_>) -> anyhow::Result<Vec<Measure
         let download = download(cell, half.length)?;
         for seed in 0..seeds as u64 {
             for variant in contestants(half.buffer, NAMES) {
-                runs.push((download.clone(), variant, context.seed + seed));
+                runs.push((download.clone(), variant, context.master + seed));
             }
         }
     }

@@ -31,7 +31,7 @@ pub(super) fn run(
     let mut runs = Vec::new();
     for scenario in scenarios {
         for seed in 0..seeds as u64 {
-            let seed = context.seed + seed;
+            let seed = context.master + seed;
             let download = Download { length: context.length(LENGTH), ..download(scenario, seed)? };
             for variant in contestants(SMALL_BUFFER, ["wifi", "lte"]) {
                 runs.push((download.clone(), variant, seed));

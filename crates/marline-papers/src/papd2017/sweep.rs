@@ -35,7 +35,7 @@ pub(super) fn run(
         runs.extend(contestants(kb * 1_000, NAMES));
     }
     let rates =
-        context.parallel("sweep", &runs, |variant| download.mbit_per_s(variant, context.seed))?;
+        context.parallel("sweep", &runs, |variant| download.mbit_per_s(variant, context.master))?;
     let measured: Vec<Measured> = rates.chunks(4).map(Measured::of).collect();
     let buffers: Vec<f64> = BUFFERS_KB.iter().map(|kb| *kb as f64 / 1e3).collect();
     // The best path without a limit: with the largest buffer.

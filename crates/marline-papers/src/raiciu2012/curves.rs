@@ -199,7 +199,7 @@ pub(super) fn measure(
     let runs = context.runs(runs);
     let lasts = context.length(LASTS).max(WARM_UP * 3);
     let each: Vec<(usize, u64)> = (0..jobs.len())
-        .flat_map(|job| (0..runs as u64).map(move |run| (job, context.seed + run)))
+        .flat_map(|job| (0..runs as u64).map(move |run| (job, context.master + run)))
         .collect();
     let done = context.parallel(what, &each, |(job, seed)| {
         let (setting, curve) = &jobs[*job];

@@ -116,7 +116,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         let runs = context.runs(if case < CASES.len() { RUNS } else { DEATHS }) as u64;
         for packets in SIZES {
             for number in 0..SCHEDULERS.len() {
-                items.extend((0..runs).map(|n| (case, packets, number, context.seed + n)));
+                items.extend((0..runs).map(|n| (case, packets, number, context.master + n)));
             }
         }
     }

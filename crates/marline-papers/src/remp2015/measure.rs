@@ -91,7 +91,7 @@ pub(super) fn echoes(
     experiment: impl Fn(u64) -> Experiment + Sync,
     variants: &[Variant],
 ) -> anyhow::Result<Vec<Echoes>> {
-    let seeds: Vec<u64> = (0..context.runs(runs) as u64).map(|n| context.seed + n).collect();
+    let seeds: Vec<u64> = (0..context.runs(runs) as u64).map(|n| context.master + n).collect();
     let pairs: Vec<(usize, u64)> =
         (0..variants.len()).flat_map(|v| seeds.iter().map(move |seed| (v, *seed))).collect();
     let outcomes = context.parallel(what, &pairs, |(number, seed)| {
@@ -105,7 +105,7 @@ pub(super) fn echoes(
     let bounds = context.parallel("bound", bounded, |seed| {
         let bound = Bound::of(&lossless(&experiment(*seed)), *seed)?;
         // All variants send at the same times.
-        anyhow::Ok(bound.latencies_ms(&outcomes[(seed - context.seed) as usize].0))
+        anyhow::Ok(bound.latencies_ms(&outcomes[(seed - context.master) as usize].0))
     })?;
     let mut all = vec![Echoes::default(); variants.len()];
     for ((number, seed), (messages, wire, copied)) in pairs.iter().zip(outcomes) {
@@ -114,7 +114,7 @@ pub(super) fn echoes(
         echoes.worst_ms.push(latencies.clone().fold(0.0, f64::max));
         echoes.latencies_ms.extend(latencies);
         echoes.messages.extend(messages);
-        echoes.bounds_ms.extend(bounds.get((seed - context.seed) as usize).into_iter().flatten());
+        echoes.bounds_ms.extend(bounds.get((seed - context.master) as usize).into_iter().flatten());
         echoes.wire_bytes.push(wire as f64);
         echoes.copied_bytes.push(copied as f64);
     }

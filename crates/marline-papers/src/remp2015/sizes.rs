@@ -56,7 +56,7 @@ struct Cell {
 }
 
 pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::Result<()> {
-    let seeds: Vec<u64> = (0..context.runs(RUNS) as u64).map(|n| context.seed + n).collect();
+    let seeds: Vec<u64> = (0..context.runs(RUNS) as u64).map(|n| context.master + n).collect();
     let mut items = Vec::new();
     for loss in LOSSES_PERCENT {
         for (bytes, ..) in SIZES {
@@ -92,7 +92,7 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         for (bytes, ..) in SIZES {
             let pooled = pooled(&items, &cells, loss, bytes);
             // Losses drawn packet by packet do not move it, and nothing else changes with time.
-            let bound_ms = Bound::of(&experiment(bytes, 0), context.seed)?.latency_ms(0.0, 1);
+            let bound_ms = Bound::of(&experiment(bytes, 0), context.master)?.latency_ms(0.0, 1);
             for (name, cell) in SCHEDULERS.iter().zip(&pooled) {
                 let average = mean(&cell.times_ms);
                 let numbers = [

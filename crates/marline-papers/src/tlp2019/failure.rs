@@ -69,8 +69,8 @@ fn campaign(
     let items: Vec<(usize, usize)> = (0..traces(context)).flat_map(numbers).collect();
     let what = format!("{}, {}", app.name(), variant.name);
     let hits = context.parallel(&what, &items, |(trace, repetition)| {
-        let trace = Trace::new(app, *trace, context.seed);
-        run(&trace, &trace.repetition(*repetition, context.seed), variant)
+        let trace = Trace::new(app, *trace, context.master);
+        run(&trace, &trace.repetition(*repetition, context.master), variant)
     })?;
     Ok(hits.chunks(repetitions).map(<[Hit]>::to_vec).collect())
 }
@@ -254,8 +254,8 @@ fn handover(context: &Context<'_>, file: &PaperFile<Published>) -> anyhow::Resul
         let numbers: Vec<usize> = (0..traces(context)).collect();
         let what = format!("{}, one path at a time", app.name());
         let times = context.parallel(&what, &numbers, |number| {
-            let trace = Trace::new(app, *number, context.seed);
-            reconnect(&trace, &trace.repetition(0, context.seed), &variant)
+            let trace = Trace::new(app, *number, context.master);
+            reconnect(&trace, &trace.repetition(0, context.master), &variant)
         })?;
         let (mean, interval) = mean_interval(&times);
         rows.push(

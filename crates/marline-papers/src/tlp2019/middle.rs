@@ -55,7 +55,7 @@ fn recoveries() -> [Variant; 3] {
 }
 
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
-    let seeds: Vec<u64> = (0..context.runs(SEEDS) as u64).map(|n| context.seed + n).collect();
+    let seeds: Vec<u64> = (0..context.runs(SEEDS) as u64).map(|n| context.master + n).collect();
     for (number, size) in (1..).zip(&SIZES) {
         let mut rows = Vec::new();
         for variant in recoveries() {

@@ -57,7 +57,7 @@ pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow
 fn measure(context: &Context<'_>, loss: Loss, words: &str) -> anyhow::Result<Vec<Length>> {
     let none = Variant { name: "no probes".to_owned(), ..standard() }
         .recovery(&RECOVERY_OF_THEN.replace("linux-3.10", "off"));
-    let seeds: Vec<u64> = (0..context.runs(SEEDS) as u64).map(|n| context.seed + n).collect();
+    let seeds: Vec<u64> = (0..context.runs(SEEDS) as u64).map(|n| context.master + n).collect();
     let lengths = (1..=LONGEST).map(|k| {
         let end = if loss == Loss::Once { SEGMENTS } else { SEGMENTS + FOR_GOOD };
         let lost: Vec<u64> = (SEGMENTS + 1 - k..=end).collect();

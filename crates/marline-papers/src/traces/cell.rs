@@ -166,7 +166,7 @@ impl Part {
         });
         let lasts_ms = u64::from(setup.goodput_seconds) * 1_000;
         let goodput = over(Workload::Blocks { bytes: 8_192, lasts_ms });
-        let bound = |experiment: &Experiment| Bound::of(experiment, context.seed);
+        let bound = |experiment: &Experiment| Bound::of(experiment, context.master);
         let (echo_bound, burst_bound) = (bound(&echo)?, bound(&burst)?);
         Ok(Part { echo: (echo, echo_bound), burst: (burst, burst_bound), goodput })
     }

@@ -1,0 +1,356 @@
+//! Estimate of a measured quantity over independent roots, with a bootstrap interval.
+//!
+//! A root is one replication of an experiment: every contestant runs once on the links, losses and
+//! messages that the root draws. The roots of a resample are drawn with replacement, and a statistic
+//! is computed anew from all contestants of the roots drawn; ratios and differences are therefore
+//! paired by root, and nothing is assumed of the distribution within a root.
+//!
+//! The interval is the percentile interval (B. Efron, R. Tibshirani: *An Introduction to the
+//! Bootstrap*, 1993, chapter 13) with its level widened for small samples as T. Hesterberg proposes
+//! (*What Teachers Should Know about the Bootstrap*, 2014, section 5.3): with 20 roots the plain
+//! interval covers too little. It rests on memory of both texts; a test checks the coverage. Shares
+//! that are 0 or 1 in every root have no spread to resample; theirs is the exact binomial interval.
+
+use marline_time::{Rng, SeedTree};
+use serde::{Deserialize, Serialize};
+
+/// Fewer roots judge nothing.
+pub const LEAST_ROOTS: usize = 20;
+/// Share of the intervals that hold the true value. Rows are looked at up to four times while roots
+/// are added, and a hundred rows stand side by side: 95 % would let one of them flip every day.
+pub const CONFIDENCE: f64 = 0.99;
+const RESAMPLES: usize = 4_000;
+
+/// A quantity and where it lies.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Over all roots; NaN: it could not be measured.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Roots it rests on; 0: nothing in it is random, and the interval is the value.
+    pub roots: usize,
+}
+
+/// What is asked of a quantity: to lie between two values, ends included.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// Least; negative infinity without.
+    pub least: f64,
+    /// Most; infinity without.
+    pub most: f64,
+}
+
+impl Asked {
+    /// No more than this.
+    #[must_use]
+    pub const fn at_most(most: f64) -> Asked {
+        Asked { least: f64::NEG_INFINITY, most }
+    }
+
+    /// No less than this.
+    #[must_use]
+    pub const fn at_least(least: f64) -> Asked {
+        Asked { least, most: f64::INFINITY }
+    }
+
+    /// Within this share of `of`.
+    #[must_use]
+    pub fn within(share: f64, of: f64) -> Asked {
+        Asked { least: of - share * of.abs(), most: of + share * of.abs() }
+    }
+}
+
+/// How an estimate stands to what is asked.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The whole interval lies inside.
+    Inside,
+    /// The whole interval lies outside, or nothing was measured.
+    Outside,
+    /// Neither.
+    Undecided {
+        /// About so many roots would tell; `None`: no number would, the value lies on the limit.
+        needed: Option<u64>,
+    },
+}
+
+impl Estimate {
+    /// A quantity in which nothing is random.
+    #[must_use]
+    pub const fn exact(value: f64) -> Estimate {
+        Estimate { value, low: value, high: value, roots: 0 }
+    }
+
+    pub(crate) fn stands(&self, asked: Asked) -> Standing {
+        let Asked { least, most } = asked;
+        if !(self.low.is_finite() && self.high.is_finite() && self.value.is_finite()) {
+            return Standing::Outside;
+        }
+        if self.low >= least && self.high <= most {
+            return Standing::Inside;
+        }
+        if self.high < least || self.low > most {
+            return Standing::Outside;
+        }
+        // Half the interval shrinks with the root of the number of roots.
+        let told = |half: f64, limit: f64| {
+            let ratio = half / (self.value - limit).abs();
+            ratio.is_finite().then(|| (self.roots as f64 * ratio * ratio).ceil().max(1.0) as u64)
+        };
+        let mut needed = Some(0);
+        for (limit, crossed) in [(least, self.low < least), (most, self.high > most)] {
+            if crossed {
+                let half = match self.value < limit {
+                    true => self.high - self.value,
+                    false => self.value - self.low,
+                };
+                needed = needed.zip(told(half, limit)).map(|(a, b)| a.max(b));
+            }
+        }
+        Standing::Undecided { needed }
+    }
+}
+
+/// What was measured on each root, in the order of the roots.
+#[derive(Clone, Debug)]
+pub struct Samples<T> {
+    all: Vec<T>,
+    seeds: SeedTree,
+}
+
+impl<T> Samples<T> {
+    /// Measurements, and where the resamples come from.
+    #[must_use]
+    pub fn new(all: Vec<T>, master: u64) -> Samples<T> {
+        Samples { all, seeds: SeedTree::new(master).branch("bootstrap") }
+    }
+
+    /// Every root's.
+    #[must_use]
+    pub fn all(&self) -> &[T] {
+        &self.all
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn roots(&self) -> usize {
+        self.all.len()
+    }
+
+    /// A statistic of the roots together, with its interval. `of` is called with the measurements of
+    /// the roots, and again with those of each resample, in which some occur repeatedly. Every
+    /// statistic of the same samples sees the same resamples.
+    #[must_use]
+    pub fn estimate(&self, of: impl Fn(&[&T]) -> f64) -> Estimate {
+        let whole: Vec<&T> = self.all.iter().collect();
+        let (value, roots) = (of(&whole), self.all.len());
+        if roots < 2 {
+            return Estimate { value, low: f64::NAN, high: f64::NAN, roots };
+        }
+        let mut rng = self.seeds.stream("resamples");
+        let mut picked = whole;
+        let mut drawn = Vec::with_capacity(RESAMPLES);
+        for _ in 0..RESAMPLES {
+            for slot in &mut picked {
+                *slot = &self.all[rng.below(roots as u64) as usize];
+            }
+            drawn.push(of(&picked));
+        }
+        if drawn.iter().any(|value| value.is_nan()) {
+            return Estimate { value, low: f64::NAN, high: f64::NAN, roots };
+        }
+        drawn.sort_by(f64::total_cmp);
+        let at = |share: f64| drawn[((share * RESAMPLES as f64) as usize).min(RESAMPLES - 1)];
+        let tail = tail(roots);
+        let (low, high) = (at(tail).min(value), at(1.0 - tail).max(value));
+        Estimate { value, low, high, roots }
+    }
+
+    /// The mean of a number of each root.
+    #[must_use]
+    pub fn mean(&self, of: impl Fn(&T) -> f64) -> Estimate {
+        let numbers =
+            Samples { all: self.all.iter().map(of).collect::<Vec<f64>>(), seeds: self.seeds };
+        numbers.estimate(|picked| picked.iter().copied().sum::<f64>() / picked.len() as f64)
+    }
+
+    /// The mean of one number over the mean of another, paired by root.
+    #[must_use]
+    pub fn ratio(&self, of: impl Fn(&T) -> (f64, f64)) -> Estimate {
+        let numbers =
+            Samples { all: self.all.iter().map(of).collect::<Vec<_>>(), seeds: self.seeds };
+        numbers.estimate(|picked| {
+            picked.iter().map(|pair| pair.0).sum::<f64>()
+                / picked.iter().map(|pair| pair.1).sum::<f64>()
+        })
+    }
+
+    /// The share of the cases, 0 to 1, in which something happens; `of` tells of a root in how many
+    /// of how many. Where it happens in none or in all, the roots are the cases.
+    #[must_use]
+    pub fn share(&self, of: impl Fn(&T) -> (u64, u64)) -> Estimate {
+        let estimate = self.ratio(|root| {
+            let (hits, cases) = of(root);
+            (hits as f64, cases as f64)
+        });
+        let cases: u64 = self.all.iter().map(|root| of(root).1).sum();
+        let counted = self.all.iter().filter(|root| of(root).1 > 0).count();
+        let alone = ((1.0 - CONFIDENCE) / 2.0).powf(1.0 / counted as f64);
+        match estimate.value {
+            _ if cases == 0 => estimate,
+            0.0 => Estimate { low: 0.0, high: 1.0 - alone, ..estimate },
+            1.0 => Estimate { low: alone, high: 1.0, ..estimate },
+            _ => estimate,
+        }
+    }
+}
+
+/// The share of the resamples that lies beyond each end of the interval.
+fn tail(roots: usize) -> f64 {
+    let freedom = (roots - 1) as f64;
+    let t = student(freedom) * (roots as f64 / freedom).sqrt();
+    normal_below(-t)
+}
+
+/// Quantile of Student's t at the upper end of [`CONFIDENCE`], by Cornish and Fisher's expansion, which
+/// is right to two digits from 10 degrees of freedom on.
+fn student(freedom: f64) -> f64 {
+    // Of the normal distribution, at 0.995.
+    let z = 2.575_829_f64;
+    let first = (z.powi(3) + z) / 4.0;
+    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    z + first / freedom + second / freedom.powi(2)
+}
+
+/// Distribution function of the standard normal, by Abramowitz and Stegun 7.1.26 (1.5e-7).
+fn normal_below(x: f64) -> f64 {
+    let y = x.abs() / std::f64::consts::SQRT_2;
+    let t = 1.0 / 0.327_591_1_f64.mul_add(y, 1.0);
+    const A: [f64; 5] =
+        [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
+    let series = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
+    let upper = 0.5 * series * (-y * y).exp();
+    if x < 0.0 { upper } else { 1.0 - upper }
+}
+
+/// The value at or below which this share (0 to 1) of all values lies (nearest rank), of lists that are
+/// each sorted; NaN of none. Fast enough to be resampled: nothing is merged.
+#[must_use]
+pub fn pooled_quantile<'a>(lists: impl Iterator<Item = &'a [f64]>, share: f64) -> f64 {
+    let lists: Vec<&[f64]> = lists.collect();
+    let total: usize = lists.iter().map(|list| list.len()).sum();
+    if total == 0 {
+        return f64::NAN;
+    }
+    let rank = ((share * total as f64).ceil() as usize).clamp(1, total);
+    // Order of the bits as `total_cmp` has it, so that halving ends at one value.
+    let key = |value: f64| {
+        let bits = value.to_bits() as i64;
+        bits ^ (((bits >> 63) as u64) >> 1) as i64
+    };
+    let ends = lists.iter().filter(|list| !list.is_empty());
+    let low = ends.clone().map(|list| key(list[0])).min().unwrap_or(0);
+    let high = ends.map(|list| key(list[list.len() - 1])).max().unwrap_or(0);
+    let (mut low, mut high) = (low, high);
+    while low < high {
+        let middle = (low & high) + ((low ^ high) >> 1);
+        let below = |list: &&[f64]| list.partition_point(|value| key(*value) <= middle);
+        if lists.iter().map(below).sum::<usize>() >= rank {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    let bits = low ^ (((low >> 63) as u64) >> 1) as i64;
+    f64::from_bits(bits as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_of_twenty_roots_hold_the_true_value_as_often_as_they_say() {
+        let mut held = [0; 2];
+        let trials = 400;
+        for trial in 0..trials {
+            let mut rng = SeedTree::new(trial).stream("values");
+            // Exponential, skewed as latencies are: mean 1, median ln 2.
+            let roots: Vec<f64> = (0..20).map(|_| -(1.0 - rng.unit()).ln()).collect();
+            let even: Vec<f64> = (0..20).map(|_| rng.unit()).collect();
+            for (held, (values, truth)) in held.iter_mut().zip([(roots, 1.0), (even, 0.5)]) {
+                let estimate = Samples::new(values, 7).mean(|value| *value);
+                *held += usize::from(estimate.low <= truth && truth <= estimate.high);
+            }
+        }
+        let share = held.map(|held| held as f64 / trials as f64);
+        // Of skewed values twenty roots cover less than they say; with sixty it is 97.5 %.
+        assert!(share[0] > 0.93 && share[1] > 0.975, "{share:?}");
+    }
+
+    #[test]
+    fn ratios_are_paired_by_root() {
+        // Each root's scale is its own, the ratio is always 2.
+        let pairs: Vec<(f64, f64)> = (1..=30).map(|n| (2.0 * f64::from(n), f64::from(n))).collect();
+        let ratio = Samples::new(pairs, 1).ratio(|pair| *pair);
+        assert_eq!((ratio.value, ratio.low, ratio.high, ratio.roots), (2.0, 2.0, 2.0, 30));
+    }
+
+    #[test]
+    fn what_never_happened_may_still_happen() {
+        let never = Samples::new(vec![0_u64; 20], 1).share(|hits| (*hits, 1));
+        assert_eq!((never.value, never.low), (0.0, 0.0));
+        assert!((never.high - 0.233).abs() < 0.001, "{never:?}");
+        let always = Samples::new(vec![1_u64; 120], 1).share(|hits| (*hits, 1));
+        assert!(always.low > 0.95 && always.high >= 1.0, "{always:?}");
+        let some = Samples::new((0..100).map(|n| n % 4).collect::<Vec<u64>>(), 1)
+            .share(|n| (u64::from(*n == 0), 1));
+        assert!(some.low > 0.1 && some.low < 0.2 && some.high > 0.3 && some.high < 0.4, "{some:?}");
+    }
+
+    #[test]
+    fn standing_is_that_of_the_whole_interval() {
+        let of = |low, value, high| Estimate { value, low, high, roots: 20 };
+        let asked = Asked::at_most(10.0);
+        assert_eq!(of(8.0, 9.0, 10.0).stands(asked), Standing::Inside);
+        assert_eq!(of(10.1, 11.0, 12.0).stands(asked), Standing::Outside);
+        // Half of it is 2, the distance 1: four times as many.
+        let near = of(7.0, 9.0, 11.0).stands(asked);
+        assert_eq!(near, Standing::Undecided { needed: Some(80) });
+        assert_eq!(of(9.0, 10.0, 11.0).stands(asked), Standing::Undecided { needed: None });
+        assert_eq!(of(f64::NAN, 9.0, f64::NAN).stands(asked), Standing::Outside);
+        let both = Asked::within(0.1, 100.0);
+        assert_eq!(of(89.0, 100.0, 111.0).stands(both), Standing::Undecided { needed: Some(25) });
+        assert_eq!(of(60.0, 70.0, 80.0).stands(both), Standing::Outside);
+        assert_eq!(Estimate::exact(10.0).stands(asked), Standing::Inside);
+        assert_eq!(Estimate::exact(f64::NAN).stands(asked), Standing::Outside);
+    }
+
+    #[test]
+    fn pooled_quantiles_are_those_of_the_merged_list() {
+        let mut rng = SeedTree::new(3).stream("lists");
+        for size in [1, 2, 7, 50] {
+            let mut lists: Vec<Vec<f64>> = (0..5)
+                .map(|n| (0..size + n).map(|_| rng.unit() * 100.0 - 30.0).collect())
+                .collect();
+            let all: Vec<f64> = lists.iter().flatten().copied().collect();
+            lists.iter_mut().for_each(|list| list.sort_by(f64::total_cmp));
+            for share in [0.0, 0.01, 0.5, 0.99, 1.0] {
+                let pooled = pooled_quantile(lists.iter().map(Vec::as_slice), share);
+                assert_eq!(pooled, marline_sim::quantile(&all, share), "{size} {share}");
+            }
+        }
+        assert!(pooled_quantile(std::iter::empty(), 0.5).is_nan());
+    }
+
+    #[test]
+    fn the_normal_distribution_has_its_known_values() {
+        for (x, below) in [(0.0, 0.5), (-1.959_964, 0.025), (2.575_829, 0.995)] {
+            assert!((normal_below(x) - below).abs() < 1e-6, "{x}");
+        }
+        assert!((student(19.0) - 2.861).abs() < 0.005);
+    }
+}

@@ -1,0 +1,325 @@
+//! Roots of a reproduction: expanded from a master root, measured on all threads, kept on disk as
+//! they are ready, and added to while a row is undecided.
+//!
+//! A root is a 64-bit number drawn from the master root and the key, so that no root is another's
+//! neighbour and two masters have none in common. All parts of a key share the roots: what is
+//! compared across parts is paired, too. What a root gave is a line of `roots/PART.jsonl` below the
+//! key's results; who runs the same build with the same master root again goes on where it ended.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context as _;
+use marline_sim::digest;
+use marline_time::{Rng, SeedTree};
+use rustix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::estimate::{LEAST_ROOTS, Samples};
+use crate::judge::{Row, Verdict};
+use crate::paper::{Context, Effort};
+
+/// A row is given up if more than this many times the most roots of its part would tell.
+const HOPELESS: u64 = 2;
+/// Roots of a quick look.
+const QUICK_ROOTS: usize = 2;
+
+/// One replication.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// Its place, from 0.
+    pub number: usize,
+    /// Root of everything random in it.
+    pub seed: u64,
+}
+
+impl Root {
+    /// Randomness of the experiment itself (when something happens), apart from that of the links and
+    /// hosts, which are given `seed`.
+    #[must_use]
+    pub fn rng(&self, name: &str) -> impl Rng + use<> {
+        SeedTree::new(self.seed).branch("experiment").stream(name)
+    }
+}
+
+/// A part of a key: what is measured together on each root, and on how many.
+#[derive(Copy, Clone, Debug)]
+pub struct Part {
+    /// Name of its file: letters, digits, `-`.
+    pub name: &'static str,
+    /// Roots at first, at least [`LEAST_ROOTS`].
+    pub least: usize,
+    /// Roots at most, while rows are undecided.
+    pub most: usize,
+}
+
+impl Part {
+    /// A part of this many roots.
+    #[must_use]
+    pub const fn new(name: &'static str, least: usize, most: usize) -> Part {
+        Part { name, least, most }
+    }
+
+    /// A part with nothing to judge, or nothing that more roots would decide.
+    #[must_use]
+    pub const fn fixed(name: &'static str, roots: usize) -> Part {
+        Part { name, least: roots, most: roots }
+    }
+}
+
+/// Seeds of the first `count` roots of a key.
+fn expand(master: u64, key: &str, count: usize) -> Vec<Root> {
+    let mut rng = SeedTree::new(master).branch("papers").stream(key);
+    (0..count).map(|number| Root { number, seed: rng.next_u64() }).collect()
+}
+
+impl Context<'_> {
+    /// Measures a part on its roots.
+    ///
+    /// # Errors
+    /// A run failed, or what it gave cannot be kept.
+    pub fn sample<T>(
+        &self,
+        part: Part,
+        measure: impl Fn(&Root) -> anyhow::Result<T> + Sync,
+    ) -> anyhow::Result<Samples<T>>
+    where
+        T: Serialize + DeserializeOwned + Send,
+    {
+        self.sample_so_many(part, self.first(part), &measure)
+    }
+
+    /// Measures a part and judges it; as long as a row is undecided that more roots would tell, and the
+    /// part may have more, it gets them.
+    ///
+    /// # Errors
+    /// A run failed, what it gave cannot be kept, or `rows` has an error.
+    pub fn judge<T>(
+        &self,
+        part: Part,
+        measure: impl Fn(&Root) -> anyhow::Result<T> + Sync,
+        rows: impl Fn(&Samples<T>) -> anyhow::Result<Vec<Row>>,
+    ) -> anyhow::Result<(Samples<T>, Vec<Row>)>
+    where
+        T: Serialize + DeserializeOwned + Send,
+    {
+        let mut count = self.first(part);
+        loop {
+            let samples = self.sample_so_many(part, count, &measure)?;
+            let rows = rows(&samples)?;
+            match (self.effort, next(&rows, count, part.most)) {
+                (Effort::Full, Some(more)) => count = more,
+                _ => return Ok((samples, rows)),
+            }
+        }
+    }
+
+    fn first(&self, part: Part) -> usize {
+        match self.effort {
+            Effort::Full => part.least.max(LEAST_ROOTS),
+            Effort::Quick => QUICK_ROOTS,
+            Effort::Roots(count) => count,
+        }
+    }
+
+    fn sample_so_many<T>(
+        &self,
+        part: Part,
+        count: usize,
+        measure: &(impl Fn(&Root) -> anyhow::Result<T> + Sync),
+    ) -> anyhow::Result<Samples<T>>
+    where
+        T: Serialize + DeserializeOwned + Send,
+    {
+        let ledger = Ledger::open(self, part.name)?;
+        let roots = expand(self.master, self.key, count);
+        let missing: Vec<Root> =
+            roots.iter().copied().filter(|root| !ledger.kept.contains_key(&root.seed)).collect();
+        let file = Mutex::new(ledger.file);
+        let made = self.parallel(part.name, &missing, |root| {
+            let before = thread_seconds();
+            let (sample, runs) = digest::of_runs(|| measure(root));
+            let sample = serde_json::value::to_raw_value(&sample?)?;
+            let line = Line {
+                root: root.seed,
+                cpu_s: thread_seconds() - before,
+                digest: runs.value(),
+                sample,
+            };
+            let read: T = line.read(part.name)?;
+            let text = serde_json::to_string(&line)? + "\n";
+            // A whole line at once: what an interruption cuts off is dropped when it is read.
+            file.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes())?;
+            Ok((root.seed, (read, line.digest)))
+        })?;
+        let mut made: BTreeMap<u64, (T, u64)> = made.into_iter().collect();
+        let mut all = Vec::with_capacity(count);
+        for root in &roots {
+            let (sample, runs, cpu_s) = match (made.remove(&root.seed), ledger.kept.get(&root.seed))
+            {
+                (Some((sample, runs)), _) => (sample, runs, 0.0),
+                (None, Some(line)) => (line.read(part.name)?, line.digest, line.cpu_s),
+                (None, None) => anyhow::bail!("{}: a root was lost", part.name),
+            };
+            digest::run_ended(runs);
+            self.spend(part.name, root.seed, cpu_s);
+            all.push(sample);
+        }
+        Ok(Samples::new(all, self.master))
+    }
+}
+
+/// How many roots to go on with; `None`: it is decided, or more would not tell.
+fn next(rows: &[Row], count: usize, most: usize) -> Option<usize> {
+    let undecided = rows.iter().filter(|row| row.verdict == Verdict::NotToldApart);
+    let hope = HOPELESS * most as u64;
+    let wanted = undecided.filter_map(|row| row.needed).filter(|needed| *needed <= hope).max()?;
+    let more = (wanted + wanted / 4).clamp(count as u64 * 3 / 2, count as u64 * 4) as usize;
+    (count < most).then(|| more.min(most))
+}
+
+/// What a root gave.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    root: u64,
+    cpu_s: f64,
+    digest: u64,
+    sample: Box<serde_json::value::RawValue>,
+}
+
+impl Line {
+    fn read<T: DeserializeOwned>(&self, part: &str) -> anyhow::Result<T> {
+        serde_json::from_str(self.sample.get()).with_context(|| {
+            format!("{part}: root {}: a sample holds finite numbers only", self.root)
+        })
+    }
+}
+
+/// First line of a file: what its lines belong to.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    program: String,
+    master: u64,
+    effort: String,
+}
+
+/// A part's file.
+struct Ledger {
+    kept: BTreeMap<u64, Line>,
+    file: fs::File,
+}
+
+impl Ledger {
+    fn open(context: &Context<'_>, part: &str) -> anyhow::Result<Ledger> {
+        let directory = context.results.join("roots");
+        let path = directory.join(format!("{part}.jsonl"));
+        let named = || path.display().to_string();
+        fs::create_dir_all(&directory).with_context(named)?;
+        let head = Head {
+            program: context.program.to_owned(),
+            master: context.master,
+            // A quick look shortens runs.
+            effort: if context.effort == Effort::Quick { "quick" } else { "full" }.to_owned(),
+        };
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let (kept, whole) = Ledger::kept(&text, &head);
+        let mut file =
+            fs::OpenOptions::new().create(true).append(true).open(&path).with_context(named)?;
+        file.set_len(whole as u64).with_context(named)?;
+        if whole == 0 {
+            let head = serde_json::to_string(&head)? + "\n";
+            file.write_all(head.as_bytes()).with_context(named)?;
+        }
+        Ok(Ledger { kept, file })
+    }
+
+    /// The lines of a file with this head, and how many bytes of it are whole lines.
+    fn kept(text: &str, head: &Head) -> (BTreeMap<u64, Line>, usize) {
+        let mut kept = BTreeMap::new();
+        let mut whole = 0;
+        for (number, line) in text.split_inclusive('\n').enumerate() {
+            if !line.ends_with('\n') {
+                break;
+            }
+            match number {
+                0 if serde_json::from_str::<Head>(line).is_ok_and(|of| of == *head) => {}
+                0 => break,
+                _ => match serde_json::from_str::<Line>(line) {
+                    Ok(line) => drop(kept.insert(line.root, line)),
+                    Err(_) => break,
+                },
+            }
+            whole += line.len();
+        }
+        (kept, whole)
+    }
+}
+
+/// Removes what was kept of a key's roots.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn forget(results: &Path) -> anyhow::Result<()> {
+    let directory: PathBuf = results.join("roots");
+    match directory.exists() {
+        true => fs::remove_dir_all(&directory).with_context(|| directory.display().to_string()),
+        false => Ok(()),
+    }
+}
+
+fn thread_seconds() -> f64 {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::{Asked, Estimate};
+
+    #[test]
+    fn roots_of_a_master_have_no_neighbours_and_none_in_common_with_another() {
+        let seeds: Vec<Vec<u64>> = [1, 2, 3]
+            .map(|master| expand(master, "key", 300).iter().map(|root| root.seed).collect())
+            .to_vec();
+        let mut all: Vec<u64> = seeds.concat();
+        all.extend(expand(1, "other", 300).iter().map(|root| root.seed));
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[1] - pair[0] > 1_000));
+        // More roots begin with the same ones.
+        assert_eq!(expand(1, "key", 10)[..], expand(1, "key", 300)[..10]);
+    }
+
+    #[test]
+    fn more_roots_are_asked_for_where_they_tell() {
+        let row = |value: f64, half: f64| {
+            let estimate = Estimate { value, low: value - half, high: value + half, roots: 20 };
+            Row::new("x").estimate(&estimate, "ms").asked(Asked::at_most(10.0), "at most 10 ms")
+        };
+        assert_eq!(next(&[row(8.0, 1.0), row(12.0, 1.0)], 20, 100), None);
+        // 45 would tell, a quarter more are run.
+        assert_eq!(next(&[row(8.0, 3.0), row(8.0, 1.0)], 20, 100), Some(56));
+        assert_eq!(next(&[row(8.0, 3.0)], 20, 40), Some(40));
+        assert_eq!(next(&[row(8.0, 3.0)], 40, 40), None);
+        assert_eq!(next(&[row(9.9, 3.0)], 20, 100), None);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_read_up_to_the_last_whole_line() {
+        let head = || Head { program: "p".into(), master: 1, effort: "full".into() };
+        let first = serde_json::to_string(&head()).unwrap();
+        let line =
+            |root| format!("{{\"root\":{root},\"cpu_s\":0.5,\"digest\":7,\"sample\":[1.5]}}\n");
+        let text = format!("{first}\n{}{}{{\"root\":9,\"cpu", line(1), line(2));
+        let (kept, whole) = Ledger::kept(&text, &head());
+        assert_eq!(kept.keys().copied().collect::<Vec<_>>(), [1, 2]);
+        assert!(text[whole..].starts_with("{\"root\":9"));
+        assert_eq!(kept[&1].read::<Vec<f64>>("x").unwrap(), [1.5]);
+        let other = Head { master: 2, ..head() };
+        assert_eq!(Ledger::kept(&text, &other).1, 0);
+    }
+}

@@ -287,7 +287,7 @@ mod tests {
             }
         }
         let share = held.map(|held| held as f64 / trials as f64);
-        // Of skewed values twenty roots cover less than they say; with sixty it is 97.5 %.
+        // Of skewed values twenty roots cover less than they say.
         assert!(share[0] > 0.93 && share[1] > 0.975, "{share:?}");
     }
 

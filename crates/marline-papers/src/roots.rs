@@ -3,13 +3,13 @@
 //!
 //! A root is a 64-bit number drawn from the master root and the key, so that no root is another's
 //! neighbour and two masters have none in common. All parts of a key share the roots: what is
-//! compared across parts is paired, too. What a root gave is a line of `roots/PART.jsonl` below the
+//! compared across parts is paired, too. What a root gave is a line of `roots/MASTER/PART.jsonl` below the
 //! key's results; who runs the same build with the same master root again goes on where it ended.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
@@ -204,7 +204,6 @@ impl Line {
 struct Head {
     program: String,
     master: u64,
-    effort: String,
 }
 
 /// A part's file.
@@ -215,16 +214,11 @@ struct Ledger {
 
 impl Ledger {
     fn open(context: &Context<'_>, part: &str) -> anyhow::Result<Ledger> {
-        let directory = context.results.join("roots");
+        let directory = directory(context);
         let path = directory.join(format!("{part}.jsonl"));
         let named = || path.display().to_string();
         fs::create_dir_all(&directory).with_context(named)?;
-        let head = Head {
-            program: context.program.to_owned(),
-            master: context.master,
-            // A quick look shortens runs.
-            effort: if context.effort == Effort::Quick { "quick" } else { "full" }.to_owned(),
-        };
+        let head = Head { program: context.program.to_owned(), master: context.master };
         let text = fs::read_to_string(&path).unwrap_or_default();
         let (kept, whole) = Ledger::kept(&text, &head);
         let mut file =
@@ -259,12 +253,22 @@ impl Ledger {
     }
 }
 
-/// Removes what was kept of a key's roots.
+/// Where the roots of a key are kept: those of each master root by themselves, and those of a quick
+/// look, which shortens runs.
+fn directory(context: &Context<'_>) -> PathBuf {
+    let name = match context.effort {
+        Effort::Quick => format!("{}-quick", context.master),
+        Effort::Full | Effort::Roots(_) => context.master.to_string(),
+    };
+    context.results.join("roots").join(name)
+}
+
+/// Removes what is kept of a key's roots under this master root.
 ///
 /// # Errors
 /// It cannot be removed.
-pub fn forget(results: &Path) -> anyhow::Result<()> {
-    let directory: PathBuf = results.join("roots");
+pub fn forget(context: &Context<'_>) -> anyhow::Result<()> {
+    let directory = directory(context);
     match directory.exists() {
         true => fs::remove_dir_all(&directory).with_context(|| directory.display().to_string()),
         false => Ok(()),
@@ -310,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_file_that_was_cut_off_is_read_up_to_the_last_whole_line() {
-        let head = || Head { program: "p".into(), master: 1, effort: "full".into() };
+        let head = || Head { program: "p".into(), master: 1 };
         let first = serde_json::to_string(&head()).unwrap();
         let line =
             |root| format!("{{\"root\":{root},\"cpu_s\":0.5,\"digest\":7,\"sample\":[1.5]}}\n");

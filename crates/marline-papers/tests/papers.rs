@@ -63,3 +63,14 @@ fn every_paper_runs_and_one_seed_is_one_result() {
         println!("{}: twice in {:.1} s", paper.key(), start.elapsed().as_secs_f64());
     }
 }
+
+#[test]
+fn nobody_changed_results_in_the_pages_by_hand() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research/papers");
+    for paper in all() {
+        let path = root.join(format!("{}.md", paper.key()));
+        let page = std::fs::read_to_string(&path).expect("every key has a page");
+        let edited = marline_papers::results_were_edited(&page);
+        assert_ne!(edited, Some(true), "{}: run `marline lab report --docs`", path.display());
+    }
+}

@@ -63,10 +63,12 @@ fn info() -> RunInfo {
         version,
         program,
         machine,
-        seed: 1,
+        master: 1,
+        effort: "full".to_owned(),
         scale: 1.0,
         jobs: 2,
         seconds: 0.5,
+        cpu_s: 1.0,
         digest: String::new(),
     }
 }

@@ -7,6 +7,7 @@ mod doctor_paths;
 mod end_to_end;
 mod endurance;
 mod interactive;
+mod lab_agree;
 mod lab_compare;
 mod lab_net;
 mod lab_report;

@@ -1,5 +1,6 @@
 //! `marline lab`: scenarios in network namespaces, over emulated links. One file per subcommand.
 
+pub mod agree;
 pub mod compare;
 pub mod net;
 pub mod paper;
@@ -31,6 +32,8 @@ pub enum Lab {
     Compare(compare::Args),
     /// Reproduce published measurements in virtual time: published value, ours, verdict.
     Paper(paper::Args),
+    /// Compare the verdicts of `paper` under several master roots.
+    Agree(agree::Args),
     /// Write all results as one HTML page.
     Report(report::Args),
     /// One end of a run (started internally).
@@ -53,6 +56,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Lab::Run(args) => tokio::task::spawn_blocking(move || run::run(&args)).await?,
         Lab::Sweep(args) => tokio::task::spawn_blocking(move || sweep::run(&args)).await?,
         Lab::Report(args) => tokio::task::spawn_blocking(move || report::run(&args)).await?,
+        Lab::Agree(args) => tokio::task::spawn_blocking(move || agree::run(&args)).await?,
         Lab::Paper(args) => tokio::task::spawn_blocking(move || paper::run(&args)).await?,
         Lab::End { job } => {
             tokio::task::spawn_blocking(move || marline_lab::experiment::run_end(&job)).await??;

@@ -12,8 +12,10 @@ use marline_lab::figure::number;
 use marline_lab::keep;
 use marline_lab::parallel::available;
 use marline_papers::{
-    self as papers, Context, Machine, Paper, PaperFile, Reproduction, Row, RunInfo, Table, Value,
+    self as papers, Context, Counts, Effort, LEAST_ROOTS, Machine, Paper, PaperFile, Reproduction,
+    Row, RunInfo, Spent, Table, Value, Verdict,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::cmd::monitor::print;
 
@@ -40,10 +42,20 @@ pub struct Runs {
     /// Directory of results: JSON, CSV and SVG in a directory for each key.
     #[arg(long, value_name = "DIR", default_value = "target/papers")]
     pub out: PathBuf,
-    /// Root seed of all randomness.
+    /// Master root, from which the roots of all runs are drawn. Develop with one, judge with another.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// Fraction of the full number of runs, for a quick look; verdicts apply to 1.
+    pub master: u64,
+    /// Two roots and shorter runs, for a quick look. Judges nothing.
+    #[arg(long, conflicts_with = "roots")]
+    pub quick: bool,
+    /// Exactly this many roots of each part, instead of as many as verdicts need. Fewer than 20 judge
+    /// nothing.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub roots: Option<u16>,
+    /// Measure all roots again, instead of going on with those that an earlier run of this build kept.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Fraction of the full number of runs, of keys that run in real time.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub scale: f64,
     /// Directory of traces [default: MARLINE_TRACE_DIR, or ../shared/traces].
@@ -51,8 +63,18 @@ pub struct Runs {
     pub trace_dir: Option<PathBuf>,
 }
 
-/// Runs the selected keys and prints the tables. Success if all criteria are met; exit status 2 if
-/// something could not be run.
+impl Runs {
+    fn effort(&self) -> Effort {
+        match self.roots {
+            _ if self.quick => Effort::Quick,
+            Some(roots) => Effort::Roots(usize::from(roots)),
+            None => Effort::Full,
+        }
+    }
+}
+
+/// Runs the selected keys and prints the tables. Success if every criterion is met, or nothing is judged;
+/// exit status 1 if one is missed or not told apart, 2 if something could not be run.
 ///
 /// # Errors
 /// An unknown key, or a missing requirement.
@@ -65,29 +87,39 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ["all"] => papers::all().into_iter().filter(|paper| paper.in_virtual_time()).collect(),
         ref keys => keys.iter().map(|key| papers::find(key)).collect::<anyhow::Result<Vec<_>>>()?,
     };
-    let (mut refused, mut failed) = (Vec::new(), Vec::new());
+    let (mut all, mut failed) = (Vec::new(), Vec::new());
     for paper in chosen {
         // One that cannot run must not keep the others from it.
         match one(paper, &args.runs) {
-            Ok(true) => {}
-            Ok(false) => refused.push(paper.key()),
+            Ok(result) => all.push((paper.key(), result.verdict(), result.counts())),
             Err(error) => {
                 eprintln!("{}: {error:#}", paper.key());
                 failed.push(paper.key());
             }
         }
     }
-    if !refused.is_empty() {
-        print(&format!("not accepted: {}\n", refused.join(", ")))?;
-    }
+    print(&summary(&all))?;
     if !failed.is_empty() {
         print(&format!("could not be run: {}\n", failed.join(", ")))?;
+        return Ok(ExitCode::from(2));
     }
-    Ok(match (refused.is_empty(), failed.is_empty()) {
-        (true, true) => ExitCode::SUCCESS,
-        (false, true) => ExitCode::FAILURE,
-        (_, false) => ExitCode::from(2),
-    })
+    let met = |(_, verdict, _): &(&str, Verdict, Counts)| {
+        matches!(verdict, Verdict::Accepted | Verdict::NotJudged)
+    };
+    Ok(if all.iter().all(met) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line for each key, with how many of its rows have which verdict.
+fn summary(all: &[(&str, Verdict, Counts)]) -> String {
+    let head = ["key", "accepted", "not accepted", "not told apart", "fitted", "verdict"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for (key, verdict, counts) in all {
+        let Counts { accepted, not_accepted, not_told_apart, fitted, .. } = counts;
+        let numbers = [accepted, not_accepted, not_told_apart, fitted].map(usize::to_string);
+        let words = [(*key).to_owned()].into_iter().chain(numbers);
+        rows.push(words.chain([verdict.word().to_owned()]).collect());
+    }
+    aligned(&rows)
 }
 
 fn list() -> anyhow::Result<String> {
@@ -104,13 +136,13 @@ pub(super) fn file(paper: &dyn Paper) -> anyhow::Result<PaperFile<toml::Table>> 
     PaperFile::parse(paper.text()).with_context(|| format!("papers/{}.toml", paper.key()))
 }
 
-/// Runs, keeps and prints one; whether everything is accepted.
-fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<bool> {
+/// Runs, keeps and prints one.
+fn one(paper: &dyn Paper, args: &Runs) -> anyhow::Result<Reproduction> {
     let (result, info) = reproduce(paper, args)?;
     print(&told(paper, &result, &info)?)?;
     let at = args.out.join(paper.key());
     print(&format!("results in {}\n\n", at.display()))?;
-    Ok(result.accepted())
+    Ok(result)
 }
 
 /// Runs one and keeps what came out.
@@ -133,30 +165,58 @@ pub(super) fn reproduce(paper: &dyn Paper, args: &Runs) -> anyhow::Result<(Repro
         bar.set_position(done as u64);
         bar.set_message(what.to_owned());
     };
+    let (program, spent) = (keep::program()?, Spent::default());
     let context = Context {
-        seed: args.seed,
+        key: paper.key(),
+        master: args.master,
+        effort: args.effort(),
         scale: args.scale,
         jobs,
+        program: &program,
         results: &directory,
         traces: traces.as_deref(),
+        spent: &spent,
         progress: &progress,
     };
-    let start = Instant::now();
+    if args.fresh {
+        papers::forget(&context)?;
+    }
+    let (start, cpu_before) = (Instant::now(), process_seconds());
     let ran = papers::run(paper, &context);
     bar.finish_and_clear();
     let (result, digest) = ran?;
+    let kept = spent.into_inner().unwrap_or_default().values().sum::<f64>();
     let info = RunInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        program: keep::program()?,
+        program,
         machine: Machine::here(),
-        seed: args.seed,
+        master: args.master,
+        effort: effort_words(args.effort()),
         scale: args.scale,
         jobs,
         seconds: start.elapsed().as_secs_f64(),
+        cpu_s: process_seconds() - cpu_before + kept,
         digest,
     };
     papers::store(&directory, &result, &info)?;
     Ok((result, info))
+}
+
+fn effort_words(effort: Effort) -> String {
+    match effort {
+        Effort::Full => "as many roots as verdicts need".to_owned(),
+        Effort::Quick => "a quick look, which judges nothing".to_owned(),
+        Effort::Roots(count) if count < LEAST_ROOTS => {
+            format!("{count} roots of each part, which judge nothing")
+        }
+        Effort::Roots(count) => format!("{count} roots of each part"),
+    }
+}
+
+/// Processor time of all threads so far.
+fn process_seconds() -> f64 {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }
 
 fn bar(key: &str) -> ProgressBar {
@@ -193,11 +253,12 @@ fn told(paper: &dyn Paper, result: &Reproduction, info: &RunInfo) -> anyhow::Res
     for note in &result.notes {
         write!(text, "\n{note}\n")?;
     }
-    if (info.scale - 1.0).abs() > f64::EPSILON {
-        let share = number(100.0 * info.scale);
-        write!(text, "\n{share} % of the full number of runs: for a look, not for a verdict\n")?;
+    write!(text, "\nMaster root {}, {}", info.master, info.effort)?;
+    if !paper.in_virtual_time() && (info.scale - 1.0).abs() > f64::EPSILON {
+        write!(text, "; {} % of the full number of runs", number(100.0 * info.scale))?;
     }
-    write!(text, "\n{:.1} s on {} threads; ", info.seconds, info.jobs)?;
+    let (wall, cpu) = (info.seconds, info.cpu_s / 60.0);
+    write!(text, "\n{wall:.1} s on {} threads, {cpu:.1} processor-minutes; ", info.jobs)?;
     if !info.digest.is_empty() {
         write!(text, "digest {}; ", info.digest)?;
     }
@@ -213,8 +274,8 @@ fn table_cells(table: &Table) -> Vec<Vec<String>> {
     let value = |value: &Option<Value>| value.as_ref().map_or("-".to_owned(), Value::to_string);
     let cells = |row: &Row| {
         let verdict = match row.remark.as_str() {
-            "" => row.verdict.word().to_owned(),
-            remark => format!("{} ({remark})", row.verdict.word()),
+            "" => row.verdict_words(),
+            remark => format!("{} ({remark})", row.verdict_words()),
         };
         let ratio = row.bound_ratio.map_or_else(String::new, number);
         let (paper, ours) = (value(&row.paper), value(&row.ours));

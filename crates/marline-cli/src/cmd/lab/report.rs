@@ -1,6 +1,6 @@
 //! `marline lab report`: one HTML page with all results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -16,6 +16,9 @@ pub struct Args {
     /// File of the page.
     #[arg(long, value_name = "FILE", default_value = "target/report.html")]
     pub page: PathBuf,
+    /// Write the results into the pages KEY.md of this directory, too, between their marks.
+    #[arg(long, value_name = "DIR")]
+    pub docs: Option<PathBuf>,
     /// Run the keys that have no results yet and need no privileges; the rest is shown as not run.
     #[arg(long)]
     pub run_missing: bool,
@@ -42,6 +45,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let file = paper::file(of)?;
         sections.push(Section { key: of.key().to_owned(), file, results });
     }
+    if let Some(docs) = &args.docs {
+        write_docs(docs, &sections)?;
+    }
     if let Some(directory) = args.page.parent() {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     }
@@ -51,4 +57,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (all, page) = (sections.len(), args.page.display());
     print(&format!("{page}: {there} of {all} keys have results\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts the results of each key that has some into its page; a page without marks is left alone.
+fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
+    for section in sections {
+        let path = docs.join(format!("{}.md", section.key));
+        let named = || path.display().to_string();
+        let (Some((result, run)), true) = (&section.results, path.is_file()) else { continue };
+        let page = std::fs::read_to_string(&path).with_context(named)?;
+        match marline_papers::page_with_results(&page, result, run) {
+            Ok(page) => std::fs::write(&path, page).with_context(named)?,
+            Err(error) => eprintln!("{}: left as it is: {error:#}", path.display()),
+        }
+    }
+    Ok(())
 }

@@ -27,6 +27,23 @@ impl<T: Copy> Steps<T> {
         Ok(Steps { points, period })
     }
 
+    /// The same steps as they are met from `start` on, for those that repeat.
+    ///
+    /// # Errors
+    /// They do not repeat.
+    pub fn from(&self, start: Duration) -> Result<Self, &'static str> {
+        let Some(period) = self.period else { return Err("steps without a period") };
+        let start = Duration::from_nanos(nanos(start) % nanos(period));
+        let after = self.points.partition_point(|(from, _)| *from <= start);
+        let (earlier, later) = self.points.split_at(after);
+        let mut points = vec![(Duration::ZERO, self.at(start).0)];
+        points.extend(later.iter().map(|(at, value)| (*at - start, *value)));
+        // The first of those before is in force until `start` comes again; the last one is at the front.
+        let wrapped = earlier.iter().filter(|(at, _)| *at < start);
+        points.extend(wrapped.map(|(at, value)| (*at + period - start, *value)));
+        Steps::new(points, Some(period))
+    }
+
     /// The value after `elapsed`, and when it changes next (elapsed time too), if ever.
     #[must_use]
     pub fn at(&self, elapsed: Duration) -> (T, Option<Duration>) {

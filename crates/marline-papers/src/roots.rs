@@ -14,12 +14,12 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 use marline_sim::digest;
-use marline_time::{Rng, SeedTree};
+use marline_time::{PcgRng, Rng, SeedTree};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::{LEAST_ROOTS, Samples};
+use crate::estimate::Samples;
 use crate::judge::{Row, Verdict};
 use crate::paper::{Context, Effort};
 
@@ -41,7 +41,7 @@ impl Root {
     /// Randomness of the experiment itself (when something happens), apart from that of the links and
     /// hosts, which are given `seed`.
     #[must_use]
-    pub fn rng(&self, name: &str) -> impl Rng + use<> {
+    pub fn rng(&self, name: &str) -> PcgRng {
         SeedTree::new(self.seed).branch("experiment").stream(name)
     }
 }
@@ -51,7 +51,7 @@ impl Root {
 pub struct Part {
     /// Name of its file: letters, digits, `-`.
     pub name: &'static str,
-    /// Roots at first, at least [`LEAST_ROOTS`].
+    /// Roots at first; rows are judged from [`LEAST_ROOTS`](crate::LEAST_ROOTS) on.
     pub least: usize,
     /// Roots at most, while rows are undecided.
     pub most: usize,
@@ -64,7 +64,8 @@ impl Part {
         Part { name, least, most }
     }
 
-    /// A part with nothing to judge, or nothing that more roots would decide.
+    /// A part with nothing to judge, or nothing that more roots would decide. With fewer than
+    /// [`LEAST_ROOTS`](crate::LEAST_ROOTS) it is shown only.
     #[must_use]
     pub const fn fixed(name: &'static str, roots: usize) -> Part {
         Part { name, least: roots, most: roots }
@@ -120,7 +121,7 @@ impl Context<'_> {
 
     fn first(&self, part: Part) -> usize {
         match self.effort {
-            Effort::Full => part.least.max(LEAST_ROOTS),
+            Effort::Full => part.least,
             Effort::Quick => QUICK_ROOTS,
             Effort::Roots(count) => count,
         }

@@ -1,6 +1,9 @@
 //! Key `traces`: every recorded pair of links with every scheduler: latency of echoes and of
 //! bursts, goodput, the share of each path, distance from the clairvoyant bound, and whether a
 //! single path would have been better.
+//!
+//! A root draws where in the recordings each pair begins. Judged is the shipped default beside the two
+//! paths alone; every other scheduler is shown, from fewer roots.
 
 mod cell;
 mod pairs;
@@ -10,15 +13,21 @@ use marline_algos::PolicyKind;
 use marline_lab::experiment::Variant;
 use marline_lab::figure::{Figure, HeatMap, number};
 
+use crate::estimate::{Asked, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Paper};
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
-use cell::{Cell, Figure as Measure, Part};
+use cell::{Cell, Figure as Measure, Place};
 use pairs::Pair;
 use setup::{Setup, TEXT};
 
-const TITLE: &str = "A cell is a scheduler on a pair";
+const TITLE: &str = "The shipped default beside the better of the two paths alone, on every pair";
+/// The shipped default.
+const DEFAULT: &str = "min-rtt";
+const JUDGED: Part = Part::new("default", 20, 80);
+const SHOWN: Part = Part::fixed("schedulers", 4);
 
 /// The key.
 pub(super) struct Traces;
@@ -37,10 +46,20 @@ impl Paper for Traces {
         let Some(directory) = context.traces else { return skipped() };
         let mut pairs = pairs::pairs(directory, &file.published)?;
         anyhow::ensure!(!pairs.is_empty(), "no pair of traces in {}", directory.display());
-        pairs.truncate(context.runs(pairs.len()).min(pairs.len()));
+        pairs.truncate(context.count(pairs.len()));
         let margins = (file.tolerance("single_path")?, file.tolerance("single_path_ms")?);
-        let measured = measure(context, &file.published, pairs)?;
-        Ok(show(&measured, margins))
+        let never = file.tolerance("never_worse")?;
+        let default = [Variant::new(DEFAULT).scheduler(DEFAULT)];
+        let (_, rows) = context.judge(
+            JUDGED,
+            |root| measure(context, &file.published, &pairs, &default, root),
+            |samples| Ok(never_worse(samples, margins, never)),
+        )?;
+        let variants = schedulers(&file.published);
+        let shown = context
+            .sample(SHOWN, |root| measure(context, &file.published, &pairs, &variants, root))?;
+        let names = variants.iter().map(|variant| variant.name.clone()).collect();
+        Ok(show(rows, &Measured { pairs, schedulers: names, roots: shown.all().to_vec() }, margins))
     }
 }
 
@@ -55,42 +74,9 @@ fn skipped() -> anyhow::Result<Reproduction> {
     Ok(Reproduction { tables, ..Reproduction::default() })
 }
 
-/// All cells: of each pair first those of its two paths alone, then of each scheduler.
-struct Measured {
-    pairs: Vec<Pair>,
-    schedulers: Vec<String>,
-    cells: Vec<Vec<Cell>>,
-}
-
-impl Measured {
-    /// What each scheduler showed on a pair.
-    fn of(&self, pair: usize) -> &[Cell] {
-        &self.cells[pair][2..]
-    }
-
-    /// The better of the two paths alone.
-    fn best_alone(&self, pair: usize, measure: Measure) -> f64 {
-        let alone = &self.cells[pair][..2];
-        measure.better(measure.of(&alone[0]), measure.of(&alone[1]))
-    }
-
-    /// The measures in which a scheduler is worse on a pair than the best single path.
-    fn violations(
-        &self,
-        pair: usize,
-        scheduler: usize,
-        (share, least_ms): (f64, f64),
-    ) -> Vec<Measure> {
-        let cell = &self.of(pair)[scheduler];
-        let worse = |measure: &Measure| {
-            let best = self.best_alone(pair, *measure);
-            measure.is_worse(measure.of(cell), best, share, least_ms)
-        };
-        Measure::ALL.into_iter().filter(worse).collect()
-    }
-}
-
-fn measure(context: &Context<'_>, setup: &Setup, pairs: Vec<Pair>) -> anyhow::Result<Measured> {
+/// Every scheduler that the registry knows, and some with what their studies put around or under
+/// them; the shipped default first.
+fn schedulers(setup: &Setup) -> Vec<Variant> {
     let registry = marline_lab::policies::registry();
     let all = registry.names(PolicyKind::Scheduler);
     let all = all.into_iter().map(|name| Variant::new(name).scheduler(name));
@@ -99,34 +85,115 @@ fn measure(context: &Context<'_>, setup: &Setup, pairs: Vec<Pair>) -> anyhow::Re
         ..Variant::new(&more.name).scheduler(&more.scheduler)
     });
     let mut variants: Vec<Variant> = all.chain(more).collect();
-    // The shipped default first.
-    variants.sort_by_key(|variant| (variant.name != "min-rtt", variant.name.clone()));
-    let parts = context.parallel("bounds", &pairs, |pair| {
-        let parts = pair.parts.iter().map(|links| Part::new(context, setup, pair, links));
-        parts.collect::<anyhow::Result<Vec<Part>>>()
-    })?;
-    let mut runs = Vec::new();
-    for (number, pair) in pairs.iter().enumerate() {
-        let alone = pair.paths.iter().map(|path| Variant::alone(path, path));
-        let variants = alone.chain(variants.iter().cloned());
-        runs.extend(variants.map(|variant| (number, variant)));
-    }
-    let cells = context.parallel("cells", &runs, |(number, variant)| {
-        cell::run(&pairs[*number], &parts[*number], variant, context.master)
-    })?;
-    let schedulers: Vec<String> = variants.into_iter().map(|variant| variant.name).collect();
-    let cells = cells.chunks(schedulers.len() + 2).map(<[Cell]>::to_vec).collect();
-    Ok(Measured { pairs, schedulers, cells })
+    variants.sort_by_key(|variant| (variant.name != DEFAULT, variant.name.clone()));
+    variants
 }
 
-fn show(measured: &Measured, margins: (f64, f64)) -> Reproduction {
+/// What one root showed: of each pair first TCP alone on its two paths, then each scheduler.
+type Cells = Vec<Vec<Cell>>;
+
+fn measure(
+    context: &Context<'_>,
+    setup: &Setup,
+    pairs: &[Pair],
+    variants: &[Variant],
+    root: &Root,
+) -> anyhow::Result<Cells> {
+    let of_pair = |pair: &Pair| {
+        let place = Place::new(context, setup, pair, root)?;
+        let alone = pair.paths.iter().map(|path| Variant::alone(path, path));
+        let all = alone.chain(variants.iter().cloned());
+        let cells = all.map(|variant| place.run(pair, &variant, root.seed));
+        cells.collect::<anyhow::Result<Vec<Cell>>>()
+    };
+    pairs.iter().map(of_pair).collect()
+}
+
+/// Whether a scheduler is worse than the better of the two paths alone.
+fn is_worse(cells: &[Cell], scheduler: usize, measure: Measure, margins: (f64, f64)) -> bool {
+    let best = measure.better(measure.of(&cells[0]), measure.of(&cells[1]));
+    measure.is_worse(measure.of(&cells[2 + scheduler]), best, margins.0, margins.1)
+}
+
+/// In how many of the pairs and places the default is not worse, by measure and in all of them.
+fn never_worse(samples: &Samples<Cells>, margins: (f64, f64), never: f64) -> Vec<Row> {
+    let share = |measures: &[Measure]| {
+        samples.share(|cells| {
+            let fine = |cells: &&Vec<Cell>| {
+                !measures.iter().any(|measure| is_worse(cells, 0, *measure, margins))
+            };
+            (cells.iter().filter(fine).count() as u64, cells.len() as u64)
+        })
+    };
+    let row = |what: String, measures: &[Measure]| {
+        let text = format!("at least {} %", number(100.0 * never));
+        let mut share = share(measures);
+        for value in [&mut share.value, &mut share.low, &mut share.high] {
+            *value *= 100.0;
+        }
+        let row = Row::new(what).paper_says("never worse, which is our own promise");
+        row.estimate(&share, "%").asked(Asked::at_least(100.0 * never), text)
+    };
+    let each = Measure::ALL.map(|measure| {
+        row(
+            format!("{DEFAULT}: {} is not worse than on the best path alone", measure.name()),
+            &[measure],
+        )
+    });
+    let all = row(format!("{DEFAULT}: none of the five is"), &Measure::ALL);
+    each.into_iter().chain([all]).collect()
+}
+
+/// Every scheduler on every pair, over some roots.
+struct Measured {
+    pairs: Vec<Pair>,
+    schedulers: Vec<String>,
+    roots: Vec<Cells>,
+}
+
+impl Measured {
+    /// A cell by its place among a pair's (TCP alone first), in each root.
+    fn cells(&self, pair: usize, index: usize) -> impl Iterator<Item = &Cell> {
+        self.roots.iter().map(move |cells| &cells[pair][index])
+    }
+
+    /// The mean over the roots.
+    fn mean(&self, pair: usize, index: usize, of: impl Fn(&Cell) -> f64) -> f64 {
+        self.cells(pair, index).map(of).sum::<f64>() / self.roots.len() as f64
+    }
+
+    /// Mean over the roots of a scheduler's goodput over the better path's.
+    fn gain(&self, pair: usize, scheduler: usize) -> f64 {
+        let of = |cells: &Cells| {
+            let cells = &cells[pair];
+            cells[2 + scheduler].goodput / cells[0].goodput.max(cells[1].goodput)
+        };
+        self.roots.iter().map(of).sum::<f64>() / self.roots.len() as f64
+    }
+
+    /// In how many of the roots a scheduler is worse on a pair than the best single path.
+    fn worse(&self, pair: usize, scheduler: usize, measure: Measure, margins: (f64, f64)) -> usize {
+        let worse = |cells: &&Cells| is_worse(&cells[pair], scheduler, measure, margins);
+        self.roots.iter().filter(worse).count()
+    }
+
+    /// In how many of the roots it is in no measure.
+    fn never_worse(&self, pair: usize, scheduler: usize, margins: (f64, f64)) -> usize {
+        let fine = |cells: &&Cells| {
+            !Measure::ALL.iter().any(|m| is_worse(&cells[pair], scheduler, *m, margins))
+        };
+        self.roots.iter().filter(fine).count()
+    }
+}
+
+fn show(rows: Vec<Row>, measured: &Measured, margins: (f64, f64)) -> Reproduction {
     let grids = vec![
-        cells_grid(measured, margins),
         schedulers_grid(measured, margins),
+        cells_grid(measured, margins),
         violations_grid(measured, margins),
     ];
     Reproduction {
-        tables: vec![sound(measured), never_worse(measured, margins)],
+        tables: vec![Table::new("never-worse", TITLE, rows)],
         grids,
         figures: figures(measured),
         notes: vec![format!(
@@ -140,43 +207,12 @@ fn show(measured: &Measured, margins: (f64, f64)) -> Reproduction {
     }
 }
 
-/// What must hold for the rest to mean something.
-fn sound(measured: &Measured) -> Table {
-    let all = || measured.cells.iter().flatten();
-    let empty = all().filter(|cell| cell.echo.ours_ms.is_empty() || cell.burst.ours_ms.is_empty());
-    let impossible: usize = all().map(|cell| cell.echo.impossible + cell.burst.impossible).sum();
-    let rows = vec![
-        Row::new("pairs").ours(measured.pairs.len() as f64, "").at_least(1.0),
-        Row::new("schedulers").ours(measured.schedulers.len() as f64, "").at_least(1.0),
-        Row::new("cells without messages").ours(empty.count() as f64, "").at_most(0.0),
-        Row::new("messages faster than the bound").ours(impossible as f64, "").at_most(0.0),
-    ];
-    Table::new("traces", TITLE, rows)
-}
-
-/// On how many pairs a scheduler is never worse than the best single path.
-fn never_worse(measured: &Measured, margins: (f64, f64)) -> Table {
-    let pairs = measured.pairs.len();
-    let row = |(number, name): (usize, &String)| {
-        let never = |pair: &usize| measured.violations(*pair, number, margins).is_empty();
-        let count = (0..pairs).filter(never).count();
-        let ratio = |pair: usize| measured.of(pair)[number].echo.ratio(0.99);
-        let ratios: Vec<f64> = (0..pairs).map(ratio).collect();
-        let row = Row::new(name).ours_says(format!("{count} of {pairs}"));
-        row.bound_ratio(marline_sim::median(&ratios))
-    };
-    let title = "Pairs on which it is never worse than the best single path; ratio to the bound: 99th \
-                 percentile of echoes, median of the pairs";
-    let rows = measured.schedulers.iter().enumerate().map(row).collect();
-    Table::new("never-worse", title, rows)
-}
-
 /// Everything, a row for each cell.
 fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
     let columns = [
         ("pair", ""),
         ("scheduler", ""),
-        ("never worse than the best path", ""),
+        ("places where it is never worse than the best path", ""),
         ("echo p50", "ms"),
         ("echo p99", "ms"),
         ("echo p99.9", "ms"),
@@ -189,37 +225,36 @@ fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
         ("first path's share of bytes", ""),
         ("bytes on links per byte of bursts", ""),
     ];
-    let title = "Every pair and scheduler; TCP alone on either path first";
+    let title = format!(
+        "Every pair and scheduler, TCP alone on either path first: means over {} places",
+        measured.roots.len()
+    );
     let mut grid = Grid::new("cells", title, &columns);
-    for (number, pair) in measured.pairs.iter().enumerate() {
-        for (index, cell) in measured.cells[number].iter().enumerate() {
+    for (pair, of) in measured.pairs.iter().enumerate() {
+        for index in 0..measured.schedulers.len() + 2 {
             let (name, judged) = match index.checked_sub(2) {
-                None => (format!("TCP {}", pair.paths[index]), String::new()),
-                Some(index) => {
-                    let worse = measured.violations(number, index, margins);
-                    let names: Vec<&str> = worse.iter().map(|measure| measure.name()).collect();
-                    let judged = match names[..] {
-                        [] => "yes".to_owned(),
-                        _ => format!("no: {}", names.join(", ")),
-                    };
-                    (measured.schedulers[index].clone(), judged)
+                None => (format!("TCP {}", of.paths[index]), String::new()),
+                Some(scheduler) => {
+                    let fine = measured.never_worse(pair, scheduler, margins);
+                    let judged = format!("{fine} of {}", measured.roots.len());
+                    (measured.schedulers[scheduler].clone(), judged)
                 }
             };
-            let (echo, burst) = (&cell.echo, &cell.burst);
+            let mean = |of: &dyn Fn(&Cell) -> f64| measured.mean(pair, index, of);
             let numbers = [
-                echo.quantile(0.5),
-                echo.quantile(0.99),
-                echo.quantile(0.999),
-                echo.ratio(0.99),
-                burst.quantile(0.5),
-                burst.quantile(0.99),
-                burst.quantile(0.999),
-                burst.ratio(0.5),
-                cell.goodput(),
-                cell.first_path_share(),
-                cell.wire_ratio(),
+                mean(&|cell| cell.echo.all_ms()[0]),
+                mean(&|cell| cell.echo.all_ms()[1]),
+                mean(&|cell| cell.echo.all_ms()[2]),
+                mean(&|cell| cell.echo.p99_ratio()),
+                mean(&|cell| cell.burst.all_ms()[0]),
+                mean(&|cell| cell.burst.all_ms()[1]),
+                mean(&|cell| cell.burst.all_ms()[2]),
+                mean(&|cell| cell.burst.p50_ratio()),
+                mean(&|cell| cell.goodput),
+                mean(&|cell| cell.first_path_share),
+                mean(&|cell| cell.wire_ratio),
             ];
-            grid.push(&[&pair.name, &name, &judged], &numbers);
+            grid.push(&[&of.name, &name, &judged], &numbers);
         }
     }
     grid
@@ -229,6 +264,7 @@ fn cells_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
 fn schedulers_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
     let columns = [
         ("scheduler", ""),
+        ("never worse than the best path, pairs and places", "%"),
         ("echo p50", "ms"),
         ("echo p99", "ms"),
         ("echo p99, ratio to the bound", ""),
@@ -236,51 +272,58 @@ fn schedulers_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
         ("burst p50, ratio to the bound", ""),
         ("goodput over the best path's", ""),
         ("bytes on links per byte of bursts", ""),
-        ("pairs with a violation", ""),
     ];
-    let mut grid = Grid::new("schedulers", "Medians over the pairs", &columns);
-    let pairs = 0..measured.pairs.len();
+    let pairs = measured.pairs.len();
+    let title = format!(
+        "Every scheduler, not judged: medians over {pairs} pairs of the means over {} places",
+        measured.roots.len()
+    );
+    let mut grid = Grid::new("schedulers", title, &columns);
     for (number, name) in measured.schedulers.iter().enumerate() {
-        let median = |of: &dyn Fn(usize, &Cell) -> f64| {
+        let median = |of: &dyn Fn(&Cell) -> f64| {
             let values: Vec<f64> =
-                pairs.clone().map(|pair| of(pair, &measured.of(pair)[number])).collect();
+                (0..pairs).map(|pair| measured.mean(pair, 2 + number, of)).collect();
             marline_sim::median(&values)
         };
-        let worse = pairs.clone().filter(|p| !measured.violations(*p, number, margins).is_empty());
-        let best = |pair| measured.best_alone(pair, Measure::Goodput);
+        let fine: usize = (0..pairs).map(|p| measured.never_worse(p, number, margins)).sum();
+        let gains: Vec<f64> = (0..pairs).map(|pair| measured.gain(pair, number)).collect();
         let numbers = [
-            median(&|_, cell| cell.echo.quantile(0.5)),
-            median(&|_, cell| cell.echo.quantile(0.99)),
-            median(&|_, cell| cell.echo.ratio(0.99)),
-            median(&|_, cell| cell.burst.quantile(0.5)),
-            median(&|_, cell| cell.burst.ratio(0.5)),
-            median(&|pair, cell| cell.goodput() / best(pair)),
-            median(&|_, cell| cell.wire_ratio()),
-            worse.count() as f64,
+            100.0 * fine as f64 / (pairs * measured.roots.len()) as f64,
+            median(&|cell| cell.echo.all_ms()[0]),
+            median(&|cell| cell.echo.all_ms()[1]),
+            median(&|cell| cell.echo.p99_ratio()),
+            median(&|cell| cell.burst.all_ms()[0]),
+            median(&|cell| cell.burst.p50_ratio()),
+            marline_sim::median(&gains),
+            median(&|cell| cell.wire_ratio),
         ];
         grid.push(&[name], &numbers);
     }
     grid
 }
 
-/// Every violation, a row each.
+/// Every pair on which a scheduler is worse somewhere, a row for each measure.
 fn violations_grid(measured: &Measured, margins: (f64, f64)) -> Grid {
     let columns = [
         ("scheduler", ""),
         ("pair", ""),
         ("figure", ""),
+        ("places", ""),
         ("value (ms; goodput Mbit/s)", ""),
-        ("best single path", ""),
-        ("ratio", ""),
+        ("first path alone", ""),
+        ("second path alone", ""),
     ];
-    let mut grid = Grid::new("violations", "Worse than the best single path", &columns);
+    let title = "Worse than the best single path: in how many places, and means over all of them";
+    let mut grid = Grid::new("violations", title, &columns);
     for (index, scheduler) in measured.schedulers.iter().enumerate() {
         for (number, pair) in measured.pairs.iter().enumerate() {
-            for measure in measured.violations(number, index, margins) {
-                let value = measure.of(&measured.of(number)[index]);
-                let best = measured.best_alone(number, measure);
-                let words = [scheduler.as_str(), &pair.name, measure.name()];
-                grid.push(&words, &[value, best, value / best]);
+            for measure in Measure::ALL {
+                let places = measured.worse(number, index, measure, margins);
+                if places > 0 {
+                    let mean = |of: usize| measured.mean(number, of, |cell| measure.of(cell));
+                    let words = [scheduler.as_str(), &pair.name, measure.name()];
+                    grid.push(&words, &[places as f64, mean(2 + index), mean(0), mean(1)]);
+                }
             }
         }
     }
@@ -292,20 +335,22 @@ fn figures(measured: &Measured) -> Vec<Figure> {
         let names: Vec<&str> = measured.schedulers.iter().map(String::as_str).collect();
         HeatMap::new(title, unit, &names)
     };
-    let fill = |map: HeatMap, of: &dyn Fn(usize, &Cell) -> f64| {
+    let fill = |map: HeatMap, of: &dyn Fn(usize, usize) -> f64| {
         measured.pairs.iter().enumerate().fold(map, |map, (number, pair)| {
-            let values: Vec<f64> =
-                measured.of(number).iter().map(|cell| of(number, cell)).collect();
+            let schedulers = 0..measured.schedulers.len();
+            let values: Vec<f64> = schedulers.map(|scheduler| of(number, scheduler)).collect();
             map.row(&pair.name, &values)
         })
     };
+    let mean = |of: fn(&Cell) -> f64| {
+        move |pair: usize, scheduler: usize| measured.mean(pair, 2 + scheduler, of)
+    };
     let echo = map("Echo, 99th percentile over the bound's", "times the bound").log();
-    let echo = fill(echo.range(1.0, 30.0), &|_, cell| cell.echo.ratio(0.99));
+    let echo = fill(echo.range(1.0, 30.0), &mean(|cell| cell.echo.p99_ratio()));
     let burst = map("100 KB bursts, median over the bound's", "times the bound").log();
-    let burst = fill(burst.range(1.0, 30.0), &|_, cell| cell.burst.ratio(0.5));
+    let burst = fill(burst.range(1.0, 30.0), &mean(|cell| cell.burst.p50_ratio()));
     let goodput = map("Goodput over the best single path's", "times the best path").range(0.5, 2.0);
-    let best = |pair| measured.best_alone(pair, Measure::Goodput);
-    let goodput = fill(goodput, &|pair, cell| cell.goodput() / best(pair));
+    let goodput = fill(goodput, &|pair, scheduler| measured.gain(pair, scheduler));
     vec![
         echo.figure("echo-p99", "1 is what a clairvoyant sender reaches; darker is worse."),
         burst.figure(

@@ -1,42 +1,87 @@
-//! One scheduler on one pair of links.
+//! One scheduler on one pair of links, from one place of their recordings.
 
-use marline_lab::bound::Bound;
+use anyhow::ensure;
+use marline_lab::bound::{self, Bound};
 use marline_lab::experiment::{Experiment, Outcome, Variant, simulate};
 use marline_lab::workload::{Gap, Workload};
-use marline_sim::{mean, quantile};
+use marline_sim::quantile;
+use serde::{Deserialize, Serialize};
 
 use super::pairs::Pair;
 use super::setup::Setup;
 use crate::paper::Context;
+use crate::roots::Root;
 
-/// What is done on a part of a pair, with the bounds of its messages.
+/// What is done on a pair, with the bounds of its messages.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Place {
     echo: (Experiment, Bound),
     burst: (Experiment, Bound),
     goodput: Experiment,
 }
 
 /// Latencies and their bounds, ms; what never came is infinitely late.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Latencies {
-    pub(super) ours_ms: Vec<f64>,
-    pub(super) bounds_ms: Vec<f64>,
-    /// Messages that were faster than their bounds: there must be none.
-    pub(super) impossible: usize,
+#[derive(Clone, Debug)]
+struct Latencies {
+    ours_ms: Vec<f64>,
+    bounds_ms: Vec<f64>,
 }
 
-/// What a scheduler showed on a pair.
-#[derive(Clone, Debug, Default)]
+/// What a scheduler showed on a pair. Of latencies `None`: so many messages never came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cell {
-    pub(super) echo: Latencies,
-    pub(super) burst: Latencies,
-    /// Of each part, Mbit/s.
-    goodputs: Vec<f64>,
-    /// Bytes to the client over each path while as much as possible is sent.
-    bytes: [u64; 2],
-    /// Bytes on all links and bytes of payload, during the bursts.
-    wire: (u64, u64),
+    pub(super) echo: Quantiles,
+    pub(super) burst: Quantiles,
+    /// Mbit/s.
+    pub(super) goodput: f64,
+    /// Share of the bytes to the client that the first path carried while as much as possible is sent.
+    pub(super) first_path_share: f64,
+    /// Bytes on all links for each byte of a burst.
+    pub(super) wire_ratio: f64,
+}
+
+/// Quantiles of latencies, ms, and of some their ratio to the bound's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Quantiles {
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    p999_ms: Option<f64>,
+    p50_ratio: Option<f64>,
+    p99_ratio: Option<f64>,
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then_some(value)
+}
+
+impl Quantiles {
+    fn of(latencies: &Latencies) -> Quantiles {
+        let at = |share: f64| finite(quantile(&latencies.ours_ms, share));
+        let ratio =
+            |share: f64| finite(bound::ratio(&latencies.ours_ms, &latencies.bounds_ms, share));
+        Quantiles {
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            p999_ms: at(0.999),
+            p50_ratio: ratio(0.5),
+            p99_ratio: ratio(0.99),
+        }
+    }
+
+    /// Median, 99 % and 99.9 %, ms; infinite where messages never came.
+    pub(super) fn all_ms(&self) -> [f64; 3] {
+        [self.p50_ms, self.p99_ms, self.p999_ms].map(|value| value.unwrap_or(f64::INFINITY))
+    }
+
+    /// Of the medians.
+    pub(super) fn p50_ratio(&self) -> f64 {
+        self.p50_ratio.unwrap_or(f64::INFINITY)
+    }
+
+    /// Of the 99 % quantiles.
+    pub(super) fn p99_ratio(&self) -> f64 {
+        self.p99_ratio.unwrap_or(f64::INFINITY)
+    }
 }
 
 /// A figure by which schedulers are compared with the best single path.
@@ -65,11 +110,11 @@ impl Figure {
 
     pub(super) fn of(self, cell: &Cell) -> f64 {
         match self {
-            Figure::EchoP50 => cell.echo.quantile(0.5),
-            Figure::EchoP99 => cell.echo.quantile(0.99),
-            Figure::BurstP50 => cell.burst.quantile(0.5),
-            Figure::BurstP99 => cell.burst.quantile(0.99),
-            Figure::Goodput => cell.goodput(),
+            Figure::EchoP50 => cell.echo.all_ms()[0],
+            Figure::EchoP99 => cell.echo.all_ms()[1],
+            Figure::BurstP50 => cell.burst.all_ms()[0],
+            Figure::BurstP99 => cell.burst.all_ms()[1],
+            Figure::Goodput => cell.goodput,
         }
     }
 
@@ -89,16 +134,9 @@ impl Figure {
 }
 
 impl Latencies {
-    pub(super) fn quantile(&self, share: f64) -> f64 {
-        quantile(&self.ours_ms, share)
-    }
-
-    /// Over the bound at the same quantile.
-    pub(super) fn ratio(&self, share: f64) -> f64 {
-        marline_lab::bound::ratio(&self.ours_ms, &self.bounds_ms, share)
-    }
-
-    fn add(&mut self, experiment: &Experiment, bound: &Bound, outcome: &Outcome) {
+    /// # Errors
+    /// No message was measured, or one was faster than is possible.
+    fn of(experiment: &Experiment, bound: &Bound, outcome: &Outcome) -> anyhow::Result<Latencies> {
         // By their planned times: what was held up from before is of before.
         let from_ns = experiment.warm_up.as_nanos() as u64;
         let times_ns = experiment.workload.times_ns(outcome.seed);
@@ -106,39 +144,25 @@ impl Latencies {
         let mut messages = outcome.messages(&experiment.workload);
         messages.retain(|message| message.index as usize >= first);
         let bounds_ms = bound.latencies_ms(&messages);
-        let faster = messages.iter().zip(&bounds_ms).filter(|(m, least)| m.latency_ms < **least);
-        self.impossible += faster.count();
-        self.ours_ms.extend(messages.iter().map(|message| message.latency_ms));
-        self.bounds_ms.extend(bounds_ms);
+        let faster = messages.iter().zip(&bounds_ms).find(|(m, least)| m.latency_ms < **least);
+        ensure!(faster.is_none(), "a message is faster than the bound: {faster:?}");
+        let mut ours_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
         let lost = (times_ns.len() - first).saturating_sub(messages.len());
-        self.ours_ms.extend(std::iter::repeat_n(f64::INFINITY, lost));
+        ours_ms.extend(std::iter::repeat_n(f64::INFINITY, lost));
+        ensure!(!ours_ms.is_empty(), "no message was measured");
+        Ok(Latencies { ours_ms, bounds_ms })
     }
 }
 
-impl Cell {
-    /// Mean of the parts, Mbit/s.
-    pub(super) fn goodput(&self) -> f64 {
-        mean(&self.goodputs)
-    }
-
-    /// Share of the bytes to the client that the first path carried.
-    pub(super) fn first_path_share(&self) -> f64 {
-        self.bytes[0] as f64 / (self.bytes[0] + self.bytes[1]) as f64
-    }
-
-    /// Bytes on all links for each byte of a burst.
-    pub(super) fn wire_ratio(&self) -> f64 {
-        self.wire.0 as f64 / self.wire.1 as f64
-    }
-}
-
-impl Part {
+impl Place {
+    /// A pair from the place of its recordings that a root draws.
     pub(super) fn new(
         context: &Context<'_>,
         setup: &Setup,
         pair: &Pair,
-        links: &[String; 2],
-    ) -> anyhow::Result<Part> {
+        root: &Root,
+    ) -> anyhow::Result<Place> {
+        let links = pair.links(&mut root.rng(&pair.name))?;
         let paths = [
             (pair.paths[0].as_str(), links[0].as_str()),
             (pair.paths[1].as_str(), links[1].as_str()),
@@ -166,41 +190,36 @@ impl Part {
         });
         let lasts_ms = u64::from(setup.goodput_seconds) * 1_000;
         let goodput = over(Workload::Blocks { bytes: 8_192, lasts_ms });
-        let bound = |experiment: &Experiment| Bound::of(experiment, context.master);
+        let bound = |experiment: &Experiment| Bound::of(experiment, root.seed);
         let (echo_bound, burst_bound) = (bound(&echo)?, bound(&burst)?);
-        Ok(Part { echo: (echo, echo_bound), burst: (burst, burst_bound), goodput })
+        Ok(Place { echo: (echo, echo_bound), burst: (burst, burst_bound), goodput })
     }
-}
 
-/// Runs a variant on all parts of a pair.
-pub(super) fn run(
-    pair: &Pair,
-    parts: &[Part],
-    variant: &Variant,
-    seed: u64,
-) -> anyhow::Result<Cell> {
-    let mut cell = Cell::default();
-    for part in parts {
-        let (experiment, bound) = &part.echo;
-        cell.echo.add(experiment, bound, &simulate(experiment, variant, seed)?);
-        let (experiment, bound) = &part.burst;
+    /// Runs a variant.
+    pub(super) fn run(&self, pair: &Pair, variant: &Variant, seed: u64) -> anyhow::Result<Cell> {
+        let (experiment, bound) = &self.echo;
+        let echo = Latencies::of(experiment, bound, &simulate(experiment, variant, seed)?)?;
+        let (experiment, bound) = &self.burst;
         let outcome = simulate(experiment, variant, seed)?;
-        cell.burst.add(experiment, bound, &outcome);
-        let workload = &experiment.workload;
-        let payload: u64 = outcome.messages(workload).iter().map(|m| u64::from(m.bytes)).sum();
-        cell.wire.0 += outcome.wire_bytes();
-        cell.wire.1 += payload;
-        let outcome = simulate(&part.goodput, variant, seed)?;
-        let workload = &part.goodput.workload;
+        let burst = Latencies::of(experiment, bound, &outcome)?;
+        let messages = outcome.messages(&experiment.workload);
+        let payload: u64 = messages.iter().map(|message| u64::from(message.bytes)).sum();
+        let wire_ratio = outcome.wire_bytes() as f64 / payload.max(1) as f64;
+        let outcome = simulate(&self.goodput, variant, seed)?;
+        let workload = &self.goodput.workload;
         let lasts_ms = workload.lasts(seed).as_secs_f64() * 1e3;
-        let from_ms = part.goodput.warm_up.as_secs_f64() * 1e3;
-        cell.goodputs.push(outcome.goodput_mbit_per_s(workload, from_ms, lasts_ms));
-        for path in &outcome.paths {
-            let number = pair.paths.iter().position(|name| *name == path.name);
-            if let Some(bytes) = number.and_then(|number| cell.bytes.get_mut(number)) {
-                *bytes += path.down.delivered_bytes;
-            }
-        }
+        let from_ms = self.goodput.warm_up.as_secs_f64() * 1e3;
+        let delivered = |name: &str| -> u64 {
+            let of = outcome.paths.iter().filter(|path| path.name == name);
+            of.map(|path| path.down.delivered_bytes).sum()
+        };
+        let [first, second] = [delivered(&pair.paths[0]), delivered(&pair.paths[1])];
+        Ok(Cell {
+            echo: Quantiles::of(&echo),
+            burst: Quantiles::of(&burst),
+            goodput: outcome.goodput_mbit_per_s(workload, from_ms, lasts_ms),
+            first_path_share: first as f64 / (first + second).max(1) as f64,
+            wire_ratio,
+        })
     }
-    Ok(cell)
 }

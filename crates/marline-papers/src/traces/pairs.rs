@@ -1,29 +1,75 @@
 //! Pairs of recorded links.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use marline_link::trace::{ArrivalTrace, PingTrace};
-use marline_link::{DuplexSpec, RateSpec};
+use marline_link::trace::{ArrivalTrace, Opportunities, PingTrace};
+use marline_link::{DuplexSpec, RateSpec, Steps};
+use marline_time::{Rate, Rng};
 
-use super::setup::{Recording, Setup};
+use super::setup::Setup;
 
 /// Headers of a packet on the train: Ethernet aside, IPv4 and TCP with timestamps and DSS.
 const TRAIN_HEADERS: u32 = 72;
 /// Windows in which the rate on the train is taken.
 const TRAIN_WINDOW: Duration = Duration::from_millis(500);
 
-/// Two links, in one or several parts of their recordings.
+/// Two links, wherever in their recordings one begins.
 #[derive(Clone, Debug)]
 pub(super) struct Pair {
     /// What tables call it.
     pub(super) name: String,
     /// Names of its paths.
     pub(super) paths: [String; 2],
-    /// For each part the descriptions of both links.
-    pub(super) parts: Vec<[String; 2]>,
+    recordings: [Recorded; 2],
+    /// Whether both were recorded at the same time: then both begin at the same place.
+    together: bool,
+}
+
+/// A recording that is a link.
+#[derive(Clone, Debug)]
+enum Recorded {
+    /// A description that the place is put into, and how long the recording is.
+    Text { before: String, after: String, period: Duration },
+    /// Rates, and the description of everything else.
+    Rates { steps: Arc<Steps<Rate>>, link: DuplexSpec },
+}
+
+impl Recorded {
+    fn period(&self) -> Duration {
+        match self {
+            Recorded::Text { period, .. } => *period,
+            Recorded::Rates { steps, .. } => steps.period().unwrap_or_default(),
+        }
+    }
+
+    /// The description of the link that begins after this share of the recording.
+    fn from(&self, share: f64) -> anyhow::Result<String> {
+        let start = self.period().mul_f64(share);
+        Ok(match self {
+            Recorded::Text { before, after, .. } => {
+                format!("{before}@{}ms{after}", start.as_millis())
+            }
+            Recorded::Rates { steps, link } => {
+                let mut spec = link.clone();
+                spec.down.rate = RateSpec::Steps(steps.from(start).map_err(anyhow::Error::msg)?);
+                spec.to_string()
+            }
+        })
+    }
+}
+
+impl Pair {
+    /// Descriptions of both links from a place of the recordings that `rng` draws. Recordings repeat
+    /// when they end.
+    pub(super) fn links(&self, rng: &mut impl Rng) -> anyhow::Result<[String; 2]> {
+        let first = rng.unit();
+        let second = if self.together { first } else { rng.unit() };
+        Ok([self.recordings[0].from(first)?, self.recordings[1].from(second)?])
+    }
 }
 
 /// Every pair in a directory of traces.
@@ -37,12 +83,12 @@ pub(super) fn pairs(directory: &Path, setup: &Setup) -> anyhow::Result<Vec<Pair>
             pairs.extend(of_pings(file, session, setup)?);
         }
     }
-    pairs.extend(of_recordings(&files, setup));
+    pairs.extend(of_recordings(&files, setup)?);
     pairs.extend(of_train(&files, setup)?);
     Ok(pairs)
 }
 
-fn list(directory: &Path, files: &mut Vec<std::path::PathBuf>) -> anyhow::Result<()> {
+fn list(directory: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let mut here: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     here.sort();
@@ -61,19 +107,18 @@ fn of_pings(file: &Path, session: &str, setup: &Setup) -> anyhow::Result<Vec<Pai
     let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
     // Another table, not pings.
     let Ok(carriers) = PingTrace::parse_all(session, &bytes) else { return Ok(Vec::new()) };
-    let names: Vec<String> = carriers.into_keys().collect();
-    let link = |name: &str, from_ms: u32| {
-        let at = if from_ms > 0 { format!("@{from_ms}ms") } else { String::new() };
-        format!("{},ping={session}:{name}{at}", setup.ping_link)
+    let carriers: Vec<(String, PingTrace)> = carriers.into_iter().collect();
+    let recorded = |name: &str, trace: &PingTrace| Recorded::Text {
+        before: format!("{},ping={session}:{name}", setup.ping_link),
+        after: String::new(),
+        period: trace.period(),
     };
-    let parts = |a: &str, b: &str| -> Vec<[String; 2]> {
-        setup.ping_from_ms.iter().map(|from| [link(a, *from), link(b, *from)]).collect()
-    };
-    Ok(each_with_each(&names)
-        .map(|(a, b)| Pair {
+    Ok(each_with_each(&carriers)
+        .map(|((a, trace_a), (b, trace_b))| Pair {
             name: format!("{session} {a} + {b}"),
             paths: [a.clone(), b.clone()],
-            parts: parts(a, b),
+            recordings: [recorded(a, trace_a), recorded(b, trace_b)],
+            together: true,
         })
         .collect())
 }
@@ -83,32 +128,38 @@ fn each_with_each<T>(items: &[T]) -> impl Iterator<Item = (&T, &T)> {
     items.iter().enumerate().flat_map(pairs)
 }
 
-fn of_recordings(files: &[std::path::PathBuf], setup: &Setup) -> Vec<Pair> {
-    let there = |name: &str| {
-        let is = |ending: &str| files.iter().any(|file| file.ends_with(format!("{name}{ending}")));
-        (is(".up.gz") || is(".up")) && (is(".down.gz") || is(".down"))
+fn of_recordings(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
+    let find = |name: &str, ending: &str| {
+        let plain = format!("{name}{ending}");
+        let packed = format!("{plain}.gz");
+        files.iter().find(|file| file.ends_with(&plain) || file.ends_with(&packed))
     };
-    let known: Vec<_> = setup.recording.iter().filter(|one| there(&one.trace)).collect();
-    each_with_each(&known)
-        .map(|(a, b)| {
-            let link = |one: &Recording, from_s: u64| {
-                format!("trace={}@{from_s}s,{}", one.trace, one.link)
-            };
-            let parts = a.from_s.iter().zip(&b.from_s);
-            let short = |name: &str| name.trim_end_matches("-driving").to_lowercase();
-            let short = |name: &str| short(name).trim_end_matches("-short").to_owned();
-            let paths = [short(&a.trace), short(&b.trace)];
-            Pair {
-                name: paths.join(" + "),
-                paths,
-                parts: parts.map(|(from_a, from_b)| [link(a, *from_a), link(b, *from_b)]).collect(),
-            }
-        })
-        .collect()
+    let mut known = Vec::new();
+    for one in &setup.recording {
+        let (Some(_), Some(down)) = (find(&one.trace, ".up"), find(&one.trace, ".down")) else {
+            continue;
+        };
+        let named = || down.display().to_string();
+        let bytes = std::fs::read(down).with_context(named)?;
+        let recorded = Recorded::Text {
+            before: format!("trace={}", one.trace),
+            after: format!(",{}", one.link),
+            period: Opportunities::parse(&named(), &bytes)?.period(),
+        };
+        let short = one.trace.trim_end_matches("-driving").to_lowercase();
+        known.push((short.trim_end_matches("-short").to_owned(), recorded));
+    }
+    let pair = |((a, first), (b, second)): (&(String, Recorded), &(String, Recorded))| Pair {
+        name: format!("{a} + {b}"),
+        paths: [a.clone(), b.clone()],
+        recordings: [first.clone(), second.clone()],
+        together: false,
+    };
+    Ok(each_with_each(&known).map(pair).collect())
 }
 
 /// Arrivals that were captured at the same time: their files have the same name up to the carrier's.
-fn of_train(files: &[std::path::PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
+fn of_train(files: &[PathBuf], setup: &Setup) -> anyhow::Result<Vec<Pair>> {
     let mut sets: BTreeMap<String, Vec<(String, &Path)>> = BTreeMap::new();
     for file in files {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -123,22 +174,24 @@ fn of_train(files: &[std::path::PathBuf], setup: &Setup) -> anyhow::Result<Vec<P
     let mut pairs = Vec::new();
     for members in sets.values() {
         for ((a, file_a), (b, file_b)) in each_with_each(members) {
-            let links = [train_link(file_a, setup)?, train_link(file_b, setup)?];
-            let name = format!("train {a} + {b}");
-            pairs.push(Pair { name, paths: [a.clone(), b.clone()], parts: vec![links] });
+            pairs.push(Pair {
+                name: format!("train {a} + {b}"),
+                paths: [a.clone(), b.clone()],
+                recordings: [train_link(file_a, setup)?, train_link(file_b, setup)?],
+                together: true,
+            });
         }
     }
     Ok(pairs)
 }
 
-fn train_link(file: &Path, setup: &Setup) -> anyhow::Result<String> {
+fn train_link(file: &Path, setup: &Setup) -> anyhow::Result<Recorded> {
     let named = || file.display().to_string();
     let bytes = std::fs::read(file).with_context(named)?;
     let trace = ArrivalTrace::parse(&named(), &bytes)?;
     let steps = trace.rate_steps(TRAIN_WINDOW, TRAIN_HEADERS).map_err(anyhow::Error::msg)?;
-    let mut spec: DuplexSpec = setup.train_link.parse().with_context(|| "train_link")?;
-    spec.down.rate = RateSpec::Steps((*steps).clone());
-    Ok(spec.to_string())
+    let link: DuplexSpec = setup.train_link.parse().with_context(|| "train_link")?;
+    Ok(Recorded::Rates { steps, link })
 }
 
 #[cfg(test)]
@@ -167,8 +220,16 @@ mod tests {
         let pairs = pairs(directory.path(), &file.published).unwrap();
         let names: Vec<&str> = pairs.iter().map(|pair| pair.name.as_str()).collect();
         assert_eq!(names, ["s1 a + b", "s1 a + c", "s1 b + c", "att-lte + verizon-lte"]);
-        assert_eq!(pairs[0].parts[0][1], "down.rate=20M,up.rate=10M,queue=200ms,ping=s1:b");
-        assert_eq!((pairs[0].parts.len(), pairs[3].parts.len()), (3, 4));
-        assert!(pairs[3].parts[2][0].starts_with("trace=ATT-LTE-driving@300s,delay=20ms"));
+        let mut rng = marline_time::SeedTree::new(1).stream("places");
+        let [first, second] = pairs[0].links(&mut rng).unwrap();
+        let place = first.rsplit_once('@').unwrap().1;
+        assert!(first.starts_with("down.rate=20M,up.rate=10M,queue=200ms,ping=s1:a@"), "{first}");
+        // Recorded at the same time: both begin at the same place.
+        assert!(second.ends_with(&format!("ping=s1:b@{place}")), "{first} {second}");
+        let [first, _] = pairs[3].links(&mut rng).unwrap();
+        assert!(first.starts_with("trace=ATT-LTE-driving@"), "{first}");
+        assert!(first.ends_with("ms,delay=20ms,queue=500ms"), "{first}");
+        let elsewhere = pairs[0].links(&mut rng).unwrap();
+        assert_ne!(elsewhere, pairs[0].links(&mut rng).unwrap());
     }
 }

@@ -16,7 +16,6 @@ pub(super) struct Setup {
     pub(super) burst: Pace,
     pub(super) ping_link: String,
     pub(super) train_link: String,
-    pub(super) ping_from_ms: Vec<u32>,
     pub(super) more: Vec<More>,
     pub(super) recording: Vec<Recording>,
 }
@@ -38,11 +37,10 @@ pub(super) struct Pace {
     pub(super) every_ms: u32,
 }
 
-/// A trace of a link's rate, and the parts of it that are used.
+/// A trace of a link's rate, and what else its link has.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Recording {
     pub(super) trace: String,
     pub(super) link: String,
-    pub(super) from_s: Vec<u64>,
 }

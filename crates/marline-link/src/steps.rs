@@ -99,6 +99,19 @@ mod tests {
     }
 
     #[test]
+    fn steps_from_a_later_start_are_the_same_steps() {
+        let steps = Steps::new(vec![(S(0), 'a'), (S(3), 'b'), (S(4), 'c')], Some(S(5))).unwrap();
+        for start in 0..12 {
+            let from = steps.from(S(start)).unwrap();
+            for at in 0..12 {
+                assert_eq!(from.at(S(at)).0, steps.at(S(start + at)).0, "{start} {at}");
+            }
+            assert_eq!(from.period(), steps.period());
+        }
+        assert!(Steps::new(vec![(S(0), 'a')], None).unwrap().from(S(1)).is_err());
+    }
+
+    #[test]
     fn wrong_steps_are_refused() {
         assert!(Steps::<u8>::new(vec![], None).is_err());
         assert!(Steps::new(vec![(S(1), 1), (S(1), 2)], None).is_err());

@@ -38,7 +38,7 @@ pub use agree::{Agreement, agreement};
 pub use estimate::{Asked, CONFIDENCE, Estimate, LEAST_ROOTS, Samples, pooled_quantile};
 pub use file::PaperFile;
 pub use judge::{Row, Verdict};
-pub use markdown::{page_with_results, results_were_edited};
+pub use markdown::{page_with_results, page_with_summary, results_were_edited};
 pub use output::{Machine, RunInfo, load, store};
 pub use paper::{Context, Effort, Paper, Spent, trace_directory};
 pub use roots::{Part, Root, forget};

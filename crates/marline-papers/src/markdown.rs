@@ -27,9 +27,59 @@ pub fn page_with_results(
     result: &Reproduction,
     run: &RunInfo,
 ) -> anyhow::Result<String> {
+    with_text(page, &results(result, run))
+}
+
+/// The page with a line for each key between its marks: how many of its rows have which verdict.
+///
+/// # Errors
+/// As [`page_with_results`].
+pub fn page_with_summary(
+    page: &str,
+    all: &[(&str, &Reproduction, &RunInfo)],
+) -> anyhow::Result<String> {
+    let mut text = String::new();
+    text.push_str(
+        "| key | accepted | not accepted | not told apart | fitted, not judged | master root | processor-minutes |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for (key, result, run) in all {
+        let counts = result.counts();
+        let _ = writeln!(
+            text,
+            "| [{key}]({key}.md) | {} | {} | {} | {} | {} | {:.0} |",
+            counts.accepted,
+            counts.not_accepted,
+            counts.not_told_apart,
+            counts.fitted,
+            run.master,
+            run.cpu_s / 60.0
+        );
+    }
+    let named = |verdict: Verdict| {
+        let mut list = String::new();
+        for (key, result, _) in all {
+            for row in result.tables.iter().flat_map(|table| &table.rows) {
+                if row.verdict == verdict {
+                    let ours = value(row.ours.as_ref());
+                    let (what, asked) = (cell(&row.what), cell(&row.requirement));
+                    let _ = writeln!(list, "- {key}: {what}: {ours}, asked: {asked}");
+                }
+            }
+        }
+        list
+    };
+    for (title, verdict) in
+        [("Not accepted", Verdict::NotAccepted), ("Not told apart", Verdict::NotToldApart)]
+    {
+        let _ = write!(text, "\n{title}:\n\n{}", named(verdict));
+    }
+    with_text(page, &text)
+}
+
+fn with_text(page: &str, text: &str) -> anyhow::Result<String> {
     let (before, _, after) = split(page)?;
-    let text = results(result, run);
-    Ok(format!("{before}{BEGIN}\n{text}{END}{}{END_OF_MARK}{after}", hash(&text)))
+    Ok(format!("{before}{BEGIN}\n{text}{END}{}{END_OF_MARK}{after}", hash(text)))
 }
 
 /// Whether somebody changed what stands between the marks of a page; `None`: it has no marks.
@@ -166,6 +216,10 @@ mod tests {
         assert_eq!(results_were_edited(&made), Some(false));
         assert_eq!(results_were_edited(&made.replace("2 ms", "1 ms")), Some(true));
         assert_eq!(page_with_results(&made, &result, &crate::tests::info()).unwrap(), made);
+        let all = [("key", &result, &crate::tests::info())];
+        let summary = page_with_summary(&page, &all).expect("marks");
+        assert!(summary.contains("| [key](key.md) | 0 | 1 | 0 | 0 | 1 | 0 |\n"), "{summary}");
+        assert!(summary.contains("Not accepted:\n\n- key: a\\|b: 2 ms, asked: at most 1.5 ms\n"));
         assert_eq!(results_were_edited("# No marks"), None);
         assert!(page_with_results("# No marks", &result, &crate::tests::info()).is_err());
     }

@@ -44,7 +44,7 @@ impl Paper for MultiMobLive {
         )];
         notes.extend(failed.filter_map(|record| record.error.clone()));
         Ok(Reproduction {
-            tables: rows::tables(&campaign, &file)?,
+            tables: rows::tables(&campaign, &file, context.master)?,
             grids: rows::grids(&campaign),
             figures: vec![rows::figure(&campaign.walks)],
             notes,

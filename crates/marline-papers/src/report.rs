@@ -30,7 +30,8 @@ th,td{border:1px solid var(--line);padding:.2rem .5rem;text-align:left;vertical-
 th{background:var(--soft)}td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
 .good{color:var(--good);background:var(--goodbg);font-weight:600;white-space:nowrap}\
 .bad{color:var(--bad);background:var(--badbg);font-weight:600;white-space:nowrap}\
-.open{background:var(--soft);font-weight:600}.mute{color:var(--mute)}figure{margin:1rem 0}figure .scroll svg{max-width:none}\
+.open{background:var(--soft);font-weight:600}.mute{color:var(--mute)}\
+figure{margin:1rem 0}figure .scroll svg{max-width:none}\
 figcaption{color:var(--mute);font-size:.87rem}code{background:var(--soft);padding:.1rem .3rem}\
 details{margin:.7rem 0}summary{cursor:pointer}footer{margin:3rem 0 1rem;color:var(--mute)}";
 
@@ -85,7 +86,8 @@ impl Page {
     fn summary(&mut self, sections: &[Section]) {
         self.add(format_args!(
             "<div class=\"scroll\"><table id=\"summary\">\n<tr><th>key</th><th>what</th>\
-             <th>verdict</th><th>rows accepted</th><th>not accepted</th><th>not told apart</th><th>fitted</th><th>shown</th><th>time</th></tr>\n"
+             <th>verdict</th><th>rows accepted</th><th>not accepted</th><th>not told apart</th>\
+             <th>fitted</th><th>shown</th><th>time</th></tr>\n"
         ));
         for Section { key, file, results } in sections {
             let (key, title) = (escape(key), escape(&file.title));

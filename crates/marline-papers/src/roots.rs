@@ -72,10 +72,10 @@ impl Part {
     }
 }
 
-/// Seeds of the first `count` roots of a key.
+/// Seeds of the first `count` roots of a key: 53 bits, which every file format carries exactly.
 fn expand(master: u64, key: &str, count: usize) -> Vec<Root> {
     let mut rng = SeedTree::new(master).branch("papers").stream(key);
-    (0..count).map(|number| Root { number, seed: rng.next_u64() }).collect()
+    (0..count).map(|number| Root { number, seed: rng.next_u64() >> 11 }).collect()
 }
 
 impl Context<'_> {
@@ -117,6 +117,12 @@ impl Context<'_> {
                 _ => return Ok((samples, rows)),
             }
         }
+    }
+
+    /// The first roots of this key, for keys that run in real time and keep their runs themselves.
+    #[must_use]
+    pub fn roots(&self, count: usize) -> Vec<Root> {
+        expand(self.master, self.key, count)
     }
 
     fn first(&self, part: Part) -> usize {

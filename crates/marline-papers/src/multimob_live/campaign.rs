@@ -7,6 +7,7 @@ use marline_lab::workload::Workload;
 use marline_sim::quantile;
 
 use super::systems::{self, System};
+use crate::estimate::Samples;
 use crate::multimob2018::loads::ASSISTANT;
 use crate::paper::Context;
 
@@ -23,8 +24,8 @@ const DOWNLOAD_LINKS: [(&str, &str); 2] = [
 ];
 /// At full scale.
 const WALKS: usize = 60;
-const STATICS: usize = 6;
-const DOWNLOADS: usize = 10;
+const STATICS: usize = 20;
+const DOWNLOADS: usize = 20;
 
 /// What the file has beside assumptions.
 #[derive(Debug, serde::Deserialize)]
@@ -48,8 +49,7 @@ impl Runs {
 
     /// The longest delay of each run, ms.
     pub(super) fn holes_ms(&self) -> Vec<f64> {
-        let over_ms = ASSISTANT.lasts(0).as_secs_f64() * 1e3 + PATIENCE_S as f64 * 1e3;
-        self.good().map(|record| record.worst_ms(over_ms)).collect()
+        self.good().map(hole_ms).collect()
     }
 
     pub(super) fn decile_ms(&self, decile: u32) -> f64 {
@@ -58,20 +58,45 @@ impl Runs {
 
     /// Joules that traffic caused on a path, mean of the runs.
     pub(super) fn joules(&self, path: &str) -> f64 {
-        let of = |record: &Record| {
-            let path = record.paths.iter().find(|one| one.name == path)?;
-            Some(path.radio.as_ref()?.traffic_j)
-        };
-        let all: Vec<f64> = self.good().filter_map(of).collect();
+        let all: Vec<f64> = self.good().filter_map(|record| joules(record, path)).collect();
         all.iter().sum::<f64>() / all.len() as f64
     }
 
     /// Bytes over LTE, all runs together.
     pub(super) fn lte_bytes(&self) -> u64 {
-        let paths = self.good().flat_map(|record| &record.paths);
-        let lte = paths.filter(|path| path.name == wifi_mobility::PATHS[1]);
-        lte.map(|path| path.up_bytes + path.down_bytes).sum()
+        self.good().map(lte_bytes).sum()
     }
+}
+
+/// The longest delay of a run, ms.
+pub(super) fn hole_ms(record: &Record) -> f64 {
+    let over_ms = ASSISTANT.lasts(0).as_secs_f64() * 1e3 + PATIENCE_S as f64 * 1e3;
+    record.worst_ms(over_ms)
+}
+
+/// Bytes over LTE.
+pub(super) fn lte_bytes(record: &Record) -> u64 {
+    let lte = record.paths.iter().filter(|path| path.name == wifi_mobility::PATHS[1]);
+    lte.map(|path| path.up_bytes + path.down_bytes).sum()
+}
+
+/// Joules that traffic caused on a path.
+pub(super) fn joules(record: &Record, path: &str) -> Option<f64> {
+    let path = record.paths.iter().find(|one| one.name == path)?;
+    Some(path.radio.as_ref()?.traffic_j)
+}
+
+/// Measurements of the roots on which both systems' runs are good, paired.
+pub(super) fn paired<T>(
+    ours: &Runs,
+    theirs: &Runs,
+    master: u64,
+    of: impl Fn(&Record) -> T,
+) -> Samples<(T, T)> {
+    let good = |record: &&Record| record.error.is_none();
+    let both = ours.records.iter().zip(&theirs.records);
+    let both = both.filter(|(ours, theirs)| good(ours) && good(theirs));
+    Samples::new(both.map(|(ours, theirs)| (of(ours), of(theirs))).collect(), master)
 }
 
 /// What is run: walks, runs that stay, downloads.
@@ -113,7 +138,10 @@ impl Campaign {
             plan.push((kind, system, experiments.len()));
             jobs.extend(experiments.into_iter().map(job));
         };
-        let seeds = |full| (1..=context.runs(full) as u64).collect::<Vec<u64>>();
+        let seeds = |full| {
+            let roots = context.roots(context.runs(full));
+            roots.into_iter().map(|root| root.seed).collect::<Vec<u64>>()
+        };
         let talks = |full, leaves| -> anyhow::Result<Vec<Experiment>> {
             seeds(full).into_iter().map(|seed| talk(context, seed, leaves)).collect()
         };

@@ -59,17 +59,30 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts the results of each key that has some into its page; a page without marks is left alone.
+/// Puts the results of each key that has some into its page, and a line for each that runs in virtual
+/// time into the `README.md` beside them. A page without marks is left alone.
 fn write_docs(docs: &Path, sections: &[Section]) -> anyhow::Result<()> {
-    for section in sections {
-        let path = docs.join(format!("{}.md", section.key));
+    let write = |name: &str, change: &dyn Fn(&str) -> anyhow::Result<String>| {
+        let path = docs.join(name);
         let named = || path.display().to_string();
-        let (Some((result, run)), true) = (&section.results, path.is_file()) else { continue };
-        let page = std::fs::read_to_string(&path).with_context(named)?;
-        match marline_papers::page_with_results(&page, result, run) {
-            Ok(page) => std::fs::write(&path, page).with_context(named)?,
-            Err(error) => eprintln!("{}: left as it is: {error:#}", path.display()),
+        if path.is_file() {
+            let page = std::fs::read_to_string(&path).with_context(named)?;
+            match change(&page) {
+                Ok(page) => std::fs::write(&path, page).with_context(named)?,
+                Err(error) => eprintln!("{}: left as it is: {error:#}", path.display()),
+            }
+        }
+        anyhow::Ok(())
+    };
+    let mut all = Vec::new();
+    for section in sections {
+        let Some((result, run)) = &section.results else { continue };
+        write(&format!("{}.md", section.key), &|page| {
+            marline_papers::page_with_results(page, result, run)
+        })?;
+        if marline_papers::find(&section.key)?.in_virtual_time() {
+            all.push((section.key.as_str(), result, run));
         }
     }
-    Ok(())
+    write("README.md", &|page| marline_papers::page_with_summary(page, &all))
 }

@@ -27,7 +27,7 @@ const TITLE: &str = "The shipped default beside the better of the two paths alon
 /// The shipped default.
 const DEFAULT: &str = "min-rtt";
 const JUDGED: Part = Part::new("default", 20, 80);
-const SHOWN: Part = Part::fixed("schedulers", 4);
+const SHOWN: Part = Part::fixed("schedulers", 3);
 
 /// The key.
 pub(super) struct Traces;

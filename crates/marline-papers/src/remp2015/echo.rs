@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::correlation::Pair;
 use super::links::{self, Coincidence, TRAIN_PATHS};
-use super::measure::{self, Echoes, Moments, bound_ms, bound_ratio, mapped, over, thousandth};
+use super::measure::{self, Echoes, Moments, STATISTICS, bound_ms, mapped, over, thousandth};
 use super::published::{Published, RoundTrips};
 use crate::estimate::{Asked, Samples};
 use crate::file::PaperFile;
@@ -29,12 +29,26 @@ pub(super) fn variants(paths: [&str; 2]) -> [Variant; 3] {
     [alone(paths[0]), alone(paths[1]), both]
 }
 
+/// Roots whose round trips are kept for the figures.
+const DRAWN: usize = 50;
+
+/// One run.
+#[derive(Debug, Serialize, Deserialize)]
+struct Run {
+    moments: Moments,
+    /// Share of its packets that were lost, on the first of its paths.
+    lost: f64,
+    /// Average over the clairvoyant bound's.
+    over_bound: Option<f64>,
+    /// Round trips, ms, sorted; of the first roots.
+    latencies_ms: Vec<f64>,
+}
+
 /// What all three showed on a root.
 #[derive(Debug, Serialize, Deserialize)]
 struct Scene {
     /// Of [`variants`].
-    runs: Vec<Echoes>,
-    bound_ms: Option<f64>,
+    runs: Vec<Run>,
     /// The two single paths against each other.
     pair: Pair,
     /// Of the first root, for the figures: when each message was sent, s, and the round trips of the
@@ -50,18 +64,28 @@ impl Scene {
             runs.push(echoes);
             messages.push(of_run);
         }
+        let bound_ms = bound_ms(experiment, root, &messages[0])?;
+        let run = |echoes: Echoes| {
+            let moments = Moments::of(&echoes.latencies_ms);
+            let drawn = if root.number < DRAWN { echoes.latencies_ms } else { Vec::new() };
+            Run {
+                moments,
+                lost: echoes.lost.first().copied().unwrap_or(0.0),
+                over_bound: bound_ms.map(|bound| moments.average() / bound),
+                latencies_ms: drawn,
+            }
+        };
         let latencies =
             |run: &[Message]| run.iter().map(|message| message.latency_ms).collect::<Vec<f64>>();
         Ok(Scene {
-            runs,
-            bound_ms: bound_ms(experiment, root, &messages[0])?,
+            runs: runs.into_iter().map(run).collect(),
             pair: Pair::of(&latencies(&messages[0]), &latencies(&messages[1])),
             course: if root.number == 0 { course(&messages) } else { Vec::new() },
         })
     }
 
     fn moments(&self) -> [Moments; 3] {
-        std::array::from_fn(|n| Moments::of(&self.runs[n].latencies_ms))
+        std::array::from_fn(|n| self.runs[n].moments)
     }
 }
 
@@ -82,7 +106,7 @@ pub(super) fn run(
     let count = context.count(links::MESSAGES);
     let home = links::home(links::WIFI, links::LTE, count);
     let (samples, rows) = context.judge(
-        Part::new("home", 100, 400),
+        Part::new("home", 100, 1200),
         |root| Scene::of(&home, ["wifi", "lte"], root),
         |samples| home_rows(file, samples, context.master),
     )?;
@@ -98,7 +122,7 @@ pub(super) fn run(
         }
     };
     let (samples, rows) =
-        context.judge(Part::new("train", 100, 400), train(Coincidence::Never), |samples| {
+        context.judge(Part::new("train", 100, 1200), train(Coincidence::Never), |samples| {
             train_rows(file, samples, context.master)
         })?;
     result.tables.push(Table::new("train", "Experiment 2: two LTE connections in a train", rows));
@@ -111,7 +135,7 @@ pub(super) fn run(
     let mut grid = coincidence_grid();
     coincidence_row(&mut grid, "never both at once", &samples, context.master);
     let (samples, rows) = context.judge(
-        Part::new("train-independent", 100, 400),
+        Part::new("train-independent", 100, 1200),
         train(Coincidence::Share(0.0)),
         |samples| independent_rows(file, samples, context.master),
     )?;
@@ -147,14 +171,10 @@ fn round_trips(
     share: f64,
 ) -> Vec<Row> {
     let Named { name, place, paper, fitted } = *named;
-    let runs = samples.all().iter().map(|root| (&root.runs[place], root.bound_ms));
-    let kinds: [(&str, f64, fn(&Moments) -> f64); 3] = [
-        ("average", paper.average, Moments::average),
-        ("worst of 100 s", paper.worst, Moments::worst),
-        ("standard deviation", paper.sigma, Moments::sigma),
-    ];
+    let bounded = samples.all().iter().filter_map(|root| root.runs[place].over_bound);
+    let bounded: Vec<f64> = bounded.collect();
     let mut rows = Vec::new();
-    for ((what, paper, of), fitted) in kinds.into_iter().zip(fitted) {
+    for ((paper, (what, of)), fitted) in paper.columns().into_iter().zip(STATISTICS).zip(fitted) {
         let estimate = over(moments, |all| of(&all[place]));
         let row = Row::new(format!("{name}: {what}"))
             .paper(paper, "ms")
@@ -165,7 +185,7 @@ fn round_trips(
             None => row,
         });
     }
-    let average = rows.remove(0).bound_ratio(bound_ratio(runs));
+    let average = rows.remove(0).bound_ratio(marline_sim::mean(&bounded));
     rows.insert(0, average);
     rows
 }
@@ -223,7 +243,7 @@ fn link_rows(
     samples: &Samples<Scene>,
     moments: &Samples<[Moments; 3]>,
 ) -> Vec<Row> {
-    let lost = |place: usize| samples.mean(move |root| 100.0 * root.runs[place].lost[0]);
+    let lost = |place: usize| samples.mean(move |root| 100.0 * root.runs[place].lost);
     let later = over(moments, |[wifi, lte, _]| lte.average() - wifi.average());
     let first = samples.share(|root| root.pair.first_sooner());
     let first_percent = crate::estimate::Estimate {
@@ -354,7 +374,9 @@ fn independent_rows(
             .paper(paper.train_share_left, "%")
             .estimate(&over(&moments, left), "%")
             .at_most(50.0)
-            .remark("asked is what the text says: more than halves"),
+            .remark(
+                "asked is what the text says: more than halves; the cells are those fitted above",
+            ),
     );
     rows.push(
         Row::new("ReMP: standard deviation smaller by a factor of")
@@ -427,5 +449,5 @@ fn cdf_figure(name: &str, title: &str, of: [&str; 3], samples: &Samples<Scene>) 
         };
         plot.steps(name, &(0..=PLACES).map(point).collect::<Vec<_>>())
     });
-    plot.figure(name, "Plain TCP on each path alone, and redundantly on both.")
+    plot.figure(name, "Plain TCP on each path alone, and redundantly on both; the first 50 roots.")
 }

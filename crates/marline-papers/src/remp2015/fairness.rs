@@ -2,15 +2,18 @@
 //! in a bottleneck that both of its paths share.
 //!
 //! The paper adopts "a TCP-friendly congestion control" from Multipath TCP and shows no measurement
-//! of it. Here the multipath connection and a Reno TCP send as much as they can. Asked is what
-//! RFC 6356 asks of a coupled controller, that it does no more harm than one TCP would: the TCP must
-//! have what it has beside another TCP. How much of its own share the redundant connection turns
-//! into goodput is another matter, and shown.
+//! of it. Here the multipath connection meets a Reno TCP that sends as much as it can, and sends as
+//! much itself, or bursts. Most degrees of redundancy copy at the end of something only, and are
+//! min-rtt, packet by packet, where there is no end; bursts have one. Their payload is less than half of
+//! the bottleneck, and more than that with every byte sent twice. Asked is what RFC 6356 asks of a
+//! coupled controller, that it does no more harm than one TCP would: the TCP must have what it has
+//! beside another that sends as much as it can. How much of its own share the redundant connection
+//! turns into goodput is another matter, and shown.
 
 use marline_lab::experiment::Variant;
 use marline_link::{DuplexConfig, DuplexSpec};
-use marline_sim::{Amount, Bulk, Paths, PathsConfig};
-use marline_time::{Duration, Instant, SeedTree};
+use marline_sim::{Amount, App, Bulk, Pace, Paths, PathsConfig, Units};
+use marline_time::{Duration, Instant, Rng as _, SeedTree};
 use serde::{Deserialize, Serialize};
 
 use super::measure::thousandth;
@@ -29,17 +32,42 @@ const BOTTLENECK: &str = "rate=10M,delay=20ms,queue=40ms,jitter=1ms";
 const SETTLED: Duration = Duration::from_secs(10);
 const LENGTH: Duration = Duration::from_secs(40);
 
-/// The first copies nothing.
-const SCHEDULERS: [&str; 9] = [
-    "min-rtt",
-    "redundant",
-    "opportunistic-redundant",
-    "redundant-idle",
-    "burst-end",
-    "probing",
-    "hedged",
-    "auto-redundant",
-    "coded",
+/// Bytes of a burst, and from one to the next: 3.2 Mbit/s.
+const BURST: u64 = 80_000;
+const EVERY: Duration = Duration::from_millis(200);
+
+/// What the multipath connection sends.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Load {
+    /// As much as it can.
+    Greedy,
+    /// A burst every now and then.
+    Bursts,
+}
+
+/// Loads, what tables call them, and the schedulers under each. The first copies nothing; without end
+/// of what is sent, the others are like it.
+const LOADS: [(Load, &str, &[&str]); 2] = [
+    (
+        Load::Greedy,
+        "as much as it can",
+        &["min-rtt", "redundant", "opportunistic-redundant", "coded"],
+    ),
+    (
+        Load::Bursts,
+        "bursts",
+        &[
+            "min-rtt",
+            "redundant",
+            "opportunistic-redundant",
+            "redundant-idle",
+            "burst-end",
+            "probing",
+            "hedged",
+            "auto-redundant",
+            "coded",
+        ],
+    ),
 ];
 /// The first does not couple.
 const CONTROLS: [&str; 3] = ["reno", "lia", "olia"];
@@ -61,8 +89,10 @@ struct Rates {
 #[derive(Debug, Serialize, Deserialize)]
 struct Shares {
     two_tcps: Rates,
-    /// By scheduler, then by control.
-    all: Vec<Vec<Rates>>,
+    /// The first of them sends bursts.
+    tcp_of_bursts: Rates,
+    /// By load, scheduler, and control.
+    all: Vec<Vec<Vec<Rates>>>,
 }
 
 fn bottleneck() -> anyhow::Result<DuplexConfig> {
@@ -71,18 +101,30 @@ fn bottleneck() -> anyhow::Result<DuplexConfig> {
     Ok(spec.resolve(&SeedTree::new(1), &mut |_| None)?)
 }
 
-fn rates(variant: &Variant, length: Duration, root: &Root) -> anyhow::Result<Rates> {
+/// The sender's application; bursts begin within the first interval, at a moment of the root's.
+fn sender(load: Load, length: Duration, root: &Root) -> Box<dyn App> {
+    match load {
+        Load::Greedy => Box::new(Bulk::new(Amount::Endless, 1, 2)),
+        Load::Bursts => {
+            let first = EVERY.mul_f64(root.rng("first burst").unit());
+            let count = (length.as_secs_f64() / EVERY.as_secs_f64()) as u32;
+            let times = (1..=count).map(|n| Instant::ZERO + first + EVERY * n).collect();
+            Box::new(Units::new(Pace::At { bytes: BURST, times }, 1, (1, 2)))
+        }
+    }
+}
+
+fn rates(load: Load, variant: &Variant, length: Duration, root: &Root) -> anyhow::Result<Rates> {
     let link = bottleneck()?;
     let config = PathsConfig::new(vec![link.clone(), link], variant.connection()?);
     let mut paths = Paths::new(&config, SeedTree::new(root.seed));
     paths.share_link(1, 0);
     paths.listen(Box::new(|_| Box::new(Bulk::new(Amount::Nothing, 2, 1))));
-    let endless = || Box::new(Bulk::new(Amount::Endless, 1, 2));
     let tcp = Variant { plain: true, ..Variant::new("tcp") }.congestion("reno").connection()?;
     let connect = |error| anyhow::anyhow!("no connection: {error:?}");
     let ids = [
-        paths.connect(0, endless()).map_err(connect)?,
-        paths.connect_as(tcp, 0, endless()).map_err(connect)?,
+        paths.connect(0, sender(load, length, root)).map_err(connect)?,
+        paths.connect_as(tcp, 0, sender(Load::Greedy, length, root)).map_err(connect)?,
     ];
     let sent = |paths: &Paths| {
         ids.map(|id| {
@@ -116,16 +158,25 @@ fn rates(variant: &Variant, length: Duration, root: &Root) -> anyhow::Result<Rat
 
 fn measure(length: Duration, root: &Root) -> anyhow::Result<Shares> {
     let plain = Variant { plain: true, ..Variant::new("tcp") }.congestion("reno");
+    let of_variant = |load: Load, scheduler: &str, control: &str| {
+        let variant = Variant::new(scheduler).scheduler(scheduler).congestion(control);
+        let variant = Variant { repair: scheduler == "coded", ..variant };
+        rates(load, &variant, length, root)
+    };
     let mut all = Vec::new();
-    for scheduler in SCHEDULERS {
-        let of_control = |control: &&str| {
-            let variant = Variant::new(scheduler).scheduler(scheduler).congestion(control);
-            let variant = Variant { repair: scheduler == "coded", ..variant };
-            rates(&variant, length, root)
-        };
-        all.push(CONTROLS.iter().map(of_control).collect::<anyhow::Result<Vec<Rates>>>()?);
+    for (load, _, schedulers) in LOADS {
+        let mut of_load = Vec::new();
+        for scheduler in schedulers {
+            let of_control = |control: &&str| of_variant(load, scheduler, control);
+            of_load.push(CONTROLS.iter().map(of_control).collect::<anyhow::Result<_>>()?);
+        }
+        all.push(of_load);
     }
-    Ok(Shares { two_tcps: rates(&plain, length, root)?, all })
+    Ok(Shares {
+        two_tcps: rates(Load::Greedy, &plain, length, root)?,
+        tcp_of_bursts: rates(Load::Bursts, &plain, length, root)?,
+        all,
+    })
 }
 
 /// Of two rates: 1 if they are equal, 1/2 if one has all (R. Jain and others, 1984).
@@ -141,7 +192,7 @@ pub(super) fn run(
     let length = context.length(LENGTH);
     let least = 1.0 - file.tolerance("tcp_share")?;
     let (samples, rows) = context.judge(
-        Part::new("fairness", 20, 80),
+        Part::new("fairness", 20, 60),
         |root| measure(length, root),
         |samples| Ok(rows(samples, least)),
     )?;
@@ -152,15 +203,18 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Every scheduler that copies, under every control that couples.
+/// Every scheduler under every control that couples.
 fn rows(samples: &Samples<Shares>, least: f64) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (place, scheduler) in SCHEDULERS.iter().enumerate() {
-        for (at, control) in CONTROLS.iter().enumerate().skip(1) {
-            let share =
-                samples.ratio(|root| (root.all[place][at].tcp_goodput, root.two_tcps.tcp_goodput));
-            let row = Row::new(format!("{scheduler}, {control}")).estimate(&share, "");
-            rows.push(row.at_least(least));
+    for (number, (_, load, schedulers)) in LOADS.iter().enumerate() {
+        for (place, scheduler) in schedulers.iter().enumerate() {
+            for (at, control) in CONTROLS.iter().enumerate().skip(1) {
+                let share = samples.ratio(|root| {
+                    (root.all[number][place][at].tcp_goodput, root.two_tcps.tcp_goodput)
+                });
+                let row = Row::new(format!("{load}: {scheduler}, {control}"));
+                rows.push(row.estimate(&share, "").at_least(least));
+            }
         }
     }
     rows
@@ -168,6 +222,7 @@ fn rows(samples: &Samples<Shares>, least: f64) -> Vec<Row> {
 
 fn grid(samples: &Samples<Shares>) -> Grid {
     let columns = [
+        ("load", ""),
         ("scheduler", ""),
         ("control", ""),
         ("goodput", "Mbit/s"),
@@ -181,7 +236,7 @@ fn grid(samples: &Samples<Shares>) -> Grid {
                  it, and a TCP (Reno); intervals of 99 %";
     let mut grid = Grid::new("fairness", title, &columns);
     let cell = |of: Estimate| Value::between(of.value, (of.low, of.high), "");
-    let mut push = |names: [&str; 2], of: &dyn Fn(&Shares) -> Rates| {
+    let mut push = |names: [&str; 3], of: &dyn Fn(&Shares) -> Rates| {
         let words = names.map(|name| Value::Text(name.to_owned()));
         let numbers = [
             samples.mean(|root| of(root).goodput),
@@ -196,10 +251,14 @@ fn grid(samples: &Samples<Shares>) -> Grid {
         ];
         grid.rows.push(words.into_iter().chain(numbers.map(cell)).collect());
     };
-    push(["one TCP", "reno"], &|root| root.two_tcps);
-    for (place, scheduler) in SCHEDULERS.iter().enumerate() {
-        for (at, control) in CONTROLS.iter().enumerate() {
-            push([scheduler, control], &|root| root.all[place][at]);
+    let [(_, greedy, _), (_, bursts, _)] = LOADS;
+    push([greedy, "one TCP", "reno"], &|root| root.two_tcps);
+    push([bursts, "one TCP", "reno"], &|root| root.tcp_of_bursts);
+    for (number, (_, load, schedulers)) in LOADS.iter().enumerate() {
+        for (place, scheduler) in schedulers.iter().enumerate() {
+            for (at, control) in CONTROLS.iter().enumerate() {
+                push([load, scheduler, control], &|root| root.all[number][place][at]);
+            }
         }
     }
     grid

@@ -176,14 +176,14 @@ fn cells_by_chance(common: f64, end_s: f64, rng: &mut impl Rng) -> Vec<Event> {
 fn moments(per_minute: f64, end_s: f64, rng: &mut impl Rng) -> Vec<f64> {
     let mut all = Vec::new();
     let mut at_s = 0.1;
-    while per_minute > 0.0 {
+    loop {
+        // None a minute: never.
         at_s += (exponential(rng) * 60.0 / per_minute).max(LEAST_STAY_S);
-        if at_s >= end_s {
-            break;
+        if at_s >= end_s || at_s.is_nan() {
+            return all;
         }
         all.push(at_s);
     }
-    all
 }
 
 /// Times without connection that end before the run does.

@@ -150,6 +150,16 @@ impl Moments {
     }
 }
 
+/// A column of the paper's table: its name, and how it comes from moments.
+pub(super) type Statistic = (&'static str, fn(&Moments) -> f64);
+
+/// The columns.
+pub(super) const STATISTICS: [Statistic; 3] = [
+    ("average", Moments::average),
+    ("worst of 100 s", Moments::worst),
+    ("standard deviation", Moments::sigma),
+];
+
 /// What was measured on each root, seen as something else; the resamples stay the same.
 pub(super) fn mapped<T, U>(samples: &Samples<T>, master: u64, of: impl Fn(&T) -> U) -> Samples<U> {
     Samples::new(samples.all().iter().map(of).collect(), master)

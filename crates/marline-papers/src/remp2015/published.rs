@@ -11,6 +11,13 @@ pub(super) struct RoundTrips {
     pub(super) sigma: f64,
 }
 
+impl RoundTrips {
+    /// In the order of the paper's table.
+    pub(super) const fn columns(&self) -> [f64; 3] {
+        [self.average, self.worst, self.sigma]
+    }
+}
+
 /// The table `[published]` of the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,4 +1,5 @@
-//! What-if values from captures, the way the paper came by its single-path rows, and the reverse.
+//! Computation of what-if values from captures, the way the paper came by its single-path rows, and the
+//! reverse.
 //!
 //! The authors ran redundancy only, captured both interfaces, and computed from the differences
 //! between the arrivals of the same packet on both subflows what one path alone would have given
@@ -19,7 +20,7 @@ use marline_time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::links::{self, BYTES, Coincidence, TRAIN_PATHS};
-use super::measure::{Moments, mapped, over};
+use super::measure::{Moments, STATISTICS, mapped, over};
 use super::published::{Published, RoundTrips};
 use crate::estimate::Samples;
 use crate::file::PaperFile;
@@ -220,7 +221,7 @@ pub(super) fn run(
     let published = [paper.wifi, paper.lte, paper.remp];
     let fitted = [[wifi; 3], [wifi, None, wifi]];
     let (_, rows) = context.judge(
-        Part::new("what-if-home", 60, 240),
+        Part::new("what-if-home", 60, 600),
         |root| Compared::of(&home, ["wifi", "lte"], root),
         |samples| rows(file, samples, context.master, names, published, fitted),
     )?;
@@ -232,7 +233,7 @@ pub(super) fn run(
     let cells = Some("the cells, to the averages by plain TCP");
     let fitted = [[cells, None, None]; 2];
     let (_, rows) = context.judge(
-        Part::new("what-if-train", 60, 240),
+        Part::new("what-if-train", 60, 600),
         |root| {
             let train = links::train(Coincidence::Never, count, root.seed);
             Compared::of(&train, TRAIN_PATHS, root)
@@ -243,13 +244,6 @@ pub(super) fn run(
     result.tables.push(Table::new("what-if-train", title, rows));
     Ok(())
 }
-
-/// Names of the three numbers, and how they come from moments.
-const KINDS: [(&str, fn(&Moments) -> f64); 3] = [
-    ("average", Moments::average),
-    ("worst of 100 s", Moments::worst),
-    ("standard deviation", Moments::sigma),
-];
 
 fn rows(
     file: &PaperFile<Published>,
@@ -267,8 +261,8 @@ fn rows(
     let mut rows = Vec::new();
     for (path, fitted) in fitted.iter().enumerate() {
         let (name, paper) = (names[path], published[path]);
-        let papers = [paper.average, paper.worst, paper.sigma];
-        for ((paper, (kind, of)), fitted) in papers.into_iter().zip(KINDS).zip(fitted) {
+        for ((paper, (kind, of)), fitted) in paper.columns().into_iter().zip(STATISTICS).zip(fitted)
+        {
             let row = Row::new(format!("{name} alone, computed from ReMP's capture: {kind}"))
                 .paper(paper, "ms")
                 .estimate(&over(&moments, |all| of(&all[3 + path])), "ms")
@@ -278,7 +272,7 @@ fn rows(
                 None => row,
             });
         }
-        for (kind, of) in KINDS {
+        for (kind, of) in STATISTICS {
             let difference = over(&moments, |all| of(&all[3 + path]) - of(&all[path]));
             let what = format!("{name} alone, computed less what plain TCP has: {kind}");
             rows.push(Row::new(what).estimate(&difference, "ms"));
@@ -289,7 +283,7 @@ fn rows(
         rows.push(Row::new(what).estimate(&missing, "%"));
     }
     let most = file.tolerance("what_if")?;
-    for (kind, of) in KINDS {
+    for (kind, of) in STATISTICS {
         let difference = over(&moments, |all| of(&all[5]) - of(&all[2]));
         let ratio = over(&moments, |all| of(&all[5]) / of(&all[2]));
         let what =

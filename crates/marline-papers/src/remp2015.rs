@@ -1,14 +1,19 @@
 //! Key `remp2015`: echoes over WiFi and LTE, and over two LTE connections in a train, on one path
-//! and redundantly on both; flow completion times by degree of redundancy; and redundancy that is
-//! only used when it pays. The assumptions are in `papers/remp2015.toml`.
+//! and redundantly on both; single paths computed from captures; flow completion times by degree of
+//! redundancy; redundancy that is only used when it pays, and redundancy beside a TCP. The
+//! assumptions are in `papers/remp2015.toml`.
 
 mod coding;
+mod correlation;
 mod detection;
 mod echo;
+mod fairness;
 mod links;
 mod measure;
 mod published;
 mod sizes;
+mod what_if;
+mod worlds;
 
 use crate::file::PaperFile;
 use crate::paper::{Context, Paper};
@@ -32,7 +37,9 @@ impl Paper for Remp2015 {
         let file: PaperFile<Published> = PaperFile::parse(self.text())?;
         let mut result = Reproduction::default();
         echo::run(context, &file, &mut result)?;
+        what_if::run(context, &file, &mut result)?;
         detection::run(context, &file, &mut result)?;
+        fairness::run(context, &file, &mut result)?;
         sizes::run(context, &mut result)?;
         coding::run(context, &mut result)?;
         Ok(result)

@@ -9,21 +9,25 @@ use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::figure::{Figure, Plot};
 use marline_lab::scenario::Event;
 use marline_lab::workload::{Gap, Workload};
-use marline_sim::quantile;
+use marline_time::Rng as _;
+use serde::{Deserialize, Serialize};
 
 use super::links::{LTE, WIFI, WIFI_INDEPENDENT, WIFI_SHORT};
+use super::measure::{Tail, sorted};
+use crate::estimate::Samples;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
+use crate::value::Value;
 
 /// Segments of a message.
 const SIZES: [u32; 7] = [1, 2, 4, 7, 20, 40, 100];
 /// Bytes of a segment, a little less than fit.
 const SEGMENT: u32 = 1_380;
-/// Runs, and messages of each, a second apart.
-const RUNS: usize = 8;
-const MESSAGES: u32 = 200;
-/// Runs in which the WiFi dies, each while a message is under way.
-const DEATHS: usize = 100;
+/// Messages of a run, a second apart.
+const MESSAGES: usize = 60;
+/// Runs of a root in which the WiFi dies, each while a message is under way.
+const DEATHS: usize = 5;
 /// Repairs per segment of `coded` as shipped, in percent.
 const RATE_PERCENT: u32 = 30;
 
@@ -74,10 +78,9 @@ fn messages(wifi: &str, packets: u32, count: u32) -> Experiment {
 }
 
 /// The WiFi dies while a message is under way, up to a tenth of a second after it was written.
-fn death(packets: u32, seed: u64) -> Experiment {
+fn death(packets: u32, after_s: f64) -> Experiment {
     let mut experiment = messages(WIFI_DYING, packets, DOOMED + 1);
-    let at_s = f64::from(DOOMED) + (seed % 10) as f64 * 0.01 + 0.001;
-    let at = format!("{at_s:.4}s");
+    let at = format!("{:.4}s", f64::from(DOOMED) + after_s);
     let event = Event { at, path: "wifi".to_owned(), command: "down".to_owned() };
     experiment.scenario.events.push(event);
     experiment
@@ -87,40 +90,62 @@ fn death(packets: u32, seed: u64) -> Experiment {
 const WIFI_DYING: &str = "rate=20M,delay=47.5ms,jitter=uniform:6ms";
 
 /// One cell of the table.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Cell {
+    /// Sorted.
     times_ms: Vec<f64>,
     wire_bytes: u64,
 }
 
-/// One run: what happens, segments of a message, place of the scheduler, seed.
-type Item = (usize, u32, usize, u64);
+/// All runs of a root: by what happens to the WiFi (at last its death), size and scheduler.
+type Cells = Vec<Vec<Vec<Cell>>>;
 
-fn measure(item: &Item) -> anyhow::Result<Cell> {
-    let (case, packets, number, seed) = *item;
-    let variant = variant(SCHEDULERS[number], packets);
-    let experiment = match CASES.get(case) {
-        Some((_, wifi)) => messages(wifi, packets, MESSAGES),
-        None => death(packets, seed),
-    };
-    let outcome = simulate(&experiment, &variant, seed)?;
-    let messages = outcome.messages(&experiment.workload);
-    let of_interest = messages.iter().skip(if case < CASES.len() { 0 } else { DOOMED as usize });
-    let times_ms = of_interest.map(|message| message.latency_ms).collect();
-    Ok(Cell { times_ms, wire_bytes: outcome.wire_bytes() })
+/// Runs of one scheduler together.
+fn cell(
+    runs: &[(Experiment, u64)],
+    of_interest_from: usize,
+    variant: &Variant,
+) -> anyhow::Result<Cell> {
+    let (mut times_ms, mut wire_bytes) = (Vec::new(), 0);
+    for (experiment, seed) in runs {
+        let outcome = simulate(experiment, variant, *seed)?;
+        let messages = outcome.messages(&experiment.workload);
+        times_ms.extend(messages.iter().skip(of_interest_from).map(|message| message.latency_ms));
+        wire_bytes += outcome.wire_bytes();
+    }
+    Ok(Cell { times_ms: sorted(times_ms.into_iter()), wire_bytes })
+}
+
+fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
+    let mut rng = root.rng("deaths of the WiFi");
+    // When, after the message was written, and the seed of the run.
+    let deaths: Vec<(f64, u64)> = (0..context.count(DEATHS))
+        .map(|_| (0.1_f64.mul_add(rng.unit(), 0.001), rng.next_u64()))
+        .collect();
+    let mut all = Vec::new();
+    for case in 0..=CASES.len() {
+        let mut of_case = Vec::new();
+        for packets in SIZES {
+            let (runs, from) = match CASES.get(case) {
+                Some((_, wifi)) => {
+                    let experiment = messages(wifi, packets, context.count(MESSAGES) as u32);
+                    (vec![(experiment, root.seed)], 0)
+                }
+                None => {
+                    let run = |(after_s, seed): &(f64, u64)| (death(packets, *after_s), *seed);
+                    (deaths.iter().map(run).collect(), DOOMED as usize)
+                }
+            };
+            let of_scheduler = |name: &&str| cell(&runs, from, &variant(name, packets));
+            of_case.push(SCHEDULERS.iter().map(of_scheduler).collect::<anyhow::Result<_>>()?);
+        }
+        all.push(of_case);
+    }
+    Ok(all)
 }
 
 pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::Result<()> {
-    let mut items: Vec<Item> = Vec::new();
-    for case in 0..=CASES.len() {
-        let runs = context.runs(if case < CASES.len() { RUNS } else { DEATHS }) as u64;
-        for packets in SIZES {
-            for number in 0..SCHEDULERS.len() {
-                items.extend((0..runs).map(|n| (case, packets, number, context.master + n)));
-            }
-        }
-    }
-    let cells = context.parallel("coding", &items, measure)?;
+    let samples = context.sample(Part::fixed("coding", 20), |root| measure(context, root))?;
     let columns = [
         ("losses", ""),
         ("scheduler", ""),
@@ -132,56 +157,54 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         ("extra bytes", "%"),
     ];
     let title = "Coding and duplication: time to the whole message, WiFi (95 ms) and LTE (154 ms); \
-                 extra bytes in percent of min-rtt's";
+                 extra bytes in percent of min-rtt's; intervals of 99 %";
     let mut grid = Grid::new("coding", title, &columns);
     let names = CASES.iter().map(|(name, _)| *name).chain([DEATH]);
     for (case, name) in names.enumerate() {
-        for packets in SIZES {
-            let pooled = pooled(&items, &cells, case, packets);
-            for (scheduler, cell) in SCHEDULERS.iter().zip(&pooled) {
-                let base = pooled[0].wire_bytes as f64;
-                let numbers = [
-                    f64::from(packets),
-                    cell.times_ms.iter().sum::<f64>() / cell.times_ms.len() as f64,
-                    quantile(&cell.times_ms, 0.5),
-                    quantile(&cell.times_ms, 0.95),
-                    quantile(&cell.times_ms, 0.99),
-                    100.0 * (cell.wire_bytes as f64 / base - 1.0),
-                ];
-                grid.push(&[name, scheduler], &numbers);
+        for (size, packets) in SIZES.iter().enumerate() {
+            for (place, scheduler) in SCHEDULERS.iter().enumerate() {
+                let tail = tail(&samples, case, size, place);
+                let average =
+                    samples.mean(|root| marline_sim::mean(&root[case][size][place].times_ms));
+                let extra = samples.ratio(|root| {
+                    let bytes = |place: usize| root[case][size][place].wire_bytes as f64;
+                    (100.0 * (bytes(place) - bytes(0)), bytes(0))
+                });
+                grid.rows.push(vec![
+                    Value::Text(name.to_owned()),
+                    Value::Text((*scheduler).to_owned()),
+                    Value::new(f64::from(*packets), ""),
+                    Value::between(average.value, (average.low, average.high), ""),
+                    Value::new(tail.quantile(0.5), ""),
+                    Value::new(tail.quantile(0.95), ""),
+                    Value::new(tail.quantile(0.99), ""),
+                    Value::new(extra.value, ""),
+                ]);
             }
         }
-        if case == 0 {
-            result.figures.push(figure(&items, &cells));
-        }
     }
+    result.figures.push(figure(&samples));
     result.grids.push(grid);
     Ok(())
 }
 
-/// All seeds of each scheduler together.
-fn pooled(items: &[Item], cells: &[Cell], case: usize, packets: u32) -> Vec<Cell> {
-    let mut all = vec![Cell::default(); SCHEDULERS.len()];
-    for ((of, size, number, _), cell) in items.iter().zip(cells) {
-        if (*of, *size) == (case, packets) {
-            all[*number].times_ms.extend(&cell.times_ms);
-            all[*number].wire_bytes += cell.wire_bytes;
-        }
-    }
-    all
+/// All roots of a scheduler together.
+fn tail(samples: &Samples<Cells>, case: usize, size: usize, place: usize) -> Tail {
+    Tail::new(samples.all().iter().map(|root| root[case][size][place].times_ms.as_slice()))
 }
 
 /// The tail by size, in bad times.
-fn figure(items: &[Item], cells: &[Cell]) -> Figure {
+fn figure(samples: &Samples<Cells>) -> Figure {
     let title = "Coding and duplication: 99th percentile by size of the message, bad times";
     let mut plot = Plot::new(title, "size (segments)", "time (ms)").log_x();
-    for (number, scheduler) in SCHEDULERS.iter().enumerate() {
+    for (place, scheduler) in SCHEDULERS.iter().enumerate() {
         if !["min-rtt", "hedged", "burst-end", "redundant", "coded"].contains(scheduler) {
             continue;
         }
-        let p99 = |packets| quantile(&pooled(items, cells, 0, packets)[number].times_ms, 0.99);
+        let p99 = |size| tail(samples, 0, size, place).quantile(0.99);
+        let sizes = SIZES.iter().enumerate();
         let points: Vec<_> =
-            SIZES.iter().map(|packets| (f64::from(*packets), p99(*packets))).collect();
+            sizes.map(|(size, packets)| (f64::from(*packets), p99(size))).collect();
         plot = plot.line(scheduler, &points);
     }
     plot.figure("coding", "burst-end copies as many segments as coded sends repairs: 30 %.")

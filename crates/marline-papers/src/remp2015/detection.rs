@@ -1,75 +1,230 @@
 //! Adaptive redundancy compared with constant redundancy.
 
 use links::Farewell;
-use marline_lab::experiment::{Experiment, Variant};
+use marline_lab::experiment::{Experiment, Message, Variant};
 use marline_lab::figure::{Figure, Plot};
+use serde::{Deserialize, Serialize};
 
-use super::links;
-use super::measure::{Echoes, echoes};
+use super::links::{self, Coincidence, LTE, WIFI, WIFI_INDEPENDENT, WIFI_SHORT};
+use super::measure::{self, Echoes, Tail, bound_ms, bound_ratio, sorted};
 use super::published::Published;
+use super::worlds::{self, World};
+use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
 
-/// Runs of each variant.
-const RUNS: usize = 100;
+/// What detection is judged by: nothing copied, everything copied, and itself.
+const JUDGED: [&str; 3] = ["min-rtt", "redundant", "auto-redundant"];
+/// Places of all three.
+const NONE: usize = 0;
+const FULL: usize = 1;
+const AUTO: usize = 2;
+
 /// All that make copies, and what they stand on.
 const SCHEDULERS: [&str; 8] = [
     "min-rtt",
     "redundant",
+    "auto-redundant",
+    "hedged",
     "opportunistic-redundant",
     "redundant-idle",
     "burst-end",
     "probing",
-    "hedged",
-    "auto-redundant",
 ];
-/// Places of those that are compared.
-const NONE: usize = 0;
-const FULL: usize = 1;
-const HEDGED: usize = 6;
-const AUTO: usize = 7;
 
-/// A situation.
-struct Case {
-    name: &'static str,
-    experiment: fn(u64) -> Experiment,
-    /// Whether it is one that the rows are about.
-    judged: bool,
+/// Around the death of the WiFi, s before and after.
+const NEAR_S: f64 = 5.0;
+
+/// Where it is.
+#[derive(Copy, Clone, Debug)]
+enum Place {
+    Home(&'static str),
+    Train,
+    Leaving(Farewell),
+    World(usize),
 }
 
-const CASES: [Case; 6] = [
-    Case { name: "home", experiment: |_| links::home(links::WIFI), judged: true },
-    Case { name: "train", experiment: links::train, judged: true },
-    Case {
-        name: "home, WiFi dies abruptly",
-        experiment: |_| links::leaving(Farewell::Abrupt),
-        judged: true,
-    },
-    Case {
-        name: "home, WiFi fades and dies",
-        experiment: |_| links::leaving(Farewell::Fading),
-        judged: true,
-    },
-    Case {
-        name: "home, independent losses of 3 %",
-        experiment: |_| links::home(links::WIFI_INDEPENDENT),
-        judged: false,
-    },
-    Case {
-        name: "home, bad times half as long and worse",
-        experiment: |_| links::home(links::WIFI_SHORT),
-        judged: false,
-    },
+/// A situation.
+#[derive(Copy, Clone, Debug)]
+struct Case {
+    name: &'static str,
+    /// Of its part.
+    part: &'static str,
+    place: Place,
+    /// Whether auto-redundant's parameters were chosen by looking at it.
+    fitted: bool,
+}
+
+impl Case {
+    const fn new(name: &'static str, part: &'static str, place: Place) -> Case {
+        Case { name, part, place, fitted: false }
+    }
+
+    const fn fitted(self) -> Case {
+        Case { fitted: true, ..self }
+    }
+
+    /// The links of a root, and when the WiFi dies, s.
+    fn experiment(&self, count: usize, root: &Root) -> (Experiment, Option<f64>) {
+        match self.place {
+            Place::Home(wifi) => (links::home(wifi, LTE, count), None),
+            Place::Train => (links::train(Coincidence::Never, count, root.seed), None),
+            Place::Leaving(farewell) => {
+                let at_s = links::death_s(count, &mut root.rng("death of the WiFi"));
+                (links::leaving(farewell, count, at_s), Some(at_s))
+            }
+            Place::World(number) => {
+                let world = World::number(number);
+                (links::home(&world.wifi(), &world.lte(), count), None)
+            }
+        }
+    }
+}
+
+const CASES: [Case; 11] = [
+    Case::new("home", "detection-home", Place::Home(WIFI)).fitted(),
+    Case::new("train", "detection-train", Place::Train).fitted(),
+    Case::new("home, WiFi dies abruptly", "detection-abrupt", Place::Leaving(Farewell::Abrupt)),
+    Case::new("home, WiFi fades and dies", "detection-fading", Place::Leaving(Farewell::Fading)),
+    Case::new(
+        "home, independent losses of 3 %",
+        "detection-independent",
+        Place::Home(WIFI_INDEPENDENT),
+    ),
+    Case::new("home, bad times half as long and worse", "detection-short", Place::Home(WIFI_SHORT)),
+    Case::new("world 1", "detection-world-1", Place::World(1)),
+    Case::new("world 2", "detection-world-2", Place::World(2)),
+    Case::new("world 3", "detection-world-3", Place::World(3)),
+    Case::new("world 4", "detection-world-4", Place::World(4)),
+    Case::new("world 5", "detection-world-5", Place::World(5)),
 ];
+
+/// What some schedulers showed on a root.
+#[derive(Debug, Serialize, Deserialize)]
+struct Degrees {
+    runs: Vec<Echoes>,
+    /// Round trips of the messages that began around the death of the WiFi, ms, sorted.
+    near_ms: Vec<Vec<f64>>,
+    bound_ms: Option<f64>,
+}
+
+impl Degrees {
+    fn of(case: &Case, count: usize, root: &Root, schedulers: &[&str]) -> anyhow::Result<Degrees> {
+        let (experiment, death_s) = case.experiment(count, root);
+        let mut degrees = Degrees { runs: Vec::new(), near_ms: Vec::new(), bound_ms: None };
+        for name in schedulers {
+            let variant = Variant::new(name).scheduler(name);
+            let (messages, echoes) = measure::run(&experiment, &variant, root)?;
+            degrees.runs.push(echoes);
+            if let Some(death_s) = death_s {
+                let near = |message: &&Message| (message.sent_ms / 1e3 - death_s).abs() < NEAR_S;
+                let near = messages.iter().filter(near).map(|message| message.latency_ms);
+                degrees.near_ms.push(sorted(near));
+            }
+            if degrees.bound_ms.is_none() {
+                degrees.bound_ms = bound_ms(&experiment, root, &messages)?;
+            }
+        }
+        Ok(degrees)
+    }
+}
+
+fn tail(samples: &Samples<Degrees>, place: usize) -> Tail {
+    Tail::new(samples.all().iter().map(|root| root.runs[place].latencies_ms.as_slice()))
+}
+
+/// Bytes beyond those of no redundancy, in percent of full redundancy's.
+fn extra_percent(samples: &Samples<Degrees>, place: usize) -> Estimate {
+    samples.ratio(|root| {
+        let bytes = |place: usize| root.runs[place].wire_bytes as f64;
+        (100.0 * (bytes(place) - bytes(NONE)), bytes(FULL) - bytes(NONE))
+    })
+}
+
+fn bound_ratio_of(samples: &Samples<Degrees>, place: usize) -> f64 {
+    bound_ratio(samples.all().iter().map(|root| (&root.runs[place], root.bound_ms)))
+}
 
 pub(super) fn run(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     result: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let variants = SCHEDULERS.map(|name| Variant::new(name).scheduler(name));
+    let count = context.count(links::MESSAGES);
+    let mut rows = Vec::new();
+    for case in &CASES {
+        let (_, of_case) = context.judge(
+            Part::new(case.part, 60, 400),
+            |root| Degrees::of(case, count, root, &JUDGED),
+            |samples| judge(file, case, samples, context.master),
+        )?;
+        rows.extend(of_case);
+    }
+    let title = "Automatic detection (auto-redundant) against full redundancy";
+    result.tables.push(Table::new("detection", title, rows));
+    let title = "Five worlds that nothing was fitted to, drawn by number from stated ranges";
+    let mut grid = Grid::new("worlds", title, &worlds::COLUMNS);
+    for number in 1..=5 {
+        grid.push(&[&number.to_string()], &World::number(number).numbers());
+    }
+    result.grids.push(grid);
+    degrees(context, count, result)
+}
+
+fn judge(
+    file: &PaperFile<Published>,
+    case: &Case,
+    samples: &Samples<Degrees>,
+    master: u64,
+) -> anyhow::Result<Vec<Row>> {
+    let [none, full, auto] = [NONE, FULL, AUTO].map(|place| tail(samples, place));
+    let ratio = |name: &str, share: f64, most: f64| {
+        let values = [&auto, &full, &none].map(|tail| tail.quantile(share));
+        let [of_auto, of_full, of_none] = values;
+        Row::new(format!("{}: {name} over full redundancy's", case.name))
+            .estimate(&auto.ratio(&full, master, share), "")
+            .at_most(most)
+            .remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"))
+    };
+    let payload = samples.ratio(|root| {
+        let copied = |place: usize| root.runs[place].copied_bytes as f64;
+        (100.0 * copied(AUTO), copied(FULL))
+    });
+    let mut rows = vec![
+        ratio("p99", 0.99, file.tolerance("detection_p99_ratio")?)
+            .bound_ratio(bound_ratio_of(samples, AUTO)),
+        ratio("p99.9", 0.999, file.tolerance("detection_p999_ratio")?),
+        Row::new(format!("{}: extra bytes of full redundancy's", case.name))
+            .estimate(&extra_percent(samples, AUTO), "%")
+            .at_most(file.tolerance("detection_bytes_percent")?)
+            .remark(format!("of the payload sent twice {:.0} %", payload.value)),
+    ];
+    if matches!(case.place, Place::Leaving(_)) {
+        let near = |place: usize| {
+            Tail::new(samples.all().iter().map(|root| root.near_ms[place].as_slice()))
+        };
+        let [none, full, auto] = [NONE, FULL, AUTO].map(near);
+        let [of_none, of_full, of_auto] = [&none, &full, &auto].map(|tail| tail.quantile(0.99));
+        rows.push(
+            Row::new(format!("{}: p99 within 5 s of the death, over full's", case.name))
+                .estimate(&auto.ratio(&full, master, 0.99), "")
+                .at_most(file.tolerance("detection_p99_ratio")?)
+                .remark(format!("{of_auto:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms")),
+        );
+    }
+    if case.fitted {
+        let what = "auto-redundant's parameters, chosen by looking at this scene";
+        rows = rows.into_iter().map(|row| row.fitted(what)).collect();
+    }
+    Ok(rows)
+}
+
+/// All schedulers, shown.
+fn degrees(context: &Context<'_>, count: usize, result: &mut Reproduction) -> anyhow::Result<()> {
     let columns = [
         ("case", ""),
         ("scheduler", ""),
@@ -82,82 +237,56 @@ pub(super) fn run(
         ("p99 / full", ""),
     ];
     let title = "Degrees of redundancy: extra bytes are those beyond min-rtt's, in percent of full \
-                 redundancy's";
+                 redundancy's; intervals of 99 %";
     let mut grid = Grid::new("degrees", title, &columns);
-    let mut rows = Vec::new();
-    for case in &CASES {
-        let ours = echoes(context, case.name, RUNS, case.experiment, &variants)?;
-        for (name, echoes) in SCHEDULERS.iter().zip(&ours) {
-            let numbers = [
-                echoes.average_ms(),
-                echoes.quantile_ms(0.5),
-                echoes.quantile_ms(0.99),
-                echoes.quantile_ms(0.999),
-                echoes.bound_ratio(),
-                extra_percent(echoes, &ours),
-                echoes.quantile_ms(0.99) / ours[FULL].quantile_ms(0.99),
-            ];
-            grid.push(&[case.name, name], &numbers);
+    let shown = &CASES[..6];
+    let part = Part::fixed("degrees", 20);
+    let all = context.sample(part, |root| {
+        shown.iter().map(|case| Degrees::of(case, count, root, &SCHEDULERS)).collect()
+    })?;
+    let cell = |of: &Estimate| Value::between(of.value, (of.low, of.high), "");
+    for (number, case) in shown.iter().enumerate() {
+        let samples = measure::mapped(&all, context.master, |root: &Vec<Degrees>| Degrees {
+            runs: root[number].runs.clone(),
+            near_ms: Vec::new(),
+            bound_ms: root[number].bound_ms,
+        });
+        let full = tail(&samples, FULL);
+        for (place, name) in SCHEDULERS.iter().enumerate() {
+            let mine = tail(&samples, place);
+            let average = samples.mean(|root| marline_sim::mean(&root.runs[place].latencies_ms));
+            grid.rows.push(vec![
+                Value::Text(case.name.to_owned()),
+                Value::Text((*name).to_owned()),
+                cell(&average),
+                Value::new(mine.quantile(0.5), ""),
+                cell(&mine.estimate(context.master, 0.99)),
+                cell(&mine.estimate(context.master, 0.999)),
+                Value::new(bound_ratio_of(&samples, place), ""),
+                cell(&extra_percent(&samples, place)),
+                cell(&mine.ratio(&full, context.master, 0.99)),
+            ]);
         }
-        rows.extend(judge(file, case, &ours)?);
-        if case.name == "home" {
-            result.figures.push(figure(&ours));
+        if number == 0 {
+            result.figures.push(figure(&samples));
         }
     }
-    let title = "Automatic detection (auto-redundant) against full redundancy";
-    result.tables.push(Table::new("detection", title, rows));
     result.grids.push(grid);
     Ok(())
 }
 
-/// Bytes beyond those of no redundancy, in percent of full redundancy's.
-fn extra_percent(echoes: &Echoes, all: &[Echoes]) -> f64 {
-    let none = all[NONE].wire_bytes();
-    100.0 * (echoes.wire_bytes() - none) / (all[FULL].wire_bytes() - none)
-}
-
-fn judge(file: &PaperFile<Published>, case: &Case, ours: &[Echoes]) -> anyhow::Result<Vec<Row>> {
-    let (none, full, auto) = (&ours[NONE], &ours[FULL], &ours[AUTO]);
-    let [p99, of_none, of_full] = [auto, none, full].map(|echoes| echoes.quantile_ms(0.99));
-    let p99_row = Row::new(format!("{}: p99 over full redundancy's", case.name))
-        .ours(p99 / of_full, "")
-        .bound_ratio(auto.bound_ratio())
-        .remark(format!("p99 {p99:.0} ms; full {of_full:.0} ms; none {of_none:.0} ms"));
-    let payload = 100.0 * auto.copied_bytes() / full.copied_bytes();
-    let bytes_row = Row::new(format!("{}: extra bytes of full redundancy's", case.name))
-        .ours(extra_percent(auto, ours), "%")
-        .remark(format!("of the payload sent twice {payload:.0} %"));
-    let (ratio, percent) =
-        (file.tolerance("detection_p99_ratio")?, file.tolerance("detection_bytes_percent")?);
-    let mut rows = match case.judged {
-        true => vec![p99_row.at_most(ratio), bytes_row.at_most(percent)],
-        false => vec![p99_row, bytes_row],
-    };
-    if case.name.contains("dies") {
-        // Ten seconds around the death, of which no run has enough for a percentile of its own.
-        let (from_s, to_s) = (links::DEATH_S - 5.0, links::DEATH_S + 5.0);
-        let [auto, full, none] = [auto, full, none].map(|echoes| {
-            let near = echoes.within_ms(from_s, to_s);
-            marline_sim::quantile(&near, 0.99)
-        });
-        let row = Row::new(format!("{}: p99 within 5 s of the death", case.name))
-            .ours(auto, "ms")
-            .remark(format!("full {full:.0} ms; none {none:.0} ms"));
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
 /// The share of messages that take longer.
-fn figure(ours: &[Echoes]) -> Figure {
-    let tail = |echoes: &Echoes| -> Vec<(f64, f64)> {
+fn figure(samples: &Samples<Degrees>) -> Figure {
+    let longer = |place: usize| -> Vec<(f64, f64)> {
+        let runs = samples.all().iter().map(|root| &root.runs[place].latencies_ms);
+        let mut all: Vec<f64> = runs.flatten().copied().collect();
+        all.sort_by(f64::total_cmp);
         let share = |ms: f64| {
-            let longer = echoes.latencies_ms.iter().filter(|latency| **latency > ms).count();
-            longer as f64 / echoes.latencies_ms.len() as f64
+            let longer = all.len() - all.partition_point(|latency| *latency <= ms);
+            longer as f64 / all.len() as f64
         };
         (80..=600).step_by(2).map(|ms| (f64::from(ms), share(f64::from(ms)))).collect()
     };
-    let shown = [NONE, FULL, HEDGED, AUTO];
     let plot = Plot::new(
         "What redundancy is for: the tail, at home",
         "round trip (ms)",
@@ -165,9 +294,9 @@ fn figure(ours: &[Echoes]) -> Figure {
     )
     .log_y()
     .y_range(1e-4, 1.0);
-    let plot = shown.iter().fold(plot, |plot, number| {
-        let points: Vec<_> = tail(&ours[*number]).into_iter().filter(|(_, y)| *y > 0.0).collect();
-        plot.line(SCHEDULERS[*number], &points)
+    let plot = SCHEDULERS.iter().take(4).enumerate().fold(plot, |plot, (place, name)| {
+        let points: Vec<_> = longer(place).into_iter().filter(|(_, y)| *y > 0.0).collect();
+        plot.line(name, &points)
     });
     plot.figure("tails", "Degrees of redundancy under today's loss recovery.")
 }

@@ -1,75 +1,82 @@
-//! Echo runs and their statistics.
+//! Echo runs and their statistics over roots.
 
 use std::time::Duration;
 
 use marline_lab::bound::Bound;
 use marline_lab::experiment::{Experiment, Message, Variant, simulate};
-use marline_sim::{mean, quantile};
+use serde::{Deserialize, Serialize};
 
-use crate::paper::Context;
+use crate::estimate::{Estimate, Samples};
+use crate::roots::Root;
 
 /// Longest that the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs that are held against the clairvoyant bound: where links change, it takes longer than the run.
+/// Roots that are held against the clairvoyant bound: where links change, it takes longer than the run.
 const BOUNDED: usize = 8;
 
-/// What all runs of a variant showed together.
-#[derive(Clone, Debug, Default)]
+/// What one run showed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Echoes {
-    /// Messages of all runs.
-    pub(super) messages: Vec<Message>,
-    /// Round trips, ms, in that order.
+    /// Round trips, ms, sorted.
     pub(super) latencies_ms: Vec<f64>,
-    /// What a sender that knows the links would have reached in the first runs, ms, in that order.
-    bounds_ms: Vec<f64>,
-    /// The longest of each run, ms.
-    worst_ms: Vec<f64>,
-    /// Bytes offered to the links, per run.
-    wire_bytes: Vec<f64>,
-    /// Payload bytes that went over more than one path, per run.
-    copied_bytes: Vec<f64>,
+    /// Bytes offered to the links.
+    pub(super) wire_bytes: u64,
+    /// Payload bytes that went over more than one path.
+    pub(super) copied_bytes: u64,
+    /// Share of the packets offered to each path that were lost.
+    pub(super) lost: Vec<f64>,
 }
 
-impl Echoes {
-    pub(super) fn average_ms(&self) -> f64 {
-        mean(&self.latencies_ms)
+/// Runs a variant with a root, and sees to it that all messages came.
+pub(super) fn run(
+    experiment: &Experiment,
+    variant: &Variant,
+    root: &Root,
+) -> anyhow::Result<(Vec<Message>, Echoes)> {
+    let mut experiment = experiment.clone();
+    experiment.patience = PATIENCE;
+    let outcome = simulate(&experiment, variant, root.seed)?;
+    if let Some(missing) = &outcome.incomplete {
+        anyhow::bail!("{}, root {}: {missing}", variant.name, root.seed);
     }
+    let messages = outcome.messages(&experiment.workload);
+    let lost = outcome.paths.iter().map(|path| {
+        let offered = path.up.offered_packets + path.down.offered_packets;
+        (path.up.dropped() + path.down.dropped()) as f64 / offered.max(1) as f64
+    });
+    let echoes = Echoes {
+        latencies_ms: sorted(messages.iter().map(|message| message.latency_ms)),
+        wire_bytes: outcome.wire_bytes(),
+        copied_bytes: outcome.reinjected_bytes,
+        lost: lost.collect(),
+    };
+    Ok((messages, echoes))
+}
 
-    /// The mean of the runs' longest.
-    pub(super) fn worst_ms(&self) -> f64 {
-        mean(&self.worst_ms)
-    }
+/// To a thousandth, in order: what a sample holds.
+pub(super) fn sorted(latencies_ms: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut all: Vec<f64> = latencies_ms.map(thousandth).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
 
-    pub(super) fn sigma_ms(&self) -> f64 {
-        let average = self.average_ms();
-        let squares: f64 = self.latencies_ms.iter().map(|ms| (ms - average).powi(2)).sum();
-        (squares / self.latencies_ms.len() as f64).sqrt()
-    }
+/// Without the digits that say nothing.
+pub(super) fn thousandth(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
 
-    pub(super) fn quantile_ms(&self, share: f64) -> f64 {
-        quantile(&self.latencies_ms, share)
+/// The mean round trip of a sender that knows the links, ms; of the first roots.
+pub(super) fn bound_ms(
+    experiment: &Experiment,
+    root: &Root,
+    messages: &[Message],
+) -> anyhow::Result<Option<f64>> {
+    if root.number >= BOUNDED {
+        return Ok(None);
     }
-
-    /// Average over that of the clairvoyant bound, in the first runs.
-    pub(super) fn bound_ratio(&self) -> f64 {
-        mean(&self.latencies_ms[..self.bounds_ms.len()]) / mean(&self.bounds_ms)
-    }
-
-    pub(super) fn wire_bytes(&self) -> f64 {
-        mean(&self.wire_bytes)
-    }
-
-    pub(super) fn copied_bytes(&self) -> f64 {
-        mean(&self.copied_bytes)
-    }
-
-    /// Round trips of the messages that began within these seconds after the start, ms.
-    pub(super) fn within_ms(&self, from_s: f64, to_s: f64) -> Vec<f64> {
-        let times = from_s * 1e3..to_s * 1e3;
-        let pairs = self.messages.iter().zip(&self.latencies_ms);
-        pairs.filter(|(message, _)| times.contains(&message.sent_ms)).map(|(_, ms)| *ms).collect()
-    }
+    let bounds = Bound::of(&lossless(experiment), root.seed)?.latencies_ms(messages);
+    Ok(Some(marline_sim::mean(&bounds)))
 }
 
 /// Without the losses that are drawn packet by packet: they do not move the bound, and only cost time.
@@ -83,40 +90,187 @@ fn lossless(experiment: &Experiment) -> Experiment {
     experiment
 }
 
-/// Runs every variant with every seed.
-pub(super) fn echoes(
-    context: &Context<'_>,
-    what: &str,
-    runs: usize,
-    experiment: impl Fn(u64) -> Experiment + Sync,
-    variants: &[Variant],
-) -> anyhow::Result<Vec<Echoes>> {
-    let seeds: Vec<u64> = (0..context.runs(runs) as u64).map(|n| context.master + n).collect();
-    let pairs: Vec<(usize, u64)> =
-        (0..variants.len()).flat_map(|v| seeds.iter().map(move |seed| (v, *seed))).collect();
-    let outcomes = context.parallel(what, &pairs, |(number, seed)| {
-        let mut experiment = experiment(*seed);
-        experiment.patience = PATIENCE;
-        let outcome = simulate(&experiment, &variants[*number], *seed)?;
-        let messages = outcome.messages(&experiment.workload);
-        anyhow::Ok((messages, outcome.wire_bytes(), outcome.reinjected_bytes))
-    })?;
-    let bounded = &seeds[..seeds.len().min(BOUNDED)];
-    let bounds = context.parallel("bound", bounded, |seed| {
-        let bound = Bound::of(&lossless(&experiment(*seed)), *seed)?;
-        // All variants send at the same times.
-        anyhow::Ok(bound.latencies_ms(&outcomes[(seed - context.master) as usize].0))
-    })?;
-    let mut all = vec![Echoes::default(); variants.len()];
-    for ((number, seed), (messages, wire, copied)) in pairs.iter().zip(outcomes) {
-        let echoes = &mut all[*number];
-        let latencies = messages.iter().map(|message| message.latency_ms);
-        echoes.worst_ms.push(latencies.clone().fold(0.0, f64::max));
-        echoes.latencies_ms.extend(latencies);
-        echoes.messages.extend(messages);
-        echoes.bounds_ms.extend(bounds.get((seed - context.master) as usize).into_iter().flatten());
-        echoes.wire_bytes.push(wire as f64);
-        echoes.copied_bytes.push(copied as f64);
+/// Average over that of the clairvoyant bound, in the roots that have one.
+pub(super) fn bound_ratio<'a>(roots: impl Iterator<Item = (&'a Echoes, Option<f64>)>) -> f64 {
+    let (mut ours, mut bounds) = (0.0, 0.0);
+    for (echoes, bound) in roots {
+        if let Some(bound) = bound {
+            ours += marline_sim::mean(&echoes.latencies_ms);
+            bounds += bound;
+        }
     }
-    Ok(all)
+    ours / bounds
+}
+
+/// Number, sum, sum of squares and largest of a run's round trips: all that the paper's table needs.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Moments {
+    count: f64,
+    sum: f64,
+    squares: f64,
+    worst: f64,
+}
+
+impl Moments {
+    pub(super) fn of(latencies_ms: &[f64]) -> Moments {
+        Moments {
+            count: latencies_ms.len() as f64,
+            sum: latencies_ms.iter().sum(),
+            squares: latencies_ms.iter().map(|ms| ms * ms).sum(),
+            worst: latencies_ms.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    /// All messages of several runs together, with the mean of the runs' longest.
+    pub(super) fn pooled(runs: impl Iterator<Item = Moments>) -> Moments {
+        let (mut all, mut number) = (Moments::default(), 0.0);
+        for run in runs {
+            number += 1.0;
+            all.count += run.count;
+            all.sum += run.sum;
+            all.squares += run.squares;
+            all.worst += run.worst;
+        }
+        all.worst /= number;
+        all
+    }
+
+    pub(super) fn average(&self) -> f64 {
+        self.sum / self.count
+    }
+
+    /// The mean of the runs' longest.
+    pub(super) const fn worst(&self) -> f64 {
+        self.worst
+    }
+
+    /// Of all messages, not the mean of the runs'.
+    pub(super) fn sigma(&self) -> f64 {
+        (self.squares / self.count - self.average().powi(2)).max(0.0).sqrt()
+    }
+}
+
+/// A column of the paper's table: its name, and how it comes from moments.
+pub(super) type Statistic = (&'static str, fn(&Moments) -> f64);
+
+/// The columns.
+pub(super) const STATISTICS: [Statistic; 3] = [
+    ("average", Moments::average),
+    ("worst of 100 s", Moments::worst),
+    ("standard deviation", Moments::sigma),
+];
+
+/// What was measured on each root, seen as something else; the resamples stay the same.
+pub(super) fn mapped<T, U>(samples: &Samples<T>, master: u64, of: impl Fn(&T) -> U) -> Samples<U> {
+    Samples::new(samples.all().iter().map(of).collect(), master)
+}
+
+/// A statistic of several contestants' messages, pooled over the roots.
+pub(super) fn over<const N: usize>(
+    samples: &Samples<[Moments; N]>,
+    of: impl Fn([Moments; N]) -> f64,
+) -> Estimate {
+    samples.estimate(|picked| {
+        of(std::array::from_fn(|n| Moments::pooled(picked.iter().map(|root| root[n]))))
+    })
+}
+
+/// Pooled round trips of a contestant in falling order, each with its root: a quantile of a resample
+/// is found by walking down from the top, which is quick where it lies high.
+#[derive(Debug)]
+pub(super) struct Tail {
+    falling: Vec<(f64, u32)>,
+    counts: Vec<usize>,
+}
+
+impl Tail {
+    /// Of the lists of all roots.
+    pub(super) fn new<'a>(roots: impl Iterator<Item = &'a [f64]>) -> Tail {
+        let (mut falling, mut counts) = (Vec::new(), Vec::new());
+        for (root, list) in (0_u32..).zip(roots) {
+            falling.extend(list.iter().map(|value| (*value, root)));
+            counts.push(list.len());
+        }
+        falling.sort_by(|a, b| b.0.total_cmp(&a.0));
+        Tail { falling, counts }
+    }
+
+    /// The value at or below which this share of the messages lies (nearest rank), of roots that are
+    /// each picked so many times; NaN of none.
+    fn of_picked(&self, times: &[usize], share: f64) -> f64 {
+        let total: usize = self.counts.iter().zip(times).map(|(count, times)| count * times).sum();
+        if total == 0 {
+            return f64::NAN;
+        }
+        let rank = ((share * total as f64).ceil() as usize).clamp(1, total);
+        let mut above = total - rank;
+        for (value, root) in &self.falling {
+            let times = times[*root as usize];
+            if above < times {
+                return *value;
+            }
+            above -= times;
+        }
+        f64::NAN
+    }
+
+    /// Over all roots.
+    pub(super) fn quantile(&self, share: f64) -> f64 {
+        self.of_picked(&vec![1; self.counts.len()], share)
+    }
+
+    /// Over all roots, with its interval.
+    pub(super) fn estimate(&self, master: u64, share: f64) -> Estimate {
+        self.resampled(master, |times| self.of_picked(times, share))
+    }
+
+    /// Over that of another contestant in the same roots.
+    pub(super) fn ratio(&self, of: &Tail, master: u64, share: f64) -> Estimate {
+        self.resampled(master, |times| self.of_picked(times, share) / of.of_picked(times, share))
+    }
+
+    fn resampled(&self, master: u64, of: impl Fn(&[usize]) -> f64) -> Estimate {
+        let roots = self.counts.len();
+        let numbers = Samples::new((0..roots).collect::<Vec<usize>>(), master);
+        numbers.estimate(|picked| {
+            let mut times = vec![0; roots];
+            picked.iter().for_each(|root| times[**root] += 1);
+            of(&times)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_time::{Rng, SeedTree};
+
+    use super::*;
+    use crate::estimate::pooled_quantile;
+
+    #[test]
+    fn tails_have_the_quantiles_and_intervals_of_the_pooled_lists() {
+        let mut rng = SeedTree::new(5).stream("lists");
+        let mut list = |size| sorted((0..size).map(|_| rng.unit() * 100.0));
+        let lists: Vec<Vec<f64>> = (0..25).map(|n| list(30 + n)).collect();
+        let tail = Tail::new(lists.iter().map(Vec::as_slice));
+        let samples = Samples::new(lists.clone(), 3);
+        for share in [0.5, 0.9, 0.99] {
+            let slow = samples.estimate(|picked| {
+                pooled_quantile(picked.iter().map(|list| list.as_slice()), share)
+            });
+            assert_eq!(tail.estimate(3, share), slow, "{share}");
+            assert_eq!(tail.quantile(share), slow.value);
+        }
+        let same = tail.ratio(&tail, 3, 0.99);
+        assert_eq!((same.value, same.low, same.high), (1.0, 1.0, 1.0));
+        assert!(Tail::new([].into_iter()).quantile(0.5).is_nan());
+    }
+
+    #[test]
+    fn moments_of_runs_together_are_those_of_all_messages() {
+        let (first, second) = (vec![1.0, 2.0, 3.0], vec![6.0]);
+        let all = Moments::pooled([&first, &second].into_iter().map(|run| Moments::of(run)));
+        assert_eq!((all.average(), all.worst()), (3.0, 4.5));
+        assert!((all.sigma() - 3.5_f64.sqrt()).abs() < 1e-12);
+    }
 }

@@ -11,6 +11,13 @@ pub(super) struct RoundTrips {
     pub(super) sigma: f64,
 }
 
+impl RoundTrips {
+    /// In the order of the paper's table.
+    pub(super) const fn columns(&self) -> [f64; 3] {
+        [self.average, self.worst, self.sigma]
+    }
+}
+
 /// The table `[published]` of the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +30,13 @@ pub(super) struct Published {
     pub(super) train_remp: RoundTrips,
     /// Of the average, percent.
     pub(super) cut_against_wifi: f64,
+    /// Of the worst, percent: "over" this.
+    pub(super) worst_cut_against_wifi_said: f64,
+    pub(super) worst_cut_against_lte_said: f64,
+    /// What the paper cites and says that its measurements confirm.
+    pub(super) wifi_loss_percent: f64,
+    pub(super) lte_loss_percent: f64,
+    pub(super) lte_later_ms: f64,
     /// Of the better path's average in the train, percent.
     pub(super) train_share_left: f64,
     /// As its text has it.

@@ -4,20 +4,24 @@ use marline_lab::bound::Bound;
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::figure::{Figure, Plot};
 use marline_lab::workload::{Gap, Workload};
-use marline_sim::{mean, quantile};
+use serde::{Deserialize, Serialize};
 
+use super::measure::{Tail, sorted};
+use crate::estimate::Samples;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction};
+use crate::value::Value;
 
 /// Bytes, requests of a run, and ms between two.
-const SIZES: [(u32, u32, f64); 7] = [
-    (1, 200, 1_000.0),
-    (100, 200, 1_000.0),
-    (1_000, 200, 1_000.0),
-    (10_000, 200, 1_000.0),
-    (100_000, 100, 3_000.0),
-    (300_000, 30, 8_000.0),
-    (1_000_000, 15, 20_000.0),
+const SIZES: [(u32, usize, f64); 7] = [
+    (1, 40, 1_000.0),
+    (100, 40, 1_000.0),
+    (1_000, 40, 1_000.0),
+    (10_000, 40, 1_000.0),
+    (100_000, 20, 3_000.0),
+    (300_000, 8, 8_000.0),
+    (1_000_000, 4, 20_000.0),
 ];
 const LOSSES_PERCENT: [u32; 2] = [0, 2];
 /// What is compared; the first is one path alone.
@@ -35,46 +39,47 @@ const SCHEDULERS: [&str; 9] = [
 /// What the figures show of them: more than six curves cannot be told apart.
 const DRAWN: [&str; 6] =
     ["one path", "min-rtt", "redundant", "redundant-idle", "hedged", "auto-redundant"];
-/// Runs of each.
-const RUNS: usize = 5;
 
-fn experiment(bytes: u32, loss_percent: u32) -> Experiment {
+fn experiment(bytes: u32, loss_percent: u32, count: usize, gap_ms: f64) -> Experiment {
     // A queue of 1000 packets is 240 ms here.
     let link = format!("rate=50M,delay=50ms,queue=240ms,loss={loss_percent}%");
-    let (_, count, gap_ms) =
-        SIZES.into_iter().find(|(size, ..)| *size == bytes).unwrap_or(SIZES[0]);
     let gap = Gap { least_ms: gap_ms, most_ms: gap_ms };
+    let count = count as u32;
     let workload = Workload::Ask { request_bytes: bytes, answer_bytes: 1, gap, count };
     Experiment::over(&[("first", &link), ("second", &link)], workload)
 }
 
-/// One cell of the table.
-#[derive(Clone, Debug, Default)]
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Cell {
+    /// Sorted.
     times_ms: Vec<f64>,
     wire_bytes: u64,
 }
 
-pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::Result<()> {
-    let seeds: Vec<u64> = (0..context.runs(RUNS) as u64).map(|n| context.master + n).collect();
-    let mut items = Vec::new();
-    for loss in LOSSES_PERCENT {
-        for (bytes, ..) in SIZES {
-            let all = 0..SCHEDULERS.len();
-            items.extend(all.flat_map(|v| seeds.iter().map(move |seed| (loss, bytes, v, *seed))));
-        }
-    }
-    let variants = SCHEDULERS.map(|name| match name {
-        "one path" => Variant::alone(name, "first"),
-        name => Variant::new(name).scheduler(name),
-    });
-    let cells = context.parallel("sizes", &items, |(loss, bytes, number, seed)| {
-        let experiment = experiment(*bytes, *loss);
-        let outcome = simulate(&experiment, &variants[*number], *seed)?;
+/// All runs of a root: by loss, size and scheduler.
+type Cells = Vec<Vec<Vec<Cell>>>;
+
+fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Cells> {
+    let cell = |loss: u32, (bytes, count, gap_ms): (u32, usize, f64), scheduler: &str| {
+        let experiment = experiment(bytes, loss, context.count(count), gap_ms);
+        let variant = match scheduler {
+            "one path" => Variant::alone(scheduler, "first"),
+            name => Variant::new(name).scheduler(name),
+        };
+        let outcome = simulate(&experiment, &variant, root.seed)?;
         let messages = outcome.messages(&experiment.workload);
-        let times_ms = messages.iter().map(|message| message.latency_ms).collect();
+        let times_ms = sorted(messages.iter().map(|message| message.latency_ms));
         anyhow::Ok(Cell { times_ms, wire_bytes: outcome.wire_bytes() })
-    })?;
+    };
+    let of_size =
+        |loss, size| SCHEDULERS.iter().map(|scheduler| cell(loss, size, scheduler)).collect();
+    let of_loss = |loss: u32| SIZES.iter().map(|size| of_size(loss, *size)).collect();
+    LOSSES_PERCENT.iter().map(|loss| of_loss(*loss)).collect()
+}
+
+pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::Result<()> {
+    let samples = context.sample(Part::fixed("sizes", 20), |root| measure(context, root))?;
     let columns = [
         ("loss", ""),
         ("scheduler", ""),
@@ -86,59 +91,61 @@ pub(super) fn run(context: &Context<'_>, result: &mut Reproduction) -> anyhow::R
         ("average / bound", ""),
         ("bytes / one path", ""),
     ];
-    let title = "Flow completion time on two paths of 50 Mbit/s, 100 ms";
+    let title = "Flow completion time on two paths of 50 Mbit/s, 100 ms; intervals of 99 %";
     let mut grid = Grid::new("sizes", title, &columns);
-    for loss in LOSSES_PERCENT {
-        for (bytes, ..) in SIZES {
-            let pooled = pooled(&items, &cells, loss, bytes);
+    for (at, loss) in LOSSES_PERCENT.iter().enumerate() {
+        for (size, (bytes, count, gap_ms)) in SIZES.iter().enumerate() {
             // Losses drawn packet by packet do not move it, and nothing else changes with time.
-            let bound_ms = Bound::of(&experiment(bytes, 0), context.master)?.latency_ms(0.0, 1);
-            for (name, cell) in SCHEDULERS.iter().zip(&pooled) {
-                let average = mean(&cell.times_ms);
-                let numbers = [
-                    f64::from(bytes),
-                    quantile(&cell.times_ms, 0.5),
-                    average,
-                    quantile(&cell.times_ms, 0.95),
-                    quantile(&cell.times_ms, 0.99),
-                    average / bound_ms,
-                    cell.wire_bytes as f64 / pooled[0].wire_bytes as f64,
-                ];
-                grid.push(&[&format!("{loss} %"), name], &numbers);
+            let lossless = experiment(*bytes, 0, *count, *gap_ms);
+            let bound_ms = Bound::of(&lossless, context.master)?.latency_ms(0.0, 1);
+            for (place, name) in SCHEDULERS.iter().enumerate() {
+                let runs = samples.all().iter().map(|root| &root[at][size][place]);
+                let tail = Tail::new(runs.map(|cell| cell.times_ms.as_slice()));
+                let average = samples.mean(|root| mean(&root[at][size][place]));
+                let bytes_ratio = samples.ratio(|root| {
+                    let bytes = |place: usize| root[at][size][place].wire_bytes as f64;
+                    (bytes(place), bytes(0))
+                });
+                grid.rows.push(vec![
+                    Value::Text(format!("{loss} %")),
+                    Value::Text((*name).to_owned()),
+                    Value::new(f64::from(*bytes), ""),
+                    Value::new(tail.quantile(0.5), ""),
+                    Value::between(average.value, (average.low, average.high), ""),
+                    Value::new(tail.quantile(0.95), ""),
+                    Value::new(tail.quantile(0.99), ""),
+                    Value::new(average.value / bound_ms, ""),
+                    Value::new(bytes_ratio.value, ""),
+                ]);
             }
         }
     }
-    for (loss, name) in [(0, "sizes-without-loss"), (2, "sizes-with-loss")] {
-        result.figures.push(figure(name, loss, &items, &cells));
+    for (at, name) in ["sizes-without-loss", "sizes-with-loss"].into_iter().enumerate() {
+        result.figures.push(figure(name, at, &samples));
     }
     result.grids.push(grid);
     Ok(())
 }
 
-type Item = (u32, u32, usize, u64);
-
-/// All seeds of each scheduler together.
-fn pooled(items: &[Item], cells: &[Cell], loss: u32, bytes: u32) -> Vec<Cell> {
-    let mut all = vec![Cell::default(); SCHEDULERS.len()];
-    for ((of, size, number, _), cell) in items.iter().zip(cells) {
-        if (*of, *size) == (loss, bytes) {
-            all[*number].times_ms.extend(&cell.times_ms);
-            all[*number].wire_bytes += cell.wire_bytes;
-        }
-    }
-    all
+fn mean(cell: &Cell) -> f64 {
+    marline_sim::mean(&cell.times_ms)
 }
 
-fn figure(name: &str, loss: u32, items: &[Item], cells: &[Cell]) -> Figure {
-    let title = format!("Flow completion time, average, {loss} % loss");
+fn figure(name: &str, loss: usize, samples: &Samples<Cells>) -> Figure {
+    let title = format!("Flow completion time, average, {} % loss", LOSSES_PERCENT[loss]);
     let mut plot = Plot::new(&title, "size (bytes)", "time (ms)").log_x().log_y();
-    for (number, scheduler) in SCHEDULERS.iter().enumerate() {
+    for (place, scheduler) in SCHEDULERS.iter().enumerate() {
         if !DRAWN.contains(scheduler) {
             continue;
         }
-        let average = |bytes: u32| mean(&pooled(items, cells, loss, bytes)[number].times_ms);
+        let average = |size: usize| {
+            let of_roots: Vec<f64> =
+                samples.all().iter().map(|root| mean(&root[loss][size][place])).collect();
+            marline_sim::mean(&of_roots)
+        };
+        let sizes = SIZES.iter().enumerate();
         let points: Vec<_> =
-            SIZES.iter().map(|(bytes, ..)| (f64::from(*bytes), average(*bytes))).collect();
+            sizes.map(|(size, (bytes, ..))| (f64::from(*bytes), average(size))).collect();
         plot = plot.line(scheduler, &points);
     }
     plot.figure(name, "From writing the request to reading the answer of one byte.")

@@ -1,0 +1,95 @@
+//! Correlation of two paths, measured from the round trips of the same messages on each alone.
+//!
+//! Two numbers: Pearson's coefficient of the round trips, which a few long outages dominate, and the
+//! same of a mere yes or no, whether a message was late (more than twice the median of its run),
+//! which counts an outage by the messages in it.
+
+use serde::{Deserialize, Serialize};
+
+use super::measure::thousandth;
+
+/// A message is late above this many times the median of its run.
+const LATE: f64 = 2.0;
+
+/// Two runs with the same messages.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Pair {
+    /// Pearson's coefficient; 0 where one of them does not vary.
+    coefficient: f64,
+    /// Messages that were late on neither, on the first alone, on the second alone, on both.
+    late: [u32; 4],
+    /// Messages that were sooner on the first.
+    first_sooner: u32,
+}
+
+impl Pair {
+    /// Of two lists of round trips in the order of the messages.
+    pub(super) fn of(first: &[f64], second: &[f64]) -> Pair {
+        let late = |list: &[f64]| {
+            let limit = LATE * marline_sim::median(list);
+            list.iter().map(|ms| *ms > limit).collect::<Vec<bool>>()
+        };
+        let mut counts = [0; 4];
+        for (a, b) in late(first).into_iter().zip(late(second)) {
+            counts[usize::from(a) + 2 * usize::from(b)] += 1;
+        }
+        let sooner = first.iter().zip(second).filter(|(a, b)| a < b).count();
+        let coefficient = (pearson(first, second) * 1e6).round() / 1e6;
+        Pair { coefficient, late: counts, first_sooner: sooner as u32 }
+    }
+
+    pub(super) const fn correlation(&self) -> f64 {
+        self.coefficient
+    }
+
+    /// How many messages were sooner on the first path, of how many.
+    pub(super) fn first_sooner(&self) -> (u64, u64) {
+        (u64::from(self.first_sooner), self.late.iter().copied().map(u64::from).sum())
+    }
+
+    /// Correlation of being late, over the messages of all runs; 0 where none is.
+    pub(super) fn late_together<'a>(pairs: impl Iterator<Item = &'a Pair>) -> f64 {
+        let mut counts = [0.0; 4];
+        for pair in pairs {
+            counts.iter_mut().zip(pair.late).for_each(|(sum, count)| *sum += f64::from(count));
+        }
+        let [neither, first, second, both] = counts;
+        let sides = (first + both) * (second + both) * (neither + second) * (neither + first);
+        if sides > 0.0 { (both * neither - first * second) / sides.sqrt() } else { 0.0 }
+    }
+}
+
+fn pearson(first: &[f64], second: &[f64]) -> f64 {
+    let (mean_a, mean_b) = (marline_sim::mean(first), marline_sim::mean(second));
+    let (mut products, mut squares_a, mut squares_b) = (0.0, 0.0, 0.0);
+    for (a, b) in first.iter().zip(second) {
+        let (a, b) = (a - mean_a, b - mean_b);
+        products += a * b;
+        squares_a += a * a;
+        squares_b += b * b;
+    }
+    let sides = thousandth(squares_a) * thousandth(squares_b);
+    if sides > 0.0 { products / sides.sqrt() } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn correlation_is_one_with_itself_and_minus_one_where_one_is_late_when_the_other_is_not() {
+        let first = [10.0, 10.0, 10.0, 40.0, 10.0, 10.0];
+        let same = Pair::of(&first, &first);
+        assert!((same.correlation() - 1.0).abs() < 1e-9, "{same:?}");
+        assert!((Pair::late_together([&same].into_iter()) - 1.0).abs() < 1e-9);
+        assert_eq!(same.first_sooner(), (0, 6));
+        let calm = Pair::of(&first, &[10.0; 6]);
+        assert_eq!(calm.correlation(), 0.0);
+        assert_eq!(Pair::late_together([&calm].into_iter()), 0.0);
+        // Late in turn: a weak negative correlation, as two rare things that exclude each other have.
+        let other = [10.0, 40.0, 10.0, 10.0, 10.0, 10.0];
+        let turn = Pair::of(&first, &other);
+        assert!((turn.correlation() + 0.2).abs() < 1e-9, "{turn:?}");
+        assert!((Pair::late_together([&turn].into_iter()) + 0.2).abs() < 1e-9);
+    }
+}

@@ -30,8 +30,8 @@ const SELDOM: Duration = Duration::from_secs(9);
 const SILENT: Duration = Duration::from_secs(10);
 const END: Instant = Instant::from_secs(40);
 
-/// What became of the others, ms after WiFi's silence, ascending; what did not happen counts with the
-/// run's end.
+/// What became of the others, ms after WiFi's silence, ascending; what did not happen counts with
+/// the run's end.
 #[derive(Serialize, Deserialize)]
 struct Moves {
     /// When the one that suffered had a cellular subflow.

@@ -47,8 +47,8 @@ impl Ask {
         let asked = match self {
             Ask::Nothing => return String::new(),
             Ask::Stock => format!(
-                "all bytes come over the other path, Multipath TCP, at most {MOST_HELLOS} HELLO and \
-                 nothing else experimental"
+                "all bytes come over the other path, Multipath TCP, at most {MOST_HELLOS} HELLO \
+                 and nothing else experimental"
             ),
             Ask::Options => {
                 "bytes intact, Multipath TCP, joined with the second SYN at the latest".into()

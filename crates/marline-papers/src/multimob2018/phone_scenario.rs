@@ -21,7 +21,8 @@ use crate::roots::Root;
 pub(super) const WIFI: usize = 0;
 pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
-/// An interface keeps its address for so long after its signal went (docs/research/wifi-mobility.md).
+/// An interface keeps its address for so long after its signal went
+/// (docs/research/wifi-mobility.md).
 const GIVEN_UP: Duration = Duration::from_secs(4);
 /// The hole of a handover is looked for so long before and after WiFi falls silent.
 const AROUND: Duration = Duration::from_secs(5);
@@ -118,7 +119,8 @@ impl PhoneScenario {
     pub(super) fn stage(&self, system: &System, seed: u64) -> anyhow::Result<Paths> {
         let (client, server) = system.configs()?;
         let used = if system.cellular { 2 } else { 1 };
-        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of
+        // the path.
         let mut config = PathsConfig::new(self.links[..used].to_vec(), client).with_known_mtu();
         config.server = server;
         config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
@@ -213,9 +215,9 @@ impl PhoneScenario {
     }
 }
 
-/// Links of a phone that stands still, drawn for a root: WiFi with 10 to 40 Mbit/s and 5 to 20 ms one
-/// way, LTE with 5 to 25 Mbit/s and 20 to 40 ms (medians in 2012: 13 Mbit/s; round trips of three
-/// carriers in 2025: 51 to 60 ms).
+/// Links of a phone that stands still, drawn for a root: WiFi with 10 to 40 Mbit/s and 5 to 20 ms
+/// one way, LTE with 5 to 25 Mbit/s and 20 to 40 ms (medians in 2012: 13 Mbit/s; round trips of
+/// three carriers in 2025: 51 to 60 ms).
 #[derive(Clone, Debug)]
 pub(super) struct DrawnLinks {
     pub(super) wifi: String,

@@ -1,5 +1,5 @@
-//! Server push after an idle time in which WiFi died without a word: when it arrives, by the interval
-//! of the keepalives that an idle client sends, and what they cost.
+//! Server push after an idle time in which WiFi died without a word: when it arrives, by the
+//! interval of the keepalives that an idle client sends, and what they cost.
 
 use anyhow::Context as _;
 use marline_lab::figure::{Figure, Plot, cdf};
@@ -202,13 +202,16 @@ fn verdicts(
         let what = format!("{}: pushes that come within {limit_s:.0} s", contestant.name);
         let row = Row::new(what).estimate(&within(pauses, place, limit_s), "%");
         let longest = longest_s(pauses, place);
-        rows.push(row.asked(
-            Asked::at_least(95.0),
-            "at least 95 % within the interval, two keepalives without an answer (1 s each) and 1 s",
-        ).remark(format!(
-            "median {:.2} s, longest {longest:.2} s",
-            quantile(pauses, master, place, 0.5).value
-        )));
+        rows.push(
+            row.asked(
+                Asked::at_least(95.0),
+                "at least 95 %: the interval, two keepalives without an answer (1 s each) and 1 s",
+            )
+            .remark(format!(
+                "median {:.2} s, longest {longest:.2} s",
+                quantile(pauses, master, place, 0.5).value
+            )),
+        );
     }
     Ok(rows)
 }
@@ -229,8 +232,8 @@ fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Gri
         ("LTE, an idle minute", "J"),
     ];
     let title = format!(
-        "From the server's write to the client's read, after a pause in which WiFi died; what never \
-         came counts as {} s in quantiles; joules by traffic: {CONSTANTS}",
+        "From the server's write to the client's read, after a pause in which WiFi died; what \
+         never came counts as {} s in quantiles; joules by traffic: {CONSTANTS}",
         PATIENCE.as_secs()
     );
     let mut grid = Grid::new("push", title, &columns);
@@ -260,7 +263,7 @@ fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
             |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PATIENCE.as_secs_f64()));
         plot = plot.steps(&contestant.name, &cdf(&Ranked::of(pauses, after).values()));
     }
-    let caption = "The times at which WiFi died are spread evenly over the orders of magnitude before \
-                   the push.";
+    let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
+                   before the push.";
     plot.figure("push", caption)
 }

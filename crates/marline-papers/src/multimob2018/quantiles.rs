@@ -16,8 +16,8 @@ impl Ranked {
         Ranked(ranked)
     }
 
-    /// The value at or below which this share of the drawn roots lies (nearest rank); `drawn` says how
-    /// often each was.
+    /// The value at or below which this share of the drawn roots lies (nearest rank); `drawn` says
+    /// how often each was.
     pub(super) fn quantile(&self, drawn: &[u32], share: f64) -> f64 {
         let total: u32 = self.0.iter().map(|(_, root)| drawn[*root]).sum();
         let rank = ((share * f64::from(total)).ceil() as u32).max(1);

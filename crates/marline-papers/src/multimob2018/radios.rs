@@ -36,9 +36,9 @@ fn parameters() -> Vec<&'static str> {
     varied.into_iter().map(|(name, _)| name).collect()
 }
 
-/// LTE as `lte.conf` of AT&T's Application Resource Optimizer has it (the tool of the laboratory that
-/// published the power model): 0.26 s of promotion at 1.21 W, 0.1 s of reception, then 10.02 s of
-/// tail at 1.06 W, of which each 40 ms have 2 ms at 1.68 W.
+/// LTE as `lte.conf` of AT&T's Application Resource Optimizer has it (the tool of the laboratory
+/// that published the power model): 0.26 s of promotion at 1.21 W, 0.1 s of reception, then 10.02 s
+/// of tail at 1.06 W, of which each 40 ms have 2 ms at 1.68 W.
 fn aro() -> RadioParameters {
     let awake = 2.0 / 40.0;
     let tail_w = 1.06f64.mul_add(1.0 - awake, 1.68 * awake);
@@ -142,8 +142,8 @@ pub(super) fn rows<T>(
         }
     }
     let remark = format!(
-        "{CONSTANTS}; {:.2} and {:.1} J a run; with each constant at 80 and at 120 % the ratio lies \
-         between {:.1} and {:.1} %",
+        "{CONSTANTS}; {:.2} and {:.1} J a run; with each constant at 80 and at 120 % the ratio \
+         lies between {:.1} and {:.1} %",
         mean(place),
         mean(systems::place(&systems::vanilla())),
         100.0 * range.0,

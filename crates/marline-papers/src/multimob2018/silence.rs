@@ -193,8 +193,8 @@ fn verdicts(links: &Samples<Links>, master: u64, file: &PaperFile<Published>) ->
             fetch.hole.whole.is_some_and(|ms| ms <= limit_ms)
         });
         rows.push(within.remark(format!(
-            "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), round trips of the \
-             root's LTE"
+            "the authors' shortest timer ({timer_ms:.0} ms), promotion (260 ms), round trips of \
+             the root's LTE"
         )));
         rows.push(share("all bytes come, each the right one", &|_, fetch| fetch.came));
     }
@@ -253,8 +253,8 @@ fn figure(name: &str, fetch: &Fetch) -> Figure {
     let key: String =
         name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == ' ').collect::<String>();
     let key = key.to_lowercase().replace(' ', "-");
-    let caption = "Arrivals at the client, on the links of the first root; WiFi loses everything from \
-                   1.5 s on.";
+    let caption = "Arrivals at the client, on the links of the first root; WiFi loses everything \
+                   from 1.5 s on.";
     plot.mark_x(DOWNLOAD.dead.as_secs_f64(), "WiFi dies")
         .figure(&format!("sequence-{key}"), caption)
 }

@@ -168,8 +168,8 @@ pub(super) fn kernel_backup() -> System {
     System { backup: true, ..System::both("kernel, backup flag", variant) }
 }
 
-/// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent path
-/// to its retransmission timer; all paths joined at the start.
+/// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent
+/// path to its retransmission timer; all paths joined at the start.
 pub(super) fn vanilla() -> System {
     System::both("vanilla, full mesh", Variant::new("").scheduler("lowest-rtt"))
 }

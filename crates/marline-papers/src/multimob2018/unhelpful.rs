@@ -77,8 +77,8 @@ pub(super) fn reproduce(
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
     let (runs, rows) = context.judge(WEAK, measure, |runs| verdicts(runs, file))?;
-    let title = "WiFi with pauses beside a slow, lossy LTE with long queues: longest delay of runs of \
-                 80 s; intervals of 99 %";
+    let title = "WiFi with pauses beside a slow, lossy LTE with long queues: longest delay of runs \
+                 of 80 s; intervals of 99 %";
     all.tables.push(Table::new("weak", title, rows));
     all.grids.push(grid(&runs, context.master));
     all.figures.push(figure(&runs));

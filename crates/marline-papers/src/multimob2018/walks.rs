@@ -265,8 +265,8 @@ impl<'a> Deciles<'a> {
             self.quantile(&self.holes[theirs], 0.5).value
         ));
         rows.push(row.fitted(
-            "the window of 5 s around WiFi's silence, chosen when this ratio and that of whole runs \
-             were known",
+            "the window of 5 s around WiFi's silence, chosen when this ratio and that of whole \
+             runs were known",
         ));
     }
 
@@ -313,7 +313,8 @@ impl<'a> Deciles<'a> {
         grid
     }
 
-    /// The walks in which tuned MultiMob's longest delay is longer than full mesh's, the worst first.
+    /// The walks in which tuned MultiMob's longest delay is longer than full mesh's, the worst
+    /// first.
     fn later(&self, key: &str, title: &str) -> Grid {
         let all = systems::all();
         let mut columns = vec![("root", ""), ("tuned over full mesh", "")];

@@ -7,9 +7,13 @@ mod neighbours;
 mod peers;
 mod phone_scenario;
 mod published;
+mod push;
+mod quantiles;
+mod radios;
 mod silence;
 mod still;
 mod systems;
+mod unhelpful;
 mod walks;
 
 use crate::file::PaperFile;
@@ -38,6 +42,8 @@ impl Paper for MultiMob {
         still::reproduce(context, &file, &mut all)?;
         silence::reproduce(context, &file, &mut all)?;
         handover::reproduce(context, &file, &mut all)?;
+        unhelpful::reproduce(context, &file, &mut all)?;
+        push::reproduce(context, &file, &mut all)?;
         neighbours::reproduce(context, &mut all)?;
         peers::reproduce(context, &mut all)?;
         Ok(all)

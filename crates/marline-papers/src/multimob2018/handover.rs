@@ -2,21 +2,26 @@
 //! stands between the application and LTE. With and without Fast JOIN.
 
 use anyhow::Context as _;
-use marline_sim::{Pace, Units};
-use marline_time::{Duration, Instant};
+use marline_sim::{Pace, Units, mean};
+use marline_time::{Duration, Instant, Rng};
+use serde::{Deserialize, Serialize};
 
 use super::phone_scenario::{PhoneScenario, WIFI, ms};
 use super::published::Published;
+use super::radios::cell;
 use super::systems::{self, System};
+use crate::estimate::{Estimate, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
 
+const HANDOVER: Part = Part::new("handover", 60, 240);
 /// Round trips of LTE, ms.
 const RTTS_MS: [u32; 3] = [50, 100, 200];
-/// The address goes at such times after the start, so that it meets the stream anywhere.
-const REPEATS: u32 = 10;
+/// The address goes within the time of a unit from then on, so that it meets the stream anywhere.
 const GONE: Duration = Duration::from_secs(3);
 /// A unit of the stream each so often.
 const GAP: Duration = Duration::from_millis(20);
@@ -29,31 +34,90 @@ enum Way {
     Down,
 }
 
+const WAYS: [(Way, &str); 2] = [(Way::Up, "upload"), (Way::Down, "download")];
+
+/// Handovers that begin at the same moment of the stream.
+#[derive(Serialize, Deserialize)]
+struct Handovers {
+    /// By way, then by round trip: with a plain join and with a Fast JOIN, ms.
+    ms: Vec<Vec<[f64; 2]>>,
+}
+
+impl Handovers {
+    /// Round trips saved, on average over those of LTE.
+    fn saved(&self, way: usize) -> f64 {
+        let both = self.ms[way].iter().zip(RTTS_MS);
+        let saved = both.map(|([plain, fast], rtt)| (plain - fast) / f64::from(rtt));
+        mean(&saved.collect::<Vec<f64>>())
+    }
+
+    /// The first new data came with the SYN, half a round trip after the loss.
+    fn data_came_with_syn(&self, way: usize) -> bool {
+        let both = self.ms[way].iter().zip(RTTS_MS);
+        both.into_iter().all(|([_, fast], rtt)| *fast < 0.75 * f64::from(rtt))
+    }
+}
+
 pub(super) fn reproduce(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
+    let (handovers, rows) =
+        context.judge(HANDOVER, measure, |handovers| verdicts(handovers, file))?;
+    let title = "Handover time once the WiFi address is gone; intervals of 99 %";
+    all.tables.push(Table::new("handover", title, rows));
+    all.grids.push(times(&handovers));
+    Ok(())
+}
+
+fn measure(root: &Root) -> anyhow::Result<Handovers> {
+    let gone = Instant::ZERO + GONE + GAP.mul_f64(root.rng("gone").unit());
     let systems = [systems::tuned_with_plain_join(), systems::tuned()];
-    let mut items = Vec::new();
-    for rtt in RTTS_MS {
-        for way in [Way::Up, Way::Down] {
-            for system in 0..systems.len() {
-                items.extend(
-                    (0..context.runs(REPEATS as usize) as u32).map(|n| (rtt, way, system, n)),
-                );
-            }
+    let both = |way: Way, rtt: u32| -> anyhow::Result<[f64; 2]> {
+        let [plain, fast] = systems.each_ref().map(|s| handover_ms(s, rtt, way, gone, root.seed));
+        Ok([plain?, fast?])
+    };
+    let of = |(way, _)| RTTS_MS.into_iter().map(|rtt| both(way, rtt)).collect();
+    Ok(Handovers { ms: WAYS.into_iter().map(of).collect::<anyhow::Result<_>>()? })
+}
+
+fn verdicts(
+    handovers: &Samples<Handovers>,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (way, (which, name)) in WAYS.into_iter().enumerate() {
+        let saved = handovers.mean(|handovers| handovers.saved(way));
+        let row = Row::new(format!("{name}: round trips saved by Fast JOIN"));
+        let row = row.estimate(&saved, "RTT");
+        if which == Way::Down {
+            rows.push(row.remark(
+                "the server may send when its SYN/ACK is acknowledged, as after a plain join; the \
+                 DATA_ACK in the SYN tells it what to send again",
+            ));
+            continue;
+        }
+        let row = row.paper(file.published.fast_join_rtts, "RTT");
+        rows.push(
+            row.within(file.tolerance("fast_join")?)
+                .remark("a mean of two cases, below: of which there is more depends on the stream"),
+        );
+        for (with, case) in [(true, "the SYN brings new data"), (false, "it has none to bring")] {
+            let saved =
+                handovers.ratio(|handovers| match handovers.data_came_with_syn(way) == with {
+                    true => (handovers.saved(way), 1.0),
+                    false => (0.0, 0.0),
+                });
+            let share = handovers.mean(|h| f64::from(u8::from(h.data_came_with_syn(way) == with)));
+            let row = Row::new(format!("{name}: the same where {case}")).estimate(&saved, "RTT");
+            rows.push(row.remark(format!("{:.0} % of the handovers", 100.0 * share.value)));
         }
     }
-    let times = context.parallel("handover", &items, |(rtt, way, system, number)| {
-        handover_ms(&systems[*system], *rtt, *way, *number, context.master)
-    })?;
-    let mean = |rtt: u32, way: Way, system: usize| {
-        let mine =
-            items.iter().zip(&times).filter(|((r, w, s, _), _)| (*r, *w, *s) == (rtt, way, system));
-        let mine: Vec<f64> = mine.map(|(_, time)| *time).collect();
-        mine.iter().sum::<f64>() / mine.len() as f64
-    };
+    Ok(rows)
+}
+
+fn times(handovers: &Samples<Handovers>) -> Grid {
     let columns = [
         ("way", ""),
         ("LTE RTT", "ms"),
@@ -65,33 +129,24 @@ pub(super) fn reproduce(
     ];
     let title = "From the loss of the WiFi address to new data at the reader";
     let mut grid = Grid::new("handover-times", title, &columns);
-    let mut rows = Vec::new();
-    for way in [Way::Up, Way::Down] {
-        let name = if way == Way::Up { "upload" } else { "download" };
-        let mut saved = Vec::new();
-        for rtt in RTTS_MS {
-            let (plain, fast) = (mean(rtt, way, 0), mean(rtt, way, 1));
+    for (way, (_, name)) in WAYS.into_iter().enumerate() {
+        for (place, rtt) in RTTS_MS.into_iter().enumerate() {
             let rtt = f64::from(rtt);
-            saved.push((plain - fast) / rtt);
-            let numbers = [rtt, plain, fast, plain / rtt, fast / rtt, (plain - fast) / rtt];
-            grid.push(&[name], &numbers);
+            let mean = |of: &dyn Fn([f64; 2]) -> f64| -> Estimate {
+                handovers.mean(|handovers| of(handovers.ms[way][place]))
+            };
+            grid.rows.push(vec![
+                Value::Text(name.to_owned()),
+                Value::new(rtt, ""),
+                cell(mean(&|[plain, _]| plain)),
+                cell(mean(&|[_, fast]| fast)),
+                cell(mean(&|[plain, _]| plain / rtt)),
+                cell(mean(&|[_, fast]| fast / rtt)),
+                cell(mean(&|[plain, fast]| (plain - fast) / rtt)),
+            ]);
         }
-        let mean_saved = saved.iter().sum::<f64>() / saved.len() as f64;
-        let row =
-            Row::new(format!("{name}: round trips saved by Fast JOIN")).ours(mean_saved, "RTT");
-        rows.push(match way {
-            Way::Up => {
-                row.paper(file.published.fast_join_rtts, "RTT").within(file.tolerance("fast_join")?)
-            }
-            Way::Down => row.remark(
-                "the server may send when its SYN/ACK is acknowledged, as after a plain join; the \
-                 DATA_ACK in the SYN tells it what to send again",
-            ),
-        });
     }
-    all.tables.push(Table::new("handover", "Handover time", rows));
-    all.grids.push(grid);
-    Ok(())
+    grid
 }
 
 /// From the loss of the address to the first arrival over LTE.
@@ -99,7 +154,7 @@ fn handover_ms(
     system: &System,
     rtt_ms: u32,
     way: Way,
-    number: u32,
+    gone: Instant,
     seed: u64,
 ) -> anyhow::Result<f64> {
     let lte = format!("rate=20M,delay={}ms,queue=300ms", f64::from(rtt_ms) / 2.0);
@@ -118,7 +173,6 @@ fn handover_ms(
     let silent = || Units::new(Pace::Never, 1, (6, 5));
     paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
     paths.connect(WIFI, Box::new(client.context("a client")?)).context("connect")?;
-    let gone = Instant::ZERO + GONE + GAP * number / REPEATS;
     // With its signal: what was on its way is lost, and must come over LTE.
     paths.at_set_path_up(gone, WIFI, false);
     paths.at_set_address(gone, WIFI, false);

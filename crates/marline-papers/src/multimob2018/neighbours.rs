@@ -3,106 +3,129 @@
 
 use anyhow::Context as _;
 use marline::MonitorKind;
-use marline_lab::figure::{Plot, cdf};
-use marline_sim::{Pace, Paths, ResponseServer, Units, median};
-use marline_time::{Duration, Instant};
+use marline_lab::figure::{Figure, Plot, cdf};
+use marline_sim::{Pace, Paths, ResponseServer, Units};
+use marline_time::{Duration, Instant, Rng};
+use serde::{Deserialize, Serialize};
 
-use super::phone_scenario::{LTE, PhoneScenario, WIFI, ms};
+use super::phone_scenario::{DrawnLinks, LTE, PhoneScenario, WIFI, ms};
+use super::radios::cell;
 use super::systems::{self, System};
+use crate::estimate::{Estimate, Samples, pooled_quantile};
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
 
+const NEIGHBOURS: Part = Part::new("neighbours", 40, 160);
 /// Connections beside the one that suffers.
 const OTHERS: usize = 9;
-const RUNS: usize = 20;
 /// Of requests and answers.
 const BYTES: u64 = 200;
-/// The one asks this often, each of the others that often.
+/// The one asks this often, each of the others that often, beginning anywhere.
 const BUSY: Duration = Duration::from_millis(100);
 const SELDOM: Duration = Duration::from_secs(9);
 /// WiFi goes silent within a second from then on.
 const SILENT: Duration = Duration::from_secs(10);
 const END: Instant = Instant::from_secs(40);
 
-/// What became of the others.
-#[derive(Clone, Debug, Default)]
+/// What became of the others, ms after WiFi's silence, ascending; what did not happen counts with
+/// the run's end.
+#[derive(Serialize, Deserialize)]
 struct Moves {
-    /// When the one that suffered had a cellular subflow, after WiFi's silence, ms.
-    first_ms: Vec<f64>,
-    /// When each of the others had one; infinite if it never did.
+    /// When the one that suffered had a cellular subflow.
+    first_ms: f64,
+    /// When each of the others had one.
     others_ms: Vec<f64>,
     /// How long the others' first request after the silence took.
     delays_ms: Vec<f64>,
 }
 
+/// A root's, by each of [`contestants`].
+type Moved = Vec<Moves>;
+/// One of the two lists of [`Moves`].
+type Of = fn(&Moves) -> &[f64];
+
+fn contestants() -> Vec<System> {
+    vec![systems::authors(), systems::tuned(), systems::tuned_alone(), systems::vanilla_backup()]
+}
+
+/// Tuned, and the same without a path health monitor, among [`contestants`].
+const WITH: usize = 1;
+const WITHOUT: usize = 2;
+
 pub(super) fn reproduce(context: &Context<'_>, all: &mut Reproduction) -> anyhow::Result<()> {
-    let mut systems = vec![systems::tuned_alone(), systems::vanilla_backup()];
-    systems.splice(0..0, systems::multimob());
-    let runs = context.runs(RUNS) as u64;
-    let items: Vec<(usize, u64)> = (0..systems.len())
-        .flat_map(|s| (0..runs).map(move |run| (s, context.master + run)))
-        .collect();
-    let moves =
-        context.parallel("neighbours", &items, |(system, seed)| moves(&systems[*system], *seed))?;
-    let pooled: Vec<Moves> = moves.chunks(runs as usize).map(pool).collect();
+    let (moved, rows) = context.judge(NEIGHBOURS, measure, |moved| Ok(verdicts(moved)))?;
+    let title = "One connection suffers, nine others have the same address pair; intervals of 99 %";
+    all.tables.push(Table::new("others", title, rows));
+    all.grids.push(grid(&moved));
+    all.figures.push(figure(&moved));
+    Ok(())
+}
+
+fn measure(root: &Root) -> anyhow::Result<Moved> {
+    contestants().iter().map(|system| moves(system, root)).collect()
+}
+
+fn quantile(moved: &Samples<Moved>, place: usize, of: Of, share: f64) -> Estimate {
+    moved.estimate(|picked| pooled_quantile(picked.iter().map(|root| of(&root[place])), share))
+}
+
+fn verdicts(moved: &Samples<Moved>) -> Vec<Row> {
+    let row = |what: &str, of: Of| {
+        let median = |picked: &[&Moved], place: usize| {
+            pooled_quantile(picked.iter().map(|root| of(&root[place])), 0.5)
+        };
+        let ratio = moved.estimate(|picked| median(picked, WITH) / median(picked, WITHOUT));
+        let of_each = [WITH, WITHOUT].map(|place| quantile(moved, place, of, 0.5).value);
+        let what = format!("{what}, median: with a path health monitor over without");
+        let row = Row::new(what).paper_says("others react").estimate(&ratio, "").at_most(1.0);
+        row.remark(format!("{:.0} and {:.0} ms", of_each[0], of_each[1]))
+    };
+    vec![
+        row("others moved after WiFi's silence", |moves| &moves.others_ms),
+        row("their next request", |moves| &moves.delays_ms),
+    ]
+}
+
+fn grid(moved: &Samples<Moved>) -> Grid {
     let columns = [
         ("system", ""),
-        ("the one moved", "ms"),
+        ("the one moved, mean", "ms"),
         ("others moved, median", "ms"),
         ("others moved, last", "ms"),
         ("their next request, median", "ms"),
         ("their next request, worst", "ms"),
     ];
-    let title = "One connection suffers, nine others on the same netpath: after WiFi's silence";
+    let title =
+        "One connection suffers, nine others on the same address pair: after WiFi's silence";
     let mut grid = Grid::new("neighbours", title, &columns);
-    let last = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let mut plot =
-        Plot::new("When the other nine moved", "after WiFi's silence (ms)", "share").log_x();
-    for (system, moves) in systems.iter().zip(&pooled) {
-        let numbers = [
-            median(&moves.first_ms),
-            median(&moves.others_ms),
-            last(&moves.others_ms),
-            median(&moves.delays_ms),
-            last(&moves.delays_ms),
-        ];
-        grid.push(&[system.name], &numbers);
-        if system.multimob {
-            plot = plot.steps(system.name, &cdf(&moves.others_ms));
+    for (place, system) in contestants().iter().enumerate() {
+        let lists: [Of; 2] = [|moves| &moves.others_ms, |moves| &moves.delays_ms];
+        let mut cells = vec![Value::Text(system.name.to_owned())];
+        cells.push(cell(moved.mean(|root| root[place].first_ms)));
+        for of in lists {
+            let worst = moved.all().iter().filter_map(|root| of(&root[place]).last());
+            cells.push(cell(quantile(moved, place, of, 0.5)));
+            cells.push(Value::new(worst.copied().fold(0.0, f64::max), ""));
         }
+        grid.rows.push(cells);
     }
-    let of = |name: &str| systems.iter().zip(&pooled).find(|(s, _)| s.name == name).map(|(_, m)| m);
-    let mut rows = Vec::new();
-    if let (Some(with), Some(without)) =
-        (of(systems::tuned().name), of(systems::tuned_alone().name))
-    {
-        let (ours, theirs) = (median(&with.others_ms), median(&without.others_ms));
-        let (hole, alone) = (median(&with.delays_ms), median(&without.delays_ms));
-        let row = Row::new("others moved after WiFi's silence, median").ours(ours, "ms");
-        rows.push(
-            row.holds(ours < theirs, format!("sooner than without an oracle ({theirs:.0} ms)")),
-        );
-        let row = Row::new("their next request, median").ours(hole, "ms");
-        rows.push(row.holds(hole < alone, format!("less than without an oracle ({alone:.0} ms)")));
-    }
-    let title = "One connection suffers, nine others on the same netpath";
-    all.tables.push(Table::new("others", title, rows));
-    all.grids.push(grid);
-    let caption =
-        "Every 9 s each of them asks something; without an oracle each finds out by itself.";
-    all.figures.push(plot.figure("neighbours", caption));
-    Ok(())
+    grid
 }
 
-fn pool(moves: &[Moves]) -> Moves {
-    let mut all = Moves::default();
-    for one in moves {
-        all.first_ms.extend(&one.first_ms);
-        all.others_ms.extend(&one.others_ms);
-        all.delays_ms.extend(&one.delays_ms);
+fn figure(moved: &Samples<Moved>) -> Figure {
+    let mut plot =
+        Plot::new("When the other nine moved", "after WiFi's silence (ms)", "share").log_x();
+    for (place, system) in contestants().iter().enumerate().filter(|(_, s)| s.multimob) {
+        let roots = moved.all().iter();
+        let all: Vec<f64> = roots.flat_map(|root| root[place].others_ms.iter().copied()).collect();
+        plot = plot.steps(system.name, &cdf(&all));
     }
-    all
+    let caption = "Every 9 s each of them asks something; without a path health monitor each finds \
+                   out by itself.";
+    plot.figure("neighbours", caption)
 }
 
 /// Asks every `gap` from a time on.
@@ -111,19 +134,19 @@ fn asks(from: Instant, gap: Duration) -> Box<Units> {
     Box::new(Units::new(Pace::At { bytes: BYTES, times }, BYTES, (5, 6)))
 }
 
-fn moves(system: &System, seed: u64) -> anyhow::Result<Moves> {
-    let wifi = "rate=20M,delay=10ms,queue=100ms,radio=wifi";
-    let scenario =
-        PhoneScenario::of(wifi, "rate=15M,delay=25ms,queue=300ms,radio=lte", None, seed)?;
-    let mut paths = scenario.stage(system, seed)?;
+fn moves(system: &System, root: &Root) -> anyhow::Result<Moves> {
+    let links = DrawnLinks::of(root);
+    let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
+    let mut paths = scenario.stage(system, root.seed)?;
+    let mut rng = root.rng("neighbours");
+    let start = Instant::from_secs(1);
     paths.listen(Box::new(|_| Box::new(ResponseServer::new((BYTES, BYTES), (6, 5)))));
-    let mut ids = vec![paths.connect(WIFI, asks(Instant::from_secs(1), BUSY)).context("connect")?];
-    for other in 0..OTHERS as u32 {
-        let from = Instant::from_secs(1) + SELDOM * other / OTHERS as u32;
+    let mut ids = vec![paths.connect(WIFI, asks(start, BUSY)).context("connect")?];
+    for _ in 0..OTHERS {
+        let from = start + SELDOM.mul_f64(rng.unit());
         ids.push(paths.connect(WIFI, asks(from, SELDOM)).context("connect")?);
     }
-    // Anywhere between two requests of the others.
-    let silent = Instant::ZERO + SILENT + Duration::from_millis(seed * 137 % 1_000);
+    let silent = Instant::ZERO + SILENT + Duration::from_secs(1).mul_f64(rng.unit());
     paths.at_set_path_up(silent, WIFI, false);
     paths.world.run_until(END);
     let lte = Paths::address(LTE, 0);
@@ -137,7 +160,7 @@ fn moves(system: &System, seed: u64) -> anyhow::Result<Moves> {
                     _ => false,
                 }
         });
-        event.map_or(f64::INFINITY, |event| ms(event.at.since(silent)))
+        ms(event.map_or(END, |event| event.at).since(silent))
     };
     let delay = |number: usize| {
         let report = paths.client_report(number)?;
@@ -145,9 +168,13 @@ fn moves(system: &System, seed: u64) -> anyhow::Result<Moves> {
         let came = report.received.get(index).copied().unwrap_or(END);
         Some(ms(came.since(report.sent[index])))
     };
+    let ascending = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values
+    };
     Ok(Moves {
-        first_ms: vec![moved(ids[0])],
-        others_ms: ids[1..].iter().map(|id| moved(*id)).collect(),
-        delays_ms: (1..=OTHERS).filter_map(delay).collect(),
+        first_ms: moved(ids[0]),
+        others_ms: ascending(ids[1..].iter().map(|id| moved(*id)).collect()),
+        delays_ms: ascending((1..=OTHERS).filter_map(delay).collect()),
     })
 }

@@ -10,16 +10,19 @@ use marline_lab::wifi_mobility::mobility_run;
 use marline_lab::workload::Workload;
 use marline_link::DuplexConfig;
 use marline_link::radio::Energy;
-use marline_sim::{Observer, Paths, PathsConfig, Report, RequestResponse, ResponseServer};
-use marline_time::{Duration, Instant, SeedTree};
+use marline_sim::{Paths, PathsConfig, Report, RequestResponse, ResponseServer};
+use marline_time::{Duration, Instant, Rng, SeedTree};
 
+use super::radios::{Meter, Metered};
 use super::systems::System;
+use crate::roots::Root;
 
 /// The numbers of the paths.
 pub(super) const WIFI: usize = 0;
 pub(super) const LTE: usize = 1;
 pub(super) const NAMES: [&str; 2] = ["wifi", "lte"];
-/// An interface keeps its address for so long after its signal went (docs/research/wifi-mobility.md).
+/// An interface keeps its address for so long after its signal went
+/// (docs/research/wifi-mobility.md).
 const GIVEN_UP: Duration = Duration::from_secs(4);
 /// The hole of a handover is looked for so long before and after WiFi falls silent.
 const AROUND: Duration = Duration::from_secs(5);
@@ -116,7 +119,8 @@ impl PhoneScenario {
     pub(super) fn stage(&self, system: &System, seed: u64) -> anyhow::Result<Paths> {
         let (client, server) = system.configs()?;
         let used = if system.cellular { 2 } else { 1 };
-        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+        // The hosts of the paper were kernels, which take the MTU of their interfaces for that of
+        // the path.
         let mut config = PathsConfig::new(self.links[..used].to_vec(), client).with_known_mtu();
         config.server = server;
         config.names = NAMES[..used].iter().map(|name| (*name).to_owned()).collect();
@@ -129,32 +133,10 @@ impl PhoneScenario {
         Ok(paths)
     }
 
-    /// Has the workload done with somebody watching, who is asked at its end.
-    ///
-    /// # Errors
-    /// As [`PhoneScenario::talk`].
-    pub(super) fn watched<O: Observer + 'static>(
-        &self,
-        system: &System,
-        workload: &Workload,
-        seed: u64,
-        watcher: impl FnOnce(&Paths) -> O,
-        ask: impl FnOnce(&O, Instant),
-    ) -> anyhow::Result<()> {
-        let mut paths = self.stage(system, seed)?;
-        apps::begin(&mut paths, workload, seed)?;
-        let watcher = watcher(&paths);
-        paths.world.observe(Box::new(watcher));
-        let end = START + workload.lasts(seed) + last_gap(workload);
-        paths.world.run_until(end);
-        ask(paths.world.observer::<O>().context("nobody watched")?, end);
-        Ok(())
-    }
-
     /// Has something downloaded by a system, and WiFi die meanwhile.
     ///
     /// # Errors
-    /// As [`PhoneScenario::talk`].
+    /// A policy is not known, or a byte was wrong.
     pub(super) fn fetch(
         &self,
         system: &System,
@@ -198,9 +180,13 @@ impl PhoneScenario {
     ) -> anyhow::Result<Talk> {
         let mut paths = self.stage(system, seed)?;
         apps::begin(&mut paths, workload, seed)?;
+        if let Some(meter) = Meter::of(&paths) {
+            paths.world.observe(Box::new(meter));
+        }
         let end = START + workload.lasts(seed) + last_gap(workload);
         paths.world.run_until(end);
         let joules = joules(&paths, end);
+        let metered = paths.world.observer::<Meter>().map(|meter| meter.read(end));
         let due = workload.count().unwrap_or(0) as usize;
         let open = |paths: &Paths| {
             paths.client_report(0).is_some_and(|r| r.received.len() + (r.skipped as usize) < due)
@@ -224,7 +210,37 @@ impl PhoneScenario {
             gap_ms: ms(report.hole_within(START, over).length),
             opened: opened(&paths, LTE),
             joules,
+            metered,
         })
+    }
+}
+
+/// Links of a phone that stands still, drawn for a root: WiFi with 10 to 40 Mbit/s and 5 to 20 ms
+/// one way, LTE with 5 to 25 Mbit/s and 20 to 40 ms (medians in 2012: 13 Mbit/s; round trips of
+/// three carriers in 2025: 51 to 60 ms).
+#[derive(Clone, Debug)]
+pub(super) struct DrawnLinks {
+    pub(super) wifi: String,
+    pub(super) lte: String,
+    /// Round trip of LTE with a full packet one way.
+    pub(super) lte_rtt: Duration,
+}
+
+impl DrawnLinks {
+    pub(super) fn of(root: &Root) -> DrawnLinks {
+        let mut rng = root.rng("links");
+        let mut draw = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
+        let (wifi_mbit, wifi_ms) = (draw(10.0, 40.0), draw(5.0, 20.0));
+        let (lte_mbit, lte_ms) = (draw(5.0, 25.0), draw(20.0, 40.0));
+        let link = |mbit: f64, delay_ms: f64, rest: &str| {
+            format!("rate={:.0}k,delay={delay_ms:.2}ms,{rest}", mbit * 1e3)
+        };
+        let packet_s = 1_500.0 * 8.0 / (lte_mbit * 1e6);
+        DrawnLinks {
+            wifi: link(wifi_mbit, wifi_ms, "queue=100ms,radio=wifi"),
+            lte: link(lte_mbit, lte_ms, "queue=300ms,radio=lte"),
+            lte_rtt: Duration::from_secs_f64(2.0 * lte_ms / 1e3 + packet_s),
+        }
     }
 }
 
@@ -259,6 +275,8 @@ pub(super) struct Talk {
     pub(super) opened: usize,
     /// Energy of WiFi and LTE while the application talked.
     pub(super) joules: [Energy; 2],
+    /// That of LTE by other constants; `None`: there is no LTE.
+    pub(super) metered: Option<Metered>,
 }
 
 impl Talk {

@@ -2,9 +2,10 @@
 
 use marline::advanced::{ConnectionConfig, interactive};
 use marline::policy::Role;
-use marline::{Extensions, Interactive};
+use marline::{Extensions, Interactive, LoneKeepalive};
 use marline_lab::experiment::Variant;
 use marline_sim::Paths;
+use marline_time::Duration;
 
 /// A way to use WiFi and LTE, both ends together.
 #[derive(Clone, Debug)]
@@ -19,12 +20,12 @@ pub(super) struct System {
     pub(super) backup: bool,
     /// It is MultiMob.
     pub(super) multimob: bool,
-    /// What is asked is asked of it.
-    pub(super) judged: bool,
     /// Connections of the client have a path health monitor in common.
     shared_path_health: bool,
     /// What the server grants.
     allowed: Extensions,
+    /// Keepalives of the client's idle lone subflow instead of those of its parameters.
+    keepalive: Option<Option<LoneKeepalive>>,
 }
 
 /// What runs at one end.
@@ -56,9 +57,9 @@ impl System {
             cellular: true,
             backup: false,
             multimob: false,
-            judged: false,
             shared_path_health: false,
             allowed: Extensions::NONE,
+            keepalive: None,
         }
     }
 
@@ -68,7 +69,6 @@ impl System {
             server: End::MultiMob(parameters),
             backup: true,
             multimob: true,
-            judged: parameters == Interactive::Prompt,
             shared_path_health: true,
             allowed: Extensions::ALL,
             ..System::both(name, Variant::new(""))
@@ -80,7 +80,8 @@ impl System {
     /// # Errors
     /// A policy is not known.
     pub(super) fn configs(&self) -> anyhow::Result<(ConnectionConfig, ConnectionConfig)> {
-        let client = self.client.connection(Role::Client)?;
+        let mut client = self.client.connection(Role::Client)?;
+        client.lone_keepalive = self.keepalive.unwrap_or(client.lone_keepalive);
         let mut server = self.server.connection(Role::Server)?;
         server.allow_extensions = self.allowed;
         Ok((client, server))
@@ -101,9 +102,15 @@ impl System {
     }
 }
 
-/// All of them.
+/// All of them, [`multipath`] first.
 pub(super) fn all() -> Vec<System> {
     multipath().into_iter().chain([single()]).collect()
+}
+
+/// Where a system stands in [`all`].
+pub(super) fn place(of: &System) -> usize {
+    let all = all();
+    all.iter().position(|system| system.name == of.name).unwrap_or(all.len())
 }
 
 /// Those with two paths.
@@ -114,7 +121,12 @@ pub(super) fn multipath() -> Vec<System> {
 
 /// MultiMob with its authors' parameters, and tuned.
 pub(super) fn multimob() -> Vec<System> {
-    vec![System::multimob("MultiMob, authors' parameters", Interactive::Multimob), tuned()]
+    vec![authors(), tuned()]
+}
+
+/// With its authors' parameters.
+pub(super) fn authors() -> System {
+    System::multimob("MultiMob, authors' parameters", Interactive::Multimob)
 }
 
 /// Driven by events.
@@ -124,7 +136,13 @@ pub(super) fn tuned() -> System {
 
 /// Every connection for itself.
 pub(super) fn tuned_alone() -> System {
-    System { shared_path_health: false, name: "MultiMob, tuned, no oracle", ..tuned() }
+    System { shared_path_health: false, name: "MultiMob, tuned, no path health monitor", ..tuned() }
+}
+
+/// With keepalives of an idle lone subflow after so long, or none.
+pub(super) fn tuned_with_keepalive(idle: Option<Duration>) -> System {
+    let keepalive = idle.map(|idle| LoneKeepalive { idle, ..LoneKeepalive::default() });
+    System { keepalive: Some(keepalive), ..tuned() }
 }
 
 /// Joins as RFC 8684 has them.
@@ -150,8 +168,8 @@ pub(super) fn kernel_backup() -> System {
     System { backup: true, ..System::both("kernel, backup flag", variant) }
 }
 
-/// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent path
-/// to its retransmission timer; all paths joined at the start.
+/// The Multipath TCP of the time: the kernel's scheduler without additions, which leaves a silent
+/// path to its retransmission timer; all paths joined at the start.
 pub(super) fn vanilla() -> System {
     System::both("vanilla, full mesh", Variant::new("").scheduler("lowest-rtt"))
 }

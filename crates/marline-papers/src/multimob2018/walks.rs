@@ -1,40 +1,79 @@
-//! Walks out of WiFi range: the longest delay of each.
+//! Walks out of WiFi range, one a root: the longest delay of each, decile by decile.
 
 use marline_lab::bound::Bound;
 use marline_lab::experiment::START;
-use marline_lab::figure::{Plot, cdf};
-use marline_lab::wifi_mobility;
+use marline_lab::figure::{Figure, Plot, cdf};
 use marline_lab::workload::Workload;
-use marline_sim::{median, quantile};
+use serde::{Deserialize, Serialize};
 
 use super::loads::{ASSISTANT, ECHO};
 use super::phone_scenario::{PhoneScenario, Talk};
 use super::published::Published;
+use super::quantiles::{Ranked, counted};
+use super::radios::{self, CONSTANTS, Metered, cell};
 use super::systems::{self, System};
+use crate::estimate::{Asked, Estimate, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
 
-/// All runs of a system.
-struct Runs {
-    system: System,
-    talks: Vec<Talk>,
+const WALKS: Part = Part::new("walks", 120, 960);
+/// Walks that the list of the worst has.
+const LISTED: usize = 20;
+
+/// The loads: key, title, what is done.
+const LOADS: [(&str, &str, Workload); 2] = [
+    ("assistant", "2,500 B in pieces, 750 B back, every 333 ms", ASSISTANT),
+    ("echo", "750 B, 750 B back, every 400 ms", ECHO),
+];
+
+/// A walk, with each load.
+#[derive(Serialize, Deserialize)]
+struct Walk {
+    /// Its root.
+    seed: u64,
+    loads: Vec<Load>,
 }
 
-impl Runs {
-    /// The longest delay of each run, ms.
-    fn worst_ms(&self) -> Vec<f64> {
-        self.talks.iter().map(Talk::worst_ms).collect()
-    }
+/// A walk with one load.
+#[derive(Serialize, Deserialize)]
+struct Load {
+    /// The least that the longest delay could be, ms.
+    bound_ms: Option<f64>,
+    /// Of each of [`systems::all`].
+    systems: Vec<Outcome>,
+}
 
-    /// The median of the holes that leaving the WiFi made.
-    fn hole_ms(&self) -> f64 {
-        median(&self.talks.iter().filter_map(Talk::hole_ms).collect::<Vec<f64>>())
-    }
+/// What a system made of a walk.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Outcome {
+    /// The longest delay, ms.
+    pub(super) worst_ms: f64,
+    /// The longest around WiFi's silence.
+    hole_ms: Option<f64>,
+    gap_ms: f64,
+    missed: u64,
+    unanswered: usize,
+    pub(super) opened: usize,
+    wifi_j: f64,
+    pub(super) lte: Option<Metered>,
+}
 
-    fn decile_ms(&self, decile: u32) -> f64 {
-        quantile(&self.worst_ms(), f64::from(decile) / 10.0)
+impl Outcome {
+    pub(super) fn of(talk: Talk) -> Outcome {
+        Outcome {
+            worst_ms: talk.worst_ms(),
+            hole_ms: talk.hole_ms(),
+            gap_ms: talk.gap_ms,
+            missed: talk.missed,
+            unanswered: talk.unanswered,
+            opened: talk.opened,
+            wifi_j: talk.joules[0].traffic_j(),
+            lte: talk.metered,
+        }
     }
 }
 
@@ -43,171 +82,270 @@ pub(super) fn reproduce(
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    for (key, title, workload) in [
-        ("assistant", "2,500 B in pieces, 750 B back, every 333 ms", ASSISTANT),
-        ("echo", "750 B, 750 B back, every 400 ms", ECHO),
-    ] {
-        let runs = campaign(context, title, &workload)?;
-        let bounds = bounds(context, title, &workload)?;
-        all.tables.push(verdicts(key, title, &runs, &bounds, file)?);
-        all.grids.push(deciles(key, title, &runs, &bounds));
-        all.grids.push(each_walk(key, title, &runs, &bounds, context.master));
-        all.figures.push(figure(key, title, &runs));
+    let (walks, rows) = context.judge(
+        WALKS,
+        |root| measure(context, root),
+        |walks| {
+            let rows =
+                (0..LOADS.len()).map(|load| Deciles::new(walks, load, context.master).rows(file));
+            Ok(rows.collect::<anyhow::Result<Vec<_>>>()?.concat())
+        },
+    )?;
+    let mut rows = rows.into_iter();
+    let each = rows.len() / LOADS.len();
+    for (load, (key, title, _)) in LOADS.iter().enumerate() {
+        let heading = format!(
+            "Walks out of the WiFi's range, {title}: longest delay of a run, one walk a root; \
+             intervals of 99 %"
+        );
+        let mine = rows.by_ref().take(each).collect();
+        all.tables.push(Table::new(&format!("walks-{key}"), heading, mine));
+        let deciles = Deciles::new(&walks, load, context.master);
+        all.grids.push(deciles.grid(key, title));
+        all.grids.push(deciles.later(key, title));
+        all.figures.push(deciles.figure(key, title));
     }
+    let title = "Walks, first load: energy of LTE, by the constants of the radio";
+    let drawn: radios::Drawn<Walk> = |walk, place| walk.loads[0].systems[place].lte.as_ref();
+    all.grids.push(radios::sensitivity("walks-constants", title, &walks, drawn));
     Ok(())
 }
 
-fn seeds(context: &Context<'_>) -> Vec<u64> {
-    (0..context.runs(wifi_mobility::count() as usize) as u64)
-        .map(|run| context.master + run)
-        .collect()
+fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Walk> {
+    let scenario = PhoneScenario::walk(context.traces()?, root.seed, true)?;
+    let load = |(_, _, workload): &(_, _, Workload)| -> anyhow::Result<Load> {
+        let talk = |system: &System| scenario.talk(system, workload, root.seed).map(Outcome::of);
+        let systems = systems::all().iter().map(talk).collect::<anyhow::Result<_>>()?;
+        Ok(Load { bound_ms: bound_ms(&scenario, workload, root.seed), systems })
+    };
+    let loads = LOADS.iter().map(load).collect::<anyhow::Result<_>>()?;
+    Ok(Walk { seed: root.seed, loads })
 }
 
-fn campaign(context: &Context<'_>, title: &str, workload: &Workload) -> anyhow::Result<Vec<Runs>> {
-    let (systems, seeds) = (systems::all(), seeds(context));
-    let items: Vec<(usize, u64)> =
-        (0..systems.len()).flat_map(|s| seeds.iter().map(move |seed| (s, *seed))).collect();
-    let talks = context.parallel(title, &items, |(system, seed)| {
-        let scenario = PhoneScenario::walk(context.traces()?, *seed, true)?;
-        scenario.talk(&systems[*system], workload, *seed)
-    })?;
-    let mut talks = talks.into_iter();
-    Ok(systems
-        .into_iter()
-        .map(|system| Runs { system, talks: talks.by_ref().take(seeds.len()).collect() })
-        .collect())
+/// The least that the longest delay could be; `None` if something could not be answered at all.
+fn bound_ms(scenario: &PhoneScenario, workload: &Workload, seed: u64) -> Option<f64> {
+    let end = START + scenario.lasts(workload, seed);
+    let bound = Bound::over(&scenario.named(), workload, seed, end);
+    let answer = workload.sizes(seed).of(0);
+    let due = workload.times_ns(seed).into_iter();
+    let least = due.map(|ns| bound.latency_ms(ns as f64 / 1e6, answer));
+    Some(least.fold(0.0, f64::max)).filter(|ms| ms.is_finite())
 }
 
-/// The least that the longest delay of each walk could be, ms.
-fn bounds(context: &Context<'_>, title: &str, workload: &Workload) -> anyhow::Result<Vec<f64>> {
-    context.parallel(&format!("{title}, bound"), &seeds(context), |seed| {
-        let scenario = PhoneScenario::walk(context.traces()?, *seed, true)?;
-        let bound = Bound::over(
-            &scenario.named(),
-            workload,
-            *seed,
-            START + scenario.lasts(workload, *seed),
-        );
-        let answer = workload.sizes(*seed).of(0);
-        let due = workload.times_ns(*seed).into_iter();
-        let least = due.map(|ns| bound.latency_ms(ns as f64 / 1e6, answer));
-        Ok(least.fold(0.0, f64::max))
-    })
+/// The longest delays of all walks with one load.
+struct Deciles<'a> {
+    walks: &'a Samples<Walk>,
+    load: usize,
+    master: u64,
+    /// Of each of [`systems::all`].
+    worst: Vec<Ranked>,
+    holes: Vec<Ranked>,
+    bounds: Ranked,
 }
 
-/// The largest of a system's deciles over another's, and which that is.
-fn worst_ratio(ours: &Runs, theirs: &Runs) -> (f64, u32) {
-    let ratio = |decile| (ours.decile_ms(decile) / theirs.decile_ms(decile), decile);
-    (1..=9).map(ratio).fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
-}
-
-fn verdicts(
-    key: &str,
-    title: &str,
-    runs: &[Runs],
-    bounds: &[f64],
-    file: &PaperFile<Published>,
-) -> anyhow::Result<Table> {
-    let of = |name: &str| runs.iter().find(|runs| runs.system.name == name);
-    let mut rows = Vec::new();
-    for ours in runs.iter().filter(|runs| runs.system.multimob) {
-        for other in [systems::vanilla(), systems::vanilla_backup()] {
-            let Some(other) = of(other.name) else { continue };
-            let (ratio, decile) = worst_ratio(ours, other);
-            let what = format!("{}: worst decile against {}", ours.system.name, other.system.name);
-            let row = Row::new(what).paper_says("not worse").ours(ratio, "").remark(format!(
-                "the {decile}0 % decile, {:.0} and {:.0} ms",
-                ours.decile_ms(decile),
-                other.decile_ms(decile)
-            ));
-            rows.push(match ours.system.judged {
-                true => row.at_most(1.0 + file.tolerance("decile")?),
-                false => row,
-            });
-        }
-        let Some(kernel) = of(systems::kernel_backup().name) else { continue };
-        let most = file.tolerance("hole")?;
-        let judge = |row: Row| if ours.system.judged { row.at_most(most) } else { row };
-        let (hole, theirs) = (ours.hole_ms(), kernel.hole_ms());
-        let what = format!("{}: median hole over that of {}", ours.system.name, kernel.system.name);
-        let row = Row::new(what).ours(hole / theirs, "");
-        rows.push(judge(row.remark(format!(
-            "{hole:.0} and {theirs:.0} ms; of requests within 5 s of WiFi's silence"
-        ))));
-        let (whole, theirs) = (ours.decile_ms(5), kernel.decile_ms(5));
-        let what = format!("{}: median longest delay, likewise", ours.system.name);
-        let row = Row::new(what).ours(whole / theirs, "").bound_ratio(whole / median(bounds));
-        rows.push(row.remark(format!(
-            "{whole:.0} and {theirs:.0} ms; LTE's own pauses included, that nobody can help: bound \
-             {:.0} ms",
-            median(bounds)
-        )));
-    }
-    let title =
-        format!("Walks out of the WiFi's range, {title}: longest delay of {} runs", bounds.len());
-    Ok(Table::new(&format!("walks-{key}"), title, rows))
-}
-
-fn deciles(key: &str, title: &str, runs: &[Runs], bounds: &[f64]) -> Grid {
-    let mut columns = vec![("system", "")];
-    const SHARES: [&str; 10] =
-        ["10 %", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %", "80 %", "90 %", "100 %"];
-    columns.extend(SHARES.map(|share| (share, "ms")));
-    columns.extend([
-        ("50 % / bound", ""),
-        ("median hole at WiFi's silence", "ms"),
-        ("median gap between answers", "ms"),
-        ("missed", "per run"),
-        ("unanswered", "per run"),
-        ("cellular subflows", "per run"),
-        ("WiFi", "J"),
-        ("LTE", "J"),
-    ]);
-    let title = format!("Deciles of the longest delay, {title}");
-    let mut grid = Grid::new(&format!("deciles-{key}"), title, &columns);
-    for runs in runs {
-        let mean = |of: &dyn Fn(&Talk) -> f64| {
-            runs.talks.iter().map(of).sum::<f64>() / runs.talks.len().max(1) as f64
+impl<'a> Deciles<'a> {
+    fn new(walks: &'a Samples<Walk>, load: usize, master: u64) -> Deciles<'a> {
+        let of = |number: fn(&Outcome) -> Option<f64>| {
+            let ranked = |place: usize| {
+                Ranked::of(walks, move |walk| number(&walk.loads[load].systems[place]))
+            };
+            (0..systems::all().len()).map(ranked).collect()
         };
-        let gaps: Vec<f64> = runs.talks.iter().map(|talk| talk.gap_ms).collect();
-        let mut numbers: Vec<f64> = (1..=10).map(|decile| runs.decile_ms(decile)).collect();
-        numbers.extend([
-            runs.decile_ms(5) / median(bounds),
-            runs.hole_ms(),
-            median(&gaps),
-            mean(&|talk| talk.missed as f64),
-            mean(&|talk| talk.unanswered as f64),
-            mean(&|talk| talk.opened as f64),
-            mean(&|talk| talk.joules[0].traffic_j()),
-            mean(&|talk| talk.joules[1].traffic_j()),
+        Deciles {
+            walks,
+            load,
+            master,
+            worst: of(|outcome| Some(outcome.worst_ms)),
+            holes: of(|outcome| outcome.hole_ms),
+            bounds: Ranked::of(walks, |walk| walk.loads[load].bound_ms),
+        }
+    }
+
+    /// A quantile of one distribution over that of another.
+    fn ratio(&self, ours: &Ranked, theirs: &Ranked, share: f64) -> Estimate {
+        counted(self.walks, self.master, |drawn| {
+            ours.quantile(drawn, share) / theirs.quantile(drawn, share)
+        })
+    }
+
+    /// The largest of nine ratios of deciles.
+    fn worst_ratio(&self, ours: &Ranked, theirs: &Ranked) -> Estimate {
+        counted(self.walks, self.master, |drawn| {
+            let shares = (1..=9).map(|decile| f64::from(decile) / 10.0);
+            let ratio = |share| ours.quantile(drawn, share) / theirs.quantile(drawn, share);
+            shares.map(ratio).fold(0.0, f64::max)
+        })
+    }
+
+    fn quantile(&self, of: &Ranked, share: f64) -> Estimate {
+        counted(self.walks, self.master, |drawn| of.quantile(drawn, share))
+    }
+
+    fn outcome<'b>(&self, walk: &'b Walk, place: usize) -> &'b Outcome {
+        &walk.loads[self.load].systems[place]
+    }
+
+    fn rows(&self, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for system in systems::multimob() {
+            self.against_vanilla(&system, 1.0 + file.tolerance("decile")?, &mut rows);
+            self.against_kernel(&system, file.tolerance("median")?, &mut rows);
+            let drawn: radios::Drawn<Walk> = match self.load {
+                0 => |walk, place| walk.loads[0].systems[place].lte.as_ref(),
+                _ => |walk, place| walk.loads[1].systems[place].lte.as_ref(),
+            };
+            rows.extend(radios::rows(self.walks, drawn, &system, None));
+        }
+        Ok(rows)
+    }
+
+    fn against_vanilla(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
+        let (place, mesh) = (systems::place(system), systems::place(&systems::vanilla()));
+        let (ours, theirs) = (&self.worst[place], &self.worst[mesh]);
+        let asked = format!("at most {most:.3}");
+        for decile in 1..=9 {
+            let share = f64::from(decile) / 10.0;
+            let what = format!("{}: {decile}0 % decile over full mesh's", system.name);
+            let row = Row::new(what).paper_says("not worse");
+            rows.push(
+                row.estimate(&self.ratio(ours, theirs, share), "")
+                    .asked(Asked::at_most(most), asked.as_str())
+                    .remark(format!(
+                        "{:.0} and {:.0} ms",
+                        self.quantile(ours, share).value,
+                        self.quantile(theirs, share).value
+                    )),
+            );
+        }
+        for other in [systems::vanilla(), systems::vanilla_backup()] {
+            let theirs = &self.worst[systems::place(&other)];
+            let what = format!("{}: worst decile against {}", system.name, other.name);
+            let ratio = self.worst_ratio(ours, theirs);
+            let row = Row::new(what)
+                .paper_says("not worse")
+                .estimate(&ratio, "")
+                .asked(Asked::at_most(most), asked.as_str());
+            rows.push(row.remark(
+                "the largest of nine ratios: chance alone lifts it above what each of them is",
+            ));
+        }
+        let held = |walk: &Walk| {
+            self.outcome(walk, place).worst_ms <= most * self.outcome(walk, mesh).worst_ms
+        };
+        let share = self.walks.share(|walk| (u64::from(held(walk)), 1));
+        let what = format!("{}: walks with no longer delay than full mesh", system.name);
+        let row = Row::new(what).paper_says("not worse, of distributions");
+        rows.push(
+            row.estimate(&radios::percent(share), "%")
+                .at_least(95.0)
+                .remark("walk by walk, which is more than the figure of the slides says"),
+        );
+    }
+
+    fn against_kernel(&self, system: &System, most: f64, rows: &mut Vec<Row>) {
+        let kernel = systems::kernel_backup();
+        let (place, theirs) = (systems::place(system), systems::place(&kernel));
+        let whole = self.ratio(&self.worst[place], &self.worst[theirs], 0.5);
+        let (ours, bound) =
+            (self.quantile(&self.worst[place], 0.5), self.quantile(&self.bounds, 0.5));
+        let what = format!("{}: median longest delay over that of {}", system.name, kernel.name);
+        let row = Row::new(what).estimate(&whole, "").bound_ratio(ours.value / bound.value);
+        rows.push(row.at_most(most).remark(format!(
+            "{:.0} and {:.0} ms; pauses of LTE itself included, bound {:.0} ms; the slides have no \
+             such system",
+            ours.value,
+            self.quantile(&self.worst[theirs], 0.5).value,
+            bound.value
+        )));
+        let hole = self.ratio(&self.holes[place], &self.holes[theirs], 0.5);
+        let what = format!("{}: median hole at WiFi's silence, likewise", system.name);
+        let row = Row::new(what).estimate(&hole, "").at_most(most).remark(format!(
+            "{:.0} and {:.0} ms",
+            self.quantile(&self.holes[place], 0.5).value,
+            self.quantile(&self.holes[theirs], 0.5).value
+        ));
+        rows.push(row.fitted(
+            "the window of 5 s around WiFi's silence, chosen when this ratio and that of whole \
+             runs were known",
+        ));
+    }
+
+    fn grid(&self, key: &str, title: &str) -> Grid {
+        let mut columns = vec![("system", "")];
+        const SHARES: [&str; 10] =
+            ["10 %", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %", "80 %", "90 %", "100 %"];
+        columns.extend(SHARES.map(|share| (share, "ms")));
+        columns.extend([
+            ("50 % / bound", ""),
+            ("median hole at WiFi's silence", "ms"),
+            ("median gap between answers", "ms"),
+            ("missed", "per run"),
+            ("unanswered", "per run"),
+            ("cellular subflows", "per run"),
+            ("WiFi", "J"),
+            ("LTE", "J"),
         ]);
-        grid.push(&[runs.system.name], &numbers);
+        let heading =
+            format!("Deciles of the longest delay of a walk, {title}; joules: {CONSTANTS}");
+        let mut grid = Grid::new(&format!("deciles-{key}"), heading, &columns);
+        for (place, system) in systems::all().iter().enumerate() {
+            let worst = &self.worst[place];
+            let mean = |of: fn(&Outcome) -> f64| {
+                cell(self.walks.mean(|walk| of(self.outcome(walk, place))))
+            };
+            let decile = |decile: u32| cell(self.quantile(worst, f64::from(decile) / 10.0));
+            let gaps = Ranked::of(self.walks, |walk| Some(self.outcome(walk, place).gap_ms));
+            let mut cells = vec![Value::Text(system.name.to_owned())];
+            cells.extend((1..=9).map(decile));
+            cells.extend([
+                Value::new(worst.values().last().copied().unwrap_or(f64::NAN), ""),
+                cell(self.ratio(worst, &self.bounds, 0.5)),
+                cell(self.quantile(&self.holes[place], 0.5)),
+                cell(self.quantile(&gaps, 0.5)),
+                mean(|outcome| outcome.missed as f64),
+                mean(|outcome| outcome.unanswered as f64),
+                mean(|outcome| outcome.opened as f64),
+                mean(|outcome| outcome.wifi_j),
+                mean(|outcome| outcome.lte.as_ref().map_or(0.0, |lte| lte.model)),
+            ]);
+            grid.rows.push(cells);
+        }
+        grid
     }
-    grid
-}
 
-fn each_walk(key: &str, title: &str, runs: &[Runs], bounds: &[f64], seed: u64) -> Grid {
-    let mut columns = vec![("walk", "")];
-    columns.extend(runs.iter().map(|runs| (runs.system.name, "ms")));
-    columns.push(("bound", "ms"));
-    let title = format!("Longest delay of each walk, {title}");
-    let mut grid = Grid::new(&format!("each-{key}"), title, &columns);
-    for (walk, bound) in bounds.iter().enumerate() {
-        let mut numbers = vec![(seed + walk as u64) as f64];
-        numbers.extend(runs.iter().map(|runs| runs.talks[walk].worst_ms()));
-        numbers.push(*bound);
-        grid.push(&[], &numbers);
+    /// The walks in which tuned MultiMob's longest delay is longer than full mesh's, the worst
+    /// first.
+    fn later(&self, key: &str, title: &str) -> Grid {
+        let all = systems::all();
+        let mut columns = vec![("root", ""), ("tuned over full mesh", "")];
+        columns.extend(all.iter().map(|system| (system.name, "ms")));
+        columns.push(("bound", "ms"));
+        let heading = format!("Walks in which tuned is later than full mesh, the worst, {title}");
+        let mut grid = Grid::new(&format!("later-{key}"), heading, &columns);
+        let (tuned, mesh) =
+            (systems::place(&systems::tuned()), systems::place(&systems::vanilla()));
+        let ratio =
+            |walk: &Walk| self.outcome(walk, tuned).worst_ms / self.outcome(walk, mesh).worst_ms;
+        let mut later: Vec<&Walk> =
+            self.walks.all().iter().filter(|walk| ratio(walk) > 1.001).collect();
+        later.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
+        for walk in later.into_iter().take(LISTED) {
+            let mut numbers = vec![ratio(walk)];
+            numbers.extend((0..all.len()).map(|place| self.outcome(walk, place).worst_ms));
+            numbers.push(walk.loads[self.load].bound_ms.unwrap_or(f64::NAN));
+            grid.push(&[&walk.seed.to_string()], &numbers);
+        }
+        grid
     }
-    grid
-}
 
-fn figure(key: &str, title: &str, runs: &[Runs]) -> marline_lab::figure::Figure {
-    let heading = format!("Longest delay of a walk, {title}");
-    let mut plot = Plot::new(&heading, "longest delay (ms)", "share of the walks").log_x();
-    for runs in runs {
-        plot = plot.steps(runs.system.name, &cdf(&runs.worst_ms()));
+    fn figure(&self, key: &str, title: &str) -> Figure {
+        let heading = format!("Longest delay of a walk, {title}");
+        let mut plot = Plot::new(&heading, "longest delay (ms)", "share of the walks").log_x();
+        for (system, worst) in systems::all().iter().zip(&self.worst) {
+            plot = plot.steps(system.name, &cdf(&worst.values()));
+        }
+        let caption = "Each system meets the same walks. A request that was never answered counts \
+                       with the time until the run ended.";
+        plot.figure(&format!("cdf-{key}"), caption)
     }
-    let caption = "Each system meets the same 60 walks. A request that was never answered counts \
-                   with the time until the run ended.";
-    plot.figure(&format!("cdf-{key}"), caption)
 }

@@ -1,0 +1,269 @@
+//! Server push after an idle time in which WiFi died without a word: when it arrives, by the
+//! interval of the keepalives that an idle client sends, and what they cost.
+
+use anyhow::Context as _;
+use marline_lab::figure::{Figure, Plot, cdf};
+use marline_sim::{Pace, Units};
+use marline_time::{Duration, Instant, Rng};
+use serde::{Deserialize, Serialize};
+
+use super::phone_scenario::{DrawnLinks, LTE, PhoneScenario, WIFI, joules, ms};
+use super::published::Published;
+use super::quantiles::{Ranked, counted};
+use super::radios::{CONSTANTS, cell, percent};
+use super::systems::{self, System};
+use crate::estimate::{Asked, Estimate, Samples};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::roots::{Part, Root};
+use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
+
+const PUSH: Part = Part::new("push", 120, 480);
+/// Silence before a keepalive.
+const INTERVALS_S: [u64; 5] = [5, 10, 15, 60, 300];
+const SHIPPED_S: u64 = 10;
+/// Of each message.
+const BYTES: u64 = 200;
+/// Messages each way before the pause, one each 200 ms from 1 s on.
+const SPOKEN: u32 = 5;
+const GAP: Duration = Duration::from_millis(200);
+const BEGIN: Instant = Instant::from_secs(1);
+/// Both sides are silent from then on, and the radio of WiFi is idle.
+const SILENCE: Instant = Instant::from_secs(3);
+/// The pause lasts between these.
+const PAUSE_S: (f64, f64) = (60.0, 600.0);
+/// WiFi dies at least so long before the push, at most at the beginning of the pause.
+const LEAST_DEAD_S: f64 = 0.1;
+/// What has not come by then never comes.
+const PATIENCE: Duration = Duration::from_secs(320);
+
+/// The client of a contestant.
+struct Contestant {
+    name: String,
+    system: System,
+    /// Silence before a keepalive, if the row is about that.
+    interval_s: Option<u64>,
+}
+
+fn contestants() -> Vec<Contestant> {
+    let mut all: Vec<Contestant> = Vec::new();
+    let tuned = |name: String, interval_s: Option<u64>| Contestant {
+        system: systems::tuned_with_keepalive(interval_s.map(Duration::from_secs)),
+        name,
+        interval_s,
+    };
+    all.push(tuned("tuned, keepalives off".to_owned(), None));
+    all.extend(INTERVALS_S.map(|s| {
+        tuned(
+            format!(
+                "tuned, keepalives after {s} s{}",
+                if s == SHIPPED_S { " (as shipped)" } else { "" }
+            ),
+            Some(s),
+        )
+    }));
+    let others = [
+        systems::authors(),
+        systems::vanilla(),
+        systems::vanilla_backup(),
+        systems::kernel_backup(),
+    ];
+    all.extend(others.map(|system| Contestant {
+        name: system.name.to_owned(),
+        system,
+        interval_s: None,
+    }));
+    all
+}
+
+/// A pause, with each contestant.
+#[derive(Serialize, Deserialize)]
+struct Pause {
+    /// From the silence to the push.
+    lasts_s: f64,
+    /// From the death of WiFi to the push.
+    dead_s: f64,
+    pushes: Vec<Pushed>,
+}
+
+/// What became of the push.
+#[derive(Serialize, Deserialize)]
+struct Pushed {
+    /// From the server's write to the client's read; `None`: it did not come.
+    after_s: Option<f64>,
+    /// The server had given the connection up by the end.
+    closed: bool,
+    /// Drawn by traffic before WiFi died.
+    wifi_j: f64,
+    /// Drawn by traffic from the silence to the push.
+    lte_j: f64,
+}
+
+pub(super) fn reproduce(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    all: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let contestants = contestants();
+    let (pauses, rows) = context.judge(
+        PUSH,
+        |root| measure(root, &contestants),
+        |pauses| verdicts(pauses, &contestants, context.master, file),
+    )?;
+    let title = "Server push after a pause in which WiFi died without a word; intervals of 99 %";
+    all.tables.push(Table::new("push", title, rows));
+    all.grids.push(grid(&pauses, &contestants, context.master));
+    all.figures.push(figure(&pauses, &contestants));
+    Ok(())
+}
+
+fn measure(root: &Root, contestants: &[Contestant]) -> anyhow::Result<Pause> {
+    let mut rng = root.rng("push");
+    let lasts_s = (PAUSE_S.1 - PAUSE_S.0).mul_add(rng.unit(), PAUSE_S.0);
+    // Every order of magnitude alike: what matters is whether it is more than an interval.
+    let dead_s = LEAST_DEAD_S * ((lasts_s / LEAST_DEAD_S).ln() * rng.unit()).exp();
+    let push = |contestant: &Contestant| push(&contestant.system, root, (lasts_s, dead_s));
+    let pushes = contestants.iter().map(push).collect::<anyhow::Result<_>>()?;
+    Ok(Pause { lasts_s, dead_s, pushes })
+}
+
+fn push(system: &System, root: &Root, (lasts_s, dead_s): (f64, f64)) -> anyhow::Result<Pushed> {
+    let links = DrawnLinks::of(root);
+    let scenario = PhoneScenario::of(&links.wifi, &links.lte, None, root.seed)?;
+    let mut paths = scenario.stage(system, root.seed)?;
+    let pushed = SILENCE + Duration::from_secs_f64(lasts_s);
+    let died = pushed - Duration::from_secs_f64(dead_s);
+    let spoken = || (0..SPOKEN).map(|n| BEGIN + GAP * n);
+    let speaker =
+        |times: Vec<Instant>, seeds| Units::new(Pace::At { bytes: BYTES, times }, BYTES, seeds);
+    let mut server = Some(speaker(spoken().chain([pushed]).collect(), (6, 5)));
+    let silent = || Units::new(Pace::Never, 1, (6, 5));
+    paths.listen(Box::new(move |_| Box::new(server.take().unwrap_or_else(silent))));
+    paths.connect(WIFI, Box::new(speaker(spoken().collect(), (5, 6)))).context("connect")?;
+    paths.at_set_path_up(died, WIFI, false);
+    let mut drawn = |until: Instant| {
+        paths.world.run_until(until);
+        joules(&paths, until).map(|energy| energy.traffic_j())
+    };
+    let (before, at_death, at_push) = (drawn(SILENCE), drawn(died), drawn(pushed));
+    let (client, whole) = (paths.client, u64::from(SPOKEN + 1) * BYTES);
+    paths.world.run_while(pushed + PATIENCE, |world| {
+        world.node(client).report(0).is_none_or(|report| report.read < whole)
+    });
+    let report = paths.client_report(0).context("no connection")?;
+    anyhow::ensure!(report.wrong_at.is_none(), "a wrong byte at {:?}", report.wrong_at);
+    let closed = paths.server_report(0).is_some_and(|report| report.closed.is_some());
+    let read = report.received.get(SPOKEN as usize);
+    Ok(Pushed {
+        after_s: read.map(|at| ms(at.since(pushed)) / 1e3),
+        closed,
+        wifi_j: at_death[WIFI] - before[WIFI],
+        lte_j: at_push[LTE] - before[LTE],
+    })
+}
+
+/// A quantile of the times, with what never came at the end.
+fn quantile(pauses: &Samples<Pause>, master: u64, place: usize, share: f64) -> Estimate {
+    let after = |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PATIENCE.as_secs_f64()));
+    let ranked = Ranked::of(pauses, after);
+    counted(pauses, master, |drawn| ranked.quantile(drawn, share))
+}
+
+/// The share of the pushes that come within so long.
+fn within(pauses: &Samples<Pause>, place: usize, limit_s: f64) -> Estimate {
+    let came = |pause: &Pause| pause.pushes[place].after_s.is_some_and(|s| s <= limit_s);
+    percent(pauses.share(|pause| (u64::from(came(pause)), 1)))
+}
+
+/// The longest time of one that came.
+fn longest_s(pauses: &Samples<Pause>, place: usize) -> f64 {
+    pauses.all().iter().filter_map(|pause| pause.pushes[place].after_s).fold(0.0, f64::max)
+}
+
+fn verdicts(
+    pauses: &Samples<Pause>,
+    contestants: &[Contestant],
+    master: u64,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<Vec<Row>> {
+    let more_s = file.tolerance("push_s")?;
+    let mut rows = Vec::new();
+    for (place, contestant) in contestants.iter().enumerate() {
+        let Some(interval_s) = contestant.interval_s else {
+            let what =
+                format!("{}: pushes that come within {} s", contestant.name, PATIENCE.as_secs());
+            let came = within(pauses, place, PATIENCE.as_secs_f64());
+            rows.push(Row::new(what).estimate(&came, "%"));
+            continue;
+        };
+        let limit_s = interval_s as f64 + more_s;
+        let what = format!("{}: pushes that come within {limit_s:.0} s", contestant.name);
+        let row = Row::new(what).estimate(&within(pauses, place, limit_s), "%");
+        let longest = longest_s(pauses, place);
+        rows.push(
+            row.asked(
+                Asked::at_least(95.0),
+                "at least 95 %: the interval, two keepalives without an answer (1 s each) and 1 s",
+            )
+            .remark(format!(
+                "median {:.2} s, longest {longest:.2} s",
+                quantile(pauses, master, place, 0.5).value
+            )),
+        );
+    }
+    Ok(rows)
+}
+
+fn grid(pauses: &Samples<Pause>, contestants: &[Contestant], master: u64) -> Grid {
+    let columns = [
+        ("client", ""),
+        ("median", "s"),
+        ("90 %", "s"),
+        ("longest that came", "s"),
+        ("within 1 s", "%"),
+        ("within 5 s", "%"),
+        ("within 15 s", "%"),
+        ("within 60 s", "%"),
+        ("ever", "%"),
+        ("the server gave up", "%"),
+        ("WiFi before its death, an idle minute", "J"),
+        ("LTE, an idle minute", "J"),
+    ];
+    let title = format!(
+        "From the server's write to the client's read, after a pause in which WiFi died; what \
+         never came counts as {} s in quantiles; joules by traffic: {CONSTANTS}",
+        PATIENCE.as_secs()
+    );
+    let mut grid = Grid::new("push", title, &columns);
+    for (place, contestant) in contestants.iter().enumerate() {
+        let minutes = |seconds: f64| seconds / 60.0;
+        let wifi = pauses
+            .ratio(|pause| (pause.pushes[place].wifi_j, minutes(pause.lasts_s - pause.dead_s)));
+        let lte = pauses.ratio(|pause| (pause.pushes[place].lte_j, minutes(pause.lasts_s)));
+        let mut cells = vec![Value::Text(contestant.name.clone())];
+        cells.extend([0.5, 0.9].map(|share| cell(quantile(pauses, master, place, share))));
+        cells.push(Value::new(longest_s(pauses, place), ""));
+        let limits_s = [1.0, 5.0, 15.0, 60.0, PATIENCE.as_secs_f64()];
+        cells.extend(limits_s.map(|limit_s| cell(within(pauses, place, limit_s))));
+        let closed = pauses.share(|pause| (u64::from(pause.pushes[place].closed), 1));
+        cells.extend([cell(percent(closed)), cell(wifi), cell(lte)]);
+        grid.rows.push(cells);
+    }
+    grid
+}
+
+fn figure(pauses: &Samples<Pause>, contestants: &[Contestant]) -> Figure {
+    let heading = "Server push after a pause in which WiFi died";
+    let mut plot = Plot::new(heading, "from write to read (s)", "share of the pushes").log_x();
+    let shown = contestants.iter().enumerate();
+    for (place, contestant) in shown.filter(|(_, c)| c.interval_s.is_some()) {
+        let after =
+            |pause: &Pause| Some(pause.pushes[place].after_s.unwrap_or(PATIENCE.as_secs_f64()));
+        plot = plot.steps(&contestant.name, &cdf(&Ranked::of(pauses, after).values()));
+    }
+    let caption = "The times at which WiFi died are spread evenly over the orders of magnitude \
+                   before the push.";
+    plot.figure("push", caption)
+}

@@ -1,0 +1,225 @@
+//! Energy of the cellular radio under several sets of constants: those of the model, each of them
+//! lowered and raised by a fifth, and those that the makers of a public tool ship.
+
+use marline_link::Direction;
+use marline_link::radio::{Radio, RadioKind, RadioParameters, Sensitivity, Stay};
+use marline_sim::{LinkId, Observer, Packet, Paths, Sighting};
+use marline_time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+use super::phone_scenario::LTE;
+use super::systems::{self, System};
+use crate::estimate::{Estimate, Samples};
+use crate::judge::Row;
+use crate::table::Grid;
+use crate::value::Value;
+
+/// Said with joules.
+pub(super) const CONSTANTS: &str = "constants of Huang et al. 2012, from memory";
+
+/// Joules that traffic drew from the cellular radio of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Metered {
+    /// With the model's constants.
+    pub(super) model: f64,
+    /// With those of ARO.
+    pub(super) aro: f64,
+    /// With each of the model's constants at 80 %, in the order of [`parameters`].
+    low: Vec<f64>,
+    /// At 120 %.
+    high: Vec<f64>,
+}
+
+/// Names of the constants that are varied.
+fn parameters() -> Vec<&'static str> {
+    let varied = RadioParameters::of(RadioKind::Lte).varied(100);
+    varied.into_iter().map(|(name, _)| name).collect()
+}
+
+/// LTE as `lte.conf` of AT&T's Application Resource Optimizer has it (the tool of the laboratory
+/// that published the power model): 0.26 s of promotion at 1.21 W, 0.1 s of reception, then 10.02 s
+/// of tail at 1.06 W, of which each 40 ms have 2 ms at 1.68 W.
+fn aro() -> RadioParameters {
+    let awake = 2.0 / 40.0;
+    let tail_w = 1.06f64.mul_add(1.0 - awake, 1.68 * awake);
+    RadioParameters {
+        promotion: Stay { lasts: Duration::from_millis(260), power_uw: 1_210_000 },
+        transfer_power_uw: 1_200_000,
+        tails: [
+            Stay { lasts: Duration::from_millis(10_120), power_uw: (tail_w * 1e6) as u64 },
+            Stay::default(),
+        ],
+        ..RadioParameters::of(RadioKind::Lte)
+    }
+}
+
+/// Feeds LTE's packets to radios with other constants.
+#[derive(Debug)]
+pub(super) struct Meter {
+    up: LinkId,
+    down: LinkId,
+    model: Sensitivity,
+    aro: Radio,
+}
+
+impl Meter {
+    /// Of the cellular links; `None` if there are none.
+    pub(super) fn of(paths: &Paths) -> Option<Meter> {
+        Some(Meter {
+            up: *paths.up.get(LTE)?,
+            down: *paths.down.get(LTE)?,
+            model: Sensitivity::new(RadioParameters::of(RadioKind::Lte), Instant::ZERO),
+            aro: Radio::new(aro(), Instant::ZERO),
+        })
+    }
+
+    pub(super) fn read(&self, now: Instant) -> Metered {
+        let swings = self.model.swings(now);
+        Metered {
+            model: self.model.nominal().energy(now).traffic_j(),
+            aro: self.aro.energy(now).traffic_j(),
+            low: swings.iter().map(|swing| swing.low_j).collect(),
+            high: swings.iter().map(|swing| swing.high_j).collect(),
+        }
+    }
+
+    fn packet(&mut self, now: Instant, direction: Direction, bytes: u64) {
+        self.model.packet(now, direction, bytes);
+        self.aro.packet(now, direction, bytes);
+    }
+}
+
+impl Observer for Meter {
+    fn on_packet(&mut self, now: Instant, sighting: Sighting, packet: &Packet) {
+        let bytes = packet.segment.len() as u64 + u64::from(packet.overhead);
+        match sighting {
+            Sighting::Sent { link: Some(link), .. } if link == self.up => {
+                self.packet(now, Direction::Up, bytes);
+            }
+            Sighting::Delivered { link, .. } if link == self.down => {
+                self.packet(now, Direction::Down, bytes);
+            }
+            _ => {}
+        }
+    }
+
+    fn as_any(&self) -> &dyn core::any::Any {
+        self
+    }
+}
+
+/// What the cellular radios of a root's systems drew, by their place in [`systems::all`].
+pub(super) type Drawn<T> = fn(&T, usize) -> Option<&Metered>;
+
+/// A system's cellular joules over full mesh's, of one set of constants.
+fn over_mesh<T>(
+    samples: &Samples<T>,
+    drawn: Drawn<T>,
+    system: usize,
+    of: impl Fn(&Metered) -> f64,
+) -> Estimate {
+    let mesh = systems::place(&systems::vanilla());
+    let joules = |root: &T, place| drawn(root, place).map_or(f64::NAN, &of);
+    samples.ratio(|root| (joules(root, system), joules(root, mesh)))
+}
+
+/// Rows of a system's cellular energy over full mesh's: by the model's constants and by ARO's.
+/// `most`: what is asked; `None`: nothing.
+pub(super) fn rows<T>(
+    samples: &Samples<T>,
+    drawn: Drawn<T>,
+    system: &System,
+    most: Option<f64>,
+) -> [Row; 2] {
+    let place = systems::place(system);
+    let mean = |place| samples.mean(|root| drawn(root, place).map_or(f64::NAN, |m| m.model)).value;
+    let mut range = (f64::INFINITY, 0.0_f64);
+    for index in 0..parameters().len() {
+        let turned: [&dyn Fn(&Metered) -> f64; 2] = [&|m| m.low[index], &|m| m.high[index]];
+        for of in turned {
+            let ratio = over_mesh(samples, drawn, place, of).value;
+            range = (range.0.min(ratio), range.1.max(ratio));
+        }
+    }
+    let remark = format!(
+        "{CONSTANTS}; {:.2} and {:.1} J a run; with each constant at 80 and at 120 % the ratio \
+         lies between {:.1} and {:.1} %",
+        mean(place),
+        mean(systems::place(&systems::vanilla())),
+        100.0 * range.0,
+        100.0 * range.1
+    );
+    let row = |constants: &str, estimate: Estimate| {
+        let what = format!("{}: cellular joules over full mesh's, {constants}", system.name);
+        let row = Row::new(what).paper_says("much less").estimate(&percent(estimate), "%");
+        match most {
+            Some(most) => row.at_most(100.0 * most),
+            None => row,
+        }
+    };
+    [
+        row("constants from memory", over_mesh(samples, drawn, place, |m| m.model)).remark(remark),
+        row("constants of ARO", over_mesh(samples, drawn, place, |m| m.aro))
+            .remark("AT&T's Application Resource Optimizer, lte.conf: a published source"),
+    ]
+}
+
+/// A share as percentage.
+pub(super) fn percent(of: Estimate) -> Estimate {
+    let Estimate { value, low, high, roots } = of;
+    Estimate { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
+}
+
+/// A cell of a grid.
+pub(super) fn cell(of: Estimate) -> Value {
+    Value::between(of.value, (of.low, of.high), "")
+}
+
+/// Full mesh's joules and MultiMob's share of them, with each constant lower, as it is, and higher.
+pub(super) fn sensitivity<T>(
+    name: &str,
+    title: &str,
+    samples: &Samples<T>,
+    drawn: Drawn<T>,
+) -> Grid {
+    let columns = [
+        ("constant", ""),
+        ("full mesh", "J"),
+        ("tuned over full mesh", "%"),
+        ("authors' over full mesh", "%"),
+    ];
+    let mut grid = Grid::new(name, title, &columns);
+    let mesh = systems::place(&systems::vanilla());
+    let mut push = |what: String, of: &dyn Fn(&Metered) -> f64| {
+        let joules = samples.mean(|root| drawn(root, mesh).map_or(f64::NAN, of));
+        let mut cells = vec![Value::Text(what), cell(joules)];
+        for system in [systems::tuned(), systems::authors()] {
+            let ratio = over_mesh(samples, drawn, systems::place(&system), of);
+            cells.push(cell(percent(ratio)));
+        }
+        grid.rows.push(cells);
+    };
+    push("as they are".into(), &|m| m.model);
+    push("those of ARO".into(), &|m| m.aro);
+    for (index, parameter) in parameters().into_iter().enumerate() {
+        push(format!("{parameter} at 80 %"), &|m| m.low[index]);
+        push(format!("{parameter} at 120 %"), &|m| m.high[index]);
+    }
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_of_both_sources_are_close() {
+        let lone = |parameters: RadioParameters| {
+            let mut radio = Radio::new(parameters, Instant::ZERO);
+            radio.packet(Instant::from_secs(1), Direction::Up, 100);
+            radio.energy(Instant::from_secs(30)).traffic_j()
+        };
+        let (model, aro) = (lone(RadioParameters::of(RadioKind::Lte)), lone(aro()));
+        assert!((0.8..1.0).contains(&(aro / model)), "{aro} {model}");
+    }
+}

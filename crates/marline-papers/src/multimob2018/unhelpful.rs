@@ -1,0 +1,163 @@
+//! Weak WiFi beside a cellular path that is slow, lossy and has long queues: whether a second path
+//! helps at all.
+
+use marline_lab::figure::{Figure, Plot, cdf};
+use marline_time::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::loads::ASSISTANT;
+use super::phone_scenario::{PhoneScenario, Talk};
+use super::published::Published;
+use super::quantiles::{Ranked, counted};
+use super::radios::{CONSTANTS, cell, percent};
+use super::systems::{self, System};
+use crate::estimate::{Estimate, Samples};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::roots::{Part, Root};
+use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
+
+const WEAK: Part = Part::new("weak", 60, 240);
+
+/// A run, by each of [`systems::all`].
+#[derive(Serialize, Deserialize)]
+struct Run {
+    systems: Vec<Seen>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Seen {
+    worst_ms: f64,
+    /// Median of the delays.
+    median_ms: f64,
+    missed: u64,
+    lte_j: f64,
+}
+
+impl Seen {
+    fn of(talk: Talk) -> Seen {
+        let delays: Vec<f64> = talk.delays.iter().map(|(_, delay)| *delay).collect();
+        Seen {
+            worst_ms: talk.worst_ms(),
+            median_ms: marline_sim::median(&delays),
+            missed: talk.missed,
+            lte_j: talk.metered.map_or(0.0, |lte| lte.model),
+        }
+    }
+}
+
+/// WiFi and LTE of a root. WiFi stands still (packets wait) for 0.2 to 0.5 s on average, every 4 to
+/// 10 s: what a station does that looks for a better access point. LTE has 0.3 to 3 Mbit/s (the
+/// logarithm is uniform), 40 to 150 ms one way, 0.5 to 5 % loss and a queue of 1 to 4 s.
+fn links(root: &Root) -> [String; 2] {
+    let mut rng = root.rng("weak");
+    let mut draw = |least: f64, most: f64| (most - least).mul_add(rng.unit(), least);
+    let wifi = format!(
+        "rate={:.0}k,delay=10ms,jitter=uniform:2ms,queue=100ms,flap={:.0}ms:{:.0}ms,outage=suspend,\
+         radio=wifi",
+        draw(5e3, 20e3),
+        draw(4e3, 10e3),
+        draw(200.0, 500.0)
+    );
+    let lte = format!(
+        "rate={:.0}k,delay={:.1}ms,loss={:.2}%,queue={:.0}ms,radio=lte",
+        300.0 * draw(0.0, 10.0_f64.ln()).exp(),
+        draw(40.0, 150.0),
+        draw(0.5, 5.0),
+        draw(1e3, 4e3)
+    );
+    [wifi, lte]
+}
+
+pub(super) fn reproduce(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    all: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let (runs, rows) = context.judge(WEAK, measure, |runs| verdicts(runs, file))?;
+    let title = "WiFi with pauses beside a slow, lossy LTE with long queues: longest delay of runs \
+                 of 80 s; intervals of 99 %";
+    all.tables.push(Table::new("weak", title, rows));
+    all.grids.push(grid(&runs, context.master));
+    all.figures.push(figure(&runs));
+    Ok(())
+}
+
+fn measure(root: &Root) -> anyhow::Result<Run> {
+    let [wifi, lte] = links(root);
+    let scenario = PhoneScenario::of(&wifi, &lte, None, root.seed)?;
+    let seen = |system: &System| scenario.talk(system, &ASSISTANT, root.seed).map(Seen::of);
+    Ok(Run { systems: systems::all().iter().map(seen).collect::<anyhow::Result<_>>()? })
+}
+
+fn verdicts(runs: &Samples<Run>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
+    let alone = systems::place(&systems::single());
+    let least = 1.0 - file.tolerance("benefit")?;
+    let mut rows = Vec::new();
+    for (place, system) in systems::multipath().iter().enumerate() {
+        let ratio = runs.ratio(|run| (run.systems[place].worst_ms, run.systems[alone].worst_ms));
+        let joules = runs.mean(|run| run.systems[place].lte_j).value;
+        let what = format!("{}: mean longest delay over WiFi alone's", system.name);
+        let row = Row::new(what).estimate(&ratio, "");
+        let row = row.remark(format!("{joules:.1} J of LTE a run ({CONSTANTS})"));
+        rows.push(match system.name == systems::vanilla().name {
+            true => row.paper_says("multiple paths are not always beneficial").at_least(least),
+            false => row,
+        });
+    }
+    let mesh = systems::place(&systems::vanilla());
+    let later = runs.share(|run| {
+        let (mesh, alone) = (run.systems[mesh].worst_ms, run.systems[alone].worst_ms);
+        (u64::from(mesh >= least * alone), 1)
+    });
+    rows.push(not_always(&later));
+    Ok(rows)
+}
+
+/// "Not always" to the letter: full mesh gained nothing in more than one run in twenty.
+pub(super) fn not_always(later: &Estimate) -> Row {
+    let what = "full mesh: runs in which the longest delay is no shorter than WiFi alone's";
+    let row = Row::new(what).paper_says("multiple paths are not always beneficial");
+    row.estimate(&percent(*later), "%").at_least(5.0)
+}
+
+fn grid(runs: &Samples<Run>, master: u64) -> Grid {
+    let columns = [
+        ("system", ""),
+        ("longest delay, 10 %", "ms"),
+        ("longest delay, 50 %", "ms"),
+        ("longest delay, 90 %", "ms"),
+        ("median delay", "ms"),
+        ("missed", "per run"),
+        ("LTE", "J"),
+    ];
+    let title = format!("WiFi with pauses beside a bad LTE; joules: {CONSTANTS}");
+    let mut grid = Grid::new("weak", title, &columns);
+    for (place, system) in systems::all().iter().enumerate() {
+        let worst = Ranked::of(runs, |run| Some(run.systems[place].worst_ms));
+        let mean = |of: fn(&Seen) -> f64| cell(runs.mean(|run| of(&run.systems[place])));
+        let mut cells = vec![Value::Text(system.name.to_owned())];
+        let decile = |share| cell(counted(runs, master, |drawn| worst.quantile(drawn, share)));
+        cells.extend([0.1, 0.5, 0.9].map(decile));
+        cells.extend([
+            mean(|seen| seen.median_ms),
+            mean(|seen| seen.missed as f64),
+            mean(|seen| seen.lte_j),
+        ]);
+        grid.rows.push(cells);
+    }
+    grid
+}
+
+fn figure(runs: &Samples<Run>) -> Figure {
+    let heading = "WiFi with pauses beside a bad LTE";
+    let mut plot = Plot::new(heading, "longest delay (ms)", "share of the runs").log_x();
+    for (place, system) in systems::all().iter().enumerate() {
+        let worst = Ranked::of(runs, |run| Some(run.systems[place].worst_ms));
+        plot = plot.steps(system.name, &cdf(&worst.values()));
+    }
+    let caption = "Each system meets the same pauses of WiFi. WiFi alone waits for their end.";
+    plot.figure("weak", caption)
+}

@@ -16,6 +16,9 @@ pub(super) struct Shares<'a> {
     pub(super) above_10_mbit: &'a [f64; 3],
 }
 
+/// Something about Multipath TCP's goodput and both carriers'.
+type Holds = fn(f64, [f64; 2]) -> bool;
+
 /// Which runs of Reno a run of Multipath TCP is compared with.
 #[derive(Copy, Clone)]
 enum Against {
@@ -44,12 +47,7 @@ impl Against {
 
     /// Percent of the runs of all congestion controls in which something holds of Multipath TCP's
     /// goodput and of both carriers'.
-    fn share(
-        self,
-        samples: &Samples<Vec<StudiedRide>>,
-        class: usize,
-        holds: fn(f64, [f64; 2]) -> bool,
-    ) -> Estimate {
+    fn share(self, samples: &Samples<Vec<StudiedRide>>, class: usize, holds: Holds) -> Estimate {
         let share = samples.share(|rides| {
             let (ride, reno) = (&rides[class], self.reno(&rides[class]));
             let hits = ride.studied.iter().filter(|goodput| holds(**goodput, reno)).count();
@@ -108,7 +106,7 @@ pub(super) fn table(rows: Vec<Row>) -> Table {
 pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     let worse_than_best = published.better_than_best.map(|share| 1.0 - share);
-    let shares: [(&str, &[f64; 3], fn(f64, [f64; 2]) -> bool); 3] = [
+    let shares: [(&str, &[f64; 3], Holds); 3] = [
         ("worse than the better carrier", &worse_than_best, worse),
         ("above 3 times the worse carrier", published.above_three_worst, above_three_worst),
         ("above 0.7 of the sum of both", published.above_part_of_sum, above_part_of_sum),
@@ -152,7 +150,11 @@ pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) 
         });
         let row = Row::new(format!("{name}: rides above 10 Mbit/s, all classes"));
         let row = row.paper(100.0 * published.above_10_mbit[number], "%");
-        rows.push(row.estimate(&share.percent(), "%"));
+        let row = row.estimate(&share.percent(), "%");
+        rows.push(match *name {
+            "Reno" => row.fitted("the median rate of the cells: from this share"),
+            _ => row,
+        });
     }
     rows
 }

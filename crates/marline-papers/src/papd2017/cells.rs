@@ -44,7 +44,7 @@ pub(super) fn run(
             cells: &file.published.large_buffer,
             part: Part::new("large-buffer", 20, 40),
             buffer: LARGE_BUFFER,
-            start: Duration::from_secs(1),
+            start: Duration::from_secs(2),
             degrades: false,
         },
         Half {
@@ -104,9 +104,9 @@ impl Half<'_> {
         for cell in self.cells {
             let scene = self.scene(context, cell)?;
             let mut alone = Vec::new();
-            for path in 0..paths {
+            for (path, name) in NAMES.into_iter().enumerate().take(paths) {
                 let link = [cell.rtt_ms[path], cell.loss[path]];
-                let (name, length) = (NAMES[path], scene.download.length);
+                let length = scene.download.length;
                 let same = known
                     .iter()
                     .find(|(of, as_this, long, _)| (*of, *as_this, *long) == (name, link, length));

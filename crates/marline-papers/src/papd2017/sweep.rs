@@ -15,7 +15,7 @@ use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
 use crate::value::Value;
 
-const PART: Part = Part::new("sweep", 20, 60);
+const PART: Part = Part::new("sweep", 20, 40);
 /// kB, closer where the crossing is expected.
 const BUFFERS_KB: [u64; 8] = [300, 500, 800, 1_200, 1_500, 1_800, 2_400, 4_000];
 /// The cell of the small-buffer table whose links these are.

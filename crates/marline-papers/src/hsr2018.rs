@@ -26,9 +26,9 @@ use rows::{Efficiencies, efficiencies, of_best};
 const TEXT: &str = include_str!("../../../papers/hsr2018.toml");
 
 /// A root is one ride of each class.
-const RIDES: Part = Part::new("rides", 50, 300);
+const RIDES: Part = Part::new("rides", 50, 240);
 const STUDIED: Part = Part::new("studied", 20, 60);
-const REPLAY: Part = Part::new("replay", 50, 300);
+const REPLAY: Part = Part::new("replay", 100, 1000);
 /// A quick look is not shorter than this: connections over such paths need seconds to begin.
 const SHORTEST: Duration = Duration::from_secs(8);
 

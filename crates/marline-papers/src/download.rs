@@ -37,13 +37,18 @@ impl Download {
         Ok(report.clone())
     }
 
-    /// Mean throughput from the first SYN to the end, Mbit/s.
+    /// Mean throughput from this time on (zero: the first SYN) to the end, Mbit/s.
     ///
     /// # Errors
     /// As [`Download::run`].
-    pub(super) fn mbit_per_s(&self, variant: &Variant, seed: u64) -> anyhow::Result<f64> {
+    pub(super) fn mbit_per_s(
+        &self,
+        variant: &Variant,
+        seed: u64,
+        from: Duration,
+    ) -> anyhow::Result<f64> {
         let report = self.run(variant, seed)?;
-        let rate = report.goodput(Instant::ZERO, Instant::ZERO + self.length);
+        let rate = report.goodput(Instant::ZERO + from, Instant::ZERO + self.length);
         Ok(rate.bits_per_s() as f64 / 1e6)
     }
 }

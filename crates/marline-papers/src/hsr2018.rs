@@ -1,48 +1,55 @@
-//! Reproduction of two carriers on high-speed rail (SIGCOMM 2018): how often bonding is worse than
-//! the better carrier alone, for the kernel's scheduler, with OR&P, and with PAPD.
+//! Reproduction of high-speed rail (SIGCOMM 2018; PAPD, IETF 100): how often bonding two or three
+//! carriers is worse than the best of them alone, for the kernel's scheduler, with OR&P, and with
+//! PAPD.
 
+mod contestants;
+mod replay;
 mod ride;
+mod rows;
+mod studied;
 
-use std::path::Path;
-
-use anyhow::Context as _;
-use marline_lab::experiment::Variant;
-use marline_lab::figure::{Plot, cdf};
-use marline_link::trace::ArrivalTrace;
-use marline_link::{DuplexConfig, RateConfig};
-use marline_sim::mean;
-use marline_time::{Duration, Instant};
+use marline_time::{Duration, Rng as _};
 use serde::Deserialize;
 
-use crate::download::{Download, link};
+use crate::estimate::Samples;
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::{Context, Paper};
+use crate::roots::{Part, Root};
 use crate::table::{Grid, Reproduction, Table};
-use ride::{CLASSES, LENGTH, PATHS};
+use crate::value::Value;
+use contestants::{Ride, SCHEDULERS, StudiedRide, ride, studied_ride};
+use replay::{Recording, Replay};
+use ride::{CLASSES, LENGTH};
+use rows::{Efficiencies, efficiencies, of_best};
 
 const TEXT: &str = include_str!("../../../papers/hsr2018.toml");
 
-/// Runs of each class at full scale.
-const RUNS: usize = 100;
-/// Of these also as the study ran them.
-const STUDIED_RUNS: usize = 30;
-/// At the start so much is not looked at.
-const WARM_UP: Duration = Duration::from_secs(5);
-/// Bytes of payload, of both buffers.
-const BUFFER: u64 = 700_000;
-/// Places of the recording from which it is replayed.
-const OFFSETS: usize = 10;
-/// The recording with both carriers, in the order of [`PATHS`].
-const RECORDED: [&str; 2] = [
-    "hsr-mptcp-2018/elephant_1529470329_olia_M3_wlan3.arrivals.csv.gz",
-    "hsr-mptcp-2018/elephant_1529470329_olia_U4_wlan16.arrivals.csv.gz",
-];
+/// A root is one ride of each class.
+const RIDES: Part = Part::new("rides", 50, 240);
+const STUDIED: Part = Part::new("studied", 20, 60);
+const REPLAY: Part = Part::new("replay", 100, 1000);
+/// A quick look is not shorter than this: connections over such paths need seconds to begin.
+const SHORTEST: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Published {
     better_than_best: [f64; 3],
+    above_three_times_the_worse: [f64; 3],
+    above_seven_tenths_of_the_sum: [f64; 3],
+    above_10_mbit: [f64; 3],
+}
+
+impl Published {
+    const fn shares(&self) -> studied::Shares<'_> {
+        studied::Shares {
+            better_than_best: &self.better_than_best,
+            above_three_worst: &self.above_three_times_the_worse,
+            above_part_of_sum: &self.above_seven_tenths_of_the_sum,
+            above_10_mbit: &self.above_10_mbit,
+        }
+    }
 }
 
 /// The key.
@@ -59,224 +66,137 @@ impl Paper for HighSpeedRail {
 
     fn run(&self, context: &Context<'_>) -> anyhow::Result<Reproduction> {
         let file = PaperFile::<Published>::parse(TEXT)?;
-        let mut all = Reproduction::default();
-        let mut pooled = Vec::new();
-        for (class, better) in CLASSES.iter().zip(file.published.better_than_best) {
-            let rides: Vec<(Download, u64)> = (0..context.runs(RUNS) as u64)
-                .map(|run| Ok((class.ride(context.master + run)?, context.master + run)))
-                .collect::<anyhow::Result<_>>()?;
-            let measured = measure(context, class.name, &rides)?;
-            let mut table = shares(class.key, class.name, &measured);
-            let studied = as_studied(context, &rides)?;
-            let row = Row::new("as the study ran it (LIA; Reno alone): runs with U_c < 1");
-            table.rows.push(row.paper((1.0 - better) * 100.0, "%").ours(studied * 100.0, "%"));
-            all.tables.push(table);
-            all.figures.push(figure(class.name, class.key, &measured));
-            pooled.extend(measured);
-        }
-        let replays = replays(context.traces()?)?;
-        let measured = measure(context, "replay", &replays)?;
-        all.tables.push(shares("replay", "replay", &measured));
-        pooled.extend(measured);
-        all.tables.insert(0, verdicts(&pooled, file.tolerance("papd_of_others")?));
-        all.grids.push(rates(&pooled));
-        Ok(all)
+        let most = file.tolerance("papd_of_others")?;
+        let length = context.length(LENGTH).max(SHORTEST);
+        let tables_of = |rides: &Samples<Vec<Ride>>| tables(&Sets::of(rides, context.master), most);
+        let (rides, _) = context.judge(
+            RIDES,
+            |root| CLASSES.iter().map(|class| ride(class, length, root.seed)).collect(),
+            |rides| Ok(tables_of(rides).into_iter().flat_map(|table| table.rows).collect()),
+        )?;
+        let shares = file.published.shares();
+        let (as_studied, studied_rows) = context.judge(
+            STUDIED,
+            |root| as_studied(length, root),
+            |rides| Ok(studied::rows(rides, &shares)),
+        )?;
+        let recording = Recording::read(context.traces()?)?;
+        let of_replays = |samples: &Samples<Replay>| {
+            efficiencies(samples, context.master, |r| vec![of_best(&r.two, &r.alone)])
+        };
+        let (replays, replayed) = context.judge(
+            REPLAY,
+            |root| recording.replay(length, root),
+            |samples| Ok(rows::shares(&of_replays(samples), Some(most))),
+        )?;
+        let sets = Sets::of(&rides, context.master);
+        let wide = by_class(&as_studied, context.master, |ride| of_best(&ride.two, &ride.alone));
+        let mut tables = tables_of(&rides);
+        let title = "Two carriers with the study's buffers (2 MB to send, 3 MB to receive)";
+        tables.push(Table::new("study-buffers", title, of_classes(&wide, None)));
+        tables.push(studied::table(studied_rows));
+        tables.push(Table::new("replay", "Replay of a recording from drawn places", replayed));
+        let figures = CLASSES
+            .iter()
+            .zip(&sets.two)
+            .map(|(class, set)| rows::figure(class.key, class.name, set))
+            .collect();
+        let grids = vec![sets.means(&wide, &of_replays(&replays)), goodputs(&rides)];
+        Ok(Reproduction { tables, grids, figures, notes: Vec::new() })
     }
 }
 
-/// Schedulers, in the order of [`Measured::mbit_per_s`].
-const SCHEDULERS: [(&str, &str); 4] = [
-    ("min-RTT", "lowest-rtt"),
-    ("OR&P", "lowest-rtt+orp"),
-    (
-        "PAPD",
-        "lowest-rtt+orp+papd,best-path=off,window=2,most-window=500ms,share=0.05,hysteresis=0.1",
-    ),
-    ("PAPD with its defaults", "lowest-rtt+orp+papd"),
-];
-
-fn over(variant: Variant, congestion: &str) -> Variant {
-    variant.congestion(congestion).buffers(Some(BUFFER), Some(BUFFER))
+/// One ride of each class, and another one of each for Reno.
+fn as_studied(length: Duration, root: &Root) -> anyhow::Result<Vec<StudiedRide>> {
+    let later = root.rng("another ride").next_u64();
+    CLASSES.iter().map(|class| studied_ride(class, length, root.seed, later)).collect()
 }
 
-fn contestants() -> Vec<Variant> {
-    let bonded = SCHEDULERS.map(|(name, spec)| Variant::new(name).scheduler(spec));
-    let alone = PATHS.map(|path| Variant::alone(path, path));
-    bonded.into_iter().chain(alone).map(|variant| over(variant, "bbr")).collect()
+/// The efficiencies of each class.
+fn by_class<T>(
+    samples: &Samples<Vec<T>>,
+    master: u64,
+    of: impl Fn(&T) -> Vec<f64>,
+) -> Vec<Efficiencies> {
+    let class = |class: usize| efficiencies(samples, master, |rides| vec![of(&rides[class])]);
+    (0..CLASSES.len()).map(class).collect()
 }
 
-/// What the study compared.
-fn studied() -> Vec<Variant> {
-    let bonded = over(Variant::new("MPTCP").scheduler("lowest-rtt+orp"), "lia");
-    let alone = PATHS.map(|path| over(Variant::alone(path, path), "reno"));
-    [bonded].into_iter().chain(alone).collect()
-}
-
-/// Goodputs of one ride.
-#[derive(Clone, Debug)]
-struct Measured {
-    /// Of the schedulers.
-    mbit_per_s: [f64; 4],
-    /// Of the better carrier alone.
-    best: f64,
-    /// Of the worse.
-    worst: f64,
-}
-
-impl Measured {
-    fn of(runs: &[f64]) -> Measured {
-        Measured {
-            mbit_per_s: [runs[0], runs[1], runs[2], runs[3]],
-            best: runs[4].max(runs[5]),
-            worst: runs[4].min(runs[5]),
+/// The shares of all classes in one table.
+fn of_classes(sets: &[Efficiencies], most: Option<f64>) -> Vec<Row> {
+    let mut all = Vec::new();
+    for (class, set) in CLASSES.iter().zip(sets) {
+        for mut row in rows::shares(set, most) {
+            row.what = format!("{}: {}", class.name, row.what);
+            all.push(row);
         }
     }
+    all
+}
 
-    /// U_c of a scheduler.
-    fn efficiency(&self, scheduler: usize) -> f64 {
-        self.mbit_per_s[scheduler] / self.best
+/// Efficiencies by class with two carriers and with three.
+struct Sets {
+    two: Vec<Efficiencies>,
+    three: Vec<Efficiencies>,
+    /// Two carriers, rides of all classes.
+    all: Efficiencies,
+}
+
+impl Sets {
+    fn of(samples: &Samples<Vec<Ride>>, master: u64) -> Sets {
+        let two = |ride: &Ride| of_best(&ride.two, &ride.alone[..2]);
+        Sets {
+            two: by_class(samples, master, two),
+            three: by_class(samples, master, |ride| of_best(&ride.three, &ride.alone)),
+            all: efficiencies(samples, master, |rides| rides.iter().map(two).collect()),
+        }
+    }
+
+    fn means(&self, wide: &[Efficiencies], replays: &Efficiencies) -> Grid {
+        let mut sets = Vec::new();
+        for (what, of_class) in [
+            ("two carriers", &self.two[..]),
+            ("three carriers", &self.three),
+            ("two carriers, the study's buffers", wide),
+        ] {
+            for (class, set) in CLASSES.iter().zip(of_class) {
+                sets.push((format!("{}, {what}", class.name), set));
+            }
+        }
+        sets.push(("replay".to_owned(), replays));
+        rows::means(&sets)
     }
 }
 
-/// Goodputs of all contestants on each ride.
-fn goodputs(
-    context: &Context<'_>,
-    what: &str,
-    rides: &[(Download, u64)],
-    contestants: &[Variant],
-) -> anyhow::Result<Vec<f64>> {
-    let runs: Vec<(usize, usize)> =
-        (0..rides.len()).flat_map(|r| (0..contestants.len()).map(move |c| (r, c))).collect();
-    context.parallel(what, &runs, |(ride, contestant)| {
-        let (download, seed) = &rides[*ride];
-        let report = download.run(&contestants[*contestant], *seed)?;
-        let goodput = report.goodput(Instant::ZERO + WARM_UP, Instant::ZERO + LENGTH);
-        Ok(goodput.bits_per_s() as f64 / 1e6)
-    })
-}
-
-fn measure(
-    context: &Context<'_>,
-    what: &str,
-    rides: &[(Download, u64)],
-) -> anyhow::Result<Vec<Measured>> {
-    let goodputs = goodputs(context, what, rides, &contestants())?;
-    Ok(goodputs.chunks(contestants().len()).map(Measured::of).collect())
-}
-
-/// Share of the rides on which Multipath TCP over LIA brought less than Reno on the better carrier.
-fn as_studied(context: &Context<'_>, rides: &[(Download, u64)]) -> anyhow::Result<f64> {
-    let rides = &rides[..rides.len().min(context.runs(STUDIED_RUNS))];
-    let goodputs = goodputs(context, "as studied", rides, &studied())?;
-    Ok(below_one(goodputs.chunks(3).map(|runs| runs[0] / runs[1].max(runs[2]))))
-}
-
-/// Share of the runs in which a value is below 1.
-fn below_one(values: impl Iterator<Item = f64>) -> f64 {
-    let values: Vec<f64> = values.collect();
-    values.iter().filter(|value| **value < 1.0).count() as f64 / values.len().max(1) as f64
-}
-
-/// How much is lacking where a value is below 1, on average over all.
-fn lack(values: impl Iterator<Item = f64>) -> f64 {
-    let lacking: Vec<f64> = values.map(|value| (1.0 - value).max(0.0)).collect();
-    lacking.iter().sum::<f64>() / lacking.len().max(1) as f64
-}
-
-fn of_scheduler(measured: &[Measured], scheduler: usize) -> impl Iterator<Item = f64> {
-    measured.iter().map(move |m| m.efficiency(scheduler))
-}
-
-fn shares(key: &str, class: &str, measured: &[Measured]) -> Table {
-    let percent = |share: f64| share * 100.0;
-    let mut rows = Vec::new();
-    for (number, (name, _)) in SCHEDULERS.iter().enumerate() {
-        let values: Vec<f64> = of_scheduler(measured, number).collect();
-        let share = percent(below_one(values.iter().copied()));
-        let lost = lack(values.iter().copied());
-        let remark = format!(
-            "mean U_c {:.2}; below 1 it lacks {:.1} % on average over all runs",
-            mean(&values),
-            percent(lost)
-        );
-        rows.push(Row::new(format!("{name}: runs with U_c < 1")).ours(share, "%").remark(remark));
+/// All that is judged of rides.
+fn tables(sets: &Sets, most: f64) -> Vec<Table> {
+    let title = "Two carriers, rides of all classes";
+    let mut tables = vec![Table::new("below-one", title, rows::shares(&sets.all, Some(most)))];
+    for (class, set) in CLASSES.iter().zip(&sets.two) {
+        let rows = rows::shares(set, Some(most));
+        tables.push(Table::new(class.key, format!("Two carriers, {}", class.name), rows));
     }
-    Table::new(key, format!("{class}: {} runs", measured.len()), rows)
+    let title = "Three carriers: against the best of the three alone";
+    tables.push(Table::new("three-carriers", title, of_classes(&sets.three, Some(most))));
+    tables
 }
 
-/// What is asked, over all runs.
-fn verdicts(pooled: &[Measured], share: f64) -> Table {
-    let below: Vec<f64> = (0..4).map(|s| below_one(of_scheduler(pooled, s)) * 100.0).collect();
-    let mut rows = vec![
-        Row::new("min-RTT: runs with U_c < 1")
-            .paper_says("in many cases")
-            .ours(below[0], "%")
-            .holds(below[0] > 0.0, "more than none"),
-        Row::new("OR&P: runs with U_c < 1").paper_says("still").ours(below[1], "%"),
-    ];
-    let text = format!(
-        "less than {share} of min-RTT's ({:.1} %) and of OR&P's ({:.1} %)",
-        below[0], below[1]
-    );
-    let met = below[2] < share * below[0] && below[2] < share * below[1];
-    let row = Row::new("PAPD: runs with U_c < 1").ours(below[2], "%").holds(met, text);
-    let lacks = |scheduler: usize| lack(of_scheduler(pooled, scheduler)) * 100.0;
-    rows.push(row.remark(format!(
-        "over all runs {:.1} % of the goodput is lacking (min-RTT {:.1} %, OR&P {:.1} %)",
-        lacks(2),
-        lacks(0),
-        lacks(1)
-    )));
-    let row = Row::new("PAPD with its defaults: runs with U_c < 1");
-    rows.push(row.ours(below[3], "%"));
-    Table::new("below-one", format!("All {} runs", pooled.len()), rows)
-}
-
-fn rates(pooled: &[Measured]) -> Grid {
-    let mut columns = vec![("what", "")];
+fn goodputs(rides: &Samples<Vec<Ride>>) -> Grid {
+    let mut columns = vec![("rides", "")];
     columns.extend(SCHEDULERS.iter().map(|(name, _)| (*name, "Mbit/s")));
-    columns.extend([("better carrier", "Mbit/s"), ("worse carrier", "Mbit/s")]);
-    let mut grid = Grid::new("goodput", "Mean goodput over all runs", &columns);
-    let mean = |of: &dyn Fn(&Measured) -> f64| {
-        pooled.iter().map(of).sum::<f64>() / pooled.len().max(1) as f64
-    };
-    let mut values: Vec<f64> = (0..4).map(|s| mean(&|m: &Measured| m.mbit_per_s[s])).collect();
-    values.extend([mean(&|m: &Measured| m.best), mean(&|m: &Measured| m.worst)]);
-    grid.push(&["all runs"], &values);
+    columns.extend([("China Mobile alone", "Mbit/s"), ("China Unicom alone", "Mbit/s")]);
+    columns.push(("better of the two, ride by ride", "Mbit/s"));
+    let mut grid = Grid::new("goodput", "Mean goodput with two carriers", &columns);
+    for (number, class) in CLASSES.iter().enumerate() {
+        let mean = |of: &dyn Fn(&Ride) -> f64| {
+            let estimate = rides.mean(|root| of(&root[number]));
+            Value::between(estimate.value, (estimate.low, estimate.high), "")
+        };
+        let mut row = vec![Value::Text(class.name.to_owned())];
+        row.extend((0..SCHEDULERS.len()).map(|s| mean(&|ride: &Ride| ride.two[s])));
+        row.extend((0..2).map(|path| mean(&|ride: &Ride| ride.alone[path])));
+        row.push(mean(&|ride: &Ride| ride.alone[0].max(ride.alone[1])));
+        grid.rows.push(row);
+    }
     grid
-}
-
-fn figure(class: &str, key: &str, measured: &[Measured]) -> marline_lab::figure::Figure {
-    let title = format!("Aggregation efficiency, {class}");
-    let mut plot = Plot::new(&title, "U_c = MPTCP / better carrier alone", "share of the runs");
-    for (number, (name, _)) in SCHEDULERS.iter().enumerate() {
-        plot = plot.steps(name, &cdf(&of_scheduler(measured, number).collect::<Vec<_>>()));
-    }
-    let caption = "Left of 1 bonding was worse than the better of the two carriers alone.";
-    plot.mark_x(1.0, "better carrier").x_range(0.0, 2.0).figure(key, caption)
-}
-
-/// The recording from several places.
-fn replays(traces: &Path) -> anyhow::Result<Vec<(Download, u64)>> {
-    let window = Duration::from_millis(200);
-    let mut recorded = Vec::new();
-    for file in RECORDED {
-        let place = traces.join(file);
-        let bytes = std::fs::read(&place).with_context(|| place.display().to_string())?;
-        let trace = ArrivalTrace::parse(file, &bytes)?;
-        // IP and TCP headers with timestamps and DSS.
-        recorded.push(trace.rate_steps(window, 72).map_err(anyhow::Error::msg)?);
-    }
-    let from = |number: usize| -> anyhow::Result<(Download, u64)> {
-        let mut paths: Vec<(&'static str, DuplexConfig)> = Vec::new();
-        for (name, steps) in PATHS.iter().zip(&recorded) {
-            let mut both = link("up.rate=5M,delay=41.5ms,queue=300kB")?;
-            let period = steps.period().unwrap_or(LENGTH);
-            let start = period * number as u32 / OFFSETS as u32;
-            both.down.rate = RateConfig::Steps(ride::rotated(steps, start)?);
-            paths.push((*name, both));
-        }
-        Ok((Download { paths, length: LENGTH }, number as u64 + 1))
-    };
-    (0..OFFSETS).map(from).collect()
 }

@@ -1,9 +1,10 @@
 //! Reproduction of PAPD (IETF 100, 2017): two tables of throughputs with a large and a small
-//! buffer, five mobile scenarios, and the argument of the slides that bonding cannot win below
-//! RTT_max x best rate.
+//! buffer, five mobile scenarios, the argument of the slides that bonding cannot win below
+//! RTT_max x best rate, and their claims in scenes that are drawn.
 
 mod cells;
 mod contestants;
+mod drawn;
 mod mobile;
 mod published;
 mod sweep;
@@ -33,6 +34,7 @@ impl Paper for Papd {
         cells::run(context, &file, &mut all)?;
         mobile::run(context, &file, &mut all)?;
         sweep::run(context, &file, &mut all)?;
+        drawn::run(context, &file, &mut all)?;
         Ok(all)
     }
 }

@@ -1,27 +1,34 @@
 //! Throughput tables with a large and a small buffer.
 
-use marline_lab::figure::Bars;
+use marline_lab::figure::{Bars, Figure};
 use marline_time::Duration;
 
-use super::contestants::{LARGE_BUFFER, LINK, Measured, NAMES, SMALL_BUFFER, contestants};
-use super::published::{Cell, Published};
+use super::contestants::{LARGE_BUFFER, LINK, NAMES, PAPDS, Rates, SMALL_BUFFER, Scene, of_scene};
+use super::published::{Cell, Published, ms};
 use crate::download::{Download, link};
+use crate::estimate::{Asked, Estimate, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
 
-/// Runs of a cell.
-const SEEDS: usize = 2;
+/// Why a row with the slides' PAPD column is not judged.
+const SHARE: &str = "share=0.1: derived from this column of both tables";
+/// Why minRTT's distance to the best path is not judged with the small buffer.
+const BUFFER: &str = "buffer of 700 kB: derived from minRTT's throughput in this table";
 
 /// One of the tables.
 struct Half<'a> {
     name: &'static str,
     title: &'static str,
     cells: &'a [Cell],
+    part: Part,
     buffer: u64,
-    length: Duration,
-    /// The buffer is what limits: minRTT must show it.
+    /// What does not count.
+    start: Duration,
+    /// The buffer is what limits: bonding falls behind.
     degrades: bool,
 }
 
@@ -33,54 +40,35 @@ pub(super) fn run(
     let halves = [
         Half {
             name: "large-buffer",
-            title: "Buffer large enough: minRTT is good enough, PAPD costs its measuring",
+            title: "Buffer large enough: minRTT is good enough, PAPD performs equally well",
             cells: &file.published.large_buffer,
+            part: Part::new("large-buffer", 20, 40),
             buffer: LARGE_BUFFER,
-            length: context.length(Duration::from_secs(20)),
+            start: Duration::from_secs(2),
             degrades: false,
         },
         Half {
             name: "small-buffer",
-            title: "Small buffer: minRTT falls behind the best path, PAPD does not",
+            title: "Small buffer: minRTT falls behind the best path, PAPD outperforms it",
             cells: &file.published.small_buffer,
+            part: Part::new("small-buffer", 20, 60),
             buffer: SMALL_BUFFER,
-            length: context.length(Duration::from_secs(40)),
+            start: Duration::from_secs(4),
             degrades: true,
         },
     ];
     for half in halves {
-        let measured = measure(context, &half)?;
-        all.tables.push(table(&half, &measured, file)?);
-        all.grids.push(grid(&half, &measured));
-        all.figures.push(figure(&half, &measured));
+        let (samples, rows) = context.judge(
+            half.part,
+            |root| half.measure(context, root.seed),
+            |samples| half.rows(samples, file),
+        )?;
+        all.tables.push(Table::new(half.name, half.title, rows));
+        let estimates = half.estimates(&samples);
+        all.grids.push(half.grid(&estimates));
+        all.figures.push(half.figure(&estimates));
     }
     Ok(())
-}
-
-fn download(cell: &Cell, length: Duration) -> anyhow::Result<Download> {
-    let path = |number: usize| {
-        let (delay, loss) = (cell.rtt_ms[number] / 2.0, cell.loss[number] * 100.0);
-        let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
-        anyhow::Ok((NAMES[number], link(&text)?))
-    };
-    Ok(Download { paths: vec![path(0)?, path(1)?], length })
-}
-
-fn measure(context: &Context<'_>, half: &Half<'_>) -> anyhow::Result<Vec<Measured>> {
-    let seeds = context.runs(SEEDS);
-    let mut runs = Vec::new();
-    for cell in half.cells {
-        let download = download(cell, half.length)?;
-        for seed in 0..seeds as u64 {
-            for variant in contestants(half.buffer, NAMES) {
-                runs.push((download.clone(), variant, context.master + seed));
-            }
-        }
-    }
-    let rates = context.parallel(half.name, &runs, |(download, variant, seed)| {
-        download.mbit_per_s(variant, *seed)
-    })?;
-    Ok(rates.chunks(4 * seeds).map(Measured::of).collect())
 }
 
 fn name(cell: &Cell) -> String {
@@ -88,87 +76,183 @@ fn name(cell: &Cell) -> String {
     format!("RTT {near}/{far} ms, loss {first}/{second}")
 }
 
-fn table(
-    half: &Half<'_>,
-    measured: &[Measured],
-    file: &PaperFile<Published>,
-) -> anyhow::Result<Table> {
-    let (within, of_best) = (file.tolerance("papd_cell")?, file.tolerance("papd_of_best")?);
-    let degraded = file.tolerance("min_rtt_of_best")?;
-    let mut rows = Vec::new();
-    for (cell, ours) in half.cells.iter().zip(measured) {
-        let name = name(cell);
-        let papd = Row::new(format!("{name}: PAPD"))
-            .paper(cell.papd, "Mbit/s")
-            .ours(ours.papd, "Mbit/s")
-            .within(within);
-        let least = of_best * ours.best;
-        let text = format!("at least {of_best} of the best path ({:.1})", ours.best);
-        rows.push(papd.holds(ours.papd >= least, text));
-        let min_rtt = Row::new(format!("{name}: minRTT"))
-            .paper(cell.min_rtt, "Mbit/s")
-            .ours(ours.min_rtt, "Mbit/s");
-        let text = format!("below {degraded} of the best path ({:.1})", ours.best);
-        rows.push(match half.degrades {
-            true => min_rtt.holds(ours.min_rtt < degraded * ours.best, text),
-            false => min_rtt,
-        });
-        let best = Row::new(format!("{name}: the best path"));
-        rows.push(best.paper(cell.best, "Mbit/s").ours(ours.best, "Mbit/s"));
-    }
-    Ok(Table::new(half.name, format!("{} (mean of {SEEDS} runs)", half.title), rows))
-}
+/// Of a cell: minRTT, both PAPDs, the best path.
+type Estimates = [Estimate; 4];
 
-fn grid(half: &Half<'_>, measured: &[Measured]) -> Grid {
-    let columns = [
-        ("case", ""),
-        ("minRTT, paper", "Mbit/s"),
-        ("minRTT", "Mbit/s"),
-        ("PAPD, paper", "Mbit/s"),
-        ("PAPD", "Mbit/s"),
-        ("best path, paper", "Mbit/s"),
-        ("best path", "Mbit/s"),
-        ("minRTT / best, paper", ""),
-        ("minRTT / best", ""),
-        ("PAPD / best, paper", ""),
-        ("PAPD / best", ""),
-    ];
-    let mut grid = Grid::new(&format!("{}-cells", half.name), half.title, &columns);
-    for (cell, ours) in half.cells.iter().zip(measured) {
-        let numbers = [
-            cell.min_rtt,
-            ours.min_rtt,
-            cell.papd,
-            ours.papd,
-            cell.best,
-            ours.best,
-            cell.min_rtt / cell.best,
-            ours.min_rtt / ours.best,
-            cell.papd / cell.best,
-            ours.papd / ours.best,
-        ];
-        grid.push(&[&name(cell)], &numbers);
-    }
-    grid
-}
-
-fn figure(half: &Half<'_>, measured: &[Measured]) -> marline_lab::figure::Figure {
-    let series = ["minRTT, paper", "minRTT", "PAPD, paper", "PAPD", "best path"];
-    let mut bars = Bars::new(half.title, "throughput (Mbit/s)", &series);
-    for (cell, ours) in half.cells.iter().zip(measured) {
-        let values = [cell.min_rtt, ours.min_rtt, cell.papd, ours.papd, ours.best];
-        let Cell { rtt_ms: [_, far], loss: [first, second], .. } = cell;
-        let label = if half.degrades {
-            format!("{far} ms, {second}")
-        } else {
-            format!("{first}, {second}")
+impl Half<'_> {
+    fn scene(&self, context: &Context<'_>, cell: &Cell) -> anyhow::Result<Scene> {
+        let path = |number: usize| {
+            let (delay, loss) = (cell.rtt_ms[number] / 2.0, cell.loss[number] * 100.0);
+            let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
+            anyhow::Ok((NAMES[number], link(&text)?))
         };
-        bars = bars.group(&label, &values.map(|value| (value, None)));
+        // One period of PAPD: ten windows of four of the longest RTT, but at least 0.2 s.
+        let longest_ms = cell.rtt_ms[0].max(cell.rtt_ms[1]);
+        let period = ms((40.0 * longest_ms).max(2_000.0));
+        let [start, counts] = [self.start, period].map(|length| context.length(length));
+        let download = Download { paths: vec![path(0)?, path(1)?], length: start + counts };
+        Ok(Scene { download, buffer: self.buffer, start })
     }
-    let caption = if half.degrades {
-        "First path: RTT 50 ms, no loss. Below each group: RTT and loss of the second path."
-    } else {
-        "Both paths: RTT 10 ms. Below each group: loss of the two paths."
-    };
-    bars.figure(half.name, caption)
+
+    /// Every cell on the losses of one seed.
+    fn measure(&self, context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<Rates>> {
+        // A path alone is the same in every cell that has it, and with the small buffer the longer
+        // one cannot be the best: the buffer per its RTT is less than the other one's rate.
+        let paths = if self.degrades { 1 } else { 2 };
+        let mut known: Vec<(&str, [f64; 2], Duration, f64)> = Vec::new();
+        let mut rates = Vec::new();
+        for cell in self.cells {
+            let scene = self.scene(context, cell)?;
+            let mut alone = Vec::new();
+            for (path, name) in NAMES.into_iter().enumerate().take(paths) {
+                let link = [cell.rtt_ms[path], cell.loss[path]];
+                let length = scene.download.length;
+                let same = known
+                    .iter()
+                    .find(|(of, as_this, long, _)| (*of, *as_this, *long) == (name, link, length));
+                let rate = match same {
+                    Some((.., rate)) => *rate,
+                    None => scene.alone(name, seed)?,
+                };
+                known.push((name, link, length, rate));
+                alone.push(rate);
+            }
+            rates.push(scene.bonded(alone, seed)?);
+        }
+        Ok(rates)
+    }
+
+    fn rows(
+        &self,
+        samples: &Samples<Vec<Rates>>,
+        file: &PaperFile<Published>,
+    ) -> anyhow::Result<Vec<Row>> {
+        let within = file.tolerance("papd_cell")?;
+        let degraded = file.tolerance("min_rtt_of_best")?;
+        let mut rows = Vec::new();
+        let estimates = self.estimates(samples);
+        for (number, (cell, [min_rtt, ruleless, ruled, best])) in
+            self.cells.iter().zip(&estimates).enumerate()
+        {
+            let name = name(cell);
+            let row = Row::new(format!("{name}: minRTT"));
+            let row = row.paper(cell.min_rtt, "Mbit/s").estimate(min_rtt, "Mbit/s");
+            rows.push(match self.degrades {
+                true => {
+                    let ratio = of_scene(samples, number, |means| means.min_rtt / means.best);
+                    let text = format!("at most {degraded} of the best path");
+                    row.also(&ratio, Asked::at_most(degraded), text).fitted(BUFFER)
+                }
+                false => row,
+            });
+            let row = Row::new(format!("{name}: the best path"));
+            rows.push(row.paper(cell.best, "Mbit/s").estimate(best, "Mbit/s"));
+            for (papd, ours) in PAPDS.iter().zip([ruleless, ruled]) {
+                let row = Row::new(format!("{name}: {papd}")).paper(cell.papd, "Mbit/s");
+                rows.push(row.estimate(ours, "Mbit/s").within(within).fitted(SHARE));
+            }
+            for which in 0..PAPDS.len() {
+                rows.push(self.ratio(samples, number, which, file)?);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The claim of a table, of one cell.
+    fn ratio(
+        &self,
+        samples: &Samples<Vec<Rates>>,
+        number: usize,
+        which: usize,
+        file: &PaperFile<Published>,
+    ) -> anyhow::Result<Row> {
+        let cell = &self.cells[number];
+        let ratio = of_scene(samples, number, |means| means.papd[which] / means.min_rtt);
+        let row = Row::new(format!("{}: {} / minRTT", name(cell), PAPDS[which]));
+        let row = row.paper(cell.papd / cell.min_rtt, "").estimate(&ratio, "");
+        if !self.degrades {
+            return Ok(row.at_least(file.tolerance("papd_of_min_rtt")?));
+        }
+        let least = file.tolerance("papd_of_best")?;
+        let of_best = of_scene(samples, number, |means| means.papd[which] / means.best);
+        let text = format!("at least {least} of the best path");
+        Ok(row.at_least(1.0).also(&of_best, Asked::at_least(least), text))
+    }
+
+    fn estimates(&self, samples: &Samples<Vec<Rates>>) -> Vec<Estimates> {
+        let of = |number| {
+            [
+                of_scene(samples, number, |means| means.min_rtt),
+                of_scene(samples, number, |means| means.papd[0]),
+                of_scene(samples, number, |means| means.papd[1]),
+                of_scene(samples, number, |means| means.best),
+            ]
+        };
+        (0..self.cells.len()).map(of).collect()
+    }
+
+    fn grid(&self, estimates: &[Estimates]) -> Grid {
+        let columns = [
+            ("case", ""),
+            ("minRTT, paper", "Mbit/s"),
+            ("minRTT", "Mbit/s"),
+            ("PAPD, paper", "Mbit/s"),
+            ("PAPD", "Mbit/s"),
+            ("PAPD with the rule", "Mbit/s"),
+            ("best path, paper", "Mbit/s"),
+            ("best path", "Mbit/s"),
+        ];
+        let mut grid = Grid::new(&format!("{}-cells", self.name), self.title, &columns);
+        for (cell, ours) in self.cells.iter().zip(estimates) {
+            let ours = ours.map(|one| Value::between(one.value, (one.low, one.high), ""));
+            let [min_rtt, papd, ruled, best] = ours;
+            let papers = [cell.min_rtt, cell.papd, cell.best].map(|value| Value::new(value, ""));
+            let [paper_min_rtt, paper_papd, paper_best] = papers;
+            grid.rows.push(vec![
+                Value::Text(name(cell)),
+                paper_min_rtt,
+                min_rtt,
+                paper_papd,
+                papd,
+                ruled,
+                paper_best,
+                best,
+            ]);
+        }
+        grid
+    }
+
+    fn figure(&self, estimates: &[Estimates]) -> Figure {
+        let series =
+            ["minRTT, paper", "minRTT", "PAPD, paper", "PAPD", "PAPD with the rule", "best path"];
+        let mut bars = Bars::new(self.title, "throughput (Mbit/s)", &series);
+        for (cell, ours) in self.cells.iter().zip(estimates) {
+            let bar = |one: &Estimate| {
+                let real = one.low.is_finite() && one.high.is_finite();
+                (one.value, real.then_some((one.low, one.high)))
+            };
+            let [min_rtt, papd, ruled, best] = ours;
+            let Cell { rtt_ms: [_, far], loss: [first, second], .. } = cell;
+            let label = match self.degrades {
+                true => format!("{far} ms, {second}"),
+                false => format!("{first}, {second}"),
+            };
+            let group = [
+                (cell.min_rtt, None),
+                bar(min_rtt),
+                (cell.papd, None),
+                bar(papd),
+                bar(ruled),
+                bar(best),
+            ];
+            bars = bars.group(&label, &group);
+        }
+        let caption = match self.degrades {
+            true => {
+                "First path: RTT 50 ms, no loss. Below each group: RTT and loss of the second path."
+            }
+            false => "Both paths: RTT 10 ms. Below each group: loss of the two paths.",
+        };
+        bars.figure(self.name, caption)
+    }
 }

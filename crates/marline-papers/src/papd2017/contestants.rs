@@ -1,10 +1,20 @@
-//! Contestants, their links and buffers, and the result of a case.
+//! Contestants, their links and buffers, and what a root gives of a scene.
 
 use marline_lab::experiment::Variant;
+use marline_time::Duration;
+use serde::{Deserialize, Serialize};
+
+use crate::download::Download;
+use crate::estimate::{Estimate, Samples};
 
 /// The kernel's scheduler of the time.
 const MIN_RTT: &str = "lowest-rtt+orp";
-const PAPD: &str = "lowest-rtt+orp+papd";
+/// As on the slides: both modes are measured, nothing is modelled.
+const PAPD: &str = "lowest-rtt+orp+papd,rule=off";
+/// Ours: what buffer and RTT tell beforehand is not measured.
+const WITH_RULE: &str = "lowest-rtt+orp+papd";
+/// How the two are called in rows.
+pub(super) const PAPDS: [&str; 2] = ["PAPD", "PAPD with the rule"];
 /// 100 Mbit/s of Ethernet in IP packets of 1500 bytes.
 pub(super) const LINK: &str = "rate=97.5M,queue=1200kB";
 /// Bytes of payload, of both buffers.
@@ -13,31 +23,90 @@ pub(super) const LARGE_BUFFER: u64 = 8_000_000;
 /// The paths, by the names that their losses are drawn by.
 pub(super) const NAMES: [&str; 2] = ["first", "second"];
 
-/// Who takes part: minRTT, PAPD, and each path alone, all over BBR with this buffer.
-pub(super) fn contestants(buffer: u64, paths: [&str; 2]) -> [Variant; 4] {
-    let with = |variant: Variant| variant.congestion("bbr").buffers(Some(buffer), Some(buffer));
-    [
-        with(Variant::new("minRTT").scheduler(MIN_RTT)),
-        with(Variant::new("PAPD").scheduler(PAPD)),
-        with(Variant::alone(paths[0], paths[0])),
-        with(Variant::alone(paths[1], paths[1])),
-    ]
+/// Mbit/s of a root in a scene.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Rates {
+    pub(super) min_rtt: f64,
+    /// As on the slides, and with the rule.
+    pub(super) papd: [f64; 2],
+    /// Paths alone, those that may be the best.
+    pub(super) alone: Vec<f64>,
 }
 
-/// Mbit/s of a case.
+/// The link, the buffers and the time of a scene.
+pub(super) struct Scene {
+    pub(super) download: Download,
+    /// Of payload, both.
+    pub(super) buffer: u64,
+    /// Before it nothing counts.
+    pub(super) start: Duration,
+}
+
+fn over_bbr(variant: Variant, buffer: u64) -> Variant {
+    variant.congestion("bbr").buffers(Some(buffer), Some(buffer))
+}
+
+impl Scene {
+    fn rate(&self, variant: Variant, seed: u64) -> anyhow::Result<f64> {
+        let rate = self.download.mbit_per_s(&over_bbr(variant, self.buffer), seed, self.start)?;
+        Ok((rate * 1e3).round() / 1e3)
+    }
+
+    pub(super) fn min_rtt(&self, seed: u64) -> anyhow::Result<f64> {
+        self.rate(Variant::new("minRTT").scheduler(MIN_RTT), seed)
+    }
+
+    /// As on the slides.
+    pub(super) fn papd(&self, seed: u64) -> anyhow::Result<f64> {
+        self.rate(Variant::new("PAPD").scheduler(PAPD), seed)
+    }
+
+    /// Plain TCP over the path of this name.
+    pub(super) fn alone(&self, path: &str, seed: u64) -> anyhow::Result<f64> {
+        self.rate(Variant::alone(path, path), seed)
+    }
+
+    /// All that bond, with what the paths alone bring.
+    pub(super) fn bonded(&self, alone: Vec<f64>, seed: u64) -> anyhow::Result<Rates> {
+        let ruled = self.rate(Variant::new("PAPD").scheduler(WITH_RULE), seed)?;
+        Ok(Rates { min_rtt: self.min_rtt(seed)?, papd: [self.papd(seed)?, ruled], alone })
+    }
+
+    /// All, and each path alone.
+    pub(super) fn all(&self, seed: u64) -> anyhow::Result<Rates> {
+        let paths = &self.download.paths;
+        let alone = paths.iter().map(|(name, _)| self.alone(name, seed));
+        self.bonded(alone.collect::<anyhow::Result<_>>()?, seed)
+    }
+}
+
+/// Means over roots of what the slides have a column for.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Measured {
+pub(super) struct Means {
     pub(super) min_rtt: f64,
-    pub(super) papd: f64,
-    /// The better of the two paths alone.
+    pub(super) papd: [f64; 2],
+    /// Of the path that brings most on average.
     pub(super) best: f64,
 }
 
-impl Measured {
-    /// From the runs of the four contestants, seed after seed.
-    pub(super) fn of(runs: &[f64]) -> Measured {
-        let seeds = (runs.len() / 4).max(1) as f64;
-        let mean = |number: usize| runs.iter().skip(number).step_by(4).sum::<f64>() / seeds;
-        Measured { min_rtt: mean(0), papd: mean(1), best: mean(2).max(mean(3)) }
+impl Means {
+    pub(super) fn of<'a>(roots: impl Iterator<Item = &'a Rates> + Clone) -> Means {
+        let count = roots.clone().count() as f64;
+        let mean = |of: &dyn Fn(&Rates) -> f64| roots.clone().map(of).sum::<f64>() / count;
+        let paths = roots.clone().map(|rates| rates.alone.len()).min().unwrap_or(0);
+        Means {
+            min_rtt: mean(&|rates| rates.min_rtt),
+            papd: [mean(&|rates| rates.papd[0]), mean(&|rates| rates.papd[1])],
+            best: (0..paths).map(|path| mean(&|rates| rates.alone[path])).fold(f64::NAN, f64::max),
+        }
     }
+}
+
+/// A statistic of one scene of several, over the roots.
+pub(super) fn of_scene(
+    samples: &Samples<Vec<Rates>>,
+    scene: usize,
+    of: impl Fn(Means) -> f64,
+) -> Estimate {
+    samples.estimate(|picked| of(Means::of(picked.iter().map(|root| &root[scene]))))
 }

@@ -6,65 +6,82 @@ use marline_link::trace::{PingTrace, Probe};
 use marline_link::{DuplexConfig, Offset};
 use marline_time::{Duration, Rng, SeedTree};
 
-use super::contestants::{Measured, SMALL_BUFFER, contestants};
+use super::contestants::{PAPDS, Rates, SMALL_BUFFER, Scene, of_scene};
 use super::published::{Published, Scenario, ms};
 use crate::download::{Download, link};
+use crate::estimate::{Asked, Samples};
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::Part;
 use crate::table::{Reproduction, Table};
 
-const SEEDS: usize = 2;
-/// About as long as 380 MB take.
-const LENGTH: Duration = Duration::from_secs(100);
+const PART: Part = Part::new("mobile", 20, 50);
+/// Half as long as 380 MB take at the 60 and the 30 Mbit/s of the scenarios before [`VARYING`] and
+/// from it on. The start counts, as in a download.
+const LENGTHS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(60)];
 /// How long an RTT holds.
 const HOLDS: Duration = Duration::from_millis(200);
 const WIFI: &str = "rate=50M,up.rate=20M,queue=1MB";
 const LTE: &str = "rate=40M,up.rate=10M,queue=1MB";
+/// The scenarios from this one on have the varying RTTs in which PAPD performs better.
+const VARYING: usize = 3;
 
 pub(super) fn run(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let (scenarios, seeds) = (&file.published.mobile, context.runs(SEEDS));
-    let mut runs = Vec::new();
-    for scenario in scenarios {
-        for seed in 0..seeds as u64 {
-            let seed = context.master + seed;
-            let download = Download { length: context.length(LENGTH), ..download(scenario, seed)? };
-            for variant in contestants(SMALL_BUFFER, ["wifi", "lte"]) {
-                runs.push((download.clone(), variant, seed));
-            }
-        }
-    }
-    let rates = context.parallel("mobile", &runs, |(download, variant, seed)| {
-        download.mbit_per_s(variant, *seed)
-    })?;
-    let measured: Vec<Measured> = rates.chunks(4 * seeds).map(Measured::of).collect();
+    let scenarios = &file.published.mobile;
     let least = file.tolerance("papd_of_best")?;
-    let mut rows = Vec::new();
-    for (number, (scenario, ours)) in (1..).zip(scenarios.iter().zip(&measured)) {
-        let name = format!("scenario {number} (WiFi {} ms)", scenario.wifi_rtt_ms[1]);
-        let text = format!("at least {least} of the best path ({:.1})", ours.best);
-        let papd = Row::new(format!("{name}: PAPD")).ours(ours.papd, "Mbit/s");
-        rows.push(papd.holds(ours.papd >= least * ours.best, text));
-        let gain = Row::new(format!("{name}: PAPD / minRTT")).ours(ours.papd / ours.min_rtt, "");
-        rows.push(if number < 3 {
-            gain.paper_says("no worse")
-        } else {
-            gain.paper_says("better, as the RTT varies more").at_least(1.0)
-        });
-    }
-    let title = "A phone's download: WiFi and 4G (mean of 2 runs of 100 s)";
+    let measure = |seed: u64| -> anyhow::Result<Vec<Rates>> {
+        let rates = |(number, scenario): (usize, &Scenario)| {
+            let length = LENGTHS[usize::from(number >= VARYING)];
+            let download = download(scenario, context.length(length), seed)?;
+            Scene { download, buffer: SMALL_BUFFER, start: Duration::ZERO }.all(seed)
+        };
+        (1..).zip(scenarios).map(rates).collect()
+    };
+    let (_, rows) = context.judge(
+        PART,
+        |root| measure(root.seed),
+        |samples| Ok(rows(scenarios, samples, least)),
+    )?;
+    let title = "A phone's download over WiFi and 4G: PAPD is better as the RTT varies more";
     all.tables.push(Table::new("mobile", title, rows));
     Ok(())
 }
 
-fn download(scenario: &Scenario, seed: u64) -> anyhow::Result<Download> {
+fn rows(scenarios: &[Scenario], samples: &Samples<Vec<Rates>>, least: f64) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (place, scenario) in scenarios.iter().enumerate() {
+        let name = format!("scenario {} (WiFi {} ms)", place + 1, scenario.wifi_rtt_ms[1]);
+        let min_rtt = of_scene(samples, place, |means| means.min_rtt);
+        rows.push(Row::new(format!("{name}: minRTT")).estimate(&min_rtt, "Mbit/s"));
+        let best = of_scene(samples, place, |means| means.best);
+        rows.push(Row::new(format!("{name}: the best path")).estimate(&best, "Mbit/s"));
+        for (which, papd) in PAPDS.iter().enumerate() {
+            let rate = of_scene(samples, place, |means| means.papd[which]);
+            let of_best = of_scene(samples, place, |means| means.papd[which] / means.best);
+            let text = format!("at least {least} of the best path");
+            let row = Row::new(format!("{name}: {papd}")).estimate(&rate, "Mbit/s");
+            rows.push(row.also(&of_best, Asked::at_least(least), text));
+            let gain = of_scene(samples, place, |means| means.papd[which] / means.min_rtt);
+            let says = match place + 1 < VARYING {
+                true => "no worse",
+                false => "better, as the RTT varies more",
+            };
+            let row = Row::new(format!("{name}: {papd} / minRTT")).paper_says(says);
+            rows.push(row.estimate(&gain, "").at_least(1.0));
+        }
+    }
+    rows
+}
+
+fn download(scenario: &Scenario, length: Duration, seed: u64) -> anyhow::Result<Download> {
     let wifi = path("wifi", WIFI, scenario.wifi_rtt_ms, scenario.wifi_loss, seed)?;
     let lte = path("lte", LTE, scenario.lte_rtt_ms, scenario.lte_loss, seed)?;
-    Ok(Download { paths: vec![("wifi", wifi), ("lte", lte)], length: LENGTH })
+    Ok(Download { paths: vec![("wifi", wifi), ("lte", lte)], length })
 }
 
 fn path(
@@ -87,7 +104,7 @@ fn path(
 fn rtts(name: &str, [least, mean, most]: [f64; 3], seed: u64) -> anyhow::Result<PingTrace> {
     let power = ((most - least) / (mean - least) - 1.0).round() as i32;
     let mut rng = SeedTree::new(seed).branch(name).stream("paper/rtt");
-    let count = (LENGTH.as_nanos() / HOLDS.as_nanos()) as u32 + 1;
+    let count = (LENGTHS[1].as_nanos() / HOLDS.as_nanos()) as u32 + 1;
     let probe = |number: u32| Probe {
         at: HOLDS * number,
         rtt: Some(ms(least + (most - least) * rng.unit().powi(power))),

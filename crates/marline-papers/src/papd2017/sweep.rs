@@ -1,88 +1,152 @@
 //! Buffer sweep: the size from which bonding wins, against the slides' argument.
 
-use marline_lab::figure::Plot;
+use marline_lab::figure::{Figure, Plot};
 use marline_time::Duration;
+use serde::{Deserialize, Serialize};
 
-use super::contestants::{LINK, Measured, NAMES, contestants};
-use super::published::Published;
+use super::contestants::{LINK, NAMES, Scene};
+use super::published::{Cell, Published};
 use crate::download::{Download, link};
+use crate::estimate::Samples;
 use crate::file::PaperFile;
 use crate::judge::Row;
 use crate::paper::Context;
+use crate::roots::Part;
 use crate::table::{Grid, Reproduction, Table};
+use crate::value::Value;
 
-/// kB, a sixth apart.
-const BUFFERS_KB: [u64; 19] = [
-    250, 290, 340, 400, 470, 550, 640, 740, 860, 1_000, 1_160, 1_350, 1_570, 1_820, 2_120, 2_470,
-    2_880, 3_400, 4_000,
-];
+const PART: Part = Part::new("sweep", 20, 40);
+/// kB, closer where the crossing is expected.
+const BUFFERS_KB: [u64; 8] = [300, 500, 800, 1_200, 1_500, 1_800, 2_400, 4_000];
+/// The cell of the small-buffer table whose links these are.
 const RTT_MS: [f64; 2] = [50.0, 150.0];
-const LENGTH: Duration = Duration::from_secs(40);
+const LOSS: [f64; 2] = [0.0, 1e-4];
+const START: Duration = Duration::from_secs(3);
+const LENGTH: Duration = Duration::from_secs(10);
+
+/// Mbit/s of a root with one buffer.
+#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+struct At {
+    min_rtt: f64,
+    papd: f64,
+    /// The first path alone; the other one is as fast, longer, and loses.
+    best: f64,
+}
+
+impl At {
+    /// Means over roots, for each buffer.
+    fn means(roots: &[&Vec<At>]) -> Vec<At> {
+        let mean = |place: usize, of: fn(&At) -> f64| {
+            roots.iter().map(|root| of(&root[place])).sum::<f64>() / roots.len() as f64
+        };
+        let at = |place| At {
+            min_rtt: mean(place, |at| at.min_rtt),
+            papd: mean(place, |at| at.papd),
+            best: mean(place, |at| at.best),
+        };
+        (0..BUFFERS_KB.len()).map(at).collect()
+    }
+}
 
 pub(super) fn run(
     context: &Context<'_>,
     file: &PaperFile<Published>,
     all: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let path = |number: usize, loss: &str| {
-        let text = format!("{LINK},delay={}ms,down.loss={loss}", RTT_MS[number] / 2.0);
+    let the_cell = |cell: &&Cell| cell.rtt_ms == RTT_MS && cell.loss == LOSS;
+    let published = file.published.small_buffer.iter().find(the_cell);
+    let best = published.map_or(f64::NAN, |cell| cell.best);
+    let predicted = RTT_MS[1] / 1e3 * best / 8.0;
+    let within = file.tolerance("crossover")?;
+    let least = file.tolerance("papd_of_best")?;
+    let rows = |samples: &Samples<Vec<At>>| {
+        let crossing = samples.estimate(|picked| crossing(&At::means(picked)));
+        let row = Row::new("buffer from which minRTT is faster than the best path");
+        let row = row.paper(predicted, "MB").estimate(&crossing, "MB").within(within);
+        let says = "paper: the longest RTT (150 ms) x its rate of the best path in this cell";
+        let worst = samples.estimate(|picked| {
+            let of = |at: &At| at.papd / at.min_rtt.max(at.best);
+            At::means(picked).iter().map(of).fold(f64::INFINITY, f64::min)
+        });
+        let envelope =
+            Row::new("PAPD / the better of minRTT and the best path, at the worst buffer");
+        let envelope = envelope.paper_says("the better mode wins").estimate(&worst, "");
+        Ok(vec![row.remark(says), envelope.at_least(least)])
+    };
+    let (samples, rows) = context.judge(PART, |root| measure(context, root.seed), rows)?;
+    all.tables.push(Table::new("crossover", "When bonding wins", rows));
+    all.grids.push(grid(&samples));
+    all.figures.push(figure(&samples, predicted));
+    Ok(())
+}
+
+fn measure(context: &Context<'_>, seed: u64) -> anyhow::Result<Vec<At>> {
+    let path = |number: usize| {
+        let (delay, loss) = (RTT_MS[number] / 2.0, LOSS[number] * 100.0);
+        let text = format!("{LINK},delay={delay}ms,down.loss={loss}%");
         anyhow::Ok((NAMES[number], link(&text)?))
     };
-    let paths = vec![path(0, "0")?, path(1, "0.01%")?];
-    let download = Download { paths, length: context.length(LENGTH) };
-    let mut runs = Vec::new();
-    for kb in BUFFERS_KB {
-        runs.extend(contestants(kb * 1_000, NAMES));
-    }
-    let rates =
-        context.parallel("sweep", &runs, |variant| download.mbit_per_s(variant, context.master))?;
-    let measured: Vec<Measured> = rates.chunks(4).map(Measured::of).collect();
-    let buffers: Vec<f64> = BUFFERS_KB.iter().map(|kb| *kb as f64 / 1e3).collect();
-    // The best path without a limit: with the largest buffer.
-    let best = measured.last().map_or(f64::NAN, |last| last.best);
-    let predicted = RTT_MS[1] / 1e3 * best / 8.0;
-    let found = crossing(&buffers, &measured);
-    let row = Row::new("buffer from which minRTT is faster than the best path")
-        .paper(predicted, "MB")
-        .ours(found, "MB")
-        .within(file.tolerance("crossover")?)
-        .remark("paper: RTT_max x best rate, with the rate that is measured here");
-    all.tables.push(Table::new("crossover", "When bonding wins", vec![row]));
-    all.grids.push(grid(&buffers, &measured));
-    let line = |name: fn(&Measured) -> f64| -> Vec<(f64, f64)> {
-        buffers.iter().copied().zip(measured.iter().map(name)).collect()
+    let download = Download { paths: vec![path(0)?, path(1)?], length: context.length(LENGTH) };
+    let at = |kb: &u64| {
+        let start = context.length(START);
+        let scene = Scene { download: download.clone(), buffer: kb * 1_000, start };
+        Ok(At {
+            min_rtt: scene.min_rtt(seed)?,
+            papd: scene.papd(seed)?,
+            best: scene.alone(NAMES[0], seed)?,
+        })
     };
-    let figure = Plot::new("Throughput by buffer", "buffer (MB)", "throughput (Mbit/s)")
-        .line("minRTT", &line(|ours| ours.min_rtt))
-        .line("PAPD", &line(|ours| ours.papd))
-        .line("best path alone", &line(|ours| ours.best))
-        .mark_x(predicted, "RTT_max x best rate")
-        .log_x()
-        .figure("sweep", "RTT 50 and 150 ms, two links of 100 Mbit/s.");
-    all.figures.push(figure);
-    Ok(())
+    BUFFERS_KB.iter().map(at).collect()
+}
+
+fn megabytes() -> impl Iterator<Item = f64> {
+    BUFFERS_KB.iter().map(|kb| *kb as f64 / 1e3)
 }
 
 /// The buffer from which on minRTT stays ahead of the best path, between the last one at which it is
 /// behind and the next.
-fn crossing(buffers: &[f64], measured: &[Measured]) -> f64 {
-    let lead = |ours: &Measured| ours.min_rtt / ours.best - 1.0;
-    let Some(last) = measured.iter().rposition(|ours| lead(ours) <= 0.0) else { return f64::NAN };
-    let (Some(next), Some(at)) = (measured.get(last + 1), buffers.get(last + 1)) else {
+fn crossing(means: &[At]) -> f64 {
+    let buffers: Vec<f64> = megabytes().collect();
+    let lead = |at: &At| at.min_rtt / at.best - 1.0;
+    let Some(last) = means.iter().rposition(|at| lead(at) <= 0.0) else { return f64::NAN };
+    let (Some(next), Some(at)) = (means.get(last + 1), buffers.get(last + 1)) else {
         return f64::NAN;
     };
-    let (behind, ahead) = (lead(&measured[last]), lead(next));
+    let (behind, ahead) = (lead(&means[last]), lead(next));
     buffers[last] + (at - buffers[last]) * -behind / (ahead - behind)
 }
 
-fn grid(buffers: &[f64], measured: &[Measured]) -> Grid {
+fn grid(samples: &Samples<Vec<At>>) -> Grid {
     let columns =
         [("buffer", "MB"), ("minRTT", "Mbit/s"), ("PAPD", "Mbit/s"), ("best path", "Mbit/s")];
     let mut grid = Grid::new("sweep", "Throughput by buffer, RTT 50 and 150 ms", &columns);
-    for (buffer, ours) in buffers.iter().zip(measured) {
-        grid.push(&[], &[*buffer, ours.min_rtt, ours.papd, ours.best]);
+    for (place, buffer) in megabytes().enumerate() {
+        let between = |of: fn(&At) -> f64| {
+            let estimate = samples.mean(|root| of(&root[place]));
+            Value::between(estimate.value, (estimate.low, estimate.high), "")
+        };
+        grid.rows.push(vec![
+            Value::new(buffer, ""),
+            between(|at| at.min_rtt),
+            between(|at| at.papd),
+            between(|at| at.best),
+        ]);
     }
     grid
+}
+
+fn figure(samples: &Samples<Vec<At>>, predicted: f64) -> Figure {
+    let all: Vec<&Vec<At>> = samples.all().iter().collect();
+    let means = At::means(&all);
+    let line =
+        |of: fn(&At) -> f64| -> Vec<(f64, f64)> { megabytes().zip(means.iter().map(of)).collect() };
+    Plot::new("Throughput by buffer", "buffer (MB)", "throughput (Mbit/s)")
+        .line("minRTT", &line(|at| at.min_rtt))
+        .line("PAPD", &line(|at| at.papd))
+        .line("best path alone", &line(|at| at.best))
+        .mark_x(predicted, "RTT_max x best rate")
+        .log_x()
+        .figure("sweep", "RTT 50 and 150 ms, two links of 100 Mbit/s.")
 }
 
 #[cfg(test)]
@@ -91,14 +155,11 @@ mod tests {
 
     #[test]
     fn the_crossing_lies_between_behind_and_ahead() {
-        let measured = [80.0, 110.0, 90.0, 110.0, 130.0].map(|min_rtt| Measured {
-            min_rtt,
-            papd: 0.0,
-            best: 100.0,
-        });
-        let buffers = [1.0, 2.0, 3.0, 4.0, 5.0];
-        assert!((crossing(&buffers, &measured) - 3.5).abs() < 1e-9);
-        assert!(crossing(&buffers[..1], &measured[..1]).is_nan());
-        assert!(crossing(&buffers[..1], &measured[1..2]).is_nan());
+        let at = |min_rtt| At { min_rtt, papd: 0.0, best: 100.0 };
+        let means = [80.0, 110.0, 90.0, 110.0, 130.0].map(at);
+        // Half way from 0.8 to 1.2 MB.
+        assert!((crossing(&means) - 1.0).abs() < 1e-9);
+        assert!(crossing(&means[..1]).is_nan());
+        assert!(crossing(&means[1..2]).is_nan());
     }
 }

@@ -1,0 +1,150 @@
+//! Contestants on the train, and what a ride gives of each.
+
+use marline_lab::experiment::Variant;
+use marline_time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
+
+use super::ride::{Class, PATHS};
+use crate::download::Download;
+
+/// At the start so much is not looked at.
+const WARM_UP: Duration = Duration::from_secs(5);
+/// Bytes of payload to send and to receive: what the tables of PAPD's slides imply.
+const BUFFERS: [u64; 2] = [700_000, 700_000];
+/// Those of the study's Ubuntu: half of 4 and of 6 MB of kernel memory.
+const STUDY_BUFFERS: [u64; 2] = [2_000_000, 3_000_000];
+/// Schedulers over two carriers, in the order of [`Ride::two`].
+pub(super) const SCHEDULERS: [(&str, &str); 5] = [
+    ("min-RTT", "lowest-rtt"),
+    ("OR&P", "lowest-rtt+orp"),
+    ("PAPD", "lowest-rtt+orp+papd"),
+    ("PAPD without the rule", "lowest-rtt+orp+papd,rule=off"),
+    (
+        "PAPD fitted to these rides",
+        "lowest-rtt+orp+papd,best-path=off,window=2,most-window=500ms,share=0.05,hysteresis=0.1",
+    ),
+];
+/// Places in [`SCHEDULERS`].
+pub(super) const MIN_RTT: usize = 0;
+pub(super) const ORP: usize = 1;
+pub(super) const PAPD: usize = 2;
+pub(super) const FITTED: usize = 4;
+/// Why the last one is not judged.
+pub(super) const FITTED_TO: &str = "best-path=off, window=2, most-window=500ms, share=0.05, \
+     hysteresis=0.1: chosen by the share of such rides below 1";
+/// Congestion controls of the study, in the order of [`StudiedRide::studied`].
+pub(super) const STUDIED: [(&str, &str); 3] = [("LIA", "lia"), ("OLIA", "olia"), ("Reno", "reno")];
+
+/// Goodputs of a ride, Mbit/s.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ride {
+    /// Each carrier alone.
+    pub(super) alone: [f64; 3],
+    /// Schedulers over the first two.
+    pub(super) two: [f64; 5],
+    /// Over all three carriers; without those whose row the first scene has.
+    pub(super) three: [f64; 3],
+}
+
+/// Goodputs of a ride with the study's buffers, Mbit/s.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StudiedRide {
+    /// Over BBR: each carrier alone, and the schedulers.
+    pub(super) alone: [f64; 2],
+    pub(super) two: [f64; 3],
+    /// As the study ran it, by congestion control.
+    pub(super) studied: [f64; 3],
+    /// Reno alone on each carrier, on this ride and on another one.
+    pub(super) reno: [f64; 2],
+    pub(super) later_reno: [f64; 2],
+}
+
+/// What is set for one run.
+struct Stack<'a> {
+    download: &'a Download,
+    congestion: &'a str,
+    buffers: [u64; 2],
+    seed: u64,
+}
+
+impl Stack<'_> {
+    fn goodput(&self, variant: Variant) -> anyhow::Result<f64> {
+        let [send, receive] = self.buffers;
+        let variant = variant.congestion(self.congestion).buffers(Some(send), Some(receive));
+        let report = self.download.run(&variant, self.seed)?;
+        // A quick look is shorter than what is left out at the start.
+        let start = WARM_UP.min(self.download.length / 2);
+        let end = Instant::ZERO + self.download.length;
+        let goodput = report.goodput(Instant::ZERO + start, end);
+        Ok((goodput.bits_per_s() as f64 / 1e2).round() / 1e4)
+    }
+
+    /// The first so many schedulers.
+    fn bonded<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
+        let mut all = [0.0; N];
+        for (goodput, (name, spec)) in all.iter_mut().zip(SCHEDULERS) {
+            *goodput = self.goodput(Variant::new(name).scheduler(spec))?;
+        }
+        Ok(all)
+    }
+
+    /// Plain TCP on each of the first so many carriers.
+    fn alone<const N: usize>(&self) -> anyhow::Result<[f64; N]> {
+        let mut all = [0.0; N];
+        for (goodput, path) in all.iter_mut().zip(PATHS) {
+            *goodput = self.goodput(Variant::alone(path, path))?;
+        }
+        Ok(all)
+    }
+}
+
+/// The schedulers over BBR, and each carrier alone.
+pub(super) fn plain<const S: usize, const P: usize>(
+    download: &Download,
+    wide: bool,
+    seed: u64,
+) -> anyhow::Result<([f64; S], [f64; P])> {
+    let buffers = if wide { STUDY_BUFFERS } else { BUFFERS };
+    let stack = Stack { download, congestion: "bbr", buffers, seed };
+    Ok((stack.bonded()?, stack.alone()?))
+}
+
+/// A ride of a class, of this length.
+fn carriers(class: &Class, count: usize, length: Duration, seed: u64) -> anyhow::Result<Download> {
+    let mut download = Download { length, ..class.ride(seed)? };
+    download.paths.truncate(count);
+    Ok(download)
+}
+
+/// A ride of a class with two carriers and with three.
+pub(super) fn ride(class: &Class, length: Duration, seed: u64) -> anyhow::Result<Ride> {
+    let (three, alone) = plain(&carriers(class, 3, length, seed)?, false, seed)?;
+    let (two, []) = plain(&carriers(class, 2, length, seed)?, false, seed)?;
+    Ok(Ride { alone, two, three })
+}
+
+/// A ride of a class with the study's buffers; `later` is the root of another ride of that class.
+pub(super) fn studied_ride(
+    class: &Class,
+    length: Duration,
+    seed: u64,
+    later: u64,
+) -> anyhow::Result<StudiedRide> {
+    let this = carriers(class, 2, length, seed)?;
+    let other = carriers(class, 2, length, later)?;
+    let (two, alone) = plain(&this, true, seed)?;
+    let over = |congestion| Stack { download: &this, congestion, buffers: STUDY_BUFFERS, seed };
+    let mut studied = [0.0; 3];
+    for (goodput, (name, congestion)) in studied.iter_mut().zip(STUDIED) {
+        let variant = Variant::new(name).scheduler(SCHEDULERS[ORP].1);
+        *goodput = over(congestion).goodput(variant)?;
+    }
+    let afterwards = Stack { download: &other, seed: later, ..over("reno") };
+    Ok(StudiedRide {
+        alone,
+        two,
+        studied,
+        reno: over("reno").alone()?,
+        later_reno: afterwards.alone()?,
+    })
+}

@@ -1,0 +1,125 @@
+//! Rows and tables on aggregation efficiency: U_c is the goodput of Multipath TCP over that of the
+//! best carrier alone on the same ride.
+
+use marline_lab::figure::{Figure, Plot, cdf};
+
+use super::contestants::{FITTED, FITTED_TO, MIN_RTT, ORP, PAPD, SCHEDULERS};
+use crate::estimate::{Asked, Estimate, Samples};
+use crate::judge::Row;
+use crate::table::Grid;
+use crate::value::Value;
+
+/// U_c of the schedulers of [`SCHEDULERS`], on each ride of a root.
+pub(super) type Efficiencies = Samples<Vec<Vec<f64>>>;
+
+/// The efficiencies of what was measured on each root.
+pub(super) fn efficiencies<T>(
+    samples: &Samples<T>,
+    master: u64,
+    of: impl Fn(&T) -> Vec<Vec<f64>>,
+) -> Efficiencies {
+    Samples::new(samples.all().iter().map(of).collect(), master)
+}
+
+/// U_c of some schedulers on a ride.
+pub(super) fn of_best(bonded: &[f64], alone: &[f64]) -> Vec<f64> {
+    let best = alone.iter().copied().fold(f64::NAN, f64::max);
+    bonded.iter().map(|goodput| goodput / best).collect()
+}
+
+fn below(rides: &[Vec<f64>], scheduler: usize) -> f64 {
+    rides.iter().filter(|ride| ride[scheduler] < 1.0).count() as f64
+}
+
+/// How often each scheduler is worse than the best carrier. `judged`: PAPD with its defaults is to be
+/// worse less often than this share of min-RTT's and of OR&P's.
+pub(super) fn shares(samples: &Efficiencies, judged: Option<f64>) -> Vec<Row> {
+    let count = samples.all().first().and_then(|rides| rides.first()).map_or(0, Vec::len);
+    let row = |scheduler: usize| {
+        let hits = |rides: &Vec<Vec<f64>>| (below(rides, scheduler) as u64, rides.len() as u64);
+        let share = samples.share(hits).percent();
+        let row = Row::new(format!("{}: rides with U_c < 1", SCHEDULERS[scheduler].0));
+        let row = match scheduler {
+            MIN_RTT => row.paper_says("in many cases"),
+            ORP => row.paper_says("still"),
+            _ => row,
+        };
+        let row = row.estimate(&share, "%");
+        match judged {
+            Some(most) if scheduler == PAPD => asked(row, samples, scheduler, most),
+            Some(most) if scheduler == FITTED => {
+                asked(row, samples, scheduler, most).fitted(FITTED_TO)
+            }
+            _ => row,
+        }
+    };
+    (0..count).map(row).collect()
+}
+
+/// Paired by root: the share below 1 less so much of another scheduler's is at most 0.
+fn asked(mut row: Row, samples: &Efficiencies, scheduler: usize, most: f64) -> Row {
+    let hits = |which| samples.all().iter().map(|rides| below(rides, which)).sum::<f64>();
+    for other in [MIN_RTT, ORP] {
+        let mut excess = samples.estimate(|picked| {
+            let rides: usize = picked.iter().map(|rides| rides.len()).sum();
+            let share = |which| picked.iter().map(|rides| below(rides, which)).sum::<f64>();
+            (share(scheduler) - most * share(other)) / rides as f64
+        });
+        if hits(scheduler) + hits(other) == 0.0 {
+            // Neither was seen, which has no spread to resample; it may still happen.
+            let never = samples.share(|rides| (below(rides, scheduler) as u64, rides.len() as u64));
+            excess.high = never.high;
+        }
+        let text = format!("at most {most} of {}'s", SCHEDULERS[other].0);
+        row = row.also(&excess, Asked::at_most(0.0), text);
+    }
+    if hits(scheduler) > 0.0 {
+        let worst = samples.all().iter().flatten().map(|ride| ride[scheduler]);
+        row = row.remark(format!("least U_c {:.2}", worst.fold(f64::INFINITY, f64::min)));
+    }
+    row
+}
+
+/// Percent of a share.
+pub(super) trait Percent {
+    fn percent(self) -> Self;
+}
+
+impl Percent for Estimate {
+    fn percent(self) -> Self {
+        let Self { value, low, high, roots } = self;
+        Self { value: 100.0 * value, low: 100.0 * low, high: 100.0 * high, roots }
+    }
+}
+
+/// Mean efficiency, and what is lacking where it is below 1, of several sets of rides.
+pub(super) fn means(sets: &[(String, &Efficiencies)]) -> Grid {
+    let columns = [("rides", ""), ("scheduler", ""), ("mean U_c", ""), ("lacking to 1, mean", "%")];
+    let mut grid = Grid::new("efficiency", "Mean aggregation efficiency", &columns);
+    for (set, samples) in sets {
+        let count = samples.all().first().and_then(|rides| rides.first()).map_or(0, Vec::len);
+        for (scheduler, (name, _)) in SCHEDULERS.iter().enumerate().take(count) {
+            let over = |rides: &[Vec<f64>], of: fn(f64) -> f64| {
+                rides.iter().map(|ride| of(ride[scheduler])).sum::<f64>() / rides.len() as f64
+            };
+            let mean = samples.mean(|rides| over(rides, |u| u));
+            let lack = samples.mean(|rides| over(rides, |u| (1.0 - u).max(0.0))).percent();
+            let text = |words: &str| Value::Text(words.to_owned());
+            let number = |e: Estimate| Value::between(e.value, (e.low, e.high), "");
+            grid.rows.push(vec![text(set), text(name), number(mean), number(lack)]);
+        }
+    }
+    grid
+}
+
+/// Distribution of the efficiencies of a class with two carriers.
+pub(super) fn figure(key: &str, class: &str, samples: &Efficiencies) -> Figure {
+    let title = format!("Aggregation efficiency, {class}");
+    let mut plot = Plot::new(&title, "U_c = MPTCP / better carrier alone", "share of the rides");
+    for (number, (name, _)) in SCHEDULERS.iter().enumerate() {
+        let rides = samples.all().iter().flatten();
+        plot = plot.steps(name, &cdf(&rides.map(|ride| ride[number]).collect::<Vec<_>>()));
+    }
+    let caption = "Left of 1 bonding was worse than the better of the two carriers alone.";
+    plot.mark_x(1.0, "better carrier").x_range(0.0, 2.0).figure(key, caption)
+}

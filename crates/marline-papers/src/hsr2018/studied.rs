@@ -1,0 +1,160 @@
+//! The study's own comparison: Multipath TCP over its congestion controls against Reno on one
+//! carrier, with the shares it publishes.
+
+use super::contestants::{STUDIED, StudiedRide};
+use super::ride::CLASSES;
+use super::rows::Percent as _;
+use crate::estimate::{Estimate, Samples};
+use crate::judge::Row;
+use crate::table::Table;
+
+/// The published shares, by class, and of all flows above 10 Mbit/s by [`STUDIED`].
+pub(super) struct Shares<'a> {
+    pub(super) better_than_best: &'a [f64; 3],
+    pub(super) above_three_worst: &'a [f64; 3],
+    pub(super) above_part_of_sum: &'a [f64; 3],
+    pub(super) above_10_mbit: &'a [f64; 3],
+}
+
+/// Something about Multipath TCP's goodput and both carriers'.
+type Holds = fn(f64, [f64; 2]) -> bool;
+
+/// Which runs of Reno a run of Multipath TCP is compared with.
+#[derive(Copy, Clone)]
+enum Against {
+    /// Those on the same ride: the difference is Multipath TCP's alone.
+    SameRide,
+    /// Those on another ride of the class: the study ran one after the other.
+    AnotherRide,
+}
+
+impl Against {
+    const ALL: [Against; 2] = [Against::SameRide, Against::AnotherRide];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Against::SameRide => "same ride",
+            Against::AnotherRide => "Reno on another ride, as in the study",
+        }
+    }
+
+    const fn reno(self, ride: &StudiedRide) -> [f64; 2] {
+        match self {
+            Against::SameRide => ride.reno,
+            Against::AnotherRide => ride.later_reno,
+        }
+    }
+
+    /// Percent of the runs of all congestion controls in which something holds of Multipath TCP's
+    /// goodput and of both carriers'.
+    fn share(self, samples: &Samples<Vec<StudiedRide>>, class: usize, holds: Holds) -> Estimate {
+        let share = samples.share(|rides| {
+            let (ride, reno) = (&rides[class], self.reno(&rides[class]));
+            let hits = ride.studied.iter().filter(|goodput| holds(**goodput, reno)).count();
+            (hits as u64, ride.studied.len() as u64)
+        });
+        share.percent()
+    }
+
+    /// Runs of a root's ride of a class that are worse than the better carrier.
+    fn worse(self, rides: &[StudiedRide], class: usize) -> i64 {
+        let reno = self.reno(&rides[class]);
+        rides[class].studied.iter().filter(|goodput| worse(**goodput, reno)).count() as i64
+    }
+
+    /// How much more often, in percentage points, that is so in one class than in another.
+    fn more_often_worse(
+        self,
+        samples: &Samples<Vec<StudiedRide>>,
+        [from, to]: [usize; 2],
+    ) -> Estimate {
+        samples.estimate(|picked| {
+            let hits = |class| picked.iter().map(|rides| self.worse(rides, class)).sum::<i64>();
+            let runs = picked.len() * STUDIED.len();
+            100.0 * (hits(to) - hits(from)) as f64 / runs as f64
+        })
+    }
+
+    /// Percent of the runs of all classes.
+    fn worse_in_all(self, samples: &Samples<Vec<StudiedRide>>) -> Estimate {
+        let share = samples.share(|rides| {
+            let hits: i64 = (0..rides.len()).map(|class| self.worse(rides, class)).sum();
+            (hits as u64, (rides.len() * STUDIED.len()) as u64)
+        });
+        share.percent()
+    }
+}
+
+fn worse(goodput: f64, [first, second]: [f64; 2]) -> bool {
+    goodput < first.max(second)
+}
+
+fn above_three_worst(goodput: f64, [first, second]: [f64; 2]) -> bool {
+    goodput > 3.0 * first.min(second)
+}
+
+fn above_part_of_sum(goodput: f64, [first, second]: [f64; 2]) -> bool {
+    goodput > 0.7 * (first + second)
+}
+
+pub(super) fn table(rows: Vec<Row>) -> Table {
+    let title =
+        "As the study ran it: Multipath TCP (LIA, OLIA, Reno on each path) against Reno alone";
+    Table::new("as-studied", title, rows)
+}
+
+pub(super) fn rows(samples: &Samples<Vec<StudiedRide>>, published: &Shares<'_>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let worse_than_best = published.better_than_best.map(|share| 1.0 - share);
+    let shares: [(&str, &[f64; 3], Holds); 3] = [
+        ("worse than the better carrier", &worse_than_best, worse),
+        ("above 3 times the worse carrier", published.above_three_worst, above_three_worst),
+        ("above 0.7 of the sum of both", published.above_part_of_sum, above_part_of_sum),
+    ];
+    for (what, papers, holds) in shares {
+        for (class, (of, paper)) in CLASSES.iter().zip(papers).enumerate() {
+            for against in Against::ALL {
+                let share = against.share(samples, class, holds);
+                let row = Row::new(format!("{}: {what} ({})", of.name, against.name()));
+                rows.push(row.paper(100.0 * paper, "%").estimate(&share, "%"));
+            }
+        }
+    }
+    for against in Against::ALL {
+        let name = format!("all classes: worse than the better carrier ({})", against.name());
+        let row = Row::new(name).paper_says("most of the time");
+        let row = row.estimate(&against.worse_in_all(samples), "%");
+        rows.push(match against {
+            Against::SameRide => row,
+            Against::AnotherRide => row.at_least(50.0),
+        });
+    }
+    for pair in [[0, 1], [1, 2]] {
+        for against in Against::ALL {
+            let [from, to] = pair.map(|class| CLASSES[class].name);
+            let name = against.name();
+            let row = Row::new(format!("more often worse {to} than {from} ({name})"));
+            let paper = 100.0 * (worse_than_best[pair[1]] - worse_than_best[pair[0]]);
+            let ours = against.more_often_worse(samples, pair);
+            let row = row.paper(paper, "points").estimate(&ours, "points");
+            rows.push(match against {
+                Against::SameRide => row,
+                Against::AnotherRide => row.at_least(0.0),
+            });
+        }
+    }
+    for (number, (name, _)) in STUDIED.iter().enumerate() {
+        let share = samples.share(|rides| {
+            let above = rides.iter().filter(|ride| ride.studied[number] > 10.0).count();
+            (above as u64, rides.len() as u64)
+        });
+        let row = Row::new(format!("{name}: rides above 10 Mbit/s, all classes"));
+        let row = row.paper(100.0 * published.above_10_mbit[number], "%");
+        let row = row.estimate(&share.percent(), "%");
+        rows.push(match *name {
+            "Reno" => row.fitted("the median rate of the cells: from this share"),
+            _ => row,
+        });
+    }
+    rows
+}

@@ -1,0 +1,135 @@
+//! Drawn scenes: links and buffers that nothing was fitted to, drawn by each root from the range of
+//! the slides' tables.
+//!
+//! PAPD's share of measuring and the small buffer were derived from the tables; what the slides claim
+//! of both cases is therefore also judged where neither comes from.
+
+use marline_time::{Duration, Rng};
+use serde::{Deserialize, Serialize};
+
+use super::contestants::{NAMES, PAPDS, Rates, Scene};
+use super::published::Published;
+use crate::download::{Download, link};
+use crate::estimate::{Asked, Samples};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::roots::{Part, Root};
+use crate::table::{Reproduction, Table};
+
+const PART: Part = Part::new("drawn", 20, 120);
+/// Uniform.
+const RATE_MBIT: [f64; 2] = [20.0, 100.0];
+const RTT_MS: [f64; 2] = [10.0, 200.0];
+/// By their logarithms.
+const LOSS: [f64; 2] = [1e-4, 1e-2];
+/// In multiples of RTT_max x the rate of the faster link: bonding cannot win.
+const SMALL: [f64; 2] = [0.2, 0.9];
+/// In multiples of RTT_max x the rate of both: nothing is limited by it.
+const LARGE: [f64; 2] = [2.0, 4.0];
+/// What 1500 bytes of a link carry of payload, with timestamps and DSS.
+const PAYLOAD: f64 = 0.95;
+const START: Duration = Duration::from_secs(4);
+const LENGTH: Duration = Duration::from_secs(16);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Drawn {
+    seed: u64,
+    small: Rates,
+    large: Rates,
+}
+
+/// Throughput over that of the better of the two paths alone.
+fn of_best(rates: &Rates, ours: f64) -> f64 {
+    ours / rates.alone.iter().copied().fold(f64::NAN, f64::max)
+}
+
+pub(super) fn run(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+    all: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let (_, rows) =
+        context.judge(PART, |root| measure(context, root), |samples| rows(samples, file))?;
+    let title = "Drawn links and buffers: a pair of links of each root, with a small and a large \
+         buffer";
+    all.tables.push(Table::new("drawn", title, rows));
+    Ok(())
+}
+
+fn measure(context: &Context<'_>, root: &Root) -> anyhow::Result<Drawn> {
+    let mut rng = root.rng("drawn scene");
+    let mut between = |[low, high]: [f64; 2]| (high - low).mul_add(rng.unit(), low);
+    let mut paths = Vec::new();
+    let (mut rates, mut longest_ms) = ([0.0; 2], 0.0_f64);
+    for (name, rate) in NAMES.iter().zip(&mut rates) {
+        *rate = between(RATE_MBIT);
+        let rtt_ms = between(RTT_MS);
+        let percent = 100.0 * between(LOSS.map(f64::ln)).exp();
+        longest_ms = longest_ms.max(rtt_ms);
+        let delay_ms = rtt_ms / 2.0;
+        let text =
+            format!("rate={rate:.1}M,queue=100ms,delay={delay_ms:.1}ms,down.loss={percent:.4}%");
+        paths.push((*name, link(&text)?));
+    }
+    let [first, second] = rates;
+    // Bytes of payload that a Mbit/s brings in the longest RTT.
+    let each = PAYLOAD * longest_ms * 1e3 / 8.0;
+    let small = between(SMALL) * first.max(second) * each;
+    let large = between(LARGE) * (first + second) * each;
+    let download = Download { paths, length: context.length(LENGTH) };
+    let with = |buffer: f64| {
+        let (download, start) = (download.clone(), context.length(START));
+        Scene { download, buffer: buffer as u64, start }.all(root.seed)
+    };
+    Ok(Drawn { seed: root.seed, small: with(small)?, large: with(large)? })
+}
+
+fn rows(samples: &Samples<Drawn>, file: &PaperFile<Published>) -> anyhow::Result<Vec<Row>> {
+    let (of_min_rtt, least) = (file.tolerance("papd_of_min_rtt")?, file.tolerance("papd_of_best")?);
+    let wins = |drawn: &&Drawn| of_best(&drawn.small, drawn.small.min_rtt) > 1.0;
+    let bound = samples.share(|drawn| (u64::from(!wins(&drawn)), 1));
+    let winners: Vec<f64> = samples
+        .all()
+        .iter()
+        .filter(wins)
+        .map(|drawn| of_best(&drawn.small, drawn.small.min_rtt))
+        .collect();
+    let remark = format!(
+        "bonding won in {} of {} scenes, at most {:.2} times the best path",
+        winners.len(),
+        samples.roots(),
+        winners.iter().copied().fold(1.0, f64::max)
+    );
+    let row = Row::new("small buffer: scenes in which minRTT is no faster than the best path");
+    let row = row.paper_says("buffer <= RTT_max x T': no faster").estimate(&bound, "of the scenes");
+    let mut rows =
+        vec![row.asked(Asked::at_least(0.95), "at least 0.95 of the scenes").remark(remark)];
+    let ratio = samples.mean(|drawn| of_best(&drawn.small, drawn.small.min_rtt));
+    rows.push(Row::new("small buffer: minRTT / best path, mean").estimate(&ratio, ""));
+    for (which, papd) in PAPDS.iter().enumerate() {
+        let ratio = samples.ratio(|Drawn { small, .. }| {
+            (of_best(small, small.papd[which]), of_best(small, small.min_rtt))
+        });
+        let row = Row::new(format!("small buffer: {papd} / minRTT"));
+        rows.push(row.paper_says("outperforms it").estimate(&ratio, "").at_least(1.0));
+        let ratio = samples.mean(|Drawn { small, .. }| of_best(small, small.papd[which]));
+        let row = Row::new(format!("small buffer: {papd} / best path, mean"));
+        rows.push(row.paper_says("0.93 to 0.98").estimate(&ratio, "").at_least(least));
+        let far = samples
+            .share(|Drawn { small, .. }| (u64::from(of_best(small, small.papd[which]) < least), 1));
+        let name =
+            format!("small buffer: scenes in which {papd} is below {least} of the best path");
+        rows.push(Row::new(name).estimate(&far, "of the scenes"));
+    }
+    let ratio = samples.mean(|drawn| of_best(&drawn.large, drawn.large.min_rtt));
+    rows.push(Row::new("large buffer: minRTT / best path, mean").estimate(&ratio, ""));
+    for (which, papd) in PAPDS.iter().enumerate() {
+        let ratio = samples.ratio(|Drawn { large, .. }| {
+            (of_best(large, large.papd[which]), of_best(large, large.min_rtt))
+        });
+        let row = Row::new(format!("large buffer: {papd} / minRTT")).paper_says("equally well");
+        rows.push(row.estimate(&ratio, "").at_least(of_min_rtt));
+    }
+    Ok(rows)
+}

@@ -53,13 +53,14 @@ struct Cellular {
 }
 
 const NOTES: [&str; 3] = [
-    "A receive window of which less than a segment is left did not count as blocked in Marline before \
-     this experiment was run, and M1 and M2 hardly ever acted under small windows; mended in the core.",
-    "The ratio to the bound says little here: the bound is that of a block that finds nothing queued \
-     before it, and a full send buffer is what is measured. With jitter that is cut at 0 some packet \
-     of 3G takes no time at all, and the bound believes in luck.",
-    "A send buffer that is always full holds its size over the goodput: whoever is slower here has less \
-     throughput. That no M is slower than WiFi and yet gains throughput cannot both be so.",
+    "A receive window of which less than a segment is left did not count as blocked in Marline \
+     before this experiment was run, and M1 and M2 hardly ever acted under small windows; mended in \
+     the core.",
+    "The ratio to the bound says little here: the bound is that of a block that finds nothing \
+     queued before it, and a full send buffer is what is measured. With jitter that is cut at 0 some \
+     packet of 3G takes no time at all, and the bound believes in luck.",
+    "A send buffer that is always full holds its size over the goodput: whoever is slower here has \
+     less throughput. That no M is slower than WiFi and yet gains throughput cannot both be so.",
 ];
 
 /// The key.
@@ -78,7 +79,7 @@ impl Paper for Raiciu {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let Judged { runs, peaks, medians, claims } = study::judge(context, &file)?;
         let (losses, losses_grid) = loss::judge(context, &file)?;
-        let (nsdi, nsdi_grid) = nsdi::judge(context, &file)?;
+        let (nsdi, [nsdi_grid, exact_grid]) = nsdi::judge(context, &file)?;
         let drawn = drawn::judge(context, &file)?;
         let doubled = shown::doubled(context, &file)?;
         let tables = vec![
@@ -95,6 +96,7 @@ impl Paper for Raiciu {
             shown::plots(&runs, context.master, &file.published),
             losses_grid,
             nsdi_grid,
+            exact_grid,
             shown::rules(context)?,
             shown::buffers(context)?,
         ];
@@ -146,8 +148,8 @@ fn plot_four(runs: &density::Runs, file: &PaperFile<Published>, place: usize) ->
     };
     plot.x_range(0.0, PLOT_ENDS_MS).figure(
         &name,
-        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G goes on \
-         beyond the end of the plot.",
+        "Without M1 and M2 the connection is as slow as the slow path makes it. TCP over 3G goes \
+         on beyond the end of the plot.",
     )
 }
 
@@ -162,6 +164,7 @@ fn plot_jitters(runs: &density::Runs, file: &PaperFile<Published>) -> Figure {
     }
     plot.x_range(0.0, TO_MS).figure(
         "block-latency-jitter",
-        "Each step of the jitter moves the curve without M1 and M2 to the right; with them it stays.",
+        "Each step of the jitter moves the curve without M1 and M2 to the right; with them it \
+         stays.",
     )
 }

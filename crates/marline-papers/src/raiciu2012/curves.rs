@@ -7,6 +7,7 @@ use marline::BufferTuning;
 use marline_lab::bound::{self, Bound};
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::workload::Workload;
+use marline_time::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::paper::{Context, Effort};
@@ -82,12 +83,21 @@ impl Setting {
         Setting { name, links, send: SEND_AS_LINUX, receive: RECEIVE_AS_LINUX }
     }
 
-    /// The links of the NSDI paper, and 200 KB of payload at both ends.
-    pub(super) fn nsdi() -> Setting {
-        let links =
-            ["rate=8M,delay=10ms,queue=80ms".to_owned(), "rate=2M,delay=75ms,queue=2s".to_owned()];
-        Setting { name: "200 KB", links, send: SEND_AS_SAID, receive: SEND_AS_SAID }
+    /// The links of the NSDI paper, and 200 KB of payload at both ends. `drawn` makes of each number
+    /// of the paper (kbit/s, us, ms) the one that is used.
+    pub(super) fn nsdi(name: &'static str, mut drawn: impl FnMut(f64) -> u64) -> Setting {
+        let mut link = |kbit_per_s: f64, delay_us: f64, queue_ms: f64| {
+            let (rate, delay, queue) = (drawn(kbit_per_s), drawn(delay_us), drawn(queue_ms));
+            format!("rate={rate}k,delay={delay}us,queue={queue}ms")
+        };
+        let links = [link(8_000.0, 10_000.0, 80.0), link(2_000.0, 75_000.0, 2_000.0)];
+        Setting { send: SEND_AS_SAID, receive: SEND_AS_SAID, ..Setting::with_links(name, links) }
     }
+}
+
+/// Times a factor between `1 / spread` and `spread`, drawn evenly on a logarithmic scale.
+pub(super) fn around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
+    (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }
 
 /// A way to use the paths.
@@ -100,6 +110,8 @@ pub(super) struct Curve {
     pub(super) congestion: &'static str,
     /// How large buffers are below their bounds.
     pub(super) tuning: BufferTuning,
+    /// Loss recovery, if not the usual one.
+    pub(super) recovery: Option<&'static str>,
 }
 
 /// Which paths, and how.
@@ -136,19 +148,23 @@ impl Curve {
     /// Plain TCP on one path.
     const fn alone(name: &'static str, path: &'static str) -> Curve {
         let (way, tuning) = (Way::Alone(path), BufferTuning::Fixed);
-        Curve { name, way, congestion: CONGESTION, tuning }
+        Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }
 
     /// Both paths with this scheduler.
     pub(super) const fn with(name: &'static str, scheduler: &'static str) -> Curve {
         let (way, tuning) = (Way::Both(scheduler), BufferTuning::Fixed);
-        Curve { name, way, congestion: CONGESTION, tuning }
+        Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }
 
     fn variant(&self, setting: &Setting) -> Variant {
         let variant = match self.way {
             Way::Alone(path) => Variant::alone(self.name, path),
             Way::Both(scheduler) => Variant::new(self.name).scheduler(scheduler),
+        };
+        let variant = match self.recovery {
+            Some(recovery) => variant.recovery(recovery),
+            None => variant,
         };
         Variant {
             send_buffer: Some(setting.send),

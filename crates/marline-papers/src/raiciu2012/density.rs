@@ -24,8 +24,8 @@ struct Density {
 }
 
 impl Density {
-    /// Gaussian kernels of 20 ms or a tenth of the median, whichever is wider, looked at in steps of a
-    /// quarter of that or less.
+    /// Gaussian kernels of 20 ms or a tenth of the median, whichever is wider, looked at in steps of
+    /// a quarter of that or less.
     fn of(runs: &Runs, job: usize) -> Density {
         let medians: f64 = runs.all().iter().map(|root| root[job].p50_ms).sum();
         let width_ms = (medians / runs.roots().max(1) as f64 / 10.0).max(STUDY_BIN_MS);
@@ -100,8 +100,8 @@ pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
     })
 }
 
-/// The share of the blocks in the fullest of the study's bins, and the last of these bins that can be
-/// seen in its plots, ms.
+/// The share of the blocks in the fullest of the study's bins, and the last of these bins that can
+/// be seen in its plots, ms.
 pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimate, Estimate) {
     let bins = |root: &Vec<Seen>| -> Vec<f64> {
         let sum = |bins: &[u32]| f64::from(bins.iter().sum::<u32>());

@@ -1,5 +1,5 @@
-//! The claims on links that nothing was fitted to: those of both studies with every number drawn anew
-//! by each root.
+//! The claims on links that nothing was fitted to: those of both studies with every number drawn
+//! anew by each root.
 //!
 //! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a
 //! half and two, drawn evenly on a logarithmic scale and independently. The rule was written down
@@ -7,12 +7,9 @@
 
 use std::time::Duration;
 
-use marline_time::Rng;
-
 use super::Published;
 use super::curves::{
-    CODE, Curve, Jobs, KERNEL, NONE, PAPER, SEND_AS_SAID, SHIPPED, Setting, WIDE, WIFI, lasts,
-    measure,
+    self, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SHIPPED, Setting, WIDE, WIFI, lasts, measure,
 };
 use super::density::Runs;
 use crate::estimate::{Asked, Estimate};
@@ -30,7 +27,7 @@ const FAMILIES: [&str; 2] = ["links like CS244's", "links like NSDI's"];
 
 fn jobs(root: &Root) -> Jobs {
     let mut rng = root.rng("links");
-    let mut around = |value: f64| (value * 4.0_f64.powf(rng.unit() - 0.5)).round() as u64;
+    let mut around = |value: f64| curves::around(&mut rng, 2.0, value);
     let cs244 = [
         format!(
             "rate={}k,delay={}us,loss={}%,queue={}kB",
@@ -48,16 +45,8 @@ fn jobs(root: &Root) -> Jobs {
             around(1_500.0)
         ),
     ];
-    let mut nsdi = |rate: f64, delay_us: f64, queue_ms: f64| {
-        let (rate, delay, queue) = (around(rate), around(delay_us), around(queue_ms));
-        format!("rate={rate}k,delay={delay}us,queue={queue}ms")
-    };
-    let nsdi = [nsdi(8_000.0, 10_000.0, 80.0), nsdi(2_000.0, 75_000.0, 2_000.0)];
-    let said = Setting::with_links(FAMILIES[1], nsdi);
-    let settings = [
-        Setting::with_links(FAMILIES[0], cs244),
-        Setting { send: SEND_AS_SAID, receive: SEND_AS_SAID, ..said },
-    ];
+    let settings =
+        [Setting::with_links(FAMILIES[0], cs244), Setting::nsdi(FAMILIES[1], &mut around)];
     settings.into_iter().flat_map(|setting| EACH.map(|curve| (setting.clone(), curve))).collect()
 }
 
@@ -113,8 +102,8 @@ fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
     rows
 }
 
-/// The geometric mean of the ratio of two medians: each root has links of its own, and none of them is
-/// to count more for being slow.
+/// The geometric mean of the ratio of two medians: each root has links of its own, and none of them
+/// is to count more for being slow.
 fn geometric(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
     let Estimate { value, low, high, roots } =
         runs.mean(|root| (root[of].p50_ms / root[over].p50_ms).ln());

@@ -1,4 +1,4 @@
-//! The study's statement on losses: more of them on either link only amplify what Multipath TCP gains.
+//! The study's statement on losses: on either link they only amplify what Multipath TCP gains.
 
 use std::time::Duration;
 

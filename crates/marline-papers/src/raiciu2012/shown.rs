@@ -28,7 +28,7 @@ const DOUBLED: Part = Part::fixed("doubled", 20);
 /// As the judged curves, beside which they stand.
 const DOUBLED_LASTS: Duration = Duration::from_secs(40);
 const DOUBLED_FITTED: &str =
-    "a window of 61,440 bytes, kept at first because M1+M2 at 100 ms came nearer with it";
+    "a window of 61,440 bytes, with which M1+M2 comes nearer to the plot at 100 ms";
 
 /// Columns of every grid here, after its own words.
 const COLUMNS: [(&str, &str); 9] = [
@@ -110,6 +110,7 @@ pub(super) fn plots(runs: &Runs, master: u64, published: &Published) -> Grid {
 
 /// Each mechanism by itself, and other schedulers.
 pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
+    let counted = |name, curve| Curve { name, recovery: Some("rfc6675"), ..curve };
     let curves = [
         Curve::with("M1, kernel", "lowest-rtt+orp,penalise=off"),
         Curve::with("M1, wide", "lowest-rtt+orp,retransmit=wide,penalise=off"),
@@ -117,13 +118,16 @@ pub(super) fn rules(context: &Context<'_>) -> anyhow::Result<Grid> {
         Curve::with("BLEST, M1 and M2 (kernel)", "blest+orp"),
         Curve::with("ECF, M1 and M2 (kernel)", "ecf+orp"),
         SHIPPED,
+        counted("TCP WiFi, rfc6675", WIFI),
+        counted("M1+M2, kernel of the study, rfc6675", KERNEL),
+        counted("no M, rfc6675", NONE),
     ];
     let mut jobs = Jobs::new();
     for (jitter_ms, name) in [(100, "100 ms"), (250, "250 ms")] {
         let setting = Setting { name, ..Setting::cs244(Cs244::at(jitter_ms)) };
         jobs.extend(curves.map(|curve| (setting.clone(), curve)));
     }
-    let title = "M1 and M2 one by one, and other schedulers; links and buffers as judged";
+    let title = "M1 and M2 one by one, other schedulers, and loss recovery by counting, on the judged links";
     fill(context, RULES, &jobs, grid("rules", title, &["jitter", "curve"]))
 }
 
@@ -154,8 +158,8 @@ pub(super) fn buffers(context: &Context<'_>) -> anyhow::Result<Grid> {
             add(&Setting { name, send: 4 << 20, ..queue }, BufferTuning::Windows);
         }
     }
-    let title = "Other buffers: 200 KB as payload, as the queue of the links (which the study took it \
-                 for at first), and a 3G link on which nothing overtakes";
+    let title = "Other buffers: 200 KB as payload, as the queue of the links (which the study took \
+                 it for at first), and a 3G link on which nothing overtakes";
     fill(context, BUFFERS, &jobs, grid("buffers", title, &["setting", "curve"]))
 }
 

@@ -210,8 +210,8 @@ impl Made<'_> {
         Ok(rows)
     }
 
-    /// "MPTCP without the optimization mechanisms is able to gain throughput by utilizing both links,
-    /// but suffers from the additional latency of 3g."
+    /// "MPTCP without the optimization mechanisms is able to gain throughput by utilizing both
+    /// links, but suffers from the additional latency of 3g."
     fn without(&self, place: usize, at: &PublishedAt) -> anyhow::Result<Vec<Row>> {
         let least = self.file.tolerance("without_over_with")?;
         let none = job(place, AT_NONE);
@@ -220,8 +220,8 @@ impl Made<'_> {
             .runs
             .ratio(|root| (root[none].goodput_mbit_per_s, root[AT_WIFI].goodput_mbit_per_s));
         let held = format!(
-            "{} of {} Mbit/s; by the published means and a send buffer that is always full it would \
-             be {} there",
+            "{} of {} Mbit/s; by the published means and a send buffer that is always full it \
+             would be {} there",
             marline_lab::figure::number(self.goodput(none)),
             marline_lab::figure::number(self.goodput(AT_WIFI)),
             marline_lab::figure::number(at.mean_wifi_over_none),
@@ -256,8 +256,8 @@ impl Made<'_> {
         self.runs.mean(|root| root[job].goodput_mbit_per_s).value
     }
 
-    /// "Even as jitter increases significantly" M1 and M2 avoid increases; without them latencies are
-    /// "closer to 3G latencies as 3G jitter increases".
+    /// "Even as jitter increases significantly" M1 and M2 avoid increases; without them latencies
+    /// are "closer to 3G latencies as 3G jitter increases".
     fn with_jitter(&self) -> anyhow::Result<Vec<Row>> {
         let share = 1.0 + self.file.tolerance("with_jitter")?;
         let all = &self.file.published.at;

@@ -1,60 +1,65 @@
-//! One curve: a configuration of paths and policies, in one setting, over several runs.
+//! One run of a curve: a configuration of paths and policies, in one setting.
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use marline::BufferTuning;
 use marline_lab::bound::{self, Bound};
 use marline_lab::experiment::{Experiment, Variant, simulate};
 use marline_lab::workload::Workload;
+use marline_time::Rng;
+use serde::{Deserialize, Serialize};
 
-use crate::paper::Context;
+use crate::paper::{Context, Effort};
 
 /// What begins earlier is not looked at.
 const WARM_UP: Duration = Duration::from_secs(5);
-const LASTS: Duration = Duration::from_secs(100);
 const BLOCK_BYTES: u32 = 8_192;
-/// Steps in which densities are looked at for their peak, ms.
-const STEP_MS: f64 = 5.0;
+/// Width of a histogram's bins, ms.
+pub(super) const BIN_MS: f64 = 5.0;
+/// Every so-manieth block is compared with its bound.
+const BOUND_EVERY: usize = 16;
 
 /// Links and buffers.
-#[derive(Copy, Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Setting {
     /// What tables call it.
     pub(super) name: &'static str,
-    pub(super) links: Links,
+    /// Descriptions of WiFi and 3G.
+    pub(super) links: [String; 2],
     /// Payload that the send buffer takes, bytes.
     pub(super) send: u64,
     /// The largest receive window, bytes.
     pub(super) receive: u64,
 }
 
-/// Which links.
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub(super) enum Links {
-    /// Of the CS244 study.
-    Cs244 { jitter_ms: u32, overtaking: bool },
-    /// Of the NSDI paper.
-    Nsdi,
+/// Numbers of the links of the CS244 study.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Cs244 {
+    pub(super) jitter_ms: u32,
+    /// Whether packets of 3G overtake each other.
+    pub(super) overtaking: bool,
+    /// Random losses of WiFi and 3G, percent.
+    pub(super) loss_percent: [f64; 2],
+    /// Of each link.
+    pub(super) queue_kbyte: u32,
 }
 
-impl Links {
-    /// The descriptions of WiFi and 3G.
-    pub(super) fn describe(self) -> [String; 2] {
-        match self {
-            // 5 and 30 ms, and 1 ms for the hop behind both; 1000 packets of 1500 bytes.
-            Links::Cs244 { jitter_ms, overtaking } => {
-                let order = if overtaking { "yes" } else { "no" };
-                let jitter = format!("jitter=uniform:{jitter_ms}ms,overtaking={order}");
-                [
-                    "rate=30M,delay=6ms,loss=0.75%,queue=1500kB".to_owned(),
-                    format!("rate=3M,delay=31ms,{jitter},loss=0.1%,queue=1500kB"),
-                ]
-            }
-            Links::Nsdi => [
-                "rate=8M,delay=10ms,queue=80ms".to_owned(),
-                "rate=2M,delay=75ms,queue=2s".to_owned(),
-            ],
-        }
+impl Cs244 {
+    /// The study's links at this jitter of 3G; queues of 1000 packets of 1500 bytes.
+    pub(super) const fn at(jitter_ms: u32) -> Cs244 {
+        Cs244 { jitter_ms, overtaking: true, loss_percent: [0.75, 0.1], queue_kbyte: 1_500 }
+    }
+
+    /// 5 and 30 ms, and 1 ms for the hop behind both.
+    fn describe(self) -> [String; 2] {
+        let Cs244 { jitter_ms, overtaking, loss_percent: [wifi, cellular], queue_kbyte } = self;
+        let order = if overtaking { "yes" } else { "no" };
+        let jitter = format!("jitter=uniform:{jitter_ms}ms,overtaking={order}");
+        [
+            format!("rate=30M,delay=6ms,loss={wifi}%,queue={queue_kbyte}kB"),
+            format!("rate=3M,delay=31ms,{jitter},loss={cellular}%,queue={queue_kbyte}kB"),
+        ]
     }
 }
 
@@ -62,21 +67,37 @@ impl Links {
 pub(super) const SEND_AS_LINUX: u64 = 409_600 * 1_428 / 2_304;
 /// 200 KB of payload.
 pub(super) const SEND_AS_SAID: u64 = 204_800;
-/// 30 KB, doubled.
-pub(super) const RECEIVE_AS_LINUX: u64 = 61_440;
-/// 30 KB.
-pub(super) const RECEIVE_AS_SAID: u64 = 30_720;
+/// 30 KB: doubled when they are set, and half of that is window.
+pub(super) const RECEIVE_AS_LINUX: u64 = 30_720;
+/// 30 KB, doubled, all of it window.
+pub(super) const RECEIVE_DOUBLED: u64 = 61_440;
 
 impl Setting {
-    /// What is judged.
-    pub(super) const fn cs244(jitter_ms: u32) -> Setting {
-        Setting {
-            name: "as judged",
-            links: Links::Cs244 { jitter_ms, overtaking: true },
-            send: SEND_AS_LINUX,
-            receive: RECEIVE_AS_LINUX,
-        }
+    /// The study's buffers around these links.
+    pub(super) fn cs244(links: Cs244) -> Setting {
+        Setting::with_links("as judged", links.describe())
     }
+
+    /// The study's buffers around any links.
+    pub(super) fn with_links(name: &'static str, links: [String; 2]) -> Setting {
+        Setting { name, links, send: SEND_AS_LINUX, receive: RECEIVE_AS_LINUX }
+    }
+
+    /// The links of the NSDI paper, and 200 KB of payload at both ends. `drawn` makes of each number
+    /// of the paper (kbit/s, us, ms) the one that is used.
+    pub(super) fn nsdi(name: &'static str, mut drawn: impl FnMut(f64) -> u64) -> Setting {
+        let mut link = |kbit_per_s: f64, delay_us: f64, queue_ms: f64| {
+            let (rate, delay, queue) = (drawn(kbit_per_s), drawn(delay_us), drawn(queue_ms));
+            format!("rate={rate}k,delay={delay}us,queue={queue}ms")
+        };
+        let links = [link(8_000.0, 10_000.0, 80.0), link(2_000.0, 75_000.0, 2_000.0)];
+        Setting { send: SEND_AS_SAID, receive: SEND_AS_SAID, ..Setting::with_links(name, links) }
+    }
+}
+
+/// Times a factor between `1 / spread` and `spread`, drawn evenly on a logarithmic scale.
+pub(super) fn around(rng: &mut impl Rng, spread: f64, value: f64) -> u64 {
+    (value * spread.powf(2.0f64.mul_add(rng.unit(), -1.0))).round() as u64
 }
 
 /// A way to use the paths.
@@ -89,6 +110,8 @@ pub(super) struct Curve {
     pub(super) congestion: &'static str,
     /// How large buffers are below their bounds.
     pub(super) tuning: BufferTuning,
+    /// Loss recovery, if not the usual one.
+    pub(super) recovery: Option<&'static str>,
 }
 
 /// Which paths, and how.
@@ -103,23 +126,45 @@ pub(super) enum Way {
 /// CUBIC as it was before HyStart++.
 const CONGESTION: &str = "cubic-classic";
 
+pub(super) const WIFI: Curve = Curve::alone("TCP WiFi", "wifi");
+pub(super) const CELLULAR: Curve = Curve::alone("TCP 3G", "3g");
+pub(super) const NONE: Curve = Curve::with("no M", "lowest-rtt");
+/// The rules of the out-of-tree kernel from 2013 on, which the study ran.
+pub(super) const KERNEL: Curve = Curve::with("M1+M2, kernel of the study", "lowest-rtt+orp");
+/// The rules of the paper's text.
+pub(super) const PAPER: Curve =
+    Curve::with("M1+M2, the paper's text", "lowest-rtt+orp,retransmit=paper,penalise=paper");
+/// The rules of the code of the paper's time.
+pub(super) const CODE: Curve = Curve::with("M1+M2, code of 2012", "lowest-rtt+orp,penalise=paper");
+/// Marline's rule for M1 with the kernel's for M2.
+pub(super) const WIDE: Curve = Curve::with("M1+M2, wide", "lowest-rtt+orp,retransmit=wide");
+/// What Marline uses unless told otherwise.
+pub(super) const SHIPPED: Curve = Curve::with("Marline's min-rtt", "min-rtt");
+/// What is to be said of [`WIDE`] on the study's links.
+pub(super) const WIDE_FITTED: &str =
+    "retransmit=wide, chosen for the peaks of M1+M2 on these links";
+
 impl Curve {
     /// Plain TCP on one path.
-    pub(super) const fn alone(name: &'static str, path: &'static str) -> Curve {
+    const fn alone(name: &'static str, path: &'static str) -> Curve {
         let (way, tuning) = (Way::Alone(path), BufferTuning::Fixed);
-        Curve { name, way, congestion: CONGESTION, tuning }
+        Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }
 
     /// Both paths with this scheduler.
     pub(super) const fn with(name: &'static str, scheduler: &'static str) -> Curve {
         let (way, tuning) = (Way::Both(scheduler), BufferTuning::Fixed);
-        Curve { name, way, congestion: CONGESTION, tuning }
+        Curve { name, way, congestion: CONGESTION, tuning, recovery: None }
     }
 
     fn variant(&self, setting: &Setting) -> Variant {
         let variant = match self.way {
             Way::Alone(path) => Variant::alone(self.name, path),
             Way::Both(scheduler) => Variant::new(self.name).scheduler(scheduler),
+        };
+        let variant = match self.recovery {
+            Some(recovery) => variant.recovery(recovery),
+            None => variant,
         };
         Variant {
             send_buffer: Some(setting.send),
@@ -131,137 +176,93 @@ impl Curve {
     }
 }
 
-/// What the runs of a curve gave together.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sample {
-    /// From a block's being taken to its being read, ms, sorted.
-    pub(super) latencies_ms: Vec<f64>,
+/// What a run gave.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// How many latencies lie in each bin of [`BIN_MS`]; a latency is from a block's being taken to
+    /// its being read.
+    pub(super) counts: Vec<u32>,
+    pub(super) p5_ms: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p95_ms: f64,
+    pub(super) goodput_mbit_per_s: f64,
+    /// Carried by WiFi and 3G to the client.
+    pub(super) carried_mbyte: [f64; 2],
+    /// Sent again on another subflow.
+    pub(super) repeated_mbyte: f64,
     /// The median over the clairvoyant bound's.
     pub(super) bound_ratio: f64,
-    /// Mean of the runs.
-    pub(super) goodput_mbit_per_s: f64,
-    /// Carried by WiFi and 3G to the client, per run, MB.
-    pub(super) carried_mbyte: [f64; 2],
-    /// Sent again on another subflow, per run, MB.
-    pub(super) repeated_mbyte: f64,
 }
 
-impl Sample {
-    /// The latency below which this share of the blocks lies, ms.
-    pub(super) fn quantile(&self, share: f64) -> f64 {
-        let last = self.latencies_ms.len().saturating_sub(1);
-        let index = (share * last as f64).round() as usize;
-        self.latencies_ms.get(index).copied().unwrap_or(f64::NAN)
-    }
+/// What is run on each root: settings with the curves in them.
+pub(super) type Jobs = Vec<(Setting, Curve)>;
 
-    /// Width of the kernels that the density is made with, ms.
-    pub(super) fn bandwidth_ms(&self) -> f64 {
-        (self.quantile(0.5) / 10.0).max(20.0)
-    }
-
-    /// The highest place of the density, ms.
-    pub(super) fn peak_ms(&self) -> f64 {
-        peak(&self.latencies_ms, self.bandwidth_ms())
-    }
+/// How long a run lasts: so long, or twice the warm-up for a quick look.
+pub(super) fn lasts(context: &Context<'_>, full: Duration) -> Duration {
+    if context.effort == Effort::Quick { WARM_UP * 2 } else { full }
 }
 
-/// The highest place of the density of sorted values: by Gaussian kernels over a histogram that is
-/// much finer than they are.
-fn peak(sorted: &[f64], bandwidth: f64) -> f64 {
-    let Some(largest) = sorted.last() else { return f64::NAN };
-    let mut counts = vec![0.0; (largest / STEP_MS) as usize + 1];
-    for value in sorted {
-        counts[(value / STEP_MS) as usize] += 1.0;
-    }
-    let reach = (3.0 * bandwidth / STEP_MS).ceil() as usize;
-    let kernel: Vec<f64> =
-        (0..=reach).map(|n| (-0.5 * (n as f64 * STEP_MS / bandwidth).powi(2)).exp()).collect();
-    let density = |place: usize| -> f64 {
-        let from = place.saturating_sub(reach);
-        let near = counts.iter().enumerate().take(place + reach + 1).skip(from);
-        near.map(|(at, count)| count * kernel[at.abs_diff(place)]).sum()
-    };
-    let heights: Vec<f64> = (0..counts.len()).map(density).collect();
-    let highest = (0..heights.len()).max_by(|a, b| heights[*a].total_cmp(&heights[*b]));
-    highest.map_or(f64::NAN, |place| (place as f64 + 0.5) * STEP_MS)
-}
-
-/// Runs curves in settings, each `runs` times; one sample for each.
+/// Runs each job once from the same seed.
 ///
 /// # Errors
 /// A run failed.
 pub(super) fn measure(
-    context: &Context<'_>,
-    what: &str,
     jobs: &[(Setting, Curve)],
-    runs: usize,
-) -> anyhow::Result<Vec<Sample>> {
-    let runs = context.runs(runs);
-    let lasts = context.length(LASTS).max(WARM_UP * 3);
-    let each: Vec<(usize, u64)> = (0..jobs.len())
-        .flat_map(|job| (0..runs as u64).map(move |run| (job, context.master + run)))
-        .collect();
-    let done = context.parallel(what, &each, |(job, seed)| {
-        let (setting, curve) = &jobs[*job];
-        run(setting, curve, lasts, *seed)
-    })?;
-    Ok(done.chunks(runs).map(merge).collect())
+    lasts: Duration,
+    seed: u64,
+) -> anyhow::Result<Vec<Seen>> {
+    jobs.iter()
+        .map(|(setting, curve)| {
+            run(setting, curve, lasts, seed)
+                .with_context(|| format!("{}, {}", setting.name, curve.name))
+        })
+        .collect()
 }
 
-/// A run: its latencies and their bounds, ms.
-struct Run {
-    latencies_ms: Vec<f64>,
-    bounds_ms: Vec<f64>,
-    goodput_mbit_per_s: f64,
-    carried_mbyte: [f64; 2],
-    repeated_mbyte: f64,
-}
-
-fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<Run> {
+fn run(setting: &Setting, curve: &Curve, lasts: Duration, seed: u64) -> anyhow::Result<Seen> {
     let lasts_ms = lasts.as_millis() as u64;
     let workload = Workload::Blocks { bytes: BLOCK_BYTES, lasts_ms };
-    let [wifi, cellular] = setting.links.describe();
-    let mut experiment = Experiment::over(&[("wifi", &wifi), ("3g", &cellular)], workload);
+    let [wifi, cellular] = &setting.links;
+    let mut experiment = Experiment::over(&[("wifi", wifi), ("3g", cellular)], workload);
     experiment.warm_up = WARM_UP;
     let outcome = simulate(&experiment, &curve.variant(setting), seed)?;
     let from_ms = WARM_UP.as_secs_f64() * 1e3;
-    let messages: Vec<_> = outcome
-        .messages(&experiment.workload)
-        .into_iter()
-        .filter(|message| message.sent_ms >= from_ms)
-        .collect();
+    let mut messages = outcome.messages(&experiment.workload);
+    messages.retain(|message| message.sent_ms >= from_ms);
+    let latencies_ms: Vec<f64> = messages.iter().map(|message| message.latency_ms).collect();
+    anyhow::ensure!(!latencies_ms.is_empty(), "no block arrived");
+    let some: Vec<_> = messages.iter().copied().step_by(BOUND_EVERY).collect();
+    let bounds_ms = Bound::of(&experiment, seed)?.latencies_ms(&some);
     let carried = |name: &str| {
         let path = outcome.paths.iter().find(|path| path.name == name);
         path.map_or(0.0, |path| path.down.delivered_bytes as f64 / 1e6)
     };
-    Ok(Run {
-        bounds_ms: Bound::of(&experiment, seed)?.latencies_ms(&messages),
-        latencies_ms: messages.iter().map(|message| message.latency_ms).collect(),
-        goodput_mbit_per_s: outcome.goodput_mbit_per_s(
-            &experiment.workload,
-            from_ms,
-            lasts_ms as f64,
-        ),
-        carried_mbyte: [carried("wifi"), carried("3g")],
-        repeated_mbyte: outcome.reinjected_bytes as f64 / 1e6,
+    let quantile = |share| rounded(marline_sim::quantile(&latencies_ms, share));
+    let goodput = outcome.goodput_mbit_per_s(&experiment.workload, from_ms, lasts_ms as f64);
+    Ok(Seen {
+        counts: histogram(&latencies_ms),
+        p5_ms: quantile(0.05),
+        p50_ms: quantile(0.5),
+        p95_ms: quantile(0.95),
+        goodput_mbit_per_s: rounded(goodput),
+        carried_mbyte: [rounded(carried("wifi")), rounded(carried("3g"))],
+        repeated_mbyte: rounded(outcome.reinjected_bytes as f64 / 1e6),
+        bound_ratio: rounded(bound::ratio(&latencies_ms, &bounds_ms, 0.5)),
     })
 }
 
-fn merge(runs: &[Run]) -> Sample {
-    let all = |of: fn(&Run) -> &Vec<f64>| -> Vec<f64> {
-        runs.iter().flat_map(|run| of(run).iter().copied()).collect()
-    };
-    let mean = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).sum::<f64>() / runs.len() as f64;
-    let mut latencies_ms = all(|run| &run.latencies_ms);
-    let bound_ratio = bound::ratio(&latencies_ms, &all(|run| &run.bounds_ms), 0.5);
-    latencies_ms.sort_by(f64::total_cmp);
-    Sample {
-        latencies_ms,
-        bound_ratio,
-        goodput_mbit_per_s: mean(&|run| run.goodput_mbit_per_s),
-        carried_mbyte: [0, 1].map(|path| mean(&|run| run.carried_mbyte[path])),
-        repeated_mbyte: mean(&|run| run.repeated_mbyte),
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+fn histogram(latencies_ms: &[f64]) -> Vec<u32> {
+    let bin = |value: &f64| (value / BIN_MS).max(0.0) as usize;
+    let last = latencies_ms.iter().map(bin).max();
+    let mut counts = vec![0; last.map_or(0, |last| last + 1)];
+    for value in latencies_ms {
+        counts[bin(value)] += 1;
     }
+    counts
 }
 
 #[cfg(test)]
@@ -269,18 +270,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_where_most_values_are_not_where_the_median_is() {
-        let mut values: Vec<f64> = (0..100).map(|n| 100.0 + f64::from(n % 10)).collect();
-        values.extend((0..150).map(|n| 400.0 + f64::from(n) * 4.0));
-        values.sort_by(f64::total_cmp);
-        let found = peak(&values, 20.0);
-        assert!((found - 105.0).abs() <= STEP_MS, "{found}");
-        assert!(peak(&[], 20.0).is_nan());
-        assert!((peak(&[7.0], 20.0) - 7.5).abs() < 1e-9);
+    fn the_buffers_of_linux_are_what_the_file_says() {
+        assert_eq!(SEND_AS_LINUX, 253_866);
+        assert_eq!(RECEIVE_DOUBLED, 2 * RECEIVE_AS_LINUX);
     }
 
     #[test]
-    fn the_send_buffer_of_linux_is_what_the_file_says() {
-        assert_eq!(SEND_AS_LINUX, 253_866);
+    fn a_histogram_counts_by_bins_of_five_ms() {
+        assert_eq!(histogram(&[0.0, 4.9, 5.0, 17.0]), [2, 1, 0, 1]);
+        assert!(histogram(&[]).is_empty());
     }
 }

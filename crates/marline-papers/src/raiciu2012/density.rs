@@ -1,0 +1,189 @@
+//! Densities of pooled latencies from the roots' histograms: their peaks, heights and reach.
+//!
+//! Smoothing is linear in the counts. Each root's histogram is therefore smoothed once, and a
+//! resample only adds what the roots drawn have.
+
+use super::curves::{BIN_MS, Seen};
+use crate::estimate::{Estimate, Samples};
+
+/// The study's bins, in bins of ours.
+const STUDY_BINS: usize = 4;
+/// Width of the study's bins, ms.
+const STUDY_BIN_MS: f64 = BIN_MS * STUDY_BINS as f64;
+/// Share of the blocks in a bin of the study below which nothing is to be seen in its plots.
+const VISIBLE: f64 = 0.005;
+
+/// What a part measured on each root: a run of each of its jobs.
+pub(super) type Runs = Samples<Vec<Seen>>;
+
+/// Smoothed counts of one job.
+struct Density {
+    step_ms: f64,
+    /// By root.
+    heights: Vec<Vec<f32>>,
+}
+
+impl Density {
+    /// Gaussian kernels of 20 ms or a tenth of the median, whichever is wider, looked at in steps of
+    /// a quarter of that or less.
+    fn of(runs: &Runs, job: usize) -> Density {
+        let medians: f64 = runs.all().iter().map(|root| root[job].p50_ms).sum();
+        let width_ms = (medians / runs.roots().max(1) as f64 / 10.0).max(STUDY_BIN_MS);
+        let every = ((width_ms / 8.0 / BIN_MS) as usize).max(1);
+        let bins = runs.all().iter().map(|root| root[job].counts.len()).max().unwrap_or(0);
+        let places = bins.div_ceil(every);
+        let reach = (3.0 * width_ms / BIN_MS).ceil() as usize;
+        let kernel: Vec<f64> =
+            (0..=reach).map(|n| (-0.5 * (n as f64 * BIN_MS / width_ms).powi(2)).exp()).collect();
+        let smooth = |counts: &Vec<u32>| -> Vec<f32> {
+            let mut heights = vec![0.0_f64; places];
+            for (bin, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let from = bin.saturating_sub(reach).div_ceil(every);
+                for (place, height) in heights.iter_mut().enumerate().skip(from) {
+                    let Some(weight) = kernel.get(bin.abs_diff(place * every)) else { break };
+                    *height += weight * f64::from(*count);
+                }
+            }
+            heights.iter().map(|height| *height as f32).collect()
+        };
+        let heights = runs.all().iter().map(|root| smooth(&root[job].counts)).collect();
+        Density { step_ms: every as f64 * BIN_MS, heights }
+    }
+
+    /// Where the density of these roots together is highest, ms.
+    fn peak_ms<'a>(&self, roots: impl Iterator<Item = &'a Vec<f32>>) -> f64 {
+        let mut sum = vec![0.0_f32; self.heights.first().map_or(0, Vec::len)];
+        for root in roots {
+            for (sum, height) in sum.iter_mut().zip(root) {
+                *sum += height;
+            }
+        }
+        let highest = (0..sum.len()).max_by(|a, b| sum[*a].total_cmp(&sum[*b]));
+        highest.map_or(f64::NAN, |place| (place as f64).mul_add(self.step_ms, 0.5 * BIN_MS))
+    }
+}
+
+/// The highest place of a job's density, ms.
+pub(super) fn peak(runs: &Runs, master: u64, job: usize) -> Estimate {
+    let density = Density::of(runs, job);
+    let samples = Samples::new(density.heights.clone(), master);
+    samples.estimate(|picked| density.peak_ms(picked.iter().copied()))
+}
+
+/// The peak of one job over that of another, paired by root.
+pub(super) fn peak_ratio(runs: &Runs, master: u64, (of, over): (usize, usize)) -> Estimate {
+    let (of, over) = (Density::of(runs, of), Density::of(runs, over));
+    let both: Vec<_> = of.heights.iter().cloned().zip(over.heights.iter().cloned()).collect();
+    Samples::new(both, master).estimate(|picked| {
+        let first = of.peak_ms(picked.iter().map(|root| &root.0));
+        first / over.peak_ms(picked.iter().map(|root| &root.1))
+    })
+}
+
+/// The median of a job: the mean of the roots'.
+pub(super) fn median(runs: &Runs, job: usize) -> Estimate {
+    runs.mean(|root| root[job].p50_ms)
+}
+
+/// The median of one job over that of another, paired by root.
+pub(super) fn median_ratio(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
+    runs.ratio(|root| (root[of].p50_ms, root[over].p50_ms))
+}
+
+/// The share of a job's blocks that took no longer than this.
+pub(super) fn share_within(runs: &Runs, job: usize, limit_ms: f64) -> Estimate {
+    let bins = (limit_ms / BIN_MS) as usize;
+    runs.ratio(|root| {
+        let counts = &root[job].counts;
+        let within: u32 = counts.iter().take(bins).sum();
+        (f64::from(within), f64::from(counts.iter().sum::<u32>()))
+    })
+}
+
+/// The share of the blocks in the fullest of the study's bins, and the last of these bins that can
+/// be seen in its plots, ms.
+pub(super) fn height_and_reach(runs: &Runs, master: u64, job: usize) -> (Estimate, Estimate) {
+    let bins = |root: &Vec<Seen>| -> Vec<f64> {
+        let sum = |bins: &[u32]| f64::from(bins.iter().sum::<u32>());
+        root[job].counts.chunks(STUDY_BINS).map(sum).collect()
+    };
+    let all: Vec<Vec<f64>> = runs.all().iter().map(bins).collect();
+    let most = all.iter().map(Vec::len).max().unwrap_or(0);
+    let samples = Samples::new(all, master);
+    let shares = |picked: &[&Vec<f64>]| -> Vec<f64> {
+        let mut sum = vec![0.0; most];
+        for root in picked {
+            for (sum, count) in sum.iter_mut().zip(root.iter()) {
+                *sum += count;
+            }
+        }
+        let total: f64 = sum.iter().sum();
+        sum.iter().map(|count| count / total).collect()
+    };
+    let height = samples.estimate(|picked| shares(picked).into_iter().fold(0.0, f64::max));
+    let reach = samples.estimate(|picked| {
+        let last = shares(picked).into_iter().rposition(|share| share > VISIBLE);
+        last.map_or(f64::NAN, |last| last as f64 * STUDY_BIN_MS)
+    });
+    (height, reach)
+}
+
+/// Share of a job's blocks for every 20 ms up to a latency, smoothed, as a line.
+pub(super) fn line(runs: &Runs, job: usize, to_ms: f64) -> Vec<(f64, f64)> {
+    let density = Density::of(runs, job);
+    let places = density.heights.first().map_or(0, Vec::len);
+    let at = |place: usize| (place as f64).mul_add(density.step_ms, 0.5 * BIN_MS);
+    let sum = |place: usize| density.heights.iter().map(|root| f64::from(root[place])).sum::<f64>();
+    let sums: Vec<f64> = (0..places).map(sum).collect();
+    let scale = STUDY_BIN_MS / density.step_ms / sums.iter().sum::<f64>();
+    let points = sums.iter().enumerate().map(|(place, sum)| (at(place), scale * sum));
+    points.take_while(|point| point.0 <= to_ms).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(latencies_ms: &[f64], roots: usize) -> Runs {
+        let mut counts = vec![0; 400];
+        for latency in latencies_ms {
+            counts[(latency / BIN_MS) as usize] += 1;
+        }
+        let p50_ms = marline_sim::quantile(latencies_ms, 0.5);
+        let seen = Seen { counts, p50_ms, ..Seen::default() };
+        Samples::new(vec![vec![seen]; roots], 1)
+    }
+
+    #[test]
+    fn the_peak_is_where_most_values_are_not_where_the_median_is() {
+        let mut values: Vec<f64> = (0..100).map(|n| 100.0 + f64::from(n % 10)).collect();
+        values.extend((0..150).map(|n| 400.0 + f64::from(n) * 4.0));
+        let runs = of(&values, 5);
+        let found = peak(&runs, 1, 0);
+        assert!((found.value - 105.0).abs() <= BIN_MS, "{found:?}");
+        assert_eq!((found.low, found.high), (found.value, found.value));
+        let ratio = peak_ratio(&runs, 1, (0, 0));
+        assert_eq!((ratio.value, ratio.low, ratio.high), (1.0, 1.0, 1.0));
+        assert!((peak(&of(&[7.0], 2), 1, 0).value - 7.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn heights_and_reach_are_those_of_bins_of_twenty_ms() {
+        // A fifth in the bin from 100 ms on, the rest one by one, the last of them at 260 ms.
+        let mut values = vec![110.0; 4];
+        values.extend((0..16).map(|n| 120.0 + 20.0 * f64::from(n)));
+        let runs = of(&values, 3);
+        let (height, reach) = height_and_reach(&runs, 1, 0);
+        assert_eq!((height.value, reach.value), (0.2, 420.0));
+        assert_eq!(share_within(&runs, 0, 120.0).value, 0.2);
+    }
+
+    #[test]
+    fn a_line_holds_all_blocks() {
+        let values: Vec<f64> = (0..500).map(|n| 300.0 + f64::from(n)).collect();
+        let points = line(&of(&values, 2), 0, 3_000.0);
+        let step = points[1].0 - points[0].0;
+        let all: f64 = points.iter().map(|point| point.1 * step / STUDY_BIN_MS).sum();
+        assert!((all - 1.0).abs() < 1e-3, "{all}");
+    }
+}

@@ -1,0 +1,111 @@
+//! The claims on links that nothing was fitted to: those of both studies with every number drawn
+//! anew by each root.
+//!
+//! Each number of a link (rate, delay, loss, jitter, queue) is the study's times a factor between a
+//! half and two, drawn evenly on a logarithmic scale and independently. The rule was written down
+//! before anything was run with it.
+
+use std::time::Duration;
+
+use super::Published;
+use super::curves::{
+    self, CODE, Curve, Jobs, KERNEL, NONE, PAPER, SHIPPED, Setting, WIDE, WIFI, lasts, measure,
+};
+use super::density::Runs;
+use crate::estimate::{Asked, Estimate};
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::roots::{Part, Root};
+
+const LASTS: Duration = Duration::from_secs(30);
+const PART: Part = Part::new("drawn", 20, 100);
+const EACH: [Curve; 7] = [WIFI, NONE, KERNEL, PAPER, CODE, WIDE, SHIPPED];
+const AT_NONE: usize = 1;
+const RULES: std::ops::Range<usize> = 2..7;
+const FAMILIES: [&str; 2] = ["links like CS244's", "links like NSDI's"];
+
+fn jobs(root: &Root) -> Jobs {
+    let mut rng = root.rng("links");
+    let mut around = |value: f64| curves::around(&mut rng, 2.0, value);
+    let cs244 = [
+        format!(
+            "rate={}k,delay={}us,loss={}%,queue={}kB",
+            around(30_000.0),
+            around(6_000.0),
+            around(7_500.0) as f64 / 1e4,
+            around(1_500.0)
+        ),
+        format!(
+            "rate={}k,delay={}us,jitter=uniform:{}us,overtaking=yes,loss={}%,queue={}kB",
+            around(3_000.0),
+            around(31_000.0),
+            around(100_000.0),
+            around(1_000.0) as f64 / 1e4,
+            around(1_500.0)
+        ),
+    ];
+    let settings =
+        [Setting::with_links(FAMILIES[0], cs244), Setting::nsdi(FAMILIES[1], &mut around)];
+    settings.into_iter().flat_map(|setting| EACH.map(|curve| (setting.clone(), curve))).collect()
+}
+
+/// Rows on links drawn.
+pub(super) fn judge(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<Vec<Row>> {
+    let long = lasts(context, LASTS);
+    // What each study says of M1+M2 beside TCP over WiFi.
+    let same = 1.0 + file.tolerance("same")?;
+    let most = [(same, "about as fast, or faster"), (1.0, "faster")];
+    let all = |runs: &Runs| -> Vec<Row> {
+        (0..FAMILIES.len()).flat_map(|family| rows(runs, family, most[family])).collect()
+    };
+    let (_, rows) =
+        context.judge(PART, |root| measure(&jobs(root), long, root.seed), |runs| Ok(all(runs)))?;
+    Ok(rows)
+}
+
+fn rows(runs: &Runs, family: usize, (most, says): (f64, &str)) -> Vec<Row> {
+    let from = family * EACH.len();
+    let row = |what: String| Row::new(format!("{}: {what}", FAMILIES[family]));
+    let none = geometric(runs, (from + AT_NONE, from));
+    let mut rows = vec![
+        row("no M over TCP WiFi, p50".to_owned())
+            .paper_says("slower")
+            .estimate(&none, "")
+            .at_least(1.0),
+    ];
+    for curve in RULES {
+        let (name, job) = (EACH[curve].name, from + curve);
+        let over_wifi = geometric(runs, (job, from));
+        rows.push(
+            row(format!("{name} over TCP WiFi, p50"))
+                .paper_says(says)
+                .estimate(&over_wifi, "")
+                .asked(Asked::at_most(most), format!("at most {most} ({says})")),
+        );
+        rows.push(
+            row(format!("no M over {name}, p50"))
+                .paper_says("slower without")
+                .estimate(&geometric(runs, (from + AT_NONE, job)), "")
+                .at_least(1.0),
+        );
+        let as_good = runs.share(|root| {
+            let met = root[job].p50_ms <= most * root[from].p50_ms;
+            (u64::from(met), 1)
+        });
+        let what = format!("{name}: links on which p50 is at most {most} of TCP WiFi's");
+        rows.push(row(what).estimate(&as_good, ""));
+    }
+    rows
+}
+
+/// The geometric mean of the ratio of two medians: each root has links of its own, and none of them
+/// is to count more for being slow.
+fn geometric(runs: &Runs, (of, over): (usize, usize)) -> Estimate {
+    let Estimate { value, low, high, roots } =
+        runs.mean(|root| (root[of].p50_ms / root[over].p50_ms).ln());
+    Estimate { value: value.exp(), low: low.exp(), high: high.exp(), roots }
+}

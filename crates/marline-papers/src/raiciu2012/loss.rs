@@ -1,0 +1,96 @@
+//! The study's statement on losses: on either link they only amplify what Multipath TCP gains.
+
+use std::time::Duration;
+
+use super::curves::{
+    CELLULAR, CODE, Cs244, Curve, Jobs, KERNEL, NONE, PAPER, Seen, Setting, WIFI, lasts, measure,
+};
+use super::density::{Runs, median_ratio};
+use super::{Published, shown};
+use crate::estimate::Estimate;
+use crate::file::PaperFile;
+use crate::judge::Row;
+use crate::paper::Context;
+use crate::roots::Part;
+use crate::table::Grid;
+
+const LASTS: Duration = Duration::from_secs(30);
+const PART: Part = Part::new("loss", 20, 70);
+/// Losses of WiFi and 3G, percent, and what tables call them. The first is the study's; it names no
+/// high one.
+const LOSSES: [([f64; 2], &str); 3] =
+    [([0.75, 0.1], "as in the study"), ([3.0, 0.1], "WiFi 3 %"), ([0.75, 3.0], "3G 3 %")];
+const EACH: [Curve; 6] = [WIFI, CELLULAR, NONE, KERNEL, PAPER, CODE];
+const AT_NONE: usize = 2;
+const RULES: [usize; 3] = [3, 4, 5];
+
+const fn job(losses: usize, curve: usize) -> usize {
+    losses * EACH.len() + curve
+}
+
+/// Rows on both kinds of loss, and the curves.
+pub(super) fn judge(
+    context: &Context<'_>,
+    file: &PaperFile<Published>,
+) -> anyhow::Result<(Vec<Row>, Grid)> {
+    let jitter_ms = file.published.at[0].jitter_ms;
+    let mut jobs: Jobs = Vec::new();
+    for (loss_percent, name) in LOSSES {
+        let setting = Setting::cs244(Cs244 { loss_percent, ..Cs244::at(jitter_ms) });
+        jobs.extend(EACH.map(|curve| (Setting { name, ..setting.clone() }, curve)));
+    }
+    let long = lasts(context, LASTS);
+    let least = 1.0 + file.tolerance("significant")?;
+    let (runs, rows) = context.judge(
+        PART,
+        |root| measure(&jobs, long, root.seed),
+        |runs| Ok([1, 2].into_iter().flat_map(|losses| rows(runs, losses, least)).collect()),
+    )?;
+    let title = "Losses, jitter of 3G as in figure 7";
+    let mut grid = shown::grid("losses", title, &["losses", "curve"]);
+    for (number, (setting, curve)) in jobs.iter().enumerate() {
+        shown::push(&mut grid, &[setting.name, curve.name], &runs, (context.master, number));
+    }
+    Ok((rows, grid))
+}
+
+fn rows(runs: &Runs, losses: usize, least: f64) -> Vec<Row> {
+    let name = LOSSES[losses].1;
+    // The link that loses is the curve of the same place.
+    let lossy = losses - 1;
+    let slower = median_ratio(runs, (job(losses, lossy), job(0, lossy)));
+    let mut rows = vec![
+        Row::new(format!("{name}: {} over that without, p50", EACH[lossy].name))
+            .paper_says("affects latency significantly")
+            .estimate(&slower, "")
+            .at_least(least),
+    ];
+    let mut over = vec![0, AT_NONE];
+    if lossy != 0 {
+        over.push(lossy);
+    }
+    for rule in RULES {
+        for other in &over {
+            let what = format!(
+                "{name}: gain of {} on {}, over that without",
+                EACH[rule].name, EACH[*other].name
+            );
+            rows.push(
+                Row::new(what)
+                    .paper_says("amplifies the benefits")
+                    .estimate(&amplified(runs, losses, (*other, rule)), "")
+                    .at_least(1.0),
+            );
+        }
+    }
+    rows
+}
+
+/// By how much more one curve's median is above another's than without these losses.
+fn amplified(runs: &Runs, losses: usize, (slow, fast): (usize, usize)) -> Estimate {
+    runs.estimate(|roots: &[&Vec<Seen>]| {
+        let sum = |job: usize| roots.iter().map(|root| root[job].p50_ms).sum::<f64>();
+        let gain = |losses| sum(job(losses, slow)) / sum(job(losses, fast));
+        gain(losses) / gain(0)
+    })
+}

@@ -8,13 +8,16 @@
 //! length of the tail that is lost (`tail.rs`). The timing diagrams are of packets that were sent
 //! (`diagrams.rs`).
 
+mod campaign;
 mod contestants;
 mod diagrams;
 mod drill;
 mod failure;
 mod middle;
+mod ordinary;
 mod published;
 mod run;
+mod shown;
 mod tail;
 mod traffic;
 mod watch;
@@ -42,8 +45,10 @@ impl Paper for Tlp {
         let file = PaperFile::<Published>::parse(TEXT)?;
         let mut all = Reproduction::default();
         failure::reproduce(context, &file, &mut all)?;
+        ordinary::reproduce(context, &file, &mut all)?;
+        middle::reproduce(context, &file, &mut all)?;
+        shown::reproduce(context, &mut all)?;
         tail::reproduce(context, &mut all)?;
-        middle::reproduce(context, &mut all)?;
         diagrams::draw(&mut all)?;
         all.notes = NOTES.iter().map(|note| (*note).to_owned()).collect();
         Ok(all)

@@ -1,5 +1,5 @@
-//! Campaign: the traces of a root in several scenes of the failure, each run by both kinds of probes,
-//! with windows kept and with windows that start anew.
+//! Campaign: the traces of a root in several scenes of the failure, each run by both kinds of
+//! probes, with windows kept and with windows that start anew.
 
 use std::time::Duration;
 
@@ -70,7 +70,8 @@ impl Case {
         Case { app, place, traces, wlan_mbit: WLAN_MBIT }
     }
 
-    /// The trace of this number. Of the repetitions of a trace each has a failure and links of its own.
+    /// The trace of this number. Of the repetitions of a trace each has a failure and links of its
+    /// own.
     pub(super) fn spot(
         &self,
         root: &Root,

@@ -84,8 +84,8 @@ fn diagram(drawn: &DiagramSpec, variant: &Variant) -> anyhow::Result<marline_lab
     }
     let name = format!("timing-{}-{}", drawn.name, variant.name.to_lowercase());
     let caption = format!(
-        "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. Segments \
-         are counted from the beginning of the burst, and so is what a DATA_ACK covers.",
+        "As figure {} of the paper; every arrow is a packet of the simulation, a cross is a loss. \
+         Segments are counted from the beginning of the burst, and so is what a DATA_ACK covers.",
         drawn.figure
     );
     Ok(diagram.figure(&name, &caption))

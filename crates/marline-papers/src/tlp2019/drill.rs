@@ -39,8 +39,8 @@ pub(super) struct Done {
 }
 
 impl Drill {
-    /// Bursts of so many bytes over paths whose round trips the seed draws: those of the traces. Fewer
-    /// before it for a quick look.
+    /// Bursts of so many bytes over paths whose round trips the seed draws: those of the traces.
+    /// Fewer before it for a quick look.
     pub(super) fn new(context: &Context<'_>, bytes: u64, seed: u64) -> Drill {
         Drill::after(context.count(BEFORE), bytes, seed)
     }
@@ -56,7 +56,8 @@ impl Drill {
         Drill { trace, repetition, before, overtaking_ms: 0.0 }
     }
 
-    /// Runs it; the burst's packets of these numbers, counted from 1 with all that follow on WLAN, are lost.
+    /// Runs it; the burst's packets of these numbers, counted from 1 with all that follow on WLAN,
+    /// are lost.
     pub(super) fn run(&self, variant: &Variant, lost: &[u64]) -> anyhow::Result<Done> {
         let mut paths = scene(&self.trace, &self.repetition, variant)?;
         let begins = START + GAP * (self.before as u32 + 1);

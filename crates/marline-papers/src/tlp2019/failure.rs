@@ -1,5 +1,5 @@
-//! WLAN failure at 80 s: completion time of the burst that is hit, what was put on the air, and where
-//! in the burst the loss was.
+//! WLAN failure at 80 s: completion time of the burst that is hit, what was put on the air, and
+//! where in the burst the loss was.
 
 use marline_lab::figure::{Plot, cdf};
 
@@ -162,7 +162,8 @@ fn overhead(of: &Of<'_>) -> Row {
         ))
 }
 
-/// Where the first loss was: it follows from how the bursts are placed and from their gaps, which are ours.
+/// Where the first loss was: it follows from how the bursts are placed and from their gaps, which
+/// are ours.
 fn position(file: &PaperFile<Published>, of: &Of<'_>) -> Option<Row> {
     let case = of.setting.case;
     if of.setting.windows != Windows::Kept || case.place == Place::Within {
@@ -198,8 +199,8 @@ fn position_figure(positions: &[(Case, Vec<f64>)]) -> marline_lab::figure::Figur
             plot = plot.steps(&name, &cdf(percent));
         }
     }
-    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at the end of the first. \
-                   Where they are \"as observed\", they are placed so.";
+    let caption = "As figures 2 and 3 of the paper. A loss between two bursts counts as one at \
+                   the end of the first. Where they are \"as observed\", they are placed so.";
     plot.x_range(0.0, 100.0).figure("loss-position", caption)
 }
 

@@ -165,7 +165,8 @@ const PERCENT: [f64; 3] = [10.0, 50.0, 90.0];
 
 /// RACK against counting, by the place of the loss.
 fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
-    // Completion times: of each size and recovery that of nothing lost, and then of each place each loss.
+    // Completion times: of each size and recovery that of nothing lost, and then of each place
+    // each loss.
     let measure = |root: &Root| {
         let mut times = Vec::new();
         for (_, bytes) in SIZES {
@@ -191,8 +192,8 @@ fn recovery(context: &Context<'_>) -> anyhow::Result<Grid> {
         ("Marline's RACK", "ms"),
         ("RACK saves of RFC 6675's", "ms"),
     ];
-    let title = "TLP-MP with other loss recovery: a loss on WLAN in a burst, both paths live, windows kept \
-                 (99 % intervals)";
+    let title = "TLP-MP with other loss recovery: a loss on WLAN in a burst, both paths live, \
+                 windows kept (99 % intervals)";
     let mut grid = Grid::new("recovery", title, &columns);
     let each = 1 + PERCENT.len() * Loss::ALL.len();
     for (size, (name, _)) in SIZES.iter().enumerate() {

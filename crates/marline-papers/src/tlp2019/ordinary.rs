@@ -1,5 +1,5 @@
-//! Ordinary tail losses: the last packets of a burst on WLAN are lost once, and WLAN lives. What does
-//! TLP-MP put on the air beyond TLP-STD?
+//! Ordinary tail losses: the last packets of a burst on WLAN are lost once, and WLAN lives. What
+//! does TLP-MP put on the air beyond TLP-STD?
 
 use marline_time::Rng;
 use serde::{Deserialize, Serialize};

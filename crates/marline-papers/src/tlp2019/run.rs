@@ -18,7 +18,8 @@ const COUNTED: Duration = Duration::from_secs(3);
 const BEFORE: Duration = Duration::from_millis(20);
 /// A burst that has not come by then never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a client takes from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme 2008).
+/// How long a client takes from the loss of WLAN to a connection over 4G (Lescuyer and Lucidarme
+/// 2008).
 pub(super) const RECONNECT: Duration = Duration::from_secs(3);
 
 /// What became of the burst that the failure hit.
@@ -52,7 +53,8 @@ pub(super) fn scene(
         links.push(path.spec()?.resolve(&seeds.branch(&path.name), &mut |_| None)?);
         names.push(path.name.clone());
     }
-    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the path.
+    // The hosts of the paper were kernels, which take the MTU of their interfaces for that of the
+    // path.
     let mut config = PathsConfig::new(links, variant.connection()?).with_known_mtu();
     config.names = names;
     let mut paths = Paths::new(&config, seeds);
@@ -165,8 +167,8 @@ pub(super) fn duplicates(paths: &Paths) -> u64 {
     subflows.map(|subflow| subflow.bytes_duplicate).sum()
 }
 
-/// One path at a time: WLAN dies, three seconds later the client has a connection over 4G and asks for
-/// the burst again.
+/// One path at a time: WLAN dies, three seconds later the client has a connection over 4G and asks
+/// for the burst again.
 pub(super) fn reconnect(
     trace: &Trace,
     repetition: &Repetition,

@@ -75,8 +75,8 @@ fn bars<'a>(app: App, traces: impl Iterator<Item = &'a [Pair]>) -> Figure {
         _ => 7,
     };
     let caption = format!(
-        "As figure {figure} of the paper: one group for each trace, windows kept, losses placed as the paper \
-         observed them; 95 % intervals over {REPETITIONS} repetitions."
+        "As figure {figure} of the paper: one group for each trace, windows kept, losses placed \
+         as the paper observed them; 95 % intervals over {REPETITIONS} repetitions."
     );
     bars.figure(&app.name().to_lowercase(), &caption)
 }

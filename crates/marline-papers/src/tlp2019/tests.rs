@@ -91,3 +91,15 @@ fn a_drill_loses_what_it_is_told_to() {
     let copies = tail.sent.iter().filter(|sent| sent.path == LTE);
     assert_eq!(copies.map(|copy| copy.place).collect::<Vec<_>>(), [19 * 1_428], "the last segment");
 }
+
+#[test]
+fn windows_that_start_anew_leave_no_room_on_4g_for_the_copy() {
+    let case = Case::new(App::Maps, Place::AsItComes, 1);
+    let hits = Windows::ALL.map(|windows| {
+        let spot = case.spot(&ROOT, (0, 0), windows, SOON).unwrap();
+        both(windows).map(|variant| spot.run(&variant).unwrap())
+    });
+    let [[kept_slow, kept_fast], [slow, fast]] = hits;
+    assert!(kept_fast.completion_ms < kept_slow.completion_ms - 50.0);
+    assert_eq!(slow, fast, "packet for packet the same");
+}

@@ -1,8 +1,8 @@
 //! Synthetic traces: the writes of the three applications, their paths, and where WLAN dies.
 //!
 //! Sizes, the rate of WLAN, round trips and the time of the failure are the paper's; gaps are ours.
-//! Where in a burst WLAN dies follows from the gaps, so it is varied: as it comes, anywhere within a
-//! burst, or placed as the paper observed it ([`Place`]).
+//! Where in a burst WLAN dies follows from the gaps, so it is varied: as it comes, anywhere within
+//! a burst, or placed as the paper observed it ([`Place`]).
 
 use std::time::Duration;
 
@@ -88,7 +88,8 @@ impl Place {
         }
     }
 
-    /// The share of a burst that may have arrived when WLAN dies, at most; `None`: it is not placed.
+    /// The share of a burst that may have arrived when WLAN dies, at most; `None`: it is not
+    /// placed.
     pub(super) const fn part(self, app: App, trace: usize) -> Option<f64> {
         match (self, app) {
             (Place::AsItComes, _) | (Place::AsObserved, App::Docs) => None,
@@ -118,7 +119,8 @@ pub(super) struct Repetition {
 }
 
 impl Trace {
-    /// The trace of this number of a root; if it is to be hit within a burst, one begins at `death`.
+    /// The trace of this number of a root; if it is to be hit within a burst, one begins at
+    /// `death`.
     pub(super) fn new(app: App, number: usize, seed: u64, death: Duration, within: bool) -> Trace {
         let seeds = SeedTree::new(seed).branch(&format!("{}/{number}", app.name()));
         let mut rng = seeds.stream("trace");

@@ -10,8 +10,8 @@ use marline_wire::mptcp::WireDsn;
 
 use super::traffic::WLAN;
 
-/// Watches data towards the client from a moment on at which nothing is under way: the first data seen
-/// begins a burst.
+/// Watches data towards the client from a moment on at which nothing is under way: the first data
+/// seen begins a burst.
 #[derive(Debug)]
 pub(super) struct Watch {
     server: NodeId,
@@ -46,8 +46,8 @@ impl Watch {
         }
     }
 
-    /// Place of the first byte that WLAN lost of the burst that begins so many bytes after the first one
-    /// watched; its length if it lost nothing.
+    /// Place of the first byte that WLAN lost of the burst that begins so many bytes after the
+    /// first one watched; its length if it lost nothing.
     pub(super) fn first_lost(&self, from: u64, bytes: u64) -> u64 {
         let first = self.lost.range(from..from + bytes).find(|(_, copies)| **copies > 0);
         first.map_or(bytes, |(place, _)| place - from)

@@ -6,6 +6,13 @@ use marline_lab::experiment::Variant;
 /// Loss recovery of the stack of then: Linux 3.14.
 pub(super) const RECOVERY_OF_THEN: &str = "rfc6675,pto=linux-3.10,fack=on,early-retransmit=on";
 
+/// What Ubuntu 16.04 lets buffers grow to, bytes. Linux's receive window follows what was read however
+/// long the pauses between were, so after some bursts it holds any of them, and the study says that
+/// bursts of Netflix use both paths. Marline's counts what is read in a round trip and would hold
+/// bursts back that are shorter than one of 4G.
+const SEND_BUFFER: u64 = 4 << 20;
+const RECEIVE_BUFFER: u64 = 6 << 20;
+
 /// What a pause does to a congestion window: the study does not say.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Windows {
@@ -38,7 +45,8 @@ pub(super) fn of_then(name: &str, probes: &str, windows: Windows) -> Variant {
     let variant = Variant::new(name)
         .scheduler(&format!("lowest-rtt+{probes}"))
         .congestion(windows.congestion())
-        .recovery(RECOVERY_OF_THEN);
+        .recovery(RECOVERY_OF_THEN)
+        .fixed_buffers(SEND_BUFFER, RECEIVE_BUFFER);
     // Linux 3.14 did not pace.
     Variant { unpaced: true, ..variant }
 }

@@ -45,7 +45,7 @@ const DIAGRAMS: [DiagramSpec; 2] = [
         figure: "8",
         bytes: 600_000,
         within: true,
-        until_ms: 420.0,
+        until_ms: 700.0,
     },
 ];
 
